@@ -1,13 +1,17 @@
 # ruff: noqa: INP001  # a script, no package
-"""Records `docs/terminal.svg` and `docs/top.svg`: what real terminals have shown, drawn as they looked.
+"""Records `docs/terminal.svg` and `docs/top.svg`.
 
-The one is a supervisor in one terminal and a shell session in another, the other one frame of `jobherd top` beside a supervisor at work.
+What real terminals have shown, drawn as they looked.
+
+The one is a supervisor in one terminal and a shell session in another, the other one frame of
+`jobherd top` beside a supervisor at work.
 
     python docs/record.py [terminal] [top]
 
-Nothing shown is written by hand: the commands run on pseudo-terminals against the embedded PostgreSQL, in a folder that is removed
-afterwards, and the picture is made from the bytes they wrote. It must not start without the extra `embedded`, and it takes some seconds,
-since a process has to be killed while it works. Only `python -m jobherd.supervisor` is called `jobherd` on the way.
+Nothing shown is written by hand: the commands run on pseudo-terminals against the embedded
+PostgreSQL, in a folder that is removed afterwards, and the picture is made from the bytes they
+wrote. It must not start without the extra `embedded`, and it takes some seconds, since a process
+has to be killed while it works. Only `python -m jobherd.supervisor` is called `jobherd` on the way.
 """
 
 from __future__ import annotations
@@ -67,11 +71,14 @@ def receipt(order_id: int) -> None:
     time.sleep(0.02)
 """
 
-# -- the terminal ----------------------------------------------------------------------------------------------------
+# -- the terminal
 
 
 class Screen:
-    """What a terminal of so many columns shows: lines of characters, each with its colours. Knows new lines and colours, no more."""
+    """What a terminal of so many columns shows: lines of characters, each with its colours.
+
+    Knows new lines and colours, no more.
+    """
 
     def __init__(self) -> None:
         self.lines: list[list[tuple[str, str]]] = [[]]
@@ -154,7 +161,7 @@ def read_until(fd: int, screen: Screen, *words: str) -> str:
     return said
 
 
-# -- the scene -------------------------------------------------------------------------------------------------------
+# -- the scene
 
 
 def furnish(folder: Path, handlers: str) -> dict[str, str]:
@@ -168,7 +175,9 @@ def furnish(folder: Path, handlers: str) -> dict[str, str]:
     )
     (tools / "jobherd").chmod(0o755)
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") and name not in {"DATABASE_URL", "NO_COLOR"}
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("JOBHERD_") and name not in {"DATABASE_URL", "NO_COLOR"}
     }
     return kept | {"PATH": f"{tools}:{os.environ['PATH']}", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
 
@@ -228,7 +237,10 @@ def play_top(folder: Path) -> list[tuple[str, Screen]]:
 
 
 def follow(shell: Terminal, top: Terminal, fd: int, *, session: int) -> None:
-    """The session in the other terminal. session: of the supervisor; others on this machine are no part of the picture."""
+    """The session in the other terminal. session.
+
+    Of the supervisor; others on this machine are no part of the picture.
+    """
     shell.run("""jobherd enqueue report:build '{"year": 2030}'""")
     time.sleep(1.2)  # so that it has something to show
     shown = shell.run(f"ps -s {session} -o pid,args")
@@ -240,7 +252,7 @@ def follow(shell: Terminal, top: Terminal, fd: int, *, session: int) -> None:
     shell.run("jobherd job 1")
 
 
-# -- the picture -----------------------------------------------------------------------------------------------------
+# -- the picture
 
 CELL, LINE, PAD = 7.83, 18, 16
 COLOURS: Final = {"c1": "font-weight:600;fill:#f0f3f6", "c2": "fill:#8b949e", "c31": "fill:#ff7b72", "c32": "fill:#7ee787",
@@ -259,11 +271,16 @@ def draw(screens: list[tuple[str, Screen]]) -> str:
     for title, screen in screens:
         lines = trimmed(screen.lines)
         height = len(lines) * LINE + 3.2 * PAD
-        parts.append(f'<rect x="0.5" y="{y + 0.5:g}" width="{width - 1:g}" height="{height:g}" rx="8" fill="#0d1117" stroke="#30363d"/>')
+        parts.append(
+            f'<rect x="0.5" y="{y + 0.5:g}" width="{width - 1:g}" height="{height:g}" rx="8" fill="#0d1117" stroke="#30363d"/>'
+        )
         parts += [
-            f'<circle cx="{18 + 18 * n}" cy="{y + 17:g}" r="5.5" fill="{c}"/>' for n, c in enumerate(("#ff5f57", "#febc2e", "#28c840"))
+            f'<circle cx="{18 + 18 * n}" cy="{y + 17:g}" r="5.5" fill="{c}"/>'
+            for n, c in enumerate(("#ff5f57", "#febc2e", "#28c840"))
         ]
-        parts.append(f'<text class="title" x="{width / 2:g}" y="{y + 21.5:g}" text-anchor="middle">{html.escape(title)}</text>')
+        parts.append(
+            f'<text class="title" x="{width / 2:g}" y="{y + 21.5:g}" text-anchor="middle">{html.escape(title)}</text>'
+        )
         for row, line in enumerate(lines):
             parts += runs(line, y + 3 * PAD + row * LINE)
         y += height + 12
@@ -272,7 +289,10 @@ def draw(screens: list[tuple[str, Screen]]) -> str:
 
 
 def runs(line: list[tuple[str, str]], y: float) -> list[str]:
-    """Return a line as pieces of one colour. Each has its length in it, so that columns stand whatever the font."""
+    """Return a line as pieces of one colour.
+
+    Each has its length in it, so that columns stand whatever the font.
+    """
     parts: list[str] = []
     at = 0
     while at < len(line):

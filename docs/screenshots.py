@@ -1,10 +1,13 @@
 # ruff: noqa: INP001  # a script, no package
-"""Takes the pictures in `docs/pages/`: every page of a real supervisor with an hour of work behind it, in light, in dark and on a phone.
+"""Takes the pictures in `docs/pages/`.
+
+Every page of a real supervisor with an hour of work behind it, in light, in dark and on a phone.
 
     make screenshots [PAGES="overview jobs"]
 
-The work is made up (`DEMO`), what is shown of it is not: a supervisor runs the jobs, some crash, some fail. Then their times are spread over the
-last hour, for nobody wants to wait that long for a chart. Needs the extras `embedded`, `web` and `dev`, and Chromium.
+The work is made up (`DEMO`), what is shown of it is not: a supervisor runs the jobs, some crash,
+some fail. Then their times are spread over the last hour, for nobody wants to wait that long for a
+chart. Needs the extras `embedded`, `web` and `dev`, and Chromium.
 """
 
 from __future__ import annotations
@@ -98,10 +101,26 @@ def main(only: list[str]) -> None:
 @contextlib.contextmanager
 def supervisor(folder: Path, dsn: str) -> Iterator[str]:
     """Run one on the demonstration; give the address of its page."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_")} | {"PYTHONPATH": str(ROOT)}
-    words = ["run", "--dsn", dsn, "--handlers", "handlers.d", "--workers", "4", "--http", "127.0.0.1:0", "--log-format", "text"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_")} | {
+        "PYTHONPATH": str(ROOT)
+    }
+    words = [
+        "run",
+        "--dsn",
+        dsn,
+        "--handlers",
+        "handlers.d",
+        "--workers",
+        "4",
+        "--http",
+        "127.0.0.1:0",
+        "--log-format",
+        "text",
+    ]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-P", "-m", "jobherd.supervisor", *words], cwd=folder, env=environment, stderr=log)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "jobherd.supervisor", *words], cwd=folder, env=environment, stderr=log
+        )
         try:
             until = time.monotonic() + PATIENCE
             while not (found := re.search(r"the page is (http://\S+?)/\s", (folder / "log").read_text())):
@@ -129,7 +148,8 @@ def fill(dsn: str) -> dict[str, str]:
 
         def wait(condition: str) -> None:
             until = time.monotonic() + PATIENCE
-            while not (row := connection.execute(f"SELECT {condition}").fetchone()) or not row[0]:  # this file's own text
+            # this file's own text
+            while not (row := connection.execute(f"SELECT {condition}").fetchone()) or not row[0]:
                 if time.monotonic() > until:
                     raise RuntimeError(condition)
                 time.sleep(0.1)
@@ -137,7 +157,11 @@ def fill(dsn: str) -> dict[str, str]:
         for number in range(900):
             enqueue("mail:receipt", {"order_id": 4000 + number, "to": f"customer{number}@example.com"})
         for number in range(160):
-            enqueue("image:thumbnail", {"path": f"uploads/2026/{number:04}.{'tiff' if number % 23 == 0 else 'png'}"}, max_attempts=1)
+            enqueue(
+                "image:thumbnail",
+                {"path": f"uploads/2026/{number:04}.{'tiff' if number % 23 == 0 else 'png'}"},
+                max_attempts=1,
+            )
         for number in range(60):
             enqueue("card:charge", {"card": f"4111 1111 1111 {number:04}", "amount": chance.randint(5, 950)})
         crashed = enqueue("video:encode", {"path": "uploads/2026/holiday.mov"})
@@ -156,7 +180,9 @@ def fill(dsn: str) -> dict[str, str]:
             enqueue("image:thumbnail", {"path": f"uploads/2026/next-{number:04}.png"}, delay=f"{60 * (number + 1)}s")
         connection.execute("SELECT jobherd.pause('newsletter', 'the template has a wrong link', actor => 'alice')")
         for number in range(30):
-            enqueue("mail:receipt", {"order_id": 9000 + number, "to": f"customer{number}@example.com"}, queue="newsletter")
+            enqueue(
+                "mail:receipt", {"order_id": 9000 + number, "to": f"customer{number}@example.com"}, queue="newsletter"
+            )
         running = [enqueue("report:build", {"year": 2024 + number}) for number in range(2)]
         wait("EXISTS (SELECT FROM jobherd.jobs WHERE kind = 'report:build' AND state = 'running')")
         time.sleep(6)

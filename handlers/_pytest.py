@@ -27,7 +27,8 @@ def jobherd_dsn() -> str | None:
 @pytest.fixture
 def jobherd_inline(jobherd_dsn: str | None) -> Iterator[Inline]:
     """Yield `jobherd.testing.inline`: jobs run directly, in a transaction that is rolled back."""
-    from jobherd.handlers.testing import inline  # noqa: PLC0415  # a plugin is imported by every pytest run in the environment
+    # a plugin is imported by every pytest run in the environment
+    from jobherd.handlers.testing import inline  # noqa: PLC0415
 
     with inline(jobherd_dsn) as jobs:
         yield jobs

@@ -133,7 +133,9 @@ def sign(body: bytes, secrets: tuple[str, ...], *, at: int) -> str:
     't=1700000000,v1=5'
     """
     signed = b"%d.%s" % (at, body)
-    return ",".join([f"t={at}", *(f"v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}" for secret in secrets)])
+    return ",".join(
+        [f"t={at}", *(f"v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}" for secret in secrets)]
+    )
 
 
 def _post(url: str, body: bytes, headers: dict[str, str], rules: Rules) -> tuple[int, float | None]:
@@ -168,7 +170,9 @@ def _post(url: str, body: bytes, headers: dict[str, str], rules: Rules) -> tuple
 
 def _resolve(host: str, port: int) -> list[str]:
     try:
-        return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
+        return list(
+            dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        )
     except (OSError, UnicodeError) as problem:
         message = f"the webhook's host {host!r} has no address"
         raise Failed(message, code=UNREACHABLE) from problem

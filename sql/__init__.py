@@ -18,15 +18,13 @@ to 219,000; the same with the second index, by id, 175,000 to 220,000. The reada
 fifth of a limit that Python cannot reach, so it was chosen.
 
 Rejected layouts, measured again (tests/bench/layouts.py, two sessions, batches of 100, no history,
-nothing vacuumed; counts, because these do not depend on other load):
-    one table with a state, claimed and settled by updates      20.7 buffers and 1,038 bytes of log a job
-    the same, settled by a delete                               14.5 and 732
-    a narrow table of waiting jobs, one that keeps all jobs     11.1 and 446, but two rows a job, and a join
-    the state is the table, as here                             10.1 and 516
-    the same, a partition for each of 64 queues                 7.5 and 516, for named queues only;
-                                                                a walk needs every partition
-The finish times of the history in a b-tree cost 65 bytes of log a job more than summaries
-(0014_scale.sql).
+nothing vacuumed; counts, because these do not depend on other load): one table with a state,
+claimed and settled by updates      20.7 buffers and 1,038 bytes of log a job the same, settled by a
+delete                               14.5 and 732 a narrow table of waiting jobs, one that keeps all
+jobs     11.1 and 446, but two rows a job, and a join the state is the table, as here
+10.1 and 516 the same, a partition for each of 64 queues                 7.5 and 516, for named
+queues only; a walk needs every partition The finish times of the history in a b-tree cost 65 bytes
+of log a job more than summaries (0014_scale.sql).
 """
 
 from __future__ import annotations
@@ -128,7 +126,9 @@ def own_condition(text: str, prefix: str, given: Container[str]) -> str:
     text = _PARAMETER.sub(rf"%({prefix}\1)s", text).replace("%%", "%")
     name = f"own_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
     if name not in _own and len(_own) >= _MOST_OWN:
-        message = f"more than {_MOST_OWN} different conditions: put what changes into their parameters, not into their text"
+        message = (
+            f"more than {_MOST_OWN} different conditions: put what changes into their parameters, not into their text"
+        )
         raise ValueError(message)
     _own[name] = text
     return name
@@ -143,7 +143,9 @@ def _narrowed(text: str, conditions: list[str]) -> str:
         message = f"the statement has no place for conditions: no line {NARROWED!r}"
         raise ValueError(message)
     # Each on its own lines: a condition may end with a comment.
-    added = "".join(f"AND (\n{_own[name] if name in _own else _read('queries/conditions', name)}\n)\n" for name in conditions)
+    added = "".join(
+        f"AND (\n{_own[name] if name in _own else _read('queries/conditions', name)}\n)\n" for name in conditions
+    )
     return text.replace(NARROWED, "\n" + added)
 
 
@@ -204,4 +206,6 @@ def in_schema(text: str, schema: str) -> str:
     if schema == SCHEMA:
         return text
     check_schema(schema)
-    return re.sub(r"\bjobherd\.(?=[a-z%'])", f"{schema}.", text).replace("SCHEMA IF NOT EXISTS jobherd", f"SCHEMA IF NOT EXISTS {schema}")
+    return re.sub(r"\bjobherd\.(?=[a-z%'])", f"{schema}.", text).replace(
+        "SCHEMA IF NOT EXISTS jobherd", f"SCHEMA IF NOT EXISTS {schema}"
+    )

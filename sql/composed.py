@@ -91,7 +91,12 @@ class Names:
 
 
 def names_of(
-    *, table: str, view: str | None, columns: tuple[str, ...], order_by: str | None, alternate_columns: Mapping[str, str]
+    *,
+    table: str,
+    view: str | None,
+    columns: tuple[str, ...],
+    order_by: str | None,
+    alternate_columns: Mapping[str, str],
 ) -> Names:
     """Return the checked names. The parameters are those of `TableStore`.
 
@@ -111,7 +116,9 @@ def names_of(
         raise ValueError(message)
     for ours, theirs in alternate_columns.items():
         if "." in theirs or not _NAME.fullmatch(theirs):
-            message = f"alternate_columns[{ours!r}] = {theirs!r} is no name of a column: letters, digits, _ and $, at most 63"
+            message = (
+                f"alternate_columns[{ours!r}] = {theirs!r} is no name of a column: letters, digits, _ and $, at most 63"
+            )
             raise ValueError(message)
     renamed = tuple((name, alternate_columns.get(name, name)) for name in COLUMNS)
     twice = {theirs for _, theirs in renamed if sum(theirs == other for _, other in renamed) > 1}
@@ -128,16 +135,15 @@ def names_of(
         seen=alias or shown[-1],
         columns=renamed,
         expressions=columns,
-        order_by=order_by or SQL("{}.{}").format(Identifier(alias or parts[-1]), Identifier(dict(renamed)["id"])).as_string(None),
+        order_by=order_by
+        or SQL("{}.{}").format(Identifier(alias or parts[-1]), Identifier(dict(renamed)["id"])).as_string(None),
     )
 
 
 def check_name(value: object, *, field: str) -> str:
     """Return `value` if it can name a table, with or without its schema, or raise ValueError naming `field`."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        message = (
-            f"{field} {value!r} is no name of a table: letters, digits, _ and $, at most 63, with or without its schema: 'app.example_jobs'"
-        )
+        message = f"{field} {value!r} is no name of a table: letters, digits, _ and $, at most 63, with or without its schema: 'app.example_jobs'"
         raise ValueError(message)
     return value
 
@@ -162,7 +168,9 @@ def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str =
         "me": Identifier(names.alias),
         "seen": Identifier(names.seen),
         "view": SQL("{} AS {}").format(Identifier(*names.view), Identifier(names.seen)),
-        "columns": SQL(", ").join(SQL(_expression(each)) for each in names.expressions or (f"{Identifier(names.seen).as_string(None)}.*",)),
+        "columns": SQL(", ").join(
+            SQL(_expression(each)) for each in names.expressions or (f"{Identifier(names.seen).as_string(None)}.*",)
+        ),
         "gates": Identifier(schema, "gates"),
         "condition": SQL(condition),
         "order_by": SQL(_expression(names.order_by)),
@@ -205,7 +213,9 @@ def misfits(names: Names, found: Mapping[str, tuple[str, bool]]) -> list[str]:
                 f"TYPE {accepts[0]}"
             )
         if ours == "id" and not unique:
-            sentences.append(f"the column {column} of {names.quoted} is not unique: ALTER TABLE {names.quoted} ADD PRIMARY KEY ({column})")
+            sentences.append(
+                f"the column {column} of {names.quoted} is not unique: ALTER TABLE {names.quoted} ADD PRIMARY KEY ({column})"
+            )
     return sentences
 
 

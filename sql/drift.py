@@ -85,7 +85,10 @@ def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> li
         wanted = _read(connection, _SKETCH, called=schema)
     return [
         Difference(
-            *key, found[key][0] if key in found else None, wanted[key][0] if key in wanted else None, _remedy(key, schema, found, wanted)
+            *key,
+            found[key][0] if key in found else None,
+            wanted[key][0] if key in wanted else None,
+            _remedy(key, schema, found, wanted),
         )
         for key in sorted(found.keys() | wanted.keys())
         if found.get(key, ("",))[0] != wanted.get(key, ("",))[0]

@@ -69,7 +69,9 @@ def migrations(area: str = CORE) -> tuple[Migration, ...]:
 
     An area is the core, or a set of handlers with tables of its own (`forge`).
     """
-    folder: Traversable = files("jobherd.sql") / "migrations" if area == CORE else files("jobherd.sql") / area / "migrations"
+    folder: Traversable = (
+        files("jobherd.sql") / "migrations" if area == CORE else files("jobherd.sql") / area / "migrations"
+    )
     found = (
         Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
         for file in folder.iterdir()
@@ -79,7 +81,12 @@ def migrations(area: str = CORE) -> tuple[Migration, ...]:
 
 
 def migrate(
-    connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE, grant: bool = False, patience: float | None = None
+    connection: psycopg.Connection[object],
+    *,
+    schema: str = SCHEMA,
+    area: str = CORE,
+    grant: bool = False,
+    patience: float | None = None,
 ) -> int:
     """Apply missing migrations, set the privileges of each role, and return the number applied.
 
@@ -112,7 +119,9 @@ def migrate(
                         "what is open for minutes)"
                     )
                 told = True
-            time.sleep(PAUSE)  # this session keeps the migration lock: otherwise several migrators would try in each other's pauses
+            # this session keeps the migration lock: otherwise several migrators would try in each
+            # other's pauses
+            time.sleep(PAUSE)
 
 
 def _apply(connection: psycopg.Connection[object], *, schema: str, area: str, grant: bool) -> int:
@@ -134,7 +143,9 @@ def _apply(connection: psycopg.Connection[object], *, schema: str, area: str, gr
 
 def _grant(connection: psycopg.Connection[object], schema: str) -> None:
     connection.cursor().execute(load("grant_roles", schema))
-    lacking = [str(row[0]) for row in connection.cursor().execute(load("find_roles")).fetchall() if isinstance(row, tuple)]
+    lacking = [
+        str(row[0]) for row in connection.cursor().execute(load("find_roles")).fetchall() if isinstance(row, tuple)
+    ]
     if lacking:
         log.warning(
             "this role may not create roles, so there is no %s, and only the owner of the schema can work with it: ask a role with CREATEROLE to "

@@ -39,7 +39,13 @@ def as_text(value: object) -> bytes | None:
 def _array(values: list[Scalar] | tuple[Scalar, ...]) -> str:
     if set(map(type, values)) <= _PLAIN:
         return "{" + _numbers(list(values))[1:-1] + "}"
-    return "{" + ",".join(["NULL" if value is None else repr(value) if type(value) in _PLAIN else _quoted(value) for value in values]) + "}"
+    return (
+        "{"
+        + ",".join(
+            ["NULL" if value is None else repr(value) if type(value) in _PLAIN else _quoted(value) for value in values]
+        )
+        + "}"
+    )
 
 
 def _numbers(values: list[Scalar]) -> str:
@@ -51,7 +57,8 @@ def _numbers(values: list[Scalar]) -> str:
         text = orjson.dumps(values).decode()
     except orjson.JSONEncodeError:  # beyond 64 bits: the server must reject it
         return str(values)
-    return str(values) if "null" in text else text  # orjson writes null for a value that JSON lacks, such as an infinity
+    # orjson writes null for a value that JSON lacks, such as an infinity
+    return str(values) if "null" in text else text
 
 
 def _quoted(value: Scalar) -> str:

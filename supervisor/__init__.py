@@ -1,6 +1,9 @@
-"""The supervisor: the parent process that decides, forks, wakes, kills, explains and replaces. It runs no job and imports no handler.
+"""The supervisor: the parent process that decides, forks, wakes, kills, explains and replaces.
 
-Because no user code runs here, nothing that a handler does can stop the supervisor from ending it. Its laws:
+It runs no job and imports no handler.
+
+Because no user code runs here, nothing that a handler does can stop the supervisor from ending it.
+Its laws:
 
 * One thread, always. A fork copies only the calling thread, so a lock held by another thread would stay locked in the child.
 * No work in a signal handler. The handler writes a byte, the loop does the rest (`process/signals.py`).
@@ -8,7 +11,8 @@ Because no user code runs here, nothing that a handler does can stop the supervi
   resolves names), not for a full pipe.
 * Note, plan, do: `policy/` stores facts and plans actions without a system call or a clock. `loop.py` does everything else and decides nothing.
 
-How to read it: `policy/` (kinds, slot, fleet, limits, plan), then `loop.py`, then what the loop uses:
+How to read it: `policy/` (kinds, slot, fleet, limits, plan), then `loop.py`, then what the loop
+uses:
 
 * `process/` forks and signals children and reads their output.
 * `database/` holds the session, the lease, notifications and fleet commands.

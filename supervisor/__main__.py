@@ -18,8 +18,8 @@ def main() -> int:
     signal.signal(
         signal.SIGCHLD,
         signal.SIG_DFL,
-        # Some programs start others with SIGCHLD ignored. Then a failed program, such as initdb, would
-        # look as if it had succeeded.
+        # Some programs start others with SIGCHLD ignored. Then a failed program, such as initdb,
+        # would look as if it had succeeded.
     )
     if sys.argv[1:2] == ["run"]:
         hold()  # during the import, SIGTERM would kill the process and SIGTTIN stop it indefinitely

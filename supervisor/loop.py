@@ -28,7 +28,18 @@ from jobherd.supervisor.database import identity as lease
 from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
 from jobherd.supervisor.database.fleet_commands import MEANT, FleetCommand, FleetCommands, Refused, objection
 from jobherd.supervisor.database.lease import Lease
-from jobherd.supervisor.database.notifications import Beat, Cancel, Command, Due, Gates, Pooler, Rejected, TableWork, Work, parse
+from jobherd.supervisor.database.notifications import (
+    Beat,
+    Cancel,
+    Command,
+    Due,
+    Gates,
+    Pooler,
+    Rejected,
+    TableWork,
+    Work,
+    parse,
+)
 from jobherd.supervisor.database.notify_mode import NotifyMode
 from jobherd.supervisor.database.until_empty import UntilEmpty
 from jobherd.supervisor.observe.fleet_report import Facts
@@ -109,7 +120,9 @@ class Supervisor:
             mourned=lambda: [case.death.incarnation for case in self.recovery.cases],
         )
         self.orders = FleetCommands(self.db, self.fleet, dict.fromkeys(MEANT, self._carry_out))
-        self.recovery = CrashRecovery(self.db, host=self.me.host, lease=lambda: self.settings.lease, closed=self._recovered)
+        self.recovery = CrashRecovery(
+            self.db, host=self.me.host, lease=lambda: self.settings.lease, closed=self._recovered
+        )
         self.manager = ServiceManager()
         self.deaths = DeathPost()
         self.lookup: spawn.Lookup | None = None
@@ -157,7 +170,11 @@ class Supervisor:
             queues=lambda: self.settings.served,
             tiers=lambda: (self.settings.queue_order == "turns", self.settings.tiers),
         )
-        self.orders.trades |= {"report": self.facts.report, "stack": self.sampler.stack, "profile": self.sampler.profile}
+        self.orders.trades |= {
+            "report": self.facts.report,
+            "stack": self.sampler.stack,
+            "profile": self.sampler.profile,
+        }
         self._courier_fd = -1
         self._courier_epoch = 0
         self._courier_events = 0
@@ -173,7 +190,7 @@ class Supervisor:
         """Reloads by fleet command without an answer yet: the command's id, and the error in the
         settings."""
 
-    # -- the loop ---------------------------------------------------------------------------------------------------
+    # -- the loop
 
     def run(self) -> int:
         """Serve until asked to stop; return the exit code."""
@@ -268,7 +285,12 @@ class Supervisor:
     """When the next full turn is due; 0: not calculated since the last one."""
 
     def _wake_at(self, now: float) -> float:
-        if self.fleet.pending_wakeups or self.fleet.all_called or self.fleet.keeper_called or self.fleet.resetter_called:
+        if (
+            self.fleet.pending_wakeups
+            or self.fleet.all_called
+            or self.fleet.keeper_called
+            or self.fleet.resetter_called
+        ):
             return now  # requested after this turn's plan: a job would wait until the next event
         # /livez reports a supervisor as dead if its loop stands still for seconds: turn at least
         # once a second.
@@ -287,7 +309,7 @@ class Supervisor:
             now + 1.0,
         )
 
-    # -- record what happened ---------------------------------------------------------------------------------------
+    # -- record what happened
 
     def _converse(self, now: float) -> None:
         """Advance the database session, and update what the selector waits for."""
@@ -436,7 +458,9 @@ class Supervisor:
                         "poll; give the server's own address in listen_dsn, or this one if it is in session mode"
                     )
                 else:
-                    log.info("listening through a pooler, as listen_dsn says: it must be in session mode, or jobs wait for the poll")
+                    log.info(
+                        "listening through a pooler, as listen_dsn says: it must be in session mode, or jobs wait for the poll"
+                    )
 
     def _obey(self, signum: int, now: float) -> None:
         if signum == signal.SIGUSR1:
@@ -600,7 +624,11 @@ class Supervisor:
         """Return the exit code of a run that had nothing left to do: 1 if failed jobs count."""
         failed = self.bulletin.count_failed() if self._emptied and not self.settings.ignore_failures else 0
         if failed:
-            log.error("%d %s failed, so the exit code is 1; --ignore-failures makes it 0", failed, "job" if failed == 1 else "jobs")
+            log.error(
+                "%d %s failed, so the exit code is 1; --ignore-failures makes it 0",
+                failed,
+                "job" if failed == 1 else "jobs",
+            )
         return 1 if failed else 0
 
     def _nothing_left(self, now: float) -> None:
@@ -609,7 +637,7 @@ class Supervisor:
         self.fleet.enter_state(RunState.DRAINING, now)
         self._begin_course()
 
-    # -- report -----------------------------------------------------------------------------------------------------
+    # -- report
 
     def _greet(self) -> None:
         """Log what a new user needs to know, once the first worker is READY."""
@@ -686,7 +714,9 @@ def run(
         supervisor = Supervisor(settings, dsn, reload=reload, signals=signals, voice=voice)
     except OSError as problem:
         if not os.path.exists("/proc/self"):
-            message = "/proc is not mounted, and a supervisor reads its processes there: mount it (mount -t proc proc /proc)"
+            message = (
+                "/proc is not mounted, and a supervisor reads its processes there: mount it (mount -t proc proc /proc)"
+            )
             raise RefusedError(message) from None
         message = (
             f"the system refuses what a supervisor with room for {settings.max_workers} workers needs: {problem.strerror}; raise what limits its open files "

@@ -1,9 +1,13 @@
-"""The suite in one process more than there are processors: `python -m tests [OPTION OF PYTEST ...]`, or `make unit`.
+"""The suite in one process more than there are processors.
 
-Each is a pytest with a PostgreSQL of its own; they share the files between them. There is one more because tests wait as well: for a lease
-that ends, a process that dies, a page that is drawn. The tests of workers fork children from the test process itself, so they have one to
-themselves: what other tests have left there, a child would inherit. A line is printed when a file is done; what a process says beyond that
-(failures, warnings, its sums) stands together at its end. The exit code is 1 if anything failed.
+`python -m tests [OPTION OF PYTEST ...]`, or `make unit`.
+
+Each is a pytest with a PostgreSQL of its own; they share the files between them. There is one more
+because tests wait as well: for a lease that ends, a process that dies, a page that is drawn. The
+tests of workers fork children from the test process itself, so they have one to themselves: what
+other tests have left there, a child would inherit. A line is printed when a file is done; what a
+process says beyond that (failures, warnings, its sums) stands together at its end. The exit code is
+1 if anything failed.
 """
 
 from __future__ import annotations
@@ -43,7 +47,9 @@ class Lane(threading.Thread):
 
     def run(self) -> None:
         for words in self.commands:
-            process = subprocess.Popen([sys.executable, "-m", "pytest", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
             kept = follow(process)
             self.failed |= process.wait() != 0
             print("".join(kept), end="", flush=True)
@@ -55,8 +61,9 @@ class Lane(threading.Thread):
 def follow(process: subprocess.Popen[bytes], silence: float = SILENCE) -> list[str]:
     """Print a line for each file that is done until the process has ended; return what else it said.
 
-    One that says nothing for so long is stuck where no time limit of pytest reaches it: it is told to abort, and says where its threads stood.
-    What it has started may hold its output open for ever, so its own end is waited for too.
+    One that says nothing for so long is stuck where no time limit of pytest reaches it: it is told
+    to abort, and says where its threads stood. What it has started may hold its output open for
+    ever, so its own end is waited for too.
     """
     assert process.stdout is not None
     said, ended = process.stdout.fileno(), os.pidfd_open(process.pid)
@@ -102,7 +109,9 @@ def main(words: list[str]) -> int:
     print("".join(failure for lane in lanes for failure in lane.failures), end="")
     names = sorted({name for lane in lanes for name in lane.sums})
     told = ", ".join(f"{sum(lane.sums.get(name, 0) for lane in lanes)} {name}" for name in names)
-    print(f"the whole suite: {told or 'nothing was run'}, in {time.monotonic() - started:.0f} s and {len(lanes)} processes")
+    print(
+        f"the whole suite: {told or 'nothing was run'}, in {time.monotonic() - started:.0f} s and {len(lanes)} processes"
+    )
     return 1 if any(lane.failed for lane in lanes) else 0
 
 

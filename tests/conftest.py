@@ -1,4 +1,7 @@
-"""The fixtures that everybody uses. What they are made of is in ``tests/support``; add new ones there and import them here."""
+"""The fixtures that everybody uses.
+
+What they are made of is in ``tests/support``; add new ones there and import them here.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from tests.support.postgres import Cluster, quick_place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A shell starts what runs in the background with these ignored, and whatever we start would inherit that: no Ctrl-C could be tested.
+# A shell starts what runs in the background with these ignored, and whatever we start would inherit
+# that: no Ctrl-C could be tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for ignorable in (signal.SIGQUIT, signal.SIGHUP):
     signal.signal(ignorable, signal.SIG_DFL)
@@ -27,14 +31,21 @@ pytest_plugins = ["tests.support.touching"]
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays: no collection looks at it again, neither here nor in whatever a test forks, where each look would copy it."""
+    """What is there by now stays.
+
+    No collection looks at it again, neither here nor in whatever a test forks, where each look
+    would copy it.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def depth() -> Iterator[None]:
-    """How deep calls may go is again what it was: mypy raises it where it is run, and the next test would find nothing too deep."""
+    """How deep calls may go is again what it was.
+
+    Mypy raises it where it is run, and the next test would find nothing too deep.
+    """
     was = sys.getrecursionlimit()
     yield
     sys.setrecursionlimit(was)
@@ -42,7 +53,10 @@ def depth() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The PostgreSQL of this test run. A test that stops or kills a server makes its own: ``with Cluster() as own:``."""
+    """The PostgreSQL of this test run.
+
+    A test that stops or kills a server makes its own: ``with Cluster() as own:``.
+    """
     with Cluster(place=quick_place()) as running:
         yield running
 

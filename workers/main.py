@@ -1,4 +1,6 @@
-"""Entry point of every child process: a clean process state, then the code of its kind, then `os._exit`.
+"""Entry point of every child process.
+
+A clean process state, then the code of its kind, then `os._exit`.
 
 The supervisor calls `main` in the forked child process after it has released everything of its own
 there, with all signals blocked. From here on nothing returns, because the frames below belong to
@@ -42,7 +44,8 @@ def main(spec: ChildSpec) -> NoReturn:
     code = EXIT_BROKEN
     try:
         code = _live(spec)
-    except SystemExit as problem:  # A module of Jobherd called exit. It must not unwind through the supervisor's frames either.
+    # A module of Jobherd called exit. It must not unwind through the supervisor's frames either.
+    except SystemExit as problem:
         code = problem.code if isinstance(problem.code, int) else EXIT_BROKEN
     except BaseException:  # An unexpected error must be visible, in the log and to the supervisor.
         _show_last_words(spec)
@@ -91,7 +94,12 @@ def _web(context: ChildContext) -> int:
     return EXIT_LEFT
 
 
-KINDS: Final[dict[str, Callable[[ChildContext], int]]] = {"worker": _worker, "keeper": _keeper, "web": _web, "resetter": _resetter}
+KINDS: Final[dict[str, Callable[[ChildContext], int]]] = {
+    "worker": _worker,
+    "keeper": _keeper,
+    "web": _web,
+    "resetter": _resetter,
+}
 """The entry function of each kind of child process. Each returns the exit code."""
 
 

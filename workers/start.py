@@ -76,7 +76,8 @@ def begin(context: ChildContext, caller: Caller) -> bool:
     """
     try:
         caller.hooks.start(caller.child)
-    except BaseException as problem:  # A resource of the hook may be unavailable for a while: the process exits and is restarted.
+    # A resource of the hook may be unavailable for a while: the process exits and is restarted.
+    except BaseException as problem:
         message, trace = describe_exception(problem)
         say_problem(context, f"on_child_start raised {message}\n{trace}")
         caller.leave()
@@ -85,7 +86,10 @@ def begin(context: ChildContext, caller: Caller) -> bool:
     if context.interrupts.forked:
         os._exit(EXIT_LEFT)  # A copy that the hook has forked and that returned here: the slot is not its own.
     if changed := _put_back(context.interrupts, context.blocked):
-        _log.warning("a module of handlers or on_child_start has changed %s; put back, or no job could be interrupted", ", ".join(changed))
+        _log.warning(
+            "a module of handlers or on_child_start has changed %s; put back, or no job could be interrupted",
+            ", ".join(changed),
+        )
     return True
 
 

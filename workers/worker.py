@@ -56,7 +56,9 @@ class Worker:
     claims: the class that makes the claims.
     """
 
-    def __init__(self, context: ChildContext, handlers: Mapping[str, AnyHandler], hooks: Caller, claims: type[Claimer] = Claimer) -> None:
+    def __init__(
+        self, context: ChildContext, handlers: Mapping[str, AnyHandler], hooks: Caller, claims: type[Claimer] = Claimer
+    ) -> None:
         settings = context.spec.settings
         self._context = context
         self._spec = context.spec
@@ -69,7 +71,9 @@ class Worker:
         self._told: Origin | None = None
         self._session = Session(self._spec, self._wake, self._holding, pinned=not hooks.hooks.at(before_claim))
         ran_on = f"{settings.host}/{os.getpid()}"
-        self._transactions = Transactions(self._session, self._spec, self._interrupts, ran_on=ran_on, be_alone=self._be_alone)
+        self._transactions = Transactions(
+            self._session, self._spec, self._interrupts, ran_on=ran_on, be_alone=self._be_alone
+        )
         self._output = None
         if context.spec.output is not None:
             reading, writing = context.spec.output
@@ -163,8 +167,8 @@ class Worker:
         self._in_flight.say(Phase.IDLE)
         give_back()
         if self._tables is not None:
-            # Order: before READY. With `--until-empty`, the supervisor must know about the stores before
-            # this worker counts as READY and idle.
+            # Order: before READY. With `--until-empty`, the supervisor must know about the stores
+            # before this worker counts as READY and idle.
             send(self._spec.report, HasStores(alone=not self._claimer.handlers))
         send(self._spec.report, Ready(self._session.child, self._session.backend))
         while (batch := self._claimer.next()) is not None:
@@ -195,7 +199,11 @@ class Worker:
         count = self._board.tally.count_recycled(record.kind)
         log = _log.warning if count in WORTH_A_WARNING else _log.info
         kind = self._board.tally.policy(record.kind).name
-        log("worker is replaced: %s", self._tidy.worn, extra={"job": record.job, "kind": kind, "replaced_for_kind": count})
+        log(
+            "worker is replaced: %s",
+            self._tidy.worn,
+            extra={"job": record.job, "kind": kind, "replaced_for_kind": count},
+        )
 
     def close(self) -> None:
         """End the sessions."""
@@ -204,7 +212,7 @@ class Worker:
             self._tables.close()
         self._session.close()
 
-    # -- running ----------------------------------------------------------------------------------------------------
+    # -- running
 
     def _work(self, batch: list[JobRow]) -> None:
         interrupts, executor, board, in_flight, claimer, tidy = (
@@ -219,7 +227,8 @@ class Worker:
         self._batch = batch
         in_flight.take(batch)
         among, behind = len(batch) > 1, in_flight.behind is not None
-        now = claimer.claimed_at  # Between two jobs this is the end of the first one, so a job reads the clock only twice.
+        # Between two jobs this is the end of the first one, so a job reads the clock only twice.
+        now = claimer.claimed_at
         for place, row in enumerate(batch):
             claimer.look(now)
             if interrupts.unheard:
@@ -370,7 +379,9 @@ class Worker:
         }
         while True:
             epoch, sessions = self._control.epoch, session.sessions
-            found = session.run(*self._claimer.narrow("claim_more", {**more, "wanted": self._together[kind] - len(rows)}))
+            found = session.run(
+                *self._claimer.narrow("claim_more", {**more, "wanted": self._together[kind] - len(rows)})
+            )
             now = time.monotonic()
             # What the database returned about these jobs counts from now, not from the first claim.
             since = now - self._claimer.claimed_at
@@ -389,7 +400,9 @@ class Worker:
                 # call.
                 send(self._spec.report, MoreWork())
                 return True
-            expires = min((self._claimer.claimed_at + row.good_for for row in rows if row.good_for is not None), default=until)
+            expires = min(
+                (self._claimer.claimed_at + row.good_for for row in rows if row.good_for is not None), default=until
+            )
             left = min(until, expires, self._control.lease_deadline - self._spec.settings.lease / 5) - now
             if self._wake.dismissed or self._control.draining:
                 return False
@@ -397,7 +410,7 @@ class Worker:
                 return True
             called = self._claimer.rest(epoch, left)
 
-    # -- small things -----------------------------------------------------------------------------------------------
+    # -- small things
 
     def _holding(self) -> list[int]:
         behind = self._in_flight.behind

@@ -50,7 +50,11 @@ class BatchSignature(Signature):
         found, _ = resolve_hints(function, given)  # an annotation that cannot be resolved yet is accepted
         for parameter in given:
             if parameter.name in found and not _takes_list(found[parameter.name]):
-                one = Job.__name__ if jobs and parameter is given[0] else _one_of(found[parameter.name], parameter.annotation)
+                one = (
+                    Job.__name__
+                    if jobs and parameter is given[0]
+                    else _one_of(found[parameter.name], parameter.annotation)
+                )
                 message = (
                     f"{self.name} takes batches, so its parameter {parameter.name!r} gets a list of them: "
                     f"write {parameter.name}: list[{one}]"
@@ -103,7 +107,8 @@ def endings_of(ending: object, jobs: Sequence[int]) -> list[object]:
 
 _MISSING: Final = Failed("the batch handler gave no answer for this job", code=BATCH_ANSWER_MISSING)
 _WRONG: Final = Failed(
-    "a batch handler returns None, a list with one answer for each job, or a dict with answers by job id", code=BATCH_ANSWER_INVALID
+    "a batch handler returns None, a list with one answer for each job, or a dict with answers by job id",
+    code=BATCH_ANSWER_INVALID,
 )
 
 

@@ -58,7 +58,9 @@ def where_made(function: Callable[..., object]) -> Made:
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     importing = frame is not None and frame.f_globals.get("__name__") != "__main__"
-    module = frame.f_globals.get("__name__") if frame is not None and importing else getattr(function, "__module__", None)
+    module = (
+        frame.f_globals.get("__name__") if frame is not None and importing else getattr(function, "__module__", None)
+    )
     code = code_of(function)
     file = os.path.abspath(code.co_filename) if code is not None else "<unknown>"
     if frame is not None and importing:

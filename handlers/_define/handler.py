@@ -56,13 +56,20 @@ class Handler(Producer[P], Generic[P, C, R_co]):
         function = plain(function)
         signature = Signature(function) if policy.batch is None else BatchSignature(function)
         weigh = policy.cost if callable(policy.cost) else None
-        super().__init__(kind, signature, Options(queue=policy.queue, priority=policy.priority), weigh=weigh, seal=bool(policy.encrypt))
+        super().__init__(
+            kind,
+            signature,
+            Options(queue=policy.queue, priority=policy.priority),
+            weigh=weigh,
+            seal=bool(policy.encrypt),
+        )
         self.function = function
         self.policy = policy
         self.made = where_made(function)
         self.file: str = self.made.file
         self.line: int = self.made.line
-        functools.update_wrapper(self, function, updated=())  # updated=(): the function's attributes must not replace the handler's
+        # updated=(): the function's attributes must not replace the handler's
+        functools.update_wrapper(self, function, updated=())
         note_made(self)
 
     def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co:

@@ -87,7 +87,15 @@ class Event:
     needs_all: whether the hook must take every argument.
     """
 
-    def __init__(self, name: str, *gives: str, of_jobs: bool = False, may_yield: bool = False, needs_all: bool = False, about: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        *gives: str,
+        of_jobs: bool = False,
+        may_yield: bool = False,
+        needs_all: bool = False,
+        about: str,
+    ) -> None:
         self.name = name
         self.__doc__ = about
         self._gives = gives
@@ -115,7 +123,9 @@ class Event:
 
     def _declare(self, function: Function, kinds: frozenset[str]) -> Hook:
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            message = f"{self.name} takes a plain function, not an `async def`; asyncio.run(...) inside it runs a coroutine"
+            message = (
+                f"{self.name} takes a plain function, not an `async def`; asyncio.run(...) inside it runs a coroutine"
+            )
             raise TypeError(message)
         if inspect.isgeneratorfunction(function) and not self._may_yield:
             message = f"{self.name} takes a plain function, no generator: only on_child_start may yield, once"
@@ -141,9 +151,7 @@ class Event:
                 case parameter.KEYWORD_ONLY if parameter.default is parameter.empty:
                     must = len(self._gives) + 1
         if must > len(self._gives) or (self._needs_all and taken < len(self._gives)):
-            message = (
-                f"{self.name} calls its function as ({', '.join(self._gives)}); {getattr(function, '__name__', 'it')} cannot be called so"
-            )
+            message = f"{self.name} calls its function as ({', '.join(self._gives)}); {getattr(function, '__name__', 'it')} cannot be called so"
             raise TypeError(message)
         return min(taken, len(self._gives))
 

@@ -37,7 +37,9 @@ def own_name(folder: Path) -> str | None:
     parts: list[str] = []
     here = folder
     while True:
-        if not (here / "__init__.py").is_file() and (_is_on_path(here) if not parts else _is_found(parts[0], here / parts[0])):
+        if not (here / "__init__.py").is_file() and (
+            _is_on_path(here) if not parts else _is_found(parts[0], here / parts[0])
+        ):
             return ".".join(parts)
         if here == here.parent or not here.name.isidentifier():
             return None
@@ -69,7 +71,9 @@ def leads_to(name: str, folder: Path) -> bool:
         spec = importlib.util.find_spec(name)
     except ValueError:
         return False
-    return spec is not None and any(os.path.realpath(each) == os.path.realpath(folder) for each in spec.submodule_search_locations or ())
+    return spec is not None and any(
+        os.path.realpath(each) == os.path.realpath(folder) for each in spec.submodule_search_locations or ()
+    )
 
 
 def imports_above(folder: Path, files: Iterable[str]) -> bool:
@@ -103,8 +107,14 @@ def twice(names: Iterable[str]) -> list[tuple[str, str]]:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and not name.startswith(f"{FOLDERS}.") and name != "__main__":
             others.setdefault(os.path.realpath(file), name)
-    ours = [(name, getattr(sys.modules.get(name), "__file__", None)) for name in names if name.startswith(f"{FOLDERS}.")]
-    return [(name, others[os.path.realpath(file)]) for name, file in ours if isinstance(file, str) and os.path.realpath(file) in others]
+    ours = [
+        (name, getattr(sys.modules.get(name), "__file__", None)) for name in names if name.startswith(f"{FOLDERS}.")
+    ]
+    return [
+        (name, others[os.path.realpath(file)])
+        for name, file in ours
+        if isinstance(file, str) and os.path.realpath(file) in others
+    ]
 
 
 def _is_on_path(folder: Path) -> bool:

@@ -129,7 +129,9 @@ class Producer(Generic[P]):
         if connection is not None and client is not None:
             message = "connection and client exclude each other: give one of them"
             raise ValueError(message)
-        _enqueue.check_target(connection, "connection", "a connection of psycopg 3", psycopg.Connection, psycopg.AsyncConnection)
+        _enqueue.check_target(
+            connection, "connection", "a connection of psycopg 3", psycopg.Connection, psycopg.AsyncConnection
+        )
         _enqueue.check_target(client, "client", "a Client or an AsyncClient", Client, AsyncClient)
         given = _enqueue.check_options(
             queue=queue,
@@ -163,7 +165,9 @@ class Producer(Generic[P]):
         found = decode_payload(self._encoded(self.signature.payload(args, self.split_bytes(args, kwargs)[1])))
         return _Document(found) if isinstance(found, dict) else found
 
-    def split_bytes(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[bytes | None, Mapping[str, object]]:
+    def split_bytes(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[bytes | None, Mapping[str, object]]:
         """Split the arguments of a call into payload bytes, or None, and other arguments."""
         if not self.signature.takes_bytes:
             return None, kwargs
@@ -289,16 +293,21 @@ class Producer(Generic[P]):
         """
         if self._weigh is None or self._options.cost is not None:
             return chunk
-        return replace(chunk, costs=[check_amounts(self._weigh(decode_payload(text)), field="cost") for text in chunk.texts])
+        return replace(
+            chunk, costs=[check_amounts(self._weigh(decode_payload(text)), field="cost") for text in chunk.texts]
+        )
 
     def _many(self, calls: Iterable[object], most: int = bulk.CHUNK) -> Iterator[Chunk]:
         if self.signature.needs_bytes:
             message = f"each job of {self.kind!r} needs payload_bytes of its own: enqueue them one by one"
             raise TypeError(message)
         if isinstance(calls, str | bytes | Mapping):
-            message = f"the jobs of {self.kind!r} must be a list or another iterable of them, not one {type(calls).__name__}"
+            message = (
+                f"the jobs of {self.kind!r} must be a list or another iterable of them, not one {type(calls).__name__}"
+            )
             raise TypeError(message)
-        arguments, bind, compare = self._call, self.binding.bind, self.binding.compare  # looked up once, not once per job
+        # looked up once, not once per job
+        arguments, bind, compare = self._call, self.binding.bind, self.binding.compare
 
         def encode(call: object) -> str:
             payload = arguments(call)
@@ -328,14 +337,13 @@ class Producer(Generic[P]):
             case psycopg.AsyncConnection() as connection:
                 return await send.aput_on(connection, chunks, schema=default.schema_or_default())
             case psycopg.Connection():
-                message = (
-                    f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, or give an AsyncConnection"
-                )
+                message = f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, or give an AsyncConnection"
                 raise TypeError(message)
         # Each job has a new event loop, and an asynchronous pool belongs to one loop. The
         # thread-safe client outlives the loop.
         lasting = self._target if isinstance(self._target, Client) else default.default_client()
-        return await asyncio.to_thread(lasting.put, list(chunks))  # a list: another thread must not run the caller's iterator
+        # a list: another thread must not run the caller's iterator
+        return await asyncio.to_thread(lasting.put, list(chunks))
 
 
 def _merged(base: Options, given: Options) -> Options:

@@ -25,7 +25,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard, TypeVar
 from jobherd.handlers._define.definition_site import watching
 from jobherd.handlers._define.handler import USUAL, AnyHandler, Handler, handler
 from jobherd.handlers._define.hooks import Hook
-from jobherd.handlers._define.module_names import FOLDERS, bare_package, folder_name, imports_above, is_file_of, leads_to, own_name, twice
+from jobherd.handlers._define.module_names import (
+    FOLDERS,
+    bare_package,
+    folder_name,
+    imports_above,
+    is_file_of,
+    leads_to,
+    own_name,
+    twice,
+)
 from jobherd.handlers._define.trust import find_fault, find_fault_of_module, find_faults_below
 from jobherd.handlers._define.wrapping import injected
 from jobherd.handlers._values.sanitize import describe_exception, sanitize
@@ -191,7 +200,11 @@ class _Loading:
         folder = file.parent
         if file.suffix != _SUFFIX:
             self._complain(str(file), str(file), 0, "is no Python module: its name must end in .py")
-        elif self._is_safe(str(folder), folder) and self._is_safe(file.stem, given) and self._is_safe_module(file.stem, file):
+        elif (
+            self._is_safe(str(folder), folder)
+            and self._is_safe(file.stem, given)
+            and self._is_safe_module(file.stem, file)
+        ):
             package = self._open(folder, [str(file)])
             if package is not None:
                 self._import_file(package, file.stem, str(file), folder)
@@ -225,7 +238,11 @@ class _Loading:
             return own
         if own and self._open_above(own, folder):
             start = folder / "__init__.py"
-            return own if not start.is_file() or (self._is_safe_module(own, start) and self._import(own, str(start))) else None
+            return (
+                own
+                if not start.is_file() or (self._is_safe_module(own, start) and self._import(own, str(start)))
+                else None
+            )
         name = folder_name(folder)
         return name if self._open_folder(name, folder) else None
 
@@ -325,7 +342,9 @@ class _Loading:
                     continue
                 if "." in entry.name:
                     if any(each.name[:1] not in "_." for each in path.glob("*.py")):
-                        self._complain(name, entry.path, 0, "a folder of modules cannot have a dot in its name: rename the folder")
+                        self._complain(
+                            name, entry.path, 0, "a folder of modules cannot have a dot in its name: rename the folder"
+                        )
                 else:
                     if (path / "__init__.py").is_file():
                         yield name, str(path / "__init__.py")
@@ -362,7 +381,8 @@ class _Loading:
         return all(self._is_safe(name, folder) for folder in folders) and self._are_safe(name, folders)
 
     def _tell(self, module: str, fault: Fault | None) -> bool:
-        if fault is not None and fault.place not in self._faulty:  # the bytecode folder is checked again with each of its files
+        # the bytecode folder is checked again with each of its files
+        if fault is not None and fault.place not in self._faulty:
             self._faulty.add(fault.place)
             self._complain(module, fault.place, 0, fault.message)
         return fault is None
@@ -429,7 +449,11 @@ class _Loading:
                 continue
             if isinstance(one, Handler) and self._named == HOOKS:
                 continue  # sources of hooks do not serve any jobs
-            what = f"kind {one.kind!r} would not be served" if isinstance(one, Handler) else f"the hook {one.event} would not be called"
+            what = (
+                f"kind {one.kind!r} would not be served"
+                if isinstance(one, Handler)
+                else f"the hook {one.event} would not be called"
+            )
             module = one.made.module
             if module in self._seen:
                 reason = (
@@ -479,7 +503,9 @@ class _Loading:
 
 
 def _problem(module: str, file: str, line: int, message: str, about: object = None) -> LoadProblem:
-    return LoadProblem(module=sanitize(module, 300), file=sanitize(file, 1000), line=line, message=sanitize(message, 2000), about=about)
+    return LoadProblem(
+        module=sanitize(module, 300), file=sanitize(file, 1000), line=line, message=sanitize(message, 2000), about=about
+    )
 
 
 def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:

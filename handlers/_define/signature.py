@@ -65,7 +65,9 @@ class Signature:
         """The parameter for keys that no other parameter has: `**more`."""
         self.takes_bytes = any(parameter.name == BYTES for parameter in parameters)
         """Whether the job's bytes are an argument."""
-        self.needs_bytes = any(parameter.name == BYTES and parameter.default is inspect.Parameter.empty for parameter in parameters)
+        self.needs_bytes = any(
+            parameter.name == BYTES and parameter.default is inspect.Parameter.empty for parameter in parameters
+        )
         self.parameters: list[inspect.Parameter] = []
         for parameter in parameters:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -165,7 +167,9 @@ class Binding:
         rest = None if signature.rest is None else hints.pop(signature.rest.name, Any)
         if get_origin(rest) is Unpack:  # of a TypedDict: its keys are ordinary parameters
             fields = fields_of(get_args(rest)[0])
-            slots += [(field.name, _as_it_is(field.hint), converter_for(field.hint), field.required) for field in fields]
+            slots += [
+                (field.name, _as_it_is(field.hint), converter_for(field.hint), field.required) for field in fields
+            ]
             hints |= {field.name: field.hint for field in fields}
             self._open, self._names = False, self._names | {field.name for field in fields}
         elif rest is not None:
@@ -185,7 +189,11 @@ class Binding:
     @cached_property
     def problems(self) -> list[str]:
         """Return a sentence for each parameter whose type no converter supports."""
-        return [f"parameter {name!r} is annotated {kind}, {UNKNOWN}" for name, one in self.facts.items() for kind in one.unknown]
+        return [
+            f"parameter {name!r} is annotated {kind}, {UNKNOWN}"
+            for name, one in self.facts.items()
+            for kind in one.unknown
+        ]
 
     @cached_property
     def _compared(self) -> dict[str, frozenset[type]]:
@@ -276,7 +284,9 @@ def _is_job(parameter: inspect.Parameter) -> bool:
     return annotation is Job
 
 
-def resolve_hints(function: Callable[..., object], parameters: Sequence[inspect.Parameter]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def resolve_hints(
+    function: Callable[..., object], parameters: Sequence[inspect.Parameter]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the resolved annotations, and the names of those that cannot be resolved.
 
     Arguments with an unresolved annotation are passed unchanged.
@@ -288,9 +298,13 @@ def resolve_hints(function: Callable[..., object], parameters: Sequence[inspect.
         return {name: known[name] for name in given if name in known}, ()
     found: dict[str, Any] = {}
     for name, annotation in given.items():
-        holder = type("holder", (), {"__annotations__": {name: annotation}, "__module__": getattr(function, "__module__", "")})
+        holder = type(
+            "holder", (), {"__annotations__": {name: annotation}, "__module__": getattr(function, "__module__", "")}
+        )
         try:
-            found[name] = get_type_hints(holder, globalns=getattr(function, "__globals__", {}), include_extras=True)[name]
+            found[name] = get_type_hints(holder, globalns=getattr(function, "__globals__", {}), include_extras=True)[
+                name
+            ]
         except Exception:  # noqa: S112
             continue
     return found, tuple(name for name in given if name not in found)

@@ -76,7 +76,11 @@ class Scanner:
         if not self._fields or not isinstance(self._scan, type):
             return []
         name = self._scan.__name__
-        needed = {one.name for one in self._fields if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING}
+        needed = {
+            one.name
+            for one in self._fields
+            if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        }
         lost = [
             f"no column of the store is called {each!r}, which {name}.{each} needs: select it in columns"
             for each in sorted(needed - set(columns))

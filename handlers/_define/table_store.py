@@ -257,9 +257,7 @@ class TableHandler(Handler[Any, Any, Any]):
         """
         held = self.held
         if held is None:
-            message = (
-                f"{self.kind} works the records of a table: a job of that kind cannot be enqueued, insert into {self.store.names.quoted}"
-            )
+            message = f"{self.kind} works the records of a table: a job of that kind cannot be enqueued, insert into {self.store.names.quoted}"
             raise BindingError(message)
         arguments = {self._record: self.store.scanner.record(held.row)}
         return arguments | {CONNECTION: held.connection} if self.transactional else arguments

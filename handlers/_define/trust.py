@@ -81,7 +81,11 @@ def _faults_below(folder: str, above: frozenset[str]) -> Iterator[Fault]:
             fault = find_fault_of_module(entry.path)
             if fault:
                 yield fault
-        elif entry.name.isidentifier() and os.path.isdir(entry.path) and (not entry.name.startswith("_") or _holds_code(entry.path)):
+        elif (
+            entry.name.isidentifier()
+            and os.path.isdir(entry.path)
+            and (not entry.name.startswith("_") or _holds_code(entry.path))
+        ):
             fault = find_fault(entry.path)
             if fault:
                 yield fault

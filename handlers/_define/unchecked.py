@@ -42,7 +42,12 @@ def _unresolved_fields(hint: Any, seen: list[Any]) -> Iterator[str]:
     seen.append(hint)
     for inner in typing.get_args(hint):
         yield from _unresolved_fields(inner, seen)
-    if not (dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or hasattr(kind, "__attrs_attrs__") or hasattr(kind, "_fields")):
+    if not (
+        dataclasses.is_dataclass(kind)
+        or typing.is_typeddict(kind)
+        or hasattr(kind, "__attrs_attrs__")
+        or hasattr(kind, "_fields")
+    ):
         return
     try:
         known = typing.get_type_hints(kind)

@@ -37,7 +37,9 @@ def plain(function: Any) -> Any:
     if isinstance(function, FunctionType) and holder and not holder.endswith("<locals>"):
         first = next(iter(inspect.signature(function).parameters), "")
         if first in {"self", "cls"}:
-            message = f"{name} is a method, and a job has no {first!r} to call it with: use a function or a static method"
+            message = (
+                f"{name} is a method, and a job has no {first!r} to call it with: use a function or a static method"
+            )
             raise TypeError(message)
     return function
 
@@ -116,7 +118,9 @@ def _passed(wrapper: FunctionType, wrapped: Callable[..., Any]) -> set[str]:
     found: list[set[str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
-            before = next((place for place, each in enumerate(node.args) if isinstance(each, ast.Starred)), len(node.args))
+            before = next(
+                (place for place, each in enumerate(node.args) if isinstance(each, ast.Starred)), len(node.args)
+            )
             passes_on = before < len(node.args) or any(each.arg is None for each in node.keywords)
             given = {
                 **dict(zip(positions, node.args[:before], strict=False)),

@@ -55,7 +55,9 @@ class AsyncClient:
     ) -> None:
         self.schema: Final = find_schema(schema)
         self._dsn = dsn
-        _enqueue.check_target(connection, "connection", "a psycopg.AsyncConnection (psycopg 3)", psycopg.AsyncConnection)
+        _enqueue.check_target(
+            connection, "connection", "a psycopg.AsyncConnection (psycopg 3)", psycopg.AsyncConnection
+        )
         self._connection = connection
         self._sizes = (min_size, max_size)
         self._timeout = at_least_zero(timeout, field="timeout")
@@ -84,13 +86,16 @@ class AsyncClient:
 
         See `Client.enqueue_stream`.
         """
-        return await bulk.astream(bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk)
+        return await bulk.astream(
+            bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk
+        )
 
     async def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None."""
         return await self.run(_enqueue.show_job(job_id))
 
-    async def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:  # noqa: ASYNC109  # as in Client
+    # as in Client
+    async def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:  # noqa: ASYNC109
         """Wait until a job is finished and return its row. See `Client.wait`."""
         return (await self.wait_many([job_id], timeout))[job_id]
 
@@ -147,7 +152,9 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def _listen(self, vigil: CompletionWait) -> None:
@@ -192,7 +199,9 @@ class AsyncClient:
         pool = await self._opened()
         async with contextlib.AsyncExitStack() as lent:
             with self._tries.told():
-                connection = await lent.enter_async_context(pool.connection(None if within is None else min(within, self._timeout)))
+                connection = await lent.enter_async_context(
+                    pool.connection(None if within is None else min(within, self._timeout))
+                )
             yield connection
 
     async def _opened(self) -> AsyncPool:

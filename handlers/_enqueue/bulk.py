@@ -16,7 +16,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from jobherd.handlers._enqueue.options import Options, Statement, check_options, copy_jobs, enqueue_jobs, note_demands, reserve_jobs
+from jobherd.handlers._enqueue.options import (
+    Options,
+    Statement,
+    check_options,
+    copy_jobs,
+    enqueue_jobs,
+    note_demands,
+    reserve_jobs,
+)
 from jobherd.handlers._policy.policy import check_kind
 from jobherd.handlers._values.encryption import seal_bytes, seal_document
 from jobherd.handlers._values.payload import PayloadError, check_payload
@@ -96,7 +104,12 @@ class Chunk:
 
 
 def chunks(
-    kind: str, payloads: Iterable[object], options: Options, *, encode: Callable[[Any], str] = check_payload, most: int = CHUNK
+    kind: str,
+    payloads: Iterable[object],
+    options: Options,
+    *,
+    encode: Callable[[Any], str] = check_payload,
+    most: int = CHUNK,
 ) -> Iterator[Chunk]:
     """Yield the jobs in chunks, with encoded payloads.
 
@@ -138,7 +151,11 @@ def many_by_name(
 def sealed(chunk: Chunk) -> Chunk:
     """Return the chunk with encrypted payloads. Raises KeyMissingError."""
     texts = [seal_document(text, "payload", chunk.kind) for text in chunk.texts]
-    return replace(chunk, texts=texts, options=replace(chunk.options, payload_bytes=seal_bytes(chunk.options.payload_bytes, chunk.kind)))
+    return replace(
+        chunk,
+        texts=texts,
+        options=replace(chunk.options, payload_bytes=seal_bytes(chunk.options.payload_bytes, chunk.kind)),
+    )
 
 
 def _split(options: Mapping[str, Any], known: frozenset[str], *, call: str) -> tuple[dict[str, Any], bool]:
@@ -154,7 +171,9 @@ def _split(options: Mapping[str, Any], known: frozenset[str], *, call: str) -> t
     return rest, seals
 
 
-def stream(chunks: Iterable[Chunk], put: Callable[[list[Chunk]], list[int]], on_chunk: Callable[[list[int]], object] | None) -> int:
+def stream(
+    chunks: Iterable[Chunk], put: Callable[[list[Chunk]], list[int]], on_chunk: Callable[[list[int]], object] | None
+) -> int:
     """Enqueue each chunk separately, call `on_chunk` with its ids, return the number of jobs."""
     count = 0
     for chunk in chunks:
@@ -166,7 +185,9 @@ def stream(chunks: Iterable[Chunk], put: Callable[[list[Chunk]], list[int]], on_
 
 
 async def astream(
-    chunks: Iterable[Chunk], put: Callable[[list[Chunk]], Awaitable[list[int]]], on_chunk: Callable[[list[int]], object] | None
+    chunks: Iterable[Chunk],
+    put: Callable[[list[Chunk]], Awaitable[list[int]]],
+    on_chunk: Callable[[list[int]], object] | None,
 ) -> int:
     """`stream` for asyncio."""
     count = 0
@@ -178,7 +199,9 @@ async def astream(
     return count
 
 
-def _chunks(kind: str, payloads: Iterable[object], options: Options, encode: Callable[[Any], str], most: int) -> Iterator[Chunk]:
+def _chunks(
+    kind: str, payloads: Iterable[object], options: Options, encode: Callable[[Any], str], most: int
+) -> Iterator[Chunk]:
     texts: list[str] = []
     size = 0
     try:

@@ -22,7 +22,14 @@ from jobherd.handlers._enqueue import options as _enqueue
 from jobherd.handlers._enqueue import pool as _pool
 from jobherd.handlers._enqueue.answer_deadline import answered
 from jobherd.handlers._enqueue.dsn import find_dsn, find_listen_dsn, find_schema, session_of
-from jobherd.handlers._enqueue.pool import UNANSWERED, Pool, Tries, left_behind, notice_the_end, prepare_nothing_on_others
+from jobherd.handlers._enqueue.pool import (
+    UNANSWERED,
+    Pool,
+    Tries,
+    left_behind,
+    notice_the_end,
+    prepare_nothing_on_others,
+)
 from jobherd.handlers._enqueue.send import put_on, run_on
 from jobherd.handlers._enqueue.waiting import CompletionWait, ready_to_hear
 from jobherd.handlers._policy.durations import Duration, at_least_zero
@@ -155,7 +162,9 @@ class Client:
             >>> client.enqueue_stream("mail:receipt", ({"order_id": n} for n in range(1_000_000)))  # doctest: +SKIP
             1000000
         """
-        return bulk.stream(bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk)
+        return bulk.stream(
+            bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk
+        )
 
     def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None if there is no such job."""
@@ -278,7 +287,9 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _listen(self, vigil: CompletionWait) -> None:

@@ -44,7 +44,8 @@ def read_table(directory: Path, problems: list[str]) -> tuple[dict[str, object],
             table: object = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, RecursionError) as problem:  # invalid TOML or UTF-8, or a number with more digits than Python reads
+        # invalid TOML or UTF-8, or a number with more digits than Python reads
+        except (OSError, ValueError, RecursionError) as problem:
             problems.append(f"{path} cannot be read: {problem}")
             return {}, name
         for key in _TABLES[name]:

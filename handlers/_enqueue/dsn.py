@@ -163,9 +163,12 @@ def _address(key: str) -> str | None:
         if not given:
             raise ValueError
         conninfo_to_dict(given)
-    except (ValueError, psycopg.Error) as problem:  # libpq's message repeats a part of the value, which may contain a password
+    # libpq's message repeats a part of the value, which may contain a password
+    except (ValueError, psycopg.Error) as problem:
         if unknown := unknown_parameter(problem):
-            message = f"{key} (from {name}): PostgreSQL has no connection parameter {unknown!r}. Remove it from the address"
+            message = (
+                f"{key} (from {name}): PostgreSQL has no connection parameter {unknown!r}. Remove it from the address"
+            )
         else:
             message = f'{key} (from {name}): must be a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")'
         raise NotConfiguredError(message) from None

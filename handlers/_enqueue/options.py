@@ -71,7 +71,10 @@ class Options:
     @property
     def has_extras(self) -> bool:
         """Whether an option that few jobs have is set: COPY does not support these."""
-        return any(value is not None for value in (self.tenant, self.webhook, self.payload_bytes, self.set_off_by, self.traceparent))
+        return any(
+            value is not None
+            for value in (self.tenant, self.webhook, self.payload_bytes, self.set_off_by, self.traceparent)
+        )
 
     def parameters(self) -> dict[str, Any]:
         """Return the options by name, as the statements take them."""
@@ -139,7 +142,9 @@ def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[lis
 
 def note_demands(ids: list[int], costs: list[dict[str, float]]) -> Statement[None]:
     """Return the statement that stores each job's cost, in the enqueueing transaction."""
-    return Statement("note_demands", {"ids": ids, "costs": [orjson.dumps(cost).decode() for cost in costs]}, _read_nothing)
+    return Statement(
+        "note_demands", {"ids": ids, "costs": [orjson.dumps(cost).decode() for cost in costs]}, _read_nothing
+    )
 
 
 def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved | None]:
@@ -153,7 +158,15 @@ def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved 
 def copy_jobs(kind: str, texts: list[str], options: Options, reserved: Reserved) -> Statement[None]:
     """Return the statement that enqueues jobs by COPY under their reserved ids."""
     good_until = None if options.good_until is None else options.good_until.astimezone(UTC).isoformat()
-    common = (reserved.run_at, good_until, options.timeout, reserved.priority, options.max_attempts, reserved.queue, kind)
+    common = (
+        reserved.run_at,
+        good_until,
+        options.timeout,
+        reserved.priority,
+        options.max_attempts,
+        reserved.queue,
+        kind,
+    )
     line = "%d\t" + "\t".join("" if value is None else str(value) for value in common) + "\t%s\n"
     # A checked document contains no tab and no newline, and only a document contains a backslash.
     lines = "".join(map(line.__mod__, zip(reserved.ids, texts, strict=True))).replace("\\", "\\\\")
@@ -257,12 +270,18 @@ def _read_answer(rows: list[Row], _: tuple[str, ...]) -> str | None:
 def _read_job(rows: list[Row], names: tuple[str, ...]) -> dict[str, Any] | None:
     if not rows:
         return None
-    return {name: _readable(value) if name in _JSON_COLUMNS else value for name, value in zip(names, rows[0], strict=True)}
+    return {
+        name: _readable(value) if name in _JSON_COLUMNS else value for name, value in zip(names, rows[0], strict=True)
+    }
 
 
 def _read_jobs(rows: list[Row], names: tuple[str, ...]) -> dict[int, dict[str, Any]]:
     found = (_read_job([row], names) for row in rows)
-    return {row["id"]: {name: value for name, value in row.items() if name != "asked_at"} for row in found if row is not None}
+    return {
+        row["id"]: {name: value for name, value in row.items() if name != "asked_at"}
+        for row in found
+        if row is not None
+    }
 
 
 def _readable(value: object) -> object:

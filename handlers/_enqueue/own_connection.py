@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from jobherd.handlers._enqueue.send import AsyncConnection, Connection
 
 
-def enqueue_on(connection: Connection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any) -> int:
+def enqueue_on(
+    connection: Connection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any
+) -> int:
     """Enqueue one job as part of the transaction of `connection`, and return its id.
 
     Args:
@@ -33,7 +35,9 @@ def enqueue_on(connection: Connection, kind: str, payload: object = None, *, sch
         ...     enqueue_on(connection, "mail:receipt", {"order_id": 7})
         42
     """
-    return put_on(connection, [bulk.one_by_name(kind, payload, options, call="enqueue_on")], schema=schema_or_default(schema))[0]
+    return put_on(
+        connection, [bulk.one_by_name(kind, payload, options, call="enqueue_on")], schema=schema_or_default(schema)
+    )[0]
 
 
 def enqueue_many_on(
@@ -50,16 +54,28 @@ def enqueue_many_on(
         ...     enqueue_many_on(connection, "mail:receipt", ({"order_id": n} for n in range(3)))
         [42, 43, 44]
     """
-    return put_on(connection, bulk.many_by_name(kind, payloads, options, call="enqueue_many_on"), schema=schema_or_default(schema))
+    return put_on(
+        connection, bulk.many_by_name(kind, payloads, options, call="enqueue_many_on"), schema=schema_or_default(schema)
+    )
 
 
-async def aenqueue_on(connection: AsyncConnection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any) -> int:
+async def aenqueue_on(
+    connection: AsyncConnection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any
+) -> int:
     """`enqueue_on` for an asynchronous psycopg connection."""
-    return (await aput_on(connection, [bulk.one_by_name(kind, payload, options, call="aenqueue_on")], schema=schema_or_default(schema)))[0]
+    return (
+        await aput_on(
+            connection, [bulk.one_by_name(kind, payload, options, call="aenqueue_on")], schema=schema_or_default(schema)
+        )
+    )[0]
 
 
 async def aenqueue_many_on(
     connection: AsyncConnection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
 ) -> list[int]:
     """`enqueue_many_on` for an asynchronous psycopg connection."""
-    return await aput_on(connection, bulk.many_by_name(kind, payloads, options, call="aenqueue_many_on"), schema=schema_or_default(schema))
+    return await aput_on(
+        connection,
+        bulk.many_by_name(kind, payloads, options, call="aenqueue_many_on"),
+        schema=schema_or_default(schema),
+    )

@@ -65,11 +65,14 @@ def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str) -> l
     """Enqueue jobs on the caller's connection, all or none, and return their ids in order."""
     left = iter(chunks)
     ahead = list(islice(left, 2))
-    if len(ahead) < 2 and all(chunk.is_one_statement for chunk in ahead):  # the usual case; one chunk is all or nothing by itself
+    # the usual case; one chunk is all or nothing by itself
+    if len(ahead) < 2 and all(chunk.is_one_statement for chunk in ahead):
         return _put_one(connection, ahead[0], schema) if ahead else []
     if not connection.autocommit:
         with psycopg.Cursor(connection) as cursor:
-            cursor.execute(b"")  # begins the caller's transaction: otherwise transaction() would begin its own and commit it
+            # begins the caller's transaction: otherwise transaction() would begin its own and
+            # commit it
+            cursor.execute(b"")
     ids: list[int] = []
     with connection.transaction():
         for chunk in chain(ahead, left):

@@ -48,7 +48,11 @@ def tracer() -> Tracer | None:
 def write_traceparent(span: Span) -> str | None:
     """Return a span's `traceparent`, or None if the span belongs to no trace."""
     context = span.get_span_context()
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}" if context.is_valid else None
+    return (
+        f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+        if context.is_valid
+        else None
+    )
 
 
 def read_traceparent(traceparent: str | None) -> Context | None:
@@ -58,7 +62,9 @@ def read_traceparent(traceparent: str | None) -> Context | None:
     from opentelemetry import trace  # noqa: PLC0415 - callers have it installed
 
     _, trace_id, span_id, flags = traceparent.split("-")[:4]
-    remote = trace.SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=trace.TraceFlags(int(flags, 16)))
+    remote = trace.SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=trace.TraceFlags(int(flags, 16))
+    )
     return trace.set_span_in_context(trace.NonRecordingSpan(remote))
 
 

@@ -89,7 +89,11 @@ class CompletionWait:
 
     def within(self) -> float:
         """Return the seconds within which the next query must be answered."""
-        return self._silence if self._until is None else min(self._silence, max(self._until - time.monotonic(), 0.0) + GRACE)
+        return (
+            self._silence
+            if self._until is None
+            else min(self._silence, max(self._until - time.monotonic(), 0.0) + GRACE)
+        )
 
     def connecting(self) -> float | None:
         """Return the seconds within which to connect.
@@ -183,7 +187,9 @@ def ends(message: str, schema: str) -> dict[int, str]:
     elif whose != f"{schema}.":
         return {}
     told = (word.partition("=") for word in words)
-    return {int(number): state for number, _, state in told if number.isascii() and number.isdigit() and len(number) < 20}
+    return {
+        int(number): state for number, _, state in told if number.isascii() and number.isdigit() and len(number) < 20
+    }
 
 
 def ready_to_hear(vigil: CompletionWait) -> list[Statement[None]]:

@@ -208,9 +208,7 @@ def check_policy(
         message = "transactional and batch exclude each other: a transaction completes one job, so declare the handler without batch=N"
         raise ValueError(message)
     if not isinstance(backoff_on, Mapping):
-        message = (
-            f"backoff_on must be a dict from exception classes or codes to waits, like {{TimeoutError: '10s'}}, not {_shown(backoff_on)}"
-        )
+        message = f"backoff_on must be a dict from exception classes or codes to waits, like {{TimeoutError: '10s'}}, not {_shown(backoff_on)}"
         raise TypeError(message)
     for error in backoff_on:
         _errors(error, field="backoff_on")
@@ -245,7 +243,9 @@ def _batch(value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_BATCH:
-        message = f"batch must be a whole number from 1 to {_MOST_BATCH}, the most jobs of one call, not {_shown(value)}"
+        message = (
+            f"batch must be a whole number from 1 to {_MOST_BATCH}, the most jobs of one call, not {_shown(value)}"
+        )
         raise ValueError(message)
     return value
 

@@ -67,6 +67,8 @@ def steps_of(path: str) -> tuple[Step, ...]:
         steps.append(Step(name, int(match["place"]) if match["place"] else None, match["dots"] == ".."))
         at = match.end()
     if not steps or at != len(path):
-        message = f"redact path {path!r:.80} is not one like '$.card', '$.items[*].code', '$..password' or '$[\"a name\"]'"
+        message = (
+            f"redact path {path!r:.80} is not one like '$.card', '$.items[*].code', '$..password' or '$[\"a name\"]'"
+        )
         raise ValueError(message)
     return tuple(steps)

@@ -173,11 +173,17 @@ class _Loop:
         if self._unheard and self._told is not None:
             raise self._told
 
-    def _close(self, loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[Any, Any, object] | None, *, at_rest: bool) -> None:
+    def _close(
+        self, loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[Any, Any, object] | None, *, at_rest: bool
+    ) -> None:
         if loop is not None and not at_rest:
             until = time.monotonic() + CLEANUP
             self._end_tasks(loop, until)
-            _quiet(lambda: loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), max(0.1, until - time.monotonic()))))
+            _quiet(
+                lambda: loop.run_until_complete(
+                    asyncio.wait_for(loop.shutdown_asyncgens(), max(0.1, until - time.monotonic()))
+                )
+            )
             self._end_tasks(loop, until)
         if coroutine is not None:
             _quiet(coroutine.close)  # raises if a `finally` block in it awaits
@@ -222,7 +228,8 @@ def _wait_for(loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Task[Any]], se
 
 def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # no log about a task that does not end
+        # no log about a task that does not end
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
         task.cancel()
 
 

@@ -6,16 +6,17 @@ leave its outcome unrecorded. The table it implements:
 
     the handler                                              state                    counted  label
     returns a value, Completed                               completed                yes      ok
-        returns a value that is not valid JSON                   failed                   yes      failed
-        raises any exception, Failed; exceeds its timeout        scheduled or failed      yes      retry / failed
-        raises Poison, or fails with an error in poison_on       failed                   yes      poison
-        fails with an error missing from the retry_on given      failed                   yes      failed
-    Nack, Retry                                              scheduled or failed      yes      retry / failed
-    Snooze                                                   scheduled                no       snoozed
-        Abandon; is interrupted by a drain                       ready                    no       abandoned
-        is canceled                                              cancelled                yes      cancelled
-    its good_until has passed                                expired                  no       expired
-        has a kind without a loaded handler                      scheduled, then failed   no       snoozed / failed
+    returns a value that is not valid JSON                   failed                   yes
+    failed raises any exception, Failed; exceeds its timeout        scheduled or failed      yes
+    retry / failed raises Poison, or fails with an error in poison_on       failed
+    yes      poison fails with an error missing from the retry_on given      failed
+    yes      failed Nack, Retry                                              scheduled or failed
+    yes      retry / failed Snooze                                                   scheduled
+    no       snoozed Abandon; is interrupted by a drain                       ready
+    no       abandoned is canceled                                              cancelled
+    yes      cancelled its good_until has passed                                expired
+    no       expired has a kind without a loaded handler                      scheduled, then failed
+    no       snoozed / failed
 
 A return value that is not valid JSON fails the job at once, without a retry. The work is done:
 running it again would repeat its effects and return the same. Fix the handler, then use `jobherd
@@ -109,7 +110,8 @@ def outcome_of(  # each is a different thing to know
     last = attempt >= (policy.max_attempts if max_attempts is None else max_attempts)
     try:
         return _judge(ending, policy, attempt=attempt, last=last, interruption=interruption, random=random)
-    except BaseException as problem:  # a metaclass or a subclass of a disposition raised: the failure must still be recorded
+    # a metaclass or a subclass of a disposition raised: the failure must still be recorded
+    except BaseException as problem:
         message, _ = describe_exception(problem)
         error = sanitize(f"what the handler returned or raised could not be judged: {message}")
         return unjudged(ending, error, attempt=attempt, last=last, interruption=interruption)
@@ -164,7 +166,9 @@ def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float 
         'scheduled'
     """
     name = sanitize(kind, 100)
-    remedy = "set JOBHERD_WEBHOOK_SECRET" if kind == WEBHOOK else "check --handlers and JOBHERD_HANDLERS, or `jobherd check`"
+    remedy = (
+        "set JOBHERD_WEBHOOK_SECRET" if kind == WEBHOOK else "check --handlers and JOBHERD_HANDLERS, or `jobherd check`"
+    )
     error = f"no handler of kind {name!r} is loaded: {remedy}"
     if age > limit:
         return Outcome("failed", "failed", counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
@@ -180,7 +184,12 @@ def unstartable(problem: str, trace: str) -> Outcome:
     'JOB_INVALID'
     """
     return Outcome(
-        "poison", "failed", counted=False, error=f"the job could not be started: {problem}", code=JOB_INVALID, traceback=trace or None
+        "poison",
+        "failed",
+        counted=False,
+        error=f"the job could not be started: {problem}",
+        code=JOB_INVALID,
+        traceback=trace or None,
     )
 
 
@@ -212,9 +221,15 @@ def _judge(  # one return for each row of the table
             text, name = sanitize(error) or "the handler said that it failed", _code(code or UNHANDLED_ERROR)
             return _failure(None, text, name, _trace(raised), policy, attempt=attempt, last=last, random=random)
         case Nack(delay=delay, reason=reason):
-            wanted = wait(policy.backoff, attempt, random) if delay is None else at_least_zero(delay, field="Nack delay")
-            return _again(last=last, delay=wanted, error=sanitize(reason) or "the handler asked for another attempt", code=NACK)
-        case Snooze(delay=delay):  # checked again: a subclass may set any value, and an invalid duration could never be recorded
+            wanted = (
+                wait(policy.backoff, attempt, random) if delay is None else at_least_zero(delay, field="Nack delay")
+            )
+            return _again(
+                last=last, delay=wanted, error=sanitize(reason) or "the handler asked for another attempt", code=NACK
+            )
+        # checked again: a subclass may set any value, and an invalid duration could never be
+        # recorded
+        case Snooze(delay=delay):
             return Outcome("snoozed", "scheduled", delay=at_least_zero(delay, field="Snooze delay"), counted=False)
         case Abandon():
             return Outcome("abandoned", "ready", counted=False)
@@ -236,7 +251,15 @@ def _judge(  # one return for each row of the table
 
 
 def _failure(
-    raised: BaseException | None, error: str, code: str, trace: str | None, policy: Policy, *, attempt: int, last: bool, random: Dice
+    raised: BaseException | None,
+    error: str,
+    code: str,
+    trace: str | None,
+    policy: Policy,
+    *,
+    attempt: int,
+    last: bool,
+    random: Dice,
 ) -> Outcome:
     """Return the outcome of a failed attempt by the rules of its kind.
 
@@ -244,7 +267,9 @@ def _failure(
         timeout, is matched by its code: a `retry_on` that lists only classes does not apply to it.
     """
     if _lists(policy.poison_on, raised, code):
-        return Outcome("poison", "failed", error=error, code=POISON if code == UNHANDLED_ERROR else code, traceback=trace)
+        return Outcome(
+            "poison", "failed", error=error, code=POISON if code == UNHANDLED_ERROR else code, traceback=trace
+        )
     exempt = raised is None or code == JOB_TIMEOUT
     if (
         (rule := policy.retry_on) is not None
@@ -284,4 +309,8 @@ def _code(code: object) -> str:
     Characters that are not printable are written as their code point.
     """
     text = sanitize(code, _CODE_BYTES)
-    return text if text.isprintable() else sanitize("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text), _CODE_BYTES)
+    return (
+        text
+        if text.isprintable()
+        else sanitize("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text), _CODE_BYTES)
+    )

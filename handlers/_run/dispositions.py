@@ -118,7 +118,12 @@ class Nack(SignalledOutcome):
 
     def __init__(self, delay: Duration | None = None, reason: str = "") -> None:
         name = self._fields[0]
-        self._say(**{name: None if delay is None else at_least_zero(delay, field=f"{type(self).__name__} {name}"), "reason": reason})
+        self._say(
+            **{
+                name: None if delay is None else at_least_zero(delay, field=f"{type(self).__name__} {name}"),
+                "reason": reason,
+            }
+        )
 
 
 class Retry(Nack):

@@ -76,7 +76,9 @@ class Transaction:
         self._before = default.join(connection)
         return connection
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._end(problem)
 
     async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
@@ -84,7 +86,9 @@ class Transaction:
         self._before = default.join(connection)
         return connection
 
-    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._end(problem)
 
     def _end(self, problem: BaseException | None) -> None:
@@ -113,5 +117,9 @@ class Nowhere:
         self.begin()
 
 
-NOWHERE = Nowhere("this job has no database beside it: transactions need a worker, or `jobherd.testing.inline` in a test")
-TOGETHER = Nowhere("the jobs of a batch handler's call have no transaction of their own: declare the handler without batch=N")
+NOWHERE = Nowhere(
+    "this job has no database beside it: transactions need a worker, or `jobherd.testing.inline` in a test"
+)
+TOGETHER = Nowhere(
+    "the jobs of a batch handler's call have no transaction of their own: declare the handler without batch=N"
+)

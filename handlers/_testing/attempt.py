@@ -127,10 +127,17 @@ def run_payload(
         fields: further attributes of `Job`, such as `id`, `crashes` or `on_cancelled`.
     """
     if handler.policy.batch is not None:
-        return _run_together(handler, [payload], attempt=attempt, max_attempts=max_attempts, random=random, fields=[fields])[0]
+        return _run_together(
+            handler, [payload], attempt=attempt, max_attempts=max_attempts, random=random, fields=[fields]
+        )[0]
     refuse_loop(handler, "run")
     attempt_ = _Attempt(
-        handler, payload, attempt=attempt, most=max_attempts, random=random, fields={"payload_bytes": payload_bytes} | fields
+        handler,
+        payload,
+        attempt=attempt,
+        most=max_attempts,
+        random=random,
+        fields={"payload_bytes": payload_bytes} | fields,
     )
     if attempt_.refused is not None:
         return attempt_.refused
@@ -157,7 +164,12 @@ async def arun_payload(
         message = f"{handler.kind!r} takes batches: use run_batch(), outside of an event loop if it is asynchronous"
         raise TypeError(message)
     attempt_ = _Attempt(
-        handler, payload, attempt=attempt, most=max_attempts, random=random, fields={"payload_bytes": payload_bytes} | fields
+        handler,
+        payload,
+        attempt=attempt,
+        most=max_attempts,
+        random=random,
+        fields={"payload_bytes": payload_bytes} | fields,
     )
     if attempt_.refused is not None:
         return attempt_.refused
@@ -175,8 +187,11 @@ async def arun_payload(
 
 def refuse_loop(handler: AnyHandler, name: str) -> None:
     """Raise TypeError if a coroutine cannot run here because an event loop is already running."""
-    if handler.signature.is_async and asyncio._get_running_loop() is not None:  # noqa: SLF001  # documented, and raises nothing
-        message = f"{handler.kind!r} is asynchronous, and an event loop runs here: await a{name}(...) instead of {name}(...)"
+    # documented, and raises nothing
+    if handler.signature.is_async and asyncio._get_running_loop() is not None:  # noqa: SLF001
+        message = (
+            f"{handler.kind!r} is asynchronous, and an event loop runs here: await a{name}(...) instead of {name}(...)"
+        )
         raise TypeError(message)
 
 
@@ -184,7 +199,14 @@ class _Attempt:
     """One attempt that is about to run, or its result if the payload does not fit."""
 
     def __init__(
-        self, handler: AnyHandler, payload: object, *, attempt: int, most: int | None, random: Dice, fields: dict[str, Any]
+        self,
+        handler: AnyHandler,
+        payload: object,
+        *,
+        attempt: int,
+        most: int | None,
+        random: Dice,
+        fields: dict[str, Any],
     ) -> None:
         self.refused: Ran | None = None
         self._told: list[tuple[float, str, object]] = []
@@ -232,11 +254,19 @@ def run_batch(handler: AnyHandler, payloads: Iterable[object], *, random: Dice =
         message = f"{handler.kind!r} takes one job a call: use run(), or declare it with batch=N"
         raise TypeError(message)
     taken = list(payloads)
-    return _run_together(handler, taken, attempt=1, max_attempts=None, random=random, fields=[{"id": n + 1} for n in range(len(taken))])
+    return _run_together(
+        handler, taken, attempt=1, max_attempts=None, random=random, fields=[{"id": n + 1} for n in range(len(taken))]
+    )
 
 
 def _run_together(
-    handler: AnyHandler, payloads: list[object], *, attempt: int, max_attempts: int | None, random: Dice, fields: list[dict[str, Any]]
+    handler: AnyHandler,
+    payloads: list[object],
+    *,
+    attempt: int,
+    max_attempts: int | None,
+    random: Dice,
+    fields: list[dict[str, Any]],
 ) -> list[Ran]:
     signature = handler.signature
     assert isinstance(signature, BatchSignature)
@@ -252,7 +282,9 @@ def _run_together(
         except PayloadError as problem:
             ran[place] = Ran(unreadable(problem), exception=problem)
             continue
-        jobs.append(_job(handler, told[place], {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields[place]))
+        jobs.append(
+            _job(handler, told[place], {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields[place])
+        )
         places.append(place)
     refuse_loop(handler, "run_batch")
     ending: object = None

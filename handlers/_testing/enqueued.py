@@ -108,7 +108,10 @@ class Watched:
             found = found if isinstance(found, dict) and not _is_whole(kind) else {WHOLE: found}
             if all(key in found and found[key] == value for key, value in payload.items()):
                 return job
-        others = ", ".join(repr(_typed(kind, job.payload)) for job in alike[:10]) or f"none of {name!r}, of others {len(self.jobs)}"
+        others = (
+            ", ".join(repr(_typed(kind, job.payload)) for job in alike[:10])
+            or f"none of {name!r}, of others {len(self.jobs)}"
+        )
         message = f"no job of {name!r} was enqueued with {payload!r}; there are: {others}"
         raise AssertionError(message)
 
@@ -181,11 +184,20 @@ class Watched:
         """Yield each attempt to run, and receive its result."""
         known = {handler.kind: handler for handler in handlers}
         until = float("inf") if due is None else at_least_zero(due, field="due")
-        last = float("inf") if rounds is None else max((job.round for job in self.jobs if not job.over), default=1) + rounds - 1
+        last = (
+            float("inf")
+            if rounds is None
+            else max((job.round for job in self.jobs if not job.over), default=1) + rounds - 1
+        )
         touched = self._touched = []
         for _ in range(most):
-            waiting = [job for job in self.jobs if not job.over and len(job.ran) < attempts and job.due <= until and job.round <= last]
-            job = min(waiting, key=lambda one: one.due, default=None)  # of jobs due at the same time, the one enqueued first
+            waiting = [
+                job
+                for job in self.jobs
+                if not job.over and len(job.ran) < attempts and job.due <= until and job.round <= last
+            ]
+            # of jobs due at the same time, the one enqueued first
+            job = min(waiting, key=lambda one: one.due, default=None)
             if job is None:
                 return
             if not job.ran:
@@ -196,9 +208,16 @@ class Watched:
                 ran = Ran(unknown_kind(job.kind, age=0))
             else:
                 limit = job.options["max_attempts"] or handler.policy.max_attempts
-                own = {name: job.options[name] for name in ("tenant", "webhook", "payload_bytes", "set_off_by", "traceparent")}
+                own = {
+                    name: job.options[name]
+                    for name in ("tenant", "webhook", "payload_bytes", "set_off_by", "traceparent")
+                }
                 try:
-                    ran = yield handler, job.payload, {"id": job.id, "attempt": job.attempts + 1, "max_attempts": limit, **own}
+                    ran = yield (
+                        handler,
+                        job.payload,
+                        {"id": job.id, "attempt": job.attempts + 1, "max_attempts": limit, **own},
+                    )
                 finally:
                     self._running = None
             job.attempts += ran.outcome.counted
@@ -214,7 +233,9 @@ class Watched:
         for job_id, (chunk, text) in zip(ids, texts, strict=False):
             options = chunk.options.parameters()
             due = _wait(options) + (0.0 if by is None else by.due)
-            job = Enqueued(job_id, chunk.kind, decode_payload(text), options, due=due, round=1 if by is None else by.round + 1)
+            job = Enqueued(
+                job_id, chunk.kind, decode_payload(text), options, due=due, round=1 if by is None else by.round + 1
+            )
             self.jobs.append(job)
 
     def _attempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
@@ -374,7 +395,11 @@ class Inline(Watched):
         Only if the fields are those of a job that was enqueued.
         """
         job = fields.get("id")
-        here = None if job is None else origin.Origin(job, fields["traceparent"], self.connection.pgconn.db, self.client.schema)
+        here = (
+            None
+            if job is None
+            else origin.Origin(job, fields["traceparent"], self.connection.pgconn.db, self.client.schema)
+        )
         before = origin.ask(lambda: here)
         try:
             yield

@@ -25,14 +25,24 @@ from jobherd.handlers._values.misfit import Misfit
 from jobherd.handlers._values.misfit import path_step as step
 from jobherd.handlers._values.models import library_of, model_converter
 from jobherd.handlers._values.sanitize import describe_exception
-from jobherd.handlers._values.shapes import NOTHING, Field, fields_of, has_fields, is_named_tuple, is_typed_dict, substituted
+from jobherd.handlers._values.shapes import (
+    NOTHING,
+    Field,
+    fields_of,
+    has_fields,
+    is_named_tuple,
+    is_typed_dict,
+    substituted,
+)
 
 Convert: TypeAlias = Callable[[Any], Any]
 
 _SEQUENCES: Final = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _ARRAYS: Final = (*_SEQUENCES, tuple, set, frozenset)
-UNKNOWN: Final = "which Jobherd cannot convert from JSON: see the types in docs/writing-handlers.md, or annotate what JSON has"
+UNKNOWN: Final = (
+    "which Jobherd cannot convert from JSON: see the types in docs/writing-handlers.md, or annotate what JSON has"
+)
 _WRAPPERS: Final = (typing.Annotated, typing.Required, typing.NotRequired)
 
 
@@ -48,7 +58,8 @@ def converter_for(hint: Any) -> Convert | None:
         return _converter(hint)
     except _UnknownError as unknown:
         return _refusing(unknown)
-    except (TypeError, RecursionError):  # a schema that its library cannot build, or an annotation that refers only to itself
+    # a schema that its library cannot build, or an annotation that refers only to itself
+    except (TypeError, RecursionError):
         return _refusing(_UnknownError(hint))
 
 
@@ -231,7 +242,9 @@ def _union_form(hint: Any, members: tuple[Any, ...]) -> _Form:
     if others:
         bases = (typing.get_args(one)[0] if typing.get_origin(one) is typing.Annotated else one for one in members)
         own.update(base for base in bases if base in _JSON_TYPES)
-        own.update(type(value) for one in others if typing.get_origin(one) is typing.Literal for value in typing.get_args(one))
+        own.update(
+            type(value) for one in others if typing.get_origin(one) is typing.Literal for value in typing.get_args(one)
+        )
     if sum((typing.get_origin(one) or one) in _ARRAYS for one in others) > 1:
         own.update((list, tuple))
     if len(others) > 1 and any(map(_is_mapping, others)):
@@ -476,13 +489,20 @@ def _object(hint: Any, kind: Any) -> Convert:
     names = kind._fields if is_named_tuple(kind) else None
 
     def convert(value: Any) -> Any:
-        if names is not None and type(value) is list and len(value) == len(names):  # other libraries write a named tuple as a list
+        # other libraries write a named tuple as a list
+        if names is not None and type(value) is list and len(value) == len(names):
             value = dict(zip(names, value, strict=True))
         fields = read(value)
         if not arguments:
             arguments.update({field.name: field.argument for field in fields_of(hint)})
         try:
-            made = kind(**{argument: fields[name] for name, argument in arguments.items() if argument is not None and name in fields})
+            made = kind(
+                **{
+                    argument: fields[name]
+                    for name, argument in arguments.items()
+                    if argument is not None and name in fields
+                }
+            )
             for name, argument in arguments.items():
                 if argument is None and name in fields:
                     object.__setattr__(made, name, fields[name])  # the class may be frozen

@@ -114,7 +114,9 @@ class KeyRing:
         name = head.decode("ascii", "replace")[:40]
         cipher = self._keys.get(name)
         if cipher is None:
-            message = f"it is sealed with the key {name!r}, which is not here (here are {', '.join(self._keys)}): {_HOW}"
+            message = (
+                f"it is sealed with the key {name!r}, which is not here (here are {', '.join(self._keys)}): {_HOW}"
+            )
             raise KeyMissingError(message)
         try:
             return cipher.decrypt(rest[:_NONCE], rest[_NONCE:], _bond(name, bound))
@@ -183,7 +185,9 @@ def seal_bytes(data: bytes | None, kind: str) -> bytes | None:
 
 def open_bytes(data: bytes | None, kind: str) -> bytes | None:
     """Return the bytes in encrypted ones; others unchanged. Raises what `KeyRing.open` raises."""
-    return data if data is None or not data.startswith(_BYTES) else ring().open(data[len(_BYTES) :], "payload_bytes", kind)
+    return (
+        data if data is None or not data.startswith(_BYTES) else ring().open(data[len(_BYTES) :], "payload_bytes", kind)
+    )
 
 
 def open_payload(payload: object, kind: str, *, only: bool) -> object:
@@ -197,9 +201,7 @@ def open_payload(payload: object, kind: str, *, only: bool) -> object:
     if is_sealed(payload):
         return decode_payload(keys.open(_data(payload[MARK]), "payload", kind))  # type: ignore[index]
     if only:
-        message = (
-            "the payload is not encrypted, and the kind takes no other (encrypt='only'): enqueue it with its handler, or with encrypt=True"
-        )
+        message = "the payload is not encrypted, and the kind takes no other (encrypt='only'): enqueue it with its handler, or with encrypt=True"
         raise PayloadError(message)
     return payload
 
@@ -255,7 +257,10 @@ def decrypt(row: Mapping[str, Any]) -> dict[str, Any]:
         found["payload_bytes"] = open_bytes(bytes(found["payload_bytes"]), kind)
     if isinstance(found.get("history"), list):
         found["history"] = [
-            {name: open_text(value, name, kind, job) if name in {"error", "traceback"} else value for name, value in one.items()}
+            {
+                name: open_text(value, name, kind, job) if name in {"error", "traceback"} else value
+                for name, value in one.items()
+            }
             if isinstance(one, dict)
             else one
             for one in found["history"]

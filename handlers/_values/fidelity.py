@@ -54,11 +54,17 @@ CHANGED: Final = "would not arrive as it was given: its class makes something el
 
 def _compare_types(given: object, arrived: object, own: frozenset[type]) -> None:
     kind, came = type(given), type(arrived)
-    if isinstance(given, list | tuple) and isinstance(arrived, list | tuple) and not (own & {kind, came} or attributes(kind)):
+    if (
+        isinstance(given, list | tuple)
+        and isinstance(arrived, list | tuple)
+        and not (own & {kind, came} or attributes(kind))
+    ):
         _compare_items(list(given), list(arrived), own)
     elif own & {kind, came}:
         # An IntEnum equals its number and a Decimal an int, but a handler can tell them apart.
-        alike = (issubclass(kind, came) and not issubclass(kind, Enum)) or (kind is int and came is float and int not in own)
+        alike = (issubclass(kind, came) and not issubclass(kind, Enum)) or (
+            kind is int and came is float and int not in own
+        )
         if not (alike and _is_equal(given, arrived)):
             raise Misfit(_taken_for(kind, came))
     elif kind in _JSON and came in _JSON:
@@ -72,7 +78,9 @@ def _taken_for(kind: type, came: type) -> str:
     return f"would arrive as {came.__name__}, not as {kind.__name__}: in JSON the two look alike, use a type of its own for one of them"
 
 
-def _compare_items(given: list[object], arrived: list[object], own: frozenset[type], keys: list[object] | None = None) -> None:
+def _compare_items(
+    given: list[object], arrived: list[object], own: frozenset[type], keys: list[object] | None = None
+) -> None:
     if len(given) != len(arrived):
         raise Misfit(CHANGED)
     for place, (one, other) in enumerate(zip(given, arrived, strict=True)):
@@ -86,7 +94,8 @@ def _compare_items(given: list[object], arrived: list[object], own: frozenset[ty
 def _is_equal(given: object, arrived: object) -> bool:
     try:
         if isinstance(given, datetime) and isinstance(arrived, datetime) and given.tzinfo and arrived.tzinfo:
-            return given.astimezone(UTC) == arrived.astimezone(UTC)  # in an hour that occurs twice, == between zones is always False
+            # in an hour that occurs twice, == between zones is always False
+            return given.astimezone(UTC) == arrived.astimezone(UTC)
         return bool(given == arrived)
     except Exception:  # the application's __eq__ raised
         return False

@@ -59,7 +59,9 @@ def dump_model(value: Any) -> object:
     kind = type(value)
     try:
         if hasattr(kind, "__pydantic_serializer__"):
-            return kind.__pydantic_serializer__.to_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
+            return kind.__pydantic_serializer__.to_python(
+                value, mode="json", by_alias=True, round_trip=True, warnings=False
+            )
         return sys.modules["msgspec"].to_builtins(value, builtin_types=(datetime,), str_keys=True)
     except Exception as problem:  # serializers are user code
         message = f"cannot be dumped by {library_of(kind)}: {type(problem).__name__}"
@@ -146,7 +148,9 @@ def _pydantic_misfit(problem: Any, document: Any) -> Misfit:
         if isinstance(step, int) and isinstance(document, list) and step < len(document):
             misfit.steps.insert(0, f"[{step}]")
             document = document[step]
-        elif isinstance(document, dict) and (step in document or (first["type"] == "missing" and step == first["loc"][-1])):
+        elif isinstance(document, dict) and (
+            step in document or (first["type"] == "missing" and step == first["loc"][-1])
+        ):
             misfit.steps.insert(0, path_step(step))
             document = document.get(step)
     return misfit

@@ -65,4 +65,6 @@ class Raised:
 
 
 OK: Final = Outcome("ok", "completed")
-EXPIRED: Final = Outcome("expired", "expired", counted=False, code=JOB_EXPIRED, error="its good_until passed before it was started")
+EXPIRED: Final = Outcome(
+    "expired", "expired", counted=False, code=JOB_EXPIRED, error="its good_until passed before it was started"
+)

@@ -187,7 +187,12 @@ def _encode(value: object, max_bytes: int, what: str, error: type[PayloadError])
         fast = b""
     # These patterns also occur in valid documents (a None, a backslash in a text). Those take the
     # walk and pass.
-    if fast and b"\\u0000" not in fast and fast.count(b"[") + fast.count(b"{") <= DEEPEST and (b"null" not in fast or _holds_no_nan(value)):
+    if (
+        fast
+        and b"\\u0000" not in fast
+        and fast.count(b"[") + fast.count(b"{") <= DEEPEST
+        and (b"null" not in fast or _holds_no_nan(value))
+    ):
         text = fast.decode()
         size = len(fast)
     else:
@@ -236,7 +241,9 @@ class _NaiveError(TypeError):
     """A datetime has no zone. place: its path inside the value."""
 
     def __init__(self, place: str) -> None:
-        super().__init__("has no time zone, so it is another moment on each host: pass datetime.now(UTC) + ..., or value.astimezone()")
+        super().__init__(
+            "has no time zone, so it is another moment on each host: pass datetime.now(UTC) + ..., or value.astimezone()"
+        )
         self.place = place
 
 
@@ -333,10 +340,15 @@ def _walk(value: object, path: str, depth: int, what: str, error: type[PayloadEr
             return float(value)
     if isinstance(value, dict | list) or type(value) is tuple:
         if depth > DEEPEST:
-            message = f"{what} at {_shortened(path)} is nested deeper than {DEEPEST} levels, or holds itself: make it flatter"
+            message = (
+                f"{what} at {_shortened(path)} is nested deeper than {DEEPEST} levels, or holds itself: make it flatter"
+            )
             raise error(message, path)
         if isinstance(value, dict):
-            return {_key(key, path, what, error): _walk(part, path + path_step(key), depth + 1, what, error) for key, part in value.items()}
+            return {
+                _key(key, path, what, error): _walk(part, path + path_step(key), depth + 1, what, error)
+                for key, part in value.items()
+            }
         return [_walk(part, f"{path}[{place}]", depth + 1, what, error) for place, part in enumerate(value)]
     try:
         converted = (_convert if error is ResultError else _convert_input)(value)
@@ -349,7 +361,9 @@ def _walk(value: object, path: str, depth: int, what: str, error: type[PayloadEr
 
 def _key(key: object, path: str, what: str, error: type[PayloadError]) -> str:
     if not isinstance(key, str):
-        message = f"{what} at {path} has a key of type {type_name(key)}: keys of JSON objects are strings, pass str(key)"
+        message = (
+            f"{what} at {path} has a key of type {type_name(key)}: keys of JSON objects are strings, pass str(key)"
+        )
         raise error(message, path)
     _check_text(key, path, f"a key of the {what}", error)
     return str.__str__(key)

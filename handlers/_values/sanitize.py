@@ -59,7 +59,8 @@ def sanitize(text: object, limit: int = MESSAGE_BYTES) -> str:
     """
     try:
         limit = max(0, limit)
-        # A slice of the exact type: a subclass may do anything. Of a gigabyte only the head is read.
+        # A slice of the exact type: a subclass may do anything. Of a gigabyte only the head is
+        # read.
         plain = str.__getitem__(text if isinstance(text, str) else str(text), slice(0, limit + 1))
         return _cap(_HOSTILE.sub("\ufffd", plain), limit)
     except BaseException:  # see the module's docstring
@@ -111,7 +112,9 @@ def class_path(value: object) -> str:
     """
     kind = type(value)
     try:  # type's own slots, as in `_type_name`
-        return sanitize(f"{type.__dict__['__module__'].__get__(kind)}.{type.__dict__['__qualname__'].__get__(kind)}", 200)
+        return sanitize(
+            f"{type.__dict__['__module__'].__get__(kind)}.{type.__dict__['__qualname__'].__get__(kind)}", 200
+        )
     except BaseException:
         return "builtins.BaseException"
 
@@ -203,7 +206,9 @@ def _frames(traceback: TracebackType | None) -> tuple[list[str], int, str]:
     lines: list[str] = []
     for entry in last:
         code = entry.tb_frame.f_code
-        lines.append(f'  File "{sanitize(code.co_filename, 500)}", line {entry.tb_lineno}, in {sanitize(code.co_name, 200)}')
+        lines.append(
+            f'  File "{sanitize(code.co_filename, 500)}", line {entry.tb_lineno}, in {sanitize(code.co_name, 200)}'
+        )
         source = sanitize(linecache.getline(code.co_filename, entry.tb_lineno, entry.tb_frame.f_globals).strip(), 300)
         if source:
             lines.append(f"    {source}")
@@ -236,4 +241,6 @@ def _squeeze(text: str, limit: int) -> str:
     middle = b"\n(cut)\n"
     head = max(0, limit // 4 - len(middle))
     tail = max(0, limit - head - len(middle))
-    return (data[:head].decode("utf-8", "ignore") + middle.decode() + data[len(data) - tail :].decode("utf-8", "ignore"))[:limit]
+    return (
+        data[:head].decode("utf-8", "ignore") + middle.decode() + data[len(data) - tail :].decode("utf-8", "ignore")
+    )[:limit]

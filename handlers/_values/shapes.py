@@ -47,7 +47,9 @@ def is_named_tuple(kind: type) -> bool:
 
 def has_fields(kind: object) -> bool:
     """Return whether `fields_of` can list the fields of the class."""
-    return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__") or is_named_tuple(kind))
+    return isinstance(kind, type) and (
+        dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__") or is_named_tuple(kind)
+    )
 
 
 def attributes(kind: Any) -> tuple[str, ...]:
@@ -76,7 +78,12 @@ def fields_of(hint: Any) -> list[Field]:
     if (of_attrs := getattr(kind, "__attrs_attrs__", None)) is not None:
         # attrs marks a missing default with NOTHING, a constant of its own module.
         return [
-            Field(one.name, one.alias if one.init else None, hints.get(one.name, Any), one.init and repr(one.default) == "NOTHING")
+            Field(
+                one.name,
+                one.alias if one.init else None,
+                hints.get(one.name, Any),
+                one.init and repr(one.default) == "NOTHING",
+            )
             for one in of_attrs
         ]
     if dataclasses.is_dataclass(kind):
@@ -95,7 +102,9 @@ def substituted(hint: Any, known: dict[Any, Any]) -> Any:
     """
     if isinstance(hint, TypeVar):
         return known[hint] if hint in known else _bound(hint)
-    parameters = () if isinstance(hint, type) and typing.get_origin(hint) is None else getattr(hint, "__parameters__", ())
+    parameters = (
+        () if isinstance(hint, type) and typing.get_origin(hint) is None else getattr(hint, "__parameters__", ())
+    )
     return hint[tuple(substituted(one, known) for one in parameters)] if parameters else hint
 
 
@@ -121,7 +130,11 @@ def _is_required(kind: Any, name: str, hint: Any) -> bool:
     # Check the annotation first: if it is a string, __required_keys__ misses its Required and
     # NotRequired.
     origin = typing.get_origin(hint)
-    return name in kind.__required_keys__ if origin not in {typing.Required, typing.NotRequired} else origin is typing.Required
+    return (
+        name in kind.__required_keys__
+        if origin not in {typing.Required, typing.NotRequired}
+        else origin is typing.Required
+    )
 
 
 def _resolved(kind: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
@@ -167,6 +180,8 @@ def _variables(kind: Any, arguments: tuple[Any, ...]) -> dict[Any, dict[Any, Any
         origin = typing.get_origin(base) or base
         if origin in {typing.Generic, typing.Protocol, object} or not isinstance(origin, type):
             continue
-        for one, variables in _variables(origin, tuple(substituted(part, known) for part in typing.get_args(base))).items():
+        for one, variables in _variables(
+            origin, tuple(substituted(part, known) for part in typing.get_args(base))
+        ).items():
             found.setdefault(one, variables)
     return found

@@ -21,11 +21,26 @@ if TYPE_CHECKING:
 LOG: Final = (
     # Only the repository's own configuration remains. Every setting of it that could change the
     # numbers is overridden here.
-    *("-c", "log.showRoot=true", "-c", "diff.renames=true", "-c", "diff.renameLimit=1000", "-c", "diff.algorithm=myers"),
+    *(
+        "-c",
+        "log.showRoot=true",
+        "-c",
+        "diff.renames=true",
+        "-c",
+        "diff.renameLimit=1000",
+        "-c",
+        "diff.algorithm=myers",
+    ),
     *("-c", "log.showSignature=false", "-c", "log.mailmap=false", "-c", "diff.ignoreSubmodules=none"),
     *("-c", "core.attributesFile=/dev/null"),
     *("log", "--stdin", "-z", "--numstat", "-M", "--diff-merges=off", "--topo-order", "--reverse", "--encoding=UTF-8"),
-    *("--no-ext-diff", "--no-textconv", "--no-color", "--no-notes", "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%at%x00%s"),
+    *(
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-color",
+        "--no-notes",
+        "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%at%x00%s",
+    ),
 )
 _FIELDS: Final = 6
 _COUNTS: Final = re.compile(rb"\n?(\d+|-)\t(\d+|-)\t(.*)", re.DOTALL)

@@ -111,7 +111,9 @@ def _connection(client: Client) -> psycopg.Connection[Any]:
         dsn = find_dsn(client._dsn)  # noqa: SLF001  # the same database, in a separate session
         given = conninfo_to_dict(dsn)
         more: dict[str, Any] = {name: value for name, value in PATIENCE.items() if name not in given}
-        connection = psycopg.connect(dsn, autocommit=True, application_name="jobherd forge", client_encoding="UTF8", **more)
+        connection = psycopg.connect(
+            dsn, autocommit=True, application_name="jobherd forge", client_encoding="UTF8", **more
+        )
         held = _held = _Held(os.getpid(), client, connection)
     return held.connection
 

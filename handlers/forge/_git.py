@@ -74,7 +74,9 @@ def run(
     """
     command = _command(repository, words)
     try:
-        done = subprocess.run(command, input=given, capture_output=True, env=environment(more, plain=plain), timeout=timeout, check=False)
+        done = subprocess.run(
+            command, input=given, capture_output=True, env=environment(more, plain=plain), timeout=timeout, check=False
+        )
     except subprocess.TimeoutExpired:
         message = f"git {_verb(words)} was not through after {timeout:g} s"
         raise TimeoutError(message) from None
@@ -94,7 +96,9 @@ def reading(repository: str, *words: str, given: bytes = b"") -> Iterator[IO[byt
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
         asked.write(given)
         asked.seek(0)
-        process = subprocess.Popen(_command(repository, words), stdin=asked, stdout=subprocess.PIPE, stderr=said, env=environment())
+        process = subprocess.Popen(
+            _command(repository, words), stdin=asked, stdout=subprocess.PIPE, stderr=said, env=environment()
+        )
         assert process.stdout is not None
         try:
             with process.stdout:
@@ -115,7 +119,10 @@ def last_line(said: bytes) -> str:
     At most 300 characters, without terminal control characters.
     """
     lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
-    text = next((line for line in reversed(lines) if line.startswith(("fatal:", "error:", "remote:"))), lines[-1] if lines else "")
+    text = next(
+        (line for line in reversed(lines) if line.startswith(("fatal:", "error:", "remote:"))),
+        lines[-1] if lines else "",
+    )
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:300]
 
 
@@ -146,7 +153,11 @@ def known_commits(repository: str, shas: Sequence[str]) -> dict[str, str | None]
     None for an object that is missing or leads to no commit.
     """
     asked = "".join(f"{sha}^{{commit}}\n" for sha in shas)
-    lines = run("cat-file", "--batch-check=%(objectname) %(objecttype)", repository=repository, given=asked.encode()).decode().splitlines()
+    lines = (
+        run("cat-file", "--batch-check=%(objectname) %(objecttype)", repository=repository, given=asked.encode())
+        .decode()
+        .splitlines()
+    )
     return {sha: line.split()[0] if line.endswith(" commit") else None for sha, line in zip(shas, lines, strict=True)}
 
 
@@ -163,7 +174,9 @@ def is_ancestor(repository: str, *, old: str, new: str) -> bool:
 
 def count_commits(repository: str, *, reached: Sequence[str], without: Sequence[str], timeout: float = QUICK) -> int:
     """Return the number of commits in `reached` that are not in `without`."""
-    return int(run("rev-list", "--count", "--stdin", repository=repository, given=revisions(reached, without), timeout=timeout))
+    return int(
+        run("rev-list", "--count", "--stdin", repository=repository, given=revisions(reached, without), timeout=timeout)
+    )
 
 
 def revisions(reached: Sequence[str], without: Sequence[str]) -> bytes:

@@ -107,10 +107,15 @@ class GitHub:
         if origin_of(url) != self.origin:
             message = f"GitHub named a page on another host ({urlsplit(url).hostname}); the token must not go there"
             raise GitHubError(message)
-        headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28", "User-Agent": "jobherd"}
+        headers = {
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": "2022-11-28",
+            "User-Agent": "jobherd",
+        }
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310  # the origin, and so the scheme, was checked
+        # the origin, and so the scheme, was checked
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310
         opener = urllib.request.build_opener(_StayHere())
         try:
             with opener.open(request, timeout=TIMEOUT) as answer:
@@ -163,7 +168,9 @@ def from_environment() -> GitHub:
         message = "JOBHERD_GITHUB_TOKEN holds characters that no token has"
         raise SettingError(message)
     if token is not None and scheme == "http" and not _is_this_machine(host):
-        message = "JOBHERD_GITHUB_URL is http: and not on this machine, so the token would travel in the open: use https:"
+        message = (
+            "JOBHERD_GITHUB_URL is http: and not on this machine, so the token would travel in the open: use https:"
+        )
         raise SettingError(message)
     return GitHub(url, token)
 

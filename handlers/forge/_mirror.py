@@ -59,7 +59,9 @@ def check_address(url: str, *, scheme: str, host: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        good = parts.scheme in {"https", scheme} and parts.hostname == host and parts.username is None and parts.port != 0
+        good = (
+            parts.scheme in {"https", scheme} and parts.hostname == host and parts.username is None and parts.port != 0
+        )
     except ValueError:
         good = False
     if not good or not url.isascii() or not url.isprintable() or " " in url:

@@ -104,7 +104,11 @@ def record(database: Database, path: str, pushes: Sequence[Push]) -> list[int]:
         news=[change.new for _, change in told],
     )
     ids = [int(row["id"]) for row in events]
-    jobs = push_process.options(connection=database.connection).enqueue_many({"push_event": one} for one in ids) if ids else []
+    jobs = (
+        push_process.options(connection=database.connection).enqueue_many({"push_event": one} for one in ids)
+        if ids
+        else []
+    )
     database.rows("note_push_jobs", ids=ids, jobs=jobs)
     return jobs
 
@@ -183,7 +187,9 @@ def catch_up(path: str) -> list[int]:
     """
     jobs = tell(path, None, patience=60)
     with transaction() as database:
-        known = {row["ref"]: row["new_sha"] for row in database.rows("list_known_refs", repo=repository_id(database, path))}
+        known = {
+            row["ref"]: row["new_sha"] for row in database.rows("list_known_refs", repo=repository_id(database, path))
+        }
     there: dict[str, str | None] = {**dict.fromkeys(known), **_git.list_refs(path)}
     changes = tuple(Change(ref, known.get(ref), now) for ref, now in there.items() if now != known.get(ref))
     return jobs + (tell(path, Push(changes), patience=60) if changes else [])

@@ -76,7 +76,9 @@ def init_repository(path: str, *, dsn: str, schema: str) -> str:
 
 def write_place(path: str, place: Place) -> None:
     """Write the database to which a repository's hook reports."""
-    _write(os.path.join(path, CONFIG), json.dumps({"dsn": place.dsn, "schema": place.schema}, indent=1) + "\n", mode=0o600)
+    _write(
+        os.path.join(path, CONFIG), json.dumps({"dsn": place.dsn, "schema": place.schema}, indent=1) + "\n", mode=0o600
+    )
 
 
 def read_place(path: str) -> Place:
@@ -87,7 +89,9 @@ def read_place(path: str) -> Place:
             document = json.load(stream)
         return Place(str(document["dsn"]), str(document["schema"]))
     except OSError as problem:
-        raise RepositoryError(f"{file} cannot be read ({problem.strerror}): run jobherd forge init-repo {path}") from None
+        raise RepositoryError(
+            f"{file} cannot be read ({problem.strerror}): run jobherd forge init-repo {path}"
+        ) from None
     except (ValueError, TypeError, KeyError):
         raise RepositoryError(f"{file} does not name a database: run jobherd forge init-repo {path}") from None
 
@@ -106,7 +110,9 @@ def _write_hook(path: str) -> None:
     if _is_elsewhere(path):  # the host or the user has set another folder for all hooks; this one is in the repository
         _git.run("config", "core.hooksPath", folder, repository=path)
     home = str(Path(__file__).absolute().parents[3])
-    inside = any(os.path.realpath(home).startswith(os.path.realpath(part) + os.sep) for part in (sys.prefix, sys.base_prefix))
+    inside = any(
+        os.path.realpath(home).startswith(os.path.realpath(part) + os.sep) for part in (sys.prefix, sys.base_prefix)
+    )
     # In a checkout, that Python does not find the packages by itself.
     lines = "" if inside else f"PYTHONPATH={shlex.quote(home)}\nexport PYTHONPATH\n"
     _write(file, _HOOK.format(mark=MARK, python=shlex.quote(sys.executable), path=lines), mode=0o755)
@@ -123,7 +129,9 @@ def _is_elsewhere(path: str) -> bool:
 def _write(file: str, text: str, *, mode: int) -> None:
     """Write a file in one step: a push at the same time sees the old file or the new one."""
     fresh = f"{file}.new"
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "w", encoding="utf-8"
+    ) as stream:
         os.fchmod(stream.fileno(), mode)
         stream.write(text)
         stream.flush()

@@ -79,7 +79,12 @@ def _discover(job: Job, row: Row, github: GitHub) -> dict[str, Any]:
         pages += 1
         with transaction() as database:
             status = "discovering" if page.following else "discovered"
-            if database.row("move_import_undiscovered", id=row["id"], status=status, next_page=page.following, note=None) is None:
+            if (
+                database.row(
+                    "move_import_undiscovered", id=row["id"], status=status, next_page=page.following, note=None
+                )
+                is None
+            ):
                 return {"skipped": "this organization was discovered meanwhile", "import": row["id"]}
             for name, clone_url in page.repositories:
                 _add(database, row["id"], github, name=name, clone_url=clone_url)
@@ -156,7 +161,10 @@ def import_repo(job: Job, import_repo_id: int) -> dict[str, Any]:
             raise Poison(str(problem), code="GITHUB_NOT_FOUND") from None
         raise
     with transaction() as database:
-        if database.row("move_import_repo_unimported", id=row["id"], status="imported", note=None, path=path) is not None:
+        if (
+            database.row("move_import_repo_unimported", id=row["id"], status="imported", note=None, path=path)
+            is not None
+        ):
             size_recalc.options(connection=database.connection).enqueue(repo=repository_id(database, path))
     return {"path": path, "how": how}
 

@@ -54,7 +54,9 @@ def push_process(job: Job, push_event: int) -> dict[str, Any]:
     if nature.tip is not None:
         _record(job, repository, event, tip=nature.tip, without=nature.brought)
     with transaction() as database:
-        said = database.row("finish_push_unprocessed", id=push_event, change=nature.change, dropped=nature.dropped, note=nature.note)
+        said = database.row(
+            "finish_push_unprocessed", id=push_event, change=nature.change, dropped=nature.dropped, note=nature.note
+        )
         if said is None:  # another attempt of this job was faster and has enqueued the jobs that follow
             return {"skipped": "this push was processed meanwhile", "push_event": push_event}
         size_job = size_recalc.options(connection=database.connection).enqueue(repo=event["repo"])
@@ -62,7 +64,14 @@ def push_process(job: Job, push_event: int) -> dict[str, Any]:
         languages = database.rows("sum_push_languages", id=push_event)
     shown = {row["language"]: [int(row["added"]), int(row["deleted"])] for row in languages[:LANGUAGES_SHOWN]}
     numbers = {name: int(said[name]) for name in ("commits", "merges", "added", "deleted")}
-    return {"ref": said["ref"], "change": said["change"], **numbers, "dropped": said["dropped"], "languages": shown, "note": said["note"]}
+    return {
+        "ref": said["ref"],
+        "change": said["change"],
+        **numbers,
+        "dropped": said["dropped"],
+        "languages": shown,
+        "note": said["note"],
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,11 @@ def _examine(repository: str, event: Row, earlier: Sequence[str]) -> _Nature:
     if new is None:
         if was is None:
             return _Nature("delete", None, brought, note="what the ref pointed to is not there any more")
-        left = [commit for commit in _git.known_commits(repository, list(_git.list_refs(repository).values())).values() if commit]
+        left = [
+            commit
+            for commit in _git.known_commits(repository, list(_git.list_refs(repository).values())).values()
+            if commit
+        ]
         dropped = _git.count_commits(repository, reached=[was], without=left)
         return _Nature("delete", None, brought, dropped, _kept(dropped))
     tip = known[new]

@@ -47,7 +47,9 @@ def trending_compute(job: Job, every: int = EVERY, days: int = WINDOW_DAYS) -> d
     return {"best": shown[:5], "repositories": len(shown), "next_job": following}
 
 
-def plan_next(database: Database, *, every: int = EVERY, days: int = WINDOW_DAYS, job: int = 0, delay: Duration | None = None) -> int:
+def plan_next(
+    database: Database, *, every: int = EVERY, days: int = WINDOW_DAYS, job: int = 0, delay: Duration | None = None
+) -> int:
     """Enqueue the next run unless one is planned already. Return the id of the planned job.
 
     database: an open transaction; the plan stays locked until its end. every, days: as for the

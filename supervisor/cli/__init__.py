@@ -118,7 +118,9 @@ def commands(word: str | None = None) -> dict[str, Command]:
 
 def parser_of(known: Mapping[str, Command]) -> argparse.ArgumentParser:
     """Return the parser of a command line with these commands."""
-    parser = argparse.ArgumentParser(prog="jobherd", description=ABOUT, epilog=EXAMPLES, formatter_class=HelpFormatter, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="jobherd", description=ABOUT, epilog=EXAMPLES, formatter_class=HelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"jobherd {VERSION}")
     branches = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
     for command in known.values():

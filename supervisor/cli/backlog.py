@@ -29,7 +29,9 @@ def paused(rows: Iterable[Row], *, most: int) -> Iterator[Finding]:
     for row in rows:
         called = {"all": "everything", "queue": f"queue {row['name']}", "kind": f"kind {row['name']}"}[row["scope"]]
         waiting = (
-            f"{row['waiting']:,}{' or more' if row['waiting'] >= most else ''} ready jobs wait" if row["waiting"] else "no ready job waits"
+            f"{row['waiting']:,}{' or more' if row['waiting'] >= most else ''} ready jobs wait"
+            if row["waiting"]
+            else "no ready job waits"
         )
         reason = f" ({row['reason']})" if row["reason"] else ""
         resume = {"all": "--all", "queue": row["name"], "kind": f"--kind {row['name']}"}[row["scope"]]

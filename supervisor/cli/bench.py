@@ -99,7 +99,11 @@ class Spread:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--jobs", type=_jobs, default=20_000, metavar="N", help="how many jobs are drained in batches, from 100; default 20,000"
+        "--jobs",
+        type=_jobs,
+        default=20_000,
+        metavar="N",
+        help="how many jobs are drained in batches, from 100; default 20,000",
     )
 
 
@@ -115,7 +119,13 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = load_settings(given_flags(arguments), only=SETTINGS)
     if not settings.workers:
         raise CommandError("a measurement needs a worker: give --workers 1 or more", ExitCode.CONFIGURATION)
-    with _interruptible(), chosen(settings) as dsn, explained(), connect(dsn, name="bench") as connection, _scratch(connection) as at:
+    with (
+        _interruptible(),
+        chosen(settings) as dsn,
+        explained(),
+        connect(dsn, name="bench") as connection,
+        _scratch(connection) as at,
+    ):
         found = _measure(at, dsn, settings, arguments.jobs)
     if arguments.json:
         console.print_json(found)
@@ -124,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-# -- the schema ------------------------------------------------------------------------------------------------------
+# -- the schema
 
 
 class _Interrupted(BaseException):
@@ -206,8 +216,12 @@ def _drop(at: Session) -> None:
         at.connection.execute(sql.load("drop_scratch", at.schema).encode())
     except psycopg.Error as problem:
         # In a read-only database the schema exists only if the database accepted writes at first.
-        if not isinstance(problem, errors.ReadOnlySqlTransaction) or at.schema in {row["name"] for row in at.rows("list_scratches")}:
-            console.complain(f"the schema {at.schema} could not be dropped; the next `jobherd bench` on this database drops it")
+        if not isinstance(problem, errors.ReadOnlySqlTransaction) or at.schema in {
+            row["name"] for row in at.rows("list_scratches")
+        }:
+            console.complain(
+                f"the schema {at.schema} could not be dropped; the next `jobherd bench` on this database drops it"
+            )
 
 
 def _drop_left_behind(at: Session) -> None:
@@ -217,7 +231,7 @@ def _drop_left_behind(at: Session) -> None:
             console.complain(f"dropped the schema {row['name']}, which a measurement that was killed had left")
 
 
-# -- the measurement -------------------------------------------------------------------------------------------------
+# -- the measurement
 
 
 def _measure(at: Session, dsn: str, settings: Settings, jobs: int) -> dict[str, Any]:
@@ -239,7 +253,10 @@ def _measure(at: Session, dsn: str, settings: Settings, jobs: int) -> dict[str, 
         tell(f"a drain, {BATCH} jobs a claim")
         many, put = _drain(at, jobs)
     tell("")
-    return found | {"enqueue_per_s": round(put), "drain_per_s": {"batch 1": round(single), f"batch {BATCH}": round(many)}}
+    return found | {
+        "enqueue_per_s": round(put),
+        "drain_per_s": {"batch 1": round(single), f"batch {BATCH}": round(many)},
+    }
 
 
 class _Teller:
@@ -268,7 +285,9 @@ def _shown(spread: Spread) -> dict[str, float]:
 
 
 def _enqueue(at: Session, kind: str, payloads: list[str]) -> list[int]:
-    return [row["id"] for row in at.rows("enqueue_jobs", {**NOTHING, "kind": kind, "queue": QUEUE, "payloads": payloads})]
+    return [
+        row["id"] for row in at.rows("enqueue_jobs", {**NOTHING, "kind": kind, "queue": QUEUE, "payloads": payloads})
+    ]
 
 
 def _starts(at: Session) -> dict[str, float]:
@@ -351,7 +370,13 @@ def _supervisor(at: Session, dsn: str, settings: Settings, *, batch: int) -> Ite
         words += ["--workers", str(settings.workers), "--batch", str(batch), "--poll", "5m", "--log-format", "text"]
         with said.open("wb") as log:
             process = subprocess.Popen(
-                words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                words,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             _wait_ready(at, process, settings.workers, said)
@@ -381,8 +406,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _print(found: dict[str, Any]) -> None:
     times = (("round trip", "round_trip_ms"), ("durable commit", "commit_ms"), ("enqueue to start", "start_ms"))
-    rows: list[list[object]] = [[label, *(f"{found[name][share]:.2f} ms" for share in ("p50", "p95", "p99"))] for label, name in times]
-    console.print_table([Column("TIME"), Column("MEDIAN", right=True), Column("P95", right=True), Column("P99", right=True)], rows)
+    rows: list[list[object]] = [
+        [label, *(f"{found[name][share]:.2f} ms" for share in ("p50", "p95", "p99"))] for label, name in times
+    ]
+    console.print_table(
+        [Column("TIME"), Column("MEDIAN", right=True), Column("P95", right=True), Column("P99", right=True)], rows
+    )
     print()
     rates = [["enqueue, in bulk", found["enqueue_per_s"]]]
     rates += [[f"drain, {name}", rate] for name, rate in found["drain_per_s"].items()]

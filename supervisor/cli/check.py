@@ -38,9 +38,13 @@ _COLUMNS: Final = (
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--print-sql", action="store_true", help="print what makes the tables of the declared stores, with their indexes, and exit"
+        "--print-sql",
+        action="store_true",
+        help="print what makes the tables of the declared stores, with their indexes, and exit",
     )
-    parser.add_argument("--timeout", type=span, default=60.0, metavar="TIME", help="how long importing may take (default 60s)")
+    parser.add_argument(
+        "--timeout", type=span, default=60.0, metavar="TIME", help="how long importing may take (default 60s)"
+    )
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -89,12 +93,22 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="jobherd-check-") as folder:
         answer = Path(folder) / "answer"
         sources = json.dumps([settings.handlers, settings.hooks])  # as ASCII: a path may use another encoding
-        words = [sys.executable, "-P", "-m", "jobherd.supervisor.cli.check_import", str(answer), str(settings.app_dir), sources]
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "jobherd.supervisor.cli.check_import",
+            str(answer),
+            str(settings.app_dir),
+            sources,
+        ]
         become_subreaper()
         strays = Orphans()
         kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
         environment = kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, env=environment, start_new_session=True) as process:
+        with subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=2, env=environment, start_new_session=True
+        ) as process:
             try:
                 code: int | None = process.wait(limit)
             except subprocess.TimeoutExpired:
@@ -133,9 +147,20 @@ def _no_answer(code: int | None, limit: float) -> str:
     return f"importing the handlers ended its process with code {code}: a module must not exit while it is imported"
 
 
-def _print(kinds: list[dict[str, Any]], hooks: list[dict[str, Any]], problems: list[dict[str, Any]], notes: list[dict[str, Any]]) -> None:
+def _print(
+    kinds: list[dict[str, Any]],
+    hooks: list[dict[str, Any]],
+    problems: list[dict[str, Any]],
+    notes: list[dict[str, Any]],
+) -> None:
     rows = [
-        (kind["kind"], kind["queue"], console.show_span(kind["timeout"]), kind["max_attempts"], f"{_near(kind['file'])}:{kind['line']}")
+        (
+            kind["kind"],
+            kind["queue"],
+            console.show_span(kind["timeout"]),
+            kind["max_attempts"],
+            f"{_near(kind['file'])}:{kind['line']}",
+        )
         for kind in kinds
     ]
     if rows:
@@ -157,7 +182,11 @@ def _complain(problems: list[dict[str, Any]]) -> None:
 
 
 def _at(problem: dict[str, Any]) -> str:
-    place = f"{_near(problem['file'])}:{problem['line']}" if problem["line"] else _near(problem["file"]) or problem["module"]
+    place = (
+        f"{_near(problem['file'])}:{problem['line']}"
+        if problem["line"]
+        else _near(problem["file"]) or problem["module"]
+    )
     return f"{plain(place)}: {plain(problem['message'])}" if place else plain(problem["message"])
 
 

@@ -53,7 +53,12 @@ def main(answer: str, app_dir: str, sources: str) -> None:
     notes = [_told(each) for each in (*notes_of(found, more), *found.elsewhere)]
     for handler in found.kinds.values():
         notes += [
-            {"file": sanitize(handler.file, 1000), "line": handler.line, "module": handler.made.module, "message": sanitize(text, 2000)}
+            {
+                "file": sanitize(handler.file, 1000),
+                "line": handler.line,
+                "module": handler.made.module,
+                "message": sanitize(text, 2000),
+            }
             for text in unchecked(handler)
         ]
     # A supervisor with a part of the handlers may share a module of hooks: only worth a look.
@@ -69,7 +74,9 @@ def main(answer: str, app_dir: str, sources: str) -> None:
     ]
     if not kinds and not problems:
         problems.append({"file": "", "line": 0, "module": "", "message": problem or say_none_found(handlers)})
-    Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems, "notes": notes, "took": took}))
+    Path(answer).write_bytes(
+        orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems, "notes": notes, "took": took})
+    )
 
 
 def _told(problem: LoadProblem) -> dict[str, Any]:

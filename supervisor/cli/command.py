@@ -63,19 +63,24 @@ def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
     if command.lists:
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     groups = {
-        group: parser.add_argument_group(f"settings: {group.lower()}") for group in dict.fromkeys(told[n].group for n in command.settings)
+        group: parser.add_argument_group(f"settings: {group.lower()}")
+        for group in dict.fromkeys(told[n].group for n in command.settings)
     }
     for name in command.settings:
         setting = told[name]
         text = setting.explanation.replace("`", "").replace("%", "%%")
         if setting.reader.allowed == "true or false":
-            groups[setting.group].add_argument(flag_of(name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
+            groups[setting.group].add_argument(
+                flag_of(name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
+            )
         elif setting.reader.separator == ":":
             groups[setting.group].add_argument(
                 flag_of(name), action="append", default=argparse.SUPPRESS, metavar=setting.metavar, help=text
             )
         else:
-            groups[setting.group].add_argument(flag_of(name), default=argparse.SUPPRESS, metavar=setting.metavar, help=text)
+            groups[setting.group].add_argument(
+                flag_of(name), default=argparse.SUPPRESS, metavar=setting.metavar, help=text
+            )
 
 
 def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
@@ -136,12 +141,17 @@ def span(text: str) -> float:
     try:
         return durations.at_least_zero(text, field="it")
     except ValueError:
-        message = f'{text[:40]!r} is not a duration up to 100 years: write "30s", "10m", "1h30m", "7d" or a number of seconds'
+        message = (
+            f'{text[:40]!r} is not a duration up to 100 years: write "30s", "10m", "1h30m", "7d" or a number of seconds'
+        )
         raise argparse.ArgumentTypeError(message) from None
 
 
 def moment(text: str) -> datetime:
-    """Parse a timestamp, for argparse. A timestamp without a time zone is rejected, as in Python: it differs from host to host."""
+    """Parse a timestamp, for argparse.
+
+    A timestamp without a time zone is rejected, as in Python: it differs from host to host.
+    """
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

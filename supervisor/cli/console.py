@@ -99,7 +99,9 @@ def cut(text: str, most: int) -> str:
     return kept + mark
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, colours: Sequence[Mapping[int, str]] = ()) -> None:
+def print_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, colours: Sequence[Mapping[int, str]] = ()
+) -> None:
     """Print a table that fits the terminal.
 
     Args:
@@ -115,13 +117,19 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, 
         if not able:
             break
         wide[max(able, key=lambda place: wide[place])] -= 1
-    heading = (" " * gap).join(_pad(column.heading, wide[place], right=column.right) for place, column in enumerate(columns))
+    heading = (" " * gap).join(
+        _pad(column.heading, wide[place], right=column.right) for place, column in enumerate(columns)
+    )
     print(paint(heading.rstrip(), "dim"))
     for number, row in enumerate(texts):
         painted = []
         for place, text in enumerate(row):
             last = place == len(row) - 1 and not columns[place].right
-            padded = cut(text, wide[place]) if last else _pad(cut(text, wide[place]), wide[place], right=columns[place].right)
+            padded = (
+                cut(text, wide[place])
+                if last
+                else _pad(cut(text, wide[place]), wide[place], right=columns[place].right)
+            )
             painted.append(paint(padded, colours[number].get(place, "")) if number < len(colours) else padded)
         print((" " * gap).join(painted).rstrip())
 
@@ -132,7 +140,11 @@ def print_json(document: object) -> None:
     Characters that move the cursor or change the direction of text are escaped. This also applies
     to a pipe, which may lead to a terminal; a JSON parser gets the same text.
     """
-    text = orjson.dumps(_dumpable(document), option=orjson.OPT_INDENT_2).decode(errors="backslashreplace").replace("\r", " ")
+    text = (
+        orjson.dumps(_dumpable(document), option=orjson.OPT_INDENT_2)
+        .decode(errors="backslashreplace")
+        .replace("\r", " ")
+    )
     sys.stdout.write(_UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 

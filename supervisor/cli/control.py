@@ -20,7 +20,12 @@ _WAITS: Final = {"ready", "scheduled", "retrying"}
 
 
 def _retry(arguments: argparse.Namespace) -> int:
-    return _tell(arguments, "retry_job_as", fine={"ready", "running"}, words={"running": "runs already", None: "there is no such job"})
+    return _tell(
+        arguments,
+        "retry_job_as",
+        fine={"ready", "running"},
+        words={"running": "runs already", None: "there is no such job"},
+    )
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
@@ -47,7 +52,9 @@ def _reschedule(arguments: argparse.Namespace) -> int:
     return _tell(arguments, "reschedule_job", fine=_WAITS, words=_LATE, run_at=arguments.at, delay=arguments.delay)
 
 
-def _tell(arguments: argparse.Namespace, statement: str, *, fine: set[str], words: dict[str | None, str], **more: Any) -> int:
+def _tell(
+    arguments: argparse.Namespace, statement: str, *, fine: set[str], words: dict[str | None, str], **more: Any
+) -> int:
     """Run a statement for each ID and print its result. A failed ID does not stop the others."""
     answers: list[tuple[int, str | None]] = []
     ids = job_ids(arguments.ids)
@@ -70,7 +77,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _reprioritize_arguments(parser: argparse.ArgumentParser) -> None:
     _arguments(parser)
-    parser.add_argument("--priority", type=whole, required=True, metavar="N", help="from -32768 to 32767: the lower, the sooner")
+    parser.add_argument(
+        "--priority", type=whole, required=True, metavar="N", help="from -32768 to 32767: the lower, the sooner"
+    )
 
 
 def _reschedule_arguments(parser: argparse.ArgumentParser) -> None:

@@ -173,15 +173,23 @@ def explained() -> Iterator[None]:
         yield
     except SchemaError as problem:
         raise CommandError(str(problem), ExitCode.CONFIGURATION) from None
-    except (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn, errors.InvalidSchemaName) as problem:
+    except (
+        errors.UndefinedTable,
+        errors.UndefinedFunction,
+        errors.UndefinedColumn,
+        errors.InvalidSchemaName,
+    ) as problem:
         raise CommandError(
             f"the database's schema does not fit ({_said(problem)}): run `jobherd migrate`", ExitCode.CONFIGURATION
         ) from None
     except errors.InsufficientPrivilege as problem:
-        raise CommandError(f"the database refuses: {_said(problem)}; use a role that may", ExitCode.CONFIGURATION) from None
+        raise CommandError(
+            f"the database refuses: {_said(problem)}; use a role that may", ExitCode.CONFIGURATION
+        ) from None
     except errors.ReadOnlySqlTransaction as problem:
         raise CommandError(
-            f"the database takes no writes: {_said(problem)}; is it a standby, and is --dsn or JOBHERD_DSN right?", ExitCode.NO_DATABASE
+            f"the database takes no writes: {_said(problem)}; is it a standby, and is --dsn or JOBHERD_DSN right?",
+            ExitCode.NO_DATABASE,
         ) from None
     except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
         if takes_no_writes(problem):
@@ -193,7 +201,8 @@ def explained() -> Iterator[None]:
         if lacks_room(problem):
             raise CommandError(f"the database has no room: {_said(problem)}", ExitCode.NO_DATABASE) from None
         raise CommandError(
-            f"the database does not answer: {_said(problem)}; is it running, and is --dsn or JOBHERD_DSN right?", ExitCode.NO_DATABASE
+            f"the database does not answer: {_said(problem)}; is it running, and is --dsn or JOBHERD_DSN right?",
+            ExitCode.NO_DATABASE,
         ) from None
     except psycopg.Error as problem:
         raise CommandError(f"the database refuses: {_said(problem)}", ExitCode.WRONG) from None
@@ -238,7 +247,11 @@ def look_at_schema(at: Session, *, may_create: bool = False) -> None:
         migrate(at.connection, schema=schema)
         complain(f"made the schema {schema!r} in this database")
         return
-    text = f"the schema {schema!r} is {missing} migrations behind this version" if present else f"the database has no schema {schema!r} yet"
+    text = (
+        f"the schema {schema!r} is {missing} migrations behind this version"
+        if present
+        else f"the database has no schema {schema!r} yet"
+    )
     raise CommandError(f"{text}: run `{migrating(schema)}`", ExitCode.CONFIGURATION)
 
 

@@ -92,7 +92,11 @@ def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool])
     start, told, before, same = time.monotonic(), False, frozenset[int](), 0
     while is_wanted():
         alive = {supervisor["id"] for supervisor in at.rows("list_supervisors") if not supervisor["lapsed"]}
-        here = frozenset(child["id"] for child in at.rows("list_children") if child["kind"] == "worker" and child["supervisor"] in alive)
+        here = frozenset(
+            child["id"]
+            for child in at.rows("list_children")
+            if child["kind"] == "worker" and child["supervisor"] in alive
+        )
         same = same + 1 if here and here == before else 0
         if same >= STEADY:
             return True
@@ -228,7 +232,9 @@ class _Look:
             time.sleep(GLANCE)
         bad = sum(state != "completed" for state in self._shown.values())
         print(
-            f"{len(self._shown)} jobs are over" + (f", {bad} of them not completed: jobherd jobs --state failed" if bad else ""), flush=True
+            f"{len(self._shown)} jobs are over"
+            + (f", {bad} of them not completed: jobherd jobs --state failed" if bad else ""),
+            flush=True,
         )
         return ExitCode.WRONG if bad else ExitCode.DONE
 
@@ -256,6 +262,10 @@ def _line(row: Row) -> str:
     if row["error"]:
         return f"{words}  {console.cut(console.plain(row['error']), 60)}"
     if row["kind"] == "push:process" and row["change"] is not None:
-        commits = "1 commit" if row["commits"] == 1 else f"{row['commits']:,} commits" if row["commits"] else "no new commit"
-        words += f"  {row['change']}: {commits}" + (f", +{row['added']:,} -{row['deleted']:,} lines" if row["commits"] else "")
+        commits = (
+            "1 commit" if row["commits"] == 1 else f"{row['commits']:,} commits" if row["commits"] else "no new commit"
+        )
+        words += f"  {row['change']}: {commits}" + (
+            f", +{row['added']:,} -{row['deleted']:,} lines" if row["commits"] else ""
+        )
     return words

@@ -51,7 +51,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
         console.print_json(
             {
                 "ok": not wrong,
-                "findings": [{"weight": f.weight, "about": f.about, "text": f.text, "remedy": f.remedy or None} for f in findings],
+                "findings": [
+                    {"weight": f.weight, "about": f.about, "text": f.text, "remedy": f.remedy or None} for f in findings
+                ],
             }
         )
     else:
@@ -95,7 +97,12 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
             "SELECT pid, pg_blocking_pids(pid), query FROM pg_stat_activity shows which sessions wait, and for which",
         )
     except psycopg.errors.InsufficientPrivilege as problem:
-        yield Finding("wrong", "privileges", f"this role may not look at the schema: {why_away(problem)}", "GRANT jobherd_read to it")
+        yield Finding(
+            "wrong",
+            "privileges",
+            f"this role may not look at the schema: {why_away(problem)}",
+            "GRANT jobherd_read to it",
+        )
 
 
 def _look_inside(at: Session) -> Iterator[Finding]:
@@ -113,7 +120,9 @@ def _look_inside(at: Session) -> Iterator[Finding]:
         yield Finding("wrong", "schema", str(problem), "run the doctor of that version")
         return
     if missing:
-        yield Finding("wrong", "schema", f"{missing} migrations are missing in the schema {at.schema}", migrating(at.schema))
+        yield Finding(
+            "wrong", "schema", f"{missing} migrations are missing in the schema {at.schema}", migrating(at.schema)
+        )
         return
     yield from _compare(at)
     yield from doctor_findings.sessions(at.rows("doctor/list_session_roles"))
@@ -122,14 +131,18 @@ def _look_inside(at: Session) -> Iterator[Finding]:
     yield from doctor_findings.indexes(at.rows("doctor/list_broken_indexes", named))
     yield from doctor_findings.tables(at.rows("doctor/list_tables", named))
     unserved = at.rows("doctor/list_unserved", {"late": _LATE})
-    yield from doctor_findings.fleet(at.row("doctor/show_fleet"), unserved, at.rows("doctor/list_unhandled", {"most": _MOST}))
+    yield from doctor_findings.fleet(
+        at.row("doctor/show_fleet"), unserved, at.rows("doctor/list_unhandled", {"most": _MOST})
+    )
     yield from doctor_findings.keys(at.rows("count_lacking", {"served": None, "most": _MOST}))
     try:
         with at.connection.transaction():
             paused, gates = at.rows("doctor/list_paused", {"most": _MOST}), at.rows("list_gates", {"most": 1000})
             retrying = at.rows("list_retrying", {"most": _MOST, "rows": _GROUPS})
     except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as problem:
-        yield Finding("note", "backlog", f"not examined: {problem.diag.message_primary}", "repair the schema as described above")
+        yield Finding(
+            "note", "backlog", f"not examined: {problem.diag.message_primary}", "repair the schema as described above"
+        )
         return
     yield from backlog.paused(paused, most=_MOST)
     yield from backlog.limits(gates)
@@ -140,7 +153,12 @@ def _compare(at: Session) -> Iterator[Finding]:
     try:
         found = drift(at.connection, schema=at.schema)
     except psycopg.errors.InsufficientPrivilege:
-        yield Finding("note", "schema", "this role may not create a schema to compare with", "run this as the owner of the database")
+        yield Finding(
+            "note",
+            "schema",
+            "this role may not create a schema to compare with",
+            "run this as the owner of the database",
+        )
     except MigratingError:
         yield Finding(
             "note",
@@ -184,7 +202,9 @@ def _listen(at: Session) -> Iterator[Finding]:
     except psycopg.Error as problem:
         if at.connection.broken:
             raise
-        yield Finding("wrong", "listen", f"LISTEN is refused, and jobs wait for the poll: {str(problem).splitlines()[0]}", remedy)
+        yield Finding(
+            "wrong", "listen", f"LISTEN is refused, and jobs wait for the poll: {str(problem).splitlines()[0]}", remedy
+        )
         return
     try:
         at.connection.execute(sql.load("doctor/notify_briefly"))
@@ -196,7 +216,10 @@ def _listen(at: Session) -> Iterator[Finding]:
         yield Finding("ok", "listen", "a notification arrives")
     else:
         yield Finding(
-            "wrong", "listen", f"a notification to ourselves did not arrive within {_HEARD_IN:g} s: jobs wait for the poll", remedy
+            "wrong",
+            "listen",
+            f"a notification to ourselves did not arrive within {_HEARD_IN:g} s: jobs wait for the poll",
+            remedy,
         )
 
 
@@ -208,7 +231,10 @@ def _untried(about: str, problem: psycopg.Error) -> Finding:
     if not (takes_no_writes(problem) or isinstance(problem, psycopg.errors.ReadOnlySqlTransaction)):
         raise problem
     return Finding(
-        "note", about, f"not looked at, since the server refuses it: {problem.diag.message_primary}", "mend what is said of that first"
+        "note",
+        about,
+        f"not looked at, since the server refuses it: {problem.diag.message_primary}",
+        "mend what is said of that first",
     )
 
 

@@ -80,9 +80,15 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
         return Finding(weight, "settings", text, remedy)
 
     if is_["fsync"] != "on":
-        yield wrong("fsync is off: a crash of the server's host can destroy the whole database", "ALTER SYSTEM SET fsync = on, and reload")
+        yield wrong(
+            "fsync is off: a crash of the server's host can destroy the whole database",
+            "ALTER SYSTEM SET fsync = on, and reload",
+        )
     if is_["full_page_writes"] != "on":
-        yield wrong("full_page_writes is off: a crash in the middle of a write can destroy pages", "ALTER SYSTEM SET full_page_writes = on")
+        yield wrong(
+            "full_page_writes is off: a crash in the middle of a write can destroy pages",
+            "ALTER SYSTEM SET full_page_writes = on",
+        )
     if is_["synchronous_commit"] == "off":
         yield wrong(
             "synchronous_commit is off: jobs that were acknowledged, and outcomes, are lost when the server crashes",
@@ -91,7 +97,8 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
     for name in ("autovacuum", "track_counts"):
         if is_[name] != "on":
             yield wrong(
-                f"{name} is off: dead rows pile up before the live ones, and every claim steps over them", f"ALTER SYSTEM SET {name} = on"
+                f"{name} is off: dead rows pile up before the live ones, and every claim steps over them",
+                f"ALTER SYSTEM SET {name} = on",
             )
     if is_["default_transaction_isolation"] != "read committed":
         yield wrong(
@@ -135,7 +142,10 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
     """
     if row["standby"]:
         yield Finding(
-            "wrong", "server", "this is a standby: nothing can be written", "name the primary, or target_session_attrs=read-write in --dsn"
+            "wrong",
+            "server",
+            "this is a standby: nothing can be written",
+            "name the primary, or target_session_attrs=read-write in --dsn",
         )
     if row["xid_age"] > WRAPAROUND:
         yield Finding(
@@ -186,7 +196,11 @@ def hidden(rows: Sequence[Row]) -> Iterator[Finding]:
     """Judge tables on which row-level security was enabled, but not by Jobherd."""
     if rows:
         triggers = rows[0]["triggers"]
-        cause = f" (perhaps by the event trigger {' or '.join(triggers)}, which will do it again with new tables)" if triggers else ""
+        cause = (
+            f" (perhaps by the event trigger {' or '.join(triggers)}, which will do it again with new tables)"
+            if triggers
+            else ""
+        )
         yield Finding(
             "wrong", "privileges",
             f"row-level security is on for {', '.join(row['name'] for row in rows)}{cause}: roles other than the owner see no row, and nothing runs",
@@ -278,15 +292,27 @@ def _holder(row: Row) -> Finding | None:
     match row["what"]:
         case "transaction" if seconds > OLD:
             text = f"a transaction of {row['name']} (pid {handle}, {row['state']}) is open for {_span(seconds)}: vacuum removes nothing that died since"
-            return Finding("wrong" if seconds > ANCIENT else "note", "vacuum", text, f"end it: SELECT pg_terminate_backend({handle})")
+            return Finding(
+                "wrong" if seconds > ANCIENT else "note",
+                "vacuum",
+                text,
+                f"end it: SELECT pg_terminate_backend({handle})",
+            )
         case "prepared" if seconds > OLD:
             text = f"a prepared transaction of {row['name']} stands for {_span(seconds)}: it holds its locks and vacuum back, over restarts too"
-            return Finding("wrong" if seconds > ANCIENT else "note", "vacuum", text, f"ROLLBACK PREPARED {_quoted(handle)}, or commit it")
+            return Finding(
+                "wrong" if seconds > ANCIENT else "note",
+                "vacuum",
+                text,
+                f"ROLLBACK PREPARED {_quoted(handle)}, or commit it",
+            )
         case "slot" if (row["age"] or 0) > SLOT_AGE or (not row["active"] and (row["bytes"] or 0) > SLOT_BYTES):
             kept = f" and {(row['bytes'] or 0) / 1024**3:.1f} GiB of log"
             use = "in use" if row["active"] else "which has no active reader,"
             text = f"the replication slot {row['name']}, {use} holds back {row['age'] or 0:,} transactions{kept}"
-            return Finding("wrong", "vacuum", text, f"bring its reader back, or SELECT pg_drop_replication_slot({_quoted(handle)})")
+            return Finding(
+                "wrong", "vacuum", text, f"bring its reader back, or SELECT pg_drop_replication_slot({_quoted(handle)})"
+            )
         case "standby" if (row["age"] or 0) > SLOT_AGE:
             text = f"a query on the standby {row['name']} holds back {row['age']:,} transactions by its feedback"
             return Finding("wrong", "vacuum", text, "end the query there, or set hot_standby_feedback = off on it")
@@ -356,14 +382,19 @@ def schema(differences: Sequence[Difference]) -> Iterator[Finding]:
         name = f"{one.what} {one.name}" + (f" of {one.of}" if one.of else "")
         if one.wanted is None:
             yield Finding(
-                "note", "schema", f"the {name} is not of Jobherd's making", "nothing to do if it is meant; an index costs every job"
+                "note",
+                "schema",
+                f"the {name} is not of Jobherd's making",
+                "nothing to do if it is meant; an index costs every job",
             )
         elif one.found is None:
             yield Finding("wrong", "schema", f"the {name} is missing", one.remedy)
         else:
             yield Finding("wrong", "schema", f"the {name} is not as the migrations make it", one.remedy)
     if all(one.wanted is None for one in differences):
-        yield Finding("ok", "schema", "tables, indexes, constraints, triggers and functions are as the migrations make them")
+        yield Finding(
+            "ok", "schema", "tables, indexes, constraints, triggers and functions are as the migrations make them"
+        )
 
 
 def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterator[Finding]:
@@ -371,7 +402,9 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
     if not row["supervisors"]:
         weight: Weight = "wrong" if row["waiting"] else "note"
         tail = ", and jobs wait" if row["waiting"] else ""
-        yield Finding(weight, "fleet", f"no supervisor holds a lease: nothing runs{tail}", "start one: jobherd run --handlers ...")
+        yield Finding(
+            weight, "fleet", f"no supervisor holds a lease: nothing runs{tail}", "start one: jobherd run --handlers ..."
+        )
     elif not row["workers"]:
         yield Finding("wrong", "fleet", "no worker is registered", "see the supervisor's log: do its handlers load?")
     else:

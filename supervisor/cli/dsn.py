@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def _dsn_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--show-password", action="store_true", help="print the password too, so that a program can connect")
+    parser.add_argument(
+        "--show-password", action="store_true", help="print the password too, so that a program can connect"
+    )
 
 
 def _dsn(arguments: argparse.Namespace) -> int:
@@ -46,7 +48,9 @@ def _dsn(arguments: argparse.Namespace) -> int:
 
 
 def _psql_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="ARGUMENT", help="arguments for psql; write -- before those that begin with -")
+    parser.add_argument(
+        "words", nargs="*", metavar="ARGUMENT", help="arguments for psql; write -- before those that begin with -"
+    )
 
 
 def _psql(arguments: argparse.Namespace) -> int:

@@ -72,9 +72,14 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--priority", type=whole, metavar="N", help="lower numbers first; may be negative")
     options.add_argument("--delay", metavar="TIME", help='start it after this time at the earliest, such as "10m"')
     options.add_argument(
-        "--run-at", type=moment, metavar="WHEN", help="start it at this time at the earliest, such as 2030-01-31T08:00:00+01:00"
+        "--run-at",
+        type=moment,
+        metavar="WHEN",
+        help="start it at this time at the earliest, such as 2030-01-31T08:00:00+01:00",
     )
-    options.add_argument("--max-attempts", type=whole, metavar="N", help="fail permanently after this number of attempts")
+    options.add_argument(
+        "--max-attempts", type=whole, metavar="N", help="fail permanently after this number of attempts"
+    )
     options.add_argument("--timeout", metavar="TIME", help='for one attempt, like "2m"')
     options.add_argument("--good-until", type=moment, metavar="WHEN", help="do not start it after this time")
     options.add_argument(
@@ -86,8 +91,12 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--tenant", metavar="NAME", help="tenant that owns the job")
     options.add_argument("--webhook", metavar="URL", help="URL that is called when the job has finished")
     options.add_argument("--set-off-by", type=job_id, metavar="ID", help="parent job that enqueued it")
-    options.add_argument("--traceparent", metavar="TRACE", help="the trace that it belongs to, as W3C Trace Context writes it")
-    options.add_argument("--bytes-file", metavar="FILE", help="bytes that go along untouched, as payload_bytes; - reads standard input")
+    options.add_argument(
+        "--traceparent", metavar="TRACE", help="the trace that it belongs to, as W3C Trace Context writes it"
+    )
+    options.add_argument(
+        "--bytes-file", metavar="FILE", help="bytes that go along untouched, as payload_bytes; - reads standard input"
+    )
 
 
 def _amounts(text: str) -> dict[str, float]:
@@ -197,7 +206,9 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         except (ValueError, TypeError) as problem:
             if not lines.number:  # invalid options are not an error of the first line
                 raise CommandError(str(problem), ExitCode.USAGE) from None
-            message = f"line {lines.number}: {_refused(problem)}; {done} jobs before it are enqueued, nothing from it on"
+            message = (
+                f"line {lines.number}: {_refused(problem)}; {done} jobs before it are enqueued, nothing from it on"
+            )
             raise CommandError(message, ExitCode.USAGE) from None
         finally:
             progress.end()

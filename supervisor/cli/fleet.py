@@ -48,12 +48,25 @@ _COLUMNS: Final = (
     Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True), Column("MEM", right=True),
     Column("JOBS", right=True), Column("HELD", right=True), Column("RESTARTS", right=True), Column("WORKS ON", least=20),
 )  # fmt: skip
-_STATES: Final = {"computing": "green", "waiting": "cyan", "booting": "yellow", "leaving": "yellow", "stopped": "red", "resting": "red"}
+_STATES: Final = {
+    "computing": "green",
+    "waiting": "cyan",
+    "booting": "yellow",
+    "leaving": "yellow",
+    "stopped": "red",
+    "resting": "red",
+}
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=ACTIONS, help="the fleet command; default: list the supervisors")
-    parser.add_argument("supervisors", nargs="*", type=_supervisor_id, metavar="ID", help="a supervisor's number, as this command lists it")
+    parser.add_argument(
+        "supervisors",
+        nargs="*",
+        type=_supervisor_id,
+        metavar="ID",
+        help="a supervisor's number, as this command lists it",
+    )
     parser.add_argument("--reason", metavar="TEXT", help="reason, for the audit log")
 
 
@@ -68,7 +81,9 @@ def _fleet(arguments: argparse.Namespace) -> int:
     if arguments.action is None:
         return _list(arguments)
     if not arguments.supervisors:
-        raise CommandError(f"say which: `jobherd fleet {arguments.action} ID`; `jobherd fleet` lists them", ExitCode.USAGE)
+        raise CommandError(
+            f"say which: `jobherd fleet {arguments.action} ID`; `jobherd fleet` lists them", ExitCode.USAGE
+        )
     answers = []
     with session(arguments) as at:
         for number in dict.fromkeys(arguments.supervisors):
@@ -76,7 +91,9 @@ def _fleet(arguments: argparse.Namespace) -> int:
             answers.append({"supervisor": number, **said})
             if not arguments.json:
                 words = said["error"] or _words(arguments.action, said["answer"])
-                print(f"supervisor {number}: {paint(plain(words), 'red') if said['error'] else plain(words)}", flush=True)
+                print(
+                    f"supervisor {number}: {paint(plain(words), 'red') if said['error'] else plain(words)}", flush=True
+                )
     if arguments.json:
         console.print_json(answers)
     return ExitCode.WRONG if any(one["error"] for one in answers) else ExitCode.DONE
@@ -96,7 +113,10 @@ def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[
         patience = RELOADING
         row = _wait(look, RELOADING - PATIENCE)
     if row["done_at"] is None and at.row("withdraw_order", {"order": number})["withdrawn"]:
-        return {"answer": None, "error": f"the supervisor did not take the fleet command within {PATIENCE:.0f} s; it is withdrawn"}
+        return {
+            "answer": None,
+            "error": f"the supervisor did not take the fleet command within {PATIENCE:.0f} s; it is withdrawn",
+        }
     if row["done_at"] is None:
         row = at.row("show_order", {"order": number})
     if row["done_at"] is None:
@@ -121,7 +141,7 @@ def _words(action: str, answer: Mapping[str, Any]) -> str:
     return f"{answer.get('workers', '?')} workers are wanted now"
 
 
-# -- the list --------------------------------------------------------------------------------------------------------------
+# -- the list
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -144,7 +164,13 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
     asked = []
     for supervisor in supervisors:
         if not supervisor["lapsed"]:
-            wanted = {"supervisor": supervisor["id"], "name": "report", "arguments": "{}", "actor": actor(), "reason": None}
+            wanted = {
+                "supervisor": supervisor["id"],
+                "name": "report",
+                "arguments": "{}",
+                "actor": actor(),
+                "reason": None,
+            }
             try:
                 asked.append(at.row("give_order", wanted)["id"])
             except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
@@ -166,12 +192,16 @@ def _print(supervisor: dict[str, Any]) -> None:
     else:
         lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"
     name = paint(f"supervisor {supervisor['id']}", "bold")
-    print(f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up {show_span(supervisor['up_for'])}")
+    print(
+        f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up {show_span(supervisor['up_for'])}"
+    )
     if not facts:
         print(f"  {lease}; it has not said anything of its children yet\n")
         return
     run_state = facts.get("course", "?") + (", reloading" if facts.get("reloading") else "")
-    print(f"  {lease}; {plain(run_state)}, {facts.get('wanted', '?')} workers wanted; as of {show_span(supervisor['facts_age'])} ago")
+    print(
+        f"  {lease}; {plain(run_state)}, {facts.get('wanted', '?')} workers wanted; as of {show_span(supervisor['facts_age'])} ago"
+    )
     children = facts.get("children", [])
     if children:
         colours = [{1: _STATES.get(child.get("state", ""), "")} for child in children]

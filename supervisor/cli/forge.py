@@ -118,9 +118,15 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dir", type=Path, default=DEMO, metavar="PATH", help=f"where the repository is kept (default: {DEMO})")
-    parser.add_argument("--timeout", type=span, default=120.0, metavar="TIME", help="how long to look at the jobs (default: 2m)")
-    parser.add_argument("--keep", action="store_true", help="then enqueue a made-up job every 2 s until the supervisor exits, or Ctrl-C")
+    parser.add_argument(
+        "--dir", type=Path, default=DEMO, metavar="PATH", help=f"where the repository is kept (default: {DEMO})"
+    )
+    parser.add_argument(
+        "--timeout", type=span, default=120.0, metavar="TIME", help="how long to look at the jobs (default: 2m)"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="then enqueue a made-up job every 2 s until the supervisor exits, or Ctrl-C"
+    )
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -145,9 +151,13 @@ def _demo(arguments: argparse.Namespace) -> int:
         if not is_wanted():
             return ExitCode.INTERRUPTED
         if not came:
-            raise CommandError(f"no worker came in {console.show_span(arguments.timeout)}; nothing was pushed", ExitCode.TIMEOUT)
+            raise CommandError(
+                f"no worker came in {console.show_span(arguments.timeout)}; nothing was pushed", ExitCode.TIMEOUT
+            )
         try:
-            code = demo.show(arguments.dir, dsn=dsn, schema=settings.schema, timeout=arguments.timeout, is_wanted=is_wanted)
+            code = demo.show(
+                arguments.dir, dsn=dsn, schema=settings.schema, timeout=arguments.timeout, is_wanted=is_wanted
+            )
         except (RepositoryError, GitError, TimeoutError) as problem:
             raise CommandError(str(problem)) from None
         if code == ExitCode.DONE:

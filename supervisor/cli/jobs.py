@@ -46,17 +46,23 @@ def states(text: str) -> list[str]:
     return names
 
 
-# -- jobs ------------------------------------------------------------------------------------------------------------------
+# -- jobs
 
 
 def _jobs_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", type=states, action="extend", metavar="STATE", help=f"only these: {', '.join(STATES)}")
+    parser.add_argument(
+        "--state", type=states, action="extend", metavar="STATE", help=f"only these: {', '.join(STATES)}"
+    )
     parser.add_argument("--kind", metavar="KIND", help="only jobs of this kind")
     parser.add_argument("--queue", metavar="QUEUE", help="only jobs of this queue")
     parser.add_argument("--tenant", metavar="TENANT", help="only jobs of this tenant")
     parser.add_argument("--code", metavar="CODE", help="only jobs whose last error has this code")
-    parser.add_argument("--limit", type=_limit, default=50, metavar="N", help="how many at most, 1 to 10000 (default 50)")
-    parser.add_argument("--before", type=job_id, default=LARGEST_ID, metavar="ID", help="the page after the one that ended with ID")
+    parser.add_argument(
+        "--limit", type=_limit, default=50, metavar="N", help="how many at most, 1 to 10000 (default 50)"
+    )
+    parser.add_argument(
+        "--before", type=job_id, default=LARGEST_ID, metavar="ID", help="the page after the one that ended with ID"
+    )
 
 
 def _limit(text: str) -> int:
@@ -67,7 +73,9 @@ def _limit(text: str) -> int:
 
 
 def _jobs(arguments: argparse.Namespace) -> int:
-    wanted = {name: getattr(arguments, name) for name in ("kind", "queue", "tenant", "code")} | {"states": arguments.state}
+    wanted = {name: getattr(arguments, name) for name in ("kind", "queue", "tenant", "code")} | {
+        "states": arguments.state
+    }
     filtered = any(value is not None for value in wanted.values())
     scan = max(FARTHEST, arguments.limit) if filtered else arguments.limit
     with session(arguments) as at:
@@ -78,7 +86,9 @@ def _jobs(arguments: argparse.Namespace) -> int:
         console.print_json([_document(row) for row in whole])
     elif jobs:
         console.print_table(
-            _COLUMNS, [_line(job) for job in jobs], colours=[{1: console.STATE_COLOURS.get(job["state"], "")} for job in jobs]
+            _COLUMNS,
+            [_line(job) for job in jobs],
+            colours=[{1: console.STATE_COLOURS.get(job["state"], "")} for job in jobs],
         )
     if len(jobs) == arguments.limit:
         if not arguments.json:
@@ -128,12 +138,16 @@ def _document(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "asked_at"}
 
 
-# -- job -------------------------------------------------------------------------------------------------------------------
+# -- job
 
 
 def _job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", type=job_id, metavar="ID", help="the job's id")
-    parser.add_argument("--decrypt", action="store_true", help="show what is encrypted, with the keys of JOBHERD_KEYS or JOBHERD_KEYS_FILE")
+    parser.add_argument(
+        "--decrypt",
+        action="store_true",
+        help="show what is encrypted, with the keys of JOBHERD_KEYS or JOBHERD_KEYS_FILE",
+    )
 
 
 def _job(arguments: argparse.Namespace) -> int:
@@ -156,7 +170,9 @@ def _job(arguments: argparse.Namespace) -> int:
 def _decrypted(row: dict[str, Any]) -> dict[str, Any]:
     """Return a job's row with its encrypted parts decrypted."""
     try:
-        parts = {name: orjson.loads(row[name].encode()) for name in ("payload", "result", "history") if row[name] is not None}
+        parts = {
+            name: orjson.loads(row[name].encode()) for name in ("payload", "result", "history") if row[name] is not None
+        }
         opened = decrypt(row | parts)
     except (KeyMissingError, PayloadError, orjson.JSONDecodeError) as problem:
         raise CommandError(f"job {row['id']} cannot be decrypted: {problem}", ExitCode.WRONG) from None
@@ -182,7 +198,10 @@ def _page(job: dict[str, Any]) -> None:
     print(f"{name}  {plain(job['kind'])}  {state}  {_when(job)}\n")
     facts: list[tuple[str, object]] = [
         ("queue", f"{job['queue']}, priority {job['priority']}"),
-        ("attempts", f"{job['attempts']} of {job['max_attempts']}" + (f", {job['crashes']} crashed" if job["crashes"] else "")),
+        (
+            "attempts",
+            f"{job['attempts']} of {job['max_attempts']}" + (f", {job['crashes']} crashed" if job["crashes"] else ""),
+        ),
         ("created", show_moment(job["created_at"])),
         ("run at", show_moment(job["run_at"])),
     ]
@@ -217,7 +236,9 @@ def _print_attempt(attempt: dict[str, Any]) -> None:
     colour = console.STATE_COLOURS.get(outcome, "yellow")
     start, end = _moment(attempt.get("started_at")), _moment(attempt.get("finished_at"))
     ran = f"  ran for {_since(start, end)}" if start and end else ""
-    print(f"\n{paint('attempt', 'dim')} {attempt.get('attempt', '?')}  {paint(plain(outcome), colour)}{plain(code)}{plain(where)}")
+    print(
+        f"\n{paint('attempt', 'dim')} {attempt.get('attempt', '?')}  {paint(plain(outcome), colour)}{plain(code)}{plain(where)}"
+    )
     print(f"  {show_moment(start or end)}{ran}")
     error, post_mortem = attempt.get("error"), attempt.get("post_mortem")
     why = post_mortem.get("sentence") if isinstance(post_mortem, dict) else post_mortem
@@ -273,12 +294,14 @@ def _moment(text: object) -> datetime | None:
         return None
 
 
-# -- wait ------------------------------------------------------------------------------------------------------------------
+# -- wait
 
 
 def _wait_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_ids(parser)
-    parser.add_argument("--timeout", type=span, metavar="TIME", help="give up after this, with exit code 124 (default: never)")
+    parser.add_argument(
+        "--timeout", type=span, metavar="TIME", help="give up after this, with exit code 124 (default: never)"
+    )
 
 
 def _wait(arguments: argparse.Namespace) -> int:
@@ -305,13 +328,19 @@ def _wait(arguments: argparse.Namespace) -> int:
                     left = BACKSTOP if until is None else until - time.monotonic()
                     if left <= 0:
                         return _waited(arguments, ids, found, timed_out=True)
-                    told = _hear(at, {number for number in ids if found[number]["state"] not in OVER}, min(left, BACKSTOP))
+                    told = _hear(
+                        at, {number for number in ids if found[number]["state"] not in OVER}, min(left, BACKSTOP)
+                    )
                     with answered(at.connection, _within(until)):
                         over = _look(at, ids, found, printed, told, quiet=arguments.json)
                 return _waited(arguments, ids, found, timed_out=False)
         except CommandError as problem:
             # Once the database has answered, an outage does not end the command: it keeps waiting.
-            if problem.code is not ExitCode.NO_DATABASE or not found or (until is not None and time.monotonic() >= until):
+            if (
+                problem.code is not ExitCode.NO_DATABASE
+                or not found
+                or (until is not None and time.monotonic() >= until)
+            ):
                 raise
             if not away:
                 console.complain(f"{problem}; waiting for it")
@@ -341,7 +370,15 @@ def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
     return {}
 
 
-def _look(at: Session, ids: list[int], found: dict[int, dict[str, Any]], printed: set[int], told: dict[int, str], *, quiet: bool) -> bool:
+def _look(
+    at: Session,
+    ids: list[int],
+    found: dict[int, dict[str, Any]],
+    printed: set[int],
+    told: dict[int, str],
+    *,
+    quiet: bool,
+) -> bool:
     """Query once, print the jobs that have finished since, and return whether all have.
 
     Args:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--dry-run", action="store_true", help="say how many steps are missing, change nothing; exit code 1 if there are any"
+        "--dry-run",
+        action="store_true",
+        help="say how many steps are missing, change nothing; exit code 1 if there are any",
     )
 
 

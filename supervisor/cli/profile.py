@@ -34,7 +34,7 @@ SELDOM: Final = 0.1
 _HOTTEST: Final = 10
 
 
-# -- the fleet command -----------------------------------------------------------------------------------------------------
+# -- the fleet command
 
 
 def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, takes: float = 0.0) -> dict[str, Any]:
@@ -69,10 +69,12 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
             return orjson.loads(answered["answer"].encode())  # type: ignore[no-any-return]
         time.sleep(SELDOM if takes else OFTEN)
     at.send("withdraw_order", {"order": order})
-    raise CommandError(f"the supervisor on {runner['host']} did not answer within {PATIENCE + takes:.0f} s: is it there? (jobherd status)")
+    raise CommandError(
+        f"the supervisor on {runner['host']} did not answer within {PATIENCE + takes:.0f} s: is it there? (jobherd status)"
+    )
 
 
-# -- stack -----------------------------------------------------------------------------------------------------------------
+# -- stack
 
 
 def _stack_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,14 +111,18 @@ def _where(answer: Mapping[str, Any]) -> str:
     return plain(f"{answer['kind']}  on {answer['host']}, worker {answer['worker']} (process {answer['pid']})")
 
 
-# -- profile ---------------------------------------------------------------------------------------------------------------
+# -- profile
 
 
 def _profile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", type=job_id, metavar="ID", help="the id of a job that runs")
-    parser.add_argument("--for", dest="seconds", type=span, default=10.0, metavar="TIME", help="how long, up to 5m (default 10s)")
+    parser.add_argument(
+        "--for", dest="seconds", type=span, default=10.0, metavar="TIME", help="how long, up to 5m (default 10s)"
+    )
     parser.add_argument("--rate", type=_rate, default=50, metavar="N", help="stacks a second, 1 to 100 (default 50)")
-    parser.add_argument("--output", type=Path, metavar="NAME", help="write NAME.svg and NAME.folded (default profile-ID)")
+    parser.add_argument(
+        "--output", type=Path, metavar="NAME", help="write NAME.svg and NAME.folded (default profile-ID)"
+    )
 
 
 def _rate(text: str) -> int:
@@ -133,7 +139,9 @@ def _profile(arguments: argparse.Namespace) -> int:
         console.complain(f"looking at job {arguments.id} for {show_span(arguments.seconds)}")
     name = str(arguments.output or f"profile-{arguments.id}").removesuffix(".svg")
     with session(arguments) as at:
-        answer = _ask(at, arguments.id, "profile", {"seconds": arguments.seconds, "rate": arguments.rate}, takes=arguments.seconds)
+        answer = _ask(
+            at, arguments.id, "profile", {"seconds": arguments.seconds, "rate": arguments.rate}, takes=arguments.seconds
+        )
     counts = counts_of(answer)
     title = f"job {answer['job']}  {_where(answer)}"
     about = f"{answer['samples']} samples in {answer['seconds']:.1f} s, {answer['rate']:g} a second"
@@ -141,7 +149,9 @@ def _profile(arguments: argparse.Namespace) -> int:
     about += f"; {answer['missed']} could not be taken" if answer["missed"] else ""
     about += f"; it ended early: {answer['ended']}" if answer["ended"] else ""
     try:
-        Path(f"{name}.svg").write_text(picture(counts, title=title, about=about, seconds=answer["seconds"]), encoding="utf-8")
+        Path(f"{name}.svg").write_text(
+            picture(counts, title=title, about=about, seconds=answer["seconds"]), encoding="utf-8"
+        )
         Path(f"{name}.folded").write_text(folded(counts), encoding="utf-8")
     except OSError as problem:
         raise CommandError(f"--output: {name} cannot be written: {problem.strerror}") from None
@@ -149,7 +159,9 @@ def _profile(arguments: argparse.Namespace) -> int:
         console.print_json(answer | {"svg": f"{name}.svg", "folded": f"{name}.folded"})
         return ExitCode.DONE
     print(f"{paint(plain(title), 'bold')}\n{plain(about)}\n")
-    rows = [(f"{share:.0%}", frame.function, f"{frame.file}:{frame.line}") for frame, share in hottest(counts, _HOTTEST)]
+    rows = [
+        (f"{share:.0%}", frame.function, f"{frame.file}:{frame.line}") for frame, share in hottest(counts, _HOTTEST)
+    ]
     console.print_table((Column("OF ALL", right=True), Column("IN", least=10), Column("AT", least=20)), rows)
     print(f"\n{name}.svg     a flame graph, for a browser\n{name}.folded  the stacks, for other tools")
     return ExitCode.DONE

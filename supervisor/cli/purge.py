@@ -26,8 +26,17 @@ More would hold locks and grow the WAL for longer than other sessions should wai
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", type=_states, action="extend", required=True, metavar="STATE", help=f"which: {', '.join(OVER)}, or all")
-    parser.add_argument("--older-than", type=span, required=True, metavar="TIME", help="only jobs that ended longer ago than this")
+    parser.add_argument(
+        "--state",
+        type=_states,
+        action="extend",
+        required=True,
+        metavar="STATE",
+        help=f"which: {', '.join(OVER)}, or all",
+    )
+    parser.add_argument(
+        "--older-than", type=span, required=True, metavar="TIME", help="only jobs that ended longer ago than this"
+    )
     parser.add_argument("--kind", metavar="KIND", help="only jobs of this kind")
     parser.add_argument("--dry-run", action="store_true", help="count, delete nothing")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -53,7 +62,12 @@ def _purge(arguments: argparse.Namespace) -> int:
         deleted = 0
         if total and not arguments.dry_run:
             _ask(arguments, counts)
-            target = {"states": arguments.state, "kind": arguments.kind, "ended_by": rows[0]["cutoff"].isoformat(), "counted": total}
+            target = {
+                "states": arguments.state,
+                "kind": arguments.kind,
+                "ended_by": rows[0]["cutoff"].isoformat(),
+                "counted": total,
+            }
             deleted = _delete(at, wanted | {"cutoff": rows[0]["cutoff"], "most": BATCH}, total, target)
     if arguments.json:
         console.print_json({"counted": counts, "deleted": deleted, "dry_run": arguments.dry_run})
@@ -82,7 +96,10 @@ def _delete(at: Session, wanted: dict[str, object], total: int, target: dict[str
     while True:
         with at.connection.transaction():
             if not after:  # in the first batch: every purge that has deleted jobs gets an audit entry
-                at.row("note_audit", {"actor": actor(), "action": "purge", "target": orjson.dumps(target).decode(), "reason": None})
+                at.row(
+                    "note_audit",
+                    {"actor": actor(), "action": "purge", "target": orjson.dumps(target).decode(), "reason": None},
+                )
             row = at.row("purge_history", wanted | {"after": after})
         deleted += int(row["jobs"])
         if sys.stderr.isatty():

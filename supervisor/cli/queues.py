@@ -84,7 +84,9 @@ def _gate(arguments: argparse.Namespace) -> dict[str, Any]:
             raise CommandError("--all excludes a queue and --kind: give one of them", ExitCode.USAGE)
         arguments.queue = "*"
     if (arguments.queue is None) == (arguments.kind is None):
-        raise CommandError("say which queue, or which --kind" + (", not both" if arguments.kind else ""), ExitCode.USAGE)
+        raise CommandError(
+            "say which queue, or which --kind" + (", not both" if arguments.kind else ""), ExitCode.USAGE
+        )
     return {"queue": arguments.queue, "kind": arguments.kind}
 
 
@@ -96,7 +98,9 @@ def _pause_arguments(parser: argparse.ArgumentParser) -> None:
     _names_gate(parser)
     parser.add_argument("--reason", metavar="TEXT", help="reason, shown by `jobherd queues`")
     parser.add_argument("--by", metavar="NAME", help="who, instead of the one who runs this command, such as anna@web1")
-    parser.add_argument("--for", metavar="TIME", dest="span", help='resume automatically after this time, such as "30m"')
+    parser.add_argument(
+        "--for", metavar="TIME", dest="span", help='resume automatically after this time, such as "30m"'
+    )
     parser.add_argument("--until", metavar="TIMESTAMP", help="resume automatically at this time")
 
 
@@ -135,7 +139,10 @@ def _resume(arguments: argparse.Namespace) -> int:
 def _cap_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="QUEUE", nargs="?", help="a queue")
     parser.add_argument(
-        "limit", metavar="N", nargs="?", help="how many of its jobs may run at a time, over all hosts; off removes the limit"
+        "limit",
+        metavar="N",
+        nargs="?",
+        help="how many of its jobs may run at a time, over all hosts; off removes the limit",
     )
     parser.add_argument("--kind", metavar="KIND", help="jobs of this kind instead, whatever their queue")
 
@@ -146,8 +153,12 @@ def _cap(arguments: argparse.Namespace) -> int:
     arguments.queue = arguments.what
     if arguments.limit is None:
         raise CommandError('say how many may run at a time, or "off": `jobherd cap media 10`', ExitCode.USAGE)
-    if arguments.limit != "off" and not (arguments.limit.isdecimal() and len(arguments.limit) < 10 and int(arguments.limit)):
-        raise CommandError(f"{arguments.limit!r} is neither a number from 1 nor off; to let nothing run, pause it", ExitCode.USAGE)
+    if arguments.limit != "off" and not (
+        arguments.limit.isdecimal() and len(arguments.limit) < 10 and int(arguments.limit)
+    ):
+        raise CommandError(
+            f"{arguments.limit!r} is neither a number from 1 nor off; to let nothing run, pause it", ExitCode.USAGE
+        )
     limit = None if arguments.limit == "off" else int(arguments.limit)
     with session(arguments) as at:
         before = at.row("set_cap", {**_gate(arguments), "max_running": limit, "actor": actor()})["before"]
@@ -165,7 +176,14 @@ def _nothing(_: argparse.ArgumentParser) -> None:
 
 
 COMMANDS: Final = (
-    Command("queues", "list queues: how deep, how old, paused or not", "  jobherd queues --json", _nothing, _queues, lists=True),
+    Command(
+        "queues",
+        "list queues: how deep, how old, paused or not",
+        "  jobherd queues --json",
+        _nothing,
+        _queues,
+        lists=True,
+    ),
     Command(
         "pause",
         "pause a queue, a kind or everything",

@@ -36,7 +36,9 @@ log = logging.getLogger("jobherd.start")
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--print-settings", action="store_true", help="print every setting, its value and its source, and exit")
+    parser.add_argument(
+        "--print-settings", action="store_true", help="print every setting, its value and its source, and exit"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -124,7 +126,11 @@ def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
                 applied = migrate(connection, schema=settings.schema)
         except SchemaError as problem:
             raise CommandError(str(problem), ExitCode.CONFIGURATION) from None
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.FeatureNotSupported):
+        except (
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.ReadOnlySqlTransaction,
+            psycopg.errors.FeatureNotSupported,
+        ):
             with explained():
                 raise
         except (psycopg.OperationalError, psycopg.InterfaceError) as problem:

@@ -48,7 +48,9 @@ def _print_supervisor(supervisor: dict[str, Any]) -> None:
     else:
         lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"
     name = paint(f"supervisor {supervisor['id']}", "bold")
-    print(f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up {show_span(supervisor['up_for'])}")
+    print(
+        f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up {show_span(supervisor['up_for'])}"
+    )
     print(f"  {lease}")
     rows = [
         (

@@ -34,11 +34,15 @@ def _why(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
         rows = at.rows("show_circumstances", {"id": arguments.id, "most": reasons.MOST})
     if not rows:
-        raise CommandError(f"there is no job {arguments.id}: it never existed, it was deleted, or its retention has ended")
+        raise CommandError(
+            f"there is no job {arguments.id}: it never existed, it was deleted, or its retention has ended"
+        )
     job = rows[0] | {name: _parsed(rows[0][name]) for name in _PARSED}
     told = reasons.explain(job, job["history"] or [], _clock(job["asked_at"]))
     if arguments.json:
-        console.print_json({"id": job["id"], "state": job["state"], "now": told.now, "before": told.before, "remedy": told.remedy})
+        console.print_json(
+            {"id": job["id"], "state": job["state"], "now": told.now, "before": told.before, "remedy": told.remedy}
+        )
         return ExitCode.DONE
     state = paint(job["state"], console.STATE_COLOURS.get(job["state"], ""))
     name = paint(f"job {job['id']}", "bold")

@@ -36,7 +36,9 @@ class DeathPost:
     """
 
     def __init__(self) -> None:
-        reading, writing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        reading, writing = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
         self.fds = self.reading, self._writing = reading.detach(), writing.detach()
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 LEAST: Final = 64 * 2**20
 STEP: Final = 1.25
 """A process is asked for its stacks when it has grown by `LEAST` bytes and by the factor `STEP`
-since the last request or since its job began. A job that takes 2 GiB is asked about fifteen times."""
+since the last request or since its job began. A job that takes 2 GiB is asked about fifteen
+times."""
 AFTER: Final = 0.25
 """Seconds that a job must have run before its size is read: short jobs cost no read of /proc."""
 
@@ -65,7 +66,10 @@ class MemoryGrowth:
         self._sizes: dict[int, _Size] = {}
 
     def begin(self, slot: Slot) -> None:
-        """A child is READY and has run nothing yet: growth of its first job is measured from here."""
+        """A child is READY and has run nothing yet.
+
+        Growth of its first job is measured from here.
+        """
         rss = orphans.rss(slot.pid)
         self._sizes[slot.number] = _Size(slot.incarnation, rss, rss)
 
@@ -78,12 +82,20 @@ class MemoryGrowth:
         if size.claim != (record.token, record.job):
             size.claim, size.asked_from, size.asked_at = (record.token, record.job), min(size.latest, rss), 0.0
         size.latest = rss
-        if rss >= max(size.asked_from + LEAST, size.asked_from * STEP) and not self.engaged(slot.number) and ask_stacks(slot.pid, board):
+        if (
+            rss >= max(size.asked_from + LEAST, size.asked_from * STEP)
+            and not self.engaged(slot.number)
+            and ask_stacks(slot.pid, board)
+        ):
             size.asked_from, size.asked_at = rss, now
 
     def seen(self, slot: Slot, board: StatusBoard, record: CurrentWork) -> Seen | None:
         """Return the last observation of the job that a child ran when it died, if there is one."""
         size = self._sizes.pop(slot.number, None)
-        if size is None or not size.asked_at or (size.incarnation, size.claim) != (slot.incarnation, (record.token, record.job)):
+        if (
+            size is None
+            or not size.asked_at
+            or (size.incarnation, size.claim) != (slot.incarnation, (record.token, record.job))
+        ):
             return None
         return Seen(size.asked_at, size.asked_from, board.stacks())

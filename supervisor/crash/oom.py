@@ -29,7 +29,10 @@ _NAMES: Final = {
 
 
 class OomWatch:
-    """The kernel's counters. `root` and `proc` are the folders that have them; tests pass others."""
+    """The kernel's counters.
+
+    `root` and `proc` are the folders that have them; tests pass others.
+    """
 
     def __init__(self, *, root: str = "/sys/fs/cgroup", proc: str = "/proc") -> None:
         self._root = root
@@ -68,7 +71,13 @@ class OomWatch:
                 folder = os.path.dirname(folder)
                 above = _number(os.path.join(folder, _NAMES[self.version][0]))
                 limit = above if limit is None else limit if above is None else min(limit, above)
-            known |= {"version": self.version, "group": self.folder[len(self._root) :] or "/", "limit": limit, "peak": peak, "used": used}
+            known |= {
+                "version": self.version,
+                "group": self.folder[len(self._root) :] or "/",
+                "limit": limit,
+                "peak": peak,
+                "used": used,
+            }
         return known
 
     def _look(self, now: float) -> None:
@@ -85,7 +94,10 @@ class OomWatch:
 
 
 def _place(root: str, proc: str) -> tuple[int, str, str]:
-    """Return the control group's version (0: none is visible), its folder, and the counter's file."""
+    """Return the control group's version (0.
+
+    None is visible), its folder, and the counter's file.
+    """
     with suppress(OSError, ValueError), open(f"{proc}/self/cgroup", encoding="utf-8") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)

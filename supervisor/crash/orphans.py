@@ -60,7 +60,11 @@ class Orphans:
             if title.startswith(b"jobherd: supervisor"):
                 continue  # a name look-up and the file watcher have the supervisor's title
             if title.startswith(b"jobherd: "):
-                owners = [slot for slot in alive if title.startswith(f"jobherd: {slot.name} ".encode()) and _is_as_old(slot.pid, pid)]
+                owners = [
+                    slot
+                    for slot in alive
+                    if title.startswith(f"jobherd: {slot.name} ".encode()) and _is_as_old(slot.pid, pid)
+                ]
             elif marks:
                 owners = [slot for slot in alive if marks[0].endswith(f":{slot.incarnation}".encode())]
             elif self._alone:

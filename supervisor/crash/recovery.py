@@ -48,7 +48,11 @@ class Post(Protocol):
     """Sends requests to the database."""
 
     def ask(
-        self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None], refused: Callable[[], None] | None = None
+        self,
+        name: str,
+        parameters: Mapping[str, object],
+        answered: Callable[[Answer], None],
+        refused: Callable[[], None] | None = None,
     ) -> None:
         """Send the statement of that name.
 
@@ -76,9 +80,14 @@ class CrashOutcome:
 
 
 def judge(now: CurrentWork, policy: Policy, death: Death, jitter: float) -> CrashOutcome | None:
-    """Return the outcome of the job in `now`, or None if the claim was lost. `jitter` is in -1..1."""
+    """Return the outcome of the job in `now`, or None if the claim was lost.
+
+    `jitter` is in -1..1.
+    """
     stop_sequence = death.stop_sequence
-    why = stop_sequence.why.value if stop_sequence is not None and stop_sequence.stage is not Stage.TOLD else death.cause
+    why = (
+        stop_sequence.why.value if stop_sequence is not None and stop_sequence.stage is not Stage.TOLD else death.cause
+    )
     last = now.attempts >= now.max_attempts
     match why:
         case "lost":
@@ -89,7 +98,9 @@ def judge(now: CurrentWork, policy: Policy, death: Death, jitter: float) -> Cras
             return CrashOutcome("abandoned", None)
         case "timeout" if not now.unstarted:
             return (
-                CrashOutcome("failed", "JOB_TIMEOUT") if last else CrashOutcome("retry", "JOB_TIMEOUT", delay(policy, now.attempts, jitter))
+                CrashOutcome("failed", "JOB_TIMEOUT")
+                if last
+                else CrashOutcome("retry", "JOB_TIMEOUT", delay(policy, now.attempts, jitter))
             )
     if now.unstarted:
         return _judge_unstarted(now, policy, jitter)
@@ -97,7 +108,9 @@ def judge(now: CurrentWork, policy: Policy, death: Death, jitter: float) -> Cras
         return CrashOutcome("failed", "WORKER_CRASHED", crash=1)
     # The machine may have caused the first crash, so run the job again at once. From the second on,
     # the job is the likely cause.
-    return CrashOutcome("retry", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, now.attempts, jitter), crash=1)
+    return CrashOutcome(
+        "retry", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, now.attempts, jitter), crash=1
+    )
 
 
 def _judge_unstarted(now: CurrentWork, policy: Policy, jitter: float) -> CrashOutcome:
@@ -108,7 +121,9 @@ def _judge_unstarted(now: CurrentWork, policy: Policy, jitter: float) -> CrashOu
     """
     if now.crashes + 1 >= policy.max_crashes:
         return CrashOutcome("failed", "WORKER_CRASHED", crash=1)
-    return CrashOutcome("abandoned", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, max(now.attempts, 1), jitter), crash=1)
+    return CrashOutcome(
+        "abandoned", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, max(now.attempts, 1), jitter), crash=1
+    )
 
 
 def delay(policy: Policy, attempts: int, jitter: float) -> float:
@@ -165,7 +180,12 @@ class CrashRecovery:
     """All open cases."""
 
     def __init__(
-        self, post: Post, *, host: str, lease: Callable[[], float], closed: Callable[[DeadChild, CrashOutcome | None, list[int]], None]
+        self,
+        post: Post,
+        *,
+        host: str,
+        lease: Callable[[], float],
+        closed: Callable[[DeadChild, CrashOutcome | None, list[int]], None],
     ) -> None:
         self._post = post
         self._host = host
@@ -219,7 +239,9 @@ class CrashRecovery:
         """Return the statement that settles a part of a case, and its parameters."""
         token, finished = part
         if not case.policy.table or token != case.token:
-            return "settle_jobs", settlement(case.now.child, token, finished, ran_on=f"{self._host}/{case.death.pid}", now=now)
+            return "settle_jobs", settlement(
+                case.now.child, token, finished, ran_on=f"{self._host}/{case.death.pid}", now=now
+            )
         [one] = finished  # a record is always claimed alone; the supervisor does not know its table
         return "note_table_end", {
             "kind": case.policy.name,

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 def revision(folder: Path) -> str:
     """Return the commit that is checked out around a folder, in twelve digits, or ""."""
     with suppress(OSError, ValueError):
-        place = next((each / ".git" for each in (folder.absolute(), *folder.absolute().parents) if (each / ".git").exists()), folder)
+        place = next(
+            (each / ".git" for each in (folder.absolute(), *folder.absolute().parents) if (each / ".git").exists()),
+            folder,
+        )
         if place.is_file():  # a worktree or a submodule
             place = (place.parent / place.read_text(encoding="utf-8").partition("gitdir:")[2].strip()).resolve()
         head = place.joinpath("HEAD").read_text(encoding="utf-8").strip()

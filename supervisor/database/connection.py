@@ -103,7 +103,14 @@ class DatabaseConnection:
     """
 
     def __init__(
-        self, dsn: str, *, schema: str, application_name: str, retry_initial: float, retry_max: float, listens: bool = False
+        self,
+        dsn: str,
+        *,
+        schema: str,
+        application_name: str,
+        retry_initial: float,
+        retry_max: float,
+        listens: bool = False,
     ) -> None:
         self._given = conninfo.conninfo_to_dict(dsn)
         self._application_name = application_name
@@ -159,7 +166,7 @@ class DatabaseConnection:
         self.happened: list[Event] = []
         """Events of the session itself since then."""
 
-    # -- queries by the loop ----------------------------------------------------------------------------------------
+    # -- queries by the loop
 
     @property
     def failures(self) -> int:
@@ -199,10 +206,14 @@ class DatabaseConnection:
             return self._sent.give_up_at if self._sent is not None else float("inf")
         return self._at
 
-    # -- requests by the loop ---------------------------------------------------------------------------------------
+    # -- requests by the loop
 
     def ask(
-        self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None], refused: Callable[[], None] | None = None
+        self,
+        name: str,
+        parameters: Mapping[str, object],
+        answered: Callable[[Answer], None],
+        refused: Callable[[], None] | None = None,
     ) -> None:
         """Send the statement `name` when its turn comes.
 
@@ -266,7 +277,7 @@ class DatabaseConnection:
         """
         return self._conn.socket if self._conn is not None and self._conn.status != pq.ConnStatus.BAD else -1
 
-    # -- helpers ----------------------------------------------------------------------------------------------------
+    # -- helpers
 
     def _begin(self, now: float) -> None:
         self._at = now + CONNECT_PATIENCE
@@ -369,11 +380,19 @@ class DatabaseConnection:
             self.ask("watch_client", {}, self._steered)
             for name in URGENT:
                 self._queue.append(
-                    Request(name, sql.numbered(name, self._schema)[0].encode(), [], partial(self._note_prepared, name), prepares=True)
+                    Request(
+                        name,
+                        sql.numbered(name, self._schema)[0].encode(),
+                        [],
+                        partial(self._note_prepared, name),
+                        prepares=True,
+                    )
                 )
 
     def _steer(self) -> None:
-        self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms", "locks": f"{LOCK_PATIENCE_MS}ms"}, self._steered)
+        self.ask(
+            "steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms", "locks": f"{LOCK_PATIENCE_MS}ms"}, self._steered
+        )
 
     def _steered(self, answer: Answer) -> None:
         """Do nothing: a rejection is logged, and the session works without these settings."""
@@ -461,12 +480,17 @@ class DatabaseConnection:
                 self._answers.check(self._sent.name, result)
             if result.status == pq.ExecStatus.TUPLES_OK:
                 self._rows = [
-                    tuple(_read(result.get_value(row, column)) for column in range(result.nfields)) for row in range(result.ntuples)
+                    tuple(_read(result.get_value(row, column)) for column in range(result.nfields))
+                    for row in range(result.ntuples)
                 ]
             elif result.status != pq.ExecStatus.COMMAND_OK:
                 state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
                 by = (result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b"").decode(errors="replace")
-                if state in _UNFOUND and not self.pooled and not any(letter.name == "steer_parent" for letter in self._queue):
+                if (
+                    state in _UNFOUND
+                    and not self.pooled
+                    and not any(letter.name == "steer_parent" for letter in self._queue)
+                ):
                     self._steer()  # the rejected statement is sent again after it
                 self._refused_for_good = state[:2] in _FOR_GOOD and not is_used_up(by)
                 self._misplaced = state == _READ_ONLY
@@ -480,7 +504,11 @@ class DatabaseConnection:
     def _message(self) -> str:
         text = self._conn.error_message.decode(errors="replace") if self._conn is not None else ""
         # Indented lines are guesses at the reason; a detail or hint says nothing without its error.
-        lines = [line for line in text.splitlines() if line and not line[0].isspace() and not line.startswith(("DETAIL:", "HINT:"))]
+        lines = [
+            line
+            for line in text.splitlines()
+            if line and not line[0].isspace() and not line.startswith(("DETAIL:", "HINT:"))
+        ]
         return lines[-1] if lines else _unsaid()
 
     def _lose(self, why: str, now: float) -> None:

@@ -65,7 +65,10 @@ called later. Raises Refused."""
 
 
 def objection(name: str, fleet: Fleet) -> str | None:
-    """Return why one of `MEANT` cannot be done now, or None. A second drain is allowed and ignored."""
+    """Return why one of `MEANT` cannot be done now, or None.
+
+    A second drain is allowed and ignored.
+    """
     if name == "drain":
         return None
     if fleet.run_state is not RunState.SERVING or fleet.exit_code is not None:
@@ -141,7 +144,7 @@ class FleetCommands:
             error = f"the answer has {len(text):,} characters, more than {LONGEST:,}"
         self._answers.setdefault(number, (text, None) if error is None else (None, error))
 
-    # -- helpers ----------------------------------------------------------------------------------------------------
+    # -- helpers
 
     def _took(self, answer: Answer, *, asked: float) -> None:
         self._asking = False
@@ -152,7 +155,9 @@ class FleetCommands:
         for number, name, arguments, asked_by in answer:
             document = _document(arguments)
             if document is None:
-                self.answer(int(number or 0), error="its arguments cannot be read: too deep, or a number that is too long")
+                self.answer(
+                    int(number or 0), error="its arguments cannot be read: too deep, or a number that is too long"
+                )
             else:
                 self._taken.append(FleetCommand(int(number or 0), name or "", document, asked_by or ""))
 

@@ -25,7 +25,9 @@ class Servers:
 
     def __init__(self, given: Mapping[str, object]) -> None:
         defaults = _defaults(str(given.get("service") or ""), str(given.get("servicefile") or ""))
-        listed = {name: str(given.get(name) or defaults.get(name, "")).split(",") for name in ("host", "hostaddr", "port")}
+        listed = {
+            name: str(given.get(name) or defaults.get(name, "")).split(",") for name in ("host", "hostaddr", "port")
+        }
         self._hosts, self._addresses, self._ports = listed.values()
         self.names = [] if any(self._addresses) else [host for host in self._hosts if _is_name(host)]
 
@@ -58,7 +60,11 @@ def _defaults(service: str, file: str) -> dict[str, str]:
     before = {name: os.environ.get(name) for name in told}
     os.environ |= told
     try:
-        return {each.keyword.decode(): each.val.decode(errors="surrogateescape") for each in pq.Conninfo.get_defaults() if each.val}
+        return {
+            each.keyword.decode(): each.val.decode(errors="surrogateescape")
+            for each in pq.Conninfo.get_defaults()
+            if each.val
+        }
     finally:
         for name, value in before.items():
             if value is None:
@@ -68,5 +74,13 @@ def _defaults(service: str, file: str) -> dict[str, str]:
 
 
 def _is_name(host: str) -> bool:
-    """Return whether libpq would resolve this host: it is neither a socket folder nor an address."""
-    return bool(host) and not host.startswith(("/", "@")) and ":" not in host and not (host.isascii() and host.replace(".", "").isdigit())
+    """Return whether libpq would resolve this host.
+
+    It is neither a socket folder nor an address.
+    """
+    return (
+        bool(host)
+        and not host.startswith(("/", "@"))
+        and ":" not in host
+        and not (host.isascii() and host.replace(".", "").isdigit())
+    )

@@ -32,7 +32,10 @@ CANCELS: Final = 1.0
 """Seconds between two queries for canceled jobs whose notification was lost, while a job has run
 for longer than that."""
 AGAIN: Final = 0.5
-"""Seconds before a rejected renewal is repeated: a deadlock or a full disk must not cost the lease."""
+"""Seconds before a rejected renewal is repeated.
+
+A deadlock or a full disk must not cost the lease.
+"""
 ECHO_PATIENCE: Final = 3.0
 """Seconds within which a renewal's notification must arrive. Otherwise the session does not receive
 any: a half-open connection reports no error. The time restarts with each answer until the renewal
@@ -132,7 +135,9 @@ class Lease:
             self._beat(now)
         if now >= self._neighbours_at:
             self._neighbours_at = float("inf")
-            self._db.ask("find_neighbours", {"machine": self._me.machine, "supervisor": self._fleet.supervisor}, self._met)
+            self._db.ask(
+                "find_neighbours", {"machine": self._me.machine, "supervisor": self._fleet.supervisor}, self._met
+            )
         if now >= self._children_at:
             self._look_for_children(now)
         if now >= self._cancels_due():
@@ -175,7 +180,7 @@ class Lease:
         oldest = min((slot.now.started for slot in self._fleet.alive() if slot.now.runs), default=float("inf"))
         return max(self._cancels_at, oldest + CANCELS)
 
-    # -- requests ---------------------------------------------------------------------------------------------------
+    # -- requests
 
     def _register(self, now: float) -> None:
         self._asked = True
@@ -337,7 +342,13 @@ class Lease:
         dead = list(self._dead)  # dead supervisors found before the answer are not in this request
         self._db.ask(
             "reclaim_supervisors",
-            {"supervisor": self._fleet.supervisor, "dead": dead, "lease": self._lease, "clock": clock, "patient": patient},
+            {
+                "supervisor": self._fleet.supervisor,
+                "dead": dead,
+                "lease": self._lease,
+                "clock": clock,
+                "patient": patient,
+            },
             lambda answer: self._reclaimed(answer, dead),
         )
 
@@ -356,12 +367,15 @@ class Lease:
             self._neighbours_at = now + 0.5
             return
         neighbours = [
-            machine.Neighbour(int(row[0] or 0), int(row[1] or 0), int(row[2] or 0), _number(row[3]), _number(row[4])) for row in answer
+            machine.Neighbour(int(row[0] or 0), int(row[1] or 0), int(row[2] or 0), _number(row[3]), _number(row[4]))
+            for row in answer
         ]
         self._dead = machine.dead(neighbours)
         if self._dead:
             self._beat_at = now
-        if {neighbour.supervisor for neighbour in neighbours if not alive(neighbour.pid, neighbour.pid_started)} - set(self._dead):
+        if {neighbour.supervisor for neighbour in neighbours if not alive(neighbour.pid, neighbour.pid_started)} - set(
+            self._dead
+        ):
             self._neighbours_at = now + 0.05  # what their children run must have ended first
 
     def _cancelled(self, answer: Answer) -> None:

@@ -63,7 +63,9 @@ class NotifyMode:
     `step` is called each turn; `anyone_idle` reads the status boards.
     """
 
-    def __init__(self, db: DatabaseConnection, fleet: Fleet, control: ControlBlock, *, anyone_idle: Callable[[], bool]) -> None:
+    def __init__(
+        self, db: DatabaseConnection, fleet: Fleet, control: ControlBlock, *, anyone_idle: Callable[[], bool]
+    ) -> None:
         self.stage = Stage.DEAF
         self._db = db
         self._fleet = fleet
@@ -82,7 +84,11 @@ class NotifyMode:
             return float("inf")
         if not self._db.listening:
             return self._again_at if self._db.unheard else float("inf")
-        return self._again_at if self.stage is Stage.WAITING or (self.stage is Stage.DEAF and hears(self._fleet, now)) else float("inf")
+        return (
+            self._again_at
+            if self.stage is Stage.WAITING or (self.stage is Stage.DEAF and hears(self._fleet, now))
+            else float("inf")
+        )
 
     def step(self, now: float) -> None:
         """Switch notifications on or off, as the plan says."""
@@ -111,12 +117,15 @@ class NotifyMode:
     def _listen_again(self, now: float) -> None:
         if not self._refused:
             self._refused = True
-            log.warning("the server rejects LISTEN, so jobs wait for the poll; the supervisor keeps retrying: %s", self._db.unheard)
+            log.warning(
+                "the server rejects LISTEN, so jobs wait for the poll; the supervisor keeps retrying: %s",
+                self._db.unheard,
+            )
         if now >= self._again_at:
             self._again_at = now + LISTEN_AGAIN
             self._db.listen()
 
-    # -- on ---------------------------------------------------------------------------------------------------------
+    # -- on
 
     def _start(self, now: float) -> None:
         self.stage = Stage.ASKING
@@ -135,7 +144,9 @@ class NotifyMode:
     def _look(self, now: float) -> None:
         self.stage = Stage.ASKING
         epoch = self._epoch
-        self._db.ask("find_committing", {"seen": self._committing}, lambda answer: self._looked(answer, epoch, asked=now))
+        self._db.ask(
+            "find_committing", {"seen": self._committing}, lambda answer: self._looked(answer, epoch, asked=now)
+        )
 
     def _looked(self, answer: Answer, epoch: int, *, asked: float) -> None:
         if epoch != self._epoch:
@@ -151,7 +162,7 @@ class NotifyMode:
         self.stage, self._again_at = Stage.WAITING, asked + self._pause
         self._pause = min(2 * self._pause, LATEST)
 
-    # -- off --------------------------------------------------------------------------------------------------------
+    # -- off
 
     def _stop(self) -> None:
         self._control.hearing = False

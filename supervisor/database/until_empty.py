@@ -65,7 +65,11 @@ class UntilEmpty:
             return
         self._ask_at = now + _LOOK
         workers = [slot for slot in fleet.workers() if slot.alive]
-        if not workers or fleet.deaths_open or not all(slot.state is State.READY and self._boards[slot.number].idle for slot in workers):
+        if (
+            not workers
+            or fleet.deaths_open
+            or not all(slot.state is State.READY and self._boards[slot.number].idle for slot in workers)
+        ):
             return
         if fleet.stores and not self._stores_are_empty(sum(self._boards[slot.number].times_idle for slot in workers)):
             return

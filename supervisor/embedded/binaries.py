@@ -111,7 +111,10 @@ def server_account(data: Path) -> Account | None:
 
 
 def _named_account() -> Account:
-    """Return an unprivileged user with a name: initdb looks up the name of the user that runs it."""
+    """Return an unprivileged user with a name.
+
+    Initdb looks up the name of the user that runs it.
+    """
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)

@@ -54,9 +54,16 @@ def guarded(directory: Path, *, log_format: str = "auto", log_level: str = "INFO
     >>> with guarded(Path.cwd()):  # doctest: +SKIP
     ...     work()
     """
-    words = [f"--directory={directory.absolute()}", f"--format={log_format}", f"--level={log_level}", f"--parent={os.getpid()}"]
+    words = [
+        f"--directory={directory.absolute()}",
+        f"--format={log_format}",
+        f"--level={log_level}",
+        f"--parent={os.getpid()}",
+    ]
     kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
-    guard = subprocess.Popen([sys.executable, "-m", __name__, *words], env=kept, stdin=subprocess.DEVNULL, start_new_session=True)
+    guard = subprocess.Popen(
+        [sys.executable, "-m", __name__, *words], env=kept, stdin=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         yield
     finally:

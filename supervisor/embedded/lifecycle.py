@@ -72,7 +72,10 @@ class Server:
     version: int
     """The major version: 18."""
     pid: int
-    """The postmaster's pid when this process joined. Code that ends stray processes must spare it."""
+    """The postmaster's pid when this process joined.
+
+    Code that ends stray processes must spare it.
+    """
     started: bool
     """Whether this call started the server; otherwise it was running."""
     _user: _User = field(repr=False, compare=False)
@@ -183,7 +186,7 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
-# -- users -----------------------------------------------------------------------------------------------------------
+# -- users
 
 
 class _User:
@@ -262,7 +265,7 @@ def _leave(user: _User, data: Path, until: float) -> bool:
         user.close()
 
 
-# -- helpers ---------------------------------------------------------------------------------------------------------
+# -- helpers
 
 
 def _major(data: Path) -> int:

@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import Literal
 
 from jobherd.handlers._enqueue.embedded import SOCKET
-from jobherd.supervisor.embedded.binaries import Account, EmbeddedUnavailable, Programs, data_argument, environment, identity
+from jobherd.supervisor.embedded.binaries import (
+    Account,
+    EmbeddedUnavailable,
+    Programs,
+    data_argument,
+    environment,
+    identity,
+)
 
 LARGEST_LOG = 10_000_000
 """Size of the log in bytes from which a start begins a new file and keeps this one as
@@ -203,7 +210,10 @@ def is_free(data: Path) -> bool:
 
 
 def _works_in(pid: int, data: Path) -> bool:
-    """Return whether this process is a PostgreSQL that works in the data folder. A zombie is not."""
+    """Return whether this process is a PostgreSQL that works in the data folder.
+
+    A zombie is not.
+    """
     try:
         program = Path(f"/proc/{pid}/exe").readlink().name.removesuffix(" (deleted)")
         return program == "postgres" and Path(f"/proc/{pid}/cwd").samefile(data)

@@ -1,4 +1,6 @@
-"""What the supervisor publishes about the fleet and itself: metrics, the fleet report, systemd messages, the log stream.
+"""What the supervisor publishes about the fleet and itself.
+
+Metrics, the fleet report, systemd messages, the log stream.
 
 It reads state and must not change it: no decision depends on this package.
 """

@@ -177,7 +177,7 @@ class Facts:
             self._write(self._round.children, now)
             self._round = None
 
-    # -- helpers ----------------------------------------------------------------------------------------------------
+    # -- helpers
 
     def _write(self, children: list[dict[str, Any]], now: float) -> None:
         self._written_at = now
@@ -220,8 +220,13 @@ class Facts:
             "tiers": list(tiers),
             "rss": me.rss if me is not None else None,
             "cpu": share(self._looks.get(os.getpid()), me),
-            "said": {str(job): self._said(job) | {"for": until - now} for job, until in self._heard.items() if until > now},
-            "ends": [_told(end, now) | {"name": end.name, "pid": end.pid, "job": end.job, "job_kind": end.job_kind} for end in fleet.ends],
+            "said": {
+                str(job): self._said(job) | {"for": until - now} for job, until in self._heard.items() if until > now
+            },
+            "ends": [
+                _told(end, now) | {"name": end.name, "pid": end.pid, "job": end.job, "job_kind": end.job_kind}
+                for end in fleet.ends
+            ],
         }
 
     def _said(self, job: int) -> dict[str, Any]:
@@ -314,7 +319,9 @@ def channel(pid: int) -> str | None:
     return next((words for words, parts in _CHANNELS if any(part in name for part in parts)), None)
 
 
-def _state(slot: Slot, board: StatusBoard, record: CurrentWork | None, seen: Look | None, cpu: float | None) -> tuple[str, str | None]:
+def _state(
+    slot: Slot, board: StatusBoard, record: CurrentWork | None, seen: Look | None, cpu: float | None
+) -> tuple[str, str | None]:
     """Return the state, and what it waits for.
 
     A single look may fall into a pause of a busy process, so half a core also counts as computing.

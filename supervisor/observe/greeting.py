@@ -34,7 +34,9 @@ def greeting(settings: Settings, boards: Sequence[StatusBoard], *, page: bool) -
     if settings.http is not None and settings.http[1]:
         address = f"http://{shown('http', settings.http)}"
         serves_page = settings.page and page
-        web = [f"dashboard {address}{settings.page_path}/" if serves_page else f"metrics {address}/metrics, no dashboard"]
+        web = [
+            f"dashboard {address}{settings.page_path}/" if serves_page else f"metrics {address}/metrics, no dashboard"
+        ]
     return [
         f"serves {len(kinds)} {'kind' if len(kinds) == 1 else 'kinds'}: {', '.join(kinds[:NAMED])}{more}",
         "; ".join([f"{settings.workers} {'worker' if settings.workers == 1 else 'workers'}, queues: {queues}", *web]),

@@ -105,7 +105,9 @@ class LogStream:
         except OSError:  # it belongs to another user, or has no reader yet
             return lambda data: _write_if_free(fd, data)
         self.fds.append(own_fd)
-        return (lambda data: _write_to_terminal(own_fd, data)) if os.isatty(fd) else (lambda data: os.write(own_fd, data))
+        return (
+            (lambda data: _write_to_terminal(own_fd, data)) if os.isatty(fd) else (lambda data: os.write(own_fd, data))
+        )
 
 
 def _write_to_terminal(fd: int, data: bytes) -> int:

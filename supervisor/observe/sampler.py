@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     class Answer(Protocol):
         """Writes the result of a fleet command: an answer or an error."""
 
-        def __call__(self, number: int, answer: Mapping[str, Any] | None = None, *, error: str | None = None) -> None: ...
+        def __call__(
+            self, number: int, answer: Mapping[str, Any] | None = None, *, error: str | None = None
+        ) -> None: ...
 
     Key = tuple[str, tuple[Frame, ...]]
 
@@ -99,7 +101,7 @@ class Sampler:
         self._known: dict[bytes, list[Key]] = {}
         """Stacks parsed before: most samples of a long loop are equal."""
 
-    # -- questions --------------------------------------------------------------------------------------------------
+    # -- questions
 
     def stack(self, order: FleetCommand, now: float) -> None:
         """Answer with the stacks of the process that runs a job. Raises Refused.
@@ -122,7 +124,9 @@ class Sampler:
         except (TypeError, ValueError):
             seconds, rate = 0.0, 0.0
         if not (0 < seconds <= LONGEST and 0 < rate <= FASTEST):
-            raise Refused(f"a profile takes up to {LONGEST:.0f} seconds, and a rate of up to {FASTEST} samples a second")
+            raise Refused(
+                f"a profile takes up to {LONGEST:.0f} seconds, and a rate of up to {FASTEST} samples a second"
+            )
         question = self._question(order, now)
         if any(other.every and other.slot is question.slot for other in self._questions):
             raise Refused(f"{question.slot.name} is being profiled already: wait until that is over")
@@ -142,11 +146,21 @@ class Sampler:
         if not isinstance(job, int):
             raise Refused(f"job: {job!r} is no job's id")
         if len(self._questions) >= MOST_QUESTIONS:
-            raise Refused(f"{len(self._questions)} stacks and profiles are being taken here at this moment: try again later")
+            raise Refused(
+                f"{len(self._questions)} stacks and profiles are being taken here at this moment: try again later"
+            )
         for slot, board, record in self._workers():
             if record.runs and (record.job == job or any(other.job == job for other in board.company(record))):
                 return Question(
-                    order.id, job, slot, slot.incarnation, record, board.tally.policy(record.kind).name, now, until=now, due=now
+                    order.id,
+                    job,
+                    slot,
+                    slot.incarnation,
+                    record,
+                    board.tally.policy(record.kind).name,
+                    now,
+                    until=now,
+                    due=now,
                 )
         raise Refused(self._not_running(job, order.arguments.get("child")))
 
@@ -158,9 +172,7 @@ class Sampler:
         """Return why a job that is claimed here according to the database has no stack."""
         for slot, _, record in self._workers():
             if record.child and record.child == child:
-                return (
-                    f"job {job} has not started, or has just ended: {slot.name} on {self._host} holds it, and {self._doing(slot, record)}"
-                )
+                return f"job {job} has not started, or has just ended: {slot.name} on {self._host} holds it, and {self._doing(slot, record)}"
         return f"no worker on {self._host} runs job {job}: it has just ended"
 
     def _doing(self, slot: Slot, record: CurrentWork) -> str:
@@ -172,7 +184,7 @@ class Sampler:
         self._questions.append(question)
         self.at = 0.0
 
-    # -- answers ----------------------------------------------------------------------------------------------------
+    # -- answers
 
     def step(self, now: float) -> bool:
         """Read answers, ask again, finish questions, as far as each is due.
@@ -238,7 +250,11 @@ class Sampler:
     def _count(self, question: Question, written: bytes, asked: float) -> None:
         keys = self._known.get(written)
         if keys is None:
-            keys = [(thread.name, thread.frames) for thread in read(written.decode(errors="replace")).threads if thread.frames]
+            keys = [
+                (thread.name, thread.frames)
+                for thread in read(written.decode(errors="replace")).threads
+                if thread.frames
+            ]
             if len(self._known) < MOST_STACKS:
                 self._known[written] = keys
         for key in keys:

@@ -86,7 +86,10 @@ class StatusReport:
         return self._watchdog_at if self._manager.interval else float("inf")
 
     def count_buried(self, case: DeadChild, verdict: CrashOutcome | None, released: int) -> None:
-        """Count the outcomes that the supervisor has written for dead children: no board has them."""
+        """Count the outcomes that the supervisor has written for dead children.
+
+        No board has them.
+        """
         self.hurry()
         self.counts["released"] += released + (verdict is not None)
         if verdict is not None:
@@ -101,7 +104,9 @@ class StatusReport:
     def count_failed(self) -> int:
         """Return how many jobs have failed in this run, without those that are retried."""
         failed = [OUTCOMES.index("failed"), OUTCOMES.index("poison")]
-        counted = sum(kind.outcomes[place] for board in self._boards for kind in board.tally.kind_counts() for place in failed)
+        counted = sum(
+            kind.outcomes[place] for board in self._boards for kind in board.tally.kind_counts() for place in failed
+        )
         return counted + sum(by_outcome.get("failed", 0) for by_outcome in self._settled.values())
 
     def publish(self, now: float) -> None:
@@ -178,7 +183,9 @@ class StatusReport:
         """Return the state of the fleet in lines, for the log."""
         fleet, up = self._fleet, self._fleet.database_since is not None
         database = "the database is there" if up else f"no database: {self._db.barred or self._db.trouble}"
-        lines = [f"{fleet.run_state.name.lower()}, supervisor {fleet.supervisor}, {fleet.wanted} workers wanted, {database}"]
+        lines = [
+            f"{fleet.run_state.name.lower()}, supervisor {fleet.supervisor}, {fleet.wanted} workers wanted, {database}"
+        ]
         for slot in fleet.alive():
             record = self._boards[slot.number].now()
             doing = "unknown" if record is None else record.phase.name.lower()

@@ -18,7 +18,11 @@ class ServiceManager:
         address = os.environ.pop("NOTIFY_SOCKET", "")  # removed: children must not send in the supervisor's name
         usec = os.environ.pop("WATCHDOG_USEC", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) if address else None
+        self._socket = (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            if address
+            else None
+        )
         self.interval = int(usec) / 2_000_000 if re.fullmatch(r"[0-9]{1,18}", usec) and address else 0.0
         """Seconds between watchdog messages; 0 if none are requested."""
         self._status = ""

@@ -40,7 +40,10 @@ class RunState(Enum):
 
     SERVING = 1
     DRAINING = 2
-    """After one signal to stop: claim nothing more, finish running jobs within the drain timeout."""
+    """After one signal to stop.
+
+    Claim nothing more, finish running jobs within the drain timeout.
+    """
     FAST_SHUTDOWN = 3
     """After a second signal: release running jobs, and exit within a second or two."""
     IMMEDIATE_SHUTDOWN = 4
@@ -86,7 +89,10 @@ class Fleet:
         self.limits = limits
         # one spare slot, to replace the last worker without a gap
         workers = [Slot(number, WORKER) for number in range(limits.max_workers + 1)]
-        others = [Slot(limits.max_workers + 1 + place, kind) for place, kind in enumerate(kind for kind in KINDS if kind is not WORKER)]
+        others = [
+            Slot(limits.max_workers + 1 + place, kind)
+            for place, kind in enumerate(kind for kind in KINDS if kind is not WORKER)
+        ]
         self.slots = [*workers, *others]
         self._alive: tuple[Slot, ...] = ()
         self.run_state = RunState.SERVING
@@ -143,7 +149,7 @@ class Fleet:
         """Messages for the log at level WARNING."""
         self._problems: set[str] = set()
 
-    # -- queries ----------------------------------------------------------------------------------------------------
+    # -- queries
 
     def workers(self) -> Iterator[Slot]:
         """Return the slots whose children claim jobs."""
@@ -171,9 +177,11 @@ class Fleet:
         True once a worker was READY, or no workers are wanted, and no child is still BOOTING.
         """
         alive = self.alive()
-        return (self.ever_ready or (not self.wanted and bool(alive))) and all(slot.state is not State.BOOTING for slot in alive)
+        return (self.ever_ready or (not self.wanted and bool(alive))) and all(
+            slot.state is not State.BOOTING for slot in alive
+        )
 
-    # -- events -----------------------------------------------------------------------------------------------------
+    # -- events
 
     def registered(self, supervisor: int) -> None:
         """The supervisor has a registration, perhaps a new one."""
@@ -249,10 +257,21 @@ class Fleet:
             self.respawns += 1
             slot.restarts += 1
         slot.state, slot.since, slot.forked_at = State.BOOTING, now, now
-        slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
+        slot.pid, slot.incarnation, slot.supervisor, slot.generation = (
+            pid,
+            incarnation,
+            self.supervisor,
+            self.generation,
+        )
         # computed here and not on each read: a wake-up is waiting for that read
         self._alive = tuple(slot for slot in self.slots if slot.alive)
-        slot.now, slot.stop_sequence, slot.nudged_claims, slot.rss, slot.worn = CurrentWork(Phase.BOOTING), None, -1, 0, False
+        slot.now, slot.stop_sequence, slot.nudged_claims, slot.rss, slot.worn = (
+            CurrentWork(Phase.BOOTING),
+            None,
+            -1,
+            0,
+            False,
+        )
         slot.hook, slot.stopped_at = 0.0, 0.0
         slot.cancels, slot.untold, slot.late, slot.owing = set(), [], None, None
         slot.started_at_fork = started
@@ -293,8 +312,13 @@ class Fleet:
                     self._problems.add(text)
                     self.warnings.append(f"{slot.name}: {text}")
 
-    def on_status(self, slot: Slot, *, now_record: CurrentWork | None, started: int, rss: int, now: float, hook: float = 0.0) -> None:
-        """The child's status board was read. A record that was inconsistent (None) changes nothing."""
+    def on_status(
+        self, slot: Slot, *, now_record: CurrentWork | None, started: int, rss: int, now: float, hook: float = 0.0
+    ) -> None:
+        """The child's status board was read.
+
+        A record that was inconsistent (None) changes nothing.
+        """
         if slot.stop_sequence is not None and slot.stop_sequence.why is StopReason.HOOK and hook != slot.hook:
             slot.stop_sequence = None
         slot.hook = hook
@@ -330,7 +354,14 @@ class Fleet:
         slot.idle, slot.claims = idle and not slot.stopped_at and claims != slot.nudged_claims, claims
 
     def saw_held(
-        self, slot: Slot, record: CurrentWork, now: float, *, others: bool = True, unwritten: float = 0.0, before: bool = False
+        self,
+        slot: Slot,
+        record: CurrentWork,
+        now: float,
+        *,
+        others: bool = True,
+        unwritten: float = 0.0,
+        before: bool = False,
     ) -> None:
         """A child was found with more than its running job.
 
@@ -410,7 +441,9 @@ class Fleet:
     def start_stop_sequence(self, slot: Slot, why: StopReason, now: float, *, grace: float) -> None:
         """Start a stop sequence, unless the current one ends no later."""
         current = slot.stop_sequence
-        if current is not None and (current.stage is Stage.KILLED or current.since + 2 * current.grace <= now + 2 * grace):
+        if current is not None and (
+            current.stage is Stage.KILLED or current.since + 2 * current.grace <= now + 2 * grace
+        ):
             return
         slot.stop_sequence = StopSequence(why, now, slot.now.token, slot.now.job, grace=grace)
 
@@ -510,7 +543,7 @@ class Fleet:
         if run_state.value > self.run_state.value:
             self.run_state, self.course_since = run_state, now
 
-    # -- helpers ----------------------------------------------------------------------------------------------------
+    # -- helpers
 
     def _cause(self, slot: Slot, exit_: Exit) -> str:
         if slot.stop_sequence is not None and slot.stop_sequence.stage in (Stage.TERMED, Stage.KILLED):
@@ -535,7 +568,9 @@ class Fleet:
             self.reloading = False
             for other in self.slots:
                 other.generation = self.generation
-            self.reload_answer = "the new code does not load, the old workers stay: " + "; ".join(sorted(self._problems))
+            self.reload_answer = "the new code does not load, the old workers stay: " + "; ".join(
+                sorted(self._problems)
+            )
             self.warnings.append("the new code does not load: the old workers continue")
         else:
             self.warnings.append(f"the handlers do not load any more: {slot.name} waits and is restarted")

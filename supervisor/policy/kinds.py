@@ -1,4 +1,7 @@
-"""The kinds of child processes, one row each. A new kind is a row here and a module in `workers`."""
+"""The kinds of child processes, one row each.
+
+A new kind is a row here and a module in `workers`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the supervisor knows about a kind of child. `jobherd.workers.main` defines what it does."""
+    """What the supervisor knows about a kind of child.
+
+    `jobherd.workers.main` defines what it does.
+    """
 
     name: str
     count: int | None

@@ -107,7 +107,8 @@ class Plan:
 def plan(fleet: Fleet, now: float) -> Plan:
     """Return what to do.
 
-    The order matters: a child to be killed is not woken, and nothing is forked for one to be stopped.
+    The order matters: a child to be killed is not woken, and nothing is forked for one to be
+    stopped.
     """
     result = Plan()
     _stop(fleet, now, result)
@@ -149,7 +150,13 @@ def nudges(fleet: Fleet) -> list[Action]:
         if fleet.all_called:
             actions.append(WakeChild(slot))
             fleet.nudged(slot)
-        elif slot.kind.works and fleet.pending_wakeups > 0 and slot.state is State.READY and slot.idle and slot.stop_sequence is None:
+        elif (
+            slot.kind.works
+            and fleet.pending_wakeups > 0
+            and slot.state is State.READY
+            and slot.idle
+            and slot.stop_sequence is None
+        ):
             fleet.pending_wakeups -= 1
             actions.append(WakeChild(slot))
             fleet.nudged(slot)
@@ -215,7 +222,9 @@ def _stop_the_late(fleet: Fleet, now: float, result: Plan) -> None:
         if (
             running
             and slot.now.deadline < NEVER
-            and (stop_sequence is None or (stop_sequence.why is StopReason.CANCEL and stop_sequence.stage is Stage.TOLD))
+            and (
+                stop_sequence is None or (stop_sequence.why is StopReason.CANCEL and stop_sequence.stage is Stage.TOLD)
+            )
         ):
             # The child's own timer fires at the deadline. The supervisor's part of the stop
             # sequence counts from there, unless a sequence is already under way.
@@ -230,14 +239,18 @@ def _stop_the_late(fleet: Fleet, now: float, result: Plan) -> None:
             # but long enough before that end.
             last = fleet.lease_deadline - min(1.0, limits.lease / 15)
             if now >= last:
-                slot.stop_sequence = StopSequence(StopReason.LOST, now, slot.now.token, slot.now.job, grace=0.0, told=True)
+                slot.stop_sequence = StopSequence(
+                    StopReason.LOST, now, slot.now.token, slot.now.job, grace=0.0, told=True
+                )
             else:
                 result.later(last)
         if slot.hook and slot.stop_sequence is None:
             # The child's own timer fires then too. A hook that ignores it would block the worker
             # indefinitely, without a message.
             if now >= slot.hook:
-                slot.stop_sequence = StopSequence(StopReason.HOOK, slot.hook, slot.now.token, slot.now.job, grace=limits.grace, told=True)
+                slot.stop_sequence = StopSequence(
+                    StopReason.HOOK, slot.hook, slot.now.token, slot.now.job, grace=limits.grace, told=True
+                )
             else:
                 result.later(slot.hook)
         if slot.stopped_at and not slot.now.runs:
@@ -256,10 +269,15 @@ def _stop_the_late(fleet: Fleet, now: float, result: Plan) -> None:
                 fleet.start_stop_sequence(slot, StopReason.SPAWN, now, grace=0.0)
             else:
                 result.later(since)
-        if slot.state is State.LEAVING and not slot.now.job and (fleet.database_since is not None or not slot.kind.works):
-            # Only a worker may wait for the database to release its claim, so a new session restarts
-            # its limit. The other children hold nothing and get no extension: sessions may end every
-            # few seconds while statements are blocked, and each would restart their limit.
+        if (
+            slot.state is State.LEAVING
+            and not slot.now.job
+            and (fleet.database_since is not None or not slot.kind.works)
+        ):
+            # Only a worker may wait for the database to release its claim, so a new session
+            # restarts its limit. The other children hold nothing and get no extension: sessions may
+            # end every few seconds while statements are blocked, and each would restart their
+            # limit.
             since = max(slot.since, (fleet.database_since or 0.0) if slot.kind.works else 0.0) + limits.spawn_timeout
             if now >= since:
                 fleet.start_stop_sequence(slot, StopReason.STUCK, now, grace=0.0)
@@ -280,14 +298,19 @@ def _tell(slot: Slot, now: float, result: Plan) -> None:
 
 
 def _advance(slot: Slot, now: float, result: Plan) -> None:
-    """Take the steps that are due: interruption, SIGTERM after one grace period, SIGKILL after two."""
+    """Take the steps that are due.
+
+    Interruption, SIGTERM after one grace period, SIGKILL after two.
+    """
     stop_sequence = slot.stop_sequence
     if stop_sequence is None or stop_sequence.stage is Stage.KILLED:
         return
     if not stop_sequence.told:
         stop_sequence.told = True
         if stop_sequence.why in REASONS:
-            result.actions.append(Interrupt(slot, Interruption(REASONS[stop_sequence.why], stop_sequence.token, stop_sequence.job)))
+            result.actions.append(
+                Interrupt(slot, Interruption(REASONS[stop_sequence.why], stop_sequence.token, stop_sequence.job))
+            )
     if now >= stop_sequence.since + 2 * stop_sequence.grace:
         stop_sequence.stage = Stage.KILLED
         result.actions.append(Kill(slot, signal.SIGKILL))
@@ -295,7 +318,9 @@ def _advance(slot: Slot, now: float, result: Plan) -> None:
     if stop_sequence.stage is Stage.TOLD and now >= stop_sequence.since + stop_sequence.grace:
         stop_sequence.stage = Stage.TERMED
         result.actions.append(Kill(slot, signal.SIGTERM))
-    result.later(stop_sequence.since + (stop_sequence.grace if stop_sequence.stage is Stage.TOLD else 2 * stop_sequence.grace))
+    result.later(
+        stop_sequence.since + (stop_sequence.grace if stop_sequence.stage is Stage.TOLD else 2 * stop_sequence.grace)
+    )
 
 
 def _replace(fleet: Fleet, now: float, result: Plan) -> None:
@@ -328,7 +353,11 @@ def _replace(fleet: Fleet, now: float, result: Plan) -> None:
 
 def _reserve(forked: list[Slot], here: list[Slot], fleet: Fleet) -> None:
     """Assign a queue to each new worker: one that lacks reserved workers, or all queues."""
-    lacking = [queue for queue, count in fleet.limits.reserved for _ in range(count - sum(slot.reserved == queue for slot in here))]
+    lacking = [
+        queue
+        for queue, count in fleet.limits.reserved
+        for _ in range(count - sum(slot.reserved == queue for slot in here))
+    ]
     for place, slot in enumerate(forked):
         slot.reserved = lacking[place] if place < len(lacking) else ""
 
@@ -336,7 +365,9 @@ def _reserve(forked: list[Slot], here: list[Slot], fleet: Fleet) -> None:
 def _outdated(slot: Slot, fleet: Fleet) -> bool:
     # Of the children that load handlers, workers are replaced first: if the new code is broken, the
     # others keep the old code.
-    return slot.worn or (slot.generation < fleet.generation and (slot.kind.works or (slot.kind.loads and not fleet.reloading)))
+    return slot.worn or (
+        slot.generation < fleet.generation and (slot.kind.works or (slot.kind.loads and not fleet.reloading))
+    )
 
 
 def _surplus(here: list[Slot], old: list[Slot], wanted: int, kind: Kind) -> list[Slot]:

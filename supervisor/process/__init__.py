@@ -1,4 +1,7 @@
-"""What the supervisor does to its child processes: fork, signal, reap, read pipes and shared memory.
+"""What the supervisor does to its child processes.
 
-The policy decides, this package acts. It must not decide when a process is stopped or replaced, and it runs no user code.
+Fork, signal, reap, read pipes and shared memory.
+
+The policy decides, this package acts. It must not decide when a process is stopped or replaced, and
+it runs no user code.
 """

@@ -25,7 +25,17 @@ from jobherd.supervisor.crash.recovery import DeadChild
 from jobherd.supervisor.crash.revision import revision
 from jobherd.supervisor.observe.sampler import ask_stacks
 from jobherd.supervisor.policy.fleet import late_at
-from jobherd.supervisor.policy.plan import NEVER, Dismiss, Finish, FlushOutcomes, Fork, Interrupt, Kill, ReleaseRest, WakeChild
+from jobherd.supervisor.policy.plan import (
+    NEVER,
+    Dismiss,
+    Finish,
+    FlushOutcomes,
+    Fork,
+    Interrupt,
+    Kill,
+    ReleaseRest,
+    WakeChild,
+)
 from jobherd.supervisor.policy.slot import End, Exit, Slot, Stage, State
 from jobherd.supervisor.process import spawn
 from jobherd.supervisor.process.output_pipe import OutputPipe
@@ -106,7 +116,7 @@ class Children:
         self._told_to_say: set[int] = set()
         """Slots whose children were asked for their stacks before they are ended."""
 
-    # -- record what happened ---------------------------------------------------------------------------------------
+    # -- record what happened
 
     def listen(self, number: int, now: float) -> bool:
         """Process the messages of a slot's child; return whether they changed its state."""
@@ -151,7 +161,9 @@ class Children:
                 signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                 ours = slot.stop_sequence is not None and slot.stop_sequence.stage is Stage.KILLED
                 oom = signum == signal.SIGKILL and not ours and self._oom.claim(now)
-                exit_ = Exit(code, signum, os.WCOREDUMP(status), usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime, oom)
+                exit_ = Exit(
+                    code, signum, os.WCOREDUMP(status), usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime, oom
+                )
                 self._record_death(slot, exit_, now)
         if strangers and now < self._heirs_until:
             self._end_strays()  # its own children are the supervisor's now: a daemon one level further down
@@ -194,22 +206,38 @@ class Children:
             policy.name,
             asked=board.stacks() if slot.number in self._told_to_say else b"",
             grown=self.growth.seen(slot, board, record),
-            memory=self._oom.evidence() if exit_.signal == signal.SIGKILL and death.cause in ("oom", "signal") else None,
+            memory=self._oom.evidence()
+            if exit_.signal == signal.SIGKILL and death.cause in ("oom", "signal")
+            else None,
             lease_age=now - (self._control.lease_deadline - limits.lease) if self._control.lease_deadline else None,
             code_version=slot.code_version,
         )
         self._told_to_say.discard(slot.number)
         others = board.company(record) if record.job else []
-        self._bury(DeadChild(death, record, policy, report, _finished(board), others, digest(said), cleared=board.cleared))
+        self._bury(
+            DeadChild(death, record, policy, report, _finished(board), others, digest(said), cleared=board.cleared)
+        )
         expected = death.cause in ("left", "worn", "handlers")
         level = logging.INFO if expected else logging.WARNING
         text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
         log.log(
-            level, "%s", text, extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})}
+            level,
+            "%s",
+            text,
+            extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})},
         )
         told = "It was asked to leave, and left." if death.cause in ("left", "worn") else report.sentence
         self._fleet.explained(
-            slot, End(slot.name, pid, death.cause, told, now, 0 if policy.table else record.job, policy.name if record.job else "")
+            slot,
+            End(
+                slot.name,
+                pid,
+                death.cause,
+                told,
+                now,
+                0 if policy.table else record.job,
+                policy.name if record.job else "",
+            ),
         )
         self._end_strays()
         self._heirs_until = now + HEIRS
@@ -241,7 +269,9 @@ class Children:
             board = self.boards[slot.number]
             record = board.now()
             rss = orphans.rss(slot.pid) if limit and slot.kind.works else 0
-            self._fleet.on_status(slot, now_record=record, started=board.jobs_started, rss=rss, now=now, hook=board.hook)
+            self._fleet.on_status(
+                slot, now_record=record, started=board.jobs_started, rss=rss, now=now, hook=board.hook
+            )
             if record is not None and record.runs and now - record.started >= AFTER and slot.stop_sequence is None:
                 self.growth.look(slot, board, record, now)
             slot.exclusive = bool(slot.now.job) and board.tally.policy(slot.now.kind).exclusive
@@ -264,13 +294,24 @@ class Children:
         notifications off, and on again at once.
         """
         workers = [slot for slot in self._fleet.alive() if slot.kind.works]
-        return any(board.idle or board.times_idle != slot.times_idle for slot in workers for board in (self.boards[slot.number],))
+        return any(
+            board.idle or board.times_idle != slot.times_idle
+            for slot in workers
+            for board in (self.boards[slot.number],)
+        )
 
     def look_at(self) -> float:
-        """Return when to read the boards next: often while a job runs, seldom while all are idle."""
+        """Return when to read the boards next.
+
+        Often while a job runs, seldom while all are idle.
+        """
         if any(slot.now.job or slot.stop_sequence for slot in self._fleet.alive()):
             return self._look_at
-        return self._look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self._fleet.alive()) else NEVER
+        return (
+            self._look_at + LOOK_IDLE - LOOK
+            if any(slot.state is State.READY for slot in self._fleet.alive())
+            else NEVER
+        )
 
     def look_for_late(self, now: float) -> None:
         """Check whether a child holds claimed jobs behind a long-running one.
@@ -283,7 +324,11 @@ class Children:
         # it can take these jobs.
         patience = max(min(self._fleet.patience(now), self._fleet.limits.patience or NEVER), _SOONEST)
         again = NEVER
-        boards = {slot.number: self.boards[slot.number] for slot in self._fleet.alive() if slot.state is State.READY and slot.kind.works}
+        boards = {
+            slot.number: self.boards[slot.number]
+            for slot in self._fleet.alive()
+            if slot.state is State.READY and slot.kind.works
+        }
         held = {number: board.now() for number, board in boards.items() if board.held or board.outcomes.is_doubled}
         late = {
             number: late_at(record, boards[number].unwritten, patience)
@@ -321,7 +366,7 @@ class Children:
         """Read the boards in this turn."""
         self._look_at = 0.0
 
-    # -- act --------------------------------------------------------------------------------------------------------
+    # -- act
 
     def do(self, action: Action, now: float) -> None:
         """Carry out one action of a plan."""
@@ -344,7 +389,13 @@ class Children:
             case Interrupt(slot, what):
                 self.boards[slot.number].interrupt(what)
                 self._signal(slot, signal.SIGUSR2, group=False)
-                log.info("%s is told to stop job %d: %s", slot.name, what.job, what.reason.name.lower(), extra={"token": what.token})
+                log.info(
+                    "%s is told to stop job %d: %s",
+                    slot.name,
+                    what.job,
+                    what.reason.name.lower(),
+                    extra={"token": what.token},
+                )
             case Kill(slot, signum):
                 if signum is not signal.SIGKILL and ask_stacks(slot.pid, self.boards[slot.number]):
                     # its post-mortem needs the stacks, which cannot be read after its death
@@ -359,7 +410,9 @@ class Children:
         board.clear()
         fleet.incarnations += 1
         slot.code_version = self.settings.code_version or self._revision()
-        inherited = spawn.Inherited(self._selector, self._signals, self._db, list(self._ends.values()), self.boards, self._fds())
+        inherited = spawn.Inherited(
+            self._selector, self._signals, self._db, list(self._ends.values()), self.boards, self._fds()
+        )
         jitter = random.uniform(-1, 1)
         try:
             pid, ends = spawn.fork_child(
@@ -367,7 +420,9 @@ class Children:
                 incarnation=fleet.incarnations,
                 supervisor=fleet.supervisor,
                 control=self._control,
-                settings=for_kind(replace(self.settings, queues=(slot.reserved,)) if slot.reserved else self.settings, slot.kind.name),
+                settings=for_kind(
+                    replace(self.settings, queues=(slot.reserved,)) if slot.reserved else self.settings, slot.kind.name
+                ),
                 inherited=inherited,
                 deaths=self._deaths,
             )
@@ -413,7 +468,12 @@ class Children:
                 self._fleet.not_relieved(slot, token, time.monotonic())
 
         self._write_finished(slot, record, finished, answered, now)
-        rest = {"child": record.child, "token": token, "job": record.job, "called": [one.job for one in board.company(record)] or None}
+        rest = {
+            "child": record.child,
+            "token": token,
+            "job": record.job,
+            "called": [one.job for one in board.company(record)] or None,
+        }
         self._db.ask("release_rest", rest, answered)
 
     def _help(self, slot: Slot, token: int, now: float) -> None:
@@ -427,7 +487,9 @@ class Children:
         if record is None or record.token != token or not record.runs:
             return
         finished = _finished(board)
-        if board.now() != record or any(claim == token and one.job == record.job for claim, part in finished for one in part):
+        if board.now() != record or any(
+            claim == token and one.job == record.job for claim, part in finished for one in part
+        ):
             # It has finished that job. What was read may include later jobs, not all of them
             # announced; the child writes these itself.
             return
@@ -439,7 +501,12 @@ class Children:
         self._write_finished(slot, record, finished, answered, now)
 
     def _write_finished(
-        self, slot: Slot, record: CurrentWork, finished: list[tuple[int, list[Finished]]], answered: Callable[[Answer], None], now: float
+        self,
+        slot: Slot,
+        record: CurrentWork,
+        finished: list[tuple[int, list[Finished]]],
+        answered: Callable[[Answer], None],
+        now: float,
     ) -> None:
         for claim, part in finished:
             if part:

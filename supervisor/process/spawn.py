@@ -85,7 +85,14 @@ def settle_heap() -> None:
 
 
 def fork_child(
-    slot: Slot, *, incarnation: int, supervisor: int, control: ControlBlock, settings: ChildSettings, inherited: Inherited, deaths: int = -1
+    slot: Slot,
+    *,
+    incarnation: int,
+    supervisor: int,
+    control: ControlBlock,
+    settings: ChildSettings,
+    inherited: Inherited,
+    deaths: int = -1,
 ) -> tuple[int, Ends]:
     """Fork a child into the slot.
 

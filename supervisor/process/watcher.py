@@ -88,7 +88,11 @@ def places_of(settings: Settings) -> list[str]:
     """Return what to watch: sources of handlers and hooks, and the application's folder."""
     found = [os.path.abspath(settings.app_dir)]
     for source in (*settings.handlers, *settings.hooks):
-        found += [os.path.abspath(source)] if os.path.exists(source) else _module_places(source.partition(".")[0], str(settings.app_dir))
+        found += (
+            [os.path.abspath(source)]
+            if os.path.exists(source)
+            else _module_places(source.partition(".")[0], str(settings.app_dir))
+        )
     return list(dict.fromkeys(found))
 
 

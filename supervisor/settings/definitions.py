@@ -35,7 +35,7 @@ class Settings:
     `Settings.load` reads them; `Settings()` has only the defaults.
     """
 
-    # -- database --------------------------------------------------------------------------------------------------------
+    # -- database
     dsn: str | None = setting(
         None,
         values.dsn(),
@@ -49,7 +49,12 @@ class Settings:
         group="Database", metavar="DSN", says="the same as `dsn`", secret=True, for_good=True,
     )  # fmt: skip
     schema: str = setting(
-        "jobherd", values.schema(), "The database schema that holds the queue.", group="Database", metavar="NAME", for_good=True
+        "jobherd",
+        values.schema(),
+        "The database schema that holds the queue.",
+        group="Database",
+        metavar="NAME",
+        for_good=True,
     )
     embedded_dir: Path = setting(  # noqa: RUF009  # a path never changes
         Path(),
@@ -64,7 +69,11 @@ class Settings:
         group="Database", metavar="TIME",
     )  # fmt: skip
     db_retry_max: float = setting(
-        30.0, values.span(0.5, 300), "Longest time to wait between two attempts to reconnect.", group="Database", metavar="TIME"
+        30.0,
+        values.span(0.5, 300),
+        "Longest time to wait between two attempts to reconnect.",
+        group="Database",
+        metavar="TIME",
     )
     db_retry_max_attempts: int = setting(
         0,
@@ -80,7 +89,7 @@ class Settings:
         group="Database", metavar="TIME",
     )  # fmt: skip
 
-    # -- work ------------------------------------------------------------------------------------------------------------
+    # -- work
     handlers: tuple[str, ...] = setting(
         (),
         values.words("folders, files or dotted modules", ":"),
@@ -202,7 +211,11 @@ class Settings:
         group="Work", metavar="TIME",
     )  # fmt: skip
     unknown_for: float = setting(
-        86400.0, values.span(60, 30 * 86400), "Age at which a job of an unknown kind fails.", group="Work", metavar="TIME"
+        86400.0,
+        values.span(60, 30 * 86400),
+        "Age at which a job of an unknown kind fails.",
+        group="Work",
+        metavar="TIME",
     )
     sweep: float = setting(
         2.0,
@@ -223,11 +236,17 @@ class Settings:
         "Run all jobs in the queues, then exit: with 0, or with 1 if a job failed. For CI, cron and tests.",
         group="Work",
     )
-    ignore_failures: bool = setting(False, values.switch(), "With `until_empty`: exit with 0 even if jobs failed.", group="Work")
+    ignore_failures: bool = setting(
+        False, values.switch(), "With `until_empty`: exit with 0 even if jobs failed.", group="Work"
+    )
 
-    # -- child processes -------------------------------------------------------------------------------------------------
+    # -- child processes
     workers: int = setting(
-        4, values.whole(0, 64), "Number of workers. The signals TTIN and TTOU add and remove one.", group="Children", metavar="N"
+        4,
+        values.whole(0, 64),
+        "Number of workers. The signals TTIN and TTOU add and remove one.",
+        group="Children",
+        metavar="N",
     )
     max_workers: int = setting(
         64,
@@ -248,7 +267,11 @@ class Settings:
         group="Children", metavar="TIME",
     )  # fmt: skip
     respawn_max: float = setting(
-        30.0, values.span(0.1, 3600), "Longest time to wait before a crashed child process is restarted.", group="Children", metavar="TIME"
+        30.0,
+        values.span(0.1, 3600),
+        "Longest time to wait before a crashed child process is restarted.",
+        group="Children",
+        metavar="TIME",
     )
     max_jobs: int = setting(
         0,
@@ -275,7 +298,7 @@ class Settings:
         group="Children", metavar="SHARE",
     )  # fmt: skip
 
-    # -- webhooks --------------------------------------------------------------------------------------------------------
+    # -- webhooks
     webhook_secret: tuple[str, ...] = setting(
         (),
         values.words("secrets of 16 to 200 printable characters, without commas", ",", pattern=re.compile(r"[!-+\--~]{16,200}")),
@@ -292,7 +315,7 @@ class Settings:
         10.0, values.span(0.1, 60), "How long each step of a webhook's call may take.", group="Webhooks", metavar="TIME"
     )
 
-    # -- dashboard -------------------------------------------------------------------------------------------------------
+    # -- dashboard
     page: bool = setting(
         True,
         values.switch(),
@@ -325,9 +348,11 @@ class Settings:
         "The path under which a proxy serves the dashboard, if the proxy removes that path before it forwards a request.",
         group="The page", metavar="PATH", says="none",
     )  # fmt: skip
-    page_read_only: bool = setting(False, values.switch(), "Allow no changes from the dashboard, whatever the token.", group="The page")
+    page_read_only: bool = setting(
+        False, values.switch(), "Allow no changes from the dashboard, whatever the token.", group="The page"
+    )
 
-    # -- shutdown --------------------------------------------------------------------------------------------------------
+    # -- shutdown
     grace: float = setting(
         5.0,
         values.span(0.1, 300),
@@ -341,7 +366,7 @@ class Settings:
         group="Shutdown", metavar="TIME",
     )  # fmt: skip
 
-    # -- observation -----------------------------------------------------------------------------------------------------
+    # -- observation
     http: tuple[str, int] | None = setting(
         ("127.0.0.1", 8790),
         values.address(),
@@ -383,10 +408,18 @@ class Settings:
         group="Watching", metavar="WHICH", says="auto",
     )  # fmt: skip
     log_format: str = setting(
-        "auto", values.choice("auto", "text", "json"), "auto: text on a terminal, JSON otherwise.", group="Watching", metavar="FORMAT"
+        "auto",
+        values.choice("auto", "text", "json"),
+        "auto: text on a terminal, JSON otherwise.",
+        group="Watching",
+        metavar="FORMAT",
     )
     log_level: str = setting(
-        "INFO", values.choice("DEBUG", "INFO", "WARNING", "ERROR"), "The lowest level that is logged.", group="Watching", metavar="LEVEL"
+        "INFO",
+        values.choice("DEBUG", "INFO", "WARNING", "ERROR"),
+        "The lowest level that is logged.",
+        group="Watching",
+        metavar="LEVEL",
     )
 
     given: Given = field(default_factory=Given, repr=False, compare=False)
@@ -420,7 +453,11 @@ class Settings:
         """
         told = specifications()
         given = gather(
-            {name: told[name] for name in (told if only is None else only)}, flags, environ=environ, directory=directory, known=told
+            {name: told[name] for name in (told if only is None else only)},
+            flags,
+            environ=environ,
+            directory=directory,
+            known=told,
         )
         loaded = cls(**given.values, given=given)
         if problems := loaded.contradictions():
@@ -490,7 +527,9 @@ class Settings:
         if not self.queues:
             return True  # called for each job that causes a wake-up
         served = self.served
-        return not served or any(queue == each or (each.endswith("*") and queue.startswith(each[:-1])) for each in served)
+        return not served or any(
+            queue == each or (each.endswith("*") and queue.startswith(each[:-1])) for each in served
+        )
 
     def resolved_log_format(self) -> str:
         """Return text or json: `auto` is text when standard error is a terminal."""
@@ -567,7 +606,8 @@ def render_settings_markdown() -> str:
 
     `python -m jobherd.supervisor.settings.definitions > docs/settings.md` writes that file.
     """
-    from jobherd.supervisor.settings.page import render  # noqa: PLC0415  # the page is rarely generated, settings are read at every start
+    # the page is rarely generated, settings are read at every start
+    from jobherd.supervisor.settings.page import render  # noqa: PLC0415
 
     return render(specifications(), {each.name: each.default for each in fields(Settings)})
 

@@ -41,7 +41,8 @@ that Python producers and `jobherd enqueue` let in and the longest result that a
 
 def render(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> str:
     """Return the whole page."""
-    from jobherd.supervisor.settings.definitions import shown  # noqa: PLC0415  # definitions.py imports this module to generate the page
+    # definitions.py imports this module to generate the page
+    from jobherd.supervisor.settings.definitions import shown  # noqa: PLC0415
 
     lines = [HEAD]
     for group in dict.fromkeys(setting.group for setting in settings.values()):

@@ -30,14 +30,26 @@ _SIZE: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]{0,3})\s*", re.I
 _AMOUNT: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}=[0-9]+(\.[0-9]+)?")
 _QUEUE: Final = re.compile(r"(?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)(?::[1-9]\d?)?")
 _NUMBERED: Final = re.compile(r"([a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)=(-?\d{1,6})")
-_TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_TRUTH: Final = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 _NO_SOCKET: Final = "/dev/null"
 """Not a folder, so no server can have its socket there."""
 
 
 class SpokenError(ValueError):
-    """An error about a value. The text never contains a password, so it is shown for secrets too."""
+    """An error about a value.
+
+    The text never contains a password, so it is shown for secrets too.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,12 @@ def span(low: float, high: float, *, zero: str = "") -> Reader:
             raise ValueError
         return seconds
 
-    return Reader(_or_zero(f'a span of time from {show_span(low)} to {show_span(high)} ("30s", "5m", or a number of seconds)', zero), read)
+    return Reader(
+        _or_zero(
+            f'a span of time from {show_span(low)} to {show_span(high)} ("30s", "5m", or a number of seconds)', zero
+        ),
+        read,
+    )
 
 
 def size(low: int, high: int, *, zero: str) -> Reader:
@@ -107,7 +124,10 @@ def size(low: int, high: int, *, zero: str) -> Reader:
             raise ValueError
         return number
 
-    return Reader(_or_zero(f'a size from {show_size(low)} to {show_size(high)} ("900MB", "2GiB", or a number of bytes)', zero), read)
+    return Reader(
+        _or_zero(f'a size from {show_size(low)} to {show_size(high)} ("900MB", "2GiB", or a number of bytes)', zero),
+        read,
+    )
 
 
 def choice(*names: str) -> Reader:
@@ -171,7 +191,10 @@ def queues() -> Reader:
 
 def numbers(low: int, high: int) -> Reader:
     """Read a number for each of several queues."""
-    told = words(f'queues, or beginnings of them with a *, each with a number from {low:,} to {high:,} ("media=2,batch*=10")', ",")
+    told = words(
+        f'queues, or beginnings of them with a *, each with a number from {low:,} to {high:,} ("media=2,batch*=10")',
+        ",",
+    )
 
     def read(value: object) -> tuple[tuple[str, int], ...]:
         listed = [f"{name}={count}" for name, count in value.items()] if isinstance(value, Mapping) else value
@@ -231,7 +254,12 @@ def address() -> Reader:
         elif ":" in host:
             message = 'an IPv6 address is written in brackets: "[::1]:8790"'
             raise ValueError(message)
-        if not colon or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535 or not re.fullmatch(r"[A-Za-z0-9.:_%-]*", host):
+        if (
+            not colon
+            or not re.fullmatch(r"\d{1,5}", port)
+            or int(port) > 65535
+            or not re.fullmatch(r"[A-Za-z0-9.:_%-]*", host)
+        ):
             raise ValueError
         return host or "0.0.0.0", int(port)  # noqa: S104  # ":8790" means all addresses, as in other tools
 
@@ -299,7 +327,9 @@ def schema() -> Reader:
             raise TypeError
         return check_schema(value)
 
-    return Reader("a name of lower-case letters, digits and _, at most 41 characters, not starting with a digit or pg_", read)
+    return Reader(
+        "a name of lower-case letters, digits and _, at most 41 characters, not starting with a digit or pg_", read
+    )
 
 
 def show_span(seconds: float) -> str:

@@ -56,7 +56,9 @@ def still_there(before: Given, now: Given) -> None:
     """
     if before.file and (not now.file or FILES.index(now.file) > FILES.index(before.file)):
         raise SettingsError(
-            (f"{before.directory / before.file} is gone, or holds no settings any more: put it back, or restart without it",)
+            (
+                f"{before.directory / before.file} is gone, or holds no settings any more: put it back, or restart without it",
+            )
         )
 
 
@@ -106,14 +108,22 @@ def gather(
         except (ValueError, TypeError, KeyError, OverflowError) as problem:
             more = str(problem) if isinstance(problem, ValueError) and _says_more(problem, setting) else ""
             value = "" if setting.secret else f" = {_brief(raw)}"
-            problems.append(f"{name}{value} (from {source}): must be {setting.reader.allowed}" + (f"; {more}" if more else ""))
+            problems.append(
+                f"{name}{value} (from {source}): must be {setting.reader.allowed}" + (f"; {more}" if more else "")
+            )
     if problems:
         raise SettingsError(problems)
     return Given(found, sources, dict(flags), place, file)
 
 
 def _pick(
-    name: str, setting: Setting, flags: Mapping[str, object], environ: Mapping[str, str], *, table: Mapping[str, object], file: str
+    name: str,
+    setting: Setting,
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    *,
+    table: Mapping[str, object],
+    file: str,
 ) -> tuple[object, str | None]:
     if name in flags:
         return flags[name], flag_of(name)

@@ -1,1 +1,4 @@
-"""Measurements on real supervisors: `python -m tests.bench.latency` and so on. Not tests: pytest does not collect them."""
+"""Measurements on real supervisors.
+
+`python -m tests.bench.latency` and so on. Not tests: pytest does not collect them.
+"""

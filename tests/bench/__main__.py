@@ -1,7 +1,10 @@
-"""All measurements, one after the other, and one table at the end: `make bench`, or `python -m tests.bench [--quick] [--wide] [NAME ...]`.
+"""All measurements, one after the other, and one table at the end.
 
-Each is a process of its own, which prints what it found at length and leaves its figures in `.bench/figures/`. --quick takes about two
-minutes and shows that all of it works; its figures are too short to be quoted. The exit code is 1 if an invariant was broken.
+`make bench`, or `python -m tests.bench [--quick] [--wide] [NAME ...]`.
+
+Each is a process of its own, which prints what it found at length and leaves its figures in
+`.bench/figures/`. --quick takes about two minutes and shows that all of it works; its figures are
+too short to be quoted. The exit code is 1 if an invariant was broken.
 """
 
 from __future__ import annotations
@@ -55,7 +58,10 @@ def main() -> int:
         (FIGURES / f"{name}.json").unlink(missing_ok=True)
         words = (QUICK | WIDE)[name].split() if given.quick else []
         done = subprocess.run(
-            [sys.executable, "-m", f"tests.bench.{name}", *words], cwd=ROOT, env=os.environ | {FOLDER: str(FIGURES)}, check=False
+            [sys.executable, "-m", f"tests.bench.{name}", *words],
+            cwd=ROOT,
+            env=os.environ | {FOLDER: str(FIGURES)},
+            check=False,
         )
         worst = max(worst, done.returncode)
         print(flush=True)

@@ -1,10 +1,13 @@
-"""The same measurements of this tree and of an earlier commit, in turn, as ratios: whether a change has cost anything.
+"""The same measurements of this tree and of an earlier commit, in turn, as ratios.
+
+Whether a change has cost anything.
 
     python -m tests.bench.against COMMIT [--pairs N] ["NAME OPTION ..." ...]
 
-The earlier commit stands in a work tree of its own below `.bench/against/`, and both are run by this environment's Python: a commit whose
-dependencies differ cannot be compared. Each run is a process with a server of its own, the order changes with every pair, and a figure is the median
-of the pairs' ratios with its interval. A label that only one of them knows is left out.
+The earlier commit stands in a work tree of its own below `.bench/against/`, and both are run by
+this environment's Python: a commit whose dependencies differ cannot be compared. Each run is a
+process with a server of its own, the order changes with every pair, and a figure is the median of
+the pairs' ratios with its interval. A label that only one of them knows is left out.
 """
 
 from __future__ import annotations
@@ -28,11 +31,15 @@ TREES = ROOT / ".bench" / "against"
 
 def tree_of(commit: str) -> Path:
     """Return the folder in which that commit is checked out."""
-    name = subprocess.run(["git", "rev-parse", "--verify", f"{commit}^{{commit}}"], cwd=ROOT, check=True, capture_output=True, text=True)
+    name = subprocess.run(
+        ["git", "rev-parse", "--verify", f"{commit}^{{commit}}"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
     folder = TREES / name.stdout.strip()[:12]
     if not folder.exists():
         subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
-        subprocess.run(["git", "worktree", "add", "--detach", "--quiet", str(folder), name.stdout.strip()], cwd=ROOT, check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "--detach", "--quiet", str(folder), name.stdout.strip()], cwd=ROOT, check=True
+        )
     return folder
 
 
@@ -70,7 +77,11 @@ def main() -> int:
             if label in found[1][0]:
                 ours, theirs = ([each[label][0] for each in runs] for runs in found)
                 report.figure(label, ours, theirs, unit=unit)
-                print(f"{label}: {[round(one / other, 3) for one, other in zip(ours, theirs, strict=True)]}", file=sys.stderr, flush=True)
+                print(
+                    f"{label}: {[round(one / other, 3) for one, other in zip(ours, theirs, strict=True)]}",
+                    file=sys.stderr,
+                    flush=True,
+                )
     return report.end()
 
 

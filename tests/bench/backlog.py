@@ -1,8 +1,12 @@
-"""A backlog of a million: what a claim touches, how fast the first jobs of it go, and whether the last go as fast as the first.
+"""A backlog of a million.
 
-As many jobs again are scheduled for tomorrow. Three questions: the buffers of a claim, against those at 100 jobs; the rate of the first
-20,000 (and the next, five times), against a queue that holds no more than 20,000, in turn; and then, of a million in one go, the rate of the last
-tenth against the first, five times. Nothing is analyzed or vacuumed but by the server itself.
+What a claim touches, how fast the first jobs of it go, and whether the last go as fast as the
+first.
+
+As many jobs again are scheduled for tomorrow. Three questions: the buffers of a claim, against
+those at 100 jobs; the rate of the first 20,000 (and the next, five times), against a queue that
+holds no more than 20,000, in turn; and then, of a million in one go, the rate of the last tenth
+against the first, five times. Nothing is analyzed or vacuumed but by the server itself.
 """
 
 from __future__ import annotations
@@ -48,9 +52,14 @@ def main() -> int:
                 asked.run("SELECT jobherd.resume('default')")
                 buffers[size] = [float(explain(asked, CLAIM)[1]) for _ in range(given.pairs)]
                 asked.run("SELECT jobherd.pause('default')")
-        report.figure(f"buffers of a claim of {CLAIM}, against {SMALL} waiting", buffers[given.jobs], buffers[SMALL], aim=1.15)
+        report.figure(
+            f"buffers of a claim of {CLAIM}, against {SMALL} waiting", buffers[given.jobs], buffers[SMALL], aim=1.15
+        )
 
-        herds = [stack.enter_context(Herd(own, WORK, "--batch", str(given.batch), workers=given.workers)) for own in (large, small)]
+        herds = [
+            stack.enter_context(Herd(own, WORK, "--batch", str(given.batch), workers=given.workers))
+            for own in (large, small)
+        ]
         release(little)
         wait_until(lambda: is_empty(little))
         first: list[float] = []
@@ -62,11 +71,19 @@ def main() -> int:
             wait_until(lambda beyond=beyond: is_claimed(many, beyond), glance=0.02)
             hold(many)
             first.append(given.some / ended(many, start)[given.some - 1])
-        report.figure(f"first {given.some:,}, against a queue of {given.some:,}", first, alone, unit="jobs/s", aim=0.95, at_least=True)
+        report.figure(
+            f"first {given.some:,}, against a queue of {given.some:,}",
+            first,
+            alone,
+            unit="jobs/s",
+            aim=0.95,
+            at_least=True,
+        )
 
         tenths: list[list[float]] = []
         for run in range(given.runs):
-            load(many, given.some * given.pairs if run == 0 else given.jobs)  # at the first there is what the pairs have left
+            # at the first there is what the pairs have left
+            load(many, given.some * given.pairs if run == 0 else given.jobs)
             start = release(many)
             wait_until(lambda: is_empty(many), glance=0.5)
             tenths.append(by_tenth(ended(many, start)))
@@ -74,11 +91,18 @@ def main() -> int:
             report.fact("each tenth, jobs/s", ", ".join(f"{rate:,.0f}" for rate in tenths[-1]))
         first, last = [rates[0] for rates in tenths], [rates[-1] for rates in tenths]
         report.figure(
-            f"last {given.jobs // 10:,}, against the first {given.jobs // 10:,}", last, first, unit="jobs/s", aim=0.8, at_least=True
+            f"last {given.jobs // 10:,}, against the first {given.jobs // 10:,}",
+            last,
+            first,
+            unit="jobs/s",
+            aim=0.8,
+            at_least=True,
         )
         middle = [at([rates[part] for rates in tenths], 0.5) for part in range(10)]
         report.curve(
-            "jobs/s by share of the backlog that is gone", "drained", [(10.0 * part + 5, rate) for part, rate in enumerate(middle)]
+            "jobs/s by share of the backlog that is gone",
+            "drained",
+            [(10.0 * part + 5, rate) for part, rate in enumerate(middle)],
         )
         wanted = given.jobs * given.runs + given.some * given.pairs
         done = many.execute("SELECT count(*) FROM jobherd.history WHERE state = 'completed'").fetchone()[0]

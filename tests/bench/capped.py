@@ -1,7 +1,9 @@
-"""What a claim costs where something has a cap: the server's processor time for one, beside the plain one, in turn.
+"""What a claim costs where something has a cap.
 
-Others hold claims of the same queue meanwhile, as a busy fleet does, so that there is something to count. What is under a cap is claimed
-one job at a time, so the plain claim beside it takes one too.
+The server's processor time for one, beside the plain one, in turn.
+
+Others hold claims of the same queue meanwhile, as a busy fleet does, so that there is something to
+count. What is under a cap is claimed one job at a time, so the plain claim beside it takes one too.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from tests.support.figures import Report
 from tests.support.ground import arguments, ground
 from tests.support.queue import Child, Queue
 
-CAPS: Final = {"a queue's cap": {"queue": "default", "kind": None}, "a kind's cap": {"queue": None, "kind": "bench:noop"}}
+CAPS: Final = {
+    "a queue's cap": {"queue": "default", "kind": None},
+    "a kind's cap": {"queue": None, "kind": "bench:noop"},
+}
 SET_CAP: Final = "SELECT jobherd.set_cap(%(queue)s, %(cap)s, %(kind)s)"
 BLOCK: Final = 20
 """Claims in a row, so that few of them come right after a change of the cap."""

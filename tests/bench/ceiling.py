@@ -1,8 +1,11 @@
-"""The ceiling of a drain: the most that this server gives to plain processes that do nothing but claim, call and complete.
+"""The ceiling of a drain.
 
-State is table, as in the product, and nothing else of it: a lean row, no fence, no queues, no history, no retry. A claim moves a batch out of
-`lean_ready` into one row of arrays; ending a batch deletes that row; both are one statement, sent over bare libpq while the batch before
-it is worked on. What the product adds to this is what is measured against it.
+The most that this server gives to plain processes that do nothing but claim, call and complete.
+
+State is table, as in the product, and nothing else of it: a lean row, no fence, no queues, no
+history, no retry. A claim moves a batch out of `lean_ready` into one row of arrays; ending a batch
+deletes that row; both are one statement, sent over bare libpq while the batch before it is worked
+on. What the product adds to this is what is measured against it.
 """
 
 from __future__ import annotations
@@ -80,11 +83,25 @@ class Ceiling:
     def drain(self, jobs: int, payload: str) -> float:
         """payload: the SQL expression of a payload, of the number `n`."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
-            connection.execute(f"INSERT INTO lean_ready (payload) SELECT {payload}::text FROM generate_series(1, %s) AS n", [jobs])
-        words = [sys.executable, "-m", "tests.bench.ceiling", self._dsn, str(self._batch), *(["--history"] if self._history else [])]
+            connection.execute(
+                f"INSERT INTO lean_ready (payload) SELECT {payload}::text FROM generate_series(1, %s) AS n", [jobs]
+            )
+        words = [
+            sys.executable,
+            "-m",
+            "tests.bench.ceiling",
+            self._dsn,
+            str(self._batch),
+            *(["--history"] if self._history else []),
+        ]
         started = [
             subprocess.Popen(
-                words, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                words,
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for _ in range(self._processes)
         ]
@@ -107,7 +124,10 @@ class Ceiling:
 
 
 def main() -> None:
-    """One of the processes: stand, wait for the start, drain, say how many and when the last was written."""
+    """One of the processes.
+
+    Stand, wait for the start, drain, say how many and when the last was written.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("dsn")
     parser.add_argument("batch")

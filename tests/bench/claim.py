@@ -1,6 +1,9 @@
-"""What a claim costs at 200 and at 200,000 waiting jobs, with as many scheduled for tomorrow: plan, buffers, time.
+"""What a claim costs at 200 and at 200,000 waiting jobs, with as many scheduled for tomorrow.
 
-Measured right after the bulk load, without ANALYZE. Each claim is rolled back, so all of them see the same rows.
+Plan, buffers, time.
+
+Measured right after the bulk load, without ANALYZE. Each claim is rolled back, so all of them see
+the same rows.
 """
 
 from __future__ import annotations
@@ -24,14 +27,18 @@ def explain(queue: Queue, wanted: int) -> tuple[str, int]:
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
         connection.execute(queue.text("steer_planner"))
-        row = connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim_jobs"), child.parameters(wanted)).fetchone()
+        row = connection.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim_jobs"), child.parameters(wanted)
+        ).fetchone()
         connection.rollback()
     plan = row[0][0]["Plan"]
 
     def shape(node):
         return [node["Node Type"], node.get("Index Name"), [shape(each) for each in node.get("Plans", [])]]
 
-    return hashlib.sha256(json.dumps(shape(plan)).encode()).hexdigest()[:8], plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    return hashlib.sha256(json.dumps(shape(plan)).encode()).hexdigest()[:8], plan["Shared Hit Blocks"] + plan[
+        "Shared Read Blocks"
+    ]
 
 
 def timed(queue: Queue, wanted: int, rounds: int) -> list[float]:
@@ -61,7 +68,9 @@ def main() -> int:
                 for wanted in (1, 10, 100):
                     plans[size, wanted] = explain(queue, wanted)
                     name, buffers = plans[size, wanted]
-                    report.fact(f"{size} waiting and {size} scheduled, claim of {wanted}", f"plan {name}, {buffers} buffers")
+                    report.fact(
+                        f"{size} waiting and {size} scheduled, claim of {wanted}", f"plan {name}, {buffers} buffers"
+                    )
                     report.spread(f"  claim of {wanted} at {size}", timed(queue, wanted, given.rounds))
         for wanted in (1, 10, 100):
             report.figure(
@@ -72,9 +81,12 @@ def main() -> int:
             )
             small, large = plans[SIZES[0], wanted], plans[SIZES[1], wanted]
             report.holds(f"claim of {wanted}: the same plan", small[0] == large[0], f"{small[0]}, {large[0]}")
-            # The index is a level or two deeper, and a claim walks it a few times; nothing else may grow.
+            # The index is a level or two deeper, and a claim walks it a few times; nothing else may
+            # grow.
             report.holds(
-                f"claim of {wanted}: buffers grow by the depth of the indexes only", large[1] <= small[1] + 30, f"{small[1]} to {large[1]}"
+                f"claim of {wanted}: buffers grow by the depth of the indexes only",
+                large[1] <= small[1] + 30,
+                f"{small[1]} to {large[1]}",
             )
     return report.end()
 

@@ -1,7 +1,11 @@
-"""Many simulated claimers: processes that speak as children do, settle and claim in one round trip, and have nothing to do in between.
+"""Many simulated claimers.
 
-What they cost is the server's share of many children, without the children's own work: with 256 of them on two processors, the question is what the
-server loses by their number, not how fast they are.
+Processes that speak as children do, settle and claim in one round trip, and have nothing to do in
+between.
+
+What they cost is the server's share of many children, without the children's own work: with 256 of
+them on two processors, the question is what the server loses by their number, not how fast they
+are.
 """
 
 from __future__ import annotations
@@ -64,7 +68,14 @@ def claimer(dsn: str, supervisor: int, number: int, orders: Connection) -> None:
         orders.send(backend)
         while order := orders.recv():
             until, batch = order
-            claim = {"supervisor": supervisor, "child": child, "served": None, "turns": None, "avoided": None, "wanted": batch}
+            claim = {
+                "supervisor": supervisor,
+                "child": child,
+                "served": None,
+                "turns": None,
+                "avoided": None,
+                "wanted": batch,
+            }
             claim |= {"kinds": None, "shares": None, "short": ["bench:noop"]}
             spans: list[float] = []
             jobs = 0
@@ -91,7 +102,8 @@ class Claimers:
         pairs = [fork.Pipe() for _ in range(most)]
         self._ends = [ours for ours, _ in pairs]
         self._family = [
-            fork.Process(target=claimer, args=(dsn, supervisor, number, theirs), daemon=True) for number, (_, theirs) in enumerate(pairs)
+            fork.Process(target=claimer, args=(dsn, supervisor, number, theirs), daemon=True)
+            for number, (_, theirs) in enumerate(pairs)
         ]
 
     def __enter__(self) -> Self:
@@ -115,5 +127,8 @@ class Claimers:
         told = [end.recv() for end in self._ends[:number]]
         took = time.monotonic() - begun
         return Run(
-            sum(jobs for jobs, _ in told), took, [span for _, spans in told for span in spans], sum(map(used, self._backends)) - before
+            sum(jobs for jobs, _ in told),
+            took,
+            [span for _, spans in told for span in spans],
+            sum(map(used, self._backends)) - before,
         )

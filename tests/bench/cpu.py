@@ -1,11 +1,15 @@
-"""CPU-bound work on all cores: jobs of 20 ms of pure Python on two workers, against two plain processes doing the same work.
+"""CPU-bound work on all cores.
 
-Pairs of runs in turn, the order swapped in each; every run is in new processes, and no supervisor is there while the plain ones run. The figure is
-the median of the pairs' ratios of wall time, with its interval. The work is a fixed number of rounds, the same function in both. The product's wall
+Jobs of 20 ms of pure Python on two workers, against two plain processes doing the same work.
+
+Pairs of runs in turn, the order swapped in each; every run is in new processes, and no supervisor
+is there while the plain ones run. The figure is the median of the pairs' ratios of wall time, with
+its interval. The work is a fixed number of rounds, the same function in both. The product's wall
 time runs from before the enqueue call to the end of the last job.
 
-Wall time is only worth something on a machine that nobody else uses. So the processor time is taken too, of the supervisor, its children and the
-server together. It is not the same thing: waiting for a commit costs wall time only.
+Wall time is only worth something on a machine that nobody else uses. So the processor time is taken
+too, of the supervisor, its children and the server together. It is not the same thing: waiting for
+a commit costs wall time only.
 """
 
 from __future__ import annotations
@@ -37,7 +41,10 @@ def calibrate(seconds: float) -> int:
 
 
 def plain(processes: int, jobs: int, rounds: int) -> tuple[float, float]:
-    """Wall and processor seconds of so many processes that share the jobs and do nothing else: from the start signal, when all stand, to the last end."""
+    """Wall and processor seconds of so many processes that share the jobs and do nothing else.
+
+    From the start signal, when all stand, to the last end.
+    """
     started = [
         subprocess.Popen(
             [sys.executable, str(WORK), str(jobs // processes + (number < jobs % processes)), str(rounds)],
@@ -66,8 +73,13 @@ def plain(processes: int, jobs: int, rounds: int) -> tuple[float, float]:
     return wall, used
 
 
-def product(connection: psycopg.Connection, jobs: int, rounds: int, expected: float, roots: list[int]) -> tuple[float, float]:
-    """Wall and processor seconds of the same as jobs: by the database's clock, and of the trees of processes below `roots`."""
+def product(
+    connection: psycopg.Connection, jobs: int, rounds: int, expected: float, roots: list[int]
+) -> tuple[float, float]:
+    """Wall and processor seconds of the same as jobs.
+
+    By the database's clock, and of the trees of processes below `roots`.
+    """
     before = processor_seconds(roots)
     (start,) = connection.execute("SELECT clock_timestamp()").fetchone()
     connection.execute(
@@ -130,12 +142,21 @@ def main() -> int:
                 flush=True,
             )
     report.fact(
-        "jobs a run", f"{jobs} of {given.job * 1000:g} ms ({rounds} rounds), {given.workers} workers, batches of at most {given.batch}"
+        "jobs a run",
+        f"{jobs} of {given.job * 1000:g} ms ({rounds} rounds), {given.workers} workers, batches of at most {given.batch}",
     )
     report.fact("wall, plain processes, s", ", ".join(f"{bare:.2f}" for _, bare in pairs))
     report.fact("wall, jobs, s", ", ".join(f"{ours:.2f}" for ours, _ in pairs))
-    report.figure("jobs of 20 ms, wall time", [ours for ours, _ in pairs], [bare for _, bare in pairs], unit="s", aim=1.02)
-    report.figure("jobs of 20 ms, processor time", [used for used, _ in processor], [bare for _, bare in processor], unit="s", aim=1.05)
+    report.figure(
+        "jobs of 20 ms, wall time", [ours for ours, _ in pairs], [bare for _, bare in pairs], unit="s", aim=1.02
+    )
+    report.figure(
+        "jobs of 20 ms, processor time",
+        [used for used, _ in processor],
+        [bare for _, bare in processor],
+        unit="s",
+        aim=1.05,
+    )
     report.holds("every run took at least 8 s", all(min(pair) >= 8 for pair in pairs) or given.seconds < 8)
     return report.end()
 

@@ -1,8 +1,12 @@
-"""What many children beside each other cost the database: transactions, rollbacks and claims in vain, at work and idle.
+"""What many children beside each other cost the database.
 
-Small drains in turn: by eight workers in the batches that the product chooses, whose transactions are counted; by two and by twenty workers in
-claims of one, which shows whether they stand in each other's way. A claim in vain is one that found nothing although jobs waited: the last ones of a drain are
-among them. Then a fleet of one child and one of many do nothing, and the server counts their transactions.
+Transactions, rollbacks and claims in vain, at work and idle.
+
+Small drains in turn: by eight workers in the batches that the product chooses, whose transactions
+are counted; by two and by twenty workers in claims of one, which shows whether they stand in each
+other's way. A claim in vain is one that found nothing although jobs waited: the last ones of a
+drain are among them. Then a fleet of one child and one of many do nothing, and the server counts
+their transactions.
 """
 
 from __future__ import annotations
@@ -49,7 +53,9 @@ def claims(herd: Herd) -> tuple[float, float]:
     address = herd.wait_event(lambda event: "metrics and health on" in event.message).message.rpartition(" on ")[2]
     with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    made, empty = (re.search(rf"^jobherd_worker_claims{name}_total (\S+)$", text, re.MULTILINE) for name in ("", "_empty"))
+    made, empty = (
+        re.search(rf"^jobherd_worker_claims{name}_total (\S+)$", text, re.MULTILINE) for name in ("", "_empty")
+    )
     return float(made[1]), float(empty[1])
 
 
@@ -83,7 +89,8 @@ def main() -> int:
                     Herd(own, WORK, "--batch", "1", "--http", "127.0.0.1:0", workers=workers) as herd,
                     psycopg.connect(own, autocommit=True) as connection,
                 ):
-                    drain(connection, given.jobs)  # as above: the plans of twenty sessions take as long as a fifth of such a drain
+                    # as above: the plans of twenty sessions take as long as a fifth of such a drain
+                    drain(connection, given.jobs)
                     time.sleep(REST)
                     before = claims(herd)
                     found.append(drain(connection, given.jobs))
@@ -104,7 +111,9 @@ def main() -> int:
     report.figure("transactions of a job, 8 workers", each, unit="", aim=0.2)
     report.figure("claims of one, 20 workers against 2", many, few, unit="jobs/s", aim=0.9, at_least=True)
     report.figure("claims in vain for a job, 20 workers", vain, unit="", aim=0.05)
-    report.figure(f"idle, {given.children} children against 1", [idle[given.children]], [idle[1]], unit="transactions/s", aim=1.2)
+    report.figure(
+        f"idle, {given.children} children against 1", [idle[given.children]], [idle[1]], unit="transactions/s", aim=1.2
+    )
     return report.end()
 
 

@@ -1,7 +1,9 @@
 """How fast jobs that do nothing are drained, durable, against the ceiling of this server in the same run.
 
-In turn one drain of the product with full history, for each size of batch, one with failures kept and completed jobs not, and one of the
-ceiling (`ceiling.py`), which claims in its own best batches and keeps nothing. The jobs are loaded into a held queue, right before and without ANALYZE; the time runs from its release to the last job's end.
+In turn one drain of the product with full history, for each size of batch, one with failures kept
+and completed jobs not, and one of the ceiling (`ceiling.py`), which claims in its own best batches
+and keeps nothing. The jobs are loaded into a held queue, right before and without ANALYZE; the time
+runs from its release to the last job's end.
 """
 
 from __future__ import annotations
@@ -48,9 +50,16 @@ def main() -> int:
         ):
             single = [drain(connection, given.jobs // 20) for _ in range(given.runs)]
     for batch in BATCHES:
-        report.figure(f"drain in batches of {batch}, full history, against the ceiling", ours[batch], ceiling, unit="jobs/s")
+        report.figure(
+            f"drain in batches of {batch}, full history, against the ceiling", ours[batch], ceiling, unit="jobs/s"
+        )
     report.figure(
-        f"drain in batches of {max(BATCHES)}, failures kept, against the ceiling", forgotten, ceiling, unit="jobs/s", aim=0.5, at_least=True
+        f"drain in batches of {max(BATCHES)}, failures kept, against the ceiling",
+        forgotten,
+        ceiling,
+        unit="jobs/s",
+        aim=0.5,
+        at_least=True,
     )
     report.figure("drain in batches of 1", single, unit="jobs/s")
     return report.end()

@@ -1,11 +1,15 @@
-"""Rows a second into the queue, by the number of jobs of a call: one by one, by the statement, by COPY, against a bare COPY into the same table.
+"""Rows a second into the queue, by the number of jobs of a call.
 
-All ways take turns within a round, in an order drawn anew: the server pauses for some 50 ms every few calls of 10,000, and in a fixed order it
-was always the same way that met it. Each begins with an empty table; durable, every call commits.
+One by one, by the statement, by COPY, against a bare COPY into the same table.
 
-The bare COPY sends lines that were made before, into the same table with its indexes, checks and trigger, and leaves ids to the sequence: what
-the database can do. The statement is the product's own, with COPY switched off; it and the COPY of the same jobs say where the one should
-take over from the other.
+All ways take turns within a round, in an order drawn anew: the server pauses for some 50 ms every
+few calls of 10,000, and in a fixed order it was always the same way that met it. Each begins with
+an empty table; durable, every call commits.
+
+The bare COPY sends lines that were made before, into the same table with its indexes, checks and
+trigger, and leaves ids to the sequence: what the database can do. The statement is the product's
+own, with COPY switched off; it and the COPY of the same jobs say where the one should take over
+from the other.
 """
 
 from __future__ import annotations
@@ -50,14 +54,23 @@ def order(order_id: int, customer: str, note: str, paid: bool) -> None: ...  # n
 
 def payload(number: int) -> dict[str, Any]:
     """About 100 bytes."""
-    return {"order_id": number, "customer": f"customer {number}", "note": "some words that make it a hundred bytes", "paid": True}
+    return {
+        "order_id": number,
+        "customer": f"customer {number}",
+        "note": "some words that make it a hundred bytes",
+        "paid": True,
+    }
 
 
 def main() -> int:
     given = arguments(__doc__, rounds=9, large=200_000)
     dice = random.Random(given.seed)
     report = Report("enqueue: payloads of about 100 bytes", given.seed)
-    with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection, Client(connection=connection) as client:
+    with (
+        ground() as (_, dsn),
+        psycopg.connect(dsn, autocommit=True) as connection,
+        Client(connection=connection) as client,
+    ):
         report.on(dsn)
 
         def forced(made: type[Chunk], payloads: list[dict[str, Any]]) -> None:
@@ -79,7 +92,9 @@ def main() -> int:
                 "statement": lambda payloads=payloads: forced(ByStatement, payloads),
                 "COPY": lambda payloads=payloads: forced(ByCopy, payloads),
                 "enqueue_many": lambda payloads=payloads: client.enqueue_many("bench:order", payloads),
-                "enqueue_many of a handler": lambda payloads=payloads: order.options(client=client).enqueue_many(payloads),
+                "enqueue_many of a handler": lambda payloads=payloads: order.options(client=client).enqueue_many(
+                    payloads
+                ),
                 "enqueue_stream": lambda payloads=payloads: client.enqueue_stream("bench:order", iter(payloads)),
             }
             found: dict[str, list[float]] = {way: [] for way in ways}
@@ -94,16 +109,25 @@ def main() -> int:
                     found[way].append(calls * size / (time.perf_counter() - start))
                     (rows,) = connection.execute("SELECT count(*) FROM jobherd.ready").fetchone()
                     assert rows == calls * size, f"{way} put in {rows} of {calls * size}"
-            report.fact(f"calls of {size}, {rounds} rounds", "rows/s, median (95 % interval), share of the bare COPY of the same round")
+            report.fact(
+                f"calls of {size}, {rounds} rounds",
+                "rows/s, median (95 % interval), share of the bare COPY of the same round",
+            )
             for way, rates in found.items():
                 middle, low, high = median_with_interval(rates)
-                share = median_with_interval([rate / floor for rate, floor in zip(rates, found["bare COPY"], strict=True)])[0]
+                share = median_with_interval(
+                    [rate / floor for rate, floor in zip(rates, found["bare COPY"], strict=True)]
+                )[0]
                 report.fact(f"  {way}", f"{middle:,.0f} ({low:,.0f} to {high:,.0f}), {share:.2f}")
             for way in ("enqueue_many", "enqueue_stream"):
                 if size in SHOWN or size == given.large:
-                    report.figure(f"{way}, {size:,} a call, against a bare COPY", found[way], found["bare COPY"], unit="rows/s")
+                    report.figure(
+                        f"{way}, {size:,} a call, against a bare COPY", found[way], found["bare COPY"], unit="rows/s"
+                    )
             if size == given.large:
-                report.figure(f"enqueue_many, {size:,} a call", found["enqueue_many"], unit="rows/s", aim=150_000, at_least=True)
+                report.figure(
+                    f"enqueue_many, {size:,} a call", found["enqueue_many"], unit="rows/s", aim=150_000, at_least=True
+                )
     return report.end()
 
 

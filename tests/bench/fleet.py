@@ -1,7 +1,11 @@
-"""What a large fleet costs by itself: the parent at full drain, everybody while nothing is to be done, and each child's memory.
+"""What a large fleet costs by itself.
 
-The parent's time is the kernel's own count, in nanoseconds, over drains of some seconds: of a short one the waking of all children is a large part. Statements of an idle fleet are its transactions, which the server counts.
-Memory is what a child has for itself (USS): what it shares with its parent and siblings is not paid twice.
+The parent at full drain, everybody while nothing is to be done, and each child's memory.
+
+The parent's time is the kernel's own count, in nanoseconds, over drains of some seconds: of a short
+one the waking of all children is a large part. Statements of an idle fleet are its transactions,
+which the server counts. Memory is what a child has for itself (USS): what it shares with its parent
+and siblings is not paid twice.
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ def main() -> int:
         name = connection.info.dbname
 
         def counted() -> int:
-            row = outside.execute("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s", [name]).fetchone()
+            row = outside.execute(
+                "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s", [name]
+            ).fetchone()
             return row[0]
 
         time.sleep(10)  # until the start is over and its transactions are counted

@@ -1,7 +1,10 @@
-"""The latency floor: the least that this way of starting a job can take, built from the same parts and nothing else.
+"""The latency floor.
 
-A minimal parent listens, writes one byte to a pipe, and a forked child claims one row of a lean table by its index and notes the time. No
-supervision, no outcome, no fence: what a job queue adds to this is what is measured against it.
+The least that this way of starting a job can take, built from the same parts and nothing else.
+
+A minimal parent listens, writes one byte to a pipe, and a forked child claims one row of a lean
+table by its index and notes the time. No supervision, no outcome, no fence: what a job queue adds
+to this is what is measured against it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ UPDATE lean SET locked_by = 1, attempts = attempts + 1
 
 
 class Floor:
-    """The two processes. `start(n)` enqueues one row and gives the milliseconds from before the call to the child's note."""
+    """The two processes.
+
+    `start(n)` enqueues one row and gives the milliseconds from before the call to the child's note.
+    """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn

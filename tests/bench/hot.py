@@ -1,8 +1,11 @@
-"""Where the processor time of a job goes that does nothing: the worker's own loop, its side of the exchange, the server's claim and settlement.
+"""Where the processor time of a job goes that does nothing.
 
-The loop is the worker's own code on claims made of thin air, in this process. The exchange and the server's part are the product's
-statements over the product's wire, one session, no supervisor; the server's is what its backend has used, by the kernel's account. Each
-figure is the median of many batches: a neighbour that takes the processor does not count, one that empties the caches does.
+The worker's own loop, its side of the exchange, the server's claim and settlement.
+
+The loop is the worker's own code on claims made of thin air, in this process. The exchange and the
+server's part are the product's statements over the product's wire, one session, no supervisor; the
+server's is what its backend has used, by the kernel's account. Each figure is the median of many
+batches: a neighbour that takes the processor does not count, one that empties the caches does.
 """
 
 from __future__ import annotations
@@ -63,15 +66,36 @@ class ThinAir:
             return [(job,) for job in said["ids"]]
         token = next(self.ids)
         return [
-            (token, next(self.ids), "bench:noop", "default", DOCUMENT, 1, None, 0, 0, None, 1.0, 1.0, None, 0.1, True, None)
+            (
+                token,
+                next(self.ids),
+                "bench:noop",
+                "default",
+                DOCUMENT,
+                1,
+                None,
+                0,
+                0,
+                None,
+                1.0,
+                1.0,
+                None,
+                0.1,
+                True,
+                None,
+            )
             for _ in range(said["wanted"])
         ]
 
-    def run_both(self, _first: str, before: dict[str, Any], _second: str, claim: dict[str, Any]) -> tuple[list[tuple[object, ...]], ...]:
+    def run_both(
+        self, _first: str, before: dict[str, Any], _second: str, claim: dict[str, Any]
+    ) -> tuple[list[tuple[object, ...]], ...]:
         assert before["ids"]
         return [(len(before["ids"]),)], self.run("claim_jobs", claim)
 
-    def run_ahead(self, _first: str, claim: dict[str, Any], _behind: str, after: dict[str, Any]) -> list[tuple[object, ...]]:
+    def run_ahead(
+        self, _first: str, claim: dict[str, Any], _behind: str, after: dict[str, Any]
+    ) -> list[tuple[object, ...]]:
         assert after["ids"]
         return self.run("claim_jobs", claim)
 
@@ -112,7 +136,11 @@ def used(pid: int) -> float:
 
 
 def turns(child: Child, batch: int, rounds: int, keep: int) -> Iterator[tuple[float, float, float]]:
-    """Microseconds a job: of the client for one claim and one settlement, of the server for the claim and for the settlement."""
+    """Microseconds a job.
+
+    Of the client for one claim and one settlement, of the server for the claim and for the
+    settlement.
+    """
     wire = Wire(child.connection, "jobherd", prepared=True)
     pid = child.connection.info.backend_pid
     claim = {**child.parameters(batch), "kinds": ["bench:noop"], "shares": [1e-6]}

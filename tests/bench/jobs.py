@@ -1,4 +1,6 @@
-"""What the measurements do to a queue: load it while it is held, let it go, see when it is empty and how fast that went.
+"""What the measurements do to a queue.
+
+Load it while it is held, let it go, see when it is empty and how fast that went.
 
 The one place here that knows tables: when the schema changes, this is what changes with it.
 """
@@ -33,7 +35,9 @@ def release(connection: psycopg.Connection) -> float:
 
 def load(connection: psycopg.Connection, jobs: int, *, kind: str = "bench:noop") -> None:
     """Put so many jobs in, without ANALYZE afterwards."""
-    connection.execute(f"INSERT INTO jobherd.ready (kind, payload) SELECT %s, {PAYLOAD} FROM generate_series(1, %s) AS n", [kind, jobs])
+    connection.execute(
+        f"INSERT INTO jobherd.ready (kind, payload) SELECT %s, {PAYLOAD} FROM generate_series(1, %s) AS n", [kind, jobs]
+    )
 
 
 def load_later(connection: psycopg.Connection, jobs: int) -> None:
@@ -46,7 +50,9 @@ def load_later(connection: psycopg.Connection, jobs: int) -> None:
 
 def is_empty(connection: psycopg.Connection) -> bool:
     """Whether nothing waits and nothing runs. Cheap: only the absence of jobs makes it look far."""
-    return not connection.execute("SELECT EXISTS (SELECT FROM jobherd.ready) OR EXISTS (SELECT FROM jobherd.running)").fetchone()[0]
+    return not connection.execute(
+        "SELECT EXISTS (SELECT FROM jobherd.ready) OR EXISTS (SELECT FROM jobherd.running)"
+    ).fetchone()[0]
 
 
 def place(connection: psycopg.Connection, number: int) -> int:
@@ -55,7 +61,10 @@ def place(connection: psycopg.Connection, number: int) -> int:
 
 
 def is_claimed(connection: psycopg.Connection, job: int) -> bool:
-    """Whether a job waits no longer. One look into an index: who measures a drain must not count rows meanwhile."""
+    """Whether a job waits no longer.
+
+    One look into an index: who measures a drain must not count rows meanwhile.
+    """
     return not connection.execute("SELECT EXISTS (SELECT FROM jobherd.ready WHERE id = %s)", [job]).fetchone()[0]
 
 
@@ -83,7 +92,8 @@ def ended(connection: psycopg.Connection, since: float) -> list[float]:
 def drain(connection: psycopg.Connection, jobs: int, *, kind: str = "bench:noop", kept: bool = True) -> float:
     """Load so many into the held queue, let them go, and give the jobs a second from then to the last one's end.
 
-    kept: completed jobs of that kind are. Else the last one is of a kind that is, so that its end is known.
+    kept: completed jobs of that kind are. Else the last one is of a kind that is, so that its end
+    is known.
     """
     hold(connection)
     load(connection, jobs if kept else jobs - 1, kind=kind)

@@ -1,8 +1,8 @@
 """Enqueue to start on an idle system, against the floor measured in the same run.
 
-From just before the enqueue call to the handler's first statement; one of the product and one of the floor in
-turn, 20 ms apart, so that both see the same machine. The
-poll backstop is at its maximum of 5 minutes, so a job that starts was woken for.
+From just before the enqueue call to the handler's first statement; one of the product and one of
+the floor in turn, 20 ms apart, so that both see the same machine. The poll backstop is at its
+maximum of 5 minutes, so a job that starts was woken for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from tests.support.herd import Herd
 WORK = Path(__file__).with_name("work.py")
 GAP = 0.02
 STRETCHES = {0.5: 10, 0.99: 5}
-"""Into how many stretches the run is cut for a percentile: it is compared stretch by stretch, for its ratio to have an interval."""
+"""Into how many stretches the run is cut for a percentile.
+
+It is compared stretch by stretch, for its ratio to have an interval.
+"""
 
 
 def main() -> int:
@@ -36,7 +39,9 @@ def main() -> int:
 
             def product(number: int) -> None:
                 before = time.time()
-                row = connection.execute("SELECT jobherd.enqueue('bench:stamp', %s)", (f'{{"n": {number}}}',), prepare=True).fetchone()
+                row = connection.execute(
+                    "SELECT jobherd.enqueue('bench:stamp', %s)", (f'{{"n": {number}}}',), prepare=True
+                ).fetchone()
                 assert row is not None
                 sent[row[0]] = before
 
@@ -58,7 +63,9 @@ def main() -> int:
                 time.sleep(max(0.0, due - time.monotonic()))
             herd.stop()  # drained: every outcome is written
             stamps = dict(
-                connection.execute("SELECT id, result::text::double precision FROM jobherd.history WHERE state = 'completed'").fetchall()
+                connection.execute(
+                    "SELECT id, result::text::double precision FROM jobherd.history WHERE state = 'completed'"
+                ).fetchall()
             )
             ours = [(stamps[job] - before) * 1000 for job, before in sent.items() if job in stamps and job not in warm]
     report.holds(f"all {given.jobs} jobs started and completed", len(ours) == given.jobs, len(ours))
@@ -68,7 +75,8 @@ def main() -> int:
     report.spread("  the product's enqueue call alone", calls)
     report.spread("  the floor's enqueue call alone", bare_calls)
     for (share, count), aim in zip(STRETCHES.items(), (1.1, 1.3), strict=True):
-        # In the order they were sent, so that a stretch of ours and the same stretch of the floor saw the same machine.
+        # In the order they were sent, so that a stretch of ours and the same stretch of the floor
+        # saw the same machine.
         length = max(1, given.jobs // count)
         stretches = [slice(length * number, length * (number + 1)) for number in range(min(count, given.jobs))]
         found, floors = ([at(values[each], share) for each in stretches] for values in (ours, bare))

@@ -1,13 +1,18 @@
-"""What was rejected: other ways to keep jobs, each draining the same jobs by claims and settlements of as many, and nothing else.
+"""What was rejected.
 
-  updated   one table with a state: a claim updates it, a settlement updates it again; a partial index on what waits. What most queues do.
-  deleted   the same, but a settlement deletes the row.
-  narrow    a narrow table of what waits, beside one that keeps the jobs: a claim deletes from the first and enters its lease there.
-  moved     state is table, as here: a claim moves whole rows into one row for the batch, a settlement deletes it.
-  queues    the same with a partition for each of 64 queues, of which one is drained.
+Other ways to keep jobs, each draining the same jobs by claims and settlements of as many, and
+nothing else.
 
-No history in any. Rates are of two sessions that do nothing else; buffers, log and what the table has become do not depend on the machine.
-The figures stand in the docstring of `sql`.
+  updated   one table with a state: a claim updates it, a settlement updates it again; a partial
+  index on what waits. What most queues do. deleted   the same, but a settlement deletes the row.
+  narrow    a narrow table of what waits, beside one that keeps the jobs: a claim deletes from the
+      first and enters its lease there.
+  moved     state is table, as here: a claim moves whole rows into one row for the batch, a
+  settlement deletes it. queues    the same with a partition for each of 64 queues, of which one is
+  drained.
+
+No history in any. Rates are of two sessions that do nothing else; buffers, log and what the table
+has become do not depend on the machine. The figures stand in the docstring of `sql`.
 """
 
 from __future__ import annotations
@@ -25,7 +30,9 @@ from tests.support.ground import arguments, ground
 COLUMNS: Final = """id bigint GENERATED ALWAYS AS IDENTITY, queue text COLLATE "C" NOT NULL DEFAULT 'default', priority smallint NOT NULL DEFAULT 0,
     kind text NOT NULL DEFAULT 'a:b', attempts smallint NOT NULL DEFAULT 0, run_at timestamptz NOT NULL DEFAULT now(), payload json NOT NULL"""
 PAYLOAD: Final = "json_build_object('n', n, 'user_id', 1234567, 'action', 'send_welcome_email', 'locale', 'en_GB', 'ref', 'ab12cd34ef56')"
-PICK: Final = "SELECT ctid FROM {table} WHERE {where} ORDER BY queue, priority, id LIMIT %(batch)s FOR UPDATE SKIP LOCKED"
+PICK: Final = (
+    "SELECT ctid FROM {table} WHERE {where} ORDER BY queue, priority, id LIMIT %(batch)s FOR UPDATE SKIP LOCKED"
+)
 
 
 class Layout(NamedTuple):
@@ -92,7 +99,9 @@ LAYOUTS: Final = {
         " SELECT h.token, t.id, t.payload FROM held h CROSS JOIN taken t",
     ),
 }
-STEER: Final = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off"
+STEER: Final = (
+    "SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off"
+)
 
 
 def drain(dsn: str, layout: Layout, batch: int) -> int:
@@ -103,7 +112,9 @@ def drain(dsn: str, layout: Layout, batch: int) -> int:
         while rows := connection.execute(layout.claim, {"batch": batch}, prepare=True, binary=True).fetchall():
             ids = [row[1] for row in rows]
             connection.execute(
-                layout.settle, {"first": rows[0][0], "ids": ids} if "%(ids)s" in layout.settle else {"first": rows[0][0]}, prepare=True
+                layout.settle,
+                {"first": rows[0][0], "ids": ids} if "%(ids)s" in layout.settle else {"first": rows[0][0]},
+                prepare=True,
             )
             count += len(rows)
     return count

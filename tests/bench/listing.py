@@ -1,8 +1,9 @@
 """How long the page's list takes over a long past, whatever is asked for, and what the summaries that it reads cost a drain.
 
-The past is made by generate_series: 20 common kinds, one in a hundred jobs failed, a kind of every 20,000th job, and kinds, states, tenants
-and codes of a few jobs in all. What is measured is the whole look, statement by statement, as the page does it. Then drains in turn, with the
-summaries and with the ends of the jobs alone, which they have replaced.
+The past is made by generate_series: 20 common kinds, one in a hundred jobs failed, a kind of every
+20,000th job, and kinds, states, tenants and codes of a few jobs in all. What is measured is the
+whole look, statement by statement, as the page does it. Then drains in turn, with the summaries and
+with the ends of the jobs alone, which they have replaced.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ FILL: Final = """
            LATERAL (SELECT now() - make_interval(secs => (%(all)s - n) * 0.06) AS t,
                            CASE WHEN n %% 100 = 0 THEN 'failed' WHEN n %% 3000000 = 11 THEN 'expired' ELSE 'completed' END AS state) AS made
 """
-ENDS: Final = (
-    "DROP INDEX jobherd.history_in_brief; CREATE INDEX history_by_end ON jobherd.history USING brin (finished_at) WITH (autosummarize = on)"
-)
+ENDS: Final = "DROP INDEX jobherd.history_in_brief; CREATE INDEX history_by_end ON jobherd.history USING brin (finished_at) WITH (autosummarize = on)"
 """As it was before."""
 ASKED: Final = {
     "everything": Wanted(),
@@ -96,7 +95,9 @@ def main() -> int:
                     with Herd(own, WORK, "--batch", "100", workers=2):
                         (ours if name == "ours" else before).append(drain(connection, given.drained))
     if ours:
-        report.figure("drain with the summaries, against the ends alone", ours, before, unit="jobs/s", aim=0.98, at_least=True)
+        report.figure(
+            "drain with the summaries, against the ends alone", ours, before, unit="jobs/s", aim=0.98, at_least=True
+        )
     return report.end()
 
 
@@ -125,7 +126,9 @@ async def looks(dsn: str, rounds: int) -> tuple[dict[str, list[float]], str]:
                 assert not found.is_late, name
         begun = time.monotonic()
         found: Found = await look(database, TEXT)
-        return {name: took[1:] for name, took in times.items()}, f"{time.monotonic() - begun:.2f} s, looked back to job {found.floor:,}"
+        return {
+            name: took[1:] for name, took in times.items()
+        }, f"{time.monotonic() - begun:.2f} s, looked back to job {found.floor:,}"
     finally:
         await database.close()
 

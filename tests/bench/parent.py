@@ -1,8 +1,12 @@
-"""Where the parent's time goes while many children drain a queue: its stack, looked at some hundred times a second by py-spy.
+"""Where the parent's time goes while many children drain a queue.
 
-py-spy reads the parent's memory from outside and does not stop it: what it sees wrong it leaves out. A look counts while the parent is on a
-processor or waits for one; so shares are shares of what it uses, and how much that is, the kernel says. The last of our own lines on the stack has the time:
-what a line spends in the library or the kernel is its own. Whoever is not root may look only where the system lets him (`kernel.yama.ptrace_scope = 0`).
+Its stack, looked at some hundred times a second by py-spy.
+
+py-spy reads the parent's memory from outside and does not stop it: what it sees wrong it leaves
+out. A look counts while the parent is on a processor or waits for one; so shares are shares of what
+it uses, and how much that is, the kernel says. The last of our own lines on the stack has the time:
+what a line spends in the library or the kernel is its own. Whoever is not root may look only where
+the system lets him (`kernel.yama.ptrace_scope = 0`).
 """
 
 from __future__ import annotations
@@ -55,7 +59,9 @@ def main() -> int:
             "--output",
             str(stacks),
         ]
-        with subprocess.Popen([SPY, *words, "--duration", "unlimited"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as spy:
+        with subprocess.Popen(
+            [SPY, *words, "--duration", "unlimited"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as spy:
             time.sleep(1)
             used, begun = processor(herd.pid), release(connection)
             wait_until(lambda: is_empty(connection), glance=0.05)
@@ -88,7 +94,9 @@ def shares(text: str) -> tuple[Counter[str], Counter[str]]:
         stack, _, count = row.rpartition(" ")
         for frame in reversed(stack.split(";")):
             function, _, where = frame.partition(" (")
-            path = next((path[path.index(ours) :] for path in [where.partition(":")[0]] for ours in OURS if ours in path), None)
+            path = next(
+                (path[path.index(ours) :] for path in [where.partition(":")[0]] for ours in OURS if ours in path), None
+            )
             if path is not None:
                 lines[f"{path} {function}"] += int(count)
                 parts[path] += int(count)

@@ -1,4 +1,6 @@
-"""Pictures of figures, as SVG: bars with their intervals, and lines. Readable on light and on dark pages; no dependency.
+"""Pictures of figures, as SVG: bars with their intervals, and lines.
+
+Readable on light and on dark pages; no dependency.
 
 A picture says nothing that the table beside it does not say; it is for the eye.
 """
@@ -27,7 +29,10 @@ def _svg(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def bars(title: str, figures: Sequence[Figure]) -> str:
-    """Each figure that has something to be held against: ours above, the other below, each pair in a scale of its own."""
+    """Each figure that has something to be held against.
+
+    Ours above, the other below, each pair in a scale of its own.
+    """
     parts: list[str] = []
     y = 36.0
     for figure in figures:
@@ -73,7 +78,9 @@ def panels(title: str, parts: Sequence[tuple[str, Mapping[str, Sequence[Sequence
     """Pictures of curves below each other."""
     height = 260
     drawn = [
-        lines(name, curves).replace("<svg ", f'<svg x="0" y="{30 + number * height}" width="{WIDTH}" height="{height}" ', 1)
+        lines(name, curves).replace(
+            "<svg ", f'<svg x="0" y="{30 + number * height}" width="{WIDTH}" height="{height}" ', 1
+        )
         for number, (name, curves) in enumerate(parts)
     ]
     return _svg(30 + len(parts) * height, title, drawn)

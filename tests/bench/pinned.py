@@ -1,9 +1,13 @@
-"""An old snapshot is held open while jobs keep coming: the classic collapse of queues in a table, for nothing can be vacuumed any more.
+"""An old snapshot is held open while jobs keep coming.
 
-A session opens a transaction and stays in it. Jobs come at a steady rate, in small transactions, to a fleet that is otherwise idle. A
-probe claims ten times a second and rolls back: most of the time it finds no job, so what it costs is the way past the dead rows.
-Against it the first window, before much has died. `--minutes 20` is what the aim is about; less only shows the beginning.
-With `--delayed 10` a tenth of the jobs comes back from a delay, under ids before which claims that seek do not look.
+The classic collapse of queues in a table, for nothing can be vacuumed any more.
+
+A session opens a transaction and stays in it. Jobs come at a steady rate, in small transactions, to
+a fleet that is otherwise idle. A probe claims ten times a second and rolls back: most of the time
+it finds no job, so what it costs is the way past the dead rows. Against it the first window, before
+much has died. `--minutes 20` is what the aim is about; less only shows the beginning. With
+`--delayed 10` a tenth of the jobs comes back from a delay, under ids before which claims that seek
+do not look.
 """
 
 from __future__ import annotations
@@ -29,9 +33,7 @@ PROBE = 0.1
 WINDOWS = 10
 PARTS = 5
 OFFER = f"INSERT INTO jobherd.ready (kind, payload) SELECT 'bench:noop', {PAYLOAD} FROM generate_series(1, %s) AS n"
-LATER = (
-    f"INSERT INTO jobherd.scheduled (kind, payload, run_at) SELECT 'bench:noop', {PAYLOAD}, now() + '2 s' FROM generate_series(1, %s) AS n"
-)
+LATER = f"INSERT INTO jobherd.scheduled (kind, payload, run_at) SELECT 'bench:noop', {PAYLOAD}, now() + '2 s' FROM generate_series(1, %s) AS n"
 
 
 def main() -> int:
@@ -39,7 +41,11 @@ def main() -> int:
     report = Report(f"pinned: a snapshot of {given.minutes:g} minutes, {given.rate} jobs/s offered")
     window = given.minutes * 60 / WINDOWS
     probes: list[list[float]] = [[] for _ in range(WINDOWS)]
-    with ground() as (_, dsn), Herd(dsn, WORK, "--batch", str(given.batch), workers=given.workers) as herd, Queue(dsn) as queue:
+    with (
+        ground() as (_, dsn),
+        Herd(dsn, WORK, "--batch", str(given.batch), workers=given.workers) as herd,
+        Queue(dsn) as queue,
+    ):
         report.on(dsn)
         producer = queue.connection
         child = queue.child()
@@ -50,19 +56,26 @@ def main() -> int:
             stride = ScanStart()
 
             def probe() -> float:
-                """A claim as a worker makes it: walking, and seeking once the walk has become long. `--walk 1`: always walking."""
+                """A claim as a worker makes it: walking, and seeking once the walk has become long.
+
+                `--walk 1`: always walking.
+                """
                 if stride.doubt and not given.walk:
                     dead = {table: dead for table, dead, _ in probing.execute(queue.text("measure_dead"))}
                     stride.note_dead(dead["ready"], named=False, now=time.monotonic())
                 sought = stride.until > time.monotonic()
-                place = dict(zip(("past_queue", "past_priority", "past_id"), stride.place or (None, None, None), strict=True))
+                place = dict(
+                    zip(("past_queue", "past_priority", "past_id"), stride.place or (None, None, None), strict=True)
+                )
                 with probing.transaction(force_rollback=True):
                     begun = time.perf_counter()
                     rows = probing.execute(
                         queue.text(SOUGHT if sought else "claim_jobs"), claim | place | {"back": False}, prepare=True
                     ).fetchall()
                     took = time.perf_counter() - begun
-                stride.note_claim([JobRow._make(row) for row in rows], sought=sought, took=took, together=False, now=time.monotonic())
+                stride.note_claim(
+                    [JobRow._make(row) for row in rows], sought=sought, took=took, together=False, now=time.monotonic()
+                )
                 walks.append(not sought)
                 return took * 1000
 
@@ -103,13 +116,28 @@ def main() -> int:
     # Every fifth probe goes into the same part: five pairs of p99s, each over the whole window.
     late, early = ([at(window[part::PARTS], 0.99) for part in range(PARTS)] for window in (probes[-1], probes[0]))
     report.figure("claim p99 under an old snapshot, last window against first", late, early, unit="ms", aim=2)
-    report.figure("claim p50 under an old snapshot, last window against first", [at(probes[-1], 0.5)], [at(probes[0], 0.5)], unit="ms")
-    started = [[wait for bucket, wait, late in waits if min(bucket, WINDOWS) == number and not late] for number in range(1, WINDOWS + 1)]
-    back = [[wait for bucket, wait, late in waits if min(bucket, WINDOWS) == number and late] for number in range(1, WINDOWS + 1)]
+    report.figure(
+        "claim p50 under an old snapshot, last window against first",
+        [at(probes[-1], 0.5)],
+        [at(probes[0], 0.5)],
+        unit="ms",
+    )
+    started = [
+        [wait for bucket, wait, late in waits if min(bucket, WINDOWS) == number and not late]
+        for number in range(1, WINDOWS + 1)
+    ]
+    back = [
+        [wait for bucket, wait, late in waits if min(bucket, WINDOWS) == number and late]
+        for number in range(1, WINDOWS + 1)
+    ]
     report.figure("jobs that waited at the end, in seconds of the offered rate", [behind / given.rate], unit="s", aim=1)
     minutes = [window / 60 * (number + 0.5) for number in range(WINDOWS)]
     for name, share in (("p50", 0.5), ("p99", 0.99)):
-        report.curve("claim, ms by minute", name, [(minute, at(each, share)) for minute, each in zip(minutes, probes, strict=True)])
+        report.curve(
+            "claim, ms by minute",
+            name,
+            [(minute, at(each, share)) for minute, each in zip(minutes, probes, strict=True)],
+        )
         report.fact(f"enqueue to start {name} by window, ms", ", ".join(f"{at(each, share):.1f}" for each in started))
         if given.delayed:
             report.fact(f"due to start {name} by window, ms", ", ".join(f"{at(each, share):.1f}" for each in back))

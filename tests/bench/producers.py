@@ -1,7 +1,10 @@
-"""Producers that commit one job at a time against a busy fleet: what it costs them that they can wake somebody.
+"""Producers that commit one job at a time against a busy fleet.
 
-Slices of the same load in turn, so that all see the same machine: without the trigger; with it, while every worker is busy; and with it
-while somebody sleeps, when each of them must notify. The aim is for the second against the first; the third shows what is at stake.
+What it costs them that they can wake somebody.
+
+Slices of the same load in turn, so that all see the same machine: without the trigger; with it,
+while every worker is busy; and with it while somebody sleeps, when each of them must notify. The
+aim is for the second against the first; the third shows what is at stake.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 WORK = Path(__file__).with_name("work.py")
-KEYS: Final = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND mode = 'ShareLock'"
+KEYS: Final = (
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND mode = 'ShareLock'"
+)
 NONE, BUSY, ASLEEP = "no trigger at all", "trigger, all busy", "trigger, somebody sleeps"
 
 
@@ -78,7 +83,9 @@ def main() -> int:
                 turns = [NONE, BUSY] if number % 2 else [BUSY, NONE]
                 for what in turns if number % 4 else [*turns, ASLEEP]:
                     connection.execute("TRUNCATE jobherd.ready")
-                    connection.execute(f"ALTER TABLE jobherd.ready {'DISABLE' if what is NONE else 'ENABLE'} TRIGGER wake")
+                    connection.execute(
+                        f"ALTER TABLE jobherd.ready {'DISABLE' if what is NONE else 'ENABLE'} TRIGGER wake"
+                    )
                     if what is ASLEEP:
                         ears.execute(sql.load("start_hearing"))
                     heard(ears)
@@ -106,9 +113,16 @@ def main() -> int:
         )
     report.holds("whoever commits while somebody sleeps notifies", notified[ASLEEP] == commits[ASLEEP])
     report.holds("nobody notifies without the trigger", notified[NONE] == 0)
-    report.figure("jobs that were notified while all were busy", [100 * notified[BUSY] / commits[BUSY]], unit="%", aim=1)
     report.figure(
-        "jobs committed one by one while all are busy, against no trigger", rates[BUSY], rates[NONE], unit="jobs/s", aim=0.9, at_least=True
+        "jobs that were notified while all were busy", [100 * notified[BUSY] / commits[BUSY]], unit="%", aim=1
+    )
+    report.figure(
+        "jobs committed one by one while all are busy, against no trigger",
+        rates[BUSY],
+        rates[NONE],
+        unit="jobs/s",
+        aim=0.9,
+        at_least=True,
     )
     report.figure("the same while somebody sleeps", rates[ASLEEP], unit="jobs/s")
     return report.end()

@@ -1,6 +1,9 @@
-"""Put the figures of the last runs into docs/performance.md: a table and a picture each, between their markers. `python -m tests.bench.publish`
+"""Put the figures of the last runs into docs/performance.md.
 
-The prose around the markers is written by hand and left alone, and so is a part whose figures are not here.
+A table and a picture each, between their markers. `python -m tests.bench.publish`
+
+The prose around the markers is written by hand and left alone, and so is a part whose figures are
+not here.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ def part(name: str, found: dict[str, Any]) -> str:
     table = ["| measured | found | against | ratio | n | aim |", "|---|---|---|---|---|---|"]
     table += ["| " + " | ".join(row(figure)) + " |" for figure in all_of_it]
     text = [f"{found['title'].partition(': ')[2]}. {found['machine']}.", "", *table]
-    pictures = {f"performance-{name}.svg": bars(found["title"], all_of_it)} if any(each.floor for each in all_of_it) else {}
+    pictures = (
+        {f"performance-{name}.svg": bars(found["title"], all_of_it)} if any(each.floor for each in all_of_it) else {}
+    )
     for number, (title, curves) in enumerate(found["curves"].items()):
         pictures[f"performance-{name}-{number + 1}.svg"] = lines(title, curves)
     for file, drawn in pictures.items():

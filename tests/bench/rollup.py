@@ -1,8 +1,11 @@
-"""What the rollup costs a drain: the server's processor time for counting jobs, against all processor time that draining them took.
+"""What the rollup costs a drain.
 
-Not by rates: what is a hundredth of the work is lost in their noise. The keeper is kept from counting meanwhile, and a session of ours counts what
-was drained, as the keeper would: a look that finds it all, and one that finds nothing new, for a fleet at full drain reads most rows
-a second time. The supervisor, its children and the server are all in what draining took.
+The server's processor time for counting jobs, against all processor time that draining them took.
+
+Not by rates: what is a hundredth of the work is lost in their noise. The keeper is kept from
+counting meanwhile, and a session of ours counts what was drained, as the keeper would: a look that
+finds it all, and one that finds nothing new, for a fleet at full drain reads most rows a second
+time. The supervisor, its children and the server are all in what draining took.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""How cost grows: with children (1 to 256 simulated claimers), and with queues that hold jobs. The figures are those of docs/scaling.md.
+"""How cost grows: with children (1 to 256 simulated claimers), and with queues that hold jobs.
 
-Claimers have nothing to do but to claim and to settle, so the server is as busy as it can be from two of them on; what more of them lose
-is lost to each other. For the queues a claim's buffers are counted, which do not depend on the machine.
+The figures are those of docs/scaling.md.
+
+Claimers have nothing to do but to claim and to settle, so the server is as busy as it can be from
+two of them on; what more of them lose is lost to each other. For the queues a claim's buffers are
+counted, which do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ def main() -> int:
                 found = {number: [] for number in many}
                 for _ in range(given.rounds):
                     for number in many:
-                        lack = (100_000 if batch == 1 else 300_000) - connection.execute(WAITING, [300_000]).fetchone()[0]
+                        lack = (100_000 if batch == 1 else 300_000) - connection.execute(WAITING, [300_000]).fetchone()[
+                            0
+                        ]
                         if lack > 0:
                             load(connection, lack)
                         found[number].append(claimers.run(number, batch=batch, seconds=given.seconds))
@@ -46,15 +51,27 @@ def main() -> int:
                 for number in many:
                     runs = found[number]
                     if number in {1, 2, 16, 64, given.most}:
-                        report.figure(f"claims of {batch}, {number} claimers", [run.rate for run in runs], unit="jobs/s")
                         report.figure(
-                            f"claims of {batch}, {number} claimers, the server", [run.each for run in runs], alone, unit="us a job"
+                            f"claims of {batch}, {number} claimers", [run.rate for run in runs], unit="jobs/s"
                         )
-                report.curve("jobs/s by claimers", f"claims of {batch}", [(number, found[number][-1].rate) for number in many])
+                        report.figure(
+                            f"claims of {batch}, {number} claimers, the server",
+                            [run.each for run in runs],
+                            alone,
+                            unit="us a job",
+                        )
                 report.curve(
-                    "the server's us a job by claimers", f"claims of {batch}", [(number, found[number][-1].each) for number in many]
+                    "jobs/s by claimers", f"claims of {batch}", [(number, found[number][-1].rate) for number in many]
                 )
-                report.fact(f"claims of {batch}, ms an exchange", ", ".join(f"{number}: {found[number][-1].p50:.1f}" for number in many))
+                report.curve(
+                    "the server's us a job by claimers",
+                    f"claims of {batch}",
+                    [(number, found[number][-1].each) for number in many],
+                )
+                report.fact(
+                    f"claims of {batch}, ms an exchange",
+                    ", ".join(f"{number}: {found[number][-1].p50:.1f}" for number in many),
+                )
         with Queue(dsn) as queue:
             plain = 0.0
             for queues in QUEUES:

@@ -1,6 +1,10 @@
-"""Lateness of scheduled jobs: from a job's run_at to its handler's first statement: ten a second on an otherwise idle system, and a thousand a second.
+"""Lateness of scheduled jobs.
 
-Each time is random to the microsecond; the poll backstop is at its maximum, so a job that starts was started by a timer.
+From a job's run_at to its handler's first statement: ten a second on an otherwise idle system, and
+a thousand a second.
+
+Each time is random to the microsecond; the poll backstop is at its maximum, so a job that starts
+was started by a timer.
 """
 
 from __future__ import annotations
@@ -40,16 +44,23 @@ def main() -> int:
                 found = [lateness(report, dsn, connection, round(rate * given.seconds), given) for _ in range(runs)]
                 report.spread(f"lateness at {rate} a second", [each for late in found for each in late])
                 report.figure(
-                    f"lateness of a scheduled job p99, {rate:,} due a second", [at(late, 0.99) for late in found], unit="ms", aim=50
+                    f"lateness of a scheduled job p99, {rate:,} due a second",
+                    [at(late, 0.99) for late in found],
+                    unit="ms",
+                    aim=50,
                 )
     return report.end()
 
 
-def lateness(report: Report, dsn: str, connection: psycopg.Connection, jobs: int, given: argparse.Namespace) -> list[float]:
+def lateness(
+    report: Report, dsn: str, connection: psycopg.Connection, jobs: int, given: argparse.Namespace
+) -> list[float]:
     """How many milliseconds after their time so many jobs have begun, whose times are spread over those seconds."""
     with Herd(dsn, WORK, "--poll", "5m", workers=given.workers) as herd:
         (after,) = connection.execute("SELECT coalesce(max(id), 0) FROM jobherd.history").fetchone()
-        (first,) = connection.execute(ENQUEUE, {"jobs": jobs, "seconds": given.seconds, "ahead": 2.0 + jobs / 2000}).fetchone()
+        (first,) = connection.execute(
+            ENQUEUE, {"jobs": jobs, "seconds": given.seconds, "ahead": 2.0 + jobs / 2000}
+        ).fetchone()
         assert first > time.time(), "the first was due before the last was there"
         time.sleep(first + given.seconds + 1.0 - time.time())
         report.holds("the supervisor left well", herd.stop() == 0)

@@ -1,7 +1,11 @@
-"""When an outcome is to be seen: from a job's end, in the middle of a claim, until another session finds it completed, while a job behind it runs long.
+"""When an outcome is to be seen.
 
-Three ways to hold it up: one long job; several short ones and then a long one; and one long job while more processes want to run than there are
-processors, where that job may only be waiting for one and keeps what stands behind it.
+From a job's end, in the middle of a claim, until another session finds it completed, while a job
+behind it runs long.
+
+Three ways to hold it up: one long job; several short ones and then a long one; and one long job
+while more processes want to run than there are processors, where that job may only be waiting for
+one and keeps what stands behind it.
 """
 
 from __future__ import annotations
@@ -30,10 +34,16 @@ SHORT = [0.005] * 4
 CROWD = 20
 """Processes that want nothing but a processor, and give way to whoever has work."""
 LEADING = 20
-"""Jobs of no time in front, the last of which is looked at: a worker's first claim after a rest is small."""
+"""Jobs of no time in front, the last of which is looked at.
+
+A worker's first claim after a rest is small.
+"""
 LOOK = 0.0005
 TEACH = 200
-"""Jobs of no time that come first: a worker holds several only of a kind that it knows to be short."""
+"""Jobs of no time that come first.
+
+A worker holds several only of a kind that it knows to be short.
+"""
 
 
 @contextmanager
@@ -41,7 +51,9 @@ def crowd(size: int) -> Iterator[None]:
     """So many processes spin meanwhile."""
     with ExitStack() as stack:
         for _ in range(size):
-            spinner = stack.enter_context(subprocess.Popen(["nice", "-n", "19", sys.executable, "-c", "while True: pass"]))
+            spinner = stack.enter_context(
+                subprocess.Popen(["nice", "-n", "19", sys.executable, "-c", "while True: pass"])
+            )
             stack.callback(spinner.kill)
         yield
 
@@ -72,7 +84,9 @@ def seen(connection: psycopg.Connection, job: int) -> float:
 
 
 def enqueue(connection: psycopg.Connection, seconds: float) -> int:
-    return connection.execute("SELECT jobherd.enqueue('bench:hold', %s)", [json.dumps({"seconds": seconds})]).fetchone()[0]
+    return connection.execute(
+        "SELECT jobherd.enqueue('bench:hold', %s)", [json.dumps({"seconds": seconds})]
+    ).fetchone()[0]
 
 
 def main() -> int:

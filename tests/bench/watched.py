@@ -1,7 +1,10 @@
-"""What it costs the jobs that people look on: the drain rate with open pages beside the one without, in interleaved pairs.
+"""What it costs the jobs that people look on.
 
-An open page is what a browser makes of one: the page itself, and a stream of all that is live on it. Reading the streams costs this process
-as good as nothing, and shares the machine with the jobs, as a browser on it would.
+The drain rate with open pages beside the one without, in interleaved pairs.
+
+An open page is what a browser makes of one: the page itself, and a stream of all that is live on
+it. Reading the streams costs this process as good as nothing, and shares the machine with the jobs,
+as a browser on it would.
 """
 
 from __future__ import annotations
@@ -30,7 +33,10 @@ LIMIT: Final = 30.0
 
 
 class Viewers:
-    """So many open pages. ``with Viewers(url, 20) as viewers:`` returns once each has been sent something."""
+    """So many open pages.
+
+    ``with Viewers(url, 20) as viewers:`` returns once each has been sent something.
+    """
 
     def __init__(self, url: str, pages: int) -> None:
         parts = urlsplit(url)
@@ -94,7 +100,9 @@ def main() -> int:
             Herd(own, WORK, "--http", "127.0.0.1:0", workers=given.children) as herd,
             psycopg.connect(own, autocommit=True) as connection,
         ):
-            url = herd.wait_event(lambda event: event.message.startswith("the page is ")).message.removeprefix("the page is ")
+            url = herd.wait_event(lambda event: event.message.startswith("the page is ")).message.removeprefix(
+                "the page is "
+            )
             drain(connection, given.jobs)  # until every plan is made and every page is there
             for number in range(given.pairs):
                 for looked_at in (False, True) if number % 2 else (True, False):
@@ -105,7 +113,9 @@ def main() -> int:
                     else:
                         alone.append(drain(connection, given.jobs))
             report.fact("streams, and bytes sent to them in the last run", f"{viewers.streams}, {viewers.read:,}")
-    report.figure(f"drain under {given.pages} open pages, against none", watched, alone, unit="jobs/s", aim=0.97, at_least=True)
+    report.figure(
+        f"drain under {given.pages} open pages, against none", watched, alone, unit="jobs/s", aim=0.97, at_least=True
+    )
     return report.end()
 
 

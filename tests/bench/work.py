@@ -13,9 +13,7 @@ import tokenize
 
 from jobherd import handler
 
-SOURCE = (
-    "def total(prices, *, rate=1.19):\n    net = sum(price for price in prices if price > 0)\n    return round(net * rate, 2)  # gross\n"
-)
+SOURCE = "def total(prices, *, rate=1.19):\n    net = sum(price for price in prices if price > 0)\n    return round(net * rate, 2)  # gross\n"
 
 
 @handler("bench:stamp")
@@ -47,11 +45,15 @@ def burn(rounds: int) -> None:
 
 
 def spin(rounds: int) -> int:
-    """The work itself, the same for a job and for the plain process it is compared with: what pure Python does all day, from the standard library.
+    """The work itself, the same for a job and for the plain process it is compared with.
 
-    It is many functions on purpose. A loop of three instructions is as fast as the processor guesses its jumps: the same loop took 0.97 ms or 1.12
-    in one and the same plain process, before and after that had run some other code, for seconds on end; and the same sum 4.7 ms or 7.8 by nothing
-    but how many numbers the process had made before. A loop like that measures this luck, which is larger than what is looked for here.
+    What pure Python does all day, from the standard library.
+
+    It is many functions on purpose. A loop of three instructions is as fast as the processor
+    guesses its jumps: the same loop took 0.97 ms or 1.12 in one and the same plain process, before
+    and after that had run some other code, for seconds on end; and the same sum 4.7 ms or 7.8 by
+    nothing but how many numbers the process had made before. A loop like that measures this luck,
+    which is larger than what is looked for here.
     """
     total = 0
     for number in range(rounds):
@@ -63,7 +65,10 @@ def spin(rounds: int) -> int:
 
 
 def main() -> None:
-    """The same work in a plain process: say that we stand, wait for the start, burn, say how much processor time it took."""
+    """The same work in a plain process.
+
+    Say that we stand, wait for the start, burn, say how much processor time it took.
+    """
     jobs, rounds = map(int, sys.argv[1:])
     spin(rounds)
     print("here", flush=True)

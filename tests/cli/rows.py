@@ -12,7 +12,14 @@ def send(dsn: str, text: str, *values: object) -> list[tuple]:
 
 
 def past(
-    dsn: str, state: str, *, kind: str = "mail:receipt", queue: str = "default", days: float = 0, many: int = 1, error: str | None = None
+    dsn: str,
+    state: str,
+    *,
+    kind: str = "mail:receipt",
+    queue: str = "default",
+    days: float = 0,
+    many: int = 1,
+    error: str | None = None,
 ) -> int:
     """Jobs that ended some days ago; the id of the last."""
     rows = send(

@@ -19,7 +19,9 @@ COMMAND = (sys.executable, "-W", "error", "-m", "jobherd.supervisor")
 def environment(dsn: str | None, **more: str) -> dict[str, str]:
     """What a command sees: nothing of Jobherd's but what the test says."""
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") and name not in {"DATABASE_URL", "COLUMNS"}
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("JOBHERD_") and name not in {"DATABASE_URL", "COLUMNS"}
     }
     kept |= {"PYTHONPATH": str(ROOT), "NO_COLOR": ""} | more
     return kept if dsn is None else kept | {"JOBHERD_DSN": dsn}
@@ -29,7 +31,13 @@ def jobherd(*words: object, dsn: str | None = None, stdin: str | bytes = b"", cw
     """Run a command to its end."""
     given = stdin.encode() if isinstance(stdin, str) else stdin
     done = subprocess.run(
-        [*COMMAND, *map(str, words)], input=given, capture_output=True, env=environment(dsn, **more), cwd=cwd, timeout=LIMIT, check=False
+        [*COMMAND, *map(str, words)],
+        input=given,
+        capture_output=True,
+        env=environment(dsn, **more),
+        cwd=cwd,
+        timeout=LIMIT,
+        check=False,
     )
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -1,4 +1,7 @@
-"""A command on a pseudo-terminal of its own, seen as a person sees it: what stands on the screen, not which bytes were written."""
+"""A command on a pseudo-terminal of its own, seen as a person sees it.
+
+What stands on the screen, not which bytes were written.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,15 @@ class Terminal:
     tostop: nobody may write to it from the background, as after `stty tostop`.
     """
 
-    def __init__(self, *words: object, dsn: str, columns: int = 80, lines: int = 24, tostop: bool = False, **more: str) -> None:
+    def __init__(
+        self, *words: object, dsn: str, columns: int = 80, lines: int = 24, tostop: bool = False, **more: str
+    ) -> None:
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.code: int | None = None
         self.raw = b""
-        self._pid, self._fd = pty.fork()  # unlike openpty, the terminal controls the command: it is told of a new size by the kernel
+        # unlike openpty, the terminal controls the command: it is told of a new size by the kernel
+        self._pid, self._fd = pty.fork()
         if self._pid == 0:
             try:
                 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -79,7 +85,9 @@ class Terminal:
         """Wait until all these texts stand on the screen, or functions are true of it."""
         until = time.monotonic() + LIMIT
         while not all(each in self.text if isinstance(each, str) else each() for each in wanted):
-            assert select.select([self._fd], [], [], max(0.0, until - time.monotonic()))[0], f"waited in vain for {wanted}:\n{self.text}"
+            assert select.select([self._fd], [], [], max(0.0, until - time.monotonic()))[0], (
+                f"waited in vain for {wanted}:\n{self.text}"
+            )
             assert self._take(), f"it has ended before {wanted}:\n{self.text}"
 
     def wait_exit(self) -> int:

@@ -1,4 +1,7 @@
-"""Every command that a message, a help text, a page or a document prints can be run: the real parser takes it."""
+"""Every command that a message, a help text, a page or a document prints can be run.
+
+The real parser takes it.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,22 @@ NAMES: Final = {"client", "web", "page", "reads", "or", "and", "did", "in"}
 """What follows the word `jobherd` in names of sessions and in sentences about the program."""
 _COMMAND: Final = re.compile(r"(?<![\w/.:@\"'-])(?<!from )jobherd (?=[a-z])")
 _ENDS: Final = frozenset("|&;<>()")
-_STANDS_FOR: Final = {"ID": "1", "N": "2", "KIND": "a:b", "QUEUE": "mail", "JSON": "{}", "COMMAND": "jobs", "WHAT": "demo"}
+_STANDS_FOR: Final = {
+    "ID": "1",
+    "N": "2",
+    "KIND": "a:b",
+    "QUEUE": "mail",
+    "JSON": "{}",
+    "COMMAND": "jobs",
+    "WHAT": "demo",
+}
 
 
 class Printed(NamedTuple):
-    """A command line in a text. exact: the text ends where the command does; otherwise a sentence may go on behind it."""
+    """A command line in a text. exact.
+
+    The text ends where the command does; otherwise a sentence may go on behind it.
+    """
 
     place: str
     line: str
@@ -55,12 +69,20 @@ def found_in(text: str, place: str) -> Iterator[Printed]:
 def texts_of(file: Path) -> Iterator[tuple[int, str]]:
     """Yield the texts of a Python file; what is filled into one stands there as a value that fits."""
     tree = ast.parse(file.read_text())
-    within = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}
+    within = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+        if part is not node
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in within:
             yield node.lineno, node.value
         elif isinstance(node, ast.JoinedStr):
-            parts = (part.value if isinstance(part, ast.Constant) else _filling(ast.unparse(part)) for part in node.values)
+            parts = (
+                part.value if isinstance(part, ast.Constant) else _filling(ast.unparse(part)) for part in node.values
+            )
             yield node.lineno, "".join(map(str, parts))
 
 
@@ -108,7 +130,10 @@ def refusal(words: list[str]) -> str:
 
 
 def problem_with(one: Printed) -> str:
-    """Return what is wrong with a printed command, or nothing. The name of a command alone is a name, and names need no arguments."""
+    """Return what is wrong with a printed command, or nothing.
+
+    The name of a command alone is a name, and names need no arguments.
+    """
     words = words_of(one.line.strip().rstrip("`.,:"))
     if not words or words[0].strip(".,:;?`'\")") not in KNOWN:
         return "" if words and words[0].strip(".,:;'\"") in NAMES else "there is no such command"
@@ -120,7 +145,8 @@ def problem_with(one: Printed) -> str:
         if "arguments are required" in why and not any(word.startswith("-") for word in words):
             return ""  # the name of a command, or of a part of one
         return refusal([*words, "1"]) if why.endswith("expected one argument") else why
-    # A sentence: the command is its longest beginning that is taken, and no flag may be behind that.
+    # A sentence: the command is its longest beginning that is taken, and no flag may be behind
+    # that.
     for size in range(len(words), 1, -1):
         cut = [*words[: size - 1], words[size - 1].rstrip(".,:;)")]
         if not refusal(cut):

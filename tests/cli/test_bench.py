@@ -22,7 +22,9 @@ SMALL = ("--jobs", 400, "--workers", 1)
 
 def scratches(dsn):
     with psycopg.connect(dsn, autocommit=True) as connection:
-        rows = connection.execute("SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s)", [PREFIX]).fetchall()
+        rows = connection.execute(
+            "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s)", [PREFIX]
+        ).fetchall()
         return [row[0] for row in rows]
 
 
@@ -56,7 +58,9 @@ def test_interrupted_it_drops_its_schema_and_ends_its_supervisor(empty_database,
         connection.execute("LISTEN jobherd_jobs")
         process = start("bench", "--jobs", 1_000_000, "--workers", 1, dsn=empty_database)
         heard = connection.notifies(timeout=LIMIT)
-        for _ in range(5):  # its supervisor is ready and runs jobs, of which only those are notified that come while its worker is idle
+        # its supervisor is ready and runs jobs, of which only those are notified that come while
+        # its worker is idle
+        for _ in range(5):
             next(heard)
         heard.close()
         family = children_of(process.pid)
@@ -70,7 +74,10 @@ def test_interrupted_it_drops_its_schema_and_ends_its_supervisor(empty_database,
 
 
 def test_an_interruption_whose_cancel_comes_too_early_ends_the_statement_all_the_same(empty_database):
-    with psycopg.connect(empty_database, autocommit=True) as connection, psycopg.connect(empty_database, autocommit=True) as other:
+    with (
+        psycopg.connect(empty_database, autocommit=True) as connection,
+        psycopg.connect(empty_database, autocommit=True) as other,
+    ):
         cancel, times = connection.cancel_safe, itertools.count(1)
 
         def cancel_too_early_twice(**options):
@@ -80,7 +87,9 @@ def test_an_interruption_whose_cancel_comes_too_early_ends_the_statement_all_the
         connection.cancel_safe = cancel_too_early_twice
 
         def interrupt():
-            while not other.execute("SELECT FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'").fetchall():
+            while not other.execute(
+                "SELECT FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'"
+            ).fetchall():
                 pass
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -109,7 +118,10 @@ def test_what_a_killed_one_left_is_dropped_by_the_next_and_what_a_living_one_use
 
 
 def test_no_other_schema_can_be_dropped_by_its_statement(database):
-    with psycopg.connect(database, autocommit=True) as connection, pytest.raises(psycopg.errors.RaiseException, match="no scratch schema"):
+    with (
+        psycopg.connect(database, autocommit=True) as connection,
+        pytest.raises(psycopg.errors.RaiseException, match="no scratch schema"),
+    ):
         connection.execute(sql.load("drop_scratch"))
     assert send(database, "SELECT count(*) FROM jobherd.ready") == [(0,)]
 

@@ -21,12 +21,18 @@ def module(folder, name: str, text: str) -> str:
 
 
 def test_sound_handlers_are_listed(tmp_path):
-    file = module(tmp_path, "mail", '@handler("mail:receipt", queue="mail", timeout="2m")\ndef receipt(order_id: int) -> None: ...\n')
+    file = module(
+        tmp_path,
+        "mail",
+        '@handler("mail:receipt", queue="mail", timeout="2m")\ndef receipt(order_id: int) -> None: ...\n',
+    )
     answer = jobherd("check", "--handlers", tmp_path, "--json", cwd=tmp_path)
     assert answer.code == 0, answer
     assert answer.json == {
         "ok": True,
-        "kinds": [{"kind": "mail:receipt", "queue": "mail", "timeout": 120.0, "max_attempts": 5, "file": file, "line": 2}],
+        "kinds": [
+            {"kind": "mail:receipt", "queue": "mail", "timeout": 120.0, "max_attempts": 5, "file": file, "line": 2}
+        ],
         "hooks": [],
         "problems": [],
         "notes": [],
@@ -48,7 +54,12 @@ def test_everything_wrong_is_reported_with_file_and_line(tmp_path):
     assert "mail:receipt" in answer.out
     told = jobherd("check", "--handlers", ".", "--json", cwd=tmp_path).json
     assert not told["ok"]
-    assert [os.path.basename(each["file"]) for each in told["problems"]] == ["b_twice.py", "c_option.py", "d_syntax.py", "e_exits.py"]
+    assert [os.path.basename(each["file"]) for each in told["problems"]] == [
+        "b_twice.py",
+        "c_option.py",
+        "d_syntax.py",
+        "e_exits.py",
+    ]
 
 
 def test_a_hook_for_a_kind_that_is_not_loaded_is_noted(tmp_path):
@@ -56,7 +67,10 @@ def test_a_hook_for_a_kind_that_is_not_loaded_is_noted(tmp_path):
     module(tmp_path, "mail", "from jobherd import before_job\n" + text)
     answer = jobherd("check", "--handlers", ".", cwd=tmp_path)
     assert answer.code == 0, answer
-    assert "note: mail.py:5: before_job is never called for 'mail:reciept': no handler of this kind is loaded" in answer.err
+    assert (
+        "note: mail.py:5: before_job is never called for 'mail:reciept': no handler of this kind is loaded"
+        in answer.err
+    )
     assert "'mail:receipt'" not in answer.err
 
 
@@ -147,7 +161,9 @@ def test_what_handlers_print_does_not_spoil_the_json(tmp_path):
 def test_a_folder_whose_name_is_in_another_encoding_is_looked_at(tmp_path):
     folder = tmp_path / os.fsdecode(b"m\xe4il")
     folder.mkdir()
-    (folder / "mail.py").write_text("from jobherd import handler\n\n@handler\ndef send() -> None: ...\n\nraise RuntimeError('late')\n")
+    (folder / "mail.py").write_text(
+        "from jobherd import handler\n\n@handler\ndef send() -> None: ...\n\nraise RuntimeError('late')\n"
+    )
     (folder / "sound.py").write_text("from jobherd import handler\n\n@handler\ndef hear() -> None: ...\n")
     ran = jobherd("check", "--json", "--handlers", folder)
     assert ran.code == 1, ran
@@ -178,7 +194,9 @@ def test_wrong_settings_are_found_with_the_handlers(tmp_path):
 
 def test_without_a_handler_it_is_wrong_as_it_is_for_run(tmp_path, database):
     (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "_private.py").write_text("from jobherd import handler\n@handler('a:b')\ndef b() -> None: ...\n")
+    (tmp_path / "jobs" / "_private.py").write_text(
+        "from jobherd import handler\n@handler('a:b')\ndef b() -> None: ...\n"
+    )
     for words, said in (
         ((), "none is named: say where they are with --handlers PATH"),
         (("--handlers", "jobs"), "no handler was found in jobs"),
@@ -206,7 +224,7 @@ def test_check_lists_the_kinds_that_a_worker_of_run_loads(tmp_path, database):
     ]  # fmt: skip
 
 
-# -- run, before it starts ---------------------------------------------------------------------------------------------------
+# -- run, before it starts
 
 
 @pytest.mark.promise("C8")
@@ -220,10 +238,18 @@ def test_run_refuses_wrong_settings_with_78_and_every_reason(tmp_path):
 def test_run_prints_its_settings_and_their_sources(tmp_path):
     (tmp_path / "jobherd.toml").write_text("poll = '10s'\n")
     answer = jobherd(
-        "run", "--print-settings", "--workers", 3, cwd=tmp_path, JOBHERD_QUEUES="a,b", DATABASE_URL="postgresql://x:hunter2@y/z"
+        "run",
+        "--print-settings",
+        "--workers",
+        3,
+        cwd=tmp_path,
+        JOBHERD_QUEUES="a,b",
+        DATABASE_URL="postgresql://x:hunter2@y/z",
     )
     assert answer.code == 0
-    told = {line.split()[0]: (line.split(" = ")[1].split("  # ")[0].strip(), line.split("  # ")[1]) for line in answer.lines}
+    told = {
+        line.split()[0]: (line.split(" = ")[1].split("  # ")[0].strip(), line.split("  # ")[1]) for line in answer.lines
+    }
     assert told["workers"] == ("3", "--workers")
     assert told["queues"] == ("a,b", "JOBHERD_QUEUES")
     assert told["poll"] == ("10s", "jobherd.toml")
@@ -250,7 +276,15 @@ def test_run_waits_for_its_database_and_leaves_when_told():
 
 @pytest.mark.promise("C31")
 def test_run_tries_its_database_so_often_as_it_may():
-    words = ("run", "--handlers", "jobherd.handlers.jobs_purge", "--db-retry-initial", "0.1", "--db-retry-max-attempts", "2")
+    words = (
+        "run",
+        "--handlers",
+        "jobherd.handlers.jobs_purge",
+        "--db-retry-initial",
+        "0.1",
+        "--db-retry-max-attempts",
+        "2",
+    )
     answer = jobherd(*words, dsn="host=/nonexistent")
     assert answer.code == 69
     assert "tried 2 times" in answer.err

@@ -63,10 +63,14 @@ def test_roles_without_privileges_are_wrong_as_after_a_restore_without_them(data
 
 def test_roles_that_do_not_exist_are_noted():
     rows = [
-        {"name": name, "missing": name == "jobherd_admin", "granted": name != "jobherd_admin"} for name in ("jobherd_work", "jobherd_admin")
+        {"name": name, "missing": name == "jobherd_admin", "granted": name != "jobherd_admin"}
+        for name in ("jobherd_work", "jobherd_admin")
     ]
     (found,) = doctor_findings.roles(rows, "jobherd migrate")
-    assert (found.weight, found.text) == ("note", "the role jobherd_admin is not there: only the owner of the schema has rights in it")
+    assert (found.weight, found.text) == (
+        "note",
+        "the role jobherd_admin is not there: only the owner of the schema has rights in it",
+    )
 
 
 def test_a_schema_where_everybody_may_put_a_function_in_the_place_of_ours_is_found(database):
@@ -151,9 +155,13 @@ def test_sessions_that_hold_advisory_locks_of_ours_are_seen(database):
                 holder.execute(f"SELECT {call}")
                 rows = looking.execute(sql.load("doctor/list_wake_locks")).fetchall()
                 looking.commit()
-                assert [(row["pid"], row["what"]) for row in rows] == ([(holder.info.backend_pid, what)] if what else [])
+                assert [(row["pid"], row["what"]) for row in rows] == (
+                    [(holder.info.backend_pid, what)] if what else []
+                )
                 assert all(row["seconds"] >= 0 for row in rows)
-                assert all(row["role"] == holder.info.user for row in rows), "an application's name alone does not tell who holds it"
+                assert all(row["role"] == holder.info.user for row in rows), (
+                    "an application's name alone does not tell who holds it"
+                )
 
 
 def test_a_migration_that_does_not_end_is_not_waited_for(database):
@@ -226,10 +234,14 @@ def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
         "INSERT INTO jobherd.ready (kind, queue, run_at, created_at) VALUES ('a:b', 'media', now() - interval '5 min', now() - interval '5 min') RETURNING id",
     )[0]
     found = findings(database, 1)
-    assert f"no supervisor serves queue media: job {job} (a:b) has been due for 5 minutes, and 1 workers are idle" in found
+    assert (
+        f"no supervisor serves queue media: job {job} (a:b) has been due for 5 minutes, and 1 workers are idle" in found
+    )
     assert f"no worker has ever declared the kind a:b; job {job} waits for it, and 0 others" in found
     send(database, "INSERT INTO jobherd.gates (scope, name, paused_at) VALUES ('queue', 'media', now())")
-    assert not [text for text in findings(database, 1) if "no supervisor serves queue" in text], "it was paused on purpose"
+    assert not [text for text in findings(database, 1) if "no supervisor serves queue" in text], (
+        "it was paused on purpose"
+    )
 
 
 def test_a_job_that_waits_for_a_key_is_named(database):
@@ -278,7 +290,11 @@ def test_a_role_that_must_not_end_the_sessions_of_another_login_is_named(databas
         with Queue(make_conninfo(database, user="t_one")) as one:
             one.child()
             dsn = make_conninfo(database, user="t_two")
-            (found,) = [each for text, each in findings(dsn, 0).items() if text.startswith("the role t_two must not end sessions of t_one")]
+            (found,) = [
+                each
+                for text, each in findings(dsn, 0).items()
+                if text.startswith("the role t_two must not end sessions of t_one")
+            ]
             assert found["remedy"].startswith("GRANT pg_signal_backend TO t_two")
     finally:
         send(database, "DROP ROLE t_one, t_two")
@@ -332,7 +348,9 @@ def test_settings_of_the_role_that_nothing_can_be_done_about_are_named(database)
     send(database, "DROP ROLE IF EXISTS t_set; CREATE ROLE t_set LOGIN SUPERUSER")
     send(database, "ALTER ROLE t_set SET row_security = off; ALTER ROLE t_set SET session_replication_role = replica")
     try:
-        found = {text.partition(" ")[0]: one for text, one in findings(make_conninfo(database, user="t_set"), 1).items()}
+        found = {
+            text.partition(" ")[0]: one for text, one in findings(make_conninfo(database, user="t_set"), 1).items()
+        }
     finally:
         send(database, "DROP ROLE t_set")
     assert found["row_security"]["weight"] == "note"

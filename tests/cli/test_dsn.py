@@ -62,7 +62,11 @@ def test_psql_gets_the_address_as_words_and_the_password_in_its_environment(tmp_
     answer = jobherd("psql", "--", "-c", "SELECT 1", dsn=ADDRESS, PATH=path)
     assert answer.code == 3
     address, *words, password = answer.out.strip().split("|")
-    assert (sorted(address.split()), words, password) == (["dbname=jobs", "host=db", "user=app"], ["-c", "SELECT 1"], "hunter2")
+    assert (sorted(address.split()), words, password) == (
+        ["dbname=jobs", "host=db", "user=app"],
+        ["-c", "SELECT 1"],
+        "hunter2",
+    )
 
 
 def test_psql_on_a_database(database):

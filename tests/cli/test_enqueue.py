@@ -18,7 +18,12 @@ def test_it_prints_the_id_alone_on_its_line(database):
     answer = jobherd("enqueue", "mail:receipt", '{"order_id": 7}', dsn=database)
     assert (answer.code, answer.err) == (0, "")
     job = jobherd("job", int(answer.out), "--json", dsn=database).json
-    assert (job["kind"], job["payload"], job["state"], job["queue"]) == ("mail:receipt", {"order_id": 7}, "ready", "default")
+    assert (job["kind"], job["payload"], job["state"], job["queue"]) == (
+        "mail:receipt",
+        {"order_id": 7},
+        "ready",
+        "default",
+    )
 
 
 def test_every_option_reaches_the_row(database):
@@ -27,7 +32,13 @@ def test_every_option_reaches_the_row(database):
         "--good-until", "2040-01-01T00:00:00+00:00", "--cost", "memory_mb=900,gpus=0.5", dsn=database,
     )  # fmt: skip
     job = jobherd("job", answer.out.strip(), "--json", dsn=database).json
-    assert (job["state"], job["queue"], job["priority"], job["max_attempts"], job["timeout"]) == ("scheduled", "media", -5, 2, 120.0)
+    assert (job["state"], job["queue"], job["priority"], job["max_attempts"], job["timeout"]) == (
+        "scheduled",
+        "media",
+        -5,
+        2,
+        120.0,
+    )
     assert job["good_until"] == "2040-01-01T00:00:00+00:00"
     assert send(database, "SELECT run_at - created_at FROM jobherd.jobs")[0][0].total_seconds() == 5400
     assert send(database, "SELECT job, cost FROM jobherd.demands") == [(job["id"], {"gpus": 0.5, "memory_mb": 900})]
@@ -84,7 +95,9 @@ def test_a_payload_beyond_a_megabyte_is_refused(database):
 
 
 def test_standard_input_gives_one_job_a_line_in_order(database):
-    answer = jobherd("enqueue", "a:b", "-", "--queue", "bulk", dsn=database, stdin="".join(f'{{"n": {n}}}\n\n' for n in range(2500)))
+    answer = jobherd(
+        "enqueue", "a:b", "-", "--queue", "bulk", dsn=database, stdin="".join(f'{{"n": {n}}}\n\n' for n in range(2500))
+    )
     assert (answer.code, answer.err) == (0, "")
     assert len(answer.lines) == 2500
     rows = send(database, "SELECT id, (payload ->> 'n')::int, queue FROM jobherd.ready ORDER BY id")
@@ -97,12 +110,17 @@ def test_without_json_a_pipe_is_read(database):
 
 @pytest.mark.parametrize("given", ["null", "closed", "terminal"])
 def test_without_json_and_with_nothing_to_read_the_payload_is_empty(database, given):
-    """Cron, systemd and CI give /dev/null: a job that was meant must not be missing without a word."""
+    """Cron, systemd and CI give /dev/null.
+
+    A job that was meant must not be missing without a word.
+    """
     if given == "terminal":
         said = on_terminal("enqueue", "a:b", dsn=database)
     else:
         command = shlex.join([*COMMAND, "enqueue", "a:b"]) + (" </dev/null" if given == "null" else " <&-")
-        done = subprocess.run(["sh", "-c", command], capture_output=True, env=environment(database), timeout=LIMIT, check=False)
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, env=environment(database), timeout=LIMIT, check=False
+        )
         assert (done.returncode, done.stderr) == (0, b""), done
         said = done.stdout.decode()
     assert jobherd("job", said.strip(), "--json", dsn=database).json["payload"] == {}
@@ -115,7 +133,9 @@ def test_without_json_a_pipe_or_a_file_without_a_document_is_an_error_with_the_r
     assert "give the payload as an argument, '{}' for none" in piped.err
     (tmp_path / "orders").write_bytes(given)
     with (tmp_path / "orders").open("rb") as file:
-        done = subprocess.run([*COMMAND, "enqueue", "a:b"], stdin=file, capture_output=True, env=environment(database), timeout=LIMIT)
+        done = subprocess.run(
+            [*COMMAND, "enqueue", "a:b"], stdin=file, capture_output=True, env=environment(database), timeout=LIMIT
+        )
     assert (done.returncode, done.stderr.decode()) == (2, piped.err)
     assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(0,)]
 
@@ -125,7 +145,10 @@ def test_a_list_that_was_asked_for_may_be_empty(database):
     assert (answer.code, answer.out) == (0, "")
     assert "nothing was enqueued" in answer.err
     closed = subprocess.run(
-        ["sh", "-c", shlex.join([*COMMAND, "enqueue", "a:b", "-"]) + " <&-"], capture_output=True, env=environment(database), timeout=LIMIT
+        ["sh", "-c", shlex.join([*COMMAND, "enqueue", "a:b", "-"]) + " <&-"],
+        capture_output=True,
+        env=environment(database),
+        timeout=LIMIT,
     )
     assert closed.returncode == 2
     assert b"standard input is closed" in closed.stderr
@@ -133,7 +156,12 @@ def test_a_list_that_was_asked_for_may_be_empty(database):
 
 def states(shown: str) -> list[str]:
     """What the last line of a terminal showed, one after another."""
-    return [state for line in shown.split("\n") for part in line.split("\r") if (state := part.removesuffix("\x1b[K")) and "jobs" in state]
+    return [
+        state
+        for line in shown.split("\n")
+        for part in line.split("\r")
+        if (state := part.removesuffix("\x1b[K")) and "jobs" in state
+    ]
 
 
 def test_a_long_file_shows_a_bar_on_a_terminal(database, tmp_path):
@@ -217,13 +245,20 @@ def test_a_full_disk_is_said_to_be_one(database):
     send(database, "CREATE TRIGGER full_disk BEFORE INSERT ON jobherd.ready EXECUTE FUNCTION full_disk()")
     answer = jobherd("enqueue", "a:b", "{}", dsn=database)
     assert answer.code == 69
-    assert answer.err == 'jobherd: the database has no room: could not extend file "base/1/2": No space left on device\n'
+    assert (
+        answer.err == 'jobherd: the database has no room: could not extend file "base/1/2": No space left on device\n'
+    )
 
 
 @pytest.mark.parametrize("schema", ["jobherd", "elsewhere"])
 def test_a_database_that_takes_no_writes_is_said_to_be_one(database, schema):
-    """A standby, or a primary that was made read-only. That a SELECT is refused told nobody what is the matter."""
-    answer = jobherd("enqueue", "a:b", "{}", "--schema", schema, dsn=f"{database} options='-c default_transaction_read_only=on'")
+    """A standby, or a primary that was made read-only.
+
+    That a SELECT is refused told nobody what is the matter.
+    """
+    answer = jobherd(
+        "enqueue", "a:b", "{}", "--schema", schema, dsn=f"{database} options='-c default_transaction_read_only=on'"
+    )
     assert answer.code == 69
     assert answer.err.startswith("jobherd: the database takes no writes: cannot execute ")
     assert answer.err.endswith("in a read-only transaction; is it a standby, and is --dsn or JOBHERD_DSN right?\n")

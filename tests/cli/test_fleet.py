@@ -62,9 +62,16 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert f"supervisor {lapsed}" in said
     assert re.search(r"lease lapsed \d+s ago", said)
     assert max(map(len, said.splitlines())) <= 140
-    assert send(database, "SELECT supervisor, name FROM jobherd.orders ORDER BY id") == [(number, "report"), (silent, "report")]
+    assert send(database, "SELECT supervisor, name FROM jobherd.orders ORDER BY id") == [
+        (number, "report"),
+        (silent, "report"),
+    ]
     code, said = run(database, capsys, "fleet", "--json")
-    assert [(row["id"], row["lapsed"]) for row in json.loads(said)] == [(number, False), (lapsed, True), (silent, False)]
+    assert [(row["id"], row["lapsed"]) for row in json.loads(said)] == [
+        (number, False),
+        (lapsed, True),
+        (silent, False),
+    ]
     assert json.loads(said)[0]["facts"]["children"][0]["job"] == 17
 
 
@@ -76,8 +83,13 @@ def test_a_fleet_of_nobody_says_what_to_do(database, capsys, hasty):
 def test_an_order_that_nobody_takes_is_withdrawn_before_that_is_said(database, capsys, hasty):
     number = supervisor(database)
     code, said = run(database, capsys, "fleet", "add", number)
-    assert (code, said) == (1, f"supervisor {number}: the supervisor did not take the fleet command within 0 s; it is withdrawn\n")
-    assert send(database, "SELECT taken_at, error FROM jobherd.orders") == [(None, "withdrawn: the supervisor did not take it in time")]
+    assert (code, said) == (
+        1,
+        f"supervisor {number}: the supervisor did not take the fleet command within 0 s; it is withdrawn\n",
+    )
+    assert send(database, "SELECT taken_at, error FROM jobherd.orders") == [
+        (None, "withdrawn: the supervisor did not take it in time")
+    ]
 
 
 def test_whom_must_be_said(database):

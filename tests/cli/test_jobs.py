@@ -34,7 +34,9 @@ def everything(dsn: str) -> dict[str, int]:
         "running": running,
         "ready": enqueue(dsn),
         "scheduled": enqueue(dsn, delay="1h"),
-        "retrying": send(dsn, "INSERT INTO jobherd.scheduled (kind, attempts, run_at) VALUES ('a:b', 1, now() + '1 h') RETURNING id")[0][0],
+        "retrying": send(
+            dsn, "INSERT INTO jobherd.scheduled (kind, attempts, run_at) VALUES ('a:b', 1, now() + '1 h') RETURNING id"
+        )[0][0],
         **{state: past(dsn, state) for state in ("completed", "failed", "cancelled", "expired")},
     }
 
@@ -67,7 +69,10 @@ def test_jobs_are_filtered_by_kind_and_queue(database):
     past(database, "completed", many=3)
     wanted = past(database, "failed", kind="rare:one", queue="slow")
     waiting = enqueue(database, "rare:one")
-    assert [job["id"] for job in jobherd("jobs", "--kind", "rare:one", "--json", dsn=database).json] == [waiting, wanted]
+    assert [job["id"] for job in jobherd("jobs", "--kind", "rare:one", "--json", dsn=database).json] == [
+        waiting,
+        wanted,
+    ]
     assert [job["id"] for job in jobherd("jobs", "--queue", "slow", "--json", dsn=database).json] == [wanted]
     assert jobherd("jobs", "--queue", "none", "--json", dsn=database).json == []
 
@@ -82,7 +87,9 @@ def test_jobs_are_filtered_by_the_code_of_their_error(database):
     past(database, "failed", error="other")
     send(database, "UPDATE jobherd.history SET error_code = 'OTHER' WHERE error = 'other'")
     assert [job["id"] for job in jobherd("jobs", "--code", "BOOM", "--json", dsn=database).json] == [waiting, failed]
-    assert [job["id"] for job in jobherd("jobs", "--code", "BOOM", "--state", "failed", "--json", dsn=database).json] == [failed]
+    assert [
+        job["id"] for job in jobherd("jobs", "--code", "BOOM", "--state", "failed", "--json", dsn=database).json
+    ] == [failed]
 
 
 def test_pages_follow_each_other_without_gap_or_repetition(database):
@@ -123,7 +130,9 @@ def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
         "scan": 50_000,
     }
     with psycopg.connect(database) as conn:
-        plan = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql.load("list_jobs"), parameters).fetchone()[0][0]["Plan"]
+        plan = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql.load("list_jobs"), parameters).fetchone()[
+            0
+        ][0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 60
 
 
@@ -150,13 +159,23 @@ def test_a_jobs_page_shows_its_attempts(database):
     page = jobherd("job", number, dsn=database)
     assert page.code == 0
     assert page.out.index("the first straw") < page.out.rindex("the last straw")
-    for words in ("mail:receipt", "failed", '{"order_id": 7}', 'File "x.py", line 3', "beta/12", "alpha/77", "ran for 2s"):
+    for words in (
+        "mail:receipt",
+        "failed",
+        '{"order_id": 7}',
+        'File "x.py", line 3',
+        "beta/12",
+        "alpha/77",
+        "ran for 2s",
+    ):
         assert words in page.out, words
 
 
 def test_what_an_attempt_used_is_told_in_words(database):
     number = past(database, "completed")
-    for token, usage in enumerate(('{"max_rss": 34603008, "cpu_user": 1.5, "cpu_system": 0.5}', '{"max_rss": 1048576}', '"much"')):
+    for token, usage in enumerate(
+        ('{"max_rss": 34603008, "cpu_user": 1.5, "cpu_system": 0.5}', '{"max_rss": 1048576}', '"much"')
+    ):
         send(
             database,
             """INSERT INTO jobherd.attempts (job, token, attempt, outcome, finished_at, drop_on, usage)
@@ -164,7 +183,11 @@ def test_what_an_attempt_used_is_told_in_words(database):
             number, token + 1, usage,
         )  # fmt: skip
     page = jobherd("job", number, dsn=database).lines
-    assert [line for line in page if "used" in line] == ["  used 33 MiB at most, 2s of processor", "  used 1 MiB at most", "  used much"]
+    assert [line for line in page if "used" in line] == [
+        "  used 33 MiB at most, 2s of processor",
+        "  used 1 MiB at most",
+        "  used much",
+    ]
 
 
 def test_what_explains_a_dead_process_is_shown_once(database):
@@ -201,7 +224,10 @@ def test_no_json_moves_a_cursor_or_turns_text_around(database):
         for flags in ((), ("--json",)):
             answer = jobherd(*words, *flags, dsn=database)
             assert answer.code == 0, answer
-            assert not set(hostile) & set(answer.out + answer.err) - {"a", "z", "3", "1", "m", "[", "2", "J"}, (words, flags)
+            assert not set(hostile) & set(answer.out + answer.err) - {"a", "z", "3", "1", "m", "[", "2", "J"}, (
+                words,
+                flags,
+            )
         if words[0] == "job":
             assert answer.json["payload"] == {hostile: [hostile]}, "and it is the same text for a program"
     wrong = jobherd("retry", "9\x1b[31m\u202e", dsn=database)
@@ -309,14 +335,17 @@ def test_pause_and_resume(database):
 
 
 def test_caps_and_pauses_of_kinds_are_set_and_shown(database):
-    assert jobherd("cap", "media", "10", dsn=database).out == "media runs at most 10 at a time; there was no concurrency limit\n"
+    assert (
+        jobherd("cap", "media", "10", dsn=database).out
+        == "media runs at most 10 at a time; there was no concurrency limit\n"
+    )
     assert (
         jobherd("cap", "--kind", "report:year", "3", dsn=database).out
         == "report:year runs at most 3 at a time; there was no concurrency limit\n"
     )
-    assert jobherd("pause", "--kind", "mail:receipt", "--for", "1h", "--by", "ada", "--reason", "bounces", dsn=database).out.startswith(
-        "mail:receipt is"
-    )
+    assert jobherd(
+        "pause", "--kind", "mail:receipt", "--for", "1h", "--by", "ada", "--reason", "bounces", dsn=database
+    ).out.startswith("mail:receipt is")
     shown = jobherd("queues", dsn=database).out
     assert "0 of 10" in shown
     assert "by ada, until" in shown
@@ -367,7 +396,10 @@ def test_purge_counts_asks_and_deletes_only_what_it_counted(database):
     send(database, "INSERT INTO jobherd.attempts SELECT %s, 1, 1, 'retry', NULL, now(), current_date + 9", old)
     waiting = enqueue(database)
     words = ("purge", "--state", "failed", "--older-than", "30d")
-    assert "'99999d' is not a duration up to 100 years" in jobherd("purge", "--state", "failed", "--older-than", "99999d").err
+    assert (
+        "'99999d' is not a duration up to 100 years"
+        in jobherd("purge", "--state", "failed", "--older-than", "99999d").err
+    )
     assert jobherd(*words, "--dry-run", dsn=database).out == "2,500 jobs to delete (2500 failed)\n"
     refused = jobherd(*words, dsn=database)  # nobody there to ask
     assert refused.code == 2
@@ -377,7 +409,10 @@ def test_purge_counts_asks_and_deletes_only_what_it_counted(database):
     assert (done.code, done.json) == (0, {"counted": {"failed": 2500}, "deleted": 2500, "dry_run": False})
     assert send(database, "SELECT array_agg(id ORDER BY id) FROM jobherd.jobs") == [(sorted([young, other, waiting]),)]
     assert send(database, "SELECT count(*) FROM jobherd.attempts") == [(0,)]
-    assert jobherd("purge", "--state", "all", "--older-than", "30d", "--kind", "no:such", "--yes", dsn=database).out == "0 jobs to delete\n"
+    assert (
+        jobherd("purge", "--state", "all", "--older-than", "30d", "--kind", "no:such", "--yes", dsn=database).out
+        == "0 jobs to delete\n"
+    )
     assert jobherd("purge", "--state", "ready", "--older-than", "30d", dsn=database).code == 2
 
 
@@ -401,14 +436,22 @@ def test_waiting_jobs_get_another_priority_and_another_time(database):
     assert jobherd("reprioritize", first, second, "--priority", "-5", "--json", dsn=database).json == [
         {"id": first, "answer": "ready"}, {"id": second, "answer": "ready"},
     ]  # fmt: skip
-    assert jobherd("reschedule", second, "--delay", "10m", "--reason", "later", dsn=database).lines == [f"{second} scheduled"]
+    assert jobherd("reschedule", second, "--delay", "10m", "--reason", "later", dsn=database).lines == [
+        f"{second} scheduled"
+    ]
     assert jobherd("reschedule", second, "--now", dsn=database).lines == [f"{second} ready"]
     over = past(database, "failed")
     late = jobherd("reprioritize", over, first, "--priority", "3", dsn=database)
     assert (late.code, late.lines) == (1, [f"{over} too late: it is failed", f"{first} ready"])
     assert jobherd("reprioritize", first, "--priority", "99999", dsn=database).code == 2
     noted = send(database, "SELECT action, reason FROM jobherd.audit WHERE actor LIKE '%%@%%' ORDER BY id")
-    assert noted == [("reprioritize", None), ("reprioritize", None), ("reschedule", "later"), ("reschedule", None), ("reprioritize", None)]
+    assert noted == [
+        ("reprioritize", None),
+        ("reprioritize", None),
+        ("reschedule", "later"),
+        ("reschedule", None),
+        ("reprioritize", None),
+    ]
 
 
 def test_only_what_is_over_is_deleted(database):

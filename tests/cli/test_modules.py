@@ -1,4 +1,7 @@
-"""Modules of handlers that the application can import too: what jobs find in them, and what `run` says of handlers it does not serve."""
+"""Modules of handlers that the application can import too.
+
+What jobs find in them, and what `run` says of handlers it does not serve.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +57,21 @@ def write(folder, **files: str) -> None:
 def test_a_job_finds_each_module_once_and_spawned_processes_find_it_too(tmp_path, database):
     write(tmp_path, mail=MAIL, shop=SHOP)
     with Client(database) as client:
-        ids = [client.enqueue("shop:spawn", {"method": "spawn"}), client.enqueue("shop:spawn", {"method": "forkserver"})]
+        ids = [
+            client.enqueue("shop:spawn", {"method": "spawn"}),
+            client.enqueue("shop:spawn", {"method": "forkserver"}),
+        ]
         ids.append(client.enqueue("shop:order"))
     words = ("run", "--handlers", "my_handlers", "--workers", 1, "--until-empty", "--http", "off")
     ran = jobherd(*words, cwd=tmp_path, dsn=database)
     assert ran.code == 0, ran
     with psycopg.connect(database) as connection:
         found = connection.execute("SELECT id, state, result FROM jobherd.jobs ORDER BY id").fetchall()
-    assert found == [(ids[0], "completed", [0, 1, 4, 9]), (ids[1], "completed", [0, 1, 4, 9]), (ids[2], "completed", "True mail:send")]
+    assert found == [
+        (ids[0], "completed", [0, 1, 4, 9]),
+        (ids[1], "completed", [0, 1, 4, 9]),
+        (ids[2], "completed", "True mail:send"),
+    ]
 
 
 def test_run_and_check_name_what_is_not_served_and_check_what_is_not_checked(tmp_path, database):
@@ -74,7 +84,10 @@ def test_run_and_check_name_what_is_not_served_and_check_what_is_not_checked(tmp
     words = ("--handlers", "my_handlers")
     checked = jobherd("check", *words, cwd=tmp_path)
     assert checked.code == 0, checked
-    assert "note: my_handlers/_defs.py:2: kind 'a:private' would not be served: the name of its module or folder begins" in checked.err
+    assert (
+        "note: my_handlers/_defs.py:2: kind 'a:private' would not be served: the name of its module or folder begins"
+        in checked.err
+    )
     assert "note: my_handlers/pay.py:6: parameter 'amount' of a:pay is not checked or converted" in checked.err
     told = jobherd("check", *words, "--json", cwd=tmp_path).json
     assert (told["ok"], len(told["notes"]), told["problems"]) == (True, 2, [])
@@ -87,7 +100,10 @@ def test_run_does_not_start_with_a_handler_that_nothing_holds(tmp_path, database
     lost = "from jobherd import handler\n@(lambda handler: None)\n@handler('a:lost')\ndef lost(): ...\n"
     write(tmp_path, lost=lost)
     words = ("--handlers", "my_handlers")
-    for ran in (jobherd("check", *words, cwd=tmp_path), jobherd("run", *words, "--http", "off", cwd=tmp_path, dsn=database)):
+    for ran in (
+        jobherd("check", *words, cwd=tmp_path),
+        jobherd("run", *words, "--http", "off", cwd=tmp_path, dsn=database),
+    ):
         assert ran.code in {1, 78}, ran
         assert "kind 'a:lost' would not be served: no name of its module holds it" in ran.err
         assert "no handler was found" not in ran.err

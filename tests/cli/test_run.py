@@ -72,7 +72,9 @@ def test_a_web_child_whose_port_is_taken_says_so_in_the_list_of_processes(databa
 
 def test_a_broken_module_is_named_once_with_file_and_line_however_many_workers_find_it(database, tmp_path):
     (tmp_path / "broken.py").write_text("import json\n\nraise RuntimeError('out of paper')\n")
-    ran = jobherd("run", "--handlers", tmp_path, "--workers", 4, "--log-format", "text", dsn=database, JOBHERD_HTTP="off")
+    ran = jobherd(
+        "run", "--handlers", tmp_path, "--workers", 4, "--log-format", "text", dsn=database, JOBHERD_HTTP="off"
+    )
     assert ran.code == 78
     (line,) = [line for line in ran.err.splitlines() if "out of paper" in line]
     assert f"{tmp_path / 'broken.py'}:3: does not load: RuntimeError: out of paper" in line
@@ -84,11 +86,24 @@ def test_handlers_that_do_not_exist_are_named_once_and_before_anything_starts(tm
     ran = jobherd("run", *HANDLERS, flag, source, "--dsn", "host=/nonexistent", "--log-format", "text", cwd=tmp_path)
     assert ran.code == 78
     (line,) = ran.err.splitlines()
-    assert line == f"jobherd: {flag[2:]}: there is no folder, file or module '{source}' (from {flag}), seen from {tmp_path}"
+    assert (
+        line
+        == f"jobherd: {flag[2:]}: there is no folder, file or module '{source}' (from {flag}), seen from {tmp_path}"
+    )
 
 
 def test_the_log_names_kinds_queues_workers_dashboard_and_how_to_stop(database):
-    words = (*HANDLERS, "--workers", 1, "--queues", "mail,default", "--drain-timeout", "90s", "--http", "127.0.0.1:18765")
+    words = (
+        *HANDLERS,
+        "--workers",
+        1,
+        "--queues",
+        "mail,default",
+        "--drain-timeout",
+        "90s",
+        "--http",
+        "127.0.0.1:18765",
+    )
     with running(*words, dsn=database) as process:
         read_until(
             process,
@@ -101,7 +116,9 @@ def test_the_log_names_kinds_queues_workers_dashboard_and_how_to_stop(database):
 def test_status_lists_the_children_that_have_to_do_with_jobs_and_says_so(database):
     """The web child holds no job, so the database does not know of it; the page says where to ask instead."""
     with running(*HANDLERS, "--workers", 2, "--http", "127.0.0.1:0", dsn=database) as process:
-        read_until(process, r"worker 0 is ready", r"worker 1 is ready", r"keeper(?: \d+)? is ready", r"web(?: \d+)? is ready")
+        read_until(
+            process, r"worker 0 is ready", r"worker 1 is ready", r"keeper(?: \d+)? is ready", r"web(?: \d+)? is ready"
+        )
         (supervisor,) = jobherd("status", "--json", dsn=database).json["supervisors"]
         assert sorted(child["kind"] for child in supervisor["children"]) == ["keeper", "worker", "worker"]
     assert "metrics" in jobherd("status", "--help").out
@@ -118,7 +135,8 @@ def test_an_embedded_server_that_dies_is_started_again_and_the_work_goes_on(tmp_
         added = jobherd("enqueue", "jobs:purge_completed", "{}", cwd=tmp_path)
         assert added.code == 0, added
         assert jobherd("wait", added.out.strip(), cwd=tmp_path).code == 0
-        # It is the supervisor's child now, since whoever started it has left it: nothing that a dead worker has left behind.
+        # It is the supervisor's child now, since whoever started it has left it: nothing that a
+        # dead worker has left behind.
         [worker] = [pid for pid in children_of(process.pid) if b"worker 0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(worker, signal.SIGKILL)
         read_until(process, r"worker 0 is ready")
@@ -139,7 +157,10 @@ def chatty():
 
 
 def test_children_may_write_to_a_terminal_that_stops_who_writes_in_the_background(database, tmp_path):
-    """Each leads a group of its own: under `stty tostop` the kernel stopped it at its first line, and it was ended as one that hangs."""
+    """Each leads a group of its own.
+
+    Under `stty tostop` the kernel stopped it at its first line, and it was ended as one that hangs.
+    """
     (tmp_path / "chatty.py").write_text(CHATTY)
     words = ("run", "--handlers", tmp_path, "--workers", 1, "--http", "off", "--no-log-capture")
     with Terminal(*words, dsn=database, columns=160, tostop=True) as seen:
@@ -166,7 +187,10 @@ def test_a_supervisor_started_without_standard_streams_works_all_the_same(databa
 
 
 def test_a_first_start_by_whoever_ignores_the_end_of_its_children_makes_a_whole_database(tmp_path):
-    """That is inherited: no exit code is heard of, and initdb, which needs those of its own children, fails."""
+    """That is inherited.
+
+    No exit code is heard of, and initdb, which needs those of its own children, fails.
+    """
     words = [*COMMAND, "enqueue", "jobs:purge_completed", "{}"]
     ran = subprocess.run(
         [sys.executable, "-c", "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])", *words],

@@ -1,4 +1,8 @@
-"""`top` on a terminal of its own: what stands on the screen, what its keys do, and what it does when the terminal or the database changes."""
+"""`top` on a terminal of its own.
+
+What stands on the screen, what its keys do, and what it does when the terminal or the database
+changes.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +182,9 @@ def test_once_prints_one_frame(database):
 def look(*, rows: int = 30) -> Look:
     names = ["a:b", "kind:with-quite-a-long-name-that-goes-on-and-on", "日本:語", "x" * 100]
     queue = {"oldest": 5.0, "paused": True, "paused_by": "ann", "reason": "r" * 90, "most": 3, "running": 2} | {
-        f"{state}{more}": bool(more) or 123456 for state in ("ready", "scheduled", "running") for more in ("", "_capped")
+        f"{state}{more}": bool(more) or 123456
+        for state in ("ready", "scheduled", "running")
+        for more in ("", "_capped")
     }
     return Look(
         supervisors=[{"id": n, "host": "h" * (n * 7), "pid": n, "version": "1", "up_for": 1e6, "lease_left": 3.0, "lapsed": n == 2, "facts_age": 5.0,
@@ -216,7 +222,9 @@ def test_every_size_is_filled_exactly():
     assert "too small" in draw(Look(), View(), status, width=39, height=24)[0].plain
     shown = "\n".join(line.plain for line in draw(look(), View(), status, width=80, height=24))
     assert "RUNNING 8/30" in shown or "RUNNING 7/30" in shown, shown
-    assert "everything is paused" in "\n".join(line.plain for line in draw(look(rows=1), View(), status, width=132, height=24))
+    assert "everything is paused" in "\n".join(
+        line.plain for line in draw(look(rows=1), View(), status, width=132, height=24)
+    )
 
 
 def test_the_rows_are_shared_fairly():
@@ -294,7 +302,9 @@ def test_a_terminal_that_goes_away_ends_it_without_a_traceback(database, tmp_pat
     master, slave = pty.openpty()
     said = tmp_path / "said"
     with said.open("w") as err:
-        process = subprocess.Popen([*COMMAND, "top"], stdin=slave, stdout=slave, stderr=err, env=environment(database, TERM="xterm"))
+        process = subprocess.Popen(
+            [*COMMAND, "top"], stdin=slave, stdout=slave, stderr=err, env=environment(database, TERM="xterm")
+        )
     os.close(slave)
     while b"\x1b[?1049h" not in os.read(master, 65536):
         pass

@@ -47,14 +47,32 @@ def test_only_the_family_that_is_asked_for_is_loaded():
     loaded = "import sys; from jobherd.supervisor import cli; cli.commands({!r}); print(*(name for name in cli.FAMILIES if 'jobherd.supervisor.cli.' + name in sys.modules))"
     for word, families in (("enqueue", "enqueue"), ("job", "jobs"), ("--version", ""), ("dance", " ".join(FAMILIES))):
         done = subprocess.run(
-            [sys.executable, "-c", loaded.format(word)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT
+            [sys.executable, "-c", loaded.format(word)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=LIMIT,
         )
         assert done.stdout.strip() == families, word
 
 
 def test_what_is_not_understood_is_2():
-    for words in ([], ["dance"], ["jobs", "--colour"], ["jobs", "--state", "angry"], ["job", "seven"], ["job", "0"], ["job", str(2**63)],
-                  ["jobs", "--limit", "0"], ["wait", "1", "--timeout", "soon"], ["retry", "x"], ["purge"], ["jobs", "--lim", "3"]):  # fmt: skip
+    for words in (
+        [],
+        ["dance"],
+        ["jobs", "--colour"],
+        ["jobs", "--state", "angry"],
+        ["job", "seven"],
+        ["job", "0"],
+        ["job", str(2**63)],
+        # fmt: skip
+        ["jobs", "--limit", "0"],
+        ["wait", "1", "--timeout", "soon"],
+        ["retry", "x"],
+        ["purge"],
+        ["jobs", "--lim", "3"],
+    ):
         answer = jobherd(*words, dsn=NOWHERE)
         assert answer.code == 2, (words, answer)
         assert answer.out == ""
@@ -62,7 +80,17 @@ def test_what_is_not_understood_is_2():
 
 
 @pytest.mark.parametrize(
-    "words", [("jobs",), ("job", "1"), ("wait", "1"), ("retry", "1"), ("queues",), ("status",), ("migrate",), ("enqueue", "a:b", "{}")]
+    "words",
+    [
+        ("jobs",),
+        ("job", "1"),
+        ("wait", "1"),
+        ("retry", "1"),
+        ("queues",),
+        ("status",),
+        ("migrate",),
+        ("enqueue", "a:b", "{}"),
+    ],
 )
 def test_no_database_is_69_with_the_remedy(words):
     answer = jobherd(*words, dsn=NOWHERE)
@@ -73,7 +101,11 @@ def test_no_database_is_69_with_the_remedy(words):
 
 
 def test_a_password_in_the_dsn_is_never_shown():
-    for dsn in ("postgresql://app:hunter2@127.0.0.1:1/x", "host=127.0.0.1 port=1 password=hunter2", "postgresql://app:hunter2@[bad"):
+    for dsn in (
+        "postgresql://app:hunter2@127.0.0.1:1/x",
+        "host=127.0.0.1 port=1 password=hunter2",
+        "postgresql://app:hunter2@[bad",
+    ):
         answer = jobherd("jobs", dsn=dsn)
         assert answer.code in {69, 78}
         assert "hunter2" not in answer.out + answer.err
@@ -91,7 +123,12 @@ def test_a_database_without_the_schema_is_78_and_names_the_remedy(empty_database
 
 def test_a_schema_newer_than_this_version_is_78(database):
     send(database, "INSERT INTO jobherd.migrations (area, version, name) VALUES ('jobherd', 9000, 'future')")
-    for words in (("jobs",), ("enqueue", "a:b", "{}"), ("migrate",), ("run", "--handlers", "jobherd.handlers.jobs_purge")):
+    for words in (
+        ("jobs",),
+        ("enqueue", "a:b", "{}"),
+        ("migrate",),
+        ("run", "--handlers", "jobherd.handlers.jobs_purge"),
+    ):
         answer = jobherd(*words, dsn=database)
         assert answer.code == 78, answer
         assert "newer version" in answer.err
@@ -138,7 +175,10 @@ def test_a_reader_that_goes_away_ends_a_listing_quietly(database):
 )  # fmt: skip
 @pytest.mark.parametrize("closed", [(0, 1), (0, 1, 2)])
 def test_closed_streams_are_streams_to_nowhere(database, words, code, closed):
-    """The job was enqueued, and the command ended with a traceback and 1: a script tries again, and has it twice."""
+    """The job was enqueued, and the command ended with a traceback and 1.
+
+    A script tries again, and has it twice.
+    """
     send(database, "SELECT jobherd.enqueue('a:b')")
     shell = "exec " + " ".join(["$0", '"$@"', *(f"{number}>&-" for number in closed)])
     with open(os.devnull, "w") as nowhere:
@@ -188,13 +228,20 @@ def test_output_that_cannot_be_written_is_a_sentence(database, words):
     send(database, "SELECT jobherd.enqueue('a:b')")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*COMMAND, *map(str, words)], stdout=full, stderr=subprocess.PIPE, env=environment(database), timeout=LIMIT, check=False
+            [*COMMAND, *map(str, words)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(database),
+            timeout=LIMIT,
+            check=False,
         )
     assert done.returncode == 1
     assert done.stderr == b"jobherd: the output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize(("payload", "told"), [("{}", "job {} is enqueued"), ("-", "3 jobs are enqueued, the last of them is {}")])
+@pytest.mark.parametrize(
+    ("payload", "told"), [("{}", "job {} is enqueued"), ("-", "3 jobs are enqueued, the last of them is {}")]
+)
 def test_a_job_whose_id_cannot_be_written_is_told_on_standard_error(database, payload, told):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -313,10 +360,15 @@ def test_without_a_database_the_embedded_one_is_used_and_named(tmp_path):
 
 
 def test_whoever_finds_the_embedded_database_running_says_nothing_of_it(tmp_path):
-    (tmp_path / "mail.py").write_text("from jobherd import handler\n@handler('mail:receipt')\ndef receipt() -> None: ...\n")
-    process = start("run", "--handlers", "mail.py", "--workers", 1, "--log-format", "json", cwd=tmp_path, JOBHERD_HTTP="off")
+    (tmp_path / "mail.py").write_text(
+        "from jobherd import handler\n@handler('mail:receipt')\ndef receipt() -> None: ...\n"
+    )
+    process = start(
+        "run", "--handlers", "mail.py", "--workers", 1, "--log-format", "json", cwd=tmp_path, JOBHERD_HTTP="off"
+    )
     try:
-        said = [orjson.loads(process.stderr.readline())]  # a log line like all others, for whoever reads them by program
+        # a log line like all others, for whoever reads them by program
+        said = [orjson.loads(process.stderr.readline())]
         assert "no database is named; using the embedded PostgreSQL" in said[0]["message"]
         while "is ready" not in said[-1]["message"]:
             said.append(orjson.loads(process.stderr.readline()))

@@ -28,7 +28,12 @@ def test_every_state_is_explained(database):
     assert claim(database, worker) == first
     assert "on alpha in process 78 (worker 1): attempt 0 of 5" in why(database, first)
     assert "scheduled: it is not due before" in why(database, late)
-    for state, says in {"completed": "completed at", "failed": "it broke", "cancelled": "cancelled at", "expired": "expired at"}.items():
+    for state, says in {
+        "completed": "completed at",
+        "failed": "it broke",
+        "cancelled": "cancelled at",
+        "expired": "expired at",
+    }.items():
         assert says in why(database, past(database, state))
 
 
@@ -48,7 +53,11 @@ def flooded(dsn: str) -> tuple[int, int]:
 
 def test_with_turns_only_its_own_queue_is_before_a_job(database):
     boss, job = flooded(database)
-    send(database, 'UPDATE jobherd.supervisors SET facts = \'{"queues": [], "turns": true, "tiers": []}\' WHERE id = %s', boss)
+    send(
+        database,
+        'UPDATE jobherd.supervisors SET facts = \'{"queues": [], "turns": true, "tiers": []}\' WHERE id = %s',
+        boss,
+    )
     said = why(database, job)
     assert "waiting: a job of queue default is ahead of it, and the only worker is busy" in said
     assert "the workers take turns between 2 queues that hold jobs, default among them" in said
@@ -64,11 +73,17 @@ def test_in_strict_order_what_is_before_a_job_is_counted_over_all_queues(databas
     facts = f'{{"queues": {queues}, "turns": false, "tiers": {tiers}}}'
     send(database, "UPDATE jobherd.supervisors SET facts = %s::jsonb WHERE id = %s", facts, boss)
     said = why(database, job)
-    assert "waiting: a job of queue default and 20 jobs of queue mail are ahead of it, and the only worker is busy" in said
+    assert (
+        "waiting: a job of queue default and 20 jobs of queue mail are ahead of it, and the only worker is busy" in said
+    )
     assert "jobherd run --queue-order turns ..." in said
     # A supervisor whose workers take turns reaches the job first.
     other = supervisor(database, host="beta", lease=3600)
-    send(database, 'UPDATE jobherd.supervisors SET facts = \'{"queues": [], "turns": true, "tiers": []}\' WHERE id = %s', other)
+    send(
+        database,
+        'UPDATE jobherd.supervisors SET facts = \'{"queues": [], "turns": true, "tiers": []}\' WHERE id = %s',
+        other,
+    )
     assert "waiting: a job of queue default is ahead of it" in why(database, job)
 
 
@@ -89,7 +104,9 @@ def test_a_pause_is_named_with_who_when_and_why_and_ends_with_the_command_that_r
     said = why(database, job)
     assert "its queue default was paused by ann at" in said
     assert "reason: moving house" in said
-    assert jobherd(*said.splitlines()[-1].split("   ")[0].split()[1:], dsn=database).code == 0, "what it tells to do is a command"
+    assert jobherd(*said.splitlines()[-1].split("   ")[0].split()[1:], dsn=database).code == 0, (
+        "what it tells to do is a command"
+    )
     assert "paused" not in why(database, job)
 
 

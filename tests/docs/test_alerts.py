@@ -1,7 +1,10 @@
-"""The dashboard and the alert rules: every expression is PromQL, and asks only for what a real scrape has.
+"""The dashboard and the alert rules.
 
-The expressions are read by a PromQL parser; `tests/system/test_metrics.py` holds them against the scrape of a whole supervisor. `promtool`, where
-it is there (`make alerts` fetches it), checks the rules, runs their unit tests, and sends a scrape through all of them without an alarm.
+Every expression is PromQL, and asks only for what a real scrape has.
+
+The expressions are read by a PromQL parser; `tests/system/test_metrics.py` holds them against the
+scrape of a whole supervisor. `promtool`, where it is there (`make alerts` fetches it), checks the
+rules, runs their unit tests, and sends a scrape through all of them without an alarm.
 """
 
 from __future__ import annotations
@@ -46,7 +49,14 @@ def scrape(database, monkeypatch) -> Scrape:
         child.control.lease_deadline = now + 12
         children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
         child.control.publish(
-            {"started": now, "deaths": {"left": 1}, "children": children, "version": "1", "listening": True, "database": True}
+            {
+                "started": now,
+                "deaths": {"left": 1},
+                "children": children,
+                "version": "1",
+                "listening": True,
+                "database": True,
+            }
         )
         return child.scrape()
 
@@ -70,7 +80,10 @@ def test_every_panel_asks_for_what_a_scrape_has(scrape):
             assert unanswered(expression, labels) == [], panel["title"]
             shown |= {re.sub(r"_(bucket|sum|count)$", "", selector.name) for selector in selectors(expression)}
             for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
-                assert re.search(rf"\bby \([^)]*\b{label}\b|^jobherd_\w+\{{|^time\(\)", expression), (panel["title"], label)
+                assert re.search(rf"\bby \([^)]*\b{label}\b|^jobherd_\w+\{{|^time\(\)", expression), (
+                    panel["title"],
+                    label,
+                )
     places = [tuple(panel["gridPos"].values()) for panel in panels()]
     assert len(set(places)) == len(places)
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels())
@@ -114,13 +127,17 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not in
 @needs_promtool
 def test_promtool_takes_the_rules_and_their_unit_tests():
     for words in (["check", "rules", RULES.name], ["test", "rules", TESTS.name]):
-        done = subprocess.run([PROMTOOL, *words], cwd=RULES.parent, capture_output=True, text=True, timeout=LIMIT, check=False)
+        done = subprocess.run(
+            [PROMTOOL, *words], cwd=RULES.parent, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_promtool
 def test_promtool_finds_nothing_wrong_with_a_scrape(scrape):
-    done = subprocess.run([PROMTOOL, "check", "metrics"], input=scrape.text, capture_output=True, text=True, timeout=LIMIT, check=False)
+    done = subprocess.run(
+        [PROMTOOL, "check", "metrics"], input=scrape.text, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -144,6 +161,11 @@ def test_a_real_scrape_of_a_fleet_that_is_well_raises_no_alarm(scrape, tmp_path:
     }
     (tmp_path / "scrape.yml").write_text(json.dumps(test))  # which is YAML
     done = subprocess.run(
-        [PROMTOOL, "test", "rules", "scrape.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False
+        [PROMTOOL, "test", "rules", "scrape.yml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,7 @@
-"""Every block of the pages does what it says: in one folder and one fresh database a page, top to bottom, as a reader would."""
+"""Every block of the pages does what it says.
+
+In one folder and one fresh database a page, top to bottom, as a reader would.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,12 @@ IN_FULL = {ROOT / "README.md", *(ROOT / "docs" / name for name in (
 
 
 def noon(now: float) -> str:
-    """The name of a zone in which it is between twelve and one: a page whose rules go by the hour is followed at the same hour each time.
+    """The name of a zone in which it is between twelve and one.
 
-    Without it a page passed at night and hung by day, for its own rule let no job through between eight and six.
+    A page whose rules go by the hour is followed at the same hour each time.
+
+    Without it a page passed at night and hung by day, for its own rule let no job through between
+    eight and six.
     """
     return f"NOON{time.gmtime(now).tm_hour - 12:+d}"
 
@@ -47,7 +53,11 @@ class Reader:
         tools.mkdir()
         (tools / "jobherd").write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m jobherd.supervisor "$@"\n')
         (tools / "jobherd").chmod(0o755)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBHERD_", "DATABASE_URL", "COLUMNS"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("JOBHERD_", "DATABASE_URL", "COLUMNS"))
+        }
         self._environment = kept | {
             "PATH": f"{tools}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
@@ -91,7 +101,11 @@ class Reader:
     def _python(self, block: Block) -> None:
         if path := block.path:
             file = self.folder / path
-            words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)] if file.name.startswith("test_") else [str(file)]
+            words = (
+                ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+                if file.name.startswith("test_")
+                else [str(file)]
+            )
         else:
             file = self.folder / f"block_{block.line}.py"
             file.write_text(block.text)
@@ -99,7 +113,9 @@ class Reader:
         self._run([sys.executable, "-P", "-W", "error", *words], block, 0)
 
     def _sql(self, block: Block) -> None:
-        assert not re.search(r"\b(commit|rollback)\b", block.text, re.IGNORECASE), f"{block.where}: what is shown must be possible to undo"
+        assert not re.search(r"\b(commit|rollback)\b", block.text, re.IGNORECASE), (
+            f"{block.where}: what is shown must be possible to undo"
+        )
         with psycopg.connect(self._dsn) as connection:
             try:
                 connection.execute(block.text.encode())
@@ -159,7 +175,10 @@ def plain(line: str) -> str:
 
 
 def printed_in(line: str) -> str:
-    """What a handler has printed, if this line of a log in JSON holds that: pages leave out what a terminal shows before it. Else the line."""
+    """What a handler has printed, if this line of a log in JSON holds that.
+
+    Pages leave out what a terminal shows before it. Else the line.
+    """
     try:
         event = json.loads(line)
     except ValueError:
@@ -178,7 +197,9 @@ def assert_shown(shows: list[str], said: str, block: Block) -> None:
         left = left[left.index(wanted) + 1 :]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in RUNNABLE for b in blocks(page))], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.language in RUNNABLE for b in blocks(page))], ids=lambda page: page.name
+)
 def test_what_a_page_shows_works(page, database, tmp_path):
     with Reader(tmp_path, database) as reader:
         for block in blocks(page):

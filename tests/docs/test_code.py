@@ -1,6 +1,9 @@
-"""Nothing that a database, a file or a request holds is ever run: the code of the packages has no way to.
+"""Nothing that a database, a file or a request holds is ever run.
 
-Celery executed pickled messages, and rebuilt exceptions from names that were stored. Here are JSON and a registry.
+The code of the packages has no way to.
+
+Celery executed pickled messages, and rebuilt exceptions from names that were stored. Here are JSON
+and a registry.
 """
 
 from __future__ import annotations
@@ -13,12 +16,28 @@ from tests.docs.pages import ROOT
 
 PACKAGES = ("supervisor", "workers", "handlers", "sql")
 FORBIDDEN_MODULES = frozenset(
-    {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "jsonpickle", "joblib", "code", "codeop"}
+    {
+        "pickle",
+        "cPickle",
+        "_pickle",
+        "dill",
+        "cloudpickle",
+        "marshal",
+        "shelve",
+        "yaml",
+        "jsonpickle",
+        "joblib",
+        "code",
+        "codeop",
+    }
 )
 FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__", "execfile"})
-BY_NAME = frozenset({"import_module", "spec_from_file_location", "exec_module", "run_path", "run_module", "load_module", "resolve_name"})
+BY_NAME = frozenset(
+    {"import_module", "spec_from_file_location", "exec_module", "run_path", "run_module", "load_module", "resolve_name"}
+)
 MAY_IMPORT = {
-    "handlers/_define/registry.py": {"import_module", "spec_from_file_location", "exec_module"},  # what --handlers and --hooks name
+    # what --handlers and --hooks name
+    "handlers/_define/registry.py": {"import_module", "spec_from_file_location", "exec_module"},
     "handlers/_facade/__init__.py": {"import_module"},  # one name that stands in the file
     "supervisor/cli/__init__.py": {"import_module"},  # the commands, from a list in the file
 }
@@ -42,13 +61,14 @@ def offences(text: str, allowed: frozenset[str] | set[str] = frozenset()) -> lis
             case ast.Call(func=ast.Attribute(attr=name, value=value)) if name in BY_NAME - allowed:
                 told = [f"{ast.unparse(value)}.{name}"]
             case ast.Call(keywords=keywords) if any(
-                each.arg == "shell" and not (isinstance(each.value, ast.Constant) and each.value.value is False) for each in keywords
+                each.arg == "shell" and not (isinstance(each.value, ast.Constant) and each.value.value is False)
+                for each in keywords
             ):
                 told = ["shell=True"]
             case ast.Call(func=ast.Attribute(attr="system" | "popen", value=ast.Name(id="os"))):
                 told = ["os.system"]
-            case ast.Subscript(value=ast.Call(func=ast.Name(id="globals" | "vars" | "locals")), slice=index) if not isinstance(
-                index, ast.Constant
+            case ast.Subscript(value=ast.Call(func=ast.Name(id="globals" | "vars" | "locals")), slice=index) if (
+                not isinstance(index, ast.Constant)
             ):
                 told = ["a global by a name that is worked out"]
             case _:

@@ -1,4 +1,7 @@
-"""What the pages name is there: links, settings, flags, signals, exit codes, metrics, options, outcomes."""
+"""What the pages name is there.
+
+Links, settings, flags, signals, exit codes, metrics, options, outcomes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ from jobherd.supervisor.settings.sources import variable_of
 from tests.docs.pages import PAGES, ROOT, anchors, code_words, links, prose, table
 
 DOCS = ROOT / "docs"
-SOURCES = "\n".join(file.read_text() for package in ("supervisor", "workers", "handlers", "sql") for file in (ROOT / package).rglob("*.py"))
+SOURCES = "\n".join(
+    file.read_text()
+    for package in ("supervisor", "workers", "handlers", "sql")
+    for file in (ROOT / package).rglob("*.py")
+)
 MAKE = (ROOT / "Makefile").read_text()
 
 
@@ -35,7 +42,9 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_environment_variables_are_read_by_somebody(page):
-    known = {variable_of(name) for name in specifications()} | {name for each in specifications().values() for name in each.variables}
+    known = {variable_of(name) for name in specifications()} | {
+        name for each in specifications().values() for name in each.variables
+    }
     for variable in re.findall(r"\bJOBHERD_[A-Z_]+\b", page.read_text()):
         assert variable in known or f'"{variable}' in SOURCES, f"{page.name}: {variable}"
 
@@ -47,8 +56,15 @@ def flags():
         parser = argparse.ArgumentParser()
         add_common(parser, command)
         command.arguments(parser)
-        parts = [part for action in parser._actions if isinstance(action, argparse._SubParsersAction) for part in action.choices.values()]
-        found.update(option for each in (parser, *parts) for action in each._actions for option in action.option_strings)
+        parts = [
+            part
+            for action in parser._actions
+            if isinstance(action, argparse._SubParsersAction)
+            for part in action.choices.values()
+        ]
+        found.update(
+            option for each in (parser, *parts) for action in each._actions for option in action.option_strings
+        )
     return found
 
 
@@ -72,7 +88,9 @@ def metrics():
     for kind, name in re.findall(r'(Counter|Gauge|Histogram|Info)MetricFamily\(\s*"(\w+)"', source):
         found |= {
             name + ending
-            for ending in {"Counter": ["_total"], "Gauge": [""], "Info": ["_info"]}.get(kind, ["", "_bucket", "_sum", "_count"])
+            for ending in {"Counter": ["_total"], "Gauge": [""], "Info": ["_info"]}.get(
+                kind, ["", "_bucket", "_sum", "_count"]
+            )
         }
     return found
 
@@ -115,7 +133,11 @@ def test_the_options_of_a_handler_are_all_there_with_their_defaults():
 def test_the_outcomes_are_all_there():
     rows = table(DOCS / "writing-handlers.md", heading="Outcomes")
     said = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row[0])}
-    dispositions = {name for name in handlers.__all__ if name in {"Completed", "Failed", "Nack", "Retry", "Snooze", "Abandon", "Poison"}}
+    dispositions = {
+        name
+        for name in handlers.__all__
+        if name in {"Completed", "Failed", "Nack", "Retry", "Snooze", "Abandon", "Poison"}
+    }
     assert said == dispositions
     metric_page = prose(DOCS / "metrics.md")
     for outcome in {word for row in rows for word in re.findall(r"`(\w+)`", row[3])}:
@@ -145,7 +167,9 @@ def test_what_stops_it_waits_longer_than_a_drain():
 
 
 def test_the_service_stays_down_only_when_trying_again_is_no_use():
-    found = re.search(r"^RestartPreventExitStatus=(.+)$", (ROOT / "deploy" / "jobherd.service").read_text(), re.MULTILINE)
+    found = re.search(
+        r"^RestartPreventExitStatus=(.+)$", (ROOT / "deploy" / "jobherd.service").read_text(), re.MULTILINE
+    )
     assert found is not None
     assert {int(code) for code in found[1].split()} == {ExitCode.USAGE, ExitCode.CONFIGURATION}
 

@@ -1,4 +1,7 @@
-"""What is installed has the one name `jobherd`: its packages are listed, and no test loads them under the names of their folders."""
+"""What is installed has the one name `jobherd`.
+
+Its packages are listed, and no test loads them under the names of their folders.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ def test_setup_cfg_lists_every_package_of_the_tree():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     listed = set(config["options"]["packages"].split())
-    found = {f"jobherd.{file.parent.relative_to(ROOT)}".replace("/", ".") for top in TOPS for file in (ROOT / top).rglob("__init__.py")}
+    found = {
+        f"jobherd.{file.parent.relative_to(ROOT)}".replace("/", ".")
+        for top in TOPS
+        for file in (ROOT / top).rglob("__init__.py")
+    }
     assert listed == found - {"jobherd.handlers._facade"} | {"jobherd"}
 
 

@@ -1,4 +1,7 @@
-"""What every file of the tree must be: explained, finished, and free of the place it was written in."""
+"""What every file of the tree must be.
+
+Explained, finished, and free of the place it was written in.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ def files():
     return found
 
 
-FILES = [file for file in files() if file.suffix not in PICTURES and file != Path(__file__)]  # here stands what is looked for
+# here stands what is looked for
+FILES = [file for file in files() if file.suffix not in PICTURES and file != Path(__file__)]
 
 
 def lines_with(pattern):
@@ -66,7 +70,12 @@ def test_no_path_of_somebodys_machine():
 
 
 def test_no_address_of_a_package_registry():
-    assert lines_with(r"pypi\.org|pythonhosted\.org|npmjs\.(?:org|com)|crates\.io|proxy\.golang\.org|--(?:extra-)?index-url") == []
+    assert (
+        lines_with(
+            r"pypi\.org|pythonhosted\.org|npmjs\.(?:org|com)|crates\.io|proxy\.golang\.org|--(?:extra-)?index-url"
+        )
+        == []
+    )
 
 
 def test_no_password_of_anybody():
@@ -99,7 +108,9 @@ def test_each_statement_says_what_it_does():
     silent = [
         str(file.relative_to(ROOT))
         for file in FILES
-        if file.suffix == ".sql" and file.is_relative_to(ROOT / "sql" / "queries") and not file.read_text().startswith("-- ")
+        if file.suffix == ".sql"
+        and file.is_relative_to(ROOT / "sql" / "queries")
+        and not file.read_text().startswith("-- ")
     ]
     assert silent == []
 

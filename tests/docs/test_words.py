@@ -1,4 +1,7 @@
-"""Plain words: what people who do not act are called in texts. The budget of a file only falls; a file without one has none to spend."""
+"""Plain words: what people who do not act are called in texts.
+
+The budget of a file only falls; a file without one has none to spend.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,17 @@ BUDGET = {
     "workers/page/templates/base.html": 1,
     "workers/web/page_handoff.py": 1,
 }
-"""How often such a word stands in a file: a name (the account or the way of a viewer called nobody), or a quoted text of a later pass."""
+"""How often such a word stands in a file.
+
+A name (the account or the way of a viewer called nobody), or a quoted text of a later pass.
+"""
 FILES = sorted(
     path
     for folder in ("supervisor", "workers", "handlers", "sql", "docs", "deploy")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in {".py", ".sql", ".md", ".html", ".yml", ".json"} and "migrations" not in path.parts and path.name != "schema.sql"
+    if path.suffix in {".py", ".sql", ".md", ".html", ".yml", ".json"}
+    and "migrations" not in path.parts
+    and path.name != "schema.sql"
 ) + [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
 
 
@@ -39,7 +47,9 @@ def spent(path) -> int:
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
 def test_a_sentence_names_who_acts(path):
     found = spent(path)
-    assert found <= BUDGET.get(str(path.relative_to(ROOT)), 0), "name the actor: the supervisor, a worker, a producer, you"
+    assert found <= BUDGET.get(str(path.relative_to(ROOT)), 0), (
+        "name the actor: the supervisor, a worker, a producer, you"
+    )
 
 
 def test_no_budget_is_larger_than_what_is_spent():

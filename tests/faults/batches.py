@@ -1,7 +1,10 @@
-"""kill -9 of a child at every point of a batch, again and again: how often does a job run again that was through?
+"""kill -9 of a child at every point of a batch, again and again.
 
-Each job writes a line as it starts and one as it ends, by appending to a file, which a kill cannot tear. A job is through once its child
-has started another one after its end. Such a job may never start again, and each job must end exactly once.
+How often does a job run again that was through?
+
+Each job writes a line as it starts and one as it ends, by appending to a file, which a kill cannot
+tear. A job is through once its child has started another one after its end. Such a job may never
+start again, and each job must end exactly once.
 """
 
 from __future__ import annotations
@@ -45,13 +48,20 @@ def main() -> int:
     given = arguments(__doc__, kills=1000, workers=2)
     dice = random.Random(given.seed)
     report = Report(f"batches: {given.kills} kills in the middle of batches, seed {given.seed}")
-    with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ground() as (_, dsn),
+        psycopg.connect(dsn, autocommit=True) as connection,
+    ):
         report.on(dsn)
         path = Path(folder) / "lines"
         path.touch()
         jobs = kills = 0
-        # Each death counts as a crash in a row for the place, which backs off: none here, or a campaign would take a day.
-        with Herd(dsn, WORK, "--poll", "1s", "--respawn-initial", "10ms", "--respawn-max", "100ms", workers=given.workers):
+        # Each death counts as a crash in a row for the place, which backs off: none here, or a
+        # campaign would take a day.
+        with Herd(
+            dsn, WORK, "--poll", "1s", "--respawn-initial", "10ms", "--respawn-max", "100ms", workers=given.workers
+        ):
             while kills < given.kills:
                 if connection.execute("SELECT count(*) FROM jobherd.ready").fetchone()[0] < 2000:
                     connection.execute(
@@ -72,7 +82,9 @@ def main() -> int:
                 time.sleep(0.2)
         ends = connection.execute("SELECT state, count(*) FROM jobherd.history GROUP BY 1").fetchall()
         through, repeated = again(path.read_text().splitlines())
-        deaths = connection.execute("SELECT count(*) FROM jobherd.attempts WHERE error_code = 'WORKER_CRASHED'").fetchone()[0]
+        deaths = connection.execute(
+            "SELECT count(*) FROM jobherd.attempts WHERE error_code = 'WORKER_CRASHED'"
+        ).fetchone()[0]
     report.holds("every job ended exactly once, completed", dict(ends) == {"completed": jobs}, ends)
     report.holds("no job that was through was started again", not repeated, f"{repeated} of {through:,}")
     report.fact("kills, of which this many hit a running job", f"{kills}, {deaths}")

@@ -1,4 +1,6 @@
-"""What the campaigns against the server have in common: supervisors under audit, a producer whose acknowledgements stand in a file, the invariants.
+"""What the campaigns against the server have in common.
+
+Supervisors under audit, a producer whose acknowledgements stand in a file, the invariants.
 
     with Campaign(report, dsn, seed=given.seed, herds=2) as field:
         ...                      # the fault
@@ -33,7 +35,8 @@ QUICK = ("--db-retry-initial", "0.2s")
 class Campaign:
     """Supervisors and a producer on one database.
 
-    root: the checkout that they run. through: the DSN that they are given, if it is not the audit's. env: by number of the supervisor, what is added to its environment.
+    root: the checkout that they run. through: the DSN that they are given, if it is not the
+    audit's. env: by number of the supervisor, what is added to its environment.
     """
 
     def __init__(
@@ -57,9 +60,12 @@ class Campaign:
         self.audit = Audit(dsn)
         self._stack = contextlib.ExitStack()
         self.herds = [
-            Herd(through or dsn, WORK, *words, workers=workers, env=(env or {}).get(number), root=root) for number in range(herds)
+            Herd(through or dsn, WORK, *words, workers=workers, env=(env or {}).get(number), root=root)
+            for number in range(herds)
         ]
-        self._producing = Producer(through or dsn, Path(self._folder.name, "acknowledged"), seed=seed, rate=rate, kinds=kinds or KINDS)
+        self._producing = Producer(
+            through or dsn, Path(self._folder.name, "acknowledged"), seed=seed, rate=rate, kinds=kinds or KINDS
+        )
         self.acknowledged: list[int] = []
 
     def __enter__(self) -> Self:
@@ -108,21 +114,27 @@ class Campaign:
     def finish(self, *, same: bool = True, limit: float = 180.0, told: int | None = None, lost: bool = False) -> None:
         """Stop the producer, wait until all is over, let everybody leave, and check what holds after every fault.
 
-        same: the processes are those of before. lost: what was acknowledged may be lost. told: so many lines each supervisor may have logged since it stood, its children's included.
+        same: the processes are those of before. lost: what was acknowledged may be lost. told: so
+        many lines each supervisor may have logged since it stood, its children's included.
         """
         report = self.report
         self.acknowledged = self._producing.stop()
         report.holds("everything came to an end", self.audit.wait_all_over(limit))
         if same:
             families = [herd.children() for herd in self.herds]
-            report.holds("the same processes as before", families == self.families, "" if families == self.families else families)
+            report.holds(
+                "the same processes as before", families == self.families, "" if families == self.families else families
+            )
         codes = [herd.stop() for herd in self.herds]
         report.holds("every supervisor left with 0", not any(codes), codes)
         lines = [len(herd.events) for herd in self.herds]
         report.fact("lines logged, per supervisor", lines)
         if told is not None:
             report.holds(f"no supervisor has logged more than {told} lines", max(lines) <= told, lines)
-        report.holds("no traceback in the log", not any("Traceback" in event.line for herd in self.herds for event in herd.events))
+        report.holds(
+            "no traceback in the log",
+            not any("Traceback" in event.line for herd in self.herds for event in herd.events),
+        )
         self.audit.check(report, [] if lost else self.acknowledged)
 
     def show(self) -> None:

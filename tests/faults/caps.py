@@ -1,7 +1,10 @@
-"""Caps over four supervisors whose children are killed: what runs is looked at thousands of times, and must never be one too many.
+"""Caps over four supervisors whose children are killed.
 
-Jobs of a millisecond, so that places change hands all the time; a cap on a queue and one on a kind that lies in two queues. Each look is
-one statement, which sees one moment of the database. At the end everything must have completed: a place that leaked would leave jobs behind.
+What runs is looked at thousands of times, and must never be one too many.
+
+Jobs of a millisecond, so that places change hands all the time; a cap on a queue and one on a kind
+that lies in two queues. Each look is one statement, which sees one moment of the database. At the
+end everything must have completed: a place that leaked would leave jobs behind.
 """
 
 from __future__ import annotations
@@ -59,10 +62,15 @@ class Looker:
 def main() -> int:
     given = arguments(__doc__, samples=10_000, kills=30, workers=3, gap=1.0)
     dice = random.Random(given.seed)
-    report = Report(f"caps: {HERDS} supervisors with {given.workers} workers each, at least {given.samples:,} looks", given.seed)
+    report = Report(
+        f"caps: {HERDS} supervisors with {given.workers} workers each, at least {given.samples:,} looks", given.seed
+    )
     with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection, contextlib.ExitStack() as stack:
         report.on(dsn)
-        connection.execute("SELECT jobherd.set_cap('media', %s), jobherd.set_cap(kind => 'fault:sleep', max_running => %s)", [QUEUE, KIND])
+        connection.execute(
+            "SELECT jobherd.set_cap('media', %s), jobherd.set_cap(kind => 'fault:sleep', max_running => %s)",
+            [QUEUE, KIND],
+        )
         herds = [stack.enter_context(Herd(dsn, WORK, "--hold", "0.01", workers=given.workers)) for _ in range(HERDS)]
         looker = Looker(dsn)
         jobs = kills = 0
@@ -90,9 +98,15 @@ def main() -> int:
             f"{sum(queue == QUEUE for queue, _ in seen):,} looks for the queue, {sum(kind == KIND for _, kind in seen):,} for the kind",
         )
         report.holds(
-            "no look has seen one too many of the queue", max(queue for queue, _ in seen) <= QUEUE, max(queue for queue, _ in seen)
+            "no look has seen one too many of the queue",
+            max(queue for queue, _ in seen) <= QUEUE,
+            max(queue for queue, _ in seen),
         )
-        report.holds("no look has seen one too many of the kind", max(kind for _, kind in seen) <= KIND, max(kind for _, kind in seen))
+        report.holds(
+            "no look has seen one too many of the kind",
+            max(kind for _, kind in seen) <= KIND,
+            max(kind for _, kind in seen),
+        )
         report.holds("so many looks were taken", len(seen) >= given.samples, len(seen))
         report.holds("no place was lost: nothing is left", left == 0, left)
         report.holds("every job completed", past == {"completed": jobs}, past)

@@ -1,9 +1,13 @@
-"""Wall clocks that jump and drift, those of two hosts and then the server's: nobody is taken over, nothing is ended, nothing starts early.
+"""Wall clocks that jump and drift, those of two hosts and then the server's.
 
-Hosts: the parent has a clock, its workers another; one or both jump by a second, a minute, an hour, a day, ten years, or go twice as fast or
-stand still for longer than a lease; jobs of a second with a timeout of eight, and delayed ones, run meanwhile. Durations are the monotonic clock's, so nothing of it may be seen.
-Server: its clock jumps by up to a day, at any moment, also twice before anybody beats. What is due by it is due; leases jump with it, and all the
-same no supervisor that lives is taken over. The monotonic clock is never wrong: `make faketime` installs what is needed.
+Nobody is taken over, nothing is ended, nothing starts early.
+
+Hosts: the parent has a clock, its workers another; one or both jump by a second, a minute, an hour,
+a day, ten years, or go twice as fast or stand still for longer than a lease; jobs of a second with
+a timeout of eight, and delayed ones, run meanwhile. Durations are the monotonic clock's, so nothing
+of it may be seen. Server: its clock jumps by up to a day, at any moment, also twice before anybody
+beats. What is due by it is due; leases jump with it, and all the same no supervisor that lives is
+taken over. The monotonic clock is never wrong: `make faketime` installs what is needed.
 """
 
 from __future__ import annotations
@@ -57,16 +61,24 @@ def unharmed(field: Campaign, supervisors: list[tuple[int]]) -> None:
     said = [word for word in words if any(sign in word for sign in UNWANTED)]
     report.holds("no lease was lost, nobody taken over, nothing ended", not said, said[:5] or "")
     now = audit.run("SELECT id FROM jobherd.supervisors ORDER BY id")
-    report.holds("the same supervisors are registered", now == supervisors, (supervisors, now) if now != supervisors else "")
+    report.holds(
+        "the same supervisors are registered", now == supervisors, (supervisors, now) if now != supervisors else ""
+    )
 
 
 def hosts(report: Report, jumps: int, seed: int) -> None:
-    """The clocks of two hosts: those of the parents and those of their workers, each by itself or both."""
+    """The clocks of two hosts.
+
+    Those of the parents and those of their workers, each by itself or both.
+    """
     dice = random.Random(seed)
     with ExitStack() as stack, Cluster(SETTINGS) as cluster, fresh(cluster) as dsn:
         report.on(dsn)
         clocks = [[stack.enter_context(Clock()) for _ in ("parent", "workers")] for _ in range(2)]
-        environments = {number: parent.environment | {"FAULT_CLOCK": workers.file} for number, (parent, workers) in enumerate(clocks)}
+        environments = {
+            number: parent.environment | {"FAULT_CLOCK": workers.file}
+            for number, (parent, workers) in enumerate(clocks)
+        }
         words = (*QUICK, "--lease", f"{LEASE:g}s")
         with Campaign(report, dsn, seed=seed, kinds=[*WORK, DELAYED], words=words, env=environments) as field:
             supervisors = field.audit.run("SELECT id FROM jobherd.supervisors ORDER BY id")
@@ -79,9 +91,13 @@ def hosts(report: Report, jumps: int, seed: int) -> None:
             field.finish()
             early = field.audit.run("SELECT id, run_at, started_at FROM jobherd.history WHERE started_at < run_at")
             report.holds("nothing has started early", not early, early[:5] if early else "")
-            late = field.audit.run("SELECT max(extract(epoch FROM started_at - run_at))::double precision FROM jobherd.history")[0][0]
+            late = field.audit.run(
+                "SELECT max(extract(epoch FROM started_at - run_at))::double precision FROM jobherd.history"
+            )[0][0]
             report.fact("the latest start after a job was due, s", f"{late:.2f}")
-            bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
+            bad = field.audit.run(
+                "SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1"
+            )
             report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
 
 
@@ -96,10 +112,15 @@ def server(report: Report, jumps: int, seed: int) -> None:
             for number in range(jumps):
                 if number % 5 == 0:  # due in half an hour, which is now over at once
                     clock.jump(0)
-                    (job,) = field.audit.run("""SELECT jobherd.enqueue('fault:quick', '{}', '{"delay": "30 minutes"}')""")[0]
+                    (job,) = field.audit.run(
+                        """SELECT jobherd.enqueue('fault:quick', '{}', '{"delay": "30 minutes"}')"""
+                    )[0]
                     clock.jump(HOUR)
                     begun = time.monotonic()
-                    field.wait(lambda: field.audit.run("SELECT 1 FROM jobherd.history WHERE id = %s", job), "a job that is due")  # noqa: B023  # used in this round
+                    # used in this round
+                    field.wait(
+                        lambda: field.audit.run("SELECT 1 FROM jobherd.history WHERE id = %s", job), "a job that is due"
+                    )  # noqa: B023
                     waits.append((time.monotonic() - begun) * 1000)
                 clock.jump(dice.choice((-1, 1)) * dice.choice((SECOND, MINUTE, HOUR, DAY)))
                 time.sleep(dice.uniform(0.0, LEASE / 2))
@@ -111,13 +132,18 @@ def server(report: Report, jumps: int, seed: int) -> None:
             report.holds("jumps were told of", noticed > 0)
             report.spread("a jump that makes a job due, to its end", waits)
             field.finish()
-            bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
+            bad = field.audit.run(
+                "SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1"
+            )
             report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
 
 
 def main() -> int:
     given = arguments(__doc__, jumps=60, server=40)
-    report = Report(f"clocks: {given.jumps} jumps of two hosts' clocks, {given.server} of the server's (lease {LEASE:g} s)", given.seed)
+    report = Report(
+        f"clocks: {given.jumps} jumps of two hosts' clocks, {given.server} of the server's (lease {LEASE:g} s)",
+        given.seed,
+    )
     if given.jumps:
         hosts(report, given.jumps, given.seed)
     if given.server:

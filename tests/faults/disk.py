@@ -1,7 +1,10 @@
-"""A disk that is full, and one that is slow: under the tables, under the log of the server (it panics), and each sync 0.2 s and 2 s later.
+"""A disk that is full, and one that is slow.
 
-Full tables refuse what is enqueued, cleanly, and settlements wait; a full log ends the server, which is started again once there is room. A slow
-disk makes everything late and costs no lease. Needs root, for the small file systems, and strace for the delay: without them it says so and skips.
+Under the tables, under the log of the server (it panics), and each sync 0.2 s and 2 s later.
+
+Full tables refuse what is enqueued, cleanly, and settlements wait; a full log ends the server,
+which is started again once there is room. A slow disk makes everything late and costs no lease.
+Needs root, for the small file systems, and strace for the delay: without them it says so and skips.
 """
 
 from __future__ import annotations
@@ -31,7 +34,13 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 LIMIT = 120.0
-SETTINGS = {"shared_buffers": "16MB", "max_wal_size": "96MB", "min_wal_size": "32MB", "wal_recycle": "off", "wal_init_zero": "on"}
+SETTINGS = {
+    "shared_buffers": "16MB",
+    "max_wal_size": "96MB",
+    "min_wal_size": "32MB",
+    "wal_recycle": "off",
+    "wal_init_zero": "on",
+}
 
 
 def main() -> int:
@@ -63,7 +72,8 @@ def main() -> int:
             for delay in (0.2, 2.0):
                 slow(report, field, cluster, delay, given.slow)
             report.holds(
-                "nobody's lease was lost to a slow disk", field.audit.run("SELECT id FROM jobherd.supervisors ORDER BY id") == before
+                "nobody's lease was lost to a slow disk",
+                field.audit.run("SELECT id FROM jobherd.supervisors ORDER BY id") == before,
             )
             reclaimed = [line for herd in field.herds for line in herd.messages("were reclaimed")]
             report.holds("no jobs were reclaimed", not reclaimed, reclaimed[:3] or "")
@@ -93,19 +103,31 @@ def full_tables(report: Report, field: Campaign, dsn: str, place: Path, seconds:
     back = field.work_on(5, LIMIT)
     stored = field.audit.run("SELECT count(*) FROM jobherd.scheduled WHERE kind = 'fault:unknown'")[0][0]
     field.audit.run("DELETE FROM jobherd.scheduled WHERE kind = 'fault:unknown'")
-    report.fact("full tables", f"{refused} enqueues refused, {taken} taken; {back:.1f} s to 5 more jobs; lines a supervisor: {said}")
+    report.fact(
+        "full tables",
+        f"{refused} enqueues refused, {taken} taken; {back:.1f} s to 5 more jobs; lines a supervisor: {said}",
+    )
     report.holds("full tables: some were refused", refused > 0, refused)
-    report.holds("full tables: what was refused is not there, what was taken is", stored == taken, f"{stored} of {taken}")
+    report.holds(
+        "full tables: what was refused is not there, what was taken is", stored == taken, f"{stored} of {taken}"
+    )
     report.holds("full tables: few words", max(said) <= 60, said)
 
 
 def full_log(report: Report, field: Campaign, cluster: Cluster, place: Path, seconds: float) -> None:
-    """Leave no room for the log: the server panics, as often as it starts, until there is room again."""
+    """Leave no room for the log.
+
+    The server panics, as often as it starts, until there is room again.
+    """
     size = cluster.log.stat().st_size
     with filled(place):
         until = time.monotonic() + LIMIT
         while (b"PANIC" not in (said := cluster.log.read_bytes()[size:])) and time.monotonic() < until:
-            with psycopg.connect(cluster.dsn(), autocommit=True, connect_timeout=5) if alive(cluster) else ExitStack() as filler:
+            with (
+                psycopg.connect(cluster.dsn(), autocommit=True, connect_timeout=5)
+                if alive(cluster)
+                else ExitStack() as filler
+            ):
                 try:
                     filler.execute("SELECT pg_logical_emit_message(false, 'fill', repeat('x', 4000000))")  # type: ignore[union-attr]
                 except (psycopg.Error, AttributeError):
@@ -145,7 +167,8 @@ def slow(report: Report, field: Campaign, cluster: Cluster, delay: float, second
     tracer.send_signal(signal.SIGINT)
     _, words = tracer.communicate(timeout=LIMIT)
     report.fact(
-        f"each sync {delay:g} s later", f"{done} jobs in {seconds:g} s" if told is None else f"strace ended: {words.decode()[:200]}"
+        f"each sync {delay:g} s later",
+        f"{done} jobs in {seconds:g} s" if told is None else f"strace ended: {words.decode()[:200]}",
     )
 
 
@@ -177,7 +200,16 @@ def small(cluster: Cluster, mib: int) -> Iterator[Path]:
     owner = cluster.data.stat()
     place = Path(tempfile.mkdtemp(prefix="jobherd-disk-", dir="/tmp"))
     subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700,uid={owner.st_uid},gid={owner.st_gid}", "jobherd-test", place], check=True
+        [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            f"size={mib}m,mode=700,uid={owner.st_uid},gid={owner.st_gid}",
+            "jobherd-test",
+            place,
+        ],
+        check=True,
     )
     try:
         yield place

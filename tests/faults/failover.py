@@ -1,12 +1,16 @@
 """The primary is killed and its standby promoted, under load, with a DSN that names both, the standby first.
 
-With a synchronous standby nothing that was acknowledged is lost. With an asynchronous one that has fallen behind (--behind 1), what was committed
-after the last that it received is lost with the primary: jobs that were acknowledged are missing, and jobs that were done run again. Each row
-notes the place in the log at which it was written, so both can be held against what the standby had received.
+With a synchronous standby nothing that was acknowledged is lost. With an asynchronous one that has
+fallen behind (--behind 1), what was committed after the last that it received is lost with the
+primary: jobs that were acknowledged are missing, and jobs that were done run again. Each row notes
+the place in the log at which it was written, so both can be held against what the standby had
+received.
 
-With --split 1 the standby is promoted while the primary lives and takes writes: a mistake that no client can see. Who has a session stays where it
-is; who loses it goes to the first of the DSN's hosts that takes writes. So one supervisor works on either side, until the old one is made read-only:
-then whoever writes there goes over by itself. What came to either side since is counted, for the other has never heard of it.
+With --split 1 the standby is promoted while the primary lives and takes writes: a mistake that no
+client can see. Who has a session stays where it is; who loses it goes to the first of the DSN's
+hosts that takes writes. So one supervisor works on either side, until the old one is made
+read-only: then whoever writes there goes over by itself. What came to either side since is counted,
+for the other has never heard of it.
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ from tests.support.ground import SETTINGS, arguments, fresh
 from tests.support.postgres import Cluster
 from tests.support.standby import NAME, Standby
 
-ARRIVED = "SELECT job, min(lsn - '0/0') FROM audit.steps WHERE step = 'ready' AND token IS NULL AND attempts = 0 GROUP BY job"
+ARRIVED = (
+    "SELECT job, min(lsn - '0/0') FROM audit.steps WHERE step = 'ready' AND token IS NULL AND attempts = 0 GROUP BY job"
+)
 DONE = "SELECT job, max(lsn - '0/0') FROM audit.steps WHERE step = 'completed' GROUP BY job"
 KNOWN = "SELECT DISTINCT job FROM audit.steps"
 OVER = "SELECT DISTINCT job FROM audit.steps WHERE step = 'completed'"
@@ -67,10 +73,18 @@ def once(report: Report, seed: int, *, rate: float, seconds: float, behind: bool
                 standby.promote()
                 promoted = time.monotonic()
                 with psycopg.connect(standby.dsn(field.audit.connection.info.dbname), autocommit=True) as look:
-                    known = {job for (job,) in look.execute("SELECT DISTINCT job FROM audit.steps WHERE lsn IS NOT NULL").fetchall()}
+                    known = {
+                        job
+                        for (job,) in look.execute(
+                            "SELECT DISTINCT job FROM audit.steps WHERE lsn IS NOT NULL"
+                        ).fetchall()
+                    }
                 field.audit.reconnect()
                 field.work_on(5)
-                report.fact("promotion", f"{promoted - killed:.1f} s, and 5 more jobs {time.monotonic() - promoted:.1f} s after it")
+                report.fact(
+                    "promotion",
+                    f"{promoted - killed:.1f} s, and 5 more jobs {time.monotonic() - promoted:.1f} s after it",
+                )
                 if behind:
                     compare(report, arrived, done, field, known=known, received=received)
                 field.finish(lost=behind)
@@ -96,7 +110,9 @@ def split(report: Report, seed: int, *, rate: float, seconds: float) -> None:
                 report.fact("while nobody has lost a session, completed on", stayed)
                 report.holds("who has a session stays", not stayed["the new one"] and stayed["the old one"])
                 old.execute(MOVE, [field.herds[0].pid, field.herds[0].pid])
-                field.wait(lambda: count(sides, since)["the new one"] > 0, "the supervisor that went over to work there")
+                field.wait(
+                    lambda: count(sides, since)["the new one"] > 0, "the supervisor that went over to work there"
+                )
                 since = count(sides)
                 time.sleep(seconds)
                 report.fact("while one supervisor is on either side, completed on", count(sides, since))
@@ -104,7 +120,10 @@ def split(report: Report, seed: int, *, rate: float, seconds: float) -> None:
                 fenced = time.monotonic()
                 field.audit.reconnect()
                 field.work_on(5)
-                report.fact("the old one was made read-only: 5 more jobs on the new one after", f"{time.monotonic() - fenced:.1f} s")
+                report.fact(
+                    "the old one was made read-only: 5 more jobs on the new one after",
+                    f"{time.monotonic() - fenced:.1f} s",
+                )
                 field.wait(lambda: not jobs(old, LEFT), "everybody to go over")
                 report.fact("and everybody had gone over after", f"{time.monotonic() - fenced:.1f} s")
                 came, ended = jobs(old, KNOWN) - before, jobs(old, OVER)
@@ -114,7 +133,8 @@ def split(report: Report, seed: int, *, rate: float, seconds: float) -> None:
                 )
                 field.finish(lost=True)
                 report.fact(
-                    "jobs that both had at the promotion, and have seen through since", len((before - over) & ended & jobs(new, OVER))
+                    "jobs that both had at the promotion, and have seen through since",
+                    len((before - over) & ended & jobs(new, OVER)),
                 )
             primary.kill()  # it takes no writes, and so does not drop the database
 
@@ -128,19 +148,25 @@ def count(sides: dict[str, psycopg.Connection[tuple[int]]], since: dict[str, int
     return {who: len(jobs(side, OVER)) - (since[who] if since else 0) for who, side in sides.items()}
 
 
-def compare(report: Report, arrived: dict[int, int], done: dict[int, int], field: Campaign, *, known: set[int], received: int) -> None:
+def compare(
+    report: Report, arrived: dict[int, int], done: dict[int, int], field: Campaign, *, known: set[int], received: int
+) -> None:
     """Hold what is missing against what the standby had received."""
     late = {job for job, at in arrived.items() if at > received}
     missing = set(arrived) - known
     undone = {job for job, at in done.items() if at > received and job in known}
     report.fact("jobs enqueued behind what the standby had received", f"{len(late)} of {len(arrived)}")
     report.fact("of jobs that were done behind it, known and so run again", len(undone))
-    # A number that was lost may have been given again by the promoted server, before this look at it.
+    # A number that was lost may have been given again by the promoted server, before this look at
+    # it.
     given_again = late & known
     report.holds(
-        "every job behind it is lost, unless its number was given again", missing | given_again >= late, f"{len(given_again)} again"
+        "every job behind it is lost, unless its number was given again",
+        missing | given_again >= late,
+        f"{len(given_again)} again",
     )
-    # A row is written before its transaction commits: one transaction of each session may stand on the border.
+    # A row is written before its transaction commits: one transaction of each session may stand on
+    # the border.
     report.holds("nothing else is lost", len(missing - late) <= 2, sorted(missing - late)[:5] or "")
 
 

@@ -1,7 +1,10 @@
-"""How much of the job rate is lost while the metrics are flooded: by scrapes without pause, by clients that never read, and by heads of 10 MB.
+"""How much of the job rate is lost while the metrics are flooded.
 
-The same jobs are drained with and without a flood, in turn. The clients have the lowest priority, for they run on the same machine, and what is asked is
-what it costs to answer them; how much of a processor either side had is told as well.
+By scrapes without pause, by clients that never read, and by heads of 10 MB.
+
+The same jobs are drained with and without a flood, in turn. The clients have the lowest priority,
+for they run on the same machine, and what is asked is what it costs to answer them; how much of a
+processor either side had is told as well.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ def main() -> int:
                     taken.append([(ran(pid) - was) / lasted for pid, was in zip((web, clients), before, strict=True)])
         for who, shares in zip(("the child that answers", "the clients"), zip(*taken, strict=True), strict=True):
             report.fact(f"of a processor, {who}", " ".join(f"{share:.2f}" for share in shares))
-        report.figure("drain under a flood, against the same without", under, alone, unit="jobs/s", aim=0.95, at_least=True)
+        report.figure(
+            "drain under a flood, against the same without", under, alone, unit="jobs/s", aim=0.95, at_least=True
+        )
         report.holds("the supervisor left well", herd.stop() == 0)
     return report.end()
 

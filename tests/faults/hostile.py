@@ -1,7 +1,7 @@
 """Payloads, kinds, queues and words that mean no good, by seed, through every door, to handlers that give them back in every way.
 
-Each is refused at the door in words, or its job comes to an end: no row is stuck, no child dies of it, and the next job is done as if nothing
-had been. `python -m tests.faults.hostile --count 10000`.
+Each is refused at the door in words, or its job comes to an end: no row is stuck, no child dies of
+it, and the next job is done as if nothing had been. `python -m tests.faults.hostile --count 10000`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,16 @@ class Oddities:
         if dice.random() < 0.6:
             return dice.choice(TEXTS)
         return "".join(
-            chr(dice.choice((dice.randrange(0x20), dice.randrange(0x80), dice.randrange(0xD7F0, 0xE010), dice.randrange(0x110000))))
+            chr(
+                dice.choice(
+                    (
+                        dice.randrange(0x20),
+                        dice.randrange(0x80),
+                        dice.randrange(0xD7F0, 0xE010),
+                        dice.randrange(0x110000),
+                    )
+                )
+            )
             for _ in range(dice.randrange(20))
         )
 
@@ -110,19 +119,32 @@ class Oddities:
         if self.dice.random() < 0.5:
             return self.dice.choice(DOCUMENTS)
         with suppress(TypeError, ValueError, RecursionError):
-            return json.dumps({"value": self.value(), "how": self.dice.choice(WAYS)}, ensure_ascii=self.dice.random() < 0.5)
+            return json.dumps(
+                {"value": self.value(), "how": self.dice.choice(WAYS)}, ensure_ascii=self.dice.random() < 0.5
+            )
         return "{"
 
     def kind(self) -> str:
-        return self.dice.choices(("hostile:says", "hostile:int", "hostile:nothing", self.dice.choice(NAMES)), (8, 1, 1, 1))[0]
+        return self.dice.choices(
+            ("hostile:says", "hostile:int", "hostile:nothing", self.dice.choice(NAMES)), (8, 1, 1, 1)
+        )[0]
 
     def options(self) -> dict[str, Any]:
         dice = self.dice
-        return dict(dice.choice(OPTIONS)) if dice.random() < 0.2 else {"queue": dice.choice(NAMES)} if dice.random() < 0.05 else {}
+        return (
+            dict(dice.choice(OPTIONS))
+            if dice.random() < 0.2
+            else {"queue": dice.choice(NAMES)}
+            if dice.random() < 0.05
+            else {}
+        )
 
 
 class Doors:
-    """Every way in. Each method takes what is odd, puts it through, and returns the ids of the jobs it has become."""
+    """Every way in.
+
+    Each method takes what is odd, puts it through, and returns the ids of the jobs it has become.
+    """
 
     def __init__(self, dsn: str, oddities: Oddities) -> None:
         self.dsn = dsn
@@ -139,7 +161,11 @@ class Doors:
         self.connection.close()
 
     def payload(self) -> Any:
-        return {"value": self.odd.value(), "how": self.odd.dice.choice(WAYS)} if self.odd.dice.random() < 0.8 else self.odd.value()
+        return (
+            {"value": self.odd.value(), "how": self.odd.dice.choice(WAYS)}
+            if self.odd.dice.random() < 0.8
+            else self.odd.value()
+        )
 
     def by_client(self) -> list[int]:
         return [self.client.enqueue(self.odd.kind(), self.payload(), **self.odd.options())]
@@ -156,7 +182,9 @@ class Doors:
     def by_many(self) -> list[int]:
         good: dict[str, Any] = {"value": self.odd.dice.choice(TEXTS[6:20])}
         return self.client.enqueue_many(
-            self.odd.kind(), [good, self.payload()] if self.odd.dice.random() < 0.5 else [good] * 600, **self.odd.options()
+            self.odd.kind(),
+            [good, self.payload()] if self.odd.dice.random() < 0.5 else [good] * 600,
+            **self.odd.options(),
         )[:2]
 
     def by_stream(self) -> list[int]:
@@ -188,7 +216,8 @@ class Doors:
         return [
             row[0]
             for row in self.connection.execute(
-                f"INSERT INTO jobherd.{table} ({names}) VALUES ({', '.join(['%s'] * len(columns))}) RETURNING id", list(columns.values())
+                f"INSERT INTO jobherd.{table} ({names}) VALUES ({', '.join(['%s'] * len(columns))}) RETURNING id",
+                list(columns.values()),
             )
         ]
 
@@ -248,14 +277,17 @@ def wait_over(stage: Stage, limit: float) -> list[tuple[Any, ...]]:
     return rows
 
 
-def harm(stage: Stage, fleet: Fleet, jobs: dict[int, str], *, before: dict[int, int], limit: float) -> dict[str, object]:
+def harm(
+    stage: Stage, fleet: Fleet, jobs: dict[int, str], *, before: dict[int, int], limit: float
+) -> dict[str, object]:
     """What has gone wrong; nothing must have."""
     found: dict[str, object] = {}
     if stuck := wait_over(stage, limit):
         found["stuck"] = [(row, jobs.get(row[0])) for row in stuck]
     if deaths := fleet.said(
         lambda event: (
-            event.get("level") in {"warning", "critical"} and (" died " in event["message"] or "killed process" in event["message"])
+            event.get("level") in {"warning", "critical"}
+            and (" died " in event["message"] or "killed process" in event["message"])
         )
     ):
         found["deaths"] = deaths[:5]
@@ -264,7 +296,8 @@ def harm(stage: Stage, fleet: Fleet, jobs: dict[int, str], *, before: dict[int, 
     if fleet.workers() != before or len(fleet.said(is_ready)) != len(before):
         found["replaced"] = (before, fleet.workers(), [event["message"] for event in fleet.said("to be replaced")])
     lost = stage.run(
-        "SELECT id FROM unnest(%s::bigint[]) AS j (id) WHERE NOT EXISTS (SELECT FROM jobherd.jobs WHERE jobs.id = j.id)", list(jobs)
+        "SELECT id FROM unnest(%s::bigint[]) AS j (id) WHERE NOT EXISTS (SELECT FROM jobherd.jobs WHERE jobs.id = j.id)",
+        list(jobs),
     )
     if lost:
         found["lost"] = lost[:20]
@@ -300,12 +333,13 @@ def main() -> int:
         found = harm(stage, fleet, jobs, before=before, limit=120.0)
         report.fact("accepted, by door", dict(Counter(jobs.values())))
         report.fact("refused, by door", dict(refused))
-        # A code of ours is in capitals; whatever a handler says may be one too, and there are hundreds of these.
-        became = (
-            r"CASE WHEN error_code IS NULL THEN state WHEN error_code ~ '^[A-Z]+(_[A-Z]+)*$' THEN error_code ELSE 'a code of its own' END"
-        )
+        # A code of ours is in capitals; whatever a handler says may be one too, and there are
+        # hundreds of these.
+        became = r"CASE WHEN error_code IS NULL THEN state WHEN error_code ~ '^[A-Z]+(_[A-Z]+)*$' THEN error_code ELSE 'a code of its own' END"
         report.fact("became", dict(stage.run(f"SELECT {became}, count(*) FROM jobherd.jobs GROUP BY 1 ORDER BY 1")))
-        report.holds("no stuck row, no dead child, nothing lost, the next job as if nothing had been", not found, found or "")
+        report.holds(
+            "no stuck row, no dead child, nothing lost, the next job as if nothing had been", not found, found or ""
+        )
         report.holds("the supervisor left with 0", fleet.stop() == 0)
     return report.end()
 

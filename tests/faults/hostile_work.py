@@ -1,4 +1,7 @@
-"""The handlers of the hostile data: each gives back what it was handed, as whatever a handler can say."""
+"""The handlers of the hostile data.
+
+Each gives back what it was handed, as whatever a handler can say.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
-"""Two hosts, each in a network namespace of its own, and one of them cut off from the database: no packet passes, and nobody is told.
+"""Two hosts, each in a network namespace of its own, and one of them cut off from the database.
 
-Its job moves to the other host when the lease ends, counting no crash; an exclusive job of it was ended before that by itself; what it says
-late is refused; and once the line is back it begins anew. Then it vanishes: nothing runs there any more, and its line stays cut. Its jobs move, and the
-server lets go of its sessions by itself. A Linux with `ip` and root are needed: elsewhere this says so and leaves with 0.
+No packet passes, and nobody is told.
+
+Its job moves to the other host when the lease ends, counting no crash; an exclusive job of it was
+ended before that by itself; what it says late is refused; and once the line is back it begins anew.
+Then it vanishes: nothing runs there any more, and its line stays cut. Its jobs move, and the server
+lets go of its sessions by itself. A Linux with `ip` and root are needed: elsewhere this says so and
+leaves with 0.
 """
 
 from __future__ import annotations
@@ -64,7 +68,9 @@ def claims(audit: Audit, job: int) -> list[tuple[int, float]]:
 
 def sessions(audit: Audit, number: int) -> int:
     """How many the server has from that host."""
-    return int(audit.run("SELECT count(*) FROM pg_stat_activity WHERE client_addr = %s", f"{NET}.{4 * number + 2}")[0][0])
+    return int(
+        audit.run("SELECT count(*) FROM pg_stat_activity WHERE client_addr = %s", f"{NET}.{4 * number + 2}")[0][0]
+    )
 
 
 def wait(condition, seconds: float = LIMIT):
@@ -79,7 +85,9 @@ def main() -> int:
     if os.geteuid() or not shutil.which("ip"):
         print("skipped: needs root and `ip` (iproute2)")
         return 0
-    report = Report(f"hosts: one of two hosts cut off from the database, {given.rounds} times (lease {given.lease:g} s)", given.seed)
+    report = Report(
+        f"hosts: one of two hosts cut off from the database, {given.rounds} times (lease {given.lease:g} s)", given.seed
+    )
     flags = ("--lease", f"{given.lease:g}s", "--db-retry-initial", "0.1s")
     with host(1) as first, host(2) as second, Cluster({**SETTINGS, "listen_addresses": "*"}) as cluster:
         with (cluster.data / "pg_hba.conf").open("a") as file:
@@ -94,8 +102,12 @@ def main() -> int:
             refused = lost = 0
             for _ in range(given.rounds):
                 with Herd(at[0], WORK, *flags, workers=2, netns=first) as cut_off:
-                    (job,) = audit.run("SELECT jobherd.enqueue('fault:sleep', %s)", f'{{"seconds": {3 * given.lease}}}')[0]
-                    (alone,) = audit.run("SELECT jobherd.enqueue('fault:alone', %s)", f'{{"seconds": {3 * given.lease}}}')[0]
+                    (job,) = audit.run(
+                        "SELECT jobherd.enqueue('fault:sleep', %s)", f'{{"seconds": {3 * given.lease}}}'
+                    )[0]
+                    (alone,) = audit.run(
+                        "SELECT jobherd.enqueue('fault:alone', %s)", f'{{"seconds": {3 * given.lease}}}'
+                    )[0]
                     wait(lambda: claims(audit, job) and claims(audit, alone))  # noqa: B023
                     with Herd(at[1], WORK, *flags, workers=2, netns=second) as other:
                         began = time.time()
@@ -109,28 +121,40 @@ def main() -> int:
                         lost += len(cut_off.messages("lease was lost"))
                         audit.wait_all_over()
                         jobs += [job, alone]
-                        refused += len(cut_off.messages("was not written")) + len(cut_off.messages("is not registered any more"))
+                        refused += len(cut_off.messages("was not written")) + len(
+                            cut_off.messages("is not registered any more")
+                        )
                         codes = [other.stop(), cut_off.stop()]
                         report.holds("both left with 0", codes == [0, 0], codes)
             let_go: list[float] = []
             with Herd(at[1], WORK, *flags, workers=2, netns=second):
                 for _ in range(given.rounds):
                     with Herd(at[0], WORK, *flags, workers=2, netns=first) as gone:
-                        jobs += [audit.run("SELECT jobherd.enqueue('fault:sleep', '{\"seconds\": 2}')")[0][0] for _ in range(8)]
+                        jobs += [
+                            audit.run("SELECT jobherd.enqueue('fault:sleep', '{\"seconds\": 2}')")[0][0]
+                            for _ in range(8)
+                        ]
                         wait(lambda: any(claims(audit, job) for job in jobs[-8:]))  # noqa: B023
                         ip("link", "set", "jh1a", "down")
                         began = time.monotonic()
                         kill_at_once(gone.pid)
                         report.holds(
-                            "the server let go of the sessions of a host that has vanished", wait(lambda: not sessions(audit, 1), 120)
+                            "the server let go of the sessions of a host that has vanished",
+                            wait(lambda: not sessions(audit, 1), 120),
                         )
                         let_go.append((time.monotonic() - began) * 1000)
                         report.holds("its jobs were done by the other", audit.wait_all_over())
                         ip("link", "set", "jh1a", "up")
             report.spread("host vanished to its last session gone", let_go, aims={"max": LET_GO * 1000})
-            report.spread("cut to claimed by the other host", [each * 1000 for each in moved], aims={"max": given.lease * 1000 + 2000})
+            report.spread(
+                "cut to claimed by the other host",
+                [each * 1000 for each in moved],
+                aims={"max": given.lease * 1000 + 2000},
+            )
             report.holds("each job moved once", all(len(claims(audit, job)) == 2 for job in jobs[: 2 * given.rounds]))
-            report.holds("the host that was cut off noticed each time that its lease was lost", lost == given.rounds, lost)
+            report.holds(
+                "the host that was cut off noticed each time that its lease was lost", lost == given.rounds, lost
+            )
             report.fact("late outcomes and children refused", refused)
             crashed = audit.run("SELECT count(*) FROM jobherd.history WHERE crashes > 0 OR state <> 'completed'")[0][0]
             report.holds("no crash was counted, every job completed", not crashed, crashed)

@@ -1,11 +1,13 @@
 """kill -9 of a busy child, again and again under load.
 
-Measured from the kill: until its job is known to be claimable again (a listener has heard of it, which is after the commit, or somebody has
-claimed it, whichever is first) and until the place has a child that is READY. A victim has been READY for a second: the back-off of a child
-that dies again and again at once is another promise.
+Measured from the kill: until its job is known to be claimable again (a listener has heard of it,
+which is after the commit, or somebody has claimed it, whichever is first) and until the place has a
+child that is READY. A victim has been READY for a second: the back-off of a child that dies again
+and again at once is another promise.
 
-Checked: nothing lost by what producers were acknowledged, nothing ended twice, every death explained by the job's history, and that the metrics
-say the same as the database: a death counts once, a run that ended once, and no more runs ended unwritten than there were kills.
+Checked: nothing lost by what producers were acknowledged, nothing ended twice, every death
+explained by the job's history, and that the metrics say the same as the database: a death counts
+once, a run that ended once, and no more runs ended unwritten than there were kills.
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ SELECT split_part(ran_on, '/', 2)::int, extract(epoch FROM finished_at)::double 
   FROM jobherd.history WHERE post_mortem IS NOT NULL
  ORDER BY at"""
 SOON = 60.0
-"""Seconds within which a death is written and told: no number of a process is given again as soon as that."""
+"""Seconds within which a death is written and told.
+
+No number of a process is given again as soon as that.
+"""
 
 
 class Kill(NamedTuple):
@@ -115,7 +120,8 @@ def main() -> int:
     given = arguments(__doc__, kills=200, workers=3, batch=1, rate=60.0, gap=0.4)
     dice = random.Random(given.seed)
     report = Report(
-        f"kill_children: kill -9 of a busy child, {given.kills} times, {given.workers} workers, batches of {given.batch}", given.seed
+        f"kill_children: kill -9 of a busy child, {given.kills} times, {given.workers} workers, batches of {given.batch}",
+        given.seed,
     )
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
         report.on(dsn)
@@ -123,16 +129,23 @@ def main() -> int:
         herd = Herd(dsn, WORK, "--batch", str(given.batch), "--http", "127.0.0.1:0", workers=given.workers, wait=False)
         with herd:
             herd.wait_ready()
-            address = herd.wait_event(lambda event: "metrics and health on" in event.message).message.split(" on ")[1].split()[0]
+            address = (
+                herd.wait_event(lambda event: "metrics and health on" in event.message)
+                .message.split(" on ")[1]
+                .split()[0]
+            )
             parent = herd.pid
             listener = Listener(dsn, "audit_back")
             kills: list[Kill] = []
             offset = time.time() - time.monotonic()  # the server and we share the host's clocks
             start = time.monotonic()
-            with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=200) as producer:
+            with Producer(
+                dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=200
+            ) as producer:
                 while len(kills) < given.kills and time.monotonic() - start < given.kills * 3 + 60:
                     time.sleep(dice.uniform(0.3, 1.7) * given.gap)
-                    # Whom its parent has not reaped yet could be killed once more, and would be counted twice.
+                    # Whom its parent has not reaped yet could be killed once more, and would be
+                    # counted twice.
                     rows = audit.run(BUSY, [kill.child for kill in kills[-100:]])
                     if not rows:
                         continue
@@ -165,7 +178,8 @@ def main() -> int:
 
         def claimable(job: int, token: int) -> float | None:
             """When a job is known to be claimable after the claim that died; None if it waits for its back-off."""
-            # Only steps after that very claim count: a claim that was in flight at the kill may still have committed after it.
+            # Only steps after that very claim count: a claim that was in flight at the kill may
+            # still have committed after it.
             died = next(number for number, step, claim, _ in steps[job] if step == "claimed" and claim == token)
             after = [each for each in steps[job] if each[0] > died]
             back = next((each for each in after if each[1] in ("ready", "scheduled")), None)
@@ -181,9 +195,13 @@ def main() -> int:
         ready = [event for event in events if is_ready(event)]
         returns = []
         for kill in kills:
-            # A number is given again within an hour of this: what is next after the kill is what it led to.
+            # A number is given again within an hour of this: what is next after the kill is what it
+            # led to.
             death = next((death for death in deaths.get(kill.pid, ()) if kill.at < death.at < kill.at + SOON), None)
-            slot = next((event.message.split()[1] for event in reversed(ready) if event.pid == kill.pid and event.at < kill.at), None)
+            slot = next(
+                (event.message.split()[1] for event in reversed(ready) if event.pid == kill.pid and event.at < kill.at),
+                None,
+            )
             event = next((each for each in ready if each.at > kill.at and each.message.split()[1] == slot), None)
             if event is not None:
                 returns.append((event.at - kill.at) * 1000)
@@ -196,7 +214,8 @@ def main() -> int:
                     back_times.append((back - kill.at) * 1000)
                     ours.append((back - kill.gone) * 1000)
                 continue
-            # Nothing was running by its board: between two jobs, or claimed and not started. The log must say it.
+            # Nothing was running by its board: between two jobs, or claimed and not started. The
+            # log must say it.
             idle += 1
             if not any(event.pid == kill.pid and kill.at < event.at < kill.at + SOON for event in told):
                 unexplained.append(kill.pid)
@@ -207,19 +226,26 @@ def main() -> int:
             f"{delayed} jobs had crashed before and waited out their back-off",
         )
         report.spread("kill to claimable again", back_times, aims={"p50": 10, "p99": 250})
-        report.spread("  the kernel's part: kill to the process's end", [(kill.gone - kill.at) * 1000 for kill in kills])
+        report.spread(
+            "  the kernel's part: kill to the process's end", [(kill.gone - kill.at) * 1000 for kill in kills]
+        )
         report.spread("  ours: the process's end to claimable", ours)
         report.spread("kill to the child's successor READY", returns, aims={"max": 1000})
         report.holds("so many kills were done", len(kills) == given.kills, len(kills))
         report.holds("the parent lived through it and left with 0", same_parent and code == 0, code)
         report.holds("every place was filled again", len(returns) == len(kills), f"{len(returns)} of {len(kills)}")
-        report.holds("the history or the log explains every death", not unexplained, unexplained[:5] if unexplained else "")
+        report.holds(
+            "the history or the log explains every death", not unexplained, unexplained[:5] if unexplained else ""
+        )
         wrong = [death for each in deaths.values() for death in each if death.signal != "SIGKILL"]
         report.holds("every recorded death names SIGKILL", not wrong, wrong[:5] if wrong else "")
         report.holds("no traceback in the log", not any("Traceback" in event.line for event in events))
         report.holds("everything came to an end", over)
         audit.check(report, acknowledged)
-        died, ended = total(metrics, "jobherd_child_deaths_total"), total(metrics, "jobherd_worker_jobs_processed_total", 'outcome="ok"')
+        died, ended = (
+            total(metrics, "jobherd_child_deaths_total"),
+            total(metrics, "jobherd_worker_jobs_processed_total", 'outcome="ok"'),
+        )
         completed = audit.run("SELECT count(*) FROM jobherd.history WHERE state = 'completed'")[0][0]
         report.holds("the metrics count every death once", died == len(kills), f"{died:,}")
         report.holds(

@@ -1,8 +1,9 @@
 """What each run of a campaign has found, a line each: what docs/reliability.md is made from.
 
-A run leaves its line in `.bench/CAMPAIGN/runs.jsonl`, which git does not know. `keep` takes new ones over into `docs/campaigns/CAMPAIGN.jsonl`, so that
-a campaign of many hours adds up over machines and days. Without the second a run in a checkout that is thrown away would count for nothing;
-without the first every `make test` would change a file of the repository.
+A run leaves its line in `.bench/CAMPAIGN/runs.jsonl`, which git does not know. `keep` takes new
+ones over into `docs/campaigns/CAMPAIGN.jsonl`, so that a campaign of many hours adds up over
+machines and days. Without the second a run in a checkout that is thrown away would count for
+nothing; without the first every `make test` would change a file of the repository.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def keep(campaign: str) -> list[dict[str, Any]]:
     path = KEPT / f"{campaign}.jsonl"
     kept = _read(path)
     known = {(run["at"], run["seed"]) for run in kept}
-    kept = sorted([*kept, *(run for run in runs(campaign) if (run["at"], run["seed"]) not in known)], key=lambda run: run["at"])
+    kept = sorted(
+        [*kept, *(run for run in runs(campaign) if (run["at"], run["seed"]) not in known)], key=lambda run: run["at"]
+    )
     if kept:
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(json.dumps(run) + "\n" for run in kept))
@@ -53,7 +56,9 @@ def keep(campaign: str) -> list[dict[str, Any]]:
 
 def _commit() -> str:
     """What was run; empty where that is no checkout."""
-    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return said.stdout.strip()
 
 

@@ -1,12 +1,16 @@
 """Everything a network does, drawn from a seed, under two supervisors that reach one server through it: by session, and at named words.
 
-Connections are reset once a second; sessions of a parent or of one child fall silent for good, in the middle of a job, a claim, a settlement;
-all of one supervisor is silent for half a lease, a lease, three; answers are lost after the commit; the line is slow, or carries one byte a
-packet. Producers go through it too. Nothing is lost, nothing ends twice, nothing is left running, and the same supervisors go on.
+Connections are reset once a second; sessions of a parent or of one child fall silent for good, in
+the middle of a job, a claim, a settlement; all of one supervisor is silent for half a lease, a
+lease, three; answers are lost after the commit; the line is slow, or carries one byte a packet.
+Producers go through it too. Nothing is lost, nothing ends twice, nothing is left running, and the
+same supervisors go on.
 
-Before that, each in turn: how soon a session that hears nothing any more is found out; lines that crawl for longer than two leases, on which no
-lease may be lost and no job run twice; and a supervisor that is silent with all its children, for each of the three lengths, under jobs that
-say outside the database when they run: two runs of a job are there at once only where a lease was lost, and of an exclusive one never.
+Before that, each in turn: how soon a session that hears nothing any more is found out; lines that
+crawl for longer than two leases, on which no lease may be lost and no job run twice; and a
+supervisor that is silent with all its children, for each of the three lengths, under jobs that say
+outside the database when they run: two runs of a job are there at once only where a lease was lost,
+and of an exclusive one never.
 """
 
 from __future__ import annotations
@@ -41,7 +45,9 @@ PARENT, CHILDREN, WORKERS = "jobherd:supervisor:*", "jobherd:*:*:*", "jobherd:wo
 
 def strike(dice: random.Random, network: Network, lease: float) -> str:
     """Do one thing to the network; return what it was."""
-    what = dice.choice(["reset", "reset", "silent parent", "silent child", "word", "word", "word", "black hole", "slow", "crumbs"])
+    what = dice.choice(
+        ["reset", "reset", "silent parent", "silent child", "word", "word", "word", "black hole", "slow", "crumbs"]
+    )
     match what:
         case "reset":
             for _ in range(3):
@@ -56,7 +62,11 @@ def strike(dice: random.Random, network: Network, lease: float) -> str:
                 network.stall(dice.choice(names))
             time.sleep(dice.uniform(0.5, 2))
         case "word":
-            word, where, action = dice.choice(["claim_", "settle_", "enqueue"]), dice.choice(["before", "torn", "answered"]), "cut"
+            word, where, action = (
+                dice.choice(["claim_", "settle_", "enqueue"]),
+                dice.choice(["before", "torn", "answered"]),
+                "cut",
+            )
             if word != "enqueue" and dice.random() < 0.5:
                 action = "stall"
             network.arm("*" if word == "enqueue" else WORKERS, word, where=where, action=action)
@@ -90,7 +100,11 @@ CRAWLS = {
 CRAWL = 2.5
 """Leases for which a line crawls."""
 CRAWL_LEASE = 10.0
-"""Seconds. On the slowest of these a session needs three for its first beat, and four more until it is prepared."""
+"""Seconds.
+
+On the slowest of these a session needs three for its first beat, and four more until it is
+prepared.
+"""
 DEFAULT_LEASE = 15.0
 NOTICED = 13.0
 """Seconds in which a session that hears nothing any more is to be found out and made anew."""
@@ -112,14 +126,27 @@ def half_open(report: Report, network: Network, rounds: int, dice: random.Random
 class Hosts:
     """Two supervisors, each behind a network of its own, under jobs that tell of their runs."""
 
-    def __init__(self, report: Report, audit: Audit, herds: list[Herd], networks: list[Network], notes: Path, lease: float) -> None:
-        self.report, self.audit, self.herds, self.networks, self.notes, self.lease = report, audit, herds, networks, notes, lease
+    def __init__(
+        self, report: Report, audit: Audit, herds: list[Herd], networks: list[Network], notes: Path, lease: float
+    ) -> None:
+        self.report, self.audit, self.herds, self.networks, self.notes, self.lease = (
+            report,
+            audit,
+            herds,
+            networks,
+            notes,
+            lease,
+        )
 
     def lost(self) -> int:
         return sum(len(herd.messages("lease was lost")) for herd in self.herds)
 
     def enqueue(self, kind: str, seconds: float) -> int:
-        return int(self.audit.run("SELECT jobherd.enqueue(%s, %s)", kind, json.dumps({"path": str(self.notes), "seconds": seconds}))[0][0])
+        return int(
+            self.audit.run(
+                "SELECT jobherd.enqueue(%s, %s)", kind, json.dumps({"path": str(self.notes), "seconds": seconds})
+            )[0][0]
+        )
 
     def crawl(self) -> list[int]:
         """Every line crawls, one way after the other; return the jobs."""
@@ -138,9 +165,14 @@ class Hosts:
                 network.heal()
             self.report.holds(f"{what}: no lease was lost in {CRAWL:g} leases", self.lost() == lost, self.lost() - lost)
         twice = begun_twice([run for run in read_runs(self.notes) if run.job in set(jobs)])
-        self.report.holds(f"none of {len(jobs)} jobs was run twice on a slow line", not twice, twice[:10] if twice else "")
+        self.report.holds(
+            f"none of {len(jobs)} jobs was run twice on a slow line", not twice, twice[:10] if twice else ""
+        )
         given_up = [
-            message for herd in self.herds for word in ("does not hear", "no answer to", "no word from") for message in herd.messages(word)
+            message
+            for herd in self.herds
+            for word in ("does not hear", "no answer to", "no word from")
+            for message in herd.messages(word)
         ]
         self.report.holds("no session was given up on a slow line", not given_up, given_up[:4])
         return jobs
@@ -156,14 +188,20 @@ class Hosts:
                 self.networks[number].blackhole()
                 time.sleep(length * self.lease)
                 self.networks[number].heal()
-                self.report.holds(f"{length:g} leases of silence under {kind}: it came to its end", self.audit.wait_all_over())
+                self.report.holds(
+                    f"{length:g} leases of silence under {kind}: it came to its end", self.audit.wait_all_over()
+                )
                 if length < 1:
                     self.report.holds("  and no lease was lost", self.lost() == before, self.lost() - before)
         runs = [run for run in read_runs(self.notes) if run.job in jobs]
         both = overlaps(runs)
         unexplained = [pair for pair in both if not self._lost_since(pair[0].pid, pair[1].began)]
-        self.report.fact("jobs in a silence, their runs, pairs of runs there at once", [len(jobs), len(runs), len(both)])
-        self.report.holds("two runs of a job were there at once only where a lease was lost", not unexplained, unexplained[:3])
+        self.report.fact(
+            "jobs in a silence, their runs, pairs of runs there at once", [len(jobs), len(runs), len(both)]
+        )
+        self.report.holds(
+            "two runs of a job were there at once only where a lease was lost", not unexplained, unexplained[:3]
+        )
         alone = [pair for pair in both if jobs[pair[0].job] == "fault:noted-alone"]
         self.report.holds("an exclusive job was never run twice at once", not alone, alone[:3])
         self.report.holds("another one was, or nothing was looked at", len(both) > len(alone))
@@ -179,7 +217,11 @@ class Hosts:
 
     def _of(self, pid: int) -> int:
         """The number of the supervisor of that worker."""
-        return next(number for number, herd in enumerate(self.herds) if any(event.pid == pid for event in herd.events if is_ready(event)))
+        return next(
+            number
+            for number, herd in enumerate(self.herds)
+            if any(event.pid == pid for event in herd.events if is_ready(event))
+        )
 
     def _lost_since(self, pid: int, at: float) -> bool:
         """Whether the supervisor of that worker has found its lease lost after that time."""
@@ -189,7 +231,9 @@ class Hosts:
 def main() -> int:
     given = arguments(__doc__, faults=60, workers=2, rate=15.0, lease=4.0, rounds=5)
     dice = random.Random(given.seed)
-    report = Report(f"network: {given.faults} faults between two supervisors and their server (lease {given.lease:g} s)", given.seed)
+    report = Report(
+        f"network: {given.faults} faults between two supervisors and their server (lease {given.lease:g} s)", given.seed
+    )
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
         report.on(dsn)
         audit = Audit(dsn)
@@ -213,7 +257,9 @@ def main() -> int:
             ):
                 hosts = Hosts(report, audit, [one, two], [network, second], notes, given.lease)
                 told += hosts.fall_silent()
-                with Producer(through, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS) as producer:
+                with Producer(
+                    through, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS
+                ) as producer:
                     for _ in range(given.faults):
                         done[strike(dice, dice.choice([network, network, second]), given.lease)] += 1
                     network.heal()

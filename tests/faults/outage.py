@@ -1,7 +1,8 @@
 """PostgreSQL stopped for a minute and started again, under two supervisors and a job that computes for longer than that.
 
-The same processes go on, each within 5 s of the start; the long job finishes once and its outcome is written; the log has a line or two for
-each process and no traceback; nothing lost, nothing twice.
+The same processes go on, each within 5 s of the start; the long job finishes once and its outcome
+is written; the log has a line or two for each process and no traceback; nothing lost, nothing
+twice.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def main() -> int:
     given = arguments(__doc__, away=60.0, long=90.0, workers=2, rate=30.0, immediate=0)
     random.seed(given.seed)
     mode = "immediate" if given.immediate else "fast"
-    report = Report(f"outage: PostgreSQL stopped ({mode}) for {given.away:g} s, a job that computes for {given.long:g} s", given.seed)
+    report = Report(
+        f"outage: PostgreSQL stopped ({mode}) for {given.away:g} s, a job that computes for {given.long:g} s",
+        given.seed,
+    )
     with tempfile.TemporaryDirectory() as folder, ground() as (cluster, dsn):
         report.on(dsn)
         audit = Audit(dsn)
@@ -41,7 +45,8 @@ def main() -> int:
                 time.sleep(max(2.0, min(10.0, given.long - given.away - 15)))
                 before = [one.children(), two.children()]
                 (holder,) = audit.run(
-                    "SELECT c.pid FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child WHERE r.jobs[1].id = %s", long_job
+                    "SELECT c.pid FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child WHERE r.jobs[1].id = %s",
+                    long_job,
                 )[0]
                 marks = [one.mark(), two.mark()]
                 cluster.stop(mode)
@@ -61,29 +66,41 @@ def main() -> int:
                 after = [one.children(), two.children()]
                 lines = [one.mark() - marks[0], two.mark() - marks[1]]
                 until = time.monotonic() + given.long + 30
-                while time.monotonic() < until and not audit.run("SELECT 1 FROM jobherd.history WHERE id = %s", long_job):
+                while time.monotonic() < until and not audit.run(
+                    "SELECT 1 FROM jobherd.history WHERE id = %s", long_job
+                ):
                     time.sleep(0.25)
                 acknowledged = [*producer.stop(), long_job]
             audit.wait_all_over()
-            row = audit.run("SELECT state, attempts, split_part(ran_on, '/', 2)::int FROM jobherd.history WHERE id = %s", long_job)
-            claims = audit.run("SELECT count(DISTINCT token) FROM audit.steps WHERE job = %s AND step = 'claimed'", long_job)[0][0]
+            row = audit.run(
+                "SELECT state, attempts, split_part(ran_on, '/', 2)::int FROM jobherd.history WHERE id = %s", long_job
+            )
+            claims = audit.run(
+                "SELECT count(DISTINCT token) FROM audit.steps WHERE job = %s AND step = 'claimed'", long_job
+            )[0][0]
             codes = [one.stop(), two.stop()]
             events = [*one.events, *two.events]
         report.fact("server", f"stopped {given.away:g} s, took {took * 1000:.0f} ms to start")
         report.spread(
-            "start of the server to a worker's first job", [back[pid] for pid in sorted(everyone) if pid in back], aims={"max": 5000}
+            "start of the server to a worker's first job",
+            [back[pid] for pid in sorted(everyone) if pid in back],
+            aims={"max": 5000},
         )
         report.fact("lines logged while it was away, per supervisor with its 3 children", lines_away)
         report.fact("lines logged until all worked again", lines)
         report.holds("every idle worker went on", everyone <= set(back), f"{len(back)} of {len(everyone)}")
-        report.holds("the same processes as before", before == after, "" if before == after else f"{before} then {after}")
+        report.holds(
+            "the same processes as before", before == after, "" if before == after else f"{before} then {after}"
+        )
         report.holds(
             "the long job completed, in its first attempt, in the same process",
             row == [("completed", 1, holder)] and claims == 1,
             f"{row}, {claims} claims",
         )
         report.holds("no traceback in the log", not any("Traceback" in event.line for event in events))
-        report.holds("at most 3 lines a process while it was away", max(lines_away) <= 3 * (given.workers + 2), lines_away)
+        report.holds(
+            "at most 3 lines a process while it was away", max(lines_away) <= 3 * (given.workers + 2), lines_away
+        )
         report.holds("both supervisors left with 0", codes == [0, 0], codes)
         bad = audit.run("SELECT id, state, error FROM jobherd.history WHERE state <> 'completed'")
         report.holds("every job completed", not bad, bad[:5] if bad else "")

@@ -1,7 +1,9 @@
 """kill -9 of the parent with busy children, again and again; and a parent frozen beyond its lease.
 
-After a kill: no process of it is left within 2 s, a job that ignores SIGTERM and its grandchild included, and a new run takes the jobs over at
-once. Every second time the new run is started only when all are gone, so that they had to see to that by themselves. After a freeze: another supervisor has the jobs once the lease is over, and what the frozen one's children finish late is refused.
+After a kill: no process of it is left within 2 s, a job that ignores SIGTERM and its grandchild
+included, and a new run takes the jobs over at once. Every second time the new run is started only
+when all are gone, so that they had to see to that by themselves. After a freeze: another supervisor
+has the jobs once the lease is over, and what the frozen one's children finish late is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def kill_parents(report: Report, given, folder: str) -> None:
         with Herd(dsn, WORK, workers=given.workers):
             pass  # makes the kinds known
         audit = Audit(dsn)
-        (stubborn,) = audit.run("SELECT jobherd.enqueue('fault:stubborn', json_build_object('path', %s::text)::jsonb)", str(notes))[0]
+        (stubborn,) = audit.run(
+            "SELECT jobherd.enqueue('fault:stubborn', json_build_object('path', %s::text)::jsonb)", str(notes)
+        )[0]
         herd, unmoved = Herd(dsn, WORK, workers=given.workers, wait=False), []
         with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=20.0, kinds=KINDS, most=100) as producer:
             for number in range(given.kills):
@@ -67,7 +71,8 @@ def kill_parents(report: Report, given, folder: str) -> None:
                     at = time.monotonic()
                     successor = Herd(dsn, WORK, workers=given.workers, wait=False)
                 offset = time.time() - time.monotonic()
-                # The stubborn job was running for sure; when the successor has claimed it, it has taken over.
+                # The stubborn job was running for sure; when the successor has claimed it, it has
+                # taken over.
                 until = time.monotonic() + LIMIT
                 token = dict(held).get(stubborn)
                 rows: list[tuple[float]] = []
@@ -91,7 +96,8 @@ def kill_parents(report: Report, given, folder: str) -> None:
             over = audit.wait_all_over()
             code = herd.stop()
         report.fact(
-            "kills of the parent", f"{given.kills}, under {len(acknowledged)} jobs and one that ignores SIGTERM, with its grandchild"
+            "kills of the parent",
+            f"{given.kills}, under {len(acknowledged)} jobs and one that ignores SIGTERM, with its grandchild",
         )
         report.spread("kill to no process left, new run at once", gone, aims={"max": 2000})
         report.spread("kill to no process left, nobody helps", alone, aims={"max": 2000})
@@ -117,7 +123,10 @@ def freeze_parent(report: Report, given) -> None:
         with Herd(dsn, WORK, *flags, workers=2) as frozen:
             jobs = [audit.run("SELECT jobherd.enqueue('fault:sleep', '{\"seconds\": 8}')")[0][0] for _ in range(2)]
             until = time.monotonic() + LIMIT
-            while len(held := dict(audit.run("SELECT jobs[1].id, token FROM jobherd.running"))) < 2 and time.monotonic() < until:
+            while (
+                len(held := dict(audit.run("SELECT jobs[1].id, token FROM jobherd.running"))) < 2
+                and time.monotonic() < until
+            ):
                 time.sleep(0.02)
             with Herd(dsn, WORK, *flags, workers=2) as other:
                 at = frozen.signal(signal.SIGSTOP)
@@ -141,7 +150,9 @@ def freeze_parent(report: Report, given) -> None:
                 refused = [event for event in frozen.events if "so their outcome was not written" in event.message]
                 lost = frozen.messages("lease was lost")
                 codes = [other.stop(), frozen.stop()]
-        report.spread(f"SIGSTOP to jobs claimed by the other (lease {lease:g} s)", moved, aims={"max": lease * 1000 + 2000})
+        report.spread(
+            f"SIGSTOP to jobs claimed by the other (lease {lease:g} s)", moved, aims={"max": lease * 1000 + 2000}
+        )
         report.holds("both jobs moved to the other supervisor", len(moved) == 2, len(moved))
         report.holds(
             "the late completions were refused and logged",

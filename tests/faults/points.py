@@ -1,13 +1,17 @@
 """A SIGKILL at every named point, in the children and in the parent (`workers/system/failpoints.py`): nothing is lost, nothing ends twice, everything goes on.
 
-First the fleet works for a while under a mix of jobs and orders, and notes which points it reaches (`--tour 0`: the core alone is gone through); then each of them kills whoever reaches it next, again and
-again, while producers go on. A dead child is replaced by its parent, a dead parent by a new supervisor. A point that is not reached by itself is
-brought about: children are replaced by HUP, the supervisor is told to drain.
+First the fleet works for a while under a mix of jobs and orders, and notes which points it reaches
+(`--tour 0`: the core alone is gone through); then each of them kills whoever reaches it next, again
+and again, while producers go on. A dead child is replaced by its parent, a dead parent by a new
+supervisor. A point that is not reached by itself is brought about: children are replaced by HUP,
+the supervisor is told to drain.
 
-Checked at the end: what producers were acknowledged is over, once; a transactional job has left its row exactly once if it was completed and else none; every
-counted attempt stands in the history; no process is left; each point of the core was reached and has killed.
+Checked at the end: what producers were acknowledged is over, once; a transactional job has left its
+row exactly once if it was completed and else none; every counted attempt stands in the history; no
+process is left; each point of the core was reached and has killed.
 
-A run may be ended at any time by TERM or Ctrl-C: it is judged by what was killed until then, and runs add up in docs/reliability.md.
+A run may be ended at any time by TERM or Ctrl-C: it is judged by what was killed until then, and
+runs add up in docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -41,7 +45,18 @@ KINDS = [
     ("fault:flaky", {}, 15),
     ("fault:effect", {}, 20),
 ]
-FLAGS = ("--poll", "1s", "--lease", "3s", "--respawn-initial", "10ms", "--respawn-max", "100ms", "--drain-timeout", "5s")
+FLAGS = (
+    "--poll",
+    "1s",
+    "--lease",
+    "3s",
+    "--respawn-initial",
+    "10ms",
+    "--respawn-max",
+    "100ms",
+    "--drain-timeout",
+    "5s",
+)
 CORE = frozenset(
     {
         "child.born", "child.forked", "child.clean", "child.reporting", "child.leaving", "register_child.sent", "register_child.done",
@@ -82,7 +97,10 @@ NEEDS = {
     "parent:release_child.sent": DEATH,
     "parent:settle_jobs.sent": DEATH,
 }
-"""What brings about those that nobody reaches by working: done as soon as there is a worker, where the others are left to come by themselves."""
+"""What brings about those that nobody reaches by working.
+
+Done as soon as there is a worker, where the others are left to come by themselves.
+"""
 NEVER = 12.0
 TRIES = 2
 
@@ -108,7 +126,11 @@ class Ranch:
         self.herd = self._begin()
 
     def stir(self, number: int) -> None:
-        """Bring about what does not come by itself: a worker dies, children are replaced, at last the supervisor leaves; or there is nothing to do."""
+        """Bring about what does not come by itself.
+
+        A worker dies, children are replaced, at last the supervisor leaves; or there is nothing to
+        do.
+        """
         if number == QUIET:
             self._producer.rest(QUIET_FOR)
             return
@@ -170,19 +192,31 @@ def kill_at(name: str, ranch: Ranch, points: Points) -> bool:
 
 
 def turns(names: list[str], times: int, parents: int, killed: Mapping[str, int]) -> Iterator[str]:
-    """Round by round, so that what one kill leaves behind meets each of the others. What only the tour has reached is given up after two."""
+    """Round by round, so that what one kill leaves behind meets each of the others.
+
+    What only the tour has reached is given up after two.
+    """
     begun = time.monotonic()
     for number in range(max(times, parents)):
         for name in names:
-            if number < (parents if name.startswith("parent:") else times) and (number < TRIES or killed[name] or name in CORE):
+            if number < (parents if name.startswith("parent:") else times) and (
+                number < TRIES or killed[name] or name in CORE
+            ):
                 yield name
-        print(f"  round {number + 1}: {sum(killed.values())} kills after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"  round {number + 1}: {sum(killed.values())} kills after {time.monotonic() - begun:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def main() -> int:
     given = arguments(__doc__, times=100, parents=100, workers=2, rate=120.0, tour=12.0, only="")
     # --tour 0: the core alone. --only a,b: these alone.
-    report = Report(f"points: SIGKILL at every named point, {given.times} times in children, {given.parents} in the parent", given.seed)
+    report = Report(
+        f"points: SIGKILL at every named point, {given.times} times in children, {given.parents} in the parent",
+        given.seed,
+    )
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda which, _: stopped.append(which))
@@ -194,7 +228,9 @@ def main() -> int:
         audit = Audit(dsn)
         audit.run(EFFECTS)
         points = Points(Path(folder, "points"))
-        with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=150) as producer:
+        with Producer(
+            dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=150
+        ) as producer:
             ranch = Ranch(dsn, points, given.workers, producer)
             core = CORE if not given.only else frozenset(given.only.split(","))
             names = sorted(core | (tour(ranch, points, audit, given.tour) if given.tour and not given.only else set()))
@@ -212,7 +248,8 @@ def main() -> int:
         left = members(ranch.herd.pid)
         ranch.herd.__exit__(None)
         report.fact(
-            "points", f"{len(names)}, {sum(killed.values())} kills in {elapsed:.0f} s, {ranch.herds} supervisors, {len(acknowledged)} jobs"
+            "points",
+            f"{len(names)}, {sum(killed.values())} kills in {elapsed:.0f} s, {ranch.herds} supervisors, {len(acknowledged)} jobs",
         )
         never = sorted(name for name, times in killed.items() if not times)
         report.fact("not reached again, and so never killed at", ", ".join(set(never) - core) or "none")
@@ -225,11 +262,19 @@ def main() -> int:
         audit.check(report, acknowledged)
         wrong = audit.run(WRONG)
         report.holds(
-            "what a transactional job wrote is there once if it was completed, and else not", not wrong, wrong[:5] if wrong else ""
+            "what a transactional job wrote is there once if it was completed, and else not",
+            not wrong,
+            wrong[:5] if wrong else "",
         )
         audit.close()
         ledger.note(
-            "points", seed=given.seed, seconds=elapsed, machine=machine(dsn), kills=killed, jobs=len(acknowledged), broken=report.broken
+            "points",
+            seed=given.seed,
+            seconds=elapsed,
+            machine=machine(dsn),
+            kills=killed,
+            jobs=len(acknowledged),
+            broken=report.broken,
         )
     return report.end()
 

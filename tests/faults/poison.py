@@ -1,7 +1,9 @@
-"""Jobs that take their process along, in a queue of their own: how often each does, and what that costs the jobs of another queue.
+"""Jobs that take their process along, in a queue of their own.
 
-The same jobs are drained with and without poison beside them, in turn. Each poisonous job may end `max_crashes` processes, 3 by default, and no more; then it has
-failed, with the reason.
+How often each does, and what that costs the jobs of another queue.
+
+The same jobs are drained with and without poison beside them, in turn. Each poisonous job may end
+`max_crashes` processes, 3 by default, and no more; then it has failed, with the reason.
 """
 
 from __future__ import annotations
@@ -22,8 +24,13 @@ BENCH = Path(__file__).parents[1] / "bench" / "work.py"
 
 def main() -> int:
     given = arguments(__doc__, pairs=5, jobs=300_000, poison=1, workers=2)
-    report = Report(f"poison: {given.poison} at a time that end their process, beside {given.jobs:,} jobs of another queue")
-    with ground() as (_, dsn), Herd(dsn, WORK, "--handlers", str(BENCH), "--queues", "default,deadly", workers=given.workers) as herd:
+    report = Report(
+        f"poison: {given.poison} at a time that end their process, beside {given.jobs:,} jobs of another queue"
+    )
+    with (
+        ground() as (_, dsn),
+        Herd(dsn, WORK, "--handlers", str(BENCH), "--queues", "default,deadly", workers=given.workers) as herd,
+    ):
         report.on(dsn)
         with psycopg.connect(dsn, autocommit=True) as connection:
             drain(connection, given.jobs)
@@ -35,7 +42,9 @@ def main() -> int:
                 beside.append(drain(connection, given.jobs))
                 wait_until(
                     lambda: (
-                        not connection.execute("SELECT 1 FROM jobherd.jobs WHERE kind = 'fault:deadly' AND state <> 'failed'").fetchone()
+                        not connection.execute(
+                            "SELECT 1 FROM jobherd.jobs WHERE kind = 'fault:deadly' AND state <> 'failed'"
+                        ).fetchone()
                     )
                 )
             found = connection.execute(
@@ -43,9 +52,13 @@ def main() -> int:
             ).fetchall()
             for row in found:
                 report.fact("ended so", row)
-        report.figure("drain beside poison, against the same without", beside, alone, unit="jobs/s", aim=0.95, at_least=True)
+        report.figure(
+            "drain beside poison, against the same without", beside, alone, unit="jobs/s", aim=0.95, at_least=True
+        )
         report.holds(
-            "each has ended three processes, and failed", sum(row[3] for row in found if row[0] == 3) == given.pairs * given.poison, found
+            "each has ended three processes, and failed",
+            sum(row[3] for row in found if row[0] == 3) == given.pairs * given.poison,
+            found,
         )
         report.holds("the supervisor left well", herd.stop() == 0)
     return report.end()

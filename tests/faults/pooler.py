@@ -1,7 +1,10 @@
-"""Two supervisors behind pgbouncer, one in transaction and one in session mode: the poolers are killed with -9 and started again, children too.
+"""Two supervisors behind pgbouncer, one in transaction and one in session mode.
 
-A backend behind a pooler is not the child's own: it is not ended when the child dies, and a claim that was in flight then is found by the
-sweep. Nothing lost, nothing ended twice, no attempt unaccounted for. Needs Debian's pgbouncer: `make pgbouncer`.
+The poolers are killed with -9 and started again, children too.
+
+A backend behind a pooler is not the child's own: it is not ended when the child dies, and a claim
+that was in flight then is found by the sweep. Nothing lost, nothing ended twice, no attempt
+unaccounted for. Needs Debian's pgbouncer: `make pgbouncer`.
 """
 
 from __future__ import annotations
@@ -37,8 +40,13 @@ def main() -> int:
         killed = {"pooler": 0, "child": 0}
         with Pooler(dsn, "transaction", size=20) as first, Pooler(dsn, "session", size=20) as second:
             poolers = [first, second]
-            with Herd(first.dsn, WORK, *flags, workers=given.workers) as one, Herd(second.dsn, WORK, *flags, workers=given.workers) as two:
-                with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS) as producer:
+            with (
+                Herd(first.dsn, WORK, *flags, workers=given.workers) as one,
+                Herd(second.dsn, WORK, *flags, workers=given.workers) as two,
+            ):
+                with Producer(
+                    dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS
+                ) as producer:
                     for _ in range(given.faults):
                         time.sleep(dice.uniform(0.2, 2.0))
                         victims = dice.choice([one, two]).worker_pids()

@@ -1,6 +1,9 @@
-"""Put what the campaigns have found into docs/reliability.md, between its markers: `python -m tests.faults.publish`, or `make chaos-page`.
+"""Put what the campaigns have found into docs/reliability.md, between its markers.
 
-All runs that are noted count, the red ones too; those of `points` are kept, and add up. The prose around the markers is written by hand and left alone, and so is a part without a run.
+`python -m tests.faults.publish`, or `make chaos-page`.
+
+All runs that are noted count, the red ones too; those of `points` are kept, and add up. The prose
+around the markers is written by hand and left alone, and so is a part without a run.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ def chaos(found: list[dict[str, Any]]) -> list[str]:
     seconds = sum(run["seconds"] for run in found)
     seeds = ", ".join(str(seed) for seed in sorted({run["seed"] for run in found}))
     spread = [
-        [name, f"{len(values):,}", *(show(at(values, share)) for share in POINTS.values())] for name, values in recoveries.items() if values
+        [name, f"{len(values):,}", *(show(at(values, share)) for share in POINTS.values())]
+        for name, values in recoveries.items()
+        if values
     ]
     return [
         (f"**{faults.total():,} faults** in {seconds / 60:.0f} minutes ({faults.total() / seconds * 60:.0f} a minute), and beside them "
@@ -83,7 +88,9 @@ def points(found: list[dict[str, Any]]) -> list[str]:
     reached = {name: count for name, count in kills.items() if count}
     parents = sum(count for name, count in reached.items() if name.startswith("parent:"))
     seldom = [f"`{name}` {count}" for name, count in sorted(reached.items(), key=lambda item: item[1]) if count < OFTEN]
-    spread = f"from {min(reached.values())} to {max(reached.values())} at each, {median(reached.values()):.0f} in the middle"
+    spread = (
+        f"from {min(reached.values())} to {max(reached.values())} at each, {median(reached.values()):.0f} in the middle"
+    )
     return [
         (
             f"**{kills.total():,} kills** at {len(reached)} points ({spread}), {parents:,} of them of the parent, in {sum(run['seconds'] for run in found) / 3600:.1f} hours, "
@@ -109,7 +116,9 @@ def soak(found: list[dict[str, Any]]) -> list[str]:
         ("dead rows of the live tables, thousands", {"dead": curve(lambda each: each["dead"] / 1000), "pinned": curve(lambda each: 1.0 * each["pinned"])}),
         ("size of the live tables with their indexes, MB", {"MB": curve(lambda each: each["bytes"] / 1e6)}),
     ]  # fmt: skip
-    (PAGE.parent / PICTURE).write_text(panels("Half load, with respawns, a pinned xmin and a VACUUM now and then", parts))
+    (PAGE.parent / PICTURE).write_text(
+        panels("Half load, with respawns, a pinned xmin and a VACUUM now and then", parts)
+    )
     slopes = ", ".join(f"{role} {value:+.2f}" for role, value in run["slopes"].items())
     zombies = sum(each["zombies"] > 0 for each in samples)
     pinned = sum(each["pinned"] for each in samples)

@@ -1,9 +1,14 @@
-"""A server that lets nobody in: no connection left, the role's limit, a changed password, a renamed database, one that takes no connections.
+"""A server that lets nobody in.
 
-Each for a while, under load: nobody spins (counted by the server's log), each process says so once, and jobs go on within two seconds of the end.
+No connection left, the role's limit, a changed password, a renamed database, one that takes no
+connections.
 
-Every process has its session again as soon, but where the limit leaves some in: no first answer after an outage ends the back-off of the others
-then, and each comes by itself, within `db_retry_max`.
+Each for a while, under load: nobody spins (counted by the server's log), each process says so once,
+and jobs go on within two seconds of the end.
+
+Every process has its session again as soon, but where the limit leaves some in: no first answer
+after an outage ends the back-off of the others then, and each comes by itself, within
+`db_retry_max`.
 """
 
 from __future__ import annotations
@@ -26,7 +31,10 @@ if TYPE_CHECKING:
 
 MOST = 60
 FEW = 3
-"""Sessions that the role may have within its limit: some processes have one, and others of the same supervisor have none."""
+"""Sessions that the role may have within its limit.
+
+Some processes have one, and others of the same supervisor have none.
+"""
 AIM_MS = 2000.0
 LIMITED = "the role has all the sessions that it may"
 END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'"
@@ -36,7 +44,10 @@ SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'worker' AND a
 def main() -> int:
     given = arguments(__doc__, away=10.0, rate=40.0)
     report = Report(f"refused: six ways to be let in no more, each for {given.away:g} s", given.seed)
-    with Cluster({**SETTINGS, "max_connections": str(MOST), "log_connections": "off"}) as cluster, fresh(cluster) as dsn:
+    with (
+        Cluster({**SETTINGS, "max_connections": str(MOST), "log_connections": "off"}) as cluster,
+        fresh(cluster) as dsn,
+    ):
         report.on(dsn)
         name = str(conninfo_to_dict(dsn)["dbname"])
         owner = psycopg.connect(cluster.dsn(), autocommit=True)
@@ -49,14 +60,21 @@ def main() -> int:
         ours = make_conninfo(dsn, user="worker", password="first")
         faults: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
             "no connection left": lambda: crowd(cluster, owner),
-            LIMITED: lambda: between(owner, f"ALTER ROLE worker CONNECTION LIMIT {FEW}", "ALTER ROLE worker CONNECTION LIMIT -1"),
+            LIMITED: lambda: between(
+                owner, f"ALTER ROLE worker CONNECTION LIMIT {FEW}", "ALTER ROLE worker CONNECTION LIMIT -1"
+            ),
             "the role may not log in": lambda: between(owner, "ALTER ROLE worker NOLOGIN", "ALTER ROLE worker LOGIN"),
-            "the password was changed": lambda: between(owner, "ALTER ROLE worker PASSWORD 'second'", "ALTER ROLE worker PASSWORD 'first'"),
+            "the password was changed": lambda: between(
+                owner, "ALTER ROLE worker PASSWORD 'second'", "ALTER ROLE worker PASSWORD 'first'"
+            ),
             "the database takes no connections": lambda: between(
                 owner, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false", f"ALTER DATABASE {name} ALLOW_CONNECTIONS true"
             ),
             "the database was renamed": lambda: between(
-                owner, f"ALTER DATABASE {name} RENAME TO elsewhere", f"ALTER DATABASE elsewhere RENAME TO {name}", first=end_all(name)
+                owner,
+                f"ALTER DATABASE {name} RENAME TO elsewhere",
+                f"ALTER DATABASE elsewhere RENAME TO {name}",
+                first=end_all(name),
             ),
         }
         jobs, sessions = [], []
@@ -83,15 +101,22 @@ def main() -> int:
                     what,
                     f"refused {tries} times in {given.away:g} s; {jobs[-1]:.0f} ms to 5 more jobs, {everybody_in:.0f} ms to all sessions; lines a supervisor: {said}",
                 )
-                # Two supervisors each second, a producer five times, six children with a back-off that doubles, and those who were ended.
+                # Two supervisors each second, a producer five times, six children with a back-off
+                # that doubles, and those who were ended.
                 report.holds(f"{what}: nobody spins", tries <= 30 + 12 * given.away, tries)
                 report.holds(f"{what}: few words", max(said) <= 30, said)
-                words = [event.line for herd, mark in zip(field.herds, lines, strict=True) for event in herd.events[mark:]]
-                report.holds(f"{what}: no secret in them", not any("first" in line and "password=" in line for line in words))
+                words = [
+                    event.line for herd, mark in zip(field.herds, lines, strict=True) for event in herd.events[mark:]
+                ]
+                report.holds(
+                    f"{what}: no secret in them", not any("first" in line and "password=" in line for line in words)
+                )
             report.spread("relief to 5 more jobs", jobs, aims={"max": AIM_MS})
             report.spread("relief to a session for every process", sessions, aims={"max": AIM_MS})
             field.finish()
-            bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
+            bad = field.audit.run(
+                "SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1"
+            )
             report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
         owner.close()
     return report.end()

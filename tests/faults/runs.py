@@ -1,4 +1,7 @@
-"""The runs of jobs as their handlers tell them, in a file outside the database (`fault:noted`): how often each began, and which were there at once."""
+"""The runs of jobs as their handlers tell them, in a file outside the database (`fault:noted`).
+
+How often each began, and which were there at once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def read_runs(path: Path) -> list[Run]:
             begun.append((int(job), int(pid), float(at)))
         else:
             ends[int(job), int(pid)].append(float(at))
-    return [Run(job, pid, at, min((end for end in ends[job, pid] if end >= at), default=None)) for job, pid, at in begun]
+    return [
+        Run(job, pid, at, min((end for end in ends[job, pid] if end >= at), default=None)) for job, pid, at in begun
+    ]
 
 
 def begun_twice(runs: list[Run]) -> list[int]:
@@ -41,7 +46,10 @@ def begun_twice(runs: list[Run]) -> list[int]:
 
 
 def overlaps(runs: list[Run]) -> list[tuple[Run, Run]]:
-    """The pairs of runs of one job that were there at once: the earlier first. Of a run that was killed nobody knows how long it was there."""
+    """The pairs of runs of one job that were there at once: the earlier first.
+
+    Of a run that was killed nobody knows how long it was there.
+    """
     by_job = defaultdict(list)
     for run in runs:
         by_job[run.job].append(run)

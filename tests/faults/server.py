@@ -1,4 +1,6 @@
-"""A server that crashes, in every way: its postmaster killed, one backend killed, stopped at once; started again at once or after a while.
+"""A server that crashes, in every way.
+
+Its postmaster killed, one backend killed, stopped at once; started again at once or after a while.
 
 The same processes go on, nothing is lost and nothing ends twice.
 """
@@ -47,7 +49,8 @@ def main() -> int:
                         cluster.stop("immediate")
                     case _:
                         pids = [row[0] for row in field.audit.run(OURS)]
-                        os.kill(dice.choice(pids), signal.SIGKILL)  # the postmaster ends all others and starts anew by itself
+                        # the postmaster ends all others and starts anew by itself
+                        os.kill(dice.choice(pids), signal.SIGKILL)
                         field.wait(lambda: not alive(field), "the end of every session")
                 if how != "backend":
                     time.sleep(away)

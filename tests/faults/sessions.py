@@ -1,9 +1,13 @@
-"""Sessions that are ended at random, under time limits on the role and with refusals now and then: nothing lost, nothing twice.
+"""Sessions that are ended at random, under time limits on the role and with refusals now and then.
 
-First a hundred completions in a row are refused, as by a limit on statements or on locks: each is written all the same, none is run again, and nothing
-waits for a lease. Then five times a second some session of ours is ended (pg_terminate_backend). The database has limits for statements, locks, idle sessions and
-transactions that would break everything that takes its time. Every so often a statement of ours that changes `running` or the history is
-refused as a deadlock or a serialization failure, at once or when it has answered and is to be committed.
+Nothing lost, nothing twice.
+
+First a hundred completions in a row are refused, as by a limit on statements or on locks: each is
+written all the same, none is run again, and nothing waits for a lease. Then five times a second
+some session of ours is ended (pg_terminate_backend). The database has limits for statements, locks,
+idle sessions and transactions that would break everything that takes its time. Every so often a
+statement of ours that changes `running` or the history is refused as a deadlock or a serialization
+failure, at once or when it has answered and is to be committed.
 """
 
 from __future__ import annotations
@@ -60,14 +64,16 @@ def main() -> int:
     given = arguments(__doc__, row=100, ends=100, rate=60.0, gap=0.2, every=9, limit=300)
     dice = random.Random(given.seed)
     report = Report(
-        f"sessions: {given.ends} sessions ended, one statement in {given.every} refused, limits of {given.limit} ms", given.seed
+        f"sessions: {given.ends} sessions ended, one statement in {given.every} refused, limits of {given.limit} ms",
+        given.seed,
     )
     with ground() as (_, dsn), tempfile.TemporaryDirectory(prefix="jobherd-sessions-") as folder:
         report.on(dsn)
         runs = Path(folder, "runs")
         runs.touch()
         kinds = [
-            ("fault:noted", {"path": str(runs), "seconds": seconds}, weight) for seconds, weight in ((0.0, 50.0), (0.02, 40.0), (0.5, 10.0))
+            ("fault:noted", {"path": str(runs), "seconds": seconds}, weight)
+            for seconds, weight in ((0.0, 50.0), (0.02, 40.0), (0.5, 10.0))
         ]
         name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
         with psycopg.connect(dsn, autocommit=True) as owner:
@@ -75,7 +81,9 @@ def main() -> int:
                 owner.execute(f"ALTER DATABASE {name} SET {limit} = '{given.limit}ms'")
             if owner.info.server_version >= 170000:
                 owner.execute(f"ALTER DATABASE {name} SET transaction_timeout = '{given.limit}ms'")
-        with_own = psycopg.conninfo.make_conninfo(dsn, options=" ".join(f"-c {limit}=0" for limit in (*LIMITS, "transaction_timeout")))
+        with_own = psycopg.conninfo.make_conninfo(
+            dsn, options=" ".join(f"-c {limit}=0" for limit in (*LIMITS, "transaction_timeout"))
+        )
         with Campaign(
             report,
             with_own,
@@ -101,7 +109,9 @@ def main() -> int:
             report.fact("statements refused as deadlock, serialization failure or lock timeout", refused)
             report.fact("seconds to 20 more jobs afterwards", f"{took:.1f}")
             field.finish()
-            bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
+            bad = field.audit.run(
+                "SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1"
+            )
             report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
             again = begun_twice(read_runs(runs))
             report.holds("no job began twice", not again, again[:5] if again else "")
@@ -113,11 +123,17 @@ def in_a_row(report: Report, field: Campaign, times: int) -> None:
     field.work_on()
     field.audit.run(ROW.format(times=times).replace("%%", "%"))
     begun = time.monotonic()
-    field.wait(lambda: field.audit.run("SELECT last_value FROM audit.rows")[0][0] >= times, f"{times} refusals", LEASE / 2)
+    field.wait(
+        lambda: field.audit.run("SELECT last_value FROM audit.rows")[0][0] >= times, f"{times} refusals", LEASE / 2
+    )
     refused = time.monotonic()
     running = [row[0] for row in field.audit.run("SELECT j.id FROM jobherd.running r, unnest(r.jobs) AS j")]
     over = "SELECT count(DISTINCT job) FROM audit.steps WHERE step = 'completed' AND job = ANY (%s)"
-    field.wait(lambda: field.audit.run(over, running)[0][0] == len(set(running)), "the jobs whose completion was refused", LEASE / 2)
+    field.wait(
+        lambda: field.audit.run(over, running)[0][0] == len(set(running)),
+        "the jobs whose completion was refused",
+        LEASE / 2,
+    )
     report.fact(
         f"{times} completions refused in a row",
         f"in {refused - begun:.1f} s; {len(running)} jobs ran at the last, {time.monotonic() - refused:.1f} s to the last of these",

@@ -1,8 +1,11 @@
-"""Jobs of every size, put in past every producer: a claim takes no more than a worker can hold, and what is too large is refused by name.
+"""Jobs of every size, put in past every producer.
 
-`python -m tests.faults.sizes`: payloads by INSERT and by COPY of 1 to 60 MB, two hundred of 10 MB at once, a million keys, six thousand levels,
-payloads of 100 and 255 MB, results and errors of 100 MB, and one of 60 MB whose worker is killed. Nobody dies who was not meant to, everything comes
-to an end, small jobs beside it too, and the memory of worker and parent is bounded.
+A claim takes no more than a worker can hold, and what is too large is refused by name.
+
+`python -m tests.faults.sizes`: payloads by INSERT and by COPY of 1 to 60 MB, two hundred of 10 MB
+at once, a million keys, six thousand levels, payloads of 100 and 255 MB, results and errors of 100
+MB, and one of 60 MB whose worker is killed. Nobody dies who was not meant to, everything comes to
+an end, small jobs beside it too, and the memory of worker and parent is bounded.
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ class Puts:
 
     def insert(self, payload: str, kind: str = "size:counts", count: int = 1, table: str = "ready") -> None:
         self.stage.connection.execute(
-            f"INSERT INTO jobherd.{table} (kind, payload) SELECT %s, %s::json FROM generate_series(1, %s)", [kind, payload, count]
+            f"INSERT INTO jobherd.{table} (kind, payload) SELECT %s, %s::json FROM generate_series(1, %s)",
+            [kind, payload, count],
         )
 
     def copy(self, payload: str) -> None:
@@ -104,7 +108,8 @@ def main() -> int:
             stage.wait(lambda: not stage.call(LEFT), f"the end of {what}", limit=LIMIT)
             worker = max(most_of(fleet, pid) for pid in fleet.workers().values())
             report.fact(
-                what, f"{time.monotonic() - begun:.1f} s; at most {worker} MB in the worker, {most_of(fleet, fleet.pid)} MB in the parent"
+                what,
+                f"{time.monotonic() - begun:.1f} s; at most {worker} MB in the worker, {most_of(fleet, fleet.pid)} MB in the parent",
             )
             report.holds(f"  {dead} processes died", len(fleet.said("is ready")) - ready == dead)
             report.holds("  and nobody took too much", worker < WORKER_MB and most_of(fleet, fleet.pid) < PARENT_MB)
@@ -113,7 +118,11 @@ def main() -> int:
             try:
                 put()
             except psycopg.errors.CheckViolation as problem:
-                report.holds(f"{what} is refused by name", "payload" in str(problem.diag.constraint_name), problem.diag.constraint_name)
+                report.holds(
+                    f"{what} is refused by name",
+                    "payload" in str(problem.diag.constraint_name),
+                    problem.diag.constraint_name,
+                )
             else:
                 report.holds(f"{what} is refused by name", holds=False)
 
@@ -125,14 +134,28 @@ def main() -> int:
             "alike": f'{{"value": "{"x" * given.large * MB}"}}',
             "noise": f'{{"value": "{noise(given.large * MB)}"}}',
         }
-        through(f"{given.batch} of {given.large} MB that compress", lambda: puts.insert(many["alike"], count=given.batch))
-        through(f"{given.batch // 4} of {given.large} MB that do not", lambda: puts.insert(many["noise"], count=given.batch // 4))
-        through("a hundred of 2 MB that become due", lambda: puts.insert(f'{{"value": "{noise(2 * MB)}"}}', count=100, table="scheduled"))
-        through("a million keys", lambda: puts.insert('{"value": {' + ", ".join(f'"k{n}": {n}' for n in range(MB)) + "}}"))
+        through(
+            f"{given.batch} of {given.large} MB that compress", lambda: puts.insert(many["alike"], count=given.batch)
+        )
+        through(
+            f"{given.batch // 4} of {given.large} MB that do not",
+            lambda: puts.insert(many["noise"], count=given.batch // 4),
+        )
+        through(
+            "a hundred of 2 MB that become due",
+            lambda: puts.insert(f'{{"value": "{noise(2 * MB)}"}}', count=100, table="scheduled"),
+        )
+        through(
+            "a million keys", lambda: puts.insert('{"value": {' + ", ".join(f'"k{n}": {n}' for n in range(MB)) + "}}")
+        )
         through("6,000 levels", lambda: puts.insert('{"value": ' + "[" * 6000 + "]" * 6000 + "}"))
         through("a result of 100 MB", lambda: puts.insert(f'{{"size": {100 * MB}}}', kind="size:returns"))
         through("an error of 100 MB", lambda: puts.insert(f'{{"size": {100 * MB}}}', kind="size:raises"))
-        through("60 MB whose worker is killed", lambda: puts.insert(f'{{"value": "{noise(60 * MB)}"}}', kind="size:dies"), dead=1)
+        through(
+            "60 MB whose worker is killed",
+            lambda: puts.insert(f'{{"value": "{noise(60 * MB)}"}}', kind="size:dies"),
+            dead=1,
+        )
         for size in (100, 255):
             refused(f"{size} MB by INSERT", lambda size=size: puts.insert(f'{{"value": "{"x" * size * MB}"}}'))
             refused(f"{size} MB by COPY", lambda size=size: puts.copy(f'{{"value": "{"x" * size * MB}"}}'))

@@ -1,8 +1,10 @@
 """Half load for hours: what leaks, what grows, what gets slower? `make soak HOURS=2`
 
-Workers are replaced by age and by count all the time. For a sixth of the run, at most 20 minutes, a transaction elsewhere pins what VACUUM may remove; a
-VACUUM of everything runs twelve times. Every ten seconds: memory (PSS) and descriptors of each process, zombies, dead rows and sizes of
-the tables, how long jobs waited for their start. The samples lie in .bench/soak/, and `make chaos-page` draws them.
+Workers are replaced by age and by count all the time. For a sixth of the run, at most 20 minutes, a
+transaction elsewhere pins what VACUUM may remove; a VACUUM of everything runs twelve times. Every
+ten seconds: memory (PSS) and descriptors of each process, zombies, dead rows and sizes of the
+tables, how long jobs waited for their start. The samples lie in .bench/soak/, and `make chaos-page`
+draws them.
 
 A run may be ended at any time by TERM or Ctrl-C: it is judged by what was seen until then.
 """
@@ -53,14 +55,21 @@ SELECT coalesce((SELECT sum(n_dead_tup) FROM pg_stat_user_tables WHERE schemanam
 
 
 def measure(parent: int) -> tuple[dict[str, Any], set[int]]:
-    """What the processes of a fleet need: kilobytes and descriptors by role; and the pids of the dead that nobody has waited for."""
+    """What the processes of a fleet need.
+
+    Kilobytes and descriptors by role; and the pids of the dead that nobody has waited for.
+    """
     memory: dict[str, int] = {}
     files: dict[str, int] = {}
     for pid in [parent, *descendants(parent)]:
         with contextlib.suppress(OSError):
             title = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").split()
-            role = "parent" if pid == parent else next((word for word in title if word in ("worker", "keeper")), "other")
-            pss = next(line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
+            role = (
+                "parent" if pid == parent else next((word for word in title if word in ("worker", "keeper")), "other")
+            )
+            pss = next(
+                line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")
+            )
             memory[role] = memory.get(role, 0) + int(pss.split()[1])
             files[role] = max(files.get(role, 0), len(os.listdir(f"/proc/{pid}/fd")))
     zombies = set()
@@ -103,7 +112,11 @@ def main() -> int:
     seconds = given.hours * 3600
     stamp = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.jsonl"
     report = Report(f"soak: {given.hours:g} hours of half load", given.seed)
-    with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ground() as (_, dsn),
+        psycopg.connect(dsn, autocommit=True) as connection,
+    ):
         report.on(dsn)
         samples: list[dict[str, Any]] = []
         lingering: set[int] = set()
@@ -113,7 +126,9 @@ def main() -> int:
             begun = time.monotonic()
             pin: psycopg.Connection[Any] | None = None
             vacuums = 0
-            with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=rate, kinds=KINDS, most=100_000) as producer:
+            with Producer(
+                dsn, Path(folder, "acknowledged"), seed=given.seed, rate=rate, kinds=KINDS, most=100_000
+            ) as producer:
                 while (now := time.monotonic() - begun) < seconds and not stopped:
                     time.sleep(min(given.every, seconds / 20))
                     pinned = seconds / 3 <= now < seconds / 3 + min(PINNED, seconds / 6)
@@ -132,14 +147,18 @@ def main() -> int:
                     seen = zombies
                     row = connection.execute(LOOK, {"tables": list(TABLES), "span": given.every})
                     names = [column.name for column in row.description or ()]
-                    samples.append({"at": now, "pinned": pinned, **sample, **dict(zip(names, row.fetchall()[0], strict=True))})
+                    samples.append(
+                        {"at": now, "pinned": pinned, **sample, **dict(zip(names, row.fetchall()[0], strict=True))}
+                    )
                     file.write(json.dumps(samples[-1]) + "\n")
                     file.flush()
                 acknowledged = producer.stop()
             if pin is not None:
                 pin.close()
             until = time.monotonic() + 120
-            left = "SELECT count(*) FROM jobherd.jobs WHERE state NOT IN ('completed', 'failed', 'cancelled', 'expired')"
+            left = (
+                "SELECT count(*) FROM jobherd.jobs WHERE state NOT IN ('completed', 'failed', 'cancelled', 'expired')"
+            )
             while connection.execute(left).fetchall()[0][0] and time.monotonic() < until:
                 time.sleep(0.2)
             respawns = sum("is ready" in event.message for event in herd.events)
@@ -148,17 +167,27 @@ def main() -> int:
         lost = set(acknowledged) - done
         ran = samples[-1]["at"] if samples else 0.0
         slopes = {
-            role: slope([(each["at"], each["memory"].get(role, 0) / 1024) for each in samples]) for role in ("parent", "keeper", "worker")
+            role: slope([(each["at"], each["memory"].get(role, 0) / 1024) for each in samples])
+            for role in ("parent", "keeper", "worker")
         }
-        report.fact("run", f"{ran / 60:.0f} minutes at {rate:.0f} jobs a second, {len(acknowledged):,} jobs, {respawns} children")
+        report.fact(
+            "run",
+            f"{ran / 60:.0f} minutes at {rate:.0f} jobs a second, {len(acknowledged):,} jobs, {respawns} children",
+        )
         report.fact("memory, MB an hour in the second half", {role: round(value, 2) for role, value in slopes.items()})
-        report.spread("waiting for the start, p99 of each window", [each["p99"] for each in samples if each["p99"] is not None])
+        report.spread(
+            "waiting for the start, p99 of each window", [each["p99"] for each in samples if each["p99"] is not None]
+        )
         report.holds("nothing lost, all completed", not lost, sorted(lost)[:5] if lost else "")
         report.holds("no zombie was there twice", not lingering, sorted(lingering) or "")
         first, last = samples[: len(samples) // 4], samples[-len(samples) // 4 :]
         for role in ("parent", "keeper", "worker"):
             most = [max((each["files"].get(role, 0) for each in part), default=0) for part in (first, last)]
-            report.holds(f"descriptors of {role}: no more in the last quarter than 4 above the first", most[1] <= most[0] + 4, most)
+            report.holds(
+                f"descriptors of {role}: no more in the last quarter than 4 above the first",
+                most[1] <= most[0] + 4,
+                most,
+            )
         report.holds("the supervisor left with 0", code == 0, code)
         ledger.note(
             "soak", file=stamp, seconds=ran, rate=rate, jobs=len(acknowledged), children=respawns, slopes=slopes, machine=machine(dsn),

@@ -1,16 +1,23 @@
-"""The supervisor under stress: forks by the thousand, signals in storms, a system that refuses files and processes, a log that nobody reads.
+"""The supervisor under stress.
 
-    python -m tests.faults.stress forks --times 100000      children that run one job each, which wears them out, and are replaced; none may draw what another has drawn
-    python -m tests.faults.stress kills --times 10000       children that are killed, idle and at work
-    python -m tests.faults.stress signals --times 100000    TTIN, TTOU, HUP, USR1, CHLD in any order at the parent, and deaths among them
-    python -m tests.faults.stress storm --times 100000      CHLD, WINCH, URG, a thousand a second, at parent, workers and keeper: every wait is broken off
-    python -m tests.faults.stress pipes --times 5000        report pipes filled, the log read by nobody
-    python -m tests.faults.stress outputs --times 3         a job that writes a gigabyte to its streams, without a line
-    python -m tests.faults.stress refusals --times 50       EMFILE and EAGAIN, from without, by the limits of the process
+Forks by the thousand, signals in storms, a system that refuses files and processes, a log that
+nobody reads.
 
-Each looks at the parent from outside now and then: descriptors, memory, zombies, how late its loop was. The rows go to .bench/stress-NAME.csv.
-What must hold does not depend on the machine; how late the loop was is printed, for it does. Forks and kills may be ended at any time by TERM
-or Ctrl-C: they are judged by what was done until then.
+    python -m tests.faults.stress forks --times 100000      children that run one job each, which
+    wears them out, and are replaced; none may draw what another has drawn python -m
+    tests.faults.stress kills --times 10000       children that are killed, idle and at work python
+    -m tests.faults.stress signals --times 100000    TTIN, TTOU, HUP, USR1, CHLD in any order at the
+    parent, and deaths among them python -m tests.faults.stress storm --times 100000      CHLD,
+    WINCH, URG, a thousand a second, at parent, workers and keeper: every wait is broken off python
+    -m tests.faults.stress pipes --times 5000        report pipes filled, the log read by nobody
+    python -m tests.faults.stress outputs --times 3         a job that writes a gigabyte to its
+    streams, without a line python -m tests.faults.stress refusals --times 50       EMFILE and
+    EAGAIN, from without, by the limits of the process
+
+Each looks at the parent from outside now and then: descriptors, memory, zombies, how late its loop
+was. The rows go to .bench/stress-NAME.csv. What must hold does not depend on the machine; how late
+the loop was is printed, for it does. Forks and kills may be ended at any time by TERM or Ctrl-C:
+they are judged by what was done until then.
 """
 
 from __future__ import annotations
@@ -38,9 +45,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WORK = Path(__file__).with_name("work.py")
-FIELDS = ("at", "done", "descriptors", "rss_kb", "pss_kb", "private_kb", "zombies", "threads", "turns", "late", "worst_ms", "dropped")
+FIELDS = (
+    "at",
+    "done",
+    "descriptors",
+    "rss_kb",
+    "pss_kb",
+    "private_kb",
+    "zombies",
+    "threads",
+    "turns",
+    "late",
+    "worst_ms",
+    "dropped",
+)
 SLACK_KB = 3000
-"""What the parent's own memory may grow by after a tenth of a campaign: the allocator's arenas, not a leak."""
+"""What the parent's own memory may grow by after a tenth of a campaign.
+
+The allocator's arenas, not a leak.
+"""
 
 
 class Watch:
@@ -97,11 +120,17 @@ class Watch:
         report.fact("rows", f"{len(self.rows)} in {self.path.relative_to(ROOT)}")
         for name in ("descriptors", "rss_kb", "pss_kb", "private_kb"):
             report.fact(name, f"{early[name]:g} after {early['done']:g}, {last[name]:g} after {last['done']:g}")
-        report.fact("the loop", f"{last['turns']:g} turns, {last['late']:g} more than 50 ms late, worst {last['worst_ms']:g} ms")
+        report.fact(
+            "the loop", f"{last['turns']:g} turns, {last['late']:g} more than 50 ms late, worst {last['worst_ms']:g} ms"
+        )
         report.fact("lines of the log dropped", f"{last['dropped']:g}")
-        report.holds("no descriptor is left behind", last["descriptors"] <= self.rows[0]["descriptors"], last["descriptors"])
+        report.holds(
+            "no descriptor is left behind", last["descriptors"] <= self.rows[0]["descriptors"], last["descriptors"]
+        )
         grown = last["rss_kb"] - early["rss_kb"]
-        report.holds(f"the parent's memory has not grown by more than {SLACK_KB} kB", grown <= SLACK_KB, f"{grown:+g} kB")
+        report.holds(
+            f"the parent's memory has not grown by more than {SLACK_KB} kB", grown <= SLACK_KB, f"{grown:+g} kB"
+        )
         report.holds("no zombie is left", last["zombies"] == 0, last["zombies"])
         report.holds("the parent has one thread", last["threads"] == 1)
 
@@ -113,10 +142,19 @@ def _state(pid: str) -> str:
         return "gone"
 
 
-def forks(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+def forks(
+    herd: Herd,
+    watch: Watch,
+    given: argparse.Namespace,
+    dice: random.Random,
+    ask: Callable[..., list[tuple[object, ...]]],
+) -> None:
     """Each job wears its child out."""
     while watch.deaths < given.times:
-        ask("SELECT jobherd.enqueue('fault:wear', '{}') FROM generate_series(1, %s)", min(given.times - watch.deaths, 200))
+        ask(
+            "SELECT jobherd.enqueue('fault:wear', '{}') FROM generate_series(1, %s)",
+            min(given.times - watch.deaths, 200),
+        )
         _wait_empty(ask)
         watch.look(watch.deaths)
     for place, what in enumerate(("random()", "token_hex()", "uuid4()", "uuid1()"), start=1):
@@ -129,8 +167,17 @@ def forks(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Rand
             raise AssertionError(f"children have drawn the same {what}: {twice[:5]}")
 
 
-def outputs(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
-    """A gigabyte and more each time, none of it a line or a text: what is kept is the end, and nobody waits for anybody."""
+def outputs(
+    herd: Herd,
+    watch: Watch,
+    given: argparse.Namespace,
+    dice: random.Random,
+    ask: Callable[..., list[tuple[object, ...]]],
+) -> None:
+    """A gigabyte and more each time, none of it a line or a text.
+
+    What is kept is the end, and nobody waits for anybody.
+    """
     for done in range(given.times):
         ask("""SELECT jobherd.enqueue('fault:pours', '{"megabytes": 550}')""")
         ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 100)")
@@ -141,7 +188,13 @@ def outputs(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Ra
         raise AssertionError(f"of {given.times} outputs the logs keep {kept}")
 
 
-def kills(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+def kills(
+    herd: Herd,
+    watch: Watch,
+    given: argparse.Namespace,
+    dice: random.Random,
+    ask: Callable[..., list[tuple[object, ...]]],
+) -> None:
     """All children, at any moment of their lives, by any deadly signal."""
     done = 0
     while watch.deaths < given.times:  # who is hit twice dies once
@@ -157,7 +210,13 @@ def kills(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Rand
     _wait_empty(ask)
 
 
-def signals(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+def signals(
+    herd: Herd,
+    watch: Watch,
+    given: argparse.Namespace,
+    dice: random.Random,
+    ask: Callable[..., list[tuple[object, ...]]],
+) -> None:
     """In storms of a thousand; the number of workers goes up and down, the code is read anew, and now and then somebody dies."""
     for done in range(0, given.times, 1000):
         ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 50)")
@@ -172,7 +231,13 @@ def signals(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Ra
         watch.look(done + 1000)
 
 
-def storm(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+def storm(
+    herd: Herd,
+    watch: Watch,
+    given: argparse.Namespace,
+    dice: random.Random,
+    ask: Callable[..., list[tuple[object, ...]]],
+) -> None:
     """Signals that mean nothing to anybody, as many as a timer of a millisecond would send, at everybody, while jobs run and wait."""
     family = [herd.pid, *herd.children()]
     for done in range(0, given.times, 10_000):
@@ -190,7 +255,13 @@ def storm(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Rand
         raise AssertionError(f"jobs that have run twice: {twice[:5]}")
 
 
-def pipes(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+def pipes(
+    herd: Herd,
+    watch: Watch,
+    given: argparse.Namespace,
+    dice: random.Random,
+    ask: Callable[..., list[tuple[object, ...]]],
+) -> None:
     """The parent stands still while children report; then nobody reads what it says."""
     for done in range(0, given.times, 500):
         ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 500)")
@@ -205,11 +276,16 @@ def pipes(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Rand
 
 
 def refusals(
-    herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]
+    herd: Herd,
+    watch: Watch,
+    given: argparse.Namespace,
+    dice: random.Random,
+    ask: Callable[..., list[tuple[object, ...]]],
 ) -> None:
     """Children die while the system gives their parent no file, or no process, for a new one; then it does again."""
     for done in range(given.times):
-        which = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)[done % 2 if os.getuid() else 0]  # root may have any number of processes
+        # root may have any number of processes
+        which = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)[done % 2 if os.getuid() else 0]
         old = resource.prlimit(herd.pid, which)
         # No more files than are open: a pipe for a child needs two.
         resource.prlimit(herd.pid, which, (3 if which == resource.RLIMIT_NOFILE else 1, old[1]))
@@ -224,7 +300,10 @@ def refusals(
 
 
 KEPT = 4 * 65536
-"""Bytes of an output's end that a log may take: 65,536 are kept, and what is no text is shown by its numbers."""
+"""Bytes of an output's end that a log may take.
+
+65,536 are kept, and what is no text is shown by its numbers.
+"""
 MEANINGLESS = (signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG)
 CAMPAIGNS = {
     "forks": (forks, 5000),
@@ -242,7 +321,9 @@ DEATHS = {"forks", "kills"}
 
 def _wait_empty(ask: Callable[..., list[tuple[object, ...]]]) -> None:
     until = time.monotonic() + 10 * LIMIT
-    while ask("SELECT 1 FROM jobherd.ready UNION ALL SELECT 1 FROM jobherd.running UNION ALL SELECT 1 FROM jobherd.scheduled LIMIT 1"):
+    while ask(
+        "SELECT 1 FROM jobherd.ready UNION ALL SELECT 1 FROM jobherd.running UNION ALL SELECT 1 FROM jobherd.scheduled LIMIT 1"
+    ):
         if time.monotonic() > until:
             raise TimeoutError("the queue is not drained")
         time.sleep(0.05)
@@ -281,12 +362,19 @@ def run(name: str, times: int, *, workers: int = 2, seed: int = 0) -> Report:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(CAMPAIGNS), metavar="NAME", help=f"of {', '.join(CAMPAIGNS)}; default all")
+    parser.add_argument(
+        "names", nargs="*", default=list(CAMPAIGNS), metavar="NAME", help=f"of {', '.join(CAMPAIGNS)}; default all"
+    )
     parser.add_argument("--times", type=int, help="default: some minutes' worth")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     given = parser.parse_args()
-    return max([run(name, given.times or CAMPAIGNS[name][1], workers=given.workers, seed=given.seed).end() for name in given.names])
+    return max(
+        [
+            run(name, given.times or CAMPAIGNS[name][1], workers=given.workers, seed=given.seed).end()
+            for name in given.names
+        ]
+    )
 
 
 if __name__ == "__main__":

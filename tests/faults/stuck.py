@@ -1,7 +1,8 @@
 """A handler in an endless C call, every signal blocked, with a grandchild that does the same.
 
-Both are gone and the job's row is settled within its timeout + 11 s at the default grace of 5 s; the other children never notice. Once with the
-grandchild in the child's process group, once escaped into a session of its own.
+Both are gone and the job's row is settled within its timeout + 11 s at the default grace of 5 s;
+the other children never notice. Once with the grandchild in the child's process group, once escaped
+into a session of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ TIMEOUT = 2.0
 
 def main() -> int:
     given = arguments(__doc__, runs=2, workers=3, rate=20.0)
-    report = Report(f"stuck: an endless C call that blocks every signal, with a grandchild (timeout {TIMEOUT:g} s, grace 5 s)", given.seed)
+    report = Report(
+        f"stuck: an endless C call that blocks every signal, with a grandchild (timeout {TIMEOUT:g} s, grace 5 s)",
+        given.seed,
+    )
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
         report.on(dsn)
         settled: list[float] = []
@@ -36,7 +40,11 @@ def main() -> int:
             stuck: list[int] = []
             victims: set[int] = set()
             with Producer(
-                dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=[("fault:sleep", {"seconds": 0.02}, 1)]
+                dsn,
+                Path(folder, "acknowledged"),
+                seed=given.seed,
+                rate=given.rate,
+                kinds=[("fault:sleep", {"seconds": 0.02}, 1)],
             ) as producer:
                 for number in range(given.runs):
                     for escape in (False, True):
@@ -59,7 +67,10 @@ def main() -> int:
                             gone = select.select([fd], [], [], LIMIT)[0]
                             os.close(fd)
                             ended.append((time.monotonic() - at) * 1000 if gone else float("inf"))
-                        while not audit.run("SELECT 1 FROM jobherd.history WHERE id = %s", job) and time.monotonic() < at + LIMIT:
+                        while (
+                            not audit.run("SELECT 1 FROM jobherd.history WHERE id = %s", job)
+                            and time.monotonic() < at + LIMIT
+                        ):
                             time.sleep(0.005)
                         settled.append((time.monotonic() - at) * 1000)
                 acknowledged = producer.stop()
@@ -84,7 +95,9 @@ def main() -> int:
             all(row[:3] == ("failed", "JOB_TIMEOUT", 1) for row in rows) and len(rows) == len(stuck),
             rows[0] if rows else "",
         )
-        report.holds("the other children are the same processes", before - victims <= after, f"{sorted(before - victims)}")
+        report.holds(
+            "the other children are the same processes", before - victims <= after, f"{sorted(before - victims)}"
+        )
         report.holds("no other attempt was disturbed", other_deaths == 0, other_deaths or "")
         report.holds("the supervisor left with 0", code == 0, code)
         audit.check(report, [*acknowledged, *stuck])

@@ -10,7 +10,12 @@ import psycopg
 from jobherd import TableStore
 
 store = TableStore(
-    "fault:records", table="fault_records", max_resets=1000, heartbeat_interval="100ms", stalled_max_age="1s", reset_interval="500ms"
+    "fault:records",
+    table="fault_records",
+    max_resets=1000,
+    heartbeat_interval="100ms",
+    stalled_max_age="1s",
+    reset_interval="500ms",
 )
 
 

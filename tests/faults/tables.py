@@ -1,7 +1,10 @@
-"""kill -9 of children, and of the sessions in which they work records of an application's table: does every record's work stand there once?
+"""kill -9 of children, and of the sessions in which they work records of an application's table.
 
-Each record's handler writes a row in the transaction that holds the record. So a row too many is a run that was committed without its
-state, and a row too few a state that was committed without its work.
+Does every record's work stand there once?
+
+Each record's handler writes a row in the transaction that holds the record. So a row too many is a
+run that was committed without its state, and a row too few a state that was committed without its
+work.
 """
 
 from __future__ import annotations
@@ -60,7 +63,11 @@ def main() -> int:
         [(effects, distinct)] = connection.execute("SELECT count(*), count(DISTINCT record) FROM effects").fetchall()
         [(noted,)] = connection.execute("SELECT count(*) FROM jobherd.table_ends").fetchall()
     report.holds("every record is completed", [state for state, *_ in states] == ["completed"], states)
-    report.holds("what its handler wrote stands there once", effects == distinct == records, f"{effects} of {distinct} of {records}")
+    report.holds(
+        "what its handler wrote stands there once",
+        effects == distinct == records,
+        f"{effects} of {distinct} of {records}",
+    )
     report.holds("nothing is noted of the dead that nobody has taken", not noted, noted)
     report.fact("kills, and records that were put back", f"{kills}, {sum(resets for *_, resets in states)}")
     return report.end()

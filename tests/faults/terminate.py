@@ -1,8 +1,9 @@
 """kill -TERM of a supervisor at random moments under load, again and again.
 
-Each time: it exits with 0, no job is failed by it, none is left running, and what was cut off has its attempt back. Some are given little time
-to drain, so that jobs are cut off; some get the signal while they start; some are told once or twice more, by TERM or INT. At the end
-everything that was acknowledged has been done once.
+Each time: it exits with 0, no job is failed by it, none is left running, and what was cut off has
+its attempt back. Some are given little time to drain, so that jobs are cut off; some get the signal
+while they start; some are told once or twice more, by TERM or INT. At the end everything that was
+acknowledged has been done once.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def main() -> int:
         again = fast = 0
         left: list[str] = []
         noise: list[str] = []
-        with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=300) as producer:
+        with Producer(
+            dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=300
+        ) as producer:
             for number in range(given.terms):
                 short, early = dice.random() < 0.3, dice.random() < 0.15
                 flags = ["--drain-timeout", "0.2s"] if short else []
@@ -78,7 +81,9 @@ def main() -> int:
                     code = herd.wait()
                     again += more > 0
                     fast += bool(herd.messages("exiting now"))
-                    (starting if early else repeated if more else hurried if short else patient).append((time.monotonic() - at) * 1000)
+                    (starting if early else repeated if more else hurried if short else patient).append(
+                        (time.monotonic() - at) * 1000
+                    )
                     codes[code] += 1
                     rows = audit.run(
                         "SELECT 'running: ' || (SELECT count(*) FROM jobherd.running) || ', children: ' || (SELECT count(*) FROM jobherd.children)"
@@ -87,20 +92,27 @@ def main() -> int:
                     if rows[0][0] != "running: 0, children: 0, supervisors: 0":
                         left.append(f"after {number}: {rows[0][0]}\n{herd.tail()}")
                     noise += [
-                        event.line for event in herd.events if event.record.get("level") in ("error", None) or "Traceback" in event.line
+                        event.line
+                        for event in herd.events
+                        if event.record.get("level") in ("error", None) or "Traceback" in event.line
                     ]
             acknowledged = producer.stop()
         with Herd(dsn, WORK, "--until-empty", "--ignore-failures", workers=given.workers) as last:
             last_code = last.wait(300)
         outcomes = Counter(dict(audit.run("SELECT outcome, count(*) FROM jobherd.attempts GROUP BY 1")))
-        report.fact("exits", f"{sum(codes.values())} under {len(acknowledged)} jobs; attempts that did not end their job: {dict(outcomes)}")
+        report.fact(
+            "exits",
+            f"{sum(codes.values())} under {len(acknowledged)} jobs; attempts that did not end their job: {dict(outcomes)}",
+        )
         report.spread("TERM to exit, drains to the end", patient)
         report.spread("TERM to exit, 0.2 s to drain", hurried)
         report.spread("TERM to exit, while it starts", starting)
         report.spread("TERM to exit, told again", repeated)
         report.fact("told again", f"{again} times, of which {fast} counted: 0.5 s or more after the first")
         report.holds("every exit code is 0", set(codes) == {0}, dict(codes))
-        report.holds("nothing running, no child and no supervisor is left in the database", not left, left[:5] if left else "")
+        report.holds(
+            "nothing running, no child and no supervisor is left in the database", not left, left[:5] if left else ""
+        )
         report.holds("no error and no traceback was logged", not noise, noise[:3] if noise else "")
         report.holds("no attempt was counted against a job", set(outcomes) <= {"abandoned"}, dict(outcomes))
         bad = audit.run(

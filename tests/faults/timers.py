@@ -1,7 +1,10 @@
-"""A million jobs among which some return at their timeout, give or take a millisecond: no timer rings in another job than its own.
+"""A million jobs among which some return at their timeout, give or take a millisecond.
 
-Where a timer is moved, disarmed and heard a moment late for each of so many jobs, one that rang for the wrong job would end it before its
-time. So every job that was ended for its timeout must have run for that long, and none of those that only pass by may be ended at all.
+No timer rings in another job than its own.
+
+Where a timer is moved, disarmed and heard a moment late for each of so many jobs, one that rang for
+the wrong job would end it before its time. So every job that was ended for its timeout must have
+run for that long, and none of those that only pass by may be ended at all.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ TIMEOUT = 0.005
 PATIENCE = 600.0
 """Seconds for a chunk of jobs."""
 ROUNDING = 0.0002
-"""By which an attempt may look shorter than it was: its times are kept in microseconds, its deadline is the child's own clock."""
+"""By which an attempt may look shorter than it was.
+
+Its times are kept in microseconds, its deadline is the child's own clock.
+"""
 
 
 def wait_until_at_most(connection: psycopg.Connection[tuple[int]], jobs: int) -> None:
@@ -44,7 +50,9 @@ def wait_until_at_most(connection: psycopg.Connection[tuple[int]], jobs: int) ->
 def main() -> int:
     given = arguments(__doc__, jobs=1_000_000, edges=0.005, workers=2)
     random.seed(given.seed)
-    report = Report(f"timers: {given.jobs} jobs, {given.edges:.1%} of them at their timeout of {TIMEOUT * 1000:g} ms", given.seed)
+    report = Report(
+        f"timers: {given.jobs} jobs, {given.edges:.1%} of them at their timeout of {TIMEOUT * 1000:g} ms", given.seed
+    )
     with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection:
         report.on(dsn)
         with Herd(dsn, WORK, workers=given.workers) as herd:

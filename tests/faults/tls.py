@@ -1,7 +1,9 @@
-"""Children by the hundred under a parent that speaks TLS: its sessions live through every fork, and no two processes ever share one.
+"""Children by the hundred under a parent that speaks TLS.
 
-A copy of a TLS session that said goodbye, or wrote a record, would end the parent's or make it unreadable. Needs a server with TLS: Debian's, by
-JOBHERD_TEST_PG=15.
+Its sessions live through every fork, and no two processes ever share one.
+
+A copy of a TLS session that said goodbye, or wrote a record, would end the parent's or make it
+unreadable. Needs a server with TLS: Debian's, by JOBHERD_TEST_PG=15.
 """
 
 from __future__ import annotations
@@ -65,9 +67,9 @@ def fork_often(dsn: str, folder: Path, *, forks: int, workers: int = 2) -> dict[
             job = connection.execute("SELECT jobherd.enqueue('tls:who')").fetchone()
             assert job
             until = time.monotonic() + LIMIT
-            while time.monotonic() < until and connection.execute("SELECT state FROM jobherd.jobs WHERE id = %s", job).fetchone() != (
-                "completed",
-            ):
+            while time.monotonic() < until and connection.execute(
+                "SELECT state FROM jobherd.jobs WHERE id = %s", job
+            ).fetchone() != ("completed",):
                 connection.execute("SELECT pg_sleep(0.01)")
             assert time.monotonic() < until, f"job {job[0]} did not run"
             ran += 1

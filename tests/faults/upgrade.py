@@ -1,7 +1,11 @@
-"""A rolling upgrade: supervisors of an earlier commit run while this version migrates their database and takes over, one after the other.
+"""A rolling upgrade.
 
-The earlier code comes from `git worktree` (--commit; by default the last one whose migrations are fewer). What the contract says: migrations are
-forward only, whoever is newer migrates; older supervisors that run go on, told of jobs or by their poll, until they are replaced; an older one
+Supervisors of an earlier commit run while this version migrates their database and takes over, one
+after the other.
+
+The earlier code comes from `git worktree` (--commit; by default the last one whose migrations are
+fewer). What the contract says: migrations are forward only, whoever is newer migrates; older
+supervisors that run go on, told of jobs or by their poll, until they are replaced; an older one
 does not start on a newer schema, and says why. Nothing is lost and nothing ends twice.
 """
 
@@ -26,9 +30,7 @@ from tests.support.postgres import Cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MIGRATE = (
-    "import sys, psycopg, jobherd.sql.migrate as m; c = psycopg.connect(sys.argv[1], autocommit=True); print(m.migrate(c), m.__file__)"
-)
+MIGRATE = "import sys, psycopg, jobherd.sql.migrate as m; c = psycopg.connect(sys.argv[1], autocommit=True); print(m.migrate(c), m.__file__)"
 
 
 def main() -> int:
@@ -59,7 +61,9 @@ def main() -> int:
                 field.work_on(20)
             field.families = [herd.children() for herd in field.herds]
             field.finish()
-            bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
+            bad = field.audit.run(
+                "SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1"
+            )
             report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
             tracebacks = [event.line for herd in before for event in herd.events if "Traceback" in event.line]
             report.holds("no traceback in the log of the earlier version", not tracebacks, tracebacks[:1] or "")

@@ -27,7 +27,10 @@ def quick() -> None:
 
 @handler("fault:wear", max_attempts=1000, max_crashes=1000, backoff="1s")
 def wear() -> str:
-    """Leave the process as no next job may find it: it is replaced. Return what no other child may draw."""
+    """Leave the process as no next job may find it: it is replaced.
+
+    Return what no other child may draw.
+    """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     return f"{random.random()} {secrets.token_hex(8)} {uuid.uuid4()} {uuid.uuid1()}"
 
@@ -50,7 +53,10 @@ def sleep(seconds: float) -> str:
 
 @handler("fault:wait", max_attempts=1000, max_crashes=1000, backoff="1s")
 def wait(seconds: float) -> str:
-    """Wait as well, and under a clock that is made wrong: there `time.sleep` is refused as an invalid argument."""
+    """Wait as well, and under a clock that is made wrong.
+
+    There `time.sleep` is refused as an invalid argument.
+    """
     select.select([], [], [], seconds)
     return "waited"
 
@@ -161,7 +167,8 @@ def _tell_run(job: Job, path: str, seconds: float) -> None:
 
 
 def _sit() -> None:
-    libc = ctypes.PyDLL(None)  # holds the interpreter's lock: no Python code runs meanwhile, not even a signal handler's
+    # holds the interpreter's lock: no Python code runs meanwhile, not even a signal handler's
+    libc = ctypes.PyDLL(None)
     while True:
         try:
             libc.sleep(3600)

@@ -10,7 +10,11 @@ from jobherd import handlers
 from jobherd.handlers._enqueue import default
 
 MODULES = [
-    *(found.name for found in pkgutil.walk_packages(handlers.__path__, "jobherd.handlers.") if found.name.split(".")[2].startswith("_")),
+    *(
+        found.name
+        for found in pkgutil.walk_packages(handlers.__path__, "jobherd.handlers.")
+        if found.name.split(".")[2].startswith("_")
+    ),
     "jobherd.handlers.testing",
 ]
 

@@ -35,7 +35,12 @@ def connection(database: str) -> Iterator[psycopg.Connection[tuple[object, ...]]
 
 
 def past(
-    connection: psycopg.Connection[tuple[object, ...]], count: int, *, age: str, state: str = "completed", kind: str = "t:one"
+    connection: psycopg.Connection[tuple[object, ...]],
+    count: int,
+    *,
+    age: str,
+    state: str = "completed",
+    kind: str = "t:one",
 ) -> None:
     connection.execute(PAST, {"count": count, "age": age, "state": state, "kind": kind})
 
@@ -49,7 +54,11 @@ def test_only_completed_jobs_that_are_old_enough_go(connection: psycopg.Connecti
     ran = run(purge_completed, batch=10)
     assert ran.result == {"deleted": 25}
     assert [note for _, note, _ in ran.progress] == ["10 of 25 jobs", "20 of 25 jobs", "25 of 25 jobs"]
-    assert connection.execute(LEFT).fetchall() == [("cancelled", "t:one", 2), ("completed", "t:young", 5), ("failed", "t:one", 3)]
+    assert connection.execute(LEFT).fetchall() == [
+        ("cancelled", "t:one", 2),
+        ("completed", "t:young", 5),
+        ("failed", "t:one", 3),
+    ]
     assert run(purge_completed).result == {"deleted": 0}
 
 
@@ -67,12 +76,14 @@ def test_the_attempts_of_a_job_go_with_it(connection: psycopg.Connection[tuple[o
         "INSERT INTO jobherd.attempts (job, attempt, outcome, finished_at, drop_on) SELECT id, 1, 'retry', finished_at, drop_on FROM jobherd.history"
     )
     run(purge_completed)
-    assert connection.execute("SELECT h.kind FROM jobherd.attempts a LEFT JOIN jobherd.history h ON h.id = a.job").fetchall() == [
-        ("t:young",)
-    ]
+    assert connection.execute(
+        "SELECT h.kind FROM jobherd.attempts a LEFT JOIN jobherd.history h ON h.id = a.job"
+    ).fetchall() == [("t:young",)]
 
 
-def test_rows_that_somebody_holds_are_left_alone(connection: psycopg.Connection[tuple[object, ...]], database: str) -> None:
+def test_rows_that_somebody_holds_are_left_alone(
+    connection: psycopg.Connection[tuple[object, ...]], database: str
+) -> None:
     past(connection, 5, age="8 days")
     with psycopg.connect(database) as other:
         other.execute("SELECT id FROM jobherd.history ORDER BY id LIMIT 2 FOR UPDATE")
@@ -81,7 +92,9 @@ def test_rows_that_somebody_holds_are_left_alone(connection: psycopg.Connection[
 
 
 @pytest.mark.parametrize("payload", [{"older_than": "soon"}, {"batch": 0}, {"batch": 10**6}])
-def test_what_cannot_be_is_poison(connection: psycopg.Connection[tuple[object, ...]], payload: dict[str, object]) -> None:
+def test_what_cannot_be_is_poison(
+    connection: psycopg.Connection[tuple[object, ...]], payload: dict[str, object]
+) -> None:
     past(connection, 1, age="8 days")
     assert run(purge_completed, **payload).outcome.label == "poison"  # type: ignore[arg-type]
     assert len(connection.execute(LEFT).fetchall()) == 1

@@ -74,7 +74,11 @@ def test_it_is_sent_as_json_and_signed(receiver: Receiver):
     ((path, headers, body),) = receiver.got
     assert path == "/done?by=us"
     assert orjson.loads(body) == EVENT
-    assert (headers["Content-Type"], headers["Jobherd-Delivery"], headers["Jobherd-Attempt"]) == ("application/json", "42", "2")
+    assert (headers["Content-Type"], headers["Jobherd-Delivery"], headers["Jobherd-Attempt"]) == (
+        "application/json",
+        "42",
+        "2",
+    )
     at, signature = (part.partition("=")[2] for part in headers["Jobherd-Signature"].split(","))
     assert signature == hmac.new(SECRET.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
 
@@ -116,7 +120,9 @@ def test_private_addresses_are_not_called(address: str, monkeypatch: pytest.Monk
     jobs_webhook.set_rules(Rules((SECRET,)))
     kind = socket.AF_INET6 if ":" in address else socket.AF_INET
     public = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.215.14", 443))
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [public, (kind, socket.SOCK_STREAM, 6, "", (address, 443))])
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *_, **__: [public, (kind, socket.SOCK_STREAM, 6, "", (address, 443))]
+    )
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("somebody was called"))
     outcome = call("https://innocent.example/done").outcome
     assert (outcome.label, outcome.code) == ("poison", "WEBHOOK_FORBIDDEN")
@@ -125,7 +131,16 @@ def test_private_addresses_are_not_called(address: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     "address",
-    ["93.184.215.14", "1.1.1.1", "192.0.1.1", "168.63.129.17", "2606:4700::1111", "2a00:1450::1", "2001:4860::8888", "64:ff9b::101:101"],
+    [
+        "93.184.215.14",
+        "1.1.1.1",
+        "192.0.1.1",
+        "168.63.129.17",
+        "2606:4700::1111",
+        "2a00:1450::1",
+        "2001:4860::8888",
+        "64:ff9b::101:101",
+    ],
 )
 def test_public_addresses_are_called(address: str, monkeypatch: pytest.MonkeyPatch):
     jobs_webhook.set_rules(Rules((SECRET,)))

@@ -96,16 +96,30 @@ def test_what_no_name_holds_is_refused_by_name(loads, text, line):
     (problem,) = loads(text + "\n@handler('b:good')\ndef good(): ...").problems
     assert problem.file.endswith("b.py")
     assert problem.line == line
-    assert problem.message.startswith("kind 'b:lost' would not be served: no name of its module holds it. A decorator outside of it")
+    assert problem.message.startswith(
+        "kind 'b:lost' would not be served: no name of its module holds it. A decorator outside of it"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("class Mail:\n    @handler('b:x')\n    def x(self, n): ...", "Mail.x is a method, and a job has no 'self' to call it with"),
-        ("class Mail:\n    @classmethod\n    @handler('b:x')\n    def x(cls, n): ...", "Mail.x is a method, and a job has no 'cls'"),
-        ("class Mail:\n    @handler('b:x')\n    @classmethod\n    def x(cls, n): ...", "Mail.x is a class method, and a job has no class"),
-        ("class Mail:\n    @handler\n    @classmethod\n    def x(cls, n): ...", "Mail.x is a class method, and a job has no class"),
+        (
+            "class Mail:\n    @handler('b:x')\n    def x(self, n): ...",
+            "Mail.x is a method, and a job has no 'self' to call it with",
+        ),
+        (
+            "class Mail:\n    @classmethod\n    @handler('b:x')\n    def x(cls, n): ...",
+            "Mail.x is a method, and a job has no 'cls'",
+        ),
+        (
+            "class Mail:\n    @handler('b:x')\n    @classmethod\n    def x(cls, n): ...",
+            "Mail.x is a class method, and a job has no class",
+        ),
+        (
+            "class Mail:\n    @handler\n    @classmethod\n    def x(cls, n): ...",
+            "Mail.x is a class method, and a job has no class",
+        ),
     ],
 )
 def test_methods_are_refused_with_the_true_reason(loads, text, says):
@@ -145,7 +159,9 @@ def test_a_hook_of_a_private_module_is_named_unless_it_is_loaded_for_its_hooks(l
 
 
 def test_what_a_private_module_makes_is_named(loads):
-    loaded = loads("from ._defs import work", _defs="@handler('b:private')\ndef work(): ...\n@handler('b:other')\ndef other(): ...")
+    loaded = loads(
+        "from ._defs import work", _defs="@handler('b:private')\ndef work(): ...\n@handler('b:other')\ndef other(): ..."
+    )
     assert loaded.kinds == {}
     assert [str(note).rpartition("/")[2].split(": ")[:2] for note in loaded.notes] == [
         ["_defs.py:3", "kind 'b:private' would not be served"], ["_defs.py:5", "kind 'b:other' would not be served"],
@@ -172,7 +188,9 @@ def test_two_of_one_kind_are_told_with_both_places_also_if_one_line_made_them(lo
     assert (problem.file.rpartition("/")[2], problem.line) == ("b.py", 5)
     assert problem.message.startswith("kind 'b:same' is declared twice, also at ")
     assert "b.py:4: " in problem.message
-    loaded = loads("same = [handler('b:same') for _ in range(2)]\none, two = (each(lambda n: n) for each in same)", name="c", b="")
+    loaded = loads(
+        "same = [handler('b:same') for _ in range(2)]\none, two = (each(lambda n: n) for each in same)", name="c", b=""
+    )
     assert "declared twice" in loaded.problems[0].message
 
 
@@ -180,13 +198,21 @@ def test_sub_folders_with_dashes_are_loaded_and_dots_are_told(loads, tmp_path):
     (tmp_path / "v1.2").mkdir()
     (tmp_path / "v1.2" / "a.py").touch()
     (tmp_path / "notes.d").mkdir()
-    loaded = loads("", **{"billing-v2__in__a": "from .c import N\n@handler(f'billing:{N}')\ndef a(): ...", "billing-v2__in__c": "N = 'a'"})
+    loaded = loads(
+        "",
+        **{
+            "billing-v2__in__a": "from .c import N\n@handler(f'billing:{N}')\ndef a(): ...",
+            "billing-v2__in__c": "N = 'a'",
+        },
+    )
     assert list(loaded.kinds) == ["billing:a"]
     (problem,) = loaded.problems
     assert str(problem).endswith("v1.2: a folder of modules cannot have a dot in its name: rename the folder")
 
 
-@pytest.mark.parametrize("call", ["function('DB', *a, **k)", "function(*a, db='DB', **k)", "(0, function(make(), *a, **k))[1]"])
+@pytest.mark.parametrize(
+    "call", ["function('DB', *a, **k)", "function(*a, db='DB', **k)", "(0, function(make(), *a, **k))[1]"]
+)
 @pytest.mark.parametrize("begin", ["def inner(*a, **k): return", "async def inner(*a, **k): return"])
 def test_an_argument_that_a_decorator_passes_in_is_told(loads, call, begin):
     loaded = loads(

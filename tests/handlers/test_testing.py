@@ -131,7 +131,11 @@ def test_what_handlers_enqueue_can_be_looked_at_and_run(jobherd_inline):  # noqa
     assert jobherd_inline.enqueued(second) == [{"number": 0}, {"number": 1}, {"number": 2}]
     assert jobherd_inline.enqueued("demo:third") == []
     ran = jobherd_inline.drain([second, third])
-    assert [(job.kind, job.ran[0].outcome.label) for job in ran] == [("demo:second", "ok"), ("demo:second", "retry"), ("demo:second", "ok")]
+    assert [(job.kind, job.ran[0].outcome.label) for job in ran] == [
+        ("demo:second", "ok"),
+        ("demo:second", "retry"),
+        ("demo:second", "ok"),
+    ]
     assert jobherd_inline.enqueued(third) == []  # undone with the attempt that raised
     assert jobherd_inline.connection.execute("SELECT count(*), min(queue) FROM jobherd.jobs").fetchone() == (3, "other")
 
@@ -140,7 +144,9 @@ def test_what_a_job_enqueues_here_remembers_it_too(jobherd_inline):  # noqa: F81
     second.enqueue(number=0)
     job = jobherd_inline.client.enqueue("demo:first", {"count": 1})
     jobherd_inline.drain([first, second])
-    rows = jobherd_inline.connection.execute("SELECT set_off_by FROM jobherd.jobs WHERE kind = 'demo:second' ORDER BY id").fetchall()
+    rows = jobherd_inline.connection.execute(
+        "SELECT set_off_by FROM jobherd.jobs WHERE kind = 'demo:second' ORDER BY id"
+    ).fetchall()
     assert rows == [(None,), (job,)]
 
 
@@ -270,7 +276,9 @@ def test_what_was_enqueued_has_the_handlers_types(jobherd_inline):  # noqa: F811
     assert jobherd_inline.enqueued("demo:typed") == [{"total": "3.00"}]
     assert jobherd_inline.assert_enqueued(typed, total=Decimal("3.00")).payload == {"total": "3.00"}
     jobherd_inline.assert_enqueued("demo:typed", total="3.00")
-    with pytest.raises(AssertionError, match="no job of 'demo:typed' was enqueued with .*4.* there are: .*Decimal.'3.00'"):
+    with pytest.raises(
+        AssertionError, match="no job of 'demo:typed' was enqueued with .*4.* there are: .*Decimal.'3.00'"
+    ):
         jobherd_inline.assert_enqueued(typed, total=Decimal(4))
     with pytest.raises(AssertionError, match="none of 'demo:breaks', of others 1"):
         jobherd_inline.assert_enqueued(breaks)

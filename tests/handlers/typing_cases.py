@@ -1,4 +1,7 @@
-"""What a type checker says of producers. Run by test_typing; each ignored error must be one (unused ignores are errors)."""
+"""What a type checker says of producers.
+
+Run by test_typing; each ignored error must be one (unused ignores are errors).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,13 @@ if TYPE_CHECKING:
 def receipt(order_id: int) -> None: ...
 
 
-@handler("image:thumbnail", queue="media", timeout="2m", poison_on=(FileNotFoundError,), backoff_on={TimeoutError: ["1s", "2s"]})
+@handler(
+    "image:thumbnail",
+    queue="media",
+    timeout="2m",
+    poison_on=(FileNotFoundError,),
+    backoff_on={TimeoutError: ["1s", "2s"]},
+)
 def thumbnail(job: Job, path: str, width: int = 320) -> dict[str, int]:
     assert_type(job.id, int)
     return {path: width}

@@ -1,4 +1,6 @@
-"""The machines under very many moves: `python -m tests.machines --moves 1000000 --seed 1`, with `--queue` the one that asks PostgreSQL.
+"""The machines under very many moves.
+
+`python -m tests.machines --moves 1000000 --seed 1`, with `--queue` the one that asks PostgreSQL.
 
 Exits with 1 for a promise that was broken, and prints the fewest moves that still break it.
 """
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
     from tests.machines.herd import Move
 
 Play = "Callable[[list[Move]], Counter[str]]"
-"""Makes the moves and returns what has happened, each made move as `moves`. Raises AssertionError for a promise that was broken."""
+"""Makes the moves and returns what has happened, each made move as `moves`.
+
+Raises AssertionError for a promise that was broken.
+"""
 
 
 def main() -> int:

@@ -1,8 +1,9 @@
 """The parent's fleet and plan, in a world of children that boot, work, rest, hang, crash and disobey. No process, no clock.
 
-The world does what `loop.py` and `crew.py` do: it tells the fleet what happened, looks at the children as often as the loop does, asks for
-a plan at the time the last one named, and carries it out. It knows the truth, which the fleet only sees now and then, and holds both against
-what was promised: see `World.check` and the assertions at each action.
+The world does what `loop.py` and `crew.py` do: it tells the fleet what happened, looks at the
+children as often as the loop does, asks for a plan at the time the last one named, and carries it
+out. It knows the truth, which the fleet only sees now and then, and holds both against what was
+promised: see `World.check` and the assertions at each action.
 """
 
 from __future__ import annotations
@@ -30,7 +31,18 @@ from jobherd.supervisor.policy.plan import (
 )
 from jobherd.supervisor.policy.slot import Exit, Slot, State
 from jobherd.supervisor.process.children import LOOK, LOOK_IDLE
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, CancelJob, HasStores, MoreWork, Mourns, Problem, Ready, WentIdle
+from jobherd.workers.ipc.pipes import (
+    EXIT_HANDLERS,
+    EXIT_LEFT,
+    EXIT_WORN,
+    CancelJob,
+    HasStores,
+    MoreWork,
+    Mourns,
+    Problem,
+    Ready,
+    WentIdle,
+)
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.run.hooks import LIMIT as HOOK
 
@@ -76,7 +88,10 @@ class Child:
 
 
 class World:
-    """A supervisor without its system calls. Each method whose name begins with `move_` is something that may happen; `n` chooses how."""
+    """A supervisor without its system calls.
+
+    Each method whose name begins with `move_` is something that may happen; `n` chooses how.
+    """
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -102,7 +117,7 @@ class World:
         self.move_database(0)
         self.turn()
 
-    # -- as the loop does -------------------------------------------------------------------------------------------
+    # -- as the loop does
 
     def turn(self) -> None:
         """One turn of the loop: deaths, looks, the plan, and what it says."""
@@ -133,11 +148,17 @@ class World:
             return
         self.look_at = self.now + LOOK
         ready = [child for child in self.children.values() if child.slot.kind.works and child.slot.state is State.READY]
-        self.fleet.saw_times_idle({child.slot.number: (child.idle, self.times_idle[child.slot.number]) for child in ready}, self.now)
-        assert hears(self.fleet, self.now) or not any(child.idle for child in ready), "somebody sleeps whom no producer would wake"
+        self.fleet.saw_times_idle(
+            {child.slot.number: (child.idle, self.times_idle[child.slot.number]) for child in ready}, self.now
+        )
+        assert hears(self.fleet, self.now) or not any(child.idle for child in ready), (
+            "somebody sleeps whom no producer would wake"
+        )
         for child in self.children.values():
             slot = child.slot
-            self.fleet.on_status(slot, now_record=child.record, started=self.started[slot.number], rss=0, now=self.now, hook=child.hook)
+            self.fleet.on_status(
+                slot, now_record=child.record, started=self.started[slot.number], rss=0, now=self.now, hook=child.hook
+            )
             slot.exclusive = bool(slot.now.job) and child.exclusive
 
     def look_who_is_idle(self) -> None:
@@ -148,7 +169,9 @@ class World:
     def next_look(self) -> float:
         if any(slot.now.job or slot.stop_sequence for slot in self.fleet.alive()):
             return self.look_at
-        return self.look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self.fleet.alive()) else NEVER
+        return (
+            self.look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self.fleet.alive()) else NEVER
+        )
 
     def plan(self) -> bool:
         """Plan once and do it; return whether there is nothing more to do at this time."""
@@ -169,8 +192,14 @@ class World:
         woken = sum(isinstance(action, WakeChild) and action.slot.kind.works for action in todo.actions)
         for action in todo.actions:
             self.do(action)
-        starved = [child for child in sleeping if not child.nudged and child.slot.state is State.READY and child.slot.stop_sequence is None]
-        assert not starved or (calls <= woken and not everybody), f"{calls} calls, {woken} nudges, and {starved[0].slot.name} sleeps on"
+        starved = [
+            child
+            for child in sleeping
+            if not child.nudged and child.slot.state is State.READY and child.slot.stop_sequence is None
+        ]
+        assert not starved or (calls <= woken and not everybody), (
+            f"{calls} calls, {woken} nudges, and {starved[0].slot.name} sleeps on"
+        )
         if todo.actions:
             return False
         assert todo.wake_at > self.now, "nothing to do, and no time to wait: a busy loop"
@@ -225,7 +254,9 @@ class World:
             return
         fleet.incarnations += 1
         pid = next(self.pids)
-        fleet.forked(slot, pid=pid, incarnation=fleet.incarnations, now=self.now, started=self.started[slot.number], jitter=0.0)
+        fleet.forked(
+            slot, pid=pid, incarnation=fleet.incarnations, now=self.now, started=self.started[slot.number], jitter=0.0
+        )
         self.children[slot.number] = Child(slot, pid, fleet.incarnations, self.now, since=self.now)
 
     def reap(self, child: Child, end: Exit) -> None:
@@ -244,7 +275,9 @@ class World:
         else:
             self.in_a_row[slot.number] = 0 if child.ready else self.in_a_row[slot.number] + 1
             least = limits.respawn_initial * 2 ** min(max(self.in_a_row[slot.number] - 1, 0), 30)
-            assert min(least, limits.respawn_max) - EPS <= rest <= limits.respawn_max + EPS, f"a rest of {rest:g} s after {death.cause}"
+            assert min(least, limits.respawn_max) - EPS <= rest <= limits.respawn_max + EPS, (
+                f"a rest of {rest:g} s after {death.cause}"
+            )
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, turning whenever the loop would."""
@@ -256,7 +289,7 @@ class World:
             self.turn()
         self.turn()
 
-    # -- what was promised ------------------------------------------------------------------------------------------
+    # -- what was promised
 
     def check(self) -> None:
         """What must hold after each turn, whatever happened."""
@@ -274,14 +307,18 @@ class World:
                 assert self.now < end + EPS, f"{slot.name} runs {self.now - record.deadline:g} s past its deadline"
             if record.runs and child.cancelled is not None:
                 # Should its deadline come just then, the ladder begins anew with that.
-                assert self.now < child.cancelled + 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs on though it was cancelled"
+                assert self.now < child.cancelled + 3 * limits.grace + LOOK_IDLE + EPS, (
+                    f"{slot.name} runs on though it was cancelled"
+                )
             if child.hook:
                 # Its deadline, or a cancel, may come just then, and be over again.
                 late = self.now - child.hook
                 assert late < 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs a hook {late:g} s after its time"
             if fleet.run_state is RunState.DRAINING and slot.kind.works:
                 late = self.now - fleet.course_since - limits.drain_timeout
-                assert late < 4 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} is there {late:g} s after the drain's end"
+                assert late < 4 * limits.grace + LOOK_IDLE + EPS, (
+                    f"{slot.name} is there {late:g} s after the drain's end"
+                )
             if record.runs and child.exclusive and fleet.supervisor:
                 assert self.now < self.lease_deadline, f"{slot.name} runs an exclusive job past the lease"
             if not child.ready and child.dismissed is None and fleet.database_since is not None:
@@ -290,7 +327,11 @@ class World:
             if child.stopped and not record.runs:
                 waited = self.now - max(child.stopped, child.since)
                 assert waited < limits.spawn_timeout + LOOK_IDLE + EPS, f"{slot.name} is stopped and keeps its place"
-            if child.dismissed is not None and not record.job and (fleet.database_since is not None or not slot.kind.works):
+            if (
+                child.dismissed is not None
+                and not record.job
+                and (fleet.database_since is not None or not slot.kind.works)
+            ):
                 since = (fleet.database_since or 0.0) if slot.kind.works else 0.0
                 waited = self.now - max(child.dismissed, child.since, since)
                 assert waited < limits.spawn_timeout + LOOK_IDLE + EPS, f"{slot.name} was dismissed and stays"
@@ -306,7 +347,7 @@ class World:
             was_ready = self.children[slot.number].ready
             assert not was_ready or ready >= fleet.wants(WORKER), "replaced before its successor was ready"
 
-    # -- what may happen --------------------------------------------------------------------------------------------
+    # -- what may happen
 
     def one(self, n: int, *, working: bool = False) -> Child | None:
         """The child that a move is about: of all that live, or of the workers that are ready."""
@@ -322,7 +363,9 @@ class World:
         self.turn()
 
     def move_ready(self, n: int) -> None:
-        found = [child for child in self.children.values() if child.end is None and not child.ready and not child.stopped]
+        found = [
+            child for child in self.children.values() if child.end is None and not child.ready and not child.stopped
+        ]
         if found:
             child = found[n % len(found)]
             child.ready, child.record, child.since = True, CurrentWork(Phase.IDLE, child.incarnation), self.now
@@ -331,7 +374,12 @@ class World:
     def move_start(self, n: int) -> None:
         """It claims, and begins a job."""
         child = self.one(n, working=True)
-        if child is None or child.record.job or child.dismissed is not None or self.fleet.run_state is not RunState.SERVING:
+        if (
+            child is None
+            or child.record.job
+            or child.dismissed is not None
+            or self.fleet.run_state is not RunState.SERVING
+        ):
             return
         number = child.slot.number
         self.claims[number] += 1
@@ -341,7 +389,9 @@ class World:
         child.exclusive = n % 5 == 0 and self.now < self.lease_deadline - self.fleet.limits.lease / 5
         phase = Phase.TOGETHER if n % 7 == 0 else Phase.RUNNING
         deadline = self.now + DEADLINES[n % len(DEADLINES)]
-        child.record = CurrentWork(phase, child.incarnation, next(self.tokens), n % 9 + 1, 1, 1, 5, 0, self.now, deadline)
+        child.record = CurrentWork(
+            phase, child.incarnation, next(self.tokens), n % 9 + 1, 1, 1, 5, 0, self.now, deadline
+        )
 
     def move_next(self, n: int) -> None:
         """It is through with a job and begins the next one of its claim."""
@@ -405,7 +455,11 @@ class World:
 
     def move_obey(self, n: int) -> None:
         """One that was dismissed leaves."""
-        found = [child for child in self.children.values() if child.end is None and child.dismissed is not None and not child.stopped]
+        found = [
+            child
+            for child in self.children.values()
+            if child.end is None and child.dismissed is not None and not child.stopped
+        ]
         if found:
             found[n % len(found)].end = Exit(EXIT_LEFT, None)
 
@@ -490,18 +544,35 @@ class World:
         if child is not None:
             rss = self.fleet.limits.max_rss * (1 + n % 2) // 2
             self.fleet.on_status(
-                child.slot, now_record=None, started=self.started[child.slot.number], rss=rss, now=self.now, hook=child.hook
+                child.slot,
+                now_record=None,
+                started=self.started[child.slot.number],
+                rss=rss,
+                now=self.now,
+                hook=child.hook,
             )
 
-    # -- the end ----------------------------------------------------------------------------------------------------
+    # -- the end
 
     def end(self) -> None:
-        """Told to leave, it does within a bound: though nobody obeys, and nobody is ever through with anything."""
+        """Told to leave, it does within a bound.
+
+        Though nobody obeys, and nobody is ever through with anything.
+        """
         limits = self.fleet.limits
         self.fleet.on_signal(signal.SIGTERM, self.now)
-        bound = self.now + limits.drain_timeout + 2 * limits.grace + limits.spawn_timeout + PATIENCE_WITHOUT_DATABASE + 4 * TURN
+        bound = (
+            self.now
+            + limits.drain_timeout
+            + 2 * limits.grace
+            + limits.spawn_timeout
+            + PATIENCE_WITHOUT_DATABASE
+            + 4 * TURN
+        )
         while self.finished is None:
-            assert self.now <= bound, f"the drain does not end: {[child.slot.name for child in self.children.values()]} are left"
+            assert self.now <= bound, (
+                f"the drain does not end: {[child.slot.name for child in self.children.values()]} are left"
+            )
             if self.fleet.database_since is not None:
                 self.fleet.deaths_open = 0
             self.pass_time(0.5)
@@ -517,7 +588,10 @@ assert {name.removeprefix("move_") for name in vars(World) if name.startswith("m
 
 
 def play(moves: list[Move]) -> Counter[str]:
-    """Make these moves, then end it, and return what has happened. Raises AssertionError for a promise that was broken."""
+    """Make these moves, then end it, and return what has happened.
+
+    Raises AssertionError for a promise that was broken.
+    """
     world = World()
     for name, n in moves:
         if world.finished is not None:

@@ -1,10 +1,14 @@
-"""A job's states in a real PostgreSQL, beside a model of them: the statements that supervisors and children send, one at a time.
+"""A job's states in a real PostgreSQL, beside a model of them.
 
-The model says in a page of Python what each statement does to a job; after each move both must hold the same jobs, in the same places, with the
-same counts. So no job is ever in two places or in none, no attempt is counted twice or forgotten, and nobody writes under a token that is
-not the claim's: every settlement is also tried with a token of the past, by a stranger, and twice. Where gates decide, the model does not
-say who is claimed but whether it was allowed, and that nobody who could be claimed was left.
-Whoever is parked comes back once the gate has gone; and what was tried stands in the attempts, as often as it was.
+The statements that supervisors and children send, one at a time.
+
+The model says in a page of Python what each statement does to a job; after each move both must hold
+the same jobs, in the same places, with the same counts. So no job is ever in two places or in none,
+no attempt is counted twice or forgotten, and nobody writes under a token that is not the claim's:
+every settlement is also tried with a token of the past, by a stranger, and twice. Where gates
+decide, the model does not say who is claimed but whether it was allowed, and that nobody who could
+be claimed was left. Whoever is parked comes back once the gate has gone; and what was tried stands
+in the attempts, as often as it was.
 """
 
 from __future__ import annotations
@@ -92,7 +96,10 @@ class Child:
 
 
 class Model:
-    """The queue under test and what it should hold. Each method whose name begins with `move_` is something that may be asked of it."""
+    """The queue under test and what it should hold.
+
+    Each method whose name begins with `move_` is something that may be asked of it.
+    """
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -116,7 +123,9 @@ class Model:
         return self.cursor.fetchall() if self.cursor.description else []
 
     def supervisor(self) -> int:
-        return self.send("register_supervisor", host="test", machine="test", pid=1, pid_started=1, version="0", lease=600.0)[0]["id"]
+        return self.send(
+            "register_supervisor", host="test", machine="test", pid=1, pid_started=1, version="0", lease=600.0
+        )[0]["id"]
 
     def child(self, place: int) -> Child:
         self.incarnation += 1
@@ -126,7 +135,7 @@ class Model:
         )[0]  # fmt: skip
         return Child(row["id"], supervisor, self.incarnation)
 
-    # -- what both hold ---------------------------------------------------------------------------------------------
+    # -- what both hold
 
     def check(self) -> None:
         found: dict[int, tuple[Any, ...]] = {}
@@ -151,9 +160,13 @@ class Model:
             if job.place != "gone"
         }  # fmt: skip
         for number in found.keys() | expected.keys():
-            assert found.get(number) == expected.get(number), f"job {number} is {found.get(number)} and should be {expected.get(number)}"
+            assert found.get(number) == expected.get(number), (
+                f"job {number} is {found.get(number)} and should be {expected.get(number)}"
+            )
         tried = dict(self.queue.run("SELECT job, count(*) FROM jobherd.attempts GROUP BY job"))
-        assert tried == {job.id: job.tried for job in self.jobs.values() if job.tried}, "attempts that are not explained, or not there"
+        assert tried == {job.id: job.tried for job in self.jobs.values() if job.tried}, (
+            "attempts that are not explained, or not there"
+        )
 
     def running(self, scope: str, name: str) -> int:
         jobs = [job for job in self.jobs.values() if job.place == "running"]
@@ -175,7 +188,7 @@ class Model:
         waiting = [job for job in self.jobs.values() if job.place == "ready"]
         return [job for job in waiting if ("queue", job.queue) not in shut and ("kind", job.kind) not in shut]
 
-    # -- asking for work --------------------------------------------------------------------------------------------
+    # -- asking for work
 
     def move_enqueue(self, n: int) -> None:
         count, n = n % 3 + 1, n // 3
@@ -201,12 +214,19 @@ class Model:
         self.claim(child, wanted, served, turns, {"a": n // 8 % 3 + 1} if n % 4 == 0 else {}, alone=n // 4 % 2 == 0)
 
     def claim(
-        self, child: Child, wanted: int, served: list[str] | None, turns: list[str] | None, limits: dict[str, int], *, alone: bool
+        self,
+        child: Child,
+        wanted: int,
+        served: list[str] | None,
+        turns: list[str] | None,
+        limits: dict[str, int],
+        *,
+        alone: bool,
     ) -> None:
         """Claim as a child does.
 
-        turns: the order of the queues if they take turns; what is not in it comes first. limits: of its supervisor's own, by queue.
-        alone: by the statement for one job, if no gates forbid it.
+        turns: the order of the queues if they take turns; what is not in it comes first. limits: of
+        its supervisor's own, by queue. alone: by the statement for one job, if no gates forbid it.
         """
         ranks: dict[str, int] = {}
         for at, one in enumerate(served or ["*"]):
@@ -223,11 +243,17 @@ class Model:
             "supervisor": child.supervisor, "child": child.id, "wanted": wanted, "served": served, "turns": turns, "avoided": None,
             "short": None, "kinds": None, "shares": None,
         }  # fmt: skip
-        more: dict[str, Any] = dict.fromkeys(("limited", "limits", "left_queue", "left_kind", "tiers")) | {"narrowed": False}
+        more: dict[str, Any] = dict.fromkeys(("limited", "limits", "left_queue", "left_kind", "tiers")) | {
+            "narrowed": False
+        }
         more |= {"limited": list(limits), "limits": list(limits.values())} if limits else {}
         gated = bool(limits) or served is not None and any("*" in one for one in served)
         for _ in range(4):
-            rows = self.send("claim_gated", **asked, **more) if gated else self.send("claim_job" if alone else "claim_jobs", **asked)
+            rows = (
+                self.send("claim_gated", **asked, **more)
+                if gated
+                else self.send("claim_job" if alone else "claim_jobs", **asked)
+            )
             if not rows or rows[0]["id"] is not None:
                 break
             assert rows[0]["queue"] is None, "nobody else holds anything"
@@ -253,7 +279,9 @@ class Model:
             assert ("queue", first.queue) not in self.caps.keys() | {("queue", queue) for queue in limits}
             assert not any(("kind", job.kind) in self.caps.keys() | self.paused or job.alone for job in taken[1:])
             assert len(taken) <= wanted
-        before = [job for job in eligible if (job.queue, job.kind) == (first.queue, first.kind) and job.rank < first.rank]
+        before = [
+            job for job in eligible if (job.queue, job.kind) == (first.queue, first.kind) and job.rank < first.rank
+        ]
         assert not before, "it was not the first of its queue and kind"
         for row, job in zip(rows, taken, strict=True):
             job.place, job.attempts, job.cancelled = "running", job.attempts + 1, False
@@ -274,13 +302,21 @@ class Model:
             return
         child, claim = held
         kind, wanted, queue = KINDS[n // 3 % 2], n // 6 % 3 + 1, claim.jobs[0].queue
-        single = self.queue.run("SELECT kind FROM jobherd.running WHERE child = %s AND token = %s", child.id, claim.token)[0][0]
+        single = self.queue.run(
+            "SELECT kind FROM jobherd.running WHERE child = %s AND token = %s", child.id, claim.token
+        )[0][0]
         gates = self.caps.keys() | self.paused
         may = child.supervisor in self.supervisors and single is None and not any(job.alone for job in claim.jobs)
         may = may and gates.isdisjoint((("queue", queue), ("kind", kind), ("all", "*")))
-        waiting = [job for job in self.jobs.values() if (job.place, job.queue, job.kind, job.alone) == ("ready", queue, kind, False)]
+        waiting = [
+            job
+            for job in self.jobs.values()
+            if (job.place, job.queue, job.kind, job.alone) == ("ready", queue, kind, False)
+        ]
         expected = sorted(waiting, key=lambda job: job.rank)[:wanted] if may else []
-        rows = self.send("claim_more", supervisor=child.supervisor, child=child.id, token=claim.token, kind=kind, wanted=wanted)
+        rows = self.send(
+            "claim_more", supervisor=child.supervisor, child=child.id, token=claim.token, kind=kind, wanted=wanted
+        )
         assert [row["id"] for row in rows] == [job.id for job in expected]
         for job in expected:
             job.place, job.attempts, job.cancelled = "running", job.attempts + 1, False
@@ -289,7 +325,10 @@ class Model:
 
     @staticmethod
     def walked(eligible: list[Job], wanted: int) -> list[Job]:
-        """What a claim takes where there are no caps: of the queue with the first job, the first ones, up to one that is to be alone."""
+        """What a claim takes where there are no caps.
+
+        Of the queue with the first job, the first ones, up to one that is to be alone.
+        """
         first = min(eligible, key=lambda job: job.rank)
         found: list[Job] = []
         for job in sorted((job for job in eligible if job.queue == first.queue), key=lambda job: job.rank)[:wanted]:
@@ -298,7 +337,7 @@ class Model:
             found.append(job)
         return found
 
-    # -- saying what became of it -----------------------------------------------------------------------------------
+    # -- saying what became of it
 
     def held(self, n: int) -> tuple[Child, Claim] | None:
         found = [(child, claim) for child in self.children for claim in child.claims]
@@ -306,7 +345,13 @@ class Model:
 
     def said(self, child: int, token: int, ids: list[int], outcome: str, **more: object) -> dict[str, Any]:
         given = {name: [more.get(key)] * len(ids) for name, key in PER_JOB.items()}
-        return given | {"child": child, "token": token, "ids": ids, "outcomes": [outcome] * len(ids), "ran_on": "test/1"}
+        return given | {
+            "child": child,
+            "token": token,
+            "ids": ids,
+            "outcomes": [outcome] * len(ids),
+            "ran_on": "test/1",
+        }
 
     def move_settle(self, n: int) -> None:
         if (held := self.held(n)) is None:
@@ -315,7 +360,12 @@ class Model:
         outcome, n = OUTCOMES[n // 7 % len(OUTCOMES)], n // 5
         self.seen[f"settled {outcome}"] += 1
         jobs = claim.jobs if n % 3 else claim.jobs[: 1 + n // 3 % len(claim.jobs)]
-        ran, delay, crashed, keep = (1.0, 1.0, None)[n % 3], (None, 0.0, LATER)[n // 3 % 3], n // 9 % 5 == 0, (30, 0)[n // 11 % 4 == 0]
+        ran, delay, crashed, keep = (
+            (1.0, 1.0, None)[n % 3],
+            (None, 0.0, LATER)[n // 3 % 3],
+            n // 9 % 5 == 0,
+            (30, 0)[n // 11 % 4 == 0],
+        )
         ids = [job.id for job in jobs]
         common = {"ran": ran, "ago": 0.0, "delay": delay, "crashed": int(crashed), "keep": keep}
         if outcome in ("retry", "failed", "poison"):
@@ -353,13 +403,18 @@ class Model:
         self.let_go(child, claim, claim.jobs)
 
     def move_transaction(self, n: int) -> None:
-        """A job commits its own completion: whatever is asked meanwhile, its transaction decides."""
+        """A job commits its own completion.
+
+        Whatever is asked meanwhile, its transaction decides.
+        """
         if (held := self.held(n)) is None:
             return
         child, claim = held
         job, n = claim.jobs[0], n // 7
         with psycopg.connect(self.queue.dsn, row_factory=dict_row) as own:
-            locked = own.execute(self.queue.text("lock_claim"), {"child": child.id, "token": claim.token, "job": job.id}).fetchall()
+            locked = own.execute(
+                self.queue.text("lock_claim"), {"child": child.id, "token": claim.token, "job": job.id}
+            ).fetchall()
             if len(claim.jobs) > 1:
                 assert locked == [], "others are held up with it"
                 return
@@ -382,16 +437,26 @@ class Model:
             else:
                 own.rollback()
             committed = job.place == "completed"
-            assert self.send("find_fate", **asked) == [{"fate": "committed" if committed else "aborted", "held": not committed}]
+            assert self.send("find_fate", **asked) == [
+                {"fate": "committed" if committed else "aborted", "held": not committed}
+            ]
             self.seen["committed by itself" if committed else "rolled back"] += 1
 
     def move_settle_late(self, n: int) -> None:
-        """Under a claim that is over: by its child, and by one that holds those jobs now under another token."""
+        """Under a claim that is over.
+
+        By its child, and by one that holds those jobs now under another token.
+        """
         if not self.past:
             return
         child, token, ids = self.past[n % len(self.past)]
         for who in (child, *(other.id for other in self.children)):
-            assert self.send("settle_jobs", **self.said(who, token, ids, "failed", ran=1.0, ago=0.0, code="LATE", error="late")) == []
+            assert (
+                self.send(
+                    "settle_jobs", **self.said(who, token, ids, "failed", ran=1.0, ago=0.0, code="LATE", error="late")
+                )
+                == []
+            )
             assert self.send("settle_completed", **self.said(who, token, ids, "ok", ran=1.0, ago=0.0, keep=7)) == []
 
     def let_go(self, child: Child, claim: Claim, jobs: list[Job]) -> None:
@@ -401,7 +466,7 @@ class Model:
             child.claims.remove(claim)
             self.past.append((child.id, claim.token, ids))
 
-    # -- people -----------------------------------------------------------------------------------------------------
+    # -- people
 
     def any_job(self, n: int) -> Job | None:
         return list(self.jobs.values())[n % len(self.jobs)] if self.jobs else None
@@ -498,12 +563,17 @@ class Model:
 
     def move_purge(self, n: int) -> None:
         """The past of some states and a kind is deleted, a step at a time."""
-        states, kind = (["completed"], ["failed", "cancelled"], ["expired", "failed"])[n % 3], (None, *KINDS)[n // 3 % 3]
+        states, kind = (
+            (["completed"], ["failed", "cancelled"], ["expired", "failed"])[n % 3],
+            (None, *KINDS)[n // 3 % 3],
+        )
         reached, gone = 0, 0
         doomed = [job for job in self.jobs.values() if job.place in states and kind in (None, job.kind)]
         cutoff = self.queue.run("SELECT clock_timestamp()")[0][0]
         while reached is not None:
-            (row,) = self.send("purge_history", after=reached, most=n // 9 % 3 + 1, cutoff=cutoff, states=states, kind=kind)
+            (row,) = self.send(
+                "purge_history", after=reached, most=n // 9 % 3 + 1, cutoff=cutoff, states=states, kind=kind
+            )
             reached, gone = row["reached"], gone + row["jobs"]
         assert gone == len(doomed)
         for job in doomed:
@@ -538,7 +608,7 @@ class Model:
         self.send("release_parked", most=1000)
         assert self.queue.count("parked") == held_up, "the gate of its kind still stands"
 
-    # -- deaths -----------------------------------------------------------------------------------------------------
+    # -- deaths
 
     def is_over(self, child: Child) -> None:
         for claim in child.claims:
@@ -565,7 +635,12 @@ class Model:
             return
         jobs = [job for claim in child.claims for job in claim.jobs]
         cleared = [claim.token for claim in child.claims[:begun]] if crashed else None
-        given = {"supervisor": child.supervisor, "incarnation": child.incarnation, "cleared": cleared, "error": "it crashed"}
+        given = {
+            "supervisor": child.supervisor,
+            "incarnation": child.incarnation,
+            "cleared": cleared,
+            "error": "it crashed",
+        }
         rows = self.send("release_child", **given)
         assert {row["id"] for row in rows} == {job.id for job in jobs}
         for claim in child.claims:
@@ -619,7 +694,9 @@ class Model:
         child, claim = held
         front = claim.jobs[n // 3 % len(claim.jobs)]
         called = claim.jobs[: n // 15 % 3]  # these run in the same call
-        rows = self.send("release_rest", child=child.id, token=claim.token, job=front.id, called=[job.id for job in called] or None)
+        rows = self.send(
+            "release_rest", child=child.id, token=claim.token, job=front.id, called=[job.id for job in called] or None
+        )
         back = [job for job in claim.jobs if job.rank > front.rank and not job.cancelled and job not in called]
         assert {row["id"] for row in rows} == {job.id for job in back}
         self.give_back(back, counted=False, alone=None)
@@ -644,7 +721,10 @@ class Model:
         self.succeed(place, theirs)
 
     def reclaim(self, place: int, *, lapsed: bool, kept: Claim | None = None) -> None:
-        """The supervisor in that place is reclaimed: known to be dead, or its lease has lapsed. kept: a claim that a transaction holds."""
+        """The supervisor in that place is reclaimed.
+
+        Known to be dead, or its lease has lapsed. kept: a claim that a transaction holds.
+        """
         dead, living = self.supervisors[place], self.supervisors[1 - place]
         theirs = [child for child in self.children if child.supervisor == dead and child.registered]
         lost = [(child, claim) for child in theirs for claim in child.claims if claim is not kept]
@@ -652,9 +732,13 @@ class Model:
             self.queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s' WHERE id = %s", dead)
             for child in theirs:
                 self.move_claim_of(child)
-        row = self.send("reclaim_supervisors", supervisor=living, dead=[] if lapsed else [dead], lease=0.0, clock=None, patient=True)[0]
+        row = self.send(
+            "reclaim_supervisors", supervisor=living, dead=[] if lapsed else [dead], lease=0.0, clock=None, patient=True
+        )[0]
         assert (row["supervisors"], row["jobs"]) == (1, sum(len(claim.jobs) for _, claim in lost))
-        assert self.send("renew_lease", supervisor=dead, lease=600.0) == [], "it must hear that it is not there any more"
+        assert self.send("renew_lease", supervisor=dead, lease=600.0) == [], (
+            "it must hear that it is not there any more"
+        )
         for child, claim in lost:
             for job in claim.jobs:
                 job.is_lost()
@@ -672,7 +756,9 @@ class Model:
             self.children[self.children.index(child)] = self.child(place)
         for child in self.children:
             if child.supervisor == dead:
-                child.supervisor = -1  # one that nobody knows, of a supervisor that nobody knows: orphans are found all the same
+                # one that nobody knows, of a supervisor that nobody knows: orphans are found all
+                # the same
+                child.supervisor = -1
 
     def move_claim_of(self, child: Child) -> None:
         """One whose supervisor was reclaimed takes nothing."""
@@ -692,7 +778,10 @@ NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 
 
 def play(queue: Queue, moves: list[Move]) -> Counter[str]:
-    """Make these moves, look after each, and return what has happened. Raises AssertionError where the queue and the model part."""
+    """Make these moves, look after each, and return what has happened.
+
+    Raises AssertionError where the queue and the model part.
+    """
     model = Model(queue)
     for name, n in moves:
         model.seen["moves"] += 1

@@ -1,4 +1,7 @@
-"""The parent's policies hold whatever happens: a few thousand sequences of moves here, a million moves by `make machines`."""
+"""The parent's policies hold whatever happens.
+
+A few thousand sequences of moves here, a million moves by `make machines`.
+"""
 
 from __future__ import annotations
 

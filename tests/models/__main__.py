@@ -1,8 +1,11 @@
-"""Checks every model of this folder with Spin: the design must hold, and with any one guard taken away it must fail as its header says.
+"""Checks every model of this folder with Spin.
 
-A model that no guard can break proves nothing, so a broken variant that passes is as bad as a design that fails. What is to be checked
-stands in the model itself, in lines that `README.md` explains; there is no list here to forget. Of all this the ordinary tests ask what
-takes seconds, the fence and the caps (`test_models.py`).
+The design must hold, and with any one guard taken away it must fail as its header says.
+
+A model that no guard can break proves nothing, so a broken variant that passes is as bad as a
+design that fails. What is to be checked stands in the model itself, in lines that `README.md`
+explains; there is no list here to forget. Of all this the ordinary tests ask what takes seconds,
+the fence and the caps (`test_models.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ class SearchError(Exception):
 
 
 def variants(model: Path) -> list[Variant]:
-    """What the header of a model asks for. Raises SearchError if it asks for nothing, or names a property that it does not explain."""
+    """What the header of a model asks for.
+
+    Raises SearchError if it asks for nothing, or names a property that it does not explain.
+    """
     text = model.read_text()
     named = set(_PROPERTY.findall(text))
     found = []
@@ -71,7 +77,8 @@ def variants(model: Path) -> list[Variant]:
 def search(variant: Variant, level: str = "-O2") -> Found:
     """Let Spin see every state. Raises SearchError if it could not.
 
-    level: how the search is compiled. -O0 takes a sixth of the time for that, and is worth it below a million states.
+    level: how the search is compiled. -O0 takes a sixth of the time for that, and is worth it below
+    a million states.
     """
     flags = [f"-D{flag}" for flag in variant.flags] + ([f"-DONLY={variant.fails}"] if variant.fails else [])
     began = time.monotonic()
@@ -82,7 +89,12 @@ def search(variant: Variant, level: str = "-O2") -> Found:
         said = _run(["./pan", "-E", f"-m{_DEPTH}"], folder)
     errors, states = re.search(r"errors: (\d+)", said), re.search(r"(\S+) states, stored", said)
     why = re.search(r"pan:1: (.*)", said)
-    if errors is None or states is None or ("Search not completed" in said and errors[1] == "0") or "max search depth too small" in said:
+    if (
+        errors is None
+        or states is None
+        or ("Search not completed" in said and errors[1] == "0")
+        or "max search depth too small" in said
+    ):
         raise SearchError(said)
     return Found(int(errors[1]), states[1], time.monotonic() - began, why[1] if why else "")
 
@@ -96,9 +108,14 @@ def _run(words: list[str], folder: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Check the models named, or all; with --wide also within the bounds that take minutes. Returns the exit code."""
+    """Check the models named, or all; with --wide also within the bounds that take minutes.
+
+    Returns the exit code.
+    """
     if shutil.which("spin") is None or shutil.which("cc") is None:
-        print("The models were not checked: there is no spin here, or no cc (on Debian: apt-get install spin gcc libc6-dev).")
+        print(
+            "The models were not checked: there is no spin here, or no cc (on Debian: apt-get install spin gcc libc6-dev)."
+        )
         return 0
     names = [name for name in arguments if name != "--wide"]
     wrong = 0

@@ -1,4 +1,7 @@
-"""The fence and the caps, every interleaving: the design holds, and with any one guard taken away it fails. The rest: `make model`."""
+"""The fence and the caps, every interleaving.
+
+The design holds, and with any one guard taken away it fails. The rest: `make model`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from tests.models.__main__ import FOLDER, Variant, search, variants
 QUICK = [variant for model in ("claim", "slot") for variant in variants(FOLDER / f"{model}.pml") if not variant.wide]
 
 
-@pytest.mark.skipif(shutil.which("spin") is None or shutil.which("cc") is None, reason="there is no spin here, or no cc: make spin")
+@pytest.mark.skipif(
+    shutil.which("spin") is None or shutil.which("cc") is None, reason="there is no spin here, or no cc: make spin"
+)
 @pytest.mark.parametrize("variant", QUICK, ids=lambda one: " ".join([one.model.stem, *one.flags]))
 def test_the_design_holds_and_breaks_without_any_one_guard(variant: Variant):
     found = search(variant, "-O0")

@@ -1,8 +1,11 @@
-"""Take out each guard, one by one, and see that a test turns red: `make mutants`, or `python -m tests.mutants [NAME ...]`.
+"""Take out each guard, one by one, and see that a test turns red.
 
-A guard is a line without which everything goes on working until the day it does not. A test suite that stays green without it does not look. Each mutant is a
-change of text in a copy of the tree, and the tests that are to control it. The exit code is 1 if one survives, or if its text is not where it was: then
-the guard has moved, and this table with it.
+`make mutants`, or `python -m tests.mutants [NAME ...]`.
+
+A guard is a line without which everything goes on working until the day it does not. A test suite
+that stays green without it does not look. Each mutant is a change of text in a copy of the tree,
+and the tests that are to control it. The exit code is 1 if one survives, or if its text is not
+where it was: then the guard has moved, and this table with it.
 """
 
 from __future__ import annotations
@@ -372,7 +375,9 @@ MUTANTS = (
         "supervisor/crash/recovery.py",
         """self._post.ask("end_backend", child, lambda answer: self._ended(case, answer, now))""",
         """self._ended(case, [("0",)], now)""",
-        ("tests/system/test_steps.py::test_a_claim_that_waits_in_the_server_never_takes_effect_once_its_child_is_dead",),
+        (
+            "tests/system/test_steps.py::test_a_claim_that_waits_in_the_server_never_takes_effect_once_its_child_is_dead",
+        ),
     ),
     Mutant(
         "what was finished and not heard of is not written by the parent",
@@ -386,14 +391,18 @@ MUTANTS = (
         "workers/worker.py",
         "if self._wake.dismissed or self._control.draining or tidy.worn:",
         "if tidy.worn:",
-        ("tests/system/test_steps.py::test_who_is_told_to_leave_at_a_step_of_a_claim_hands_back_what_it_has_not_started",),
+        (
+            "tests/system/test_steps.py::test_who_is_told_to_leave_at_a_step_of_a_claim_hands_back_what_it_has_not_started",
+        ),
     ),
     Mutant(
         "a job that was only announced counts as started",
         "supervisor/process/children.py",
         "if record.runs and board.begun != record.job:",
         "if False:",
-        ("tests/system/test_steps.py::test_who_stays_at_a_step_of_a_claim_beyond_the_drain_is_ended_and_no_attempt_is_spent",),
+        (
+            "tests/system/test_steps.py::test_who_stays_at_a_step_of_a_claim_beyond_the_drain_is_ended_and_no_attempt_is_spent",
+        ),
     ),
     Mutant(
         "who leaves does not wait for its registration",
@@ -407,7 +416,9 @@ MUTANTS = (
         "supervisor/loop.py",
         "        self._poll(now)  # before the boards are read",
         "        for action in plan(self.fleet, now).actions:\n            self.children.do(action, now)\n        self._poll(now)  # before the boards are read",
-        ("tests/system/test_steps.py::test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_beyond_it",),
+        (
+            "tests/system/test_steps.py::test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_beyond_it",
+        ),
     ),
     Mutant(
         "two words that are said together are two",
@@ -518,21 +529,31 @@ MUTANTS = (
 
 
 HANGS = 120
-"""Seconds after which a test counts as red: some guards keep two from waiting for each other for ever."""
+"""Seconds after which a test counts as red.
+
+Some guards keep two from waiting for each other for ever.
+"""
 
 
 def is_noticed(mutant: Mutant, folder: Path) -> str:
-    """Run its tests in a copy of the tree that has the change. Return what became of it: noticed, SURVIVED or MOVED."""
+    """Run its tests in a copy of the tree that has the change.
+
+    Return what became of it: noticed, SURVIVED or MOVED.
+    """
     tree = folder / "tree"
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
     tree.mkdir()
-    subprocess.run(["tar", "-c", "--null", "-T", "-", "-f", str(folder / "tree.tar")], cwd=ROOT, input=files, check=True)
+    subprocess.run(
+        ["tar", "-c", "--null", "-T", "-", "-f", str(folder / "tree.tar")], cwd=ROOT, input=files, check=True
+    )
     subprocess.run(["tar", "-x", "-f", str(folder / "tree.tar")], cwd=tree, check=True)
     file = tree / mutant.file
     text = file.read_text()
     if text.count(mutant.was) != 1:
         return f"MOVED: its text stands {text.count(mutant.was)} times in {mutant.file}"
-    later = [path.name for path in file.parent.glob("*.sql") if path.name > file.name and mutant.was in path.read_text()]
+    later = [
+        path.name for path in file.parent.glob("*.sql") if path.name > file.name and mutant.was in path.read_text()
+    ]
     if file.parent.name == "migrations" and later:
         return f"MOVED: its text stands in {later[-1]} again, which is what holds"
     file.write_text(text.replace(mutant.was, mutant.becomes))

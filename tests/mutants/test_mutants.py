@@ -1,4 +1,7 @@
-"""Each mutant changes the place that it means: one whose text has moved, or stands twice, shows nothing."""
+"""Each mutant changes the place that it means.
+
+One whose text has moved, or stands twice, shows nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""What tests of the page share: the application in this process, and one browser before one real supervisor for all of them.
+"""What tests of the page share.
 
-Most tests ask the application directly: ``page`` over a fresh database. ``tab`` is a new window of a browser, ``herd`` the supervisor that it
-looks at; both take a second to start, and are there once for all tests of this folder. Playwright keeps an event loop in this thread, so a
-test here that runs something asynchronous does it by ``tests.page.support.finish``.
+The application in this process, and one browser before one real supervisor for all of them.
+
+Most tests ask the application directly: ``page`` over a fresh database. ``tab`` is a new window of
+a browser, ``herd`` the supervisor that it looks at; both take a second to start, and are there once
+for all tests of this folder. Playwright keeps an event loop in this thread, so a test here that
+runs something asynchronous does it by ``tests.page.support.finish``.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ def browser() -> Iterator[Browser]:
         pytest.skip(f"there is no {CHROMIUM}: make chromium")
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=LIMIT * 1000)  # else five seconds, of which a list that is looked at every three takes most
+    # else five seconds, of which a list that is looked at every three takes most
+    expect.set_options(timeout=LIMIT * 1000)
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield running
@@ -60,6 +64,9 @@ def herd(cluster, template) -> Iterator[Shown]:
 
 @pytest.fixture
 def tab(browser: Browser, herd: Shown) -> Iterator[Tab]:
-    """A new window. Whatever its console complains of, a breach of the security policy too, fails the test."""
+    """A new window.
+
+    Whatever its console complains of, a breach of the security policy too, fails the test.
+    """
     with herd.window(browser) as opened:
         yield opened

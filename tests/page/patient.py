@@ -1,7 +1,8 @@
 """A supervisor whose page waits for as long as a test does: `python -m tests.page.patient run ...`.
 
-The page's own limits of two and three seconds are for people who wait for it; on a machine that stands still for a moment they would be a complaint
-in a browser's console. Children are forked, and have them from here.
+The page's own limits of two and three seconds are for people who wait for it; on a machine that
+stands still for a moment they would be a complaint in a browser's console. Children are forked, and
+have them from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The page under test: in this process by HTTP without a network, or behind a real supervisor with work of every sort."""
+"""The page under test.
+
+In this process by HTTP without a network, or behind a real supervisor with work of every sort.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ W01 = (
 
 
 class Page(TestClient):
-    """The application, asked as a browser would. ``page.act("/queues/action", queue="mail")`` sends a form as the page itself does.
+    """The application, asked as a browser would.
+
+    ``page.act("/queues/action", queue="mail")`` sends a form as the page itself does.
 
     address: whence it is asked; default this machine.
     """
@@ -80,14 +85,25 @@ class Shown(Herd):
     def __init__(self, dsn: str, *flags: str, workers: int = 2) -> None:
         self.gate = Gate()
         super().__init__(
-            dsn, WORK, "--http", "127.0.0.1:0", *flags, workers=workers, env={VARIABLE: str(self.gate.path)}, program="tests.page.patient"
+            dsn,
+            WORK,
+            "--http",
+            "127.0.0.1:0",
+            *flags,
+            workers=workers,
+            env={VARIABLE: str(self.gate.path)},
+            program="tests.page.patient",
         )
         self.dsn = dsn
         self.url = ""
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.url = self.wait_event(lambda event: event.message.startswith("the page is ")).message.removeprefix("the page is ").rstrip("/")
+        self.url = (
+            self.wait_event(lambda event: event.message.startswith("the page is "))
+            .message.removeprefix("the page is ")
+            .rstrip("/")
+        )
         return self
 
     def __exit__(self, *how: object) -> None:
@@ -112,7 +128,9 @@ class Shown(Herd):
         context.set_default_timeout(LIMIT * 1000)
         complaints: list[str] = []
         tab = context.new_page()
-        tab.on("console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None)
+        tab.on(
+            "console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None
+        )
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         try:
@@ -123,7 +141,10 @@ class Shown(Herd):
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run something asynchronous to its end, in a thread of its own: this thread may have Playwright's event loop."""
+    """Run something asynchronous to its end, in a thread of its own.
+
+    This thread may have Playwright's event loop.
+    """
     done: list[T] = []
     failed: list[BaseException] = []
 

@@ -1,4 +1,7 @@
-"""What is done to many jobs: in slices, without a viewer, once and only once, to be stopped, and noted with its numbers."""
+"""What is done to many jobs.
+
+In slices, without a viewer, once and only once, to be stopped, and noted with its numbers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ def ended(dsn, number):
     until = time.monotonic() + LIMIT
     while time.monotonic() < until:
         [row] = send(
-            dsn, "SELECT done, refused, stopped_by, error, ended_at IS NOT NULL, expected FROM jobherd.bulks WHERE id = %s", number
+            dsn,
+            "SELECT done, refused, stopped_by, error, ended_at IS NOT NULL, expected FROM jobherd.bulks WHERE id = %s",
+            number,
         )
         if row[4]:
             return row
@@ -81,7 +86,14 @@ def test_priority_and_time_of_what_waits(page, database):
 
 def add(dsn, action, ids, **more):
     """A bulk that nobody works on yet."""
-    row = {"value": None, "actor": "test", "reason": None, "expected": len(ids), "at_least": False, "reached": max(ids) + 1}
+    row = {
+        "value": None,
+        "actor": "test",
+        "reason": None,
+        "expected": len(ids),
+        "at_least": False,
+        "reached": max(ids) + 1,
+    }
     row |= {"action": action, "wanted": json.dumps({"ids": ids})} | more
     with psycopg.connect(dsn, autocommit=True) as connection:
         return connection.execute(sql.load("page/add_bulk"), row).fetchone()[0]
@@ -113,7 +125,10 @@ def test_what_has_changed_meanwhile_is_refused_and_counted(database):
 
 
 def test_two_that_work_on_the_same_do_nothing_twice(database, monkeypatch):
-    """As after a child that was believed dead: each slice is one transaction that names where it stood."""
+    """As after a child that was believed dead.
+
+    Each slice is one transaction that names where it stood.
+    """
     monkeypatch.setattr(bulk, "SLICE", 7)
     last = past(database, "failed", many=200)
     number = add(database, "retry", list(range(last - 199, last + 1)))
@@ -180,7 +195,9 @@ def test_jobs_that_are_made_after_it_was_asked_for_are_left_alone(page, database
 
 
 def test_what_the_database_refuses_ends_it_with_a_sentence(database):
-    number = add(database, "reschedule", [send(database, "SELECT jobherd.enqueue('a:b', '{}')")[0][0]], value="infinity")
+    number = add(
+        database, "reschedule", [send(database, "SELECT jobherd.enqueue('a:b', '{}')")[0][0]], value="infinity"
+    )
     finish(run(database, number))
     done, _, _, error, _, _ = ended(database, number)
     assert done == 0

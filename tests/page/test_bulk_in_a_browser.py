@@ -50,7 +50,8 @@ def test_all_that_match_and_the_keyboard(tab, herd):
     tab.goto("/jobs?state=failed&kind=report%3Abuild")
     tab.keyboard.press("j")
     [later] = failed(herd, 1)
-    expect(tab.locator(f"#job-{later}")).to_be_visible()  # the list has been updated, and the row before which we are is still it
+    # the list has been updated, and the row before which we are is still it
+    expect(tab.locator(f"#job-{later}")).to_be_visible()
     tab.keyboard.press("x")
     expect(tab.locator("tbody input:checked")).to_have_count(1)
     tab.locator("input[name=all]").check()

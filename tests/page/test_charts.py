@@ -1,4 +1,7 @@
-"""Charts as figures: nothing is drawn outside of its frame, and what is written beside it is what it means."""
+"""Charts as figures.
+
+Nothing is drawn outside of its frame, and what is written beside it is what it means.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ TIMES = (Series("p50", "half within", "accent"), Series("p95", "95 % within", "w
 def rows(**columns):
     at = datetime(2026, 1, 2, 3, tzinfo=UTC)
     count = len(next(iter(columns.values())))
-    return [{"at": at + timedelta(minutes=place), **{name: values[place] for name, values in columns.items()}} for place in range(count)]
+    return [
+        {"at": at + timedelta(minutes=place), **{name: values[place] for name, values in columns.items()}}
+        for place in range(count)
+    ]
 
 
 def test_bars_are_stacked_and_stay_in_their_frame():
@@ -67,4 +73,7 @@ def test_an_axis_holds_what_is_drawn_and_is_not_much_longer():
             assert top <= max(4.0, value * 2.6)
     many = [dice.randrange(10**6) for _ in range(60)]
     chart = bars("Failed", rows(failed=many, expired=many), TWO, HOUR)
-    assert all(bar.y >= 0 and bar.y + bar.height <= HIGH + 0.01 and bar.x >= 0 and bar.x + bar.width <= WIDE for bar in chart.bars)
+    assert all(
+        bar.y >= 0 and bar.y + bar.height <= HIGH + 0.01 and bar.x >= 0 and bar.x + bar.width <= WIDE
+        for bar in chart.bars
+    )

@@ -1,4 +1,7 @@
-"""The page's way to PostgreSQL: it writes only where it acts, waits for nothing long, and says when nobody answers."""
+"""The page's way to PostgreSQL.
+
+It writes only where it acts, waits for nothing long, and says when nobody answers.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,17 @@ from tests.page.support import Page, finish
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
 
-SESSIONS_OF_THE_PAGE = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobherd page' AND datname = current_database()"
+SESSIONS_OF_THE_PAGE = (
+    "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobherd page' AND datname = current_database()"
+)
 
 
 @pytest.fixture
 def statement(monkeypatch):
     """Let a test send SQL of its own: its text stands for the name."""
-    monkeypatch.setattr("jobherd.workers.page.database.sql.load", lambda name, *_: name if " " in name else _loaded(name))
+    monkeypatch.setattr(
+        "jobherd.workers.page.database.sql.load", lambda name, *_: name if " " in name else _loaded(name)
+    )
 
 
 def _loaded(name):
@@ -105,7 +112,9 @@ def test_a_session_that_the_server_has_ended_is_not_used_again(database, stateme
     async def work(at):
         await at.rows("SELECT 1 AS one")
         with psycopg.connect(database, autocommit=True) as conn:
-            conn.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'jobherd page'")
+            conn.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'jobherd page'"
+            )
         return await at.rows("SELECT 1 AS one")
 
     assert run(database, work) == [{"one": 1}]

@@ -1,4 +1,8 @@
-"""The fleet's page: what supervisors say is shown, whatever it is; orders are given, answered, or withdrawn; nobody looking, nobody is asked."""
+"""The fleet's page.
+
+What supervisors say is shown, whatever it is; orders are given, answered, or withdrawn; nobody
+looking, nobody is asked.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,11 @@ def test_without_a_supervisor_it_says_how_to_start_one(page):
 
 
 def test_every_supervisor_is_shown_with_its_children(page, database):
-    number, silent, lapsed = supervisor(database), supervisor(database, host="beta"), supervisor(database, host="gamma", lease=-7200)
+    number, silent, lapsed = (
+        supervisor(database),
+        supervisor(database, host="beta"),
+        supervisor(database, host="gamma", lease=-7200),
+    )
     say(database, number, FACTS)
     text = page.get("/fleet").text
     for wanted in (
@@ -116,7 +124,9 @@ def test_an_order_is_given_and_its_answer_said(page, database, order, answer, er
     thread.join()
     assert said in shown.text
     assert f"Supervisor {number}" in shown.text
-    assert send(database, "SELECT actor, action, target ->> 'supervisor' FROM jobherd.audit") == [("page", order, str(number))]
+    assert send(database, "SELECT actor, action, target ->> 'supervisor' FROM jobherd.audit") == [
+        ("page", order, str(number))
+    ]
 
 
 def test_an_order_that_nobody_takes_is_withdrawn(page, database, monkeypatch):
@@ -124,10 +134,14 @@ def test_an_order_that_nobody_takes_is_withdrawn(page, database, monkeypatch):
     number = supervisor(database)
     shown = page.act("/fleet/action", follow=True, supervisor=number, order="add")
     assert "did not answer within 100 ms: the fleet command is withdrawn and will not be executed." in shown.text
-    assert send(database, "SELECT error FROM jobherd.orders WHERE name = 'add'") == [("withdrawn: the supervisor did not take it in time",)]
+    assert send(database, "SELECT error FROM jobherd.orders WHERE name = 'add'") == [
+        ("withdrawn: the supervisor did not take it in time",)
+    ]
 
 
-@pytest.mark.parametrize("fields", [{"supervisor": "1", "order": "dance"}, {"supervisor": "x", "order": "add"}, {"order": "add"}])
+@pytest.mark.parametrize(
+    "fields", [{"supervisor": "1", "order": "dance"}, {"supervisor": "x", "order": "add"}, {"order": "add"}]
+)
 def test_what_is_no_order_is_said(page, database, fields):
     assert "That is not a fleet command" in page.act("/fleet/action", follow=True, **fields).text
     assert send(database, "SELECT count(*) FROM jobherd.orders") == [(0,)]
@@ -156,7 +170,13 @@ def test_whatever_a_supervisor_says_is_shown_and_never_obeyed(page, database, te
     say(
         database,
         number,
-        {**FACTS, "course": text, "queues": [text], "children": [odd, text, None, {}], "ends": [{"name": text, "sentence": text}, 7]},
+        {
+            **FACTS,
+            "course": text,
+            "queues": [text],
+            "children": [odd, text, None, {}],
+            "ends": [{"name": text, "sentence": text}, 7],
+        },
     )
     answer = page.get("/fleet")
     assert answer.status_code == 200
@@ -166,7 +186,8 @@ def test_whatever_a_supervisor_says_is_shown_and_never_obeyed(page, database, te
 
 
 @pytest.mark.parametrize(
-    "facts", [[], "x", 7, {"children": 7, "ends": "x", "queues": {"a": 1}, "wanted": "many"}, {"children": [{"cpu": "x"}]}]
+    "facts",
+    [[], "x", 7, {"children": 7, "ends": "x", "queues": {"a": 1}, "wanted": "many"}, {"children": [{"cpu": "x"}]}],
 )
 def test_facts_of_another_version_break_nothing(page, database, facts):
     say(database, supervisor(database), facts)

@@ -1,4 +1,7 @@
-"""Who is let in, who may act, and what every answer carries. Nothing here needs a database: who is refused never reaches one."""
+"""Who is let in, who may act, and what every answer carries.
+
+Nothing here needs a database: who is refused never reaches one.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ done: list[tuple[str, dict[str, str]]] = []
 @action
 async def change(request, form):
     done.append((viewer_of(request).actor, dict(form)))
-    return Done(form.get("say", "It is done."), to="/login-is-not-needed" if form.get("to") else None, well=not form.get("badly"))
+    return Done(
+        form.get("say", "It is done."),
+        to="/login-is-not-needed" if form.get("to") else None,
+        well=not form.get("badly"),
+    )
 
 
 async def break_down(_):
@@ -56,7 +63,7 @@ def open_page(host="localhost", address="127.0.0.1", **options):
     return Page(made(**options), host=host, address=address, raise_server_exceptions=False)
 
 
-# -- hosts --------------------------------------------------------------------------------------------------------------
+# -- hosts
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8790", "127.0.0.1:1", "[::1]:8790", "LOCALHOST"])
@@ -100,7 +107,7 @@ def test_a_name_that_is_set_is_answered_and_no_other():
     assert page.get("/look", headers={"Host": "evil.example", **sent}).status_code == 403
 
 
-# -- tokens and roles ---------------------------------------------------------------------------------------------------
+# -- tokens and roles
 
 
 def test_without_its_token_nobody_is_let_in():
@@ -143,7 +150,9 @@ def test_the_form_lets_a_browser_in_and_out():
     assert page.get("/look", follow_redirects=False).status_code == 401
 
 
-@pytest.mark.parametrize("onward", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "evil"])
+@pytest.mark.parametrize(
+    "onward", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "evil"]
+)
 def test_after_the_login_nobody_is_sent_elsewhere(onward):
     page = open_page(operate_tokens=[OPERATE])
     assert page.act_at("/login", "/login", token=OPERATE, next=onward).headers["location"] == "/"
@@ -181,11 +190,17 @@ def test_a_session_ends_and_cannot_be_forged():
     assert opened(signer=Signer(keys, (b"t" * 32,))) is None, "another secret does not"
     assert opened(signer=Signer(keys, SERVER, frozenset({found.id}))) is None
     other = Signer(Keys(view=("x" * 16,)), SERVER)
-    assert other.cookie != signer.cookie != Signer(keys, (b"t" * 32,)).cookie, "dashboards on one host do not overwrite each other's"
+    assert other.cookie != signer.cookie != Signer(keys, (b"t" * 32,)).cookie, (
+        "dashboards on one host do not overwrite each other's"
+    )
 
 
 def test_a_token_of_another_role_or_name_gives_its_sessions_that_role_and_name():
-    cookies = {(signer := Signer(keys := Keys(operate=(f"alice={OPERATE}",)), SERVER)).cookie: signer.open_session(keys.known[0])}
+    cookies = {
+        (signer := Signer(keys := Keys(operate=(f"alice={OPERATE}",)), SERVER)).cookie: signer.open_session(
+            keys.known[0]
+        )
+    }
     found = Signer(Keys(view=(f"bob={OPERATE}",)), SERVER).session(cookies)
     assert (found.role, found.name) == (Role.VIEW, "bob")
 
@@ -203,7 +218,10 @@ def test_a_secret_that_was_replaced_is_accepted_and_signs_nothing_new():
 
 
 def test_who_knows_every_token_can_sign_neither_a_session_nor_a_form():
-    """The key was derived from the tokens: the holder of a view token forged sessions of the role operate, in any name."""
+    """The key was derived from the tokens.
+
+    The holder of a view token forged sessions of the role operate, in any name.
+    """
     app = made(view_tokens=[f"bob={VIEW}"])
     page = Page(app)
     for server in ((b"",), (hashlib.sha256(b"jobherd page" + hashlib.sha256(VIEW.encode()).digest()).digest(),)):
@@ -218,7 +236,9 @@ def test_who_knows_every_token_can_sign_neither_a_session_nor_a_form():
     assert text != Signer(Keys(view=(VIEW,)), (b"",)).sign(visit, "csrf")
     key = hashlib.sha256(b"jobherd page" + hashlib.sha256(VIEW.encode()).digest()).digest()
     old = hmac.new(key, f"csrf\0{visit}".encode(), hashlib.sha256).digest()
-    assert text != base64.urlsafe_b64encode(old).decode().rstrip("="), "a guess of the token can be checked against the form"
+    assert text != base64.urlsafe_b64encode(old).decode().rstrip("="), (
+        "a guess of the token can be checked against the form"
+    )
 
 
 def test_a_token_that_can_be_guessed_is_refused_and_not_repeated():
@@ -234,7 +254,9 @@ def test_a_sites_own_authentication_decides():
     async def authorize(request):
         return roles.get(request.headers.get("x-user"))
 
-    page = open_page(authorize=authorize, actor=lambda request: request.headers["x-user"], host="site.example", address="10.0.0.1")
+    page = open_page(
+        authorize=authorize, actor=lambda request: request.headers["x-user"], host="site.example", address="10.0.0.1"
+    )
     assert page.get("/look", headers={"X-User": "guest"}).status_code == 200
     assert page.get("/look", headers={"X-User": "mallory"}).status_code == 403
     assert page.get("/look").status_code == page.get("/static/page.css").status_code == 403
@@ -251,7 +273,7 @@ def test_read_only_refuses_whoever_it_is():
     assert (answer.status_code, "read-only" in answer.text, done) == (403, True, [])
 
 
-# -- other sites --------------------------------------------------------------------------------------------------------
+# -- other sites
 
 
 @pytest.mark.parametrize(
@@ -324,7 +346,7 @@ def test_nothing_is_changed_by_looking():
             assert not (is_action and "GET" in route.methods), route.path
 
 
-# -- what every answer carries ------------------------------------------------------------------------------------------
+# -- what every answer carries
 
 
 def test_every_answer_carries_the_headers_whatever_it_says():
@@ -367,7 +389,7 @@ def test_nothing_is_kept_but_files_that_never_change():
     assert "immutable" in page.get(style).headers["cache-control"]
 
 
-# -- what is said after an action ---------------------------------------------------------------------------------------
+# -- what is said after an action
 
 
 @pytest.mark.parametrize("text", W01)
@@ -405,13 +427,14 @@ def test_nobody_else_can_put_words_into_the_page():
 
 
 @pytest.mark.parametrize(
-    ("path", "answer"), [("/a?b=c", "/a?b=c"), ("//a", None), ("/\\a", None), ("https:/a", None), ("", None), ("/a\nb", None), ("a", None)]
+    ("path", "answer"),
+    [("/a?b=c", "/a?b=c"), ("//a", None), ("/\\a", None), ("https:/a", None), ("", None), ("/a\nb", None), ("a", None)],
 )
 def test_only_a_path_of_this_host_is_gone_to(path, answer):
     assert local(path) == answer
 
 
-# -- mounted ------------------------------------------------------------------------------------------------------------
+# -- mounted
 
 
 def test_mounted_below_a_path_every_link_leads_below_it():

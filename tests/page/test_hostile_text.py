@@ -1,7 +1,10 @@
-"""Every stored text holds something hostile, and every page of the application shows it: nothing of it is obeyed, nothing breaks the layout.
+"""Every stored text holds something hostile, and every page of the application shows it.
 
-No field is named here, so that none is forgotten: whatever column of text or JSON there is in the schema is filled, what keeps names clean is
-taken away before, and whatever path there is in the application is opened.
+Nothing of it is obeyed, nothing breaks the layout.
+
+No field is named here, so that none is forgotten: whatever column of text or JSON there is in the
+schema is filled, what keeps names clean is taken away before, and whatever path there is in the
+application is opened.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ def fill(dsn: str) -> list[int]:
             for table in ("ready", "scheduled", "running", "history"):
                 jobs.append(_put(queue, table, text, child.id, token, jobs[-1] if jobs else None))
             job = jobs[-1]
-            document = json.dumps({text: [text, {"name": text}], "sentence": text, "stack": text, "log_tail": text, "cause": text})
+            document = json.dumps(
+                {text: [text, {"name": text}], "sentence": text, "stack": text, "log_tail": text, "cause": text}
+            )
             queue.run(
                 """INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback,
                                                  ran_on, usage, post_mortem)
@@ -140,7 +145,9 @@ def _poison(queue: Queue) -> None:
             expression = names.SQL(value).format(own=own)
         else:
             expression = names.SQL(value)
-        statement = names.SQL("UPDATE {} SET {} = {} WHERE {} IS NOT NULL").format(names.Identifier("jobherd", table), own, expression, own)
+        statement = names.SQL("UPDATE {} SET {} = {} WHERE {} IS NOT NULL").format(
+            names.Identifier("jobherd", table), own, expression, own
+        )
         with contextlib.suppress(
             psycopg.errors.CheckViolation, psycopg.errors.UniqueViolation
         ):  # it keeps its own words: they are few, or keys
@@ -229,7 +236,11 @@ def test_nothing_that_is_stored_is_obeyed(browser: Browser, hostile, width):
     tab.on("dialog", lambda dialog: (said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     tab.on(
         "console",
-        lambda message: said.append(message.text) if message.type == "error" and "Failed to load resource" not in message.text else None,
+        lambda message: (
+            said.append(message.text)
+            if message.type == "error" and "Failed to load resource" not in message.text
+            else None
+        ),
     )
     tab.on("pageerror", lambda error: said.append(str(error)))
     wrong: list[str] = []

@@ -41,7 +41,11 @@ def test_the_page_is_at_the_root_and_metrics_stay_where_they_were(web):
     assert web.ask("/livez")[1]["content-type"] == "application/json"
     assert web.scrape().of("jobherd_queue_jobs_measured_timestamp_seconds") is None
     status, headers, text = web.ask("/no/such/page")
-    assert (status, "<html" in text, headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")) == (
+    assert (
+        status,
+        "<html" in text,
+        headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'"),
+    ) == (
         404,
         True,
         True,
@@ -49,7 +53,10 @@ def test_the_page_is_at_the_root_and_metrics_stay_where_they_were(web):
 
 
 def test_one_connection_gets_both(web):
-    """A browser keeps its connection: also the addresses that the small server answers must be found on one that began with the page."""
+    """A browser keeps its connection.
+
+    Also the addresses that the small server answers must be found on one that began with the page.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)
     assert get(connection, "/static/page.css")[0] == 200
     before = connection.sock
@@ -79,7 +86,10 @@ def test_nobody_is_believed_to_come_from_elsewhere(web):
 
 
 def test_who_leaves_waits_until_questions_of_its_streams_are_called_back(monkeypatch):
-    """The loop was closed over them: a session was left to the collector, with a complaint in the log."""
+    """The loop was closed over them.
+
+    A session was left to the collector, with a complaint in the log.
+    """
     begun, ended, original = threading.Event(), threading.Event(), page_package.application
 
     async def ask(_database, _argument):
@@ -108,7 +118,9 @@ def test_what_names_itself_otherwise_is_refused(web):
     assert web.ask("/login", Host="evil.example")[0] == 403
 
 
-@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"nonsense\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize(
+    "head", [b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"nonsense\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n"]
+)
 def test_nonsense_is_refused_and_the_child_goes_on(web, head):
     with socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as sent:
         sent.sendall(head)
@@ -157,7 +169,9 @@ def test_the_supervisor_refuses_to_show_the_page_to_a_network_without_a_token(tm
     assert "JOBHERD_PAGE_OPERATE_TOKEN" in ran.err
     shown = jobherd(*words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_PAGE_OPERATE_TOKEN=TOKEN)
     assert (shown.code, TOKEN in shown.out, "page_operate_token" in shown.out) == (0, False, True)
-    short = jobherd(*words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_PAGE_OPERATE_TOKEN="short-secret")
+    short = jobherd(
+        *words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_PAGE_OPERATE_TOKEN="short-secret"
+    )
     assert (short.code, "short-secret" in short.err + short.out, "16 to 200" in short.err) == (78, False, True)
 
 
@@ -172,7 +186,7 @@ def test_the_reason_for_no_page_is_a_sentence():
     assert "no token" in reason(page=True, http=("jobs.example", 1))
 
 
-# -- people who take places ---------------------------------------------------------------------------------------------
+# -- people who take places
 
 
 def held(port, request, count):
@@ -241,7 +255,10 @@ def test_who_has_shown_a_token_keeps_a_place_before_those_who_have_not(monkeypat
 @pytest.mark.parametrize("path", [b"/login", b"/metrics", b"/jobs"])
 @pytest.mark.parametrize(
     "head",
-    [b"POST %b HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked", b"POST %b HTTP/1.0\r\nTransfer-Encoding: chunked"],
+    [
+        b"POST %b HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked",
+        b"POST %b HTTP/1.0\r\nTransfer-Encoding: chunked",
+    ],
 )
 def test_a_request_of_two_lengths_is_refused_and_what_follows_is_not_read(web, path, head):
     """A proxy that goes by the other length sees one request where the page answered two."""

@@ -1,4 +1,7 @@
-"""Asking a running job where it is, from its page: the order that goes out, and how each answer is shown."""
+"""Asking a running job where it is, from its page.
+
+The order that goes out, and how each answer is shown.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,13 @@ def test_a_stack_is_asked_for_waited_for_and_shown_with_nothing_obeyed(page: Pag
     task = {"tid": 4711, "name": W01[0], "state": "waits", "processor": 11.0, "waits_in": "hrtimer_nanosleep"}
     reply(
         conn,
-        {**ABOUT, "job": job, "took": 0.01, "tasks": [task], "threads": [{"name": MAIN, "current": True, "cut": True, "frames": frames}]},
+        {
+            **ABOUT,
+            "job": job,
+            "took": 0.01,
+            "tasks": [task],
+            "threads": [{"name": MAIN, "current": True, "cut": True, "frames": frames}],
+        },
     )
     shown = page.get(place)
     assert shown.status_code == 200
@@ -75,14 +84,26 @@ def test_a_stack_is_asked_for_waited_for_and_shown_with_nothing_obeyed(page: Pag
     assert "hrtimer_nanosleep" in shown.text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown.text
     assert "<script>alert" not in shown.text
-    reply(conn, {**ABOUT, "job": job, "threads": [], "tasks": [task], "silent": "process 4711 does not say where it is: it is stopped"})
+    reply(
+        conn,
+        {
+            **ABOUT,
+            "job": job,
+            "threads": [],
+            "tasks": [task],
+            "silent": "process 4711 does not say where it is: it is stopped",
+        },
+    )
     assert "it is stopped" in page.get(place).text
 
 
 def test_a_profile_is_drawn_and_can_be_saved(page: Page, running):
     conn, job = running
     place = ask(page, job, "profile")
-    counts = {(MAIN, (Frame("send", "/srv/mail.py", 7), Frame("<b>", "/srv/a.py", 3))): 30, (MAIN, (Frame("send", "/srv/mail.py", 7),)): 10}
+    counts = {
+        (MAIN, (Frame("send", "/srv/mail.py", 7), Frame("<b>", "/srv/a.py", 3))): 30,
+        (MAIN, (Frame("send", "/srv/mail.py", 7),)): 10,
+    }
     profile = {"rate": 50, "seconds": 0.8, "samples": 40, "missed": 2, "processor": 0.5, "ended": f"job {job} ended"}
     reply(conn, {**ABOUT, "job": job, **profile, **flamegraph.document(counts, 10_000)})
     shown = page.get(place).text
@@ -124,13 +145,18 @@ def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_sho
         assert page.act(f"/jobs/{job}/inside/action", do="profile", seconds=wrong).status_code == 400, wrong
     assert page.act("/jobs/999999/inside/action", do="stack").status_code == 404
     waits = conn.execute("SELECT jobherd.enqueue('image:resize', '{}')").fetchone()[0]
-    assert f"Job {waits} is not running: it is ready." in page.act(f"/jobs/{waits}/inside/action", follow=True, do="stack").text
+    assert (
+        f"Job {waits} is not running: it is ready."
+        in page.act(f"/jobs/{waits}/inside/action", follow=True, do="stack").text
+    )
     conn.execute("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s'")
     assert "lease has expired" in page.act(f"/jobs/{job}/inside/action", follow=True, do="stack").text
     assert conn.execute("SELECT count(*) FROM jobherd.orders").fetchone()[0] == 1
 
 
-def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_themselves(herd: Shown, tab: Tab, tmp_path):
+def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_themselves(
+    herd: Shown, tab: Tab, tmp_path
+):
     job = herd.enqueue("video:wait", {"name": "inside"})
     arrival = herd.gate.wait_arrival("inside")
     tab.goto(f"/jobs/{job}")
@@ -149,5 +175,7 @@ def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_t
     shown = boxes.count()
     tab.locator("g.b", has_text="wait (").first.click()
     assert 0 < tab.locator("g.b:visible").count() <= shown
-    assert float(tab.locator("g.b", has_text="wait (").first.locator("rect").get_attribute("width")) > 1100, "a click widens a box"
+    assert float(tab.locator("g.b", has_text="wait (").first.locator("rect").get_attribute("width")) > 1100, (
+        "a click widens a box"
+    )
     arrival.open()

@@ -1,4 +1,8 @@
-"""The page of one job: what it was given, why it is where it is, what it left, where it comes from, and what can be done with it."""
+"""The page of one job.
+
+What it was given, why it is where it is, what it left, where it comes from, and what can be done
+with it.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +48,22 @@ def fail(queue: Queue, job: int, outcome: str = "failed", **more: object) -> int
 def test_what_does_not_exist_is_said_in_a_sentence(page):
     for number in (1, 2**63 - 1):
         assert "it was deleted, or its time in the history is over" in words(page, f"/jobs/{number}", 404)
-    for path in (f"/jobs/{2**63}", f"/jobs/{2**63}/edit", "/jobs/1/edit", "/jobs/1/documents/payload", "/jobs/1/anything"):
+    for path in (
+        f"/jobs/{2**63}",
+        f"/jobs/{2**63}/edit",
+        "/jobs/1/edit",
+        "/jobs/1/documents/payload",
+        "/jobs/1/anything",
+    ):
         assert page.get(path).status_code == 404
     assert page.act("/jobs/1/action", do="retry", follow=True).status_code == 200
     assert page.act("/jobs/1/action", do="eat").status_code == 400
 
 
 def test_every_state_is_explained_with_what_can_be_done(queue, page):
-    job = queue.run('SELECT jobherd.enqueue(\'mail:receipt\', \'{"order_id": 7}\', \'{"delay": 3600, "queue": "mail", "priority": -3}\')')[
-        0
-    ][0]
+    job = queue.run(
+        'SELECT jobherd.enqueue(\'mail:receipt\', \'{"order_id": 7}\', \'{"delay": 3600, "queue": "mail", "priority": -3}\')'
+    )[0][0]
     said = words(page, f"/jobs/{job}")
     assert "Scheduled: it is not due before" in said
     assert "Run it now" in said and "Cancel" in said and "Edit" not in said
@@ -62,14 +72,31 @@ def test_every_state_is_explained_with_what_can_be_done(queue, page):
     assert "Waiting: no supervisor with workers holds a lease" in words(page, f"/jobs/{job}")
     child = queue.child()
     token = child.claim(1)[0].token
-    queue.run('INSERT INTO jobherd.progress (job, token, progress) VALUES (%s, %s, \'{"fraction": 0.25, "note": "page 4"}\')', job, token)
+    queue.run(
+        'INSERT INTO jobherd.progress (job, token, progress) VALUES (%s, %s, \'{"fraction": 0.25, "note": "page 4"}\')',
+        job,
+        token,
+    )
     said = words(page, f"/jobs/{job}")
     assert "Running since" in said and "25 % page 4" in said and "it runs on another machine" in said.lower()
     usage = '{"cpu_user": 1.5, "cpu_system": 0.5, "max_rss": 104857600}'
-    child.settle(token, [job], "retry", code="BUSY", error="no room", traceback="Traceback: here", delay=60.0, usage=usage, ran=2.0)
+    child.settle(
+        token,
+        [job],
+        "retry",
+        code="BUSY",
+        error="no room",
+        traceback="Traceback: here",
+        delay=60.0,
+        usage=usage,
+        ran=2.0,
+    )
     said = words(page, f"/jobs/{job}")
     assert "Retrying: its first of 5 attempts ended without success" in said
-    assert "Attempt 1 ↻ retry BUSY" in said and "ran for 2.0 s, on host/1, used 2.0 s of processor, 100 MiB of memory at most" in said
+    assert (
+        "Attempt 1 ↻ retry BUSY" in said
+        and "ran for 2.0 s, on host/1, used 2.0 s of processor, 100 MiB of memory at most" in said
+    )
     assert "no room" in said and "Traceback: here" in said
     page.act(f"/jobs/{job}/action", do="cancel")
     said = words(page, f"/jobs/{job}")
@@ -112,7 +139,14 @@ def test_a_death_is_explained_with_its_stack_and_its_last_words(queue, page):
 
 def test_what_a_death_left_has_its_units_and_is_said_once(queue, page):
     job = queue.enqueue("video:encode")
-    memory = {"counted": "control group", "oom_kills": 1, "group": "/web", "limit": 2 * 2**30, "peak": 2 * 2**30, "used": None}
+    memory = {
+        "counted": "control group",
+        "oom_kills": 1,
+        "group": "/web",
+        "limit": 2 * 2**30,
+        "peak": 2 * 2**30,
+        "used": None,
+    }
     told = {
         "sentence": "Out of memory.",
         "cause": "oom",
@@ -121,7 +155,14 @@ def test_what_a_death_left_has_its_units_and_is_said_once(queue, page):
         "job_age": 75.0,
         "stack": "main thread: in shrink",
     }
-    fail(queue, job, error="Out of memory.", code="WORKER_CRASHED", post_mortem=json.dumps(told), traceback="main thread: in shrink")
+    fail(
+        queue,
+        job,
+        error="Out of memory.",
+        code="WORKER_CRASHED",
+        post_mortem=json.dumps(told),
+        traceback="main thread: in shrink",
+    )
     said = words(page, f"/jobs/{job}")
     assert "memory control group /web, may take 2.0 GiB, took at most 2.0 GiB, killed there so far: 1" in said
     assert "lease age 2.5 s" in said and "job age 1 min 15 s" in said
@@ -130,7 +171,10 @@ def test_what_a_death_left_has_its_units_and_is_said_once(queue, page):
 
 def test_what_an_attempt_said_stands_with_it(queue, page):
     job = queue.enqueue("mail:receipt")
-    log = {"output": "building the report", "entries": [{"key": "clone", "command": "git clone", "exit_code": 0, "out": "done"}, "odd"]}
+    log = {
+        "output": "building the report",
+        "entries": [{"key": "clone", "command": "git clone", "exit_code": 0, "out": "done"}, "odd"],
+    }
     fail(queue, job, log=json.dumps(log), error="boom")
     said = words(page, f"/jobs/{job}")
     for part in ("building the report", "Log entries (2)", "clone", "git clone", "done", "odd"):
@@ -165,7 +209,13 @@ def test_a_long_document_is_folded_and_there_is_a_way_to_all_of_it(queue, page):
 
 
 def test_documents_that_python_cannot_hold_are_shown_all_the_same(queue, page):
-    for text in ('{"n": 1e999}', '{"half": "\\ud83d"}', "[" * 5000 + "]" * 5000, '{"n": ' + "9" * 5000 + "}", '"' + "\\u0001" * 50 + '"'):
+    for text in (
+        '{"n": 1e999}',
+        '{"half": "\\ud83d"}',
+        "[" * 5000 + "]" * 5000,
+        '{"n": ' + "9" * 5000 + "}",
+        '"' + "\\u0001" * 50 + '"',
+    ):
         queue.run("INSERT INTO jobherd.ready (kind, queue, payload) VALUES ('a:b', 'default', %s::json)", text)
         job = queue.run("SELECT max(id) FROM jobherd.ready")[0][0]
         answer = page.get(f"/jobs/{job}")
@@ -190,7 +240,12 @@ def test_an_edited_payload_runs_as_a_new_job_and_the_old_one_stays(queue, page):
     assert (before["state"], before["payload"]) == ("failed", {"order_id": "seven"})
     kept = ("kind", "queue", "priority", "max_attempts", "tenant", "traceparent", "payload_bytes")
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
-    assert (after["payload"], after["set_off_by"], after["state"], after["attempts"]) == ({"order_id": 7}, job, "ready", 0)
+    assert (after["payload"], after["set_off_by"], after["state"], after["attempts"]) == (
+        {"order_id": 7},
+        job,
+        "ready",
+        0,
+    )
     assert f"What it set off {new}" in words(page, f"/jobs/{job}")
     assert f"What led to it {job}" in words(page, f"/jobs/{new}")
 
@@ -224,7 +279,10 @@ def test_who_may_only_look_is_shown_no_buttons_and_cannot_act(queue, database):
     with Page(application(database, read_only=True)) as page:
         assert "Run it again" not in words(page, f"/jobs/{job}")
         assert page.get(f"/jobs/{job}/edit").status_code == 403
-        for path, fields in ((f"/jobs/{job}/action", {"do": "delete"}), (f"/jobs/{job}/edit/action", {"payload": "{}"})):
+        for path, fields in (
+            (f"/jobs/{job}/action", {"do": "delete"}),
+            (f"/jobs/{job}/edit/action", {"payload": "{}"}),
+        ):
             assert page.act(path, **fields).status_code == 403
     assert queue.state(job) == "failed"
 

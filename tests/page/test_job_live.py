@@ -1,4 +1,7 @@
-"""The page of one job in a browser, before a real supervisor: it follows the job without being loaded again, and its buttons do what they say."""
+"""The page of one job in a browser, before a real supervisor.
+
+It follows the job without being loaded again, and its buttons do what they say.
+"""
 
 from __future__ import annotations
 

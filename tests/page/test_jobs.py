@@ -108,7 +108,7 @@ def test_who_may_only_look_is_shown_no_box_and_no_button(database):
     assert send(database, "SELECT count(*) FROM jobherd.bulks") == [(0,)]
 
 
-# -- before something is done ---------------------------------------------------------------------------------------------
+# -- before something is done
 
 
 def test_a_page_says_what_will_happen_and_to_how_many(page, database):
@@ -149,7 +149,8 @@ def test_a_choice_that_cannot_be_is_refused_in_a_sentence(page, fields, said):
 
 
 @pytest.mark.parametrize(
-    ("action", "value"), [("reprioritize", "urgent"), ("reprioritize", "99999"), ("reschedule", "soon"), ("reschedule", "")]
+    ("action", "value"),
+    [("reprioritize", "urgent"), ("reprioritize", "99999"), ("reschedule", "soon"), ("reschedule", "")],
 )
 def test_a_priority_or_a_time_that_cannot_be_is_refused_in_a_sentence(page, database, action, value):
     send(database, "SELECT jobherd.enqueue('a:b', '{}')")

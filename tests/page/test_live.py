@@ -65,7 +65,9 @@ class Wire:
         if body == ": alive\n\n":
             self.events.put_nowait(("alive", None))
         for block in body.split("\n\n"):
-            lines = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))
+            lines = dict(
+                line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":")
+            )
             if "data" in lines:
                 self.events.put_nowait((lines["event"], json.loads(lines["data"])))
 
@@ -76,7 +78,11 @@ class Wire:
 @contextlib.asynccontextmanager
 async def hub_of(asked, every=0.05, name="state"):
     app = application("")
-    hub = Hub(app, None, [Topic(name, "ui_state_for_tests.html", asked, every), Topic("other", "ui_state_for_tests.html", asked, every)])
+    hub = Hub(
+        app,
+        None,
+        [Topic(name, "ui_state_for_tests.html", asked, every), Topic("other", "ui_state_for_tests.html", asked, every)],
+    )
     try:
         yield hub
     finally:
@@ -87,7 +93,8 @@ async def hub_of(asked, every=0.05, name="state"):
 def _template(monkeypatch):
     """A fragment that says what was answered, and to whom."""
     monkeypatch.setattr(
-        "jobherd.workers.page.live_updates.fragment", lambda app, root, template, context, acting: f"{root}|{acting}|{context['title']}"
+        "jobherd.workers.page.live_updates.fragment",
+        lambda app, root, template, context, acting: f"{root}|{acting}|{context['title']}",
     )
 
 
@@ -106,8 +113,8 @@ def test_however_many_watch_it_is_asked_once():
             asked.answers.put_nowait("b")
             assert {shown(await wire.next()) for wire in wires} == {"b"}
             assert hub.asked == len(asked.at)
-            # So often as one viewer would ask: once each `every`, not once a viewer.
-            # A process that is held up before the first of two stamps takes up to half of the time between them.
+            # So often as one viewer would ask: once each `every`, not once a viewer. A process that
+            # is held up before the first of two stamps takes up to half of the time between them.
             assert all(later - earlier >= 0.02 for earlier, later in pairwise(asked.at))
 
     finish(watch())
@@ -324,7 +331,12 @@ def test_it_takes_so_many_viewers_and_topics_and_no_more():
         asked = Asked()
         asked.current = "a"
         async with hub_of(asked, every=3600) as hub:
-            for topics in (["nothing"], [], [f"state:{number}" for number in range(TOPICS + 1)], ["state:" + "x" * 201]):
+            for topics in (
+                ["nothing"],
+                [],
+                [f"state:{number}" for number in range(TOPICS + 1)],
+                ["state:" + "x" * 201],
+            ):
                 with pytest.raises(Refused):
                     hub.find(topics)
             wires = [Wire(hub, hub.enter(hub.find(["state:1", "state:2"]), HERE)) for _ in range(VIEWERS)]

@@ -1,4 +1,7 @@
-"""Live updates in a real browser: without a reload, without taking away what somebody is at, through an outage and a restart."""
+"""Live updates in a real browser.
+
+Without a reload, without taking away what somebody is at, through an outage and a restart.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,8 @@ def test_it_changes_without_a_reload_and_leaves_what_somebody_is_at(browser, dat
         assert tab.locator("#still").inner_text() == "0"
         assert tab.locator("#text").inner_text().split() == " ".join(W01).split()
         assert "UTC" not in tab.locator("main time").inner_text()
-        tab.get_by_role("button", name="Do it").click()  # its token comes from the page: the fragment is the same for everybody
+        # its token comes from the page: the fragment is the same for everybody
+        tab.get_by_role("button", name="Do it").click()
         tab.get_by_text("It is done.").wait_for()
         assert len(site) == 1
         assert complaints == []
@@ -114,12 +118,18 @@ def test_the_overview_and_the_kinds_follow_a_job_from_its_start_to_the_charts(br
             tab.evaluate("window.same = true")
         job = herd.enqueue("video:wait", {"name": "overview"})
         arrival = herd.gate.wait_arrival("overview")
-        expect(overview.get_by_role("region", name="Jobs in hand").get_by_role("link", name=f"#{job}")).to_be_visible(timeout=PATIENCE)
+        expect(overview.get_by_role("region", name="Jobs in hand").get_by_role("link", name=f"#{job}")).to_be_visible(
+            timeout=PATIENCE
+        )
         arrival.open()
-        expect(overview.get_by_role("region", name="Jobs in hand").get_by_role("link", name=f"#{job}")).to_have_count(0, timeout=PATIENCE)
+        expect(overview.get_by_role("region", name="Jobs in hand").get_by_role("link", name=f"#{job}")).to_have_count(
+            0, timeout=PATIENCE
+        )
         failed = herd.enqueue("card:charge", {"card": "4000", "amount": 1})
         failures = overview.get_by_role("region", name="What failed, by kind and code")
-        expect(failures.get_by_role("row").filter(has_text="card:charge")).to_contain_text(f"#{failed}", timeout=PATIENCE)
+        expect(failures.get_by_role("row").filter(has_text="card:charge")).to_contain_text(
+            f"#{failed}", timeout=PATIENCE
+        )
         row = kinds.get_by_role("row").filter(has_text="card:charge")
         expect(row.get_by_role("link", name=re.compile("^[1-9]")).first).to_be_visible(timeout=PATIENCE)
         assert overview.evaluate("window.same") and kinds.evaluate("window.same"), "it was loaded again"

@@ -1,4 +1,7 @@
-"""The pages in a real browser before a real supervisor: readable, reachable by keys, live, and nobody left out."""
+"""The pages in a real browser before a real supervisor.
+
+Readable, reachable by keys, live, and nobody left out.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def job(herd):
 
 @pytest.fixture(scope="module")
 def places(herd, job):
-    """Every page there is to be seen, with something on it: also of what went wrong, of what is running, and of what is edited."""
+    """Every page there is to be seen, with something on it.
+
+    Also of what went wrong, of what is running, and of what is edited.
+    """
     with Client(herd.dsn) as client:
         failed = herd.enqueue("report:build", {"year": 1999})
         crashed = herd.enqueue("video:encode")
@@ -50,7 +56,9 @@ def places(herd, job):
 def violations(tab, only):
     """What the accessibility checker finds wrong, in words."""
     tab.evaluate(f"() => {{ {AXE} }}")
-    found = tab.evaluate("only => axe.run(document, {runOnly: only, resultTypes: ['violations']}).then(said => said.violations)", only)
+    found = tab.evaluate(
+        "only => axe.run(document, {runOnly: only, resultTypes: ['violations']}).then(said => said.violations)", only
+    )
     return [f"{one['id']}: {node['target']} {node['failureSummary']}" for one in found for node in one["nodes"]]
 
 

@@ -1,4 +1,8 @@
-"""Looking for jobs: every state, every field of the filter, pages without a gap, and an end in time that says how far it came."""
+"""Looking for jobs.
+
+Every state, every field of the filter, pages without a gap, and an end in time that says how far it
+came.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +104,11 @@ def test_a_job_that_ends_between_two_steps_is_found_once(database, monkeypatch):
     monkeypatch.setattr(Database, "rows", asking)
     with looks(database) as look:
         found = look()
-    assert [(row["id"], row["state"]) for row in found.rows] == [(waits[2], "ready"), (waits[1], "cancelled"), (waits[0], "ready")]
+    assert [(row["id"], row["state"]) for row in found.rows] == [
+        (waits[2], "ready"),
+        (waits[1], "cancelled"),
+        (waits[0], "ready"),
+    ]
 
 
 def test_pages_follow_each_other_without_gap_or_repetition(database):
@@ -129,7 +137,9 @@ def test_the_rare_is_found_far_back_in_stretches_and_the_dense_in_order(database
     with looks(database) as look:
         assert ids(look(Wanted(kind="rare:one"))) == [rare]
         assert ids(look(Wanted(kind="dense:one"), limit=20)) == list(range(dense, dense - 20, -1))
-        assert ids(look(Wanted(kind="dense:one"), before=dense - 8_990)) == list(range(dense - 8_991, dense - 9_000, -1))
+        assert ids(look(Wanted(kind="dense:one"), before=dense - 8_990)) == list(
+            range(dense - 8_991, dense - 9_000, -1)
+        )
         found = look(Wanted(kind="no:such"))
         assert (ids(found), found.onward) == ([], None)
 

@@ -1,4 +1,7 @@
-"""The overview and the kinds, over a database in which something has happened: what is written is what is so."""
+"""The overview and the kinds, over a database in which something has happened.
+
+What is written is what is so.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +143,16 @@ def test_the_dearest_kind_comes_first_and_each_column_sorts(page, queue):
         return [unquote(name) for name in re.findall(r'<th scope="row"><a href="/kinds/([^?"]*)', text)]
 
     assert order("cpu") == ["b:dear", "a:cheap", "c:idle"]
-    for sort, first in {"kind": "a", "jobs": "a", "failed": "a", "p50": "b", "p95": "b", "p99": "b", "ran": "b", "memory": "b"}.items():
+    for sort, first in {
+        "kind": "a",
+        "jobs": "a",
+        "failed": "a",
+        "p50": "b",
+        "p95": "b",
+        "p99": "b",
+        "ran": "b",
+        "memory": "b",
+    }.items():
         assert [name[0] for name in order(sort)][:2] == [first, "b" if first == "a" else "a"], sort
     text = plain(page.get("/kinds").text)
     assert re.search(r"b:dear 16 s 100 % 18 s 100 MiB 2 2/h 0 (9|8)\.[0-9] s", text)
@@ -171,7 +183,9 @@ def test_errors_are_escaped_and_redacted(page, queue):
 
 def test_no_statement_of_these_pages_reads_the_whole_of_a_hot_table(queue):
     queue.run("INSERT INTO jobherd.ready (kind, queue) SELECT 'a:b', 'q' || n % 3 FROM generate_series(1, 60000) AS n")
-    queue.run("INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'a:b', now() + n * interval '1 s' FROM generate_series(1, 60000) AS n")
+    queue.run(
+        "INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'a:b', now() + n * interval '1 s' FROM generate_series(1, 60000) AS n"
+    )
     queue.run("VACUUM ANALYZE jobherd.ready, jobherd.scheduled")
     bounds = {"most": 10_000, "queues": 12, "hours": 24, "names": []}
     for name in (
@@ -196,7 +210,9 @@ def test_no_statement_of_these_pages_reads_the_whole_of_a_hot_table(queue):
         "page/list_failures": {"seconds": 3600, "kind": None, "most": 10, "hidden": []},
     }.items():
         [(plan,)] = queue.connection.execute("EXPLAIN (FORMAT JSON) " + sql.load(name), more).fetchall()
-        assert not [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") in {"ready", "scheduled", "running"}], name
+        assert not [
+            node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") in {"ready", "scheduled", "running"}
+        ], name
 
 
 def nodes(plan):
@@ -209,7 +225,10 @@ def test_queues_are_named_once_and_the_deepest_comes_first():
     held = {
         "ready": [{"queue": "b", "jobs": 3, "capped": False, "oldest": 1.5}],
         "scheduled": [{"queue": "b", "jobs": 10, "capped": True, "oldest": 0.0}],
-        "running": [{"queue": "c", "jobs": 1, "capped": False, "oldest": 4.0}, {"queue": None, "jobs": 5, "capped": False, "oldest": 4.0}],
+        "running": [
+            {"queue": "c", "jobs": 1, "capped": False, "oldest": 4.0},
+            {"queue": None, "jobs": 5, "capped": False, "oldest": 4.0},
+        ],
     }
     rows = queues_of(held, {"a": True, "idle": False})
     assert [row["queue"] for row in rows] == ["b", "(other)", "c", "a"]

@@ -1,4 +1,7 @@
-"""The pages of the queues and of the audit: what is shown, what is done from there, and what is noted of it."""
+"""The pages of the queues and of the audit.
+
+What is shown, what is done from there, and what is noted of it.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ def test_whatever_was_said_is_shown_and_never_obeyed(page, database, text):
             assert breach not in answer.text
 
 
-# -- the audit -------------------------------------------------------------------------------------------------------------
+# -- the audit
 
 
 def test_an_empty_audit_says_what_would_be_there(page):
@@ -150,7 +153,8 @@ def test_it_is_paged_by_number_and_narrowed_by_who_and_what(page, database, monk
 
 
 @pytest.mark.parametrize(
-    "query", ["before=x", "before=-1", "before=99999999999999999999", "actor=" + "x" * 5000, "before=%00", "action=%F0%28"]
+    "query",
+    ["before=x", "before=-1", "before=99999999999999999999", "actor=" + "x" * 5000, "before=%00", "action=%F0%28"],
 )
 def test_odd_addresses_break_nothing(page, query):
     assert page.get(f"/audit?{query}").status_code == 200

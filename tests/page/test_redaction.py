@@ -23,7 +23,11 @@ CARD = {"card": "4111222233334444", "amount": 5}
         (CARD, ["$.card"], {"card": HIDDEN, "amount": 5}),
         (CARD, [], CARD),
         (CARD, ["$.nothing", "$.amount.deeper", "$[0]"], CARD),
-        ({"items": [{"code": 1}, {"code": 2, "n": 3}]}, ["$.items[*].code"], {"items": [{"code": HIDDEN}, {"code": HIDDEN, "n": 3}]}),
+        (
+            {"items": [{"code": 1}, {"code": 2, "n": 3}]},
+            ["$.items[*].code"],
+            {"items": [{"code": HIDDEN}, {"code": HIDDEN, "n": 3}]},
+        ),
         ([1, 2, 3], ["$[1]"], [1, HIDDEN, 3]),
         (
             {"a": {"password": "x", "b": [{"password": {"c": 1}}]}},
@@ -68,7 +72,9 @@ def test_an_error_beside_a_payload_that_cannot_be_read_is_hidden():
     assert redact_text("card 4111", "{", ["$.card"]) == HIDDEN
 
 
-@pytest.mark.parametrize("paths", [["card"], ["$"], ["$.a b"], ["$.a["], ["$[x]"], [""], ["$.card "], ["$..."], ["$.*"] * 101])
+@pytest.mark.parametrize(
+    "paths", [["card"], ["$"], ["$.a b"], ["$.a["], ["$[x]"], [""], ["$.card "], ["$..."], ["$.*"] * 101]
+)
 def test_a_path_that_is_none_is_refused_where_it_is_written(paths):
     with pytest.raises(ValueError, match="redact"):
         check_redact(paths)

@@ -1,4 +1,7 @@
-"""Sessions end: by a logout, by a secret that is replaced, on every supervisor of the database. And wrong tokens are limited."""
+"""Sessions end: by a logout, by a secret that is replaced, on every supervisor of the database.
+
+And wrong tokens are limited.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,9 @@ def test_a_rotation_ends_no_session(supervisors, database):
     assert is_in(one, mine)
     secrets = send(database, "SELECT secret FROM jobherd.page_secrets ORDER BY id")
     assert (len(secrets), secrets[:1], len({bytes(secret) for (secret,) in secrets})) == (2, old, 2)
-    assert one.act_at("/queues", "/queues/action", do="pause", scope="queue", name="mail").status_code == 303, "a form is taken, too"
+    assert one.act_at("/queues", "/queues/action", do="pause", scope="queue", name="mail").status_code == 303, (
+        "a form is taken, too"
+    )
     send(
         database,
         "UPDATE jobherd.page_secrets SET made_at = now() - interval '13 hours' WHERE id = (SELECT max(id) FROM jobherd.page_secrets)",
@@ -137,7 +142,10 @@ def test_other_roles_cannot_read_the_secret_and_a_dashboard_of_theirs_has_its_ow
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 owner.execute(statement)
     as_role = make_conninfo(database, options=f"-c role={role}")
-    with Page(application(as_role, view_tokens=[VIEW])) as page, Page(application(database, view_tokens=[VIEW])) as served:
+    with (
+        Page(application(as_role, view_tokens=[VIEW])) as page,
+        Page(application(database, view_tokens=[VIEW])) as served,
+    ):
         mine = log_in(page, VIEW)
         assert not is_in(served, mine)
         assert page.act_at("/login", "/logout").status_code == 303
@@ -153,7 +161,9 @@ def test_a_form_of_a_mounted_dashboard_is_taken_by_each_process_of_the_site(data
     ):
         sent = {"csrf": one.csrf("/queues"), "do": "pause", "scope": "queue", "name": "mail"}
         other.cookies.set(VISIT, one.cookies[VISIT], domain="site.example")
-        answer = other.post("/queues/action", data=sent, headers={"Origin": "http://site.example"}, follow_redirects=False)
+        answer = other.post(
+            "/queues/action", data=sent, headers={"Origin": "http://site.example"}, follow_redirects=False
+        )
         assert answer.status_code == 303
     assert [action for _, action, _ in send(database, NOTES)] == ["pause"]
 
@@ -164,7 +174,7 @@ def test_a_schema_before_this_version_leaves_the_dashboard_its_own_secret(databa
         assert is_in(page, log_in(page))
 
 
-# -- wrong tokens ---------------------------------------------------------------------------------------------------------
+# -- wrong tokens
 
 
 @pytest.mark.parametrize("bearer", [True, False])
@@ -194,8 +204,17 @@ def test_after_some_wrong_tokens_of_an_address_no_more_are_compared(database, mo
         assert show(guesser, OPERATE).status_code == 429
         now[0] += ADDRESS[1]
         assert show(guesser, OPERATE).status_code == right
-    notes = [(action, target.get("times")) for _, action, target in send(database, NOTES) if action in {"refuse login", "limit logins"}]
-    assert sorted(notes, key=str) == [("limit logins", 2), ("limit logins", None), ("refuse login", ADDRESS[0]), ("refuse login", None)]
+    notes = [
+        (action, target.get("times"))
+        for _, action, target in send(database, NOTES)
+        if action in {"refuse login", "limit logins"}
+    ]
+    assert sorted(notes, key=str) == [
+        ("limit logins", 2),
+        ("limit logins", None),
+        ("refuse login", ADDRESS[0]),
+        ("refuse login", None),
+    ]
 
 
 def test_a_session_goes_on_while_logins_are_limited(database):

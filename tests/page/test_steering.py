@@ -1,4 +1,7 @@
-"""In a browser, before a real supervisor: the fleet and the queues move without a reload, and obey their buttons."""
+"""In a browser, before a real supervisor.
+
+The fleet and the queues move without a reload, and obey their buttons.
+"""
 
 from __future__ import annotations
 

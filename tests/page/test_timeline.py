@@ -1,4 +1,7 @@
-"""The picture of a job's life: every stretch of it is there, in order, wide enough to be seen, and its axis tells no lies."""
+"""The picture of a job's life.
+
+Every stretch of it is there, in order, wide enough to be seen, and its axis tells no lies.
+"""
 
 from __future__ import annotations
 
@@ -66,5 +69,7 @@ def test_what_is_short_can_be_seen_and_nothing_overlaps(attempts):
 
 
 def test_a_clock_that_went_backwards_and_times_that_are_none_do_no_harm():
-    picture = life([attempt(1, 50, 20), {"attempt": 2, "finished_at": "yesterday"}], now=-5, state="retrying", attempts=1)
+    picture = life(
+        [attempt(1, 50, 20), {"attempt": 2, "finished_at": "yesterday"}], now=-5, state="retrying", attempts=1
+    )
     assert all(stretch.seconds >= 0 and stretch.width > 0 for stretch in picture.stretches)

@@ -1,4 +1,6 @@
-"""`python -m tests.promises [FILE]` prints the table: id, promise, test, passed. FILE is what `report.py` has noted of a run.
+"""`python -m tests.promises [FILE]` prints the table: id, promise, test, passed.
+
+FILE is what `report.py` has noted of a run.
 
 Exits with 1 if a test that carries a row did not pass. An open row is no failure: it is work.
 """

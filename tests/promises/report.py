@@ -1,6 +1,10 @@
-"""For pytest: `-p tests.promises.report --promises FILE` runs only tests that carry a row, and adds to FILE how each of them ended.
+"""For pytest.
 
-A line is: row, test, outcome. Added to and not written anew, for the suite runs in more than one process.
+`-p tests.promises.report --promises FILE` runs only tests that carry a row, and adds to FILE how
+each of them ended.
+
+A line is: row, test, outcome. Added to and not written anew, for the suite runs in more than one
+process.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ _ended: list[tuple[str, str, str]] = []
 
 
 def pytest_addoption(parser):
-    parser.addoption("--promises", metavar="FILE", help="run only tests that carry a promise, and note in FILE how they ended")
+    parser.addoption(
+        "--promises", metavar="FILE", help="run only tests that carry a promise, and note in FILE how they ended"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -33,7 +39,9 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_runtest_logreport(report: pytest.TestReport):
     if report.when == "call" or not report.passed:
-        _ended.extend((row, report.nodeid, report.outcome) for name, ids in report.user_properties if name == MARK for row in ids)
+        _ended.extend(
+            (row, report.nodeid, report.outcome) for name, ids in report.user_properties if name == MARK for row in ids
+        )
 
 
 def pytest_sessionfinish(session):

@@ -53,7 +53,10 @@ def carried() -> dict[str, list[str]]:
 
 
 def _marked(tree: ast.AST) -> list[str]:
-    """The rows in every `promise(...)` below a decorator: its own, or those of the cases of a parametrized test."""
+    """The rows in every `promise(...)` below a decorator.
+
+    Its own, or those of the cases of a parametrized test.
+    """
     return [
         word.value
         for node in ast.walk(tree)

@@ -11,7 +11,9 @@ from jobherd.sql import CHANNEL
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
 
-SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'jobherd:%%'"
+SESSIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'jobherd:%%'"
+)
 
 
 @pytest.mark.promise("A7", "A8", "A49", "A50")

@@ -17,19 +17,28 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("C16", "D19", "B50", "B52")
-def test_who_waits_for_results_is_told_of_them_and_of_a_job_that_was_deleted(stage: Stage, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+def test_who_waits_for_results_is_told_of_them_and_of_a_job_that_was_deleted(
+    stage: Stage, gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
     """A job that completes, one that fails with a code, and one that is deleted from the view while it runs."""
     monkeypatch.setattr(_waiting, "BACKSTOP", (300.0, 300.0))
     stage.run_fleet(workers=2)
-    returns, refused, deleted = stage.enqueue("t:gate", '{"label": "returns"}'), 0, stage.enqueue("t:gate", '{"label": "deleted"}')
+    returns, refused, deleted = (
+        stage.enqueue("t:gate", '{"label": "returns"}'),
+        0,
+        stage.enqueue("t:gate", '{"label": "deleted"}'),
+    )
     arrival, doomed = gate.wait_arrival("returns"), gate.wait_arrival("deleted")
     refused = stage.enqueue("d:failed")
     answers: list[dict[int, dict[str, object]]] = []
     with Client(stage.dsn) as client:
-        waiting = threading.Thread(target=lambda: answers.append(client.wait_many([returns, refused, deleted], timeout=LIMIT)))
+        waiting = threading.Thread(
+            target=lambda: answers.append(client.wait_many([returns, refused, deleted], timeout=LIMIT))
+        )
         waiting.start()
         stage.wait(
-            lambda: stage.call("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684585"), "somebody to wait"
+            lambda: stage.call("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684585"),
+            "somebody to wait",
         )
         stage.run("DELETE FROM jobherd.jobs WHERE id = %s", deleted)
         doomed.wait_gone()

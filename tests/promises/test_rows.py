@@ -14,7 +14,9 @@ WIRE = "D1 D2 D3 D4 D5 D7 D8 D9 D10 D11 D13 D16 D17 D27 D28 D29 D32 D33 D38 E5 E
 
 
 def test_every_row_is_there_once_and_in_order():
-    assert [row.id for row in rows()] == [f"{document}{number}" for document, count in LENGTHS.items() for number in range(1, count + 1)]
+    assert [row.id for row in rows()] == [
+        f"{document}{number}" for document, count in LENGTHS.items() for number in range(1, count + 1)
+    ]
 
 
 def test_what_is_left_to_the_wire_is_agreed_on():
@@ -26,7 +28,12 @@ def test_what_tests_carry_are_rows():
 
 
 def test_the_last_column_says_nothing_else():
-    assert [(row.id, part) for row in rows() for part in row.ours if part != "wire" and not part.startswith(("page ", "instead: "))] == []
+    assert [
+        (row.id, part)
+        for row in rows()
+        for part in row.ours
+        if part != "wire" and not part.startswith(("page ", "instead: "))
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,9 @@ def test_the_page_says_it(page, words):
 
 def test_a_run_is_told_row_by_row(tmp_path, capsys):
     noted = tmp_path / "run"
-    noted.write_text("A1\ttests/a.py::t[1]\tpassed\nA1\ttests/a.py::t[2]\tpassed\nA2\ttests/a.py::u\tfailed\nA3\ttests/a.py::v\tskipped\n")
+    noted.write_text(
+        "A1\ttests/a.py::t[1]\tpassed\nA1\ttests/a.py::t[2]\tpassed\nA2\ttests/a.py::u\tfailed\nA3\ttests/a.py::v\tskipped\n"
+    )
     assert table.main([str(noted)]) == 1
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert " kept " in lines["A1"]

@@ -1,7 +1,10 @@
-"""Child and parent write about one claim at the same time: whoever has waited for the other finds the row as the other has left it.
+"""Child and parent write about one claim at the same time.
 
-A row that was written while somebody waited for it is not to be seen in his snapshot. Sought by its place it was not found: a job was
-completed and still stood in running, or was given back and still stood there, and ran twice.
+Whoever has waited for the other finds the row as the other has left it.
+
+A row that was written while somebody waited for it is not to be seen in his snapshot. Sought by its
+place it was not found: a job was completed and still stood in running, or was given back and still
+stood there, and ran twice.
 """
 
 from __future__ import annotations
@@ -103,7 +106,10 @@ def test_two_settlements_of_one_claim(queue):
 
 
 def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue, caplog):
-    """The parent revokes a claim first and writes then: whoever looks before he asks, and not after, misses both."""
+    """The parent revokes a claim first and writes then.
+
+    Whoever looks before he asks, and not after, misses both.
+    """
     ids = queue.enqueue_many("a:b", 3)
     child = queue.child()
     token = child.claim(10)[0].token
@@ -123,7 +129,9 @@ def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue
     )
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert queue.states(ids) == ["completed", "running", "running"]
-    assert not settler.settle(token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)]), "a claim nobody has revoked is lost"
+    assert not settler.settle(token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)]), (
+        "a claim nobody has revoked is lost"
+    )
     assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]
 
 

@@ -1,4 +1,7 @@
-"""The budget of a host: what fits is claimed, room is given back however a claim ends, and no job waits for room for ever."""
+"""The budget of a host.
+
+What fits is claimed, room is given back however a claim ends, and no job waits for room for ever.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,12 @@ from jobherd.workers.database.wire import Wire
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
-COSTS = {"k:large": {"memory_mb": 900}, "k:middle": {"memory_mb": 600}, "k:small": {"memory_mb": 200}, "k:gpu": {"gpus": 1}}
+COSTS = {
+    "k:large": {"memory_mb": 900},
+    "k:middle": {"memory_mb": 600},
+    "k:small": {"memory_mb": 200},
+    "k:gpu": {"gpus": 1},
+}
 BUDGET = {"memory_mb": 1000.0}
 PATIENCE = 60.0
 
@@ -63,7 +71,9 @@ def test_what_does_not_fit_is_passed_over_until_there_is_room(queue):
     jobs = {kind: queue.enqueue(f"k:{kind}") for kind in ("large", "middle", "gpu", "none", "small")}
     one, other, third = Claimer(queue), Claimer(queue), Claimer(queue)
     assert one.claim() == [jobs["large"]]
-    assert [other.claim(), third.claim()] == [[jobs["gpu"]], [jobs["none"]]], "what costs nothing of it fits beside everything"
+    assert [other.claim(), third.claim()] == [[jobs["gpu"]], [jobs["none"]]], (
+        "what costs nothing of it fits beside everything"
+    )
     other.settle(jobs["gpu"])
     assert other.claim() == []
     one.settle(jobs["large"])
@@ -72,7 +82,9 @@ def test_what_does_not_fit_is_passed_over_until_there_is_room(queue):
 
 
 @pytest.mark.promise("B9")
-@pytest.mark.parametrize("end", ["ok", "retry", "failed", "snoozed", "abandoned", "cancelled", "released", "orphaned", "reclaimed"])
+@pytest.mark.parametrize(
+    "end", ["ok", "retry", "failed", "snoozed", "abandoned", "cancelled", "released", "orphaned", "reclaimed"]
+)
 def test_room_is_given_back_however_the_claim_ends(queue, end):
     supervisor = queue.supervisor()
     one, other = Claimer(queue, supervisor=supervisor), Claimer(queue, supervisor=supervisor)
@@ -139,7 +151,10 @@ def test_supervisors_of_two_schemas_with_one_number_do_not_wait_for_each_other(q
 
 
 def age(queue, job):
-    queue.run("UPDATE jobherd.ready SET created_at = now() - interval '2 min', run_at = now() - interval '2 min' WHERE id = %s", job)
+    queue.run(
+        "UPDATE jobherd.ready SET created_at = now() - interval '2 min', run_at = now() - interval '2 min' WHERE id = %s",
+        job,
+    )
 
 
 @pytest.mark.promise("B7")
@@ -190,7 +205,11 @@ def test_caps_and_the_budget_hold_together(queue):
     gated = {"limited": None, "limits": None, "left_queue": None, "left_kind": None, "narrowed": True}
     holder, other = (Claimer(queue, by="claim_gated", **gated) for _ in range(2))
     first, second = queue.enqueue_many("k:small", 2, queue="capped")
-    large, middle, small = queue.enqueue("k:large"), queue.enqueue("k:middle", priority=3), queue.enqueue("k:small", priority=5)
+    large, middle, small = (
+        queue.enqueue("k:large"),
+        queue.enqueue("k:middle", priority=3),
+        queue.enqueue("k:small", priority=5),
+    )
     assert holder.claim() == [first]
     age(queue, second)
     assert other.claim() == [middle], "the large one does not fit, the second is one too many, and keeps no room"
@@ -205,7 +224,8 @@ def test_caps_and_the_budget_hold_together(queue):
 
 
 @pytest.mark.parametrize(
-    "cost", ['{"gpus": "many"}', '{"gpus": true}', '{"gpus": [1]}', '{"gpus": null}', '{"gpus": -100}', '{"a": 1, "b": {}}']
+    "cost",
+    ['{"gpus": "many"}', '{"gpus": true}', '{"gpus": [1]}', '{"gpus": null}', '{"gpus": -100}', '{"a": 1, "b": {}}'],
 )
 def test_what_raw_sql_says_a_job_costs_is_amounts_or_refused(queue, cost):
     """One that is none was met by every claim, and refused it."""
@@ -254,10 +274,17 @@ def test_what_runs_is_read_once_however_many_jobs_have_a_cost(queue):
     jobs = queue.enqueue_many("a:b", 1000)
     child = queue.child()
     assert len(child.claim(100)) == len(child.claim(100)) == 100
-    queue.run("INSERT INTO jobherd.demands SELECT id, '{}' FROM unnest(%s::bigint[]) AS id", [*jobs[-200:], *(-job for job in jobs[-200:])])
+    queue.run(
+        "INSERT INTO jobherd.demands SELECT id, '{}' FROM unnest(%s::bigint[]) AS id",
+        [*jobs[-200:], *(-job for job in jobs[-200:])],
+    )
     queue.run("ANALYZE")
-    plan = child.connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.load('drop_demands')}").fetchone()[0][0]["Plan"]
-    assert [part["Actual Loops"] for part in parts(plan) if part["Node Type"] == "Function Scan"] == [2], "once for each claim"
+    plan = child.connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.load('drop_demands')}").fetchone()[0][0][
+        "Plan"
+    ]
+    assert [part["Actual Loops"] for part in parts(plan) if part["Node Type"] == "Function Scan"] == [2], (
+        "once for each claim"
+    )
     assert queue.count("demands") == 200
 
 
@@ -296,7 +323,9 @@ def test_a_claim_that_finds_no_room_does_not_weigh_all_that_waits(queue, by):
 
     def read():
         other.child.connection.execute("SELECT pg_stat_force_next_flush()")
-        return queue.run("SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0) FROM pg_stat_user_tables WHERE relname = 'ready'")[0][0]
+        return queue.run(
+            "SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0) FROM pg_stat_user_tables WHERE relname = 'ready'"
+        )[0][0]
 
     before = read()
     assert other.claim(1, "near_head") == []
@@ -320,7 +349,10 @@ def test_the_state_of_the_budget_is_found_once_for_each_claim(queue):
         value = parameters[name]
         literal = psycopg.sql.Literal(value).as_string(connection)
         text = text.replace(f"${number}", literal)
-    plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN (ANALYZE, COSTS off, TIMING off) {text}".replace("%", "%%")).fetchall())
+    plan = "\n".join(
+        row[0]
+        for row in connection.execute(f"EXPLAIN (ANALYZE, COSTS off, TIMING off) {text}".replace("%", "%%")).fetchall()
+    )
     line = next(line for line in plan.splitlines() if "Function Scan on jsonb_each_text b" in line)
     assert "loops=1)" in line, plan
 

@@ -1,4 +1,7 @@
-"""Jobs that are large: what a row may hold, and that no claim is more than a server, an answer and a worker can take."""
+"""Jobs that are large.
+
+What a row may hold, and that no claim is more than a server, an answer and a worker can take.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,13 @@ def by_plain(child, wanted):
 
 
 def by_gates(child, wanted):
-    known = child.parameters(wanted) | {"limited": ["other*"], "limits": [1], "left_queue": None, "left_kind": None, "narrowed": False}
+    known = child.parameters(wanted) | {
+        "limited": ["other*"],
+        "limits": [1],
+        "left_queue": None,
+        "left_kind": None,
+        "narrowed": False,
+    }
     return child.connection.cursor(row_factory=dict_row).execute(child.queue.text("claim_gated"), known).fetchall()
 
 
@@ -53,7 +62,10 @@ def by_seeking(child, wanted):
 @pytest.mark.parametrize("claim", [by_plain, by_gates, by_seeking])
 def test_a_megabyte_fills_a_batch_and_what_is_larger_comes_alone(as_it_is, claim):
     queue = as_it_is
-    jobs = [queue.enqueue("a:b", large(size)) for size in (300_000, 300_000, 300_000, 300_000, 300_000, 2_000_000, 10, 2_000_000)]
+    jobs = [
+        queue.enqueue("a:b", large(size))
+        for size in (300_000, 300_000, 300_000, 300_000, 300_000, 2_000_000, 10, 2_000_000)
+    ]
     child = queue.child()
     found = []
     while rows := claim(child, 100):
@@ -113,7 +125,10 @@ def lying(queue, size: int) -> None:
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
 def test_what_comes_compressed_is_as_long_as_it_is(queue, table):
-    """It was let in for what it took elsewhere, and never let back: all that its worker held stayed there."""
+    """It was let in for what it took elsewhere, and never let back.
+
+    All that its worker held stayed there.
+    """
     lying(queue, MOST)
     with pytest.raises(psycopg.errors.CheckViolation, match=f"{table}_payload_extras_and_last_error_are_at_most_64_mb"):
         queue.run(f"INSERT INTO jobherd.{table} (kind, payload) SELECT 'a:b', doc FROM public.docs")
@@ -136,11 +151,15 @@ def test_what_is_just_small_enough_is_claimed_and_can_come_back(queue):
     child = queue.child()
     [row] = child.claim_raw(100)
     assert len(row["payload"]) == MOST - 18
-    assert child.settle(row["token"], [row["id"]], "retry", delay=0.0, error="why it failed, which is longer than what is left")
+    assert child.settle(
+        row["token"], [row["id"]], "retry", delay=0.0, error="why it failed, which is longer than what is left"
+    )
     assert queue.state(row["id"]) == "retrying"
 
 
 def test_the_function_refuses_what_is_longer_than_a_payload_may_be_with_the_remedy(queue):
-    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="payload is 1000002 bytes, more than 1000000") as caught:
+    with pytest.raises(
+        psycopg.errors.ProgramLimitExceeded, match="payload is 1000002 bytes, more than 1000000"
+    ) as caught:
         queue.run(f"SELECT jobherd.enqueue('a:b', to_jsonb(repeat('x', {ONE})))")
     assert caught.value.diag.message_hint == "Store the data elsewhere and enqueue its key."

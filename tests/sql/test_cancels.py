@@ -1,4 +1,7 @@
-"""Requests to cancel a running job: who sees them, and what becomes of those that are committed late."""
+"""Requests to cancel a running job.
+
+Who sees them, and what becomes of those that are committed late.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +58,12 @@ def test_a_request_is_found_by_the_supervisor_of_the_job(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "delay", "before"), [("retry", 30.0, "retrying"), ("snoozed", 30.0, "scheduled"), ("abandoned", None, "ready")]
+    ("outcome", "delay", "before"),
+    [("retry", 30.0, "retrying"), ("snoozed", 30.0, "scheduled"), ("abandoned", None, "ready")],
 )
-def test_a_late_request_ends_the_job_where_it_waits(queue: Queue, outcome: str, delay: float | None, before: str) -> None:
+def test_a_late_request_ends_the_job_where_it_waits(
+    queue: Queue, outcome: str, delay: float | None, before: str
+) -> None:
     queue.enqueue("a:b")
     job = late(queue, queue.child(), outcome, delay=delay, error="why")
     assert queue.state(job) == before

@@ -158,7 +158,9 @@ def explain(queue, child, wanted=10):
     with psycopg.connect(queue.dsn) as connection:
         connection.execute(queue.text("steer_planner"), {"local": False})
         connection.execute("SET LOCAL enable_seqscan = off")
-        row = connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim_jobs"), child.parameters(wanted)).fetchone()
+        row = connection.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim_jobs"), child.parameters(wanted)
+        ).fetchone()
         connection.rollback()
     plan = row[0][0]["Plan"] if not isinstance(row[0], str) else json.loads(row[0])[0]["Plan"]
 
@@ -232,6 +234,8 @@ def test_what_no_claim_could_count_is_refused_at_the_table(queue, odd):
     for table in ("ready", "scheduled"):
         with pytest.raises(psycopg.errors.CheckViolation):
             queue.run(f"INSERT INTO jobherd.{table} (kind, payload, {column}) VALUES ('t:noop', '{{}}', {value})")
-    queue.run("INSERT INTO jobherd.ready (kind, payload, attempts, crashes, timeout) VALUES ('t:noop', '{}', 32766, 32766, 1e300)")
+    queue.run(
+        "INSERT INTO jobherd.ready (kind, payload, attempts, crashes, timeout) VALUES ('t:noop', '{}', 32766, 32766, 1e300)"
+    )
     [claimed] = queue.child().claim(1)
     assert claimed.attempts == 32767

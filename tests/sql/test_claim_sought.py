@@ -55,15 +55,21 @@ def test_it_takes_what_a_walking_claim_takes_of_all_that_is_not_before_the_place
             place = (dice.choice(["a", "b", "c", "d", "0", "zz"]), dice.choice([-1, 0, 3]), dice.choice(ids))
             parameters = child.parameters(dice.choice([1, 5, 30])) | {"served": dice.choice([None, ["b", "a"]])}
             sought = parameters | dict(zip(PLACE, place, strict=True)) | {"back": False}
-            # From a more urgent job it may go on into what is before the place: nobody seeks there, but it is not forbidden.
-            assert claimed(SOUGHT, sought) in (claimed("claim_jobs", parameters, without=place), claimed("claim_jobs", parameters))
+            # From a more urgent job it may go on into what is before the place: nobody seeks there,
+            # but it is not forbidden.
+            assert claimed(SOUGHT, sought) in (
+                claimed("claim_jobs", parameters, without=place),
+                claimed("claim_jobs", parameters),
+            )
 
 
 def buffers(queue, name, parameters):
     with psycopg.connect(queue.dsn) as connection:
         connection.execute(queue.text("steer_planner"), {"local": False})
         for _ in range(2):
-            row = connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text(name), parameters).fetchone()
+            row = connection.execute(
+                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text(name), parameters
+            ).fetchone()
             connection.rollback()
         plan = row[0][0]["Plan"]
         return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
@@ -91,7 +97,9 @@ def test_behind_a_place_the_dead_of_an_old_snapshot_are_not_walked_past(queue):
 
 
 def test_named_queues_are_sought_by_their_names(queue):
-    queue.run("INSERT INTO jobherd.ready (kind, queue) SELECT 'a:b', 'q' || lpad(n::text, 4, '0') FROM generate_series(1, 500) AS n")
+    queue.run(
+        "INSERT INTO jobherd.ready (kind, queue) SELECT 'a:b', 'q' || lpad(n::text, 4, '0') FROM generate_series(1, 500) AS n"
+    )
     child = queue.child()
     parameters = child.parameters(1, ["q0250", "q0400"])
     walked, sought = buffers(queue, "claim_jobs", parameters), buffers(queue, SOUGHT, parameters | NOWHERE)
@@ -115,7 +123,11 @@ def test_it_looks_back_for_what_came_from_a_delay_or_for_a_retry_and_walks_no_wa
     with psycopg.connect(queue.dsn) as old:
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         old.execute("SELECT count(*) FROM jobherd.ready")
-        later, retried, given_back = queue.enqueue("a:b", delay=3600.0), queue.enqueue("a:b"), queue.enqueue("a:b", priority=1)
+        later, retried, given_back = (
+            queue.enqueue("a:b", delay=3600.0),
+            queue.enqueue("a:b"),
+            queue.enqueue("a:b", priority=1),
+        )
         [job] = child.claim(1)
         assert child.settle(job.token, [retried], "retry", delay=3600.0) == [retried]
         queue.enqueue_many("a:b", 30_000)
@@ -136,7 +148,9 @@ def test_it_looks_back_for_what_came_from_a_delay_or_for_a_retry_and_walks_no_wa
         return [row[1] for row in rows]
 
     assert sought(place) == [last[0]]
-    assert [sought(back) for _ in range(3)] == [[later], [retried], [last[1]]], "what was given back is found by a walk alone"
+    assert [sought(back) for _ in range(3)] == [[later], [retried], [last[1]]], (
+        "what was given back is found by a walk alone"
+    )
     assert [job.id for job in child.claim(1)] == [given_back]
     print(f"not looking back {none}, looking {looked}, found {found} buffers")
     assert max(looked, found) <= none + 20

@@ -1,4 +1,7 @@
-"""The statements about an application's table: names are quoted, misfits are said, and each does what its head says."""
+"""The statements about an application's table.
+
+Names are quoted, misfits are said, and each does what its head says.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,12 @@ ODD = {"state": "Status", "id": "Key$", "cancel": "order"}
 
 
 def names(**given):
-    return names_of(**({"table": "public.Odd$Jobs", "view": None, "columns": (), "order_by": None, "alternate_columns": ODD} | given))
+    return names_of(
+        **(
+            {"table": "public.Odd$Jobs", "view": None, "columns": (), "order_by": None, "alternate_columns": ODD}
+            | given
+        )
+    )
 
 
 @pytest.fixture
@@ -40,14 +48,22 @@ def ask(connection, statement, **parameters):
 
 
 def shape(connection, of) -> list[str]:
-    return misfits(of, {name: (type_, unique) for name, type_, unique in connection.execute(find_columns("jobherd"), {"table": of.quoted})})
+    return misfits(
+        of,
+        {
+            name: (type_, unique)
+            for name, type_, unique in connection.execute(find_columns("jobherd"), {"table": of.quoted})
+        },
+    )
 
 
 @pytest.mark.promise("B18", "B19", "B21", "B25", "B26", "B28", "B29", "B30", "B38", "B58")
 def test_what_is_printed_makes_a_table_that_fits(table):
     """B18 to B30 by our types and defaults, B38, B58."""
     assert shape(table, names()) == []
-    indexes = [row[0] for row in table.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'Odd$Jobs'").fetchall()]
+    indexes = [
+        row[0] for row in table.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'Odd$Jobs'").fetchall()
+    ]
     assert any('("Status", process_after)' in each and "queued" in each for each in indexes)
     assert any("(started_at)" in each and "processing" in each for each in indexes)
     table.execute("LISTEN jobherd_jobs")
@@ -87,11 +103,16 @@ def test_each_thing_that_is_wrong_is_said_with_what_mends_it(table):
         'there is no table "nowhere": create it (jobherd check --print-sql prints how), or mend the name'
     ]
     table.execute('ALTER TABLE "Odd$Jobs" DROP COLUMN num_resets, DROP COLUMN "Status" CASCADE')
-    table.execute('ALTER TABLE "Odd$Jobs" ALTER COLUMN started_at TYPE timestamp, ALTER COLUMN worker_hostname TYPE varchar(99)')
+    table.execute(
+        'ALTER TABLE "Odd$Jobs" ALTER COLUMN started_at TYPE timestamp, ALTER COLUMN worker_hostname TYPE varchar(99)'
+    )
     table.execute('ALTER TABLE "Odd$Jobs" DROP CONSTRAINT "Odd$Jobs_pkey"')
     said = "\n".join(shape(table, names()))
     assert 'has no column "Status" (for state): ALTER TABLE "public"."Odd$Jobs" ADD COLUMN "Status" text' in said
-    assert '"started_at" of "public"."Odd$Jobs" is timestamp without time zone and must be timestamp with time zone: ALTER TABLE' in said
+    assert (
+        '"started_at" of "public"."Odd$Jobs" is timestamp without time zone and must be timestamp with time zone: ALTER TABLE'
+        in said
+    )
     assert 'ADD PRIMARY KEY ("Key$")' in said
     assert said.count("\n") == 3
     for each in [line.split(": ", 1)[1].split(", or say")[0] for line in said.splitlines()]:
@@ -113,9 +134,12 @@ def test_a_record_is_claimed_once_in_order_and_each_claim_has_a_greater_token(ta
     [(record, token, failures, resets, *_)] = ask(table, "dequeue_record", **claim)
     assert (record, failures, resets) == (first, 0, 0)
     with psycopg.connect(table.info.dsn, autocommit=True) as other, other.transaction():
-        assert other.execute(compose("lock_record", names()), {"record": first, "token": token}).fetchall() == [(first,)]
+        assert other.execute(compose("lock_record", names()), {"record": first, "token": token}).fetchall() == [
+            (first,)
+        ]
         assert other.execute(compose("lock_record", names()), {"record": first, "token": token - 1}).fetchall() == []
-        # While it is held: its owner may write to it, nobody may put it back, and a neighbour is not in its way.
+        # While it is held: its owner may write to it, nobody may put it back, and a neighbour is
+        # not in its way.
         table.execute("""UPDATE "Odd$Jobs" SET "order" = true WHERE "Key$" = %s""", (first,))
         assert ask(table, "reset_stalled", age=0, most=5, message="", cancelled="") == []
         assert [row[0] for row in ask(table, "dequeue_record", **claim)] == [second]
@@ -144,9 +168,14 @@ def test_who_is_in_work_by_nobody_goes_back_until_it_was_too_often(table):
     stopped = add(table, state="processing", started_at="2020-01-01", cancel=True)
     with psycopg.connect(table.info.dsn) as other:
         other.execute("""SELECT FROM "Odd$Jobs" WHERE "Key$" = %s FOR KEY SHARE""", (stale,))
-        assert dict(ask(table, "reset_stalled", age=60, most=2, message="given up", cancelled="c")) == {worn: "failed", stopped: "canceled"}
+        assert dict(ask(table, "reset_stalled", age=60, most=2, message="given up", cancelled="c")) == {
+            worn: "failed",
+            stopped: "canceled",
+        }
     assert dict(ask(table, "reset_stalled", age=60, most=2, message="given up", cancelled="c")) == {stale: "queued"}
-    rows = table.execute("""SELECT "Key$", "Status", num_resets, failure_message FROM "Odd$Jobs" ORDER BY 1""").fetchall()
+    rows = table.execute(
+        """SELECT "Key$", "Status", num_resets, failure_message FROM "Odd$Jobs" ORDER BY 1"""
+    ).fetchall()
     assert rows == [
         (fresh, "processing", 0, None), (beating, "processing", 0, None), (stale, "queued", 1, None), (worn, "failed", 2, "given up"),
         (stopped, "canceled", 0, "c"),

@@ -1,4 +1,6 @@
-"""Each hot statement touches the rows of one queue, or of one child and its token: what a queue costs does not depend on its neighbours.
+"""Each hot statement touches the rows of one queue, or of one child and its token.
+
+What a queue costs does not depend on its neighbours.
 
 It is also what lets queues be parted over several databases or nodes (docs/scaling.md).
 """

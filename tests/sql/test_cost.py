@@ -1,7 +1,10 @@
-"""What a job costs the database, in everything that does not depend on the machine: transactions, round trips, rows, buffers, WAL.
+"""What a job costs the database, in everything that does not depend on the machine.
 
-A slower machine changes none of these, so a bound that breaks is a change of ours. Each bound is what was measured when it was set, and
-MARGIN. Whoever makes the engine lighter moves the figures down: `pytest -rP tests/sql/test_cost.py` prints what they are now.
+Transactions, round trips, rows, buffers, WAL.
+
+A slower machine changes none of these, so a bound that breaks is a change of ours. Each bound is
+what was measured when it was set, and MARGIN. Whoever makes the engine lighter moves the figures
+down: `pytest -rP tests/sql/test_cost.py` prints what they are now.
 """
 
 from __future__ import annotations
@@ -27,12 +30,16 @@ from tests.support.queue import Line, Queue
 OK = Outcome("ok", "completed")
 WORK = Path(__file__).parents[1] / "bench" / "work.py"
 MARGIN = 1.15
-"""Over what was measured. Runs, and PostgreSQL 15 and 18, differ by less than 0.01; a page more or less may be split."""
+"""Over what was measured.
+
+Runs, and PostgreSQL 15 and 18, differ by less than 0.01; a page more or less may be split.
+"""
 ROUNDS = 20
 WHEN_SET = {
-    # Per job, settled and claimed in batches of so many: buffers touched, WAL bytes, rows read by index or scan, rows written.
-    # Settlement and claim are two transactions since one of both would hold the claim's locks for as long as the settlement waits for its
-    # fsync, and 256 claimers got a third of what they get now; only the settlement waits.
+    # Per job, settled and claimed in batches of so many: buffers touched, WAL bytes, rows read by
+    # index or scan, rows written. Settlement and claim are two transactions since one of both would
+    # hold the claim's locks for as long as the settlement waits for its fsync, and 256 claimers got
+    # a third of what they get now; only the settlement waits.
     1: {"buffers": 29.0, "wal": 818.0, "read": 12.0, "written": 4.0, "commits": 2.0, "exchanges": 1.0},
     100: {"buffers": 10.3, "wal": 455.0, "read": 3.5, "written": 2.12, "commits": 0.02, "exchanges": 0.01},
 }
@@ -46,7 +53,10 @@ COUNTED = {
 
 @pytest.fixture(scope="module")
 def still():
-    """A migrated database where nothing writes but the test: a page image or a vacuum at its own time would be counted as ours."""
+    """A migrated database where nothing writes but the test.
+
+    A page image or a vacuum at its own time would be counted as ours.
+    """
     with Cluster({"full_page_writes": "off", "autovacuum": "off"}) as cluster, cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
@@ -99,9 +109,13 @@ def test_what_a_job_costs_the_database(still, batch):
         watch.outside.close()
     jobs = batch * ROUNDS
     # The reading itself is one commit.
-    found = {name: (after[name] - before[name] - (name == "commits")) / jobs for name in after} | {"exchanges": line.exchanges / jobs}
+    found = {name: (after[name] - before[name] - (name == "commits")) / jobs for name in after} | {
+        "exchanges": line.exchanges / jobs
+    }
     print(f"batch {batch}: {found}")
-    over = {name: (value, WHEN_SET[batch][name]) for name, value in found.items() if value > MARGIN * WHEN_SET[batch][name]}
+    over = {
+        name: (value, WHEN_SET[batch][name]) for name, value in found.items() if value > MARGIN * WHEN_SET[batch][name]
+    }
     assert over == {}, "a job costs more than when the bound was set (found, then)"
 
 
@@ -109,8 +123,9 @@ def test_what_a_job_costs_the_database(still, batch):
 def on_disk():
     """A migrated database whose commits wait for a disk.
 
-    One that answers at once has often answered the settlement before the claim, sent right behind it, has come by: nobody has waited for that
-    answer, and it would be counted as a round trip of its own.
+    One that answers at once has often answered the settlement before the claim, sent right behind
+    it, has come by: nobody has waited for that answer, and it would be counted as a round trip of
+    its own.
     """
     with Cluster() as cluster, cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -155,6 +170,7 @@ def test_round_trips_of_a_real_supervisor(on_disk, batch, more, when_set):
     few, many = batch, batch + more
     found = (drained(on_disk, many, batch) - drained(on_disk, few, batch)) / (many - few)
     print(f"batch {batch}: {found} round trips a job")
-    # Parent and keeper speak by the clock and are not counted. A worker that is held up writes what it has finished before its batch is over: on
-    # a busy machine now and then, but not for every batch.
+    # Parent and keeper speak by the clock and are not counted. A worker that is held up writes what
+    # it has finished before its batch is over: on a busy machine now and then, but not for every
+    # batch.
     assert 0 < found <= MARGIN * when_set + min(0.1, when_set)

@@ -1,4 +1,7 @@
-"""How the sessions of dead processes are found and ended: also by roles that must not end them, and by login roles that become another."""
+"""How the sessions of dead processes are found and ended.
+
+Also by roles that must not end them, and by login roles that become another.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ OWNER, LOGIN, OTHER = "t_end_owner", "t_end_login", "t_end_other"
 
 @pytest.fixture
 def logins(database):
-    """A DSN for each login: one that becomes the role that works, and one that is only its member and sees all sessions."""
+    """A DSN for each login.
+
+    One that becomes the role that works, and one that is only its member and sees all sessions.
+    """
     with psycopg.connect(database, autocommit=True) as connection:
 
         def run(*statements):
@@ -73,7 +79,9 @@ def test_where_nobody_may_end_sessions_it_is_said_and_nothing_is_refused(databas
                     pass
                 assert child.release() == [claimed.id] == [job]
         finally:
-            connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 't_plain'")
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 't_plain'"
+            )
             connection.execute("GRANT EXECUTE ON FUNCTION pg_terminate_backend(integer, bigint) TO PUBLIC")
             connection.execute("DROP ROLE t_plain")
 

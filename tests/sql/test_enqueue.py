@@ -1,4 +1,7 @@
-"""The function that strangers call: what it takes, what it refuses and how it says so, and who is woken."""
+"""The function that strangers call.
+
+What it takes, what it refuses and how it says so, and who is woken.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +64,19 @@ def test_every_option(queue):
     assert (row["state"], row["queue"], row["priority"], row["max_attempts"], row["timeout"], row["payload"]) == (
         "scheduled", "mail", -5, 8, 120.0, {"order_id": 7},
     )  # fmt: skip
-    assert queue.run("SELECT run_at - created_at = interval '10 minutes' FROM jobherd.scheduled WHERE id = %s", number) == [(True,)]
+    assert queue.run(
+        "SELECT run_at - created_at = interval '10 minutes' FROM jobherd.scheduled WHERE id = %s", number
+    ) == [(True,)]
 
 
 @pytest.mark.parametrize(
     ("options", "state"),
-    [('{"delay": 60}', "scheduled"), ('{"delay": 0}', "ready"), ('{"delay": "-1 hour"}', "ready"), ('{"run_at": "2020-01-01"}', "ready")],
+    [
+        ('{"delay": 60}', "scheduled"),
+        ('{"delay": 0}', "ready"),
+        ('{"delay": "-1 hour"}', "ready"),
+        ('{"run_at": "2020-01-01"}', "ready"),
+    ],
 )
 def test_when_it_is_due(queue, options, state):
     assert queue.state(enqueue(queue, options=options)) == state
@@ -125,7 +135,11 @@ def test_a_kind_that_is_no_name_is_refused(queue, kind):
         ('{"a": "\\u0000"}', psycopg.errors.UntranslatableCharacter, "u0000"),
         ('{"a": "\\ud800"}', psycopg.errors.InvalidTextRepresentation, "json"),
         ('{"a": NaN}', psycopg.errors.InvalidTextRepresentation, "json"),
-        ('{"deep": ' + "[" * 150 + "]" * 150 + "}", psycopg.errors.InvalidParameterValue, r"\$\.deep\[0\].*nested deeper than 100"),
+        (
+            '{"deep": ' + "[" * 150 + "]" * 150 + "}",
+            psycopg.errors.InvalidParameterValue,
+            r"\$\.deep\[0\].*nested deeper than 100",
+        ),
         (
             '{"items": [1, {"n": ' + "9" * 1001 + "}]}",
             psycopg.errors.InvalidParameterValue,
@@ -151,7 +165,12 @@ def test_what_another_table_keeps_compressed_is_measured_as_long_as_it_is(queue)
 
 
 def test_what_only_looks_hostile_is_taken(queue):
-    for payload in ('{"text": "' + "[{" * 200 + '"}', '{"text": "' + "9" * 2000 + '"}', '{"n": ' + "9" * 1000 + "}", "[" * 100 + "]" * 100):
+    for payload in (
+        '{"text": "' + "[{" * 200 + '"}',
+        '{"text": "' + "9" * 2000 + '"}',
+        '{"n": ' + "9" * 1000 + "}",
+        "[" * 100 + "]" * 100,
+    ):
         assert queue.state(enqueue(queue, payload=payload)) == "ready"
 
 
@@ -199,7 +218,15 @@ def test_ids_come_in_the_order_of_the_payloads(queue):
 
 @pytest.mark.parametrize(
     "column",
-    ["kind = 'No Name'", "queue = 'No Name'", "attempts = -1", "max_attempts = 0", "timeout = 0", "run_at = 'infinity'", "crashes = -1"],
+    [
+        "kind = 'No Name'",
+        "queue = 'No Name'",
+        "attempts = -1",
+        "max_attempts = 0",
+        "timeout = 0",
+        "run_at = 'infinity'",
+        "crashes = -1",
+    ],
 )
 def test_the_table_itself_refuses_what_no_door_would_let_in(queue, column):
     queue.enqueue("a:b")

@@ -67,7 +67,10 @@ def test_they_go_with_the_job_through_all_of_its_states(queue):
 
 
 def test_a_job_without_them_has_none(queue):
-    plain, with_options = queue.enqueue("a:b"), queue.run("SELECT jobherd.enqueue('a:b', '{}', '{\"priority\": 3}')")[0][0]
+    plain, with_options = (
+        queue.enqueue("a:b"),
+        queue.run("SELECT jobherd.enqueue('a:b', '{}', '{\"priority\": 3}')")[0][0],
+    )
     many = queue.enqueue_many("a:b", 2)
     assert queue.run("SELECT count(*) FROM jobherd.ready WHERE extras IS DISTINCT FROM NULL") == [(0,)]
     assert queue.run("SELECT count(*) FROM jobherd.ready WHERE id = ANY (%s)", [plain, with_options, *many]) == [(4,)]
@@ -139,7 +142,9 @@ def test_a_tenant_s_role_reaches_its_own_jobs_and_no_others(queue, tenants, role
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             ask(tenants, "SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", options)
     for job in (other, nobodys, running):
-        assert ask(tenants, "SELECT jobherd.cancel(%s), jobherd.retry(%s), jobherd.cancel_own(%s)", job, job, job) == [(None, None, None)]
+        assert ask(tenants, "SELECT jobherd.cancel(%s), jobherd.retry(%s), jobherd.cancel_own(%s)", job, job, job) == [
+            (None, None, None)
+        ]
     for statement in (
         "SELECT * FROM jobherd.jobs",
         "SELECT * FROM jobherd.history",
@@ -162,7 +167,10 @@ def test_a_tenant_s_role_reaches_its_own_jobs_and_no_others(queue, tenants, role
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
 def test_a_tenant_s_role_gives_no_ids_so_it_takes_none_of_another_s(queue, tenants, table):
-    """The attempts of a job are found by its id alone: under that of another tenant's job one would be shown what that had died of."""
+    """The attempts of a job are found by its id alone.
+
+    Under that of another tenant's job one would be shown what that had died of.
+    """
     job = queue.enqueue("a:b", tenant="globex")
     child = queue.child()
     child.settle(child.claim(1)[0].token, [job], "retry", error="globex has failed", delay=0.0)
@@ -179,7 +187,9 @@ def test_a_tenant_s_role_gives_no_ids_so_it_takes_none_of_another_s(queue, tenan
 def test_a_tenant_s_role_enqueues_many_and_their_ids_are_in_the_order_of_the_payloads(queue, tenants, delay):
     tenants.execute("SET ROLE jobherd_test_acme")
     payloads = [f'{{"n": {number}}}' for number in range(2_500)]
-    rows = tenants.execute(queue.text("enqueue_jobs"), NOTHING | {"kind": "a:b", "payloads": payloads, "delay": delay}).fetchall()
+    rows = tenants.execute(
+        queue.text("enqueue_jobs"), NOTHING | {"kind": "a:b", "payloads": payloads, "delay": delay}
+    ).fetchall()
     table = "ready" if delay is None else "scheduled"
     assert rows == queue.run(f"SELECT id FROM jobherd.{table} ORDER BY (payload ->> 'n')::integer")
     assert rows == sorted(rows)
@@ -211,7 +221,10 @@ def test_a_tenant_s_role_cannot_keep_what_it_does_out_of_the_audit(queue, tenant
     job = ask(tenants, "SELECT jobherd.enqueue('a:b')")[0][0]
     assert ask(tenants, "SELECT jobherd.cancel(%s), jobherd.retry(%s)", job, job) == [("cancelled", "ready")]
     tenants.execute("RESET ROLE")
-    assert ask(tenants, "SELECT action, target FROM jobherd.audit ORDER BY id") == [("cancel", {"job": job}), ("retry", {"job": job})]
+    assert ask(tenants, "SELECT action, target FROM jobherd.audit ORDER BY id") == [
+        ("cancel", {"job": job}),
+        ("retry", {"job": job}),
+    ]
 
 
 def test_a_condition_of_a_tenant_s_own_is_not_asked_of_others_rows(queue, tenants):
@@ -274,12 +287,20 @@ def test_every_end_is_told_once_in_the_transaction_that_ends_the_job(queue, outc
     child = queue.child()
     claimed = child.claim(10)
     assert [one.id for one in claimed] == [job, plain]
-    child.settle(claimed[0].token, [job, plain], outcome, error="why", result='{"pages": 3}' if outcome == "ok" else None, keep=0)
+    child.settle(
+        claimed[0].token, [job, plain], outcome, error="why", result='{"pages": 3}' if outcome == "ok" else None, keep=0
+    )
     ((message,), (row,)) = told(queue), queue.run("SELECT queue, tenant FROM jobherd.jobs WHERE kind = 'jobs:webhook'")
     assert row == ("mail", "acme")
     assert message["url"] == "https://example.com/done"
     event = message["event"]
-    assert (event["id"], event["kind"], event["queue"], event["tenant"], event["attempts"]) == (job, "a:b", "mail", "acme", 1)
+    assert (event["id"], event["kind"], event["queue"], event["tenant"], event["attempts"]) == (
+        job,
+        "a:b",
+        "mail",
+        "acme",
+        1,
+    )
     assert event["state"] == {"ok": "completed", "poison": "failed"}.get(outcome, outcome)
     assert "result" not in event, "the call reads it from the history"
     (url, sent) = sent_for(queue, event)
@@ -329,7 +350,9 @@ def test_the_end_before_a_retry_and_what_was_deleted_are_not_told(queue):
         queue.run("DELETE FROM jobherd.ready WHERE kind = 'jobs:webhook'")
 
 
-@pytest.mark.parametrize("how", ["cancelled while it waits", "its host is lost", "its child is lost", "nobody knows its child"])
+@pytest.mark.parametrize(
+    "how", ["cancelled while it waits", "its host is lost", "its child is lost", "nobody knows its child"]
+)
 def test_an_end_without_a_settlement_is_told_too(queue, how):
     job = put(queue, options='{"webhook": "https://example.com/done", "max_attempts": 1}')
     supervisor, child = queue.supervisor(), None
@@ -369,16 +392,18 @@ def test_until_somebody_calls_webhooks_none_is_asked_for_and_the_past_has_no_tri
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not switched on"):
             queue.enqueue("a:b", webhook="https://example.com/done")
         assert queue.run("SELECT jobherd.enable_webhooks(), jobherd.enable_webhooks()") == [(True, False)]
-        assert queue.run("SELECT webhook FROM jobherd.jobs WHERE id = %s", queue.enqueue("a:b", webhook="https://example.com/done")) == [
-            ("https://example.com/done",)
-        ]
+        assert queue.run(
+            "SELECT webhook FROM jobherd.jobs WHERE id = %s", queue.enqueue("a:b", webhook="https://example.com/done")
+        ) == [("https://example.com/done",)]
 
 
 def test_a_partition_that_is_made_later_tells_too(queue):
     queue.run("SELECT jobherd.keep_partitions(40)")
     job = put(queue)
     queue.run("SELECT jobherd.cancel(%s)", job)
-    assert queue.run("SELECT tableoid::regclass::text <> 'jobherd.history_default' FROM jobherd.history WHERE id = %s", job) == [(True,)]
+    assert queue.run(
+        "SELECT tableoid::regclass::text <> 'jobherd.history_default' FROM jobherd.history WHERE id = %s", job
+    ) == [(True,)]
     assert [message["event"]["id"] for message in told(queue)] == [job]
 
 
@@ -391,5 +416,9 @@ def test_the_clients_enqueue_as_a_tenant_too(queue, tenants):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             client.enqueue("a:b", tenant="globex")
         assert client.cancel(one) == "cancelled"
-    assert ask(tenants, "SELECT count(*) FROM jobherd.tenant_jobs WHERE tenant = 'acme' AND kind = 'a:b'") == [(1 + len(many),)]
-    assert ask(tenants, "SELECT count(*) FROM jobherd.tenant_jobs WHERE kind = 'jobs:webhook'") == [(1,)], "told of, and its own too"
+    assert ask(tenants, "SELECT count(*) FROM jobherd.tenant_jobs WHERE tenant = 'acme' AND kind = 'a:b'") == [
+        (1 + len(many),)
+    ]
+    assert ask(tenants, "SELECT count(*) FROM jobherd.tenant_jobs WHERE kind = 'jobs:webhook'") == [(1,)], (
+        "told of, and its own too"
+    )

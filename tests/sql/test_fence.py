@@ -17,11 +17,15 @@ FENCED = re.compile(r"(?:running\.)?child = %\(child\)s AND (?:running\.)?token 
 BEGINS = {"claim_job", "claim_jobs"}
 """They make the row, under a token of its own."""
 OTHERWISE = {
-    "leave_supervisor": "USING gone g WHERE r.child = g.id",  # its children are dismissed and reaped, and their rows go in the same statement
-    "release_child": "USING gone WHERE r.child = gone.id",  # its process is reaped and its session ended before this is sent
-    "reclaim_supervisors": "WHERE r.child = f.child AND r.token = f.token",  # rows that were locked, of supervisors whose lease has lapsed
+    # its children are dismissed and reaped, and their rows go in the same statement
+    "leave_supervisor": "USING gone g WHERE r.child = g.id",
+    # its process is reaped and its session ended before this is sent
+    "release_child": "USING gone WHERE r.child = gone.id",
+    # rows that were locked, of supervisors whose lease has lapsed
+    "reclaim_supervisors": "WHERE r.child = f.child AND r.token = f.token",
     "release_orphans": "WHERE r.child = f.child AND r.token = f.token",  # the same, of children that are not registered
-    "release_unheard": "WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])",  # by the child itself: what it does not know of
+    # by the child itself: what it does not know of
+    "release_unheard": "WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])",
 }
 
 
@@ -31,7 +35,9 @@ def writes(text: str) -> list[tuple[str, str]]:
     return [(found["what"], " ".join(found["how"].split())) for found in WRITE.finditer(plain)]
 
 
-STATEMENTS = {path.stem: found for path in sorted((FOLDER / "queries").glob("*.sql")) if (found := writes(path.read_text()))}
+STATEMENTS = {
+    path.stem: found for path in sorted((FOLDER / "queries").glob("*.sql")) if (found := writes(path.read_text()))
+}
 
 
 def test_all_the_statements_that_write_it_are_known_here():
@@ -65,4 +71,6 @@ def test_no_module_writes_it_by_itself():
 
 
 def test_the_reading_sees_a_statement_without_a_fence():
-    assert not FENCED.search(writes("WITH a AS (\n    DELETE FROM jobherd.running WHERE child = %(child)s\n    RETURNING jobs\n)")[0][1])
+    assert not FENCED.search(
+        writes("WITH a AS (\n    DELETE FROM jobherd.running WHERE child = %(child)s\n    RETURNING jobs\n)")[0][1]
+    )

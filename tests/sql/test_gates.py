@@ -81,7 +81,10 @@ def test_no_more_of_a_kind_than_its_cap_and_what_lies_behind_is_not_held_up(queu
 
 
 def test_a_parked_job_is_not_overtaken_when_somebody_else_stands_at_the_head(queue):
-    """Both kinds have a cap of one. What is at the head may not run, what was parked may, and so may one that came later."""
+    """Both kinds have a cap of one.
+
+    What is at the head may not run, what was parked may, and so may one that came later.
+    """
     for kind in ("slow:one", "slow:two"):
         queue.run("SELECT jobherd.set_cap(kind => %s, max_running => 1)", kind)
     first, parked, other = (queue.enqueue(kind) for kind in ("slow:one", "slow:one", "slow:two"))
@@ -147,7 +150,8 @@ def test_a_cap_in_a_transaction_that_stays_open_counts_from_its_commit_on(queue)
     early, late = queue.child(), queue.child()
     with psycopg.connect(queue.dsn) as slow:
         slow.execute("SELECT jobherd.pause('media'), jobherd.set_cap('media', 3), jobherd.resume('media')")
-        slow.execute("UPDATE jobherd.gates SET capped_at = capped_at - interval '1 minute'")  # so long ago, to whoever looks later
+        # so long ago, to whoever looks later
+        slow.execute("UPDATE jobherd.gates SET capped_at = capped_at - interval '1 minute'")
         slow.execute(
             "INSERT INTO jobherd.gates (scope, name, max_running, capped_at) VALUES ('kind', 'a:b', 3, clock_timestamp() - interval '1 minute')"
         )
@@ -163,7 +167,9 @@ def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
     queue.run(
         "CREATE TABLE slow (); CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_lock(7); RETURN NULL; END'"
     )
-    queue.run("CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()")
+    queue.run(
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()"
+    )
     with psycopg.connect(queue.dsn, autocommit=True) as holder, psycopg.connect(queue.dsn) as slow:
         holder.execute("SELECT pg_advisory_lock(7)")
         slow.execute("SELECT jobherd.set_cap('media', 3), jobherd.set_cap(kind => 'a:b', max_running => 3)")
@@ -171,10 +177,13 @@ def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
         committing = threading.Thread(target=slow.commit)
         committing.start()
         until = time.monotonic() + LIMIT
-        while not holder.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchone()[0]:
+        while not holder.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        ).fetchone()[0]:
             assert time.monotonic() < until, "it does not commit"
         assert [job.id for job in early.claim(3)] == jobs[:3]
-        queue.run("UPDATE jobherd.running SET claimed_at = clock_timestamp() + interval '1 minute'")  # so long after it had been written
+        # so long after it had been written
+        queue.run("UPDATE jobherd.running SET claimed_at = clock_timestamp() + interval '1 minute'")
         holder.execute("SELECT pg_advisory_unlock(7)")
         committing.join(LIMIT)
     assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 3), ("queue", 3)]
@@ -191,13 +200,16 @@ def test_what_is_claimed_after_a_keeper_has_seen_the_cap_was_claimed_under_it(qu
     assert queue.run("SELECT scope FROM jobherd.gates WHERE seen_at IS NULL") == [("queue",)]
     queue.run(queue.text("note_caps"))
     assert not queue.run(queue.text("open_gates"))[0][3]
-    # Such a claim is not made any more. That it is not counted shows that a claim under a cap need not open the batches of all others.
+    # Such a claim is not made any more. That it is not counted shows that a claim under a cap need
+    # not open the batches of all others.
     queue.run(
         "INSERT INTO jobherd.running (child, token, claimed_at, queue, jobs) SELECT 1, 1, now() + interval '1 minute', 'media', array_agg(r) FROM jobherd.ready r"
     )
     assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 0), ("queue", 0)]
     queue.run("SELECT jobherd.pause('media'), jobherd.set_cap('media'), jobherd.set_cap('media', 9)")
-    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 0), ("queue", 4)], "this one nobody has seen"
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 0), ("queue", 4)], (
+        "this one nobody has seen"
+    )
 
 
 def test_the_cap_of_that_name_in_another_schema_holds_up_nobody(queue):
@@ -228,7 +240,10 @@ def test_a_stranger_with_advisory_locks_holds_up_no_claim(queue):
 
 
 def test_two_limits_never_share_a_lock(queue):
-    """Two names with one hash: claims of one would wait for claims of the other, and be told of the wrong slots."""
+    """Two names with one hash.
+
+    Claims of one would wait for claims of the other, and be told of the wrong slots.
+    """
     [(one, other)] = queue.run(
         "SELECT min(n), max(n) FROM (SELECT 'q' || g AS n FROM generate_series(1, 300000) AS g) AS names"
         " GROUP BY hashtext('jobherd.2 ' || n) HAVING count(*) > 1 LIMIT 1"
@@ -285,7 +300,10 @@ def test_locks_of_supervisors_that_are_gone_are_deleted(queue):
 
 @pytest.mark.parametrize("used", [False, True])
 def test_who_waited_for_the_lock_counts_anew(queue, used):
-    """The one that waits has begun before the other one's claim was there to see. used: the row of the lock exists, or the first one inserts it."""
+    """The one that waits has begun before the other one's claim was there to see. used.
+
+    The row of the lock exists, or the first one inserts it.
+    """
     if used:
         queue.run("INSERT INTO jobherd.claim_locks VALUES ('queue', 'media')")
     queue.enqueue_many("a:b", 2, queue="media")
@@ -327,7 +345,9 @@ def test_prefixes_are_served_in_their_place(queue):
     queue.enqueue("a:b", queue="other")
     child = queue.child()
     served = ["high", "batch*", "batch-slow"]
-    assert [ids(gated(child, served=served)) for _ in range(4)] == [[first], [second], [last], []], "a name counts before a prefix"
+    assert [ids(gated(child, served=served)) for _ in range(4)] == [[first], [second], [last], []], (
+        "a name counts before a prefix"
+    )
 
 
 def test_what_a_hook_lets_through_is_taken_and_nothing_else(queue):
@@ -338,7 +358,9 @@ def test_what_a_hook_lets_through_is_taken_and_nothing_else(queue):
     for taken in ([slow[0]], []):
         child = queue.child()
         known = child.parameters(9) | dict.fromkeys(("limited", "limits", "left_queue", "left_kind"))
-        rows = wire.exchange((sql.narrow("claim_gated", "of_kinds"), known | {"narrowed": True, "only_kinds": ["a:slow"]}))[0]
+        rows = wire.exchange(
+            (sql.narrow("claim_gated", "of_kinds"), known | {"narrowed": True, "only_kinds": ["a:slow"]})
+        )[0]
         assert [row[1] for row in rows] == taken
 
 
@@ -362,7 +384,9 @@ def test_pauses_of_a_kind_and_of_everything(queue):
 
 def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
     def declare(**limits):
-        queue.connection.execute(queue.text("declare_caps"), {"names": list(limits), "max_running": list(limits.values())})
+        queue.connection.execute(
+            queue.text("declare_caps"), {"names": list(limits), "max_running": list(limits.values())}
+        )
         return sorted(queue.run("SELECT name, max_running, capped_by = '@handler' FROM jobherd.gates"))
 
     assert declare(a=3, b=None) == [("a", 3, True)]
@@ -491,6 +515,10 @@ def test_a_claim_costs_the_same_however_many_are_parked(queue):
 def test_whoever_finds_a_ready_row_by_its_place_looks_into_one_table_alone():
     """A place is a place in one table: another table of the same family has a row there too."""
     for file in (files("jobherd.sql") / "queries").iterdir():
-        text = "\n".join(line for line in file.read_text().splitlines() if not line.startswith("--")) if file.is_file() else ""
+        text = (
+            "\n".join(line for line in file.read_text().splitlines() if not line.startswith("--"))
+            if file.is_file()
+            else ""
+        )
         if "ctid" in text:
             assert not re.search(r"(FROM|USING|UPDATE) jobherd\.(ready)\b", text), f"{file.name}: say ONLY"

@@ -1,4 +1,7 @@
-"""Names, filters and orders that are no names: refused where they enter, or taken for the text that they are."""
+"""Names, filters and orders that are no names.
+
+Refused where they enter, or taken for the text that they are.
+"""
 
 from __future__ import annotations
 

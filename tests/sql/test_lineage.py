@@ -28,7 +28,9 @@ def origin(queue, job):
 
 
 def set_off(queue, job):
-    return [row[0] for row in queue.connection.execute(queue.text("page/list_set_off"), {"id": job, "most": 50}).fetchall()]
+    return [
+        row[0] for row in queue.connection.execute(queue.text("page/list_set_off"), {"id": job, "most": 50}).fetchall()
+    ]
 
 
 def test_it_goes_with_the_job_through_all_of_its_states_and_is_found_in_each(queue):
@@ -89,7 +91,8 @@ def test_what_a_job_set_off_is_found_by_index(queue, table):
     given = {"id": "7", "most": "50"}
     queue.run(f"PREPARE found AS {statement}")
     plan = "\n".join(row[0] for row in queue.run(f"EXPLAIN EXECUTE found ({', '.join(given[name] for name in names)})"))
-    own = {"history": "history_default_[a-z_]+_id_idx"}.get(table, f"{table}_set_off")  # a partition's is named by the server
+    # a partition's is named by the server
+    own = {"history": "history_default_[a-z_]+_id_idx"}.get(table, f"{table}_set_off")
     assert re.search(f"Index Scan (using|on) {own} ", plan), plan
 
 
@@ -101,7 +104,9 @@ def test_a_database_that_is_full_already_gets_it(empty_database, monkeypatch):
         monkeypatch.undo()
 
         def put(options):
-            return connection.execute("SELECT jobherd.enqueue('a:b', '{\"n\": 1}', %s::jsonb)", (options,)).fetchone()[0]
+            return connection.execute("SELECT jobherd.enqueue('a:b', '{\"n\": 1}', %s::jsonb)", (options,)).fetchone()[
+                0
+            ]
 
         acme = '{"tenant": "acme"}'
         old = [put(acme), put("{}"), put('{"tenant": "acme", "delay": 3600}'), put(acme)]
@@ -123,5 +128,7 @@ def test_a_database_that_is_full_already_gets_it(empty_database, monkeypatch):
         ]
         connection.execute("SELECT jobherd.retry(%s)", (old[3],))
         new = put(WITH_BOTH)
-        taken = connection.execute("DELETE FROM jobherd.ready WHERE id = ANY (%s) RETURNING id, extras", ([old[3], new],)).fetchall()
+        taken = connection.execute(
+            "DELETE FROM jobherd.ready WHERE id = ANY (%s) RETURNING id, extras", ([old[3], new],)
+        ).fetchall()
         assert sorted(taken) == [(old[3], "(acme,,,,)"), (new, f"(,,,7,{TRACE})")]

@@ -22,7 +22,7 @@ def queue(database):
         yield opened
 
 
-# -- deleting ------------------------------------------------------------------------------------------------------------
+# -- deleting
 
 
 def test_only_what_is_over_is_deleted_and_nothing_is_left_of_it(queue):
@@ -33,7 +33,10 @@ def test_only_what_is_over_is_deleted_and_nothing_is_left_of_it(queue):
         assert queue.run("SELECT jobherd.delete(%s)", number) == [(state,)]
         assert queue.state(number) == state
     done = over_in(queue, "third")
-    queue.run("INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output) VALUES (%s, 1, 1, now(), current_date + 9, 'x')", done)
+    queue.run(
+        "INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output) VALUES (%s, 1, 1, now(), current_date + 9, 'x')",
+        done,
+    )
     queue.run(
         "INSERT INTO jobherd.attempts (job, token, attempt, outcome, finished_at, drop_on) VALUES (%s, 1, 1, 'retry', now(), current_date + 9)",
         done,
@@ -51,7 +54,7 @@ def over_in(queue, name):
     return number
 
 
-# -- another priority, another time ------------------------------------------------------------------------------------------
+# -- another priority, another time
 
 
 def test_a_waiting_job_is_claimed_by_its_new_priority(queue):
@@ -98,20 +101,27 @@ def test_a_job_that_comes_due_sooner_is_heard_of(queue):
 
 @pytest.mark.parametrize("call", ["jobherd.reprioritize(%s, 5)", "jobherd.reschedule(%s, now() + interval '1 h')"])
 def test_a_job_that_is_being_claimed_is_not_touched(queue, call):
-    """The claim has its row locked and will commit: who waited for the lock finds the job running."""
+    """The claim has its row locked and will commit.
+
+    Who waited for the lock finds the job running.
+    """
     number = queue.enqueue("a:b")
     child = queue.child()
     answers = []
     with psycopg.connect(queue.dsn, autocommit=True) as other:
         with child.connection.transaction():
             child.claim(1)
-            thread = threading.Thread(target=lambda: answers.append(other.execute(f"SELECT {call}", [number]).fetchone()[0]))
+            thread = threading.Thread(
+                target=lambda: answers.append(other.execute(f"SELECT {call}", [number]).fetchone()[0])
+            )
             thread.start()
             while thread.is_alive() and not queue.run("SELECT 1 FROM pg_locks WHERE NOT granted"):
                 pass
         thread.join(LIMIT)
     assert answers == ["running"]
-    assert queue.run("SELECT count(*) FROM jobherd.ready") == queue.run("SELECT count(*) FROM jobherd.scheduled") == [(0,)]
+    assert (
+        queue.run("SELECT count(*) FROM jobherd.ready") == queue.run("SELECT count(*) FROM jobherd.scheduled") == [(0,)]
+    )
     assert queue.state(number) == "running"
 
 
@@ -127,13 +137,15 @@ def test_what_is_done_to_a_job_is_noted_with_who_did_it(queue):
     ]  # fmt: skip
 
 
-# -- finding ---------------------------------------------------------------------------------------------------------------
+# -- finding
 
 
 def plan_of(queue, steer, name, parameters):
     with queue.connection.transaction(force_rollback=True):
         queue.connection.execute(queue.text(f"page/{steer}"), {"milliseconds": 60_000})
-        (found,) = queue.connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text(f"page/{name}"), parameters).fetchone()
+        (found,) = queue.connection.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text(f"page/{name}"), parameters
+        ).fetchone()
         return found[0]["Plan"]
 
 
@@ -148,20 +160,30 @@ def long_past(cluster, template):
 
 
 @pytest.mark.parametrize(
-    "wanted", [{"kind": "rare:one"}, {"queue": "rare"}, {"states": ["expired"]}, {"tenant": "acme"}, {"code": "NONE"}, {"kind": "no:such"}]
+    "wanted",
+    [
+        {"kind": "rare:one"},
+        {"queue": "rare"},
+        {"states": ["expired"]},
+        {"tenant": "acme"},
+        {"code": "NONE"},
+        {"kind": "no:such"},
+    ],
 )
 def test_the_rare_is_found_without_reading_the_rest(long_past, wanted):
     parameters = LOOK | {"low": 0, "high": 10**6, "most": 20_000} | wanted
     plan = plan_of(long_past, "steer_stretch", "list_stretch", parameters)
-    pages = long_past.run("SELECT sum(pg_relation_size(inhrelid)) / 8192 FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass")[
-        0
-    ][0]
+    pages = long_past.run(
+        "SELECT sum(pg_relation_size(inhrelid)) / 8192 FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
+    )[0][0]
     found = sum(node.get("Shared Hit Blocks", 0) + node.get("Shared Read Blocks", 0) for node in [plan])
     names = {node.get("Index Name", "") for node in nodes(plan)}
     print(wanted, found, "of", pages, names)
     assert found < pages / 2
     assert not any(name.endswith("_id_idx") for name in names), "it walks along the ids"
-    assert "Seq Scan" not in {node["Node Type"] for node in nodes(plan) if node.get("Relation Name", "").startswith("history_2")}
+    assert "Seq Scan" not in {
+        node["Node Type"] for node in nodes(plan) if node.get("Relation Name", "").startswith("history_2")
+    }
 
 
 def test_what_waits_is_never_read_to_its_end(queue):

@@ -52,7 +52,11 @@ def test_they_go_when_their_day_is_past_and_with_a_purge(queue):
     (old, purged, _) = [row[0] for row in logs(queue)]
     queue.run("UPDATE jobherd.logs SET drop_on = (now() AT TIME ZONE 'UTC')::date - 1 WHERE job = %s", old)
     assert queue.connection.execute(queue.text("drop_logs"), {"most": 10}).rowcount == 1
-    queue.run("UPDATE jobherd.history SET finished_at = now() - interval '1 day', started_at = NULL WHERE id = %s", purged)
+    queue.run(
+        "UPDATE jobherd.history SET finished_at = now() - interval '1 day', started_at = NULL WHERE id = %s", purged
+    )
     wanted = {"most": 10, "after": 0, "cutoff": "yesterday", "states": ["completed"], "kind": None}
-    queue.connection.execute(queue.text("purge_history"), wanted | {"cutoff": queue.run("SELECT now() - interval '1 hour'")[0][0]})
+    queue.connection.execute(
+        queue.text("purge_history"), wanted | {"cutoff": queue.run("SELECT now() - interval '1 hour'")[0][0]}
+    )
     assert len(logs(queue)) == 1

@@ -1,4 +1,7 @@
-"""The way to the schema: forward only, together or not at all, whoever else starts at the same moment."""
+"""The way to the schema.
+
+Forward only, together or not at all, whoever else starts at the same moment.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ def test_five_that_start_at_the_same_moment_all_come_up(empty_database):
     with ThreadPoolExecutor(5) as pool:
         runs = list(
             pool.map(
-                lambda _: subprocess.run([sys.executable, "-c", script, empty_database], capture_output=True, text=True, check=False),
+                lambda _: subprocess.run(
+                    [sys.executable, "-c", script, empty_database], capture_output=True, text=True, check=False
+                ),
                 range(5),
             )
         )
@@ -47,7 +52,9 @@ def test_five_that_start_at_the_same_moment_all_come_up(empty_database):
 
 def test_a_schema_that_is_newer_is_refused_with_the_remedy(database):
     with connect(database) as connection:
-        connection.execute("INSERT INTO jobherd.migrations (area, version, name) VALUES (%s, 9999, 'from_the_future')", (CORE,))
+        connection.execute(
+            "INSERT INTO jobherd.migrations (area, version, name) VALUES (%s, 9999, 'from_the_future')", (CORE,)
+        )
         with pytest.raises(SchemaError, match="upgrade this one"):
             migrate(connection)
         with pytest.raises(SchemaError, match="9999"):
@@ -61,7 +68,10 @@ def test_a_step_that_fails_leaves_nothing(empty_database, monkeypatch):
     with connect(empty_database) as connection:
         with pytest.raises(psycopg.errors.DivisionByZero):
             migrate(connection)
-        assert connection.execute("SELECT to_regclass('jobherd.ready'), to_regclass('jobherd.half')").fetchone() == (None, None)
+        assert connection.execute("SELECT to_regclass('jobherd.ready'), to_regclass('jobherd.half')").fetchone() == (
+            None,
+            None,
+        )
 
 
 @pytest.mark.timeout(60)
@@ -88,7 +98,9 @@ def test_nobody_waits_behind_a_step_that_waits_for_a_table_in_use(database, monk
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
 def test_a_database_that_does_not_hold_utf8_is_refused(cluster, encoding):
     with connect(cluster.dsn()) as connection:
-        connection.execute(f"CREATE DATABASE latin ENCODING '{encoding}' LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0")
+        connection.execute(
+            f"CREATE DATABASE latin ENCODING '{encoding}' LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0"
+        )
         try:
             with connect(cluster.dsn("latin")) as other, pytest.raises(SchemaError, match=f"is {encoding}: .*UTF8"):
                 migrate(other)
@@ -117,7 +129,9 @@ def test_a_schema_that_was_made_beforehand_needs_no_right_to_make_one(empty_data
             if owned:
                 dba.execute(f"CREATE SCHEMA {schema} AUTHORIZATION t_maker")
             else:
-                dba.execute(f"CREATE SCHEMA {schema}; GRANT CREATE, USAGE ON SCHEMA {schema} TO t_maker WITH GRANT OPTION")
+                dba.execute(
+                    f"CREATE SCHEMA {schema}; GRANT CREATE, USAGE ON SCHEMA {schema} TO t_maker WITH GRANT OPTION"
+                )
             with connect(make_conninfo(empty_database, user="t_maker")) as connection:
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     connection.execute("CREATE SCHEMA another")
@@ -131,7 +145,9 @@ def test_a_schema_that_was_made_beforehand_needs_no_right_to_make_one(empty_data
 def test_settings_of_the_database_change_nothing_that_a_migration_makes(empty_database, database):
     with connect(empty_database) as connection:
         name = connection.info.dbname
-        connection.execute("CREATE FUNCTION public.octet_length(jsonb) RETURNS integer IMMUTABLE LANGUAGE sql AS 'SELECT 0'")
+        connection.execute(
+            "CREATE FUNCTION public.octet_length(jsonb) RETURNS integer IMMUTABLE LANGUAGE sql AS 'SELECT 0'"
+        )
         for setting in (
             "plpgsql.extra_errors = 'all'", "plpgsql.extra_warnings = 'all'", "search_path = public, pg_catalog", "standard_conforming_strings = off",
             "transform_null_equals = on", "row_security = off", "datestyle = 'German'", "intervalstyle = 'sql_standard'", "timezone = 'Asia/Tokyo'",
@@ -148,7 +164,9 @@ def test_a_schema_that_was_renamed_is_refused_with_the_remedy(database):
     with connect(database) as connection:
         connection.execute("ALTER SCHEMA jobherd RENAME TO queue_eu")
         for ask in (pending, migrate, partial(migrate, grant=True)):
-            with pytest.raises(RenamedError, match="'queue_eu' was renamed, but its functions still call 'jobherd'") as refused:
+            with pytest.raises(
+                RenamedError, match="'queue_eu' was renamed, but its functions still call 'jobherd'"
+            ) as refused:
                 ask(connection, schema="queue_eu")
         connection.execute(refused.value.remedy)
         assert pending(connection) == 0
@@ -197,7 +215,9 @@ def test_partitions_are_kept_in_a_schema_of_another_name(empty_database):
     with psycopg.connect(empty_database, autocommit=True) as connection:
         migrate(connection, schema="jobs_eu")
         for made in (4, 0):
-            assert connection.execute(sql.load("keep_partitions", "jobs_eu"), {"ahead": 2, "most": None}).fetchone() == (made, 0)
+            assert connection.execute(
+                sql.load("keep_partitions", "jobs_eu"), {"ahead": 2, "most": None}
+            ).fetchone() == (made, 0)
 
 
 def test_rows_of_before_do_not_hold_up_what_forbids_them(empty_database, monkeypatch):
@@ -227,7 +247,10 @@ def test_rows_of_before_do_not_hold_up_what_forbids_them(empty_database, monkeyp
         (now,) = connection.execute("SELECT to_jsonb(max(created_at)) FROM ONLY jobherd.ready").fetchone()
         mended = [row | {"created_at": now} for row in was[:2]] + was[2:]
         for query in (look, scheduled, runs):
-            found = [{name: value for name, value in row.items() if name != "ordinality"} for (row,) in connection.execute(query)]
+            found = [
+                {name: value for name, value in row.items() if name != "ordinality"}
+                for (row,) in connection.execute(query)
+            ]
             assert found == mended, query
         assert was[2]["created_at"] != now
 
@@ -247,8 +270,14 @@ def test_jobs_with_an_id_below_one_get_an_id_of_the_sequence(empty_database, mon
             "INSERT INTO jobherd.running (child, token, queue, jobs) SELECT 1, 1, 'default', array_agg(r) FROM ONLY jobherd.ready r"
         )
         migrate(connection)
-        found = [connection.execute(f"SELECT id, payload::text FROM {table} ORDER BY id").fetchall() for table in tables]
-        found.append(connection.execute("SELECT j.id, j.payload::text FROM jobherd.running r, unnest(r.jobs) AS j ORDER BY id").fetchall())
+        found = [
+            connection.execute(f"SELECT id, payload::text FROM {table} ORDER BY id").fetchall() for table in tables
+        ]
+        found.append(
+            connection.execute(
+                "SELECT j.id, j.payload::text FROM jobherd.running r, unnest(r.jobs) AS j ORDER BY id"
+            ).fetchall()
+        )
         ids = [rows[0][0] for rows in found]
         assert [rows[1:] for rows in found] == [[(1000, "{}")]] * 4
         assert [rows[0][1] for rows in found] == ['{"n":  1}'] * 4

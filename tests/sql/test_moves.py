@@ -1,4 +1,7 @@
-"""A job moves from table to table, each time by a statement that names every column: what a move does not speak of arrives as it was."""
+"""A job moves from table to table, each time by a statement that names every column.
+
+What a move does not speak of arrives as it was.
+"""
 
 from __future__ import annotations
 
@@ -87,13 +90,16 @@ def test_a_claim_counts_the_attempt_and_whoever_gives_it_back_unstarted_uncounts
     job, child = full(queue), queue.child()
     unheard: dict[str, object] = {"child": child.id, "heard": []}
     assert changed(queue, job, lambda: child.claim(1)) == {"attempts": 4}
-    assert changed(queue, job, lambda: queue.connection.execute(queue.text("release_unheard"), unheard)) == {"attempts": 3}
+    assert changed(queue, job, lambda: queue.connection.execute(queue.text("release_unheard"), unheard)) == {
+        "attempts": 3
+    }
 
 
 def test_what_waits_behind_a_long_job_is_given_back_whole(queue):
     first = queue.enqueue("a:b", queue="media", priority=-8)
     job, child = full(queue), queue.child()
-    # The one that is to be alone is never claimed behind another; so its claim is put together here.
+    # The one that is to be alone is never claimed behind another; so its claim is put together
+    # here.
     assert len(child.claim(1)) == 1
     queue.run("UPDATE jobherd.running SET jobs = jobs || ARRAY(SELECT r FROM jobherd.ready r WHERE id = %s)", job)
     queue.run("DELETE FROM jobherd.ready WHERE id = %s", job)
@@ -106,7 +112,8 @@ CRASHED = {"attempts": 3, "crashes": 3, "last_error": {"code": "WORKER_CRASHED",
 
 
 @pytest.mark.parametrize(
-    ("began", "changes"), [(None, {"attempts": 3, "alone": False}), (True, {"attempts": 3, "alone": False}), (False, CRASHED)]
+    ("began", "changes"),
+    [(None, {"attempts": 3, "alone": False}), (True, {"attempts": 3, "alone": False}), (False, CRASHED)],
 )
 def test_a_job_that_a_worker_died_of_before_it_started_keeps_its_attempt_and_counts_a_crash(queue, began, changes):
     job, child = full(queue), queue.child()
@@ -133,7 +140,9 @@ def test_jobs_of_a_claim_that_a_worker_died_of_are_claimed_alone_and_none_is_bla
     jobs, child = queue.enqueue_many("a:b", 3), queue.child()
     child.claim(3)
     assert sorted(child.release(cleared=[])) == jobs
-    assert queue.run("SELECT id, attempts, crashes, alone FROM jobherd.ready ORDER BY id") == [(job, 0, 0, True) for job in jobs]
+    assert queue.run("SELECT id, attempts, crashes, alone FROM jobherd.ready ORDER BY id") == [
+        (job, 0, 0, True) for job in jobs
+    ]
     suspects = [queue.child() for _ in range(4)]
     assert [len(suspect.claim(3)) for suspect in suspects] == [1, 1, 1, 0]
 
@@ -195,15 +204,21 @@ def test_what_is_over_is_remembered_as_it_was(queue, outcome):
 def whole(child: Child, job: int) -> None:
     line = Line(child.connection, child.id)
     token = child.queue.run("SELECT token FROM jobherd.running")[0][0]
-    assert line.run("settle_completed", settlement(child.id, token, [Finished(job, OK, ran=0.1, keep=3)], ran_on="host/1", now=1.0))
+    assert line.run(
+        "settle_completed", settlement(child.id, token, [Finished(job, OK, ran=0.1, keep=3)], ran_on="host/1", now=1.0)
+    )
 
 
 ENDS: dict[str, Callable[[Child, int], object]] = {
     "settled": lambda child, job: settle(child, job, "failed", error="why", keep=3),
     "settled with its whole claim": whole,
     "released": lambda child, _: child.release(),
-    "unheard": lambda child, _: child.queue.connection.execute(child.queue.text("release_unheard"), {"child": child.id, "heard": []}),
-    "left": lambda child, _: child.queue.connection.execute(child.queue.text("leave_supervisor"), {"supervisor": child.supervisor}),
+    "unheard": lambda child, _: child.queue.connection.execute(
+        child.queue.text("release_unheard"), {"child": child.id, "heard": []}
+    ),
+    "left": lambda child, _: child.queue.connection.execute(
+        child.queue.text("leave_supervisor"), {"supervisor": child.supervisor}
+    ),
     "reclaimed": lambda child, _: child.queue.supervisor().reclaim(dead=[child.supervisor]),
     "orphaned": lambda child, _: child.queue.run("DELETE FROM jobherd.children") or child.queue.orphans(),
 }
@@ -250,7 +265,9 @@ def test_so_it_has_if_it_was_cancelled_before_it_ran(queue, table):
 
 
 def again(queue: Queue, job: int) -> None:
-    assert queue.run("SELECT timeout, state IN ('completed', 'failed', 'cancelled') FROM jobherd.jobs WHERE id = %s", job) == [(12.5, True)]
+    assert queue.run(
+        "SELECT timeout, state IN ('completed', 'failed', 'cancelled') FROM jobherd.jobs WHERE id = %s", job
+    ) == [(12.5, True)]
     queue.run("SELECT jobherd.enable_webhooks()")  # or a copy with one is refused
     [[copy]] = queue.run("""SELECT jobherd.retry_edited(%s, '{"n": 2}')""", job)
     assert queue.retry(job) == "ready"

@@ -1,4 +1,7 @@
-"""Conditions on a claim: where they stand in the statement, and that none of them is there unless it was asked for."""
+"""Conditions on a claim.
+
+Where they stand in the statement, and that none of them is there unless it was asked for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Nothing of ours notifies but by the function that looks whether there is room: a commit that notifies without room is refused."""
+"""Nothing of ours notifies but by the function that looks whether there is room.
+
+A commit that notifies without room is refused.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,14 @@ def queue(database):
 
 
 def test_no_other_function_notifies_by_itself(queue):
-    """But one that runs as whoever commits, who need not be somebody that may call it: it asks for room itself."""
+    """But one that runs as whoever commits, who need not be somebody that may call it.
+
+    It asks for room itself.
+    """
     assert sorted(queue.run(BY)) == [("notify",), ("wake_sleepers",)]
     assert (
-        "pg_notification_queue_usage() < 0.9" in queue.run("SELECT prosrc FROM pg_proc WHERE oid = 'jobherd.wake_sleepers'::regproc")[0][0]
+        "pg_notification_queue_usage() < 0.9"
+        in queue.run("SELECT prosrc FROM pg_proc WHERE oid = 'jobherd.wake_sleepers'::regproc")[0][0]
     )
 
 
@@ -40,5 +47,9 @@ def test_it_notifies_while_there_is_room_and_says_so(queue):
 
 def test_it_costs_its_caller_no_call(queue):
     """It is one expression, and becomes part of the caller's."""
-    (plan,) = (row[0] for row in queue.run("EXPLAIN (VERBOSE, COSTS OFF) SELECT jobherd.notify('a', 'b')") if "Output" in row[0])
+    (plan,) = (
+        row[0]
+        for row in queue.run("EXPLAIN (VERBOSE, COSTS OFF) SELECT jobherd.notify('a', 'b')")
+        if "Output" in row[0]
+    )
     assert "pg_notification_queue_usage" in plan

@@ -39,7 +39,9 @@ class Scene:
         self.past, busy, *more = queue.enqueue_many("a:b", 4, queue="media", tenant="acme")
         claim = self.child.claim(4)
         self.token, self.busy, self.neighbour, self.third = claim[0].token, busy, *more
-        self.child.settle(self.token, [self.past], "failed", code="NO", error="no", log='{"output": "a", "entries": []}')
+        self.child.settle(
+            self.token, [self.past], "failed", code="NO", error="no", log='{"output": "a", "entries": []}'
+        )
         queue.run("UPDATE jobherd.logs SET drop_on = now()::date - 2")
         self.whole = queue.enqueue("a:b", queue="whole")
         self.second = self.other.claim(1)[0].token
@@ -62,12 +64,16 @@ class Scene:
             return lambda: self.session.execute(self.queue.text(name), parameters | given)
 
         def settle(outcome: str) -> Callable[[], object]:
-            given = child.settlement(self.token, [self.busy, self.neighbour, self.third], outcome, delay=5.0, error="x", code="X")
+            given = child.settlement(
+                self.token, [self.busy, self.neighbour, self.third], outcome, delay=5.0, error="x", code="X"
+            )
             return lambda: self.session.execute(self.queue.text("settle_jobs"), given)
 
         def complete() -> None:
             done = [Finished(self.whole, OK, ran=0.1, keep=3)]
-            assert self.line.run("settle_completed", settlement(self.other.id, self.second, done, ran_on="host/1", now=1.0)) == [(1,)]
+            assert self.line.run(
+                "settle_completed", settlement(self.other.id, self.second, done, ran_on="host/1", now=1.0)
+            ) == [(1,)]
 
         return {
             "claim_jobs": lambda: self.other.claim_raw(10),
@@ -119,7 +125,10 @@ TENANT = "jobherd_test_open"
 CALLS = {
     "enqueue": ("jobherd_enqueue", "SELECT jobherd.enqueue('a:b', '{}')"),
     "enqueue later": ("jobherd_enqueue", """SELECT jobherd.enqueue('a:b', '{}', '{"delay" : "1 hour"}')"""),
-    "enqueue with the trigger at once": ("jobherd_enqueue", "SET CONSTRAINTS ALL IMMEDIATE; SELECT jobherd.enqueue('a:b', '{}')"),
+    "enqueue with the trigger at once": (
+        "jobherd_enqueue",
+        "SET CONSTRAINTS ALL IMMEDIATE; SELECT jobherd.enqueue('a:b', '{}')",
+    ),
     "cancel running": ("jobherd_admin", "SELECT jobherd.cancel(:busy)"),
     "cancel ready": ("jobherd_admin", "SELECT jobherd.cancel(:ready)"),
     "cancel scheduled": ("jobherd_admin", "SELECT jobherd.cancel(:later)"),
@@ -171,7 +180,9 @@ def scene(database: str) -> Iterator[Scene]:
 
 def test_a_caller_that_stays_open_holds_up_nothing(scene: Scene) -> None:
     assert scene.held_up() == {}, "no transaction is open yet"
-    given = {name: str(value) for name, value in vars(scene).items() if isinstance(value, int)} | {"supervisor": str(scene.supervisor.id)}
+    given = {name: str(value) for name, value in vars(scene).items() if isinstance(value, int)} | {
+        "supervisor": str(scene.supervisor.id)
+    }
     found = {}
     with psycopg.connect(scene.queue.dsn) as caller:
         for call, (role, text) in CALLS.items():

@@ -1,4 +1,7 @@
-"""Orders as the database keeps them: given, taken once, refused when they are old, answered once, forgotten. And the audit."""
+"""Orders as the database keeps them.
+
+Given, taken once, refused when they are old, answered once, forgotten. And the audit.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ def send(queue, statement, /, **parameters):
 
 
 def give(queue, supervisor, name="drain", arguments="{}", actor="anna", reason=None):
-    return rows(queue, "give_order", supervisor=supervisor.id, name=name, arguments=arguments, actor=actor, reason=reason)[0]["id"]
+    return rows(
+        queue, "give_order", supervisor=supervisor.id, name=name, arguments=arguments, actor=actor, reason=reason
+    )[0]["id"]
 
 
 def take(queue, supervisor, most=8):
@@ -87,7 +92,9 @@ def test_what_was_withdrawn_is_not_taken_and_what_was_taken_is_not_withdrawn(que
 
 def test_keepers_close_what_nobody_answers_and_forget_what_was_answered(queue):
     supervisor = queue.supervisor()
-    untaken, unanswered, fresh, done, report = (give(queue, supervisor, name) for name in ("add", "add", "add", "add", "report"))
+    untaken, unanswered, fresh, done, report = (
+        give(queue, supervisor, name) for name in ("add", "add", "add", "add", "report")
+    )
     queue.run("UPDATE jobherd.orders SET taken_at = clock_timestamp() WHERE id = %s", unanswered)
     for number in (done, report):
         send(queue, "answer_order", order=number, answer="{}", error=None)
@@ -97,7 +104,9 @@ def test_keepers_close_what_nobody_answers_and_forget_what_was_answered(queue):
     assert "did not take" in order(queue, untaken)["error"]
     assert "did not answer" in order(queue, unanswered)["error"]
     assert order(queue, fresh)["done_at"] is None
-    assert queue.run("SELECT id FROM jobherd.orders ORDER BY id") == [(number,) for number in (untaken, unanswered, fresh, done)]
+    assert queue.run("SELECT id FROM jobherd.orders ORDER BY id") == [
+        (number,) for number in (untaken, unanswered, fresh, done)
+    ]
     age(queue, done, "1 day")
     assert send(queue, "drop_orders", most=10).rowcount == 1
 
@@ -145,7 +154,7 @@ def test_a_flood_is_refused_at_a_hundred(queue):
     give(queue, supervisor)
 
 
-# -- the audit -------------------------------------------------------------------------------------------------------------
+# -- the audit
 
 
 def test_every_action_is_noted_with_who_and_what(queue):
@@ -155,7 +164,9 @@ def test_every_action_is_noted_with_who_and_what(queue):
     queue.run("SELECT jobherd.pause('mail', 'down', actor => 'anna'), jobherd.pause('mail', actor => 'anna')")
     queue.run("SELECT jobherd.resume('mail', actor => 'bert', reason => 'up again'), jobherd.resume('mail')")
     queue.run("SELECT jobherd.pause('*')")
-    queue.run("SELECT jobherd.set_cap(kind => 'a:b', max_running => 3), jobherd.set_cap(kind => 'a:b', max_running => 3)")
+    queue.run(
+        "SELECT jobherd.set_cap(kind => 'a:b', max_running => 3), jobherd.set_cap(kind => 'a:b', max_running => 3)"
+    )
     queue.run("SELECT jobherd.retry_as(%s, 'anna', 'now'), jobherd.retry(%s)", other, job)
     assert queue.cancel(job) == "cancelled"
     assert queue.cancel(job) == "cancelled"

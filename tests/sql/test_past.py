@@ -1,4 +1,7 @@
-"""No statement's cost grows with the past: each is asked beside a short history and beside a long one, and must touch as many buffers."""
+"""No statement's cost grows with the past.
+
+Each is asked beside a short history and beside a long one, and must touch as many buffers.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,16 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(part)
 
 
-PAGE = {"before": 2**62, "states": None, "kind": None, "queue": None, "tenant": None, "code": None, "scan": 50, "limit": 20}
+PAGE = {
+    "before": 2**62,
+    "states": None,
+    "kind": None,
+    "queue": None,
+    "tenant": None,
+    "code": None,
+    "scan": 50,
+    "limit": 20,
+}
 PURGE = {"after": 0, "most": 100, "cutoff": "infinity", "states": ["completed"], "kind": None}
 
 
@@ -152,7 +164,9 @@ def test_a_job_that_is_over_is_there_while_its_row_moves_to_its_partition(databa
         assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(1,)]
         keeper.execute(sql.load("keep_partitions"), {"ahead": 3, "most": None})
         found: list = []
-        reader = threading.Thread(target=lambda: found.extend(queue.run("SELECT state FROM jobherd.jobs WHERE id = %s", job)))
+        reader = threading.Thread(
+            target=lambda: found.extend(queue.run("SELECT state FROM jobherd.jobs WHERE id = %s", job))
+        )
         reader.start()
         while not keeper.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
             assert reader.is_alive(), "it did not wait"

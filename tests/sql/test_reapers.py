@@ -17,15 +17,16 @@ ROUNDS = 10
 RECLAIM = {"lease": 0.0, "patient": True, "clock": None}
 RECLAIMED, SETTLED, CANCELLED = 0, 3, 5
 FIRST = {0: SETTLED, 1: RECLAIMED, 2: RECLAIMED, 3: CANCELLED}
-"""Who is before all others in the first rounds, in the order of `deeds`: each end that a job may come to comes about, whoever is quicker."""
+"""Who is before all others in the first rounds, in the order of `deeds`.
+
+Each end that a job may come to comes about, whoever is quicker.
+"""
 PLACES = """
 SELECT id, state, attempts, crashes, started_at IS NOT NULL FROM jobherd.history WHERE id = ANY (%(jobs)s)
 UNION ALL SELECT id, 'waits', attempts, crashes, false FROM jobherd.ready WHERE id = ANY (%(jobs)s)
 UNION ALL SELECT id, 'waits', attempts, crashes, false FROM jobherd.scheduled WHERE id = ANY (%(jobs)s)
 UNION ALL SELECT j.id, 'runs', j.attempts, j.crashes, false FROM jobherd.running r, unnest(r.jobs) AS j WHERE j.id = ANY (%(jobs)s)"""
-TRIED = (
-    "SELECT job, count(*) FILTER (WHERE started_at IS NOT NULL), count(*) FILTER (WHERE outcome = 'lost') FROM jobherd.attempts GROUP BY 1"
-)
+TRIED = "SELECT job, count(*) FILTER (WHERE started_at IS NOT NULL), count(*) FILTER (WHERE outcome = 'lost') FROM jobherd.attempts GROUP BY 1"
 
 
 @pytest.fixture
@@ -59,7 +60,8 @@ class Actors:
                     over.set()
 
         futures = [
-            self.pool.submit(do, number, session, *deed) for number, (session, deed) in enumerate(zip(self.sessions, deeds, strict=True))
+            self.pool.submit(do, number, session, *deed)
+            for number, (session, deed) in enumerate(zip(self.sessions, deeds, strict=True))
         ]
         return [future.result(LIMIT) for future in futures]
 
@@ -101,7 +103,9 @@ def test_a_job_that_many_speak_of_at_once_is_in_one_place_and_counted_once(queue
             ("SELECT jobherd.retry(%s)", [retried]),
             ("SELECT jobherd.delete(%s)", [deleted]),
         ]
-        *taken, settled, swept, [(by_cancel,)], [(by_also,)], [(by_retry,)], [(by_delete,)] = actors.act(deeds, FIRST.get(turn))
+        *taken, settled, swept, [(by_cancel,)], [(by_also,)], [(by_retry,)], [(by_delete,)] = actors.act(
+            deeds, FIRST.get(turn)
+        )
         for child in children:
             child.connection.close()
 

@@ -1,4 +1,7 @@
-"""A database that is replicated row by row: with a publication for all tables PostgreSQL refuses to delete what no replica could find."""
+"""A database that is replicated row by row.
+
+With a publication for all tables PostgreSQL refuses to delete what no replica could find.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,9 @@ def test_jobs_go_all_their_ways_where_all_tables_are_published(published):
     assert queue.connection.execute(queue.text("release_parked"), {"most": 10}).rowcount == 1
     assert queue.cancel(job) == "cancelled"
     assert queue.run("SELECT jobherd.delete(%s)", job) == [("deleted",)]
-    assert [queue.count(table) for table in ("ready", "parked", "scheduled", "running", "history", "attempts")] == [0] * 6
+    assert [queue.count(table) for table in ("ready", "parked", "scheduled", "running", "history", "attempts")] == [
+        0
+    ] * 6
 
 
 def test_the_past_falls_due_where_all_tables_are_published(published):
@@ -60,5 +65,7 @@ def test_the_past_falls_due_where_all_tables_are_published(published):
         "UPDATE jobherd.history SET drop_on = drop_on - 1 WHERE drop_on = (now() AT TIME ZONE 'UTC')::date"
     )  # a day is kept until it is over
     queue.run("SELECT jobherd.keep_partitions(3)")
-    assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(0,)], "what has fallen due is deleted, the rest has its partition"
+    assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(0,)], (
+        "what has fallen due is deleted, the rest has its partition"
+    )
     assert queue.count("history") == 1

@@ -1,6 +1,9 @@
-"""Who may do what in the database: every statement that there is on every object of the schema, tried as each role.
+"""Who may do what in the database.
 
-What they may is read from the two tables of sql/queries/grant_roles.sql; here it is tried, and an object that has no place there fails.
+Every statement that there is on every object of the schema, tried as each role.
+
+What they may is read from the two tables of sql/queries/grant_roles.sql; here it is tried, and an
+object that has no place there fails.
 """
 
 from __future__ import annotations
@@ -71,7 +74,10 @@ def relations(connection):
 
 
 def is_allowed(connection, role, statement):
-    """Whether a role may: EXPLAIN asks for the privileges as the statement itself would, and does nothing."""
+    """Whether a role may.
+
+    EXPLAIN asks for the privileges as the statement itself would, and does nothing.
+    """
     with connection.transaction(force_rollback=True):
         connection.execute(names.SQL("SET LOCAL ROLE {}").format(names.Identifier(role)))
         try:
@@ -86,7 +92,12 @@ def is_allowed(connection, role, statement):
 
 def test_every_object_of_the_schema_has_its_place(connection):
     placed = set(MAY) | EVERYBODYS
-    there = set(relations(connection)) | set(functions(connection)) - {"grant_tenant", "revoke_tenant", "let_enqueue", "leave_first_range"}
+    there = set(relations(connection)) | set(functions(connection)) - {
+        "grant_tenant",
+        "revoke_tenant",
+        "let_enqueue",
+        "leave_first_range",
+    }
     assert there - placed == set(), "say in sql/queries/grant_roles.sql who may do what with it"
     assert placed - there == set(), "it is gone"
 
@@ -109,10 +120,16 @@ def test_each_role_may_do_what_is_written_and_nothing_else(connection):
             "l": f"COMMENT ON TABLE jobherd.{name} IS 'mine'",
         }
         if kind == "S":
-            statements = {"r": statements["r"], "U": f"SELECT nextval('jobherd.{name}')", "w": f"SELECT setval('jobherd.{name}', 7)"}
+            statements = {
+                "r": statements["r"],
+                "U": f"SELECT nextval('jobherd.{name}')",
+                "w": f"SELECT setval('jobherd.{name}', 7)",
+            }
         elif kind == "v":
             statements = {letter: statements[letter] for letter in (("r", "d") if name == "jobs" else ("r",))}
-        for (role, may), (letter, statement) in itertools.product(zip(ROLES, MAY[name], strict=True), statements.items()):
+        for (role, may), (letter, statement) in itertools.product(
+            zip(ROLES, MAY[name], strict=True), statements.items()
+        ):
             some_columns = (role, letter) == ("jobherd_enqueue", "a") and name in {"ready", "scheduled"}
             assert is_allowed(connection, role, statement) == (letter in may or some_columns), f"{role}: {statement}"
             tried += 1
@@ -151,7 +168,19 @@ CALLS = {
     "schema": "CREATE TABLE jobherd.mine (a int)",
 }
 ENQUEUES = {"enqueue", "enqueue later", "enqueue bytes", "demand"}
-OPERATES = {"cancel", "retry", "delete", "pause", "resume", "cap", "reprioritize", "reschedule", "retry edited", "order", "forge a note"}
+OPERATES = {
+    "cancel",
+    "retry",
+    "delete",
+    "pause",
+    "resume",
+    "cap",
+    "reprioritize",
+    "reschedule",
+    "retry edited",
+    "order",
+    "forge a note",
+}
 SUCCEED = {
     "jobherd_enqueue": ENQUEUES,
     "jobherd_work": ENQUEUES | {"cancel", "retry", "read", "audit", "partitions", "webhooks", "past", "resume", "wait"},
@@ -182,7 +211,11 @@ def test_what_a_role_calls_works_to_its_end_or_is_refused(database, role, tenant
                 continue  # they count as tenants without any: null, and nothing happens
             if name == "retry" and tenants and role in {"jobherd_enqueue", "jobherd_read"}:
                 continue
-            text = statement.format(**given) if "{job}" in statement or "{past}" in statement or "{supervisor}" in statement else statement
+            text = (
+                statement.format(**given)
+                if "{job}" in statement or "{past}" in statement or "{supervisor}" in statement
+                else statement
+            )
             with queue.connection.transaction(force_rollback=True):
                 queue.connection.execute(f"SET LOCAL ROLE {role}")
                 try:
@@ -269,12 +302,17 @@ def refused(connection, statement, *parameters):
 def test_a_producer_gives_what_an_enqueue_gives_and_no_id(connection, table):
     connection.execute("SET ROLE jobherd_enqueue")
     given = "run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras"
-    connection.execute(f"INSERT INTO jobherd.{table} ({given}) VALUES (now(), NULL, 5, 1, 3, 'mail', 'a:b', '{{}}', NULL) RETURNING id")
+    connection.execute(
+        f"INSERT INTO jobherd.{table} ({given}) VALUES (now(), NULL, 5, 1, 3, 'mail', 'a:b', '{{}}', NULL) RETURNING id"
+    )
     for column, value in {
         "id": "7", "id ": "-1", "created_at": "now()", "attempts": "3", "crashes": "2", "alone": "true", "last_error": "'{}'",
     }.items():  # fmt: skip
         refused(connection, f"INSERT INTO jobherd.{table} ({column}, kind) VALUES ({value}, 'a:b')")
-        with pytest.raises(errors.InsufficientPrivilege), connection.cursor().copy(f"COPY jobherd.{table} ({column}, kind) FROM STDIN"):
+        with (
+            pytest.raises(errors.InsufficientPrivilege),
+            connection.cursor().copy(f"COPY jobherd.{table} ({column}, kind) FROM STDIN"),
+        ):
             pass
 
 
@@ -291,8 +329,12 @@ def test_many_jobs_of_a_producer_are_enqueued_without_choosing_ids(connection):
         ids = client.enqueue_many("a:b", ({"n": n} for n in range(2100)))
         later = client.enqueue_many("a:b", ({"n": n} for n in range(2100)), delay="1h", cost={"memory_mb": 5})
     connection.execute("RESET ROLE")
-    assert ask(connection, "SELECT id FROM jobherd.ready ORDER BY (payload ->> 'n')::integer") == [(id_,) for id_ in ids]
-    assert ask(connection, "SELECT id FROM jobherd.scheduled ORDER BY (payload ->> 'n')::integer") == [(id_,) for id_ in later]
+    assert ask(connection, "SELECT id FROM jobherd.ready ORDER BY (payload ->> 'n')::integer") == [
+        (id_,) for id_ in ids
+    ]
+    assert ask(connection, "SELECT id FROM jobherd.scheduled ORDER BY (payload ->> 'n')::integer") == [
+        (id_,) for id_ in later
+    ]
     assert ask(connection, "SELECT count(*) FROM jobherd.demands WHERE cost = '{\"memory_mb\": 5}'") == [(2100,)]
 
 

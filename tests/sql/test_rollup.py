@@ -195,7 +195,10 @@ def test_only_one_looks_at_a_time(queue):
 
 
 def test_a_mark_from_another_server_is_not_believed(queue):
-    """A dump that was restored: transactions are numbered anew, and all that is new would look old."""
+    """A dump that was restored.
+
+    Transactions are numbered anew, and all that is new would look old.
+    """
     one_of_each(queue)
     look_all(queue, span=86400.0)
     queue.run("UPDATE jobherd.rollup_mark SET seen = '900000000:900000000:', at = clock_timestamp()")
@@ -213,7 +216,9 @@ def test_what_ends_after_the_clock_was_set_back_is_counted(queue):
     look_all(queue)
     queue.run("UPDATE jobherd.rollup_mark SET at = at + interval '6 hours'")
     assert look(queue) == (0, False)
-    assert queue.run("SELECT at <= clock_timestamp() FROM jobherd.rollup_mark") == [(True,)], "even if nothing has ended"
+    assert queue.run("SELECT at <= clock_timestamp() FROM jobherd.rollup_mark") == [(True,)], (
+        "even if nothing has ended"
+    )
     queue.run("UPDATE jobherd.rollup_mark SET at = at + interval '6 hours'")
     one_of_each(queue)
     child, job = queue.child(), queue.enqueue("a:b")
@@ -243,7 +248,14 @@ def test_while_many_settle_and_look_at_once_everything_is_counted_once(queue):
                     half = dice.randrange(len(ids) + 1)
                     with child.connection.transaction():
                         child.settle(token, ids[:half], "ok", ran=dice.random())
-                        child.settle(token, ids[half:], "failed", ran=dice.random() / 1000, error="no", code=f"CODE_{dice.randrange(3)}")
+                        child.settle(
+                            token,
+                            ids[half:],
+                            "failed",
+                            ran=dice.random() / 1000,
+                            error="no",
+                            code=f"CODE_{dice.randrange(3)}",
+                        )
         except BaseException as problem:
             failed.append(problem)
 
@@ -298,7 +310,9 @@ def test_slices_become_coarser_and_the_sums_stay(queue):
     assert queue.run(FAILURES) == before[2]
     assert queue.run("SELECT DISTINCT step FROM jobherd.rollup WHERE at < now() - interval '4 hours'") == [(900,)]
     assert queue.run("SELECT DISTINCT step FROM jobherd.rollup WHERE at > now() - interval '2 hours'") == [(60,)]
-    assert queue.run("SELECT count(*) FROM jobherd.rollup WHERE step = 900 AND extract(epoch FROM at)::bigint % 900 <> 0") == [(0,)]
+    assert queue.run(
+        "SELECT count(*) FROM jobherd.rollup WHERE step = 900 AND extract(epoch FROM at)::bigint % 900 <> 0"
+    ) == [(0,)]
 
 
 def test_what_is_old_is_forgotten(queue):
@@ -344,7 +358,9 @@ def test_a_look_costs_the_same_however_long_the_past_is(cluster, template):
             queue.connection.execute(queue.text("steer_planner"), {"local": False})  # as a keeper's session is
             for _ in range(3):
                 one_of_each(queue)
-                [(plan,)] = queue.run("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM jobherd.count_past('5 minutes', '30 seconds')")
+                [(plan,)] = queue.run(
+                    "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM jobherd.count_past('5 minutes', '30 seconds')"
+                )
             assert_equal(queue)
             plan = plan[0]["Plan"]
             found.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

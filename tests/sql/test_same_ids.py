@@ -1,4 +1,7 @@
-"""Two jobs have one id: by raw SQL or a COPY, or since a sequence was set back. The second waits until the first has gone, and holds nobody else up."""
+"""Two jobs have one id: by raw SQL or a COPY, or since a sequence was set back.
+
+The second waits until the first has gone, and holds nobody else up.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,15 @@ def test_the_others_that_are_due_are_promoted(queue):
 def test_the_others_that_were_parked_are_released_those_of_another_kind_too(queue):
     jobs = queue.enqueue_many("slow:one", 3)
     others = queue.enqueue_many("slow:two", 2)
-    queue.run("SELECT jobherd.set_cap(kind => kind, max_running => 1) FROM unnest('{slow:one,slow:two}'::text[]) AS kind")
+    queue.run(
+        "SELECT jobherd.set_cap(kind => kind, max_running => 1) FROM unnest('{slow:one,slow:two}'::text[]) AS kind"
+    )
     child = queue.child()
     while gated(child):
         pass
-    queue.run("SELECT jobherd.set_cap(kind => kind, max_running => NULL) FROM unnest('{slow:one,slow:two}'::text[]) AS kind")
+    queue.run(
+        "SELECT jobherd.set_cap(kind => kind, max_running => NULL) FROM unnest('{slow:one,slow:two}'::text[]) AS kind"
+    )
     queue.run(TWIN, jobs[1])
     moved = [queue.connection.execute(queue.text("release_parked"), {"most": 10}).rowcount for _ in range(3)]
     assert (moved, ready(queue)) == ([1, 1, 0], {jobs[2], others[1]})
@@ -60,7 +67,10 @@ def test_a_claim_that_parks_is_not_refused(queue):
     queue.run("INSERT INTO jobherd.ready (id, kind, payload) VALUES (%s, 'slow:one', '{\"n\": \"twin\"}')", jobs[1])
     other = queue.enqueue("a:b")
     assert [row["id"] for row in gated(child)] == [other]
-    assert queue.run("SELECT payload ->> 'n', id = %s FROM jobherd.parked ORDER BY 1", jobs[1]) == [("1", True), ("twin", False)]
+    assert queue.run("SELECT payload ->> 'n', id = %s FROM jobherd.parked ORDER BY 1", jobs[1]) == [
+        ("1", True),
+        ("twin", False),
+    ]
 
 
 @pytest.mark.parametrize("lost", ["supervisor", "child"])
@@ -111,14 +121,18 @@ def supervisor_leaves(queue, child, jobs):
 
 
 def first_takes_long(queue, child, jobs):
-    child.connection.execute(queue.text("release_rest"), {"child": child.id, "token": jobs[0].token, "job": jobs[0].id, "called": None})
+    child.connection.execute(
+        queue.text("release_rest"), {"child": child.id, "token": jobs[0].token, "job": jobs[0].id, "called": None}
+    )
 
 
 def abandoned(queue, child, jobs):
     child.settle(jobs[0].token, [job.id for job in jobs], "abandoned")
 
 
-@pytest.mark.parametrize("how", [child_dies, answer_is_lost, supervisor_leaves, first_takes_long, abandoned], ids=lambda how: how.__name__)
+@pytest.mark.parametrize(
+    "how", [child_dies, answer_is_lost, supervisor_leaves, first_takes_long, abandoned], ids=lambda how: how.__name__
+)
 def test_the_others_of_a_claim_are_given_back(queue, how):
     """The whole claim was refused. The one whose id is taken comes back under another one."""
     queue.enqueue_many("a:b", 3)
@@ -127,7 +141,9 @@ def test_the_others_of_a_claim_are_given_back(queue, how):
     taken, other = (job.id for job in claimed[1:])
     queue.run(TWIN, taken)
     how(queue, child, claimed)
-    back = queue.run("SELECT id, payload ->> 'n' FROM ONLY jobherd.ready WHERE queue <> 'nobodys' AND payload ->> 'n' <> '0' ORDER BY 2")
+    back = queue.run(
+        "SELECT id, payload ->> 'n' FROM ONLY jobherd.ready WHERE queue <> 'nobodys' AND payload ->> 'n' <> '0' ORDER BY 2"
+    )
     assert [n for _, n in back] == ["1", "2"]
     assert back[1][0] == other
     assert back[0][0] not in {job.id for job in claimed}
@@ -141,6 +157,9 @@ def test_a_retry_whose_id_is_scheduled_already_is_written_under_another_one(queu
     queue.run("INSERT INTO jobherd.scheduled (id, kind, queue) VALUES (%s, 'a:b', 'nobodys')", ids[0])
     assert child.settle(claimed[0].token, ids, "retry", delay=60.0) == ids
     assert queue.count("running") == 0
-    later = [job for (job,) in queue.run("SELECT id FROM jobherd.scheduled WHERE queue <> 'nobodys' ORDER BY payload ->> 'n'")]
+    later = [
+        job
+        for (job,) in queue.run("SELECT id FROM jobherd.scheduled WHERE queue <> 'nobodys' ORDER BY payload ->> 'n'")
+    ]
     assert later[1] == ids[1]
     assert later[0] not in ids

@@ -1,4 +1,7 @@
-"""Settling, releasing, reclaiming: every job ends up where its outcome says, and nobody writes without the claim."""
+"""Settling, releasing, reclaiming.
+
+Every job ends up where its outcome says, and nobody writes without the claim.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,9 @@ def test_the_late_completion_of_a_reclaimed_job_is_refused(queue):
     child = queue.child()
     (job,) = child.claim(1)
     rescuer = queue.supervisor()
-    queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", child.supervisor)
+    queue.run(
+        "UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", child.supervisor
+    )
     assert rescuer.reclaim(lease=0.0) == (1, 1)
     (again,) = rescuer.child().claim(1)
     assert again.id == job.id
@@ -111,7 +116,9 @@ def test_after_the_server_was_away_nobody_is_reclaimed_before_a_whole_lease(queu
     child = queue.child()
     queue.enqueue("a:b")
     child.claim(1)
-    queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", child.supervisor)
+    queue.run(
+        "UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", child.supervisor
+    )
     assert queue.supervisor().reclaim(lease=1e9) == (0, 0)  # the server has started less than a lease ago
 
 
@@ -126,7 +133,10 @@ def test_a_reclaimed_job_without_attempts_left_fails(queue):
 
 @pytest.mark.parametrize("by", ["reclaim", "orphans"])
 def test_what_was_claimed_before_the_clock_was_set_back_is_given_back(queue, by):
-    """A row of the past must not end before it has begun: one job that was over refused the whole statement, until the clock had caught up."""
+    """A row of the past must not end before it has begun.
+
+    One job that was over refused the whole statement, until the clock had caught up.
+    """
     dead = queue.supervisor()
     child = dead.child()
     over, waits, unwanted = queue.enqueue("a:b", max_attempts=1), queue.enqueue("a:b"), queue.enqueue("a:b")
@@ -239,7 +249,8 @@ def test_a_settlement_lands_in_the_partition_of_its_last_day_and_the_day_is_drop
     (job,) = child.claim(1)
     child.settle(job.token, [number], "ok", keep=7)
     place = queue.run(
-        "SELECT tableoid::regclass::text, drop_on - (now() AT TIME ZONE 'UTC')::date FROM jobherd.history WHERE id = %s", number
+        "SELECT tableoid::regclass::text, drop_on - (now() AT TIME ZONE 'UTC')::date FROM jobherd.history WHERE id = %s",
+        number,
     )
     assert place[0][0].startswith("jobherd.history_2")
     assert place[0][1] == 7
@@ -247,7 +258,9 @@ def test_a_settlement_lands_in_the_partition_of_its_last_day_and_the_day_is_drop
     queue.run("ALTER TABLE jobherd.history DETACH PARTITION " + place[0][0])
     queue.run(f"ALTER TABLE {place[0][0]} RENAME TO history_20200101")
     queue.run("UPDATE jobherd.history_20200101 SET drop_on = '2020-01-01'")
-    queue.run("ALTER TABLE jobherd.history ATTACH PARTITION jobherd.history_20200101 FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")
+    queue.run(
+        "ALTER TABLE jobherd.history ATTACH PARTITION jobherd.history_20200101 FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')"
+    )
     assert queue.run("SELECT made, dropped FROM jobherd.keep_partitions(31)") == [(1, 1)]
     assert queue.state(number) is None
 
@@ -287,7 +300,10 @@ def test_partitions_are_made_a_few_at_a_time_and_nobody_waits_for_all_of_them(qu
 
 
 def test_partitions_wait_for_a_reader_only_as_long_as_their_haste_is_worth(queue):
-    """Each settlement waits meanwhile. While a day is in hand they wait briefly, and are tried again."""
+    """Each settlement waits meanwhile.
+
+    While a day is in hand they wait briefly, and are tried again.
+    """
 
     def wait_of(ahead):
         with queue.connection.transaction():
@@ -295,11 +311,15 @@ def test_partitions_wait_for_a_reader_only_as_long_as_their_haste_is_worth(queue
             return queue.run("SHOW lock_timeout")[0][0]
 
     def expire(days):
-        queue.run("CREATE TABLE jobherd.attempts_20200101 (LIKE jobherd.attempts INCLUDING DEFAULTS INCLUDING CONSTRAINTS)")
+        queue.run(
+            "CREATE TABLE jobherd.attempts_20200101 (LIKE jobherd.attempts INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
+        )
         queue.run(
             "ALTER TABLE jobherd.attempts ATTACH PARTITION jobherd.attempts_20200101 FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')"
         )
-        [(name,)] = queue.run("SELECT 'attempts_' || to_char((now() AT TIME ZONE 'UTC')::date - %s::integer, 'YYYYMMDD')", days)
+        [(name,)] = queue.run(
+            "SELECT 'attempts_' || to_char((now() AT TIME ZONE 'UTC')::date - %s::integer, 'YYYYMMDD')", days
+        )
         queue.run(f"ALTER TABLE jobherd.attempts_20200101 RENAME TO {name}")
 
     assert wait_of(4) == "2s", "there is none at all"
@@ -318,7 +338,9 @@ def test_only_what_a_partition_should_be_there_for_lies_where_it_should_not(queu
         number = queue.enqueue("a:b")
         (job,) = child.claim(1)
         child.settle(job.token, [number], "failed", error="bad", ran=1.0, keep=keep)
-        assert queue.run("SELECT stray FROM (" + queue.text("doctor/show_fleet").rstrip() + "\n) AS fleet") == [(stray,)], keep
+        assert queue.run("SELECT stray FROM (" + queue.text("doctor/show_fleet").rstrip() + "\n) AS fleet") == [
+            (stray,)
+        ], keep
 
 
 def test_due_jobs_move_and_the_others_stay(queue):

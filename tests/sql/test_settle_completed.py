@@ -1,4 +1,7 @@
-"""A whole claim that went well is written by a statement of its own: to the same effect as by settle_jobs.sql, or not at all."""
+"""A whole claim that went well is written by a statement of its own.
+
+To the same effect as by settle_jobs.sql, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,9 @@ def test_it_writes_what_settle_jobs_would(queue, child, line):
         said = [spoken(job, usage='{"cpu_user": 1.5}' if place == 2 else None) for place, job in enumerate(jobs)]
         assert written(line, statement, child, jobs, said)
         assert queue.count("running") == 0
-        rows.append(queue.run(f"SELECT id %% 2, {SHOWN} FROM jobherd.history WHERE token = %s ORDER BY id", jobs[0].token))
+        rows.append(
+            queue.run(f"SELECT id %% 2, {SHOWN} FROM jobherd.history WHERE token = %s ORDER BY id", jobs[0].token)
+        )
     assert len(rows[0]) == 4
     assert rows[0] == rows[1]
 
@@ -90,7 +95,10 @@ def test_outcomes_in_another_order_than_the_jobs_are_refused(queue, child, line)
 
 @pytest.mark.parametrize("keep", [7, 0])
 def test_a_job_that_nobody_spoke_of_is_not_lost_in_the_place_of_another(queue, child, line, keep):
-    """One came by claim_more, whose answer was lost, and the parent gave one back: there are as many."""
+    """One came by claim_more, whose answer was lost, and the parent gave one back.
+
+    There are as many.
+    """
     queue.enqueue_many("a:b", 2)
     jobs = child.claim(2)
     more = queue.enqueue("a:b")
@@ -119,14 +127,18 @@ def test_a_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_one_is_k
 def test_the_next_claim_is_made_by_the_statement_that_is_named(queue, child, line):
     queue.enqueue_many("a:b", 5)
     jobs = child.claim(1)
-    claimed = Settler(line, ran_on="host/1").settle_and_claim(jobs[0].token, [spoken(jobs[0])], child.parameters(3), by="claim_job")
+    claimed = Settler(line, ran_on="host/1").settle_and_claim(
+        jobs[0].token, [spoken(jobs[0])], child.parameters(3), by="claim_job"
+    )
     assert (len(claimed), line.exchanges) == (1, 1), "claim_job.sql takes one, whatever is wanted"
 
 
 def test_one_exchange_is_enough_when_nothing_is_amiss(queue, child, line):
     queue.enqueue_many("a:b", 5)
     jobs = child.claim(3)
-    claimed = Settler(line, ran_on="host/1").settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(2))
+    claimed = Settler(line, ran_on="host/1").settle_and_claim(
+        jobs[0].token, [spoken(job) for job in jobs], child.parameters(2)
+    )
     assert (len(claimed), line.exchanges) == (2, 1)
 
 
@@ -135,7 +147,9 @@ def test_a_late_settlement_does_not_touch_the_next_claim_of_the_same_child(queue
     """Kept jobs are held apart by their ids as well; those of which nothing is kept by the token alone."""
     queue.enqueue_many("a:b", 2)
     first = child.claim(1)
-    late = settlement(child.id, first[0].token, [Finished(first[0].id, OK, ran=0.1, keep=keep)], ran_on="host/1", now=1.0)
+    late = settlement(
+        child.id, first[0].token, [Finished(first[0].id, OK, ran=0.1, keep=keep)], ran_on="host/1", now=1.0
+    )
     assert line.run("settle_completed", late)
     (second,) = child.claim(1)
     assert line.run("settle_completed", late) == []

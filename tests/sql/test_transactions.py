@@ -102,7 +102,10 @@ def test_a_dead_child_is_rid_of_both_its_sessions(queue):
 
 
 def test_a_session_for_tables_is_ended_by_its_name_and_not_that_of_another_queue(queue, cluster):
-    """Children are counted in each database and schema: a living worker of the other one would lose its record."""
+    """Children are counted in each database and schema.
+
+    A living worker of the other one would lose its record.
+    """
     one = Working(queue)
     me = {"supervisor": one.child.supervisor, "incarnation": one.child.incarnation}
     name = session_name(one.child.id, "jobherd")
@@ -120,7 +123,10 @@ def test_a_session_for_tables_is_ended_by_its_name_and_not_that_of_another_queue
 
 
 def test_the_name_of_a_session_for_tables_holds_its_number_whole():
-    """The server cuts it at 63 bytes: a child would be taken for the one whose number begins like its own."""
+    """The server cuts it at 63 bytes.
+
+    A child would be taken for the one whose number begins like its own.
+    """
     names = {session_name(child, schema) for child in (1, 12, 2**63 - 1) for schema in ("jobherd", "a" * 41, "b" * 41)}
     assert len(names) == len({name[:63] for name in names}) == 9
     schema = "s" * 41

@@ -189,7 +189,9 @@ def test_a_settlement_keeps_no_key(queue):
 
 
 def waiters(queue):
-    return queue.run("SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s", CLASS)[0][0]
+    return queue.run("SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s", CLASS)[0][
+        0
+    ]
 
 
 def blocked(queue):
@@ -327,7 +329,8 @@ def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
     vigil = _waiting.CompletionWait([7], None, schema="jobherd", deaf=deaf)
     vigil.found(vigil.due(), {7: {"id": 7, "state": "running"}})
     if deaf:
-        with pytest.raises(LookupError, match="job 7 is gone, and nothing is kept of it"):  # whoever hears nothing need not wait for a word
+        # whoever hears nothing need not wait for a word
+        with pytest.raises(LookupError, match="job 7 is gone, and nothing is kept of it"):
             vigil.found([7], {})
         return
     vigil.found([7], {})
@@ -425,7 +428,9 @@ def test_who_waits_for_ever_is_told_by_the_driver_that_no_session_is_to_be_had(q
     number = queue.enqueue("a:b")
     monkeypatch.setenv("JOBHERD_DSN", queue.dsn)
     with socket.create_server(("127.0.0.1", 0)) as nobody, Client() as client:
-        monkeypatch.setenv("JOBHERD_LISTEN_DSN", f"host=127.0.0.1 port={nobody.getsockname()[1]} sslmode=disable connect_timeout=2")
+        monkeypatch.setenv(
+            "JOBHERD_LISTEN_DSN", f"host=127.0.0.1 port={nobody.getsockname()[1]} sslmode=disable connect_timeout=2"
+        )
         with pytest.raises(psycopg.errors.ConnectionTimeout):
             client.wait(number)
 
@@ -460,7 +465,10 @@ def test_asyncio_waits_for_many_at_once(queue, never_looks):
 
     async def work():
         async with AsyncClient(queue.dsn) as client:
-            waiting = [asyncio.create_task(client.wait_many(ids, timeout=60)), asyncio.create_task(client.wait(ids[0], timeout=60))]
+            waiting = [
+                asyncio.create_task(client.wait_many(ids, timeout=60)),
+                asyncio.create_task(client.wait(ids[0], timeout=60)),
+            ]
             await asyncio.to_thread(until, lambda: waiters(queue) == 2)
             jobs = child.claim(2)
             child.settle(jobs[0].token, ids, "ok")
@@ -496,7 +504,12 @@ def test_to_delete_a_job_is_to_cancel_it_and_to_forget_one_that_is_over(queue):
     jobs = child.claim(3)
     child.settle(jobs[0].token, [over], "ok")
     child.settle(jobs[0].token, [waiting], "snoozed", delay=60.0)
-    assert queue.connection.execute("DELETE FROM jobherd.jobs WHERE id = ANY (%s)", [[waiting, running, over, 77]]).rowcount == 3
+    assert (
+        queue.connection.execute(
+            "DELETE FROM jobherd.jobs WHERE id = ANY (%s)", [[waiting, running, over, 77]]
+        ).rowcount
+        == 3
+    )
     assert queue.states([waiting, running, over]) == ["cancelled", "running", None]
     assert queue.run("SELECT job FROM jobherd.cancels") == [(running,)]
     child.settle(jobs[0].token, [running], "cancelled", error="cancelled", code="JOB_CANCELLED")

@@ -1,4 +1,7 @@
-"""Who is notified of new jobs, and when nobody is: looked at where it is decided, in the transaction that brings them."""
+"""Who is notified of new jobs, and when nobody is.
+
+Looked at where it is decided, in the transaction that brings them.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,15 @@ class Ears:
         self.connection.execute(self._queue.text("stop_hearing"))
 
     def committing(self, seen=None):
-        return [row[0] for row in self.connection.execute(self._queue.text("find_committing"), {"seen": seen}).fetchall()]
+        return [
+            row[0] for row in self.connection.execute(self._queue.text("find_committing"), {"seen": seen}).fetchall()
+        ]
 
     def heard(self):
-        """What was notified so far: notifications are delivered in the order of commits, so our own mark is the last."""
+        """What was notified so far.
+
+        Notifications are delivered in the order of commits, so our own mark is the last.
+        """
         self._queue.run("SELECT pg_notify('jobherd_jobs', '@mark')")
         notes = []
         for note in self.connection.notifies(timeout=LIMIT):
@@ -96,17 +104,22 @@ def test_while_nobody_sleeps_nobody_is_notified(queue, ears, door):
 def test_while_somebody_sleeps_each_transaction_notifies(queue, ears, door):
     ears.sleep()
     enter(queue, door)
-    assert ears.heard().count("default") == (2 if door in {"settle_jobs", "release_child"} else 1)  # these come in first
+    # these come in first
+    assert ears.heard().count("default") == (2 if door in {"settle_jobs", "release_child"} else 1)
 
 
 def test_who_commits_may_be_somebody_who_may_do_nothing_here(queue, ears, producer):
-    """It calls a function of the application's that runs as its owner. Until PostgreSQL 18 what is deferred runs as whoever commits."""
+    """It calls a function of the application's that runs as its owner.
+
+    Until PostgreSQL 18 what is deferred runs as whoever commits.
+    """
     ears.sleep()
     producer.execute(
         "CREATE FUNCTION public.order_receipt() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT jobherd.enqueue('a:b') $$"
     )
     producer.commit()
-    producer.execute("SET ROLE pg_monitor")  # a role that every server has, and to which this schema has granted nothing
+    # a role that every server has, and to which this schema has granted nothing
+    producer.execute("SET ROLE pg_monitor")
     producer.commit()
     producer.execute("SELECT public.order_receipt()")
     producer.commit()

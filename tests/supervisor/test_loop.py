@@ -1,4 +1,7 @@
-"""What the loop itself must not forget. Its policies are tested as plans, its turns by real supervisors."""
+"""What the loop itself must not forget.
+
+Its policies are tested as plans, its turns by real supervisors.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,18 @@ def test_notifications_that_are_heard_together_wake_as_few_as_is_asked_for(super
 
 
 @pytest.mark.parametrize(
-    "payload", ["@refused:claim_jobs: ERROR: anything", "@pooler", "@unknown", "@", "@beat:", "@order:", "@due:now", "@cancel:\n", "@table"]
+    "payload",
+    [
+        "@refused:claim_jobs: ERROR: anything",
+        "@pooler",
+        "@unknown",
+        "@",
+        "@beat:",
+        "@order:",
+        "@due:now",
+        "@cancel:\n",
+        "@table",
+    ],
 )
 def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
     supervisor.db.notifications = [payload]
@@ -98,7 +112,9 @@ def test_a_look_that_finds_what_must_be_written_is_followed_by_a_whole_turn(supe
     supervisor.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     supervisor._others_at = float("inf")
     supervisor.children.look_for_late_at = now
-    monkeypatch.setattr(supervisor.children, "look_for_late", lambda _now: setattr(slot, what, (9, 5)) if what != "nothing" else None)
+    monkeypatch.setattr(
+        supervisor.children, "look_for_late", lambda _now: setattr(slot, what, (9, 5)) if what != "nothing" else None
+    )
     turns = []
     monkeypatch.setattr(supervisor, "_wake_for_work", lambda _now: turns.append(_now) or True)
     monkeypatch.setattr(supervisor, "_converse", lambda _now: None)
@@ -127,7 +143,9 @@ def test_to_drain_twice_is_to_drain(supervisor):
 
 def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     now = time.monotonic()
-    assert [supervisor._carry_out(FleetCommand(1, name, {}, "anna"), now)["workers"] for name in ("add", "add", "remove")] == [5, 6, 5]
+    assert [
+        supervisor._carry_out(FleetCommand(1, name, {}, "anna"), now)["workers"] for name in ("add", "add", "remove")
+    ] == [5, 6, 5]
     generation = supervisor.fleet.generation
     supervisor._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
     assert supervisor._carry_out(FleetCommand(1, "reload", {}, "anna"), now) is None, (
@@ -137,8 +155,13 @@ def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     assert supervisor.fleet.generation == generation + 1
 
 
-def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_before_a_child_gets_it(supervisor, monkeypatch):
-    """What is still waited for under that number cannot be waited for anew: the parent died of it."""
+def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_before_a_child_gets_it(
+    supervisor, monkeypatch
+):
+    """What is still waited for under that number cannot be waited for anew.
+
+    The parent died of it.
+    """
     number, other = os.pipe()
     lost, planned = [], []
     monkeypatch.setattr(supervisor.db, "fileno", lambda: -1 if lost else number)
@@ -157,7 +180,9 @@ def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_bef
         return Plan()
 
     monkeypatch.setattr(supervisor.children, "reap", lambda now: monkeypatch.setattr(supervisor.db, "step", lose))
-    monkeypatch.setattr(supervisor.children, "look", lambda _now: monkeypatch.setattr(supervisor.db, "step", lambda _now: None))
+    monkeypatch.setattr(
+        supervisor.children, "look", lambda _now: monkeypatch.setattr(supervisor.db, "step", lambda _now: None)
+    )
     monkeypatch.setattr("jobherd.supervisor.loop.plan", think)
     monkeypatch.setattr(supervisor.signals, "read", lambda: {signal.SIGCHLD})
     supervisor.selector.register(supervisor.signals, selectors.EVENT_READ, "signals")
@@ -179,7 +204,10 @@ signal.pause()
 
 
 def test_who_has_left_its_group_is_killed_with_those_it_has_left_there(supervisor):
-    """A signal to a group succeeds if it reaches anybody, and a kill is sent once: such a child would have lived, and run its job, for ever."""
+    """A signal to a group succeeds if it reaches anybody, and a kill is sent once.
+
+    Such a child would have lived, and run its job, for ever.
+    """
     slot = next(supervisor.fleet.workers())
     with subprocess.Popen([sys.executable, "-c", _MOVES], process_group=0, stdout=subprocess.PIPE) as child:
         assert child.stdout.read(1) == b"x"

@@ -1,7 +1,10 @@
-"""The truth about jobs, kept apart from the queue: triggers that write down each step a job takes, and tell a listener after the commit.
+"""The truth about jobs, kept apart from the queue.
 
-`completed` and the other terminal states come from inserts into history, `ready` and `scheduled` from jobs put (back) there, `claimed` from
-running. A job that was acknowledged to a producer and has no terminal step at the end is lost; one with two was ended twice.
+Triggers that write down each step a job takes, and tell a listener after the commit.
+
+`completed` and the other terminal states come from inserts into history, `ready` and `scheduled`
+from jobs put (back) there, `claimed` from running. A job that was acknowledged to a producer and
+has no terminal step at the end is lost; one with two was ended twice.
 """
 
 from __future__ import annotations
@@ -53,11 +56,17 @@ CREATE TRIGGER audit_history AFTER INSERT ON jobherd.history FOR EACH ROW EXECUT
 WAITING = """
 SELECT (SELECT count(*) FROM jobherd.ready) + (SELECT count(*) FROM jobherd.scheduled)
      + (SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running)"""
-"""In one statement, so in one snapshot: a job that moves from one table to the other between two would be in none."""
+"""In one statement, so in one snapshot.
+
+A job that moves from one table to the other between two would be in none.
+"""
 
 
 class Audit:
-    """The audit of one database. Made before any supervisor runs on it: its triggers lock the tables that a keeper works on."""
+    """The audit of one database.
+
+    Made before any supervisor runs on it: its triggers lock the tables that a keeper works on.
+    """
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -90,7 +99,10 @@ class Audit:
         return self.run(WAITING)[0][0]  # type: ignore[no-any-return]
 
     def wait_all_over(self, timeout: float = 120.0) -> bool:
-        """Wait until no job waits or runs: on each ended job's notification, with a look each second."""
+        """Wait until no job waits or runs.
+
+        On each ended job's notification, with a look each second.
+        """
         until = time.monotonic() + timeout
         with psycopg.connect(self.dsn, autocommit=True) as listener:
             listener.execute("LISTEN audit_end")
@@ -103,9 +115,14 @@ class Audit:
         return False
 
     def check(self, report: Report, acknowledged: Iterable[int]) -> None:
-        """The invariants of every fault: nothing lost, nothing ended twice, counts that agree with the recorded attempts."""
+        """The invariants of every fault.
+
+        Nothing lost, nothing ended twice, counts that agree with the recorded attempts.
+        """
         acknowledged = set(acknowledged)
-        rows = self.run("SELECT job, step FROM audit.steps WHERE step IN ('completed', 'failed', 'cancelled', 'expired')")
+        rows = self.run(
+            "SELECT job, step FROM audit.steps WHERE step IN ('completed', 'failed', 'cancelled', 'expired')"
+        )
         ended = Counter(job for job, _ in rows)
         lost = sorted(acknowledged - set(ended))
         report.holds(f"nothing lost of {len(acknowledged)} acknowledged jobs", not lost, lost[:10] if lost else "")

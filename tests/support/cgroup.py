@@ -5,7 +5,8 @@
         group.set(1)                     # no fork of theirs succeeds any more: EAGAIN
         group.lift()
 
-Whoever is in it at the end goes back to where the test is. `why_not` says what is missing where there is none.
+Whoever is in it at the end goes back to where the test is. `why_not` says what is missing where
+there is none.
 """
 
 from __future__ import annotations

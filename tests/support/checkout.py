@@ -1,4 +1,7 @@
-"""Where `jobherd` is imported from: this checkout, or another tree of it that a test runs beside."""
+"""Where `jobherd` is imported from.
+
+This checkout, or another tree of it that a test runs beside.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ FOLDERS = ("supervisor", "workers", "handlers", "sql")
 def import_path(tree: Path = ROOT) -> str:
     """Return the PYTHONPATH under which `jobherd` and `tests` are those of that tree, whatever is installed.
 
-    A tree of before the packages had the one name `jobherd` needs no links: there the folders are the packages.
+    A tree of before the packages had the one name `jobherd` needs no links: there the folders are
+    the packages.
     """
     facade = tree / "handlers" / "_facade"
     if not facade.is_dir():

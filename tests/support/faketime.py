@@ -1,4 +1,6 @@
-"""Processes whose wall clock is wrong, by libfaketime, which `make faketime` installs. The monotonic clock stays as it is.
+"""Processes whose wall clock is wrong, by libfaketime, which `make faketime` installs.
+
+The monotonic clock stays as it is.
 
     with Clock() as clock:
         environment = clock.environment     # of a process that is to be started

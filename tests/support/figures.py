@@ -1,7 +1,10 @@
-"""The figures of a measurement: a short table of percentiles, aims that are met or missed, and invariants that hold or are broken.
+"""The figures of a measurement.
 
-Only a broken invariant makes a script fail. An aim is a time, and times depend on who else uses the machine: it is printed and not more.
-Where FOLDER is set the figures are left there too, for the table of `make bench` and for docs/performance.md.
+A short table of percentiles, aims that are met or missed, and invariants that hold or are broken.
+
+Only a broken invariant makes a script fail. An aim is a time, and times depend on who else uses the
+machine: it is printed and not more. Where FOLDER is set the figures are left there too, for the
+table of `make bench` and for docs/performance.md.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ def at(values: Sequence[float], share: float) -> float:
 
 
 def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median and its 95 % interval by order statistics: of ten values the second and the ninth."""
+    """The median and its 95 % interval by order statistics.
+
+    Of ten values the second and the ninth.
+    """
     ordered, count = sorted(values), len(values)
     cut, below = 0, 1.0
     while cut < count // 2 and 2 * (below + math.comb(count, cut + 1)) / 2**count <= 0.05:
@@ -43,7 +49,10 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of the table: what was measured, what it is measured against, and their ratio. Each a median with its interval."""
+    """A line of the table: what was measured, what it is measured against, and their ratio.
+
+    Each a median with its interval.
+    """
 
     label: str
     unit: str
@@ -99,17 +108,23 @@ class Report:
         """Note where it is measured."""
         self._machine = machine(dsn)
 
-    def spread(self, label: str, values: Sequence[float], *, unit: str = "ms", aims: Mapping[str, float] | None = None) -> None:
+    def spread(
+        self, label: str, values: Sequence[float], *, unit: str = "ms", aims: Mapping[str, float] | None = None
+    ) -> None:
         """A line with the percentiles of some values; `aims` by percentile, as limits in the same unit."""
         if not self._headed:
             self._lines.append(f"{'':<44}{'n':>6}" + "".join(f"{name:>10}" for name in POINTS))
             self._headed = True
         found = {name: at(values, share) for name, share in POINTS.items()}
-        self._lines.append(f"{f'{label}, {unit}':<44}{len(values):>6}" + "".join(f"{value:>10.2f}" for value in found.values()))
+        self._lines.append(
+            f"{f'{label}, {unit}':<44}{len(values):>6}" + "".join(f"{value:>10.2f}" for value in found.values())
+        )
         for name, limit in (aims or {}).items():
             self.aim(f"  {label} {name}", found[name], limit, unit=unit)
 
-    def aim(self, label: str, value: float, limit: float, *, unit: str = "", more: str = "", at_least: bool = False) -> None:
+    def aim(
+        self, label: str, value: float, limit: float, *, unit: str = "", more: str = "", at_least: bool = False
+    ) -> None:
         """A line that says whether a figure is within what we aim at."""
         met = value >= limit if at_least else value <= limit
         sign = ">=" if at_least else "<="
@@ -125,7 +140,11 @@ class Report:
         aim: float | None = None,
         at_least: bool = False,
     ) -> None:
-        """A line of the table. `floor`: what was measured in turn with `ours`, so that the ratio is the median of the pairs' ratios."""
+        """A line of the table.
+
+        `floor`: what was measured in turn with `ours`, so that the ratio is the median of the
+        pairs' ratios.
+        """
         pairs = None if floor is None else [one / other for one, other in zip(ours, floor, strict=True)]
         figure = Figure(
             label,
@@ -182,7 +201,9 @@ class Report:
             }
             (Path(folder) / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
         if self._broken:
-            print(f"{len(self._broken)} invariants are broken" + (f"; seed {self.seed}" if self.seed is not None else ""))
+            print(
+                f"{len(self._broken)} invariants are broken" + (f"; seed {self.seed}" if self.seed is not None else "")
+            )
         return 1 if self._broken else 0
 
 

@@ -1,17 +1,14 @@
 """Real supervisors under test, and the database they work on, watched without a poll or a sleep.
 
-    with Stage(database, tmp_path) as stage:
-        fleet = stage.run(workers=2)                       # a supervisor with its children, in a session of its own
-        job = stage.enqueue("t:gate", '{"label": "a"}')
-        arrival = gate.wait_arrival("a")
-        fleet.signal(signal.SIGTERM)
-        arrival.open()
-        stage.wait_state(job, "completed")
-        assert fleet.wait_exit() == 0
+    with Stage(database, tmp_path) as stage: fleet = stage.run(workers=2)                       # a
+        supervisor with its children, in a session of its own job = stage.enqueue("t:gate",
+        '{"label": "a"}') arrival = gate.wait_arrival("a") fleet.signal(signal.SIGTERM)
+        arrival.open() stage.wait_state(job, "completed") assert fleet.wait_exit() == 0
 
-Triggers, in the test database only, write each move of a job into the table `t_trans` and notify the test. `Stage.wait` looks again
-at its condition whenever that happened, a line was logged, or a supervisor ended, and twice a second. What belongs to a fleet is known by its standard
-error, a pipe whose end nobody can forget to close: when the pipe ends, no process of it is left.
+Triggers, in the test database only, write each move of a job into the table `t_trans` and notify
+the test. `Stage.wait` looks again at its condition whenever that happened, a line was logged, or a
+supervisor ended, and twice a second. What belongs to a fleet is known by its standard error, a pipe
+whose end nobody can forget to close: when the pipe ends, no process of it is left.
 """
 
 from __future__ import annotations
@@ -92,13 +89,19 @@ class Fleet:
         self.fd = read
         self._inode = os.fstat(read).st_ino
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=dict(environment), cwd=cwd, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=write,
+            env=dict(environment),
+            cwd=cwd,
+            start_new_session=True,
         )
         os.close(write)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
 
-    # -- what it says -----------------------------------------------------------------------------------------------
+    # -- what it says
 
     def drain(self) -> None:
         """Read what was said, without waiting."""
@@ -115,7 +118,9 @@ class Fleet:
     def said(self, wanted: str | Callable[[dict[str, Any]], bool], *, after: int = 0) -> list[dict[str, Any]]:
         """Return the lines whose message holds a text, or that a function takes; `after` so many lines."""
         self.drain()
-        takes = (lambda event: wanted in event.get("message", event.get("raw", ""))) if isinstance(wanted, str) else wanted
+        takes = (
+            (lambda event: wanted in event.get("message", event.get("raw", ""))) if isinstance(wanted, str) else wanted
+        )
         return [event for event in self.log[after:] if takes(event)]
 
     def wait_log(
@@ -133,7 +138,7 @@ class Fleet:
         """Wait until so many workers have said that they are ready."""
         self.wait_log(is_ready, count=count, after=after, limit=limit)
 
-    # -- what it is -------------------------------------------------------------------------------------------------
+    # -- what it is
 
     def workers(self) -> dict[int, int]:
         """The workers that live, by slot: their pids, from what was logged."""
@@ -143,7 +148,9 @@ class Fleet:
     def keeper(self) -> int:
         """The pid of the keeper."""
         return int(
-            self.said(lambda event: event.get("message", "").startswith("keeper ") and event["message"].endswith("is ready"))[-1]["pid"]
+            self.said(
+                lambda event: event.get("message", "").startswith("keeper ") and event["message"].endswith("is ready")
+            )[-1]["pid"]
         )
 
     def processes(self) -> dict[int, str]:
@@ -157,7 +164,7 @@ class Fleet:
                     return is_running(pid)
         return False
 
-    # -- what is done to it -----------------------------------------------------------------------------------------
+    # -- what is done to it
 
     def signal(self, signum: signal.Signals) -> None:
         """Send the supervisor a signal."""
@@ -213,9 +220,14 @@ class Fleet:
 
 
 class Stage(Queue):
-    """A database that tells what happens in it, and the supervisors of a test. audit: make it tell."""
+    """A database that tells what happens in it, and the supervisors of a test. audit.
 
-    def __init__(self, dsn: str, folder: Path, *, environment: Mapping[str, str] | None = None, audit: bool = True) -> None:
+    Make it tell.
+    """
+
+    def __init__(
+        self, dsn: str, folder: Path, *, environment: Mapping[str, str] | None = None, audit: bool = True
+    ) -> None:
         super().__init__(dsn)
         self.folder = folder
         self.fleets: list[Fleet] = []
@@ -238,7 +250,7 @@ class Stage(Queue):
         self.opened = [self.connection]
         self._listen()
 
-    # -- supervisors ------------------------------------------------------------------------------------------------
+    # -- supervisors
 
     def start(
         self,
@@ -252,8 +264,9 @@ class Stage(Queue):
     ) -> Fleet:
         """Start a supervisor and return at once.
 
-        within: the command that starts it. patience: seconds in place of the ten for which it waits for a server, see tests/support/hasty.py.
-        settings: as in supervisor/settings/definitions.py.
+        within: the command that starts it. patience: seconds in place of the ten for which it waits
+        for a server, see tests/support/hasty.py. settings: as in
+        supervisor/settings/definitions.py.
         """
         given = {
             "dsn": self.dsn,
@@ -264,13 +277,19 @@ class Stage(Queue):
             "spawn_timeout": LIMIT,
             **settings,
         }
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") or name == "JOBHERD_TEST_GATE"}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("JOBHERD_") or name == "JOBHERD_TEST_GATE"
+        }
         kept.pop("DATABASE_URL", None)
         kept |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         kept |= {f"JOBHERD_{name.upper()}": str(value) for name, value in given.items()}
         module = ("supervisor",) if patience is None else ("tests.support.hasty", str(patience))
         command = (*within, *PYTHON, *module, "run", *words)
-        fleet = Fleet(self, *command, environment=kept | self._environment | dict(environment or {}), cwd=cwd or self.folder)
+        fleet = Fleet(
+            self, *command, environment=kept | self._environment | dict(environment or {}), cwd=cwd or self.folder
+        )
         self.fleets.append(fleet)
         return fleet
 
@@ -278,7 +297,9 @@ class Stage(Queue):
         """Start a supervisor and wait until its workers and its keeper are ready."""
         fleet = self.start(*words, **settings)
         fleet.wait_ready(int(settings.get("workers", 2)))
-        fleet.wait_log(lambda event: event.get("message", "").startswith("keeper ") and event["message"].endswith("is ready"))
+        fleet.wait_log(
+            lambda event: event.get("message", "").startswith("keeper ") and event["message"].endswith("is ready")
+        )
         return fleet
 
     def write(self, name: str, text: str) -> Path:
@@ -288,12 +309,13 @@ class Stage(Queue):
         (place / name).write_text(text)
         return place
 
-    # -- waiting ----------------------------------------------------------------------------------------------------
+    # -- waiting
 
     def wait(self, condition: Callable[[], T], what: str | Callable[[], str], *, limit: float = LIMIT) -> T:
         """Return the condition's value once it is true; look again whenever a row moved, a line was logged, or a supervisor ended.
 
-        And twice a second: what a condition looks at need not be told of, and one event that is missed must not cost the test.
+        And twice a second: what a condition looks at need not be told of, and one event that is
+        missed must not cost the test.
         """
         until = time.monotonic() + limit
         while True:
@@ -331,7 +353,9 @@ class Stage(Queue):
     def wait_state(self, job: int, *states: str, limit: float = LIMIT) -> dict[str, Any]:
         """Wait until the job is in one of these states; return its row."""
         self.wait(
-            lambda: self.state(job) in states, lambda: f"job {job} to be {' or '.join(states)}; it is {self._shown(job)}", limit=limit
+            lambda: self.state(job) in states,
+            lambda: f"job {job} to be {' or '.join(states)}; it is {self._shown(job)}",
+            limit=limit,
         )
         return self.job(job)
 
@@ -348,7 +372,7 @@ class Stage(Queue):
             limit=limit,
         )
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- looking
 
     def call(self, statement: str, *parameters: object) -> Any:
         """Return the one value of a statement."""
@@ -363,8 +387,13 @@ class Stage(Queue):
         return self.run("SELECT place, state FROM t_trans WHERE job = %s AND op = 'INSERT' ORDER BY n", job)
 
     def runs(self, job: int) -> int:
-        """How often a job was claimed: what settles its batch moves it within `running` under the same token."""
-        return self.call("SELECT count(DISTINCT token) FROM t_trans WHERE job = %s AND place = 'running' AND op = 'INSERT'", job)
+        """How often a job was claimed.
+
+        What settles its batch moves it within `running` under the same token.
+        """
+        return self.call(
+            "SELECT count(DISTINCT token) FROM t_trans WHERE job = %s AND place = 'running' AND op = 'INSERT'", job
+        )
 
     def attempts(self, job: int) -> list[dict[str, Any]]:
         """The attempts of a job, oldest first."""
@@ -409,7 +438,8 @@ def is_ready(event: dict[str, Any]) -> bool:
 def _event(line: bytes) -> dict[str, Any]:
     with suppress(ValueError):
         found = json.loads(line)
-        if isinstance(found, dict) and {"at", "level", "who", "message"} <= found.keys():  # else a handler has printed it
+        # else a handler has printed it
+        if isinstance(found, dict) and {"at", "level", "who", "message"} <= found.keys():
             return found
     return {"raw": line.decode(errors="replace")}
 
@@ -417,7 +447,11 @@ def _event(line: bytes) -> dict[str, Any]:
 def _shown(event: dict[str, Any]) -> str:
     if "raw" in event:
         return event["raw"]
-    rest = {name: value for name, value in event.items() if name not in {"at", "level", "who", "logger", "message", "traceback"}}
+    rest = {
+        name: value
+        for name, value in event.items()
+        if name not in {"at", "level", "who", "logger", "message", "traceback"}
+    }
     return f"{event['at'][11:]} {event['level']:<7} {event['who']}: {event['message']} {rest or ''}{event.get('traceback', '')}"
 
 

@@ -1,4 +1,7 @@
-"""Clients that flood whoever answers HTTP: some ask without pause, others send or take their bytes slowly, or never."""
+"""Clients that flood whoever answers HTTP.
+
+Some ask without pause, others send or take their bytes slowly, or never.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +68,13 @@ class Flood:
     def wait(self, more: int) -> None:
         """Wait until each of them has come through so often from now on."""
         with self._news:
-            wanted = {name: self.done.get(name, 0) + more for name in ("scrapes", "never_reads", "asks_half", "sends_a_long_head")}
-            met = self._news.wait_for(lambda: all(self.done.get(name, 0) >= count for name, count in wanted.items()), LIMIT)
+            wanted = {
+                name: self.done.get(name, 0) + more
+                for name in ("scrapes", "never_reads", "asks_half", "sends_a_long_head")
+            }
+            met = self._news.wait_for(
+                lambda: all(self.done.get(name, 0) >= count for name, count in wanted.items()), LIMIT
+            )
             assert met, (self.done, wanted)
 
     def __enter__(self) -> Self:

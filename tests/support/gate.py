@@ -1,6 +1,7 @@
 """A gate: a handler that runs in some child process reports to the test, and waits there for the test's leave.
 
-In the handler, whatever process it runs in (the gate is found by the environment variable JOBHERD_TEST_GATE):
+In the handler, whatever process it runs in (the gate is found by the environment variable
+JOBHERD_TEST_GATE):
 
     from tests.support.gate import at_gate
 
@@ -11,9 +12,8 @@ In the handler, whatever process it runs in (the gate is found by the environmen
 In the test, with the fixture ``gate``:
 
     arrival = gate.wait_arrival("a")    # blocks in select until a handler with this label is there
-    os.kill(arrival.pid, signal.SIGKILL)
-    arrival.wait_gone()                 # the handler left without our leave: killed, or torn out by an interrupt
-    gate.wait_arrival("a").open("hello")
+    os.kill(arrival.pid, signal.SIGKILL) arrival.wait_gone()                 # the handler left
+    without our leave: killed, or torn out by an interrupt gate.wait_arrival("a").open("hello")
 
 Nobody sleeps or polls: both sides wait on a socket, and the kernel closes a dead handler's end.
 """
@@ -67,14 +67,20 @@ class Arrival:
         except ConnectionResetError:
             pass
         except TimeoutError:
-            raise TimeoutError(f"{self.label!r} (process {self.pid}) still stands at the gate after {timeout} s") from None
+            raise TimeoutError(
+                f"{self.label!r} (process {self.pid}) still stands at the gate after {timeout} s"
+            ) from None
 
 
 class Gate:
-    """The test's side. Close it, or use it as a context manager: whoever still waits then gets a ConnectionError."""
+    """The test's side.
+
+    Close it, or use it as a context manager: whoever still waits then gets a ConnectionError.
+    """
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="jobherd-gate-", dir="/tmp"))  # short: a socket's path ends at 107 bytes
+        # short: a socket's path ends at 107 bytes
+        self._folder = Path(tempfile.mkdtemp(prefix="jobherd-gate-", dir="/tmp"))
         self._folder.chmod(0o711)  # handlers may run as another user
         self.path = self._folder / "gate"
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -101,7 +107,9 @@ class Gate:
         events = self._selector.select(max(0.0, until - time.monotonic()))
         if not events:
             others = [arrival.label for arrival in self._waiting]
-            raise TimeoutError(f"nobody{f' called {wanted!r}' if wanted else ''} came to the gate in {timeout} s; there: {others}")
+            raise TimeoutError(
+                f"nobody{f' called {wanted!r}' if wanted else ''} came to the gate in {timeout} s; there: {others}"
+            )
         for key, _ in events:
             if key.fileobj is self._door:
                 connection, _ = self._door.accept()

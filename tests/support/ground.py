@@ -1,4 +1,7 @@
-"""A server of its own with a migrated database, for scripts that measure or break things. Durable: fsync and synchronous_commit stay on."""
+"""A server of its own with a migrated database, for scripts that measure or break things.
+
+Durable: fsync and synchronous_commit stay on.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,23 @@ def fresh(cluster: Cluster) -> Iterator[str]:
     with cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
-            # Else the first keeper does it, and for that second no settlement gets through: it would be measured as the work's.
+            # Else the first keeper does it, and for that second no settlement gets through: it
+            # would be measured as the work's.
             connection.execute(sql.load("keep_partitions"), {"ahead": AHEAD, "most": None})
         yield dsn
 
 
 def arguments(about: str | None, **counts: float | str) -> argparse.Namespace:
-    """Read the command line: a number, or a word, for each of `counts` with its default, and --seed, random unless given."""
+    """Read the command line.
+
+    A number, or a word, for each of `counts` with its default, and --seed, random unless given.
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in counts.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default, metavar="N", help=f"default {default}")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="default: a random one, which is printed")
+        parser.add_argument(
+            "--" + name.replace("_", "-"), type=type(default), default=default, metavar="N", help=f"default {default}"
+        )
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(10**6), help="default: a random one, which is printed"
+    )
     return parser.parse_args()

@@ -1,7 +1,10 @@
-"""A supervisor that gives a server up sooner than the product does: `python -m tests.support.hasty SECONDS run ...`.
+"""A supervisor that gives a server up sooner than the product does.
 
-For tests of what comes after the ten seconds in which a session must say a word and a connection must stand; no setting is for them. Children
-are forked, and have them from here. It must not touch how these seconds are shared and counted: that is the product's, and under test.
+`python -m tests.support.hasty SECONDS run ...`.
+
+For tests of what comes after the ten seconds in which a session must say a word and a connection
+must stand; no setting is for them. Children are forked, and have them from here. It must not touch
+how these seconds are shared and counted: that is the product's, and under test.
 """
 
 from __future__ import annotations

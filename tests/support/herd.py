@@ -1,7 +1,9 @@
-"""A real supervisor for measurements and faults: started from the command line, with its log read line by line as it comes.
+"""A real supervisor for measurements and faults.
 
-Each event carries the monotonic time at which it was read, so that "the child is back" can be measured from outside. Nothing here knows
-what is measured.
+Started from the command line, with its log read line by line as it comes.
+
+Each event carries the monotonic time at which it was read, so that "the child is back" can be
+measured from outside. Nothing here knows what is measured.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Event:
-    """A line of the log. at: monotonic time at which it was read. record: what it says; empty for a line that is no JSON."""
+    """A line of the log. at.
+
+    Monotonic time at which it was read. record: what it says; empty for a line that is no JSON.
+    """
 
     at: float
     line: str
@@ -47,7 +52,11 @@ class Event:
 
 
 class Herd:
-    """A supervisor. ``with Herd(dsn, handlers) as herd:`` waits until its workers are ready, and at the end makes sure that nothing is left."""
+    """A supervisor.
+
+    ``with Herd(dsn, handlers) as herd:`` waits until its workers are ready, and at the end makes
+    sure that nothing is left.
+    """
 
     def __init__(
         self,
@@ -65,8 +74,13 @@ class Herd:
         self.events: list[Event] = []
         self._wait = wait
         self._news = threading.Condition()
-        self._folder = tempfile.TemporaryDirectory(prefix="jobherd-herd-")  # no jobherd.toml of the checkout counts here
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") or name == "JOBHERD_TEST_GATE"}
+        # no jobherd.toml of the checkout counts here
+        self._folder = tempfile.TemporaryDirectory(prefix="jobherd-herd-")
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("JOBHERD_") or name == "JOBHERD_TEST_GATE"
+        }
         environment |= {"PYTHONPATH": import_path(root), "PYTHONWARNINGS": "error"} | (env or {})
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
@@ -111,7 +125,7 @@ class Herd:
         with self._news:
             self._news.notify_all()
 
-    # -- the log ----------------------------------------------------------------------------------------------------
+    # -- the log
 
     def mark(self) -> int:
         """A place in the log, for `wait_event(since=...)`."""
@@ -119,7 +133,10 @@ class Herd:
             return len(self.events)
 
     def wait_event(self, wanted: Callable[[Event], bool], *, since: int = 0, timeout: float = LIMIT) -> Event:
-        """Wait for the first line from `since` on that is wanted. TimeoutError shows the last lines."""
+        """Wait for the first line from `since` on that is wanted.
+
+        TimeoutError shows the last lines.
+        """
         until = time.monotonic() + timeout
         with self._news:
             while True:
@@ -155,7 +172,7 @@ class Herd:
     def messages(self, word: str) -> list[str]:
         return [event.message for event in list(self.events) if word in event.message]
 
-    # -- processes --------------------------------------------------------------------------------------------------
+    # -- processes
 
     def children(self) -> list[int]:
         return children_of(self.pid)

@@ -1,8 +1,9 @@
 """Databases that one test after the other gets, each as fresh as the first.
 
-Making a database writes 8 MB into some 300 files, and dropping it removes them: with a database for each of a thousand tests that was a third
-of the suite's time. So what a test has left behind is looked at. If only rows and sequences have changed, they are put back as they were;
-after anything else (a table, a trigger, a partition, a privilege, statistics of a table) the database is dropped.
+Making a database writes 8 MB into some 300 files, and dropping it removes them: with a database for
+each of a thousand tests that was a third of the suite's time. So what a test has left behind is
+looked at. If only rows and sequences have changed, they are put back as they were; after anything
+else (a table, a trigger, a partition, a privilege, statistics of a table) the database is dropped.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ ALONE = """
 SELECT NOT EXISTS (SELECT FROM pg_stat_activity
                     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker')
 """
-"""Asked afterwards: of one that was just about to end by itself the server says that there was none to be ended."""
+"""Asked afterwards.
+
+Of one that was just about to end by itself the server says that there was none to be ended.
+"""
 CATALOGS = """
 SELECT relname FROM pg_class
 WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND NOT relisshared
   AND relname NOT IN ('pg_class', 'pg_statistic')
 ORDER BY 1
 """
-# Whatever changes a row of a catalog leaves a higher xmin or another count. Not so in pg_class, which TRUNCATE writes to itself, nor in
-# pg_statistic, where the server notes what it finds out about its own catalogs whenever it likes.
+# Whatever changes a row of a catalog leaves a higher xmin or another count. Not so in pg_class,
+# which TRUNCATE writes to itself, nor in pg_statistic, where the server notes what it finds out
+# about its own catalogs whenever it likes.
 CATALOG = "SELECT {name}::text, count(*), max(xmin::text::bigint) FROM pg_catalog.{table}"
 OTHERS = """
 SELECT 'pg_class', count(*), hashtext(string_agg(
@@ -102,7 +107,8 @@ class Lending:
 
 def prepare(cluster: Cluster, template: str, *statements: str) -> Lending:
     """Lend databases that are copies of a template in which that was done."""
-    name = cluster.create(template)  # and never dropped: the server would write and sync what is thrown away with it in a moment
+    # and never dropped: the server would write and sync what is thrown away with it in a moment
+    name = cluster.create(template)
     with psycopg.connect(cluster.dsn(name), autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -139,5 +145,6 @@ def put_back(connection: psycopg.Connection[Any], pristine: Pristine) -> bool:
                 copy.write(rows)
         for name, (last, called) in pristine.sequences.items():
             connection.execute("SELECT setval(%s::regclass, %s, %s)", [name, last, called])
-    connection.execute("SELECT pg_stat_reset()")  # or the server would analyze a table because of what an earlier test did to it
+    # or the server would analyze a table because of what an earlier test did to it
+    connection.execute("SELECT pg_stat_reset()")
     return True

@@ -1,19 +1,23 @@
-"""A network of our own between clients and PostgreSQL, over TCP, that does what networks do: by the name of the session it happens to.
+"""A network of our own between clients and PostgreSQL, over TCP, that does what networks do.
 
-    with Network(dsn) as network:
-        fleet = stage.run_fleet(dsn=network.dsn)
-        network.blackhole("jobherd:supervisor:*")           # nothing passes, and nobody is told: half-open
-        network.heal()                                      # what was held back arrives
-        network.stall("jobherd:supervisor:*")               # the same, for ever, and only for the sessions that stand now
-        network.cut("jobherd:worker:*")                     # RST, both sides
-        network.slow("*", latency=0.2, bandwidth=10_000, crumbs=True)
-        network.refuse("jobherd:supervisor:*", "LISTEN")    # an error is the answer, and the server never sees it; until it heals
-        network.arm("jobherd:worker:*", "claim_jobs", where="answered", action="cut")
-        network.wait_hit()                                  # the server has committed, and the client was not told
+By the name of the session it happens to.
 
-`arm` waits for the next message of a client that holds a word (the label of a prepared statement, or its text). where: `before` (the server
-never sees it), `torn` (half of it arrives), `answered` (the server has answered up to ReadyForQuery, of which nothing passes). action: `cut`,
-or `stall`, which blackholes that one connection for good. A process of its own, since the tests fork. It knows nothing of jobs.
+    with Network(dsn) as network: fleet = stage.run_fleet(dsn=network.dsn)
+        network.blackhole("jobherd:supervisor:*")           # nothing passes, and nobody is told:
+        half-open network.heal()                                      # what was held back arrives
+        network.stall("jobherd:supervisor:*")               # the same, for ever, and only for the
+        sessions that stand now network.cut("jobherd:worker:*")                     # RST, both
+        sides network.slow("*", latency=0.2, bandwidth=10_000, crumbs=True)
+        network.refuse("jobherd:supervisor:*", "LISTEN")    # an error is the answer, and the server
+        never sees it; until it heals network.arm("jobherd:worker:*", "claim_jobs",
+        where="answered", action="cut") network.wait_hit()                                  # the
+        server has committed, and the client was not told
+
+`arm` waits for the next message of a client that holds a word (the label of a prepared statement,
+or its text). where: `before` (the server never sees it), `torn` (half of it arrives), `answered`
+(the server has answered up to ReadyForQuery, of which nothing passes). action: `cut`, or `stall`,
+which blackholes that one connection for good. A process of its own, since the tests fork. It knows
+nothing of jobs.
 """
 
 from __future__ import annotations
@@ -51,7 +55,10 @@ class Network:
 
     def __init__(self, dsn: str, *, address: str = "127.0.0.1", port: int = 0) -> None:
         self.events: list[list[str]] = []
-        """What has happened: ["opened", name], ["closed", name], ["hit", name], ["refused", name], oldest first."""
+        """What has happened.
+
+        ["opened", name], ["closed", name], ["hit", name], ["refused", name], oldest first.
+        """
         ours, theirs = socket.socketpair()
         self._control = ours
         self._rest = b""
@@ -75,7 +82,10 @@ class Network:
         self._ask("blackhole", pattern)
 
     def heal(self) -> None:
-        """Let everything pass, at full speed, and refuse nothing. What was stalled at an armed word stays so."""
+        """Let everything pass, at full speed, and refuse nothing.
+
+        What was stalled at an armed word stays so.
+        """
         self._ask("heal")
 
     def stall(self, pattern: str = "*") -> int:
@@ -111,7 +121,9 @@ class Network:
         until = time.monotonic() + timeout
         while self.count(what, pattern) <= more_than:
             if not self._read(until - time.monotonic()):
-                raise TimeoutError(f"{what} of {pattern} more than {more_than} times was not seen within {timeout} s: {self.events[-20:]}")
+                raise TimeoutError(
+                    f"{what} of {pattern} more than {more_than} times was not seen within {timeout} s: {self.events[-20:]}"
+                )
 
     def wait_hit(self, *, more_than: int = 0) -> None:
         """Wait until an armed word was met, and what was to happen has happened."""
@@ -157,7 +169,7 @@ class Network:
         self._process.wait(PATIENCE)
 
 
-# -- the process -------------------------------------------------------------------------------------------------------
+# -- the process
 
 
 @dataclass
@@ -217,7 +229,8 @@ class Relay:
 
     async def serve(self, address: str, port: int) -> None:
         door = socket.socket()
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)  # or the kernel takes half a megabyte off a slow line at once
+        # or the kernel takes half a megabyte off a slow line at once
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)
         door.bind((address, port))
         server = await asyncio.start_server(self.accept, sock=door, limit=CHUNK, backlog=256)
         self.tell(reply=server.sockets[0].getsockname()[1])
@@ -307,10 +320,15 @@ class Relay:
         while data := await _some(line.client[0]):
             await self.passable(line)
             if any(word in data and fnmatch.fnmatchcase(line.name, pattern) for pattern, word in self.refusals):
-                await self.deliver(line, line.client[1], b"E" + struct.pack("!i", 4 + len(REFUSAL)) + REFUSAL + READY + b"I")
+                await self.deliver(
+                    line, line.client[1], b"E" + struct.pack("!i", 4 + len(REFUSAL)) + REFUSAL + READY + b"I"
+                )
                 self.tell(event=["refused", line.name])
                 continue
-            trap = next((trap for trap in self.traps if trap.word in data and fnmatch.fnmatchcase(line.name, trap.pattern)), None)
+            trap = next(
+                (trap for trap in self.traps if trap.word in data and fnmatch.fnmatchcase(line.name, trap.pattern)),
+                None,
+            )
             if trap is not None:
                 self.traps.remove(trap)
                 if trap.where == "answered":

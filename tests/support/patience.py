@@ -1,6 +1,9 @@
-"""How long a test waits for what must happen: one figure for all of them, far beyond what a loaded machine takes.
+"""How long a test waits for what must happen.
 
-It matters only when the test fails. No test asserts a time by it, and none waits for it to pass: what is waited for is an event.
+One figure for all of them, far beyond what a loaded machine takes.
+
+It matters only when the test fails. No test asserts a time by it, and none waits for it to pass:
+what is waited for is an event.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The test's side of `workers/system/failpoints.py`: tokens at named points, and waiting until somebody has taken one, by the kernel's word and not by a poll.
+"""The test's side of `workers/system/failpoints.py`.
+
+Tokens at named points, and waiting until somebody has taken one, by the kernel's word and not by a
+poll.
 
 points = Points(tmp_path / "points")
 fleet = stage.start(environment=points.environment)
@@ -78,7 +81,11 @@ class Points:
 
     def seen(self, pid: int | None = None) -> set[str]:
         """What was reached, by anybody or by that process."""
-        return {line for path in self.folder.glob("seen.*" if pid is None else f"seen.{pid}") for line in path.read_text().split()}
+        return {
+            line
+            for path in self.folder.glob("seen.*" if pid is None else f"seen.{pid}")
+            for line in path.read_text().split()
+        }
 
 
 @dataclass(frozen=True, slots=True)

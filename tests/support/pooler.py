@@ -1,6 +1,9 @@
-"""Debian's pgbouncer before a server, as one that nobody has set up for us: `with Pooler(dsn, "transaction") as pooler:`, then `pooler.dsn`.
+"""Debian's pgbouncer before a server, as one that nobody has set up for us.
 
-It runs as nobody, who may not enter a test server's folder, and so reaches the server by TCP, through a `Network`.
+`with Pooler(dsn, "transaction") as pooler:`, then `pooler.dsn`.
+
+It runs as nobody, who may not enter a test server's folder, and so reaches the server by TCP,
+through a `Network`.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ class Pooler:
         port = spare_port()
         self.dsn = make_conninfo(dsn, host="127.0.0.1", port=port, sslmode="disable")
         user = conninfo_to_dict(dsn)["user"]
-        text = SETTINGS.format(there=self._network.port, here=port, mode=mode, size=size, folder=self._folder, user=user)
+        text = SETTINGS.format(
+            there=self._network.port, here=port, mode=mode, size=size, folder=self._folder, user=user
+        )
         (self._folder / "ini").write_text(text)
         self._process: subprocess.Popen[bytes] | None = None
         if os.geteuid() == 0:
@@ -64,13 +69,18 @@ class Pooler:
             except psycopg.OperationalError as problem:
                 if time.monotonic() > until or self._process.poll() is not None:
                     log = self._folder / "log"
-                    raise TimeoutError(f"pgbouncer: {problem}; {log.read_text()[-2000:] if log.exists() else ''}") from None
+                    raise TimeoutError(
+                        f"pgbouncer: {problem}; {log.read_text()[-2000:] if log.exists() else ''}"
+                    ) from None
                 time.sleep(0.02)  # it says nothing when it is ready
             else:
                 return
 
     def turn(self) -> None:
-        """Give whoever speaks next another backend than the last one, where two are enough for all: the one that was let go of last is taken first."""
+        """Give whoever speaks next another backend than the last one, where two are enough for all.
+
+        The one that was let go of last is taken first.
+        """
         with psycopg.connect(self.dsn, autocommit=True) as one, psycopg.connect(self.dsn, autocommit=True) as two:
             for each, word in ((one, b"BEGIN"), (two, b"BEGIN"), (one, b"COMMIT"), (two, b"COMMIT")):
                 each.execute(word)

@@ -1,4 +1,7 @@
-"""A port for a server that must be told one: those of this range nobody is given who asks for any, so it stays free until the server takes it."""
+"""A port for a server that must be told one.
+
+Those of this range nobody is given who asks for any, so it stays free until the server takes it.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Throw-away PostgreSQL for tests: the one that comes along (18), or with JOBHERD_TEST_PG=15 Debian's.
+"""Throw-away PostgreSQL for tests.
 
-Real servers with fsync and synchronous_commit on, on a unix socket only. Nothing of them outlives the test run, not even
-one that is killed: the kernel stops the postmaster with its parent, and a watchdog, which reads a pipe that only the test
-run holds open, then removes the folder.
+The one that comes along (18), or with JOBHERD_TEST_PG=15 Debian's.
+
+Real servers with fsync and synchronous_commit on, on a unix socket only. Nothing of them outlives
+the test run, not even one that is killed: the kernel stops the postmaster with its parent, and a
+watchdog, which reads a pipe that only the test run holds open, then removes the folder.
 """
 
 from __future__ import annotations
@@ -85,30 +87,43 @@ def programs() -> binaries.Programs:
     for folder in folders:
         if (folder / "postgres").exists():
             return binaries.inspect(folder)
-    remedy = f"run `make test-pg{wanted}`" if wanted in {"16", "17"} else f"install the Debian package postgresql-{wanted}"
+    remedy = (
+        f"run `make test-pg{wanted}`" if wanted in {"16", "17"} else f"install the Debian package postgresql-{wanted}"
+    )
     raise RuntimeError(f"JOBHERD_TEST_PG={wanted}, but there is no {folders[0]}/postgres: {remedy}")
 
 
 class Cluster:
-    """One server of its own. ``with Cluster() as cluster:`` starts it and removes it; each start takes about 30 ms, the first 0.5 s."""
+    """One server of its own.
+
+    ``with Cluster() as cluster:`` starts it and removes it; each start takes about 30 ms, the first
+    0.5 s.
+    """
 
     port = 5432
     """Only part of the socket's name: there is no TCP."""
 
     def __init__(
-        self, settings: Mapping[str, str] | None = None, *, place: Path = DISK, environment: Mapping[str, str] | None = None
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        place: Path = DISK,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         if not told:
             raise RuntimeError("this test makes a server and does not say so: see tests/support/touching.py")
         self._settings = {**SETTINGS, **(settings or {})}
         self._environment = dict(environment or {})
         self._folder = Path(tempfile.mkdtemp(prefix="jobherd-test-", dir=place))
-        self._folder.chmod(0o711)  # PostgreSQL 15 looks for its own programs by leaving its working directory and coming back
+        # PostgreSQL 15 looks for its own programs by leaving its working directory and coming back
+        self._folder.chmod(0o711)
         self.data = self._folder / "data"
         self.log = self._folder / "data.log"
         self._numbers = itertools.count(1)
         self._postmaster: subprocess.Popen[bytes] | None = None
-        self._watchdog = subprocess.Popen(["/bin/sh", "-c", WATCHDOG, "sh", self._folder], stdin=subprocess.PIPE, start_new_session=True)
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHDOG, "sh", self._folder], stdin=subprocess.PIPE, start_new_session=True
+        )
         try:
             self._initialise()
         except BaseException:
@@ -143,7 +158,12 @@ class Cluster:
             settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
             with self.log.open("ab") as log:
                 self._postmaster = subprocess.Popen(
-                    [self._programs.bin / "postgres", "-D", binaries.data_argument(self.data, self._account), *settings],
+                    [
+                        self._programs.bin / "postgres",
+                        "-D",
+                        binaries.data_argument(self.data, self._account),
+                        *settings,
+                    ],
                     cwd=self.data,
                     env=binaries.environment() | self._environment,
                     stdin=subprocess.DEVNULL,
@@ -160,7 +180,10 @@ class Cluster:
             raise RuntimeError(f"PostgreSQL did not start:\n{self.log.read_text()}")
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast", *, patience: float = LIMIT) -> None:
-        """Stop it as ``pg_ctl stop -m MODE`` does, and wait until it is gone. Raises TimeoutExpired if it is not within `patience` seconds."""
+        """Stop it as ``pg_ctl stop -m MODE`` does, and wait until it is gone.
+
+        Raises TimeoutExpired if it is not within `patience` seconds.
+        """
         self._end(STOP[mode], patience)
 
     def kill(self) -> None:
@@ -176,18 +199,28 @@ class Cluster:
         self.start()
 
     def use_up_ids(self, left: int) -> None:
-        """Restart it with so many transaction ids left until it stops giving any: as after years of writing with nothing frozen."""
+        """Restart it with so many transaction ids left until it stops giving any.
+
+        As after years of writing with nothing frozen.
+        """
         with psycopg.connect(self.dsn(), autocommit=True) as conn:
             (oldest,) = conn.execute("SELECT min(datfrozenxid::text::bigint) FROM pg_database").fetchone() or (0,)
         following = oldest + WRAP - KEPT - left
         self.stop()
-        # What became of the transactions is read from there, by number. Those that are skipped never were, and nobody asks for them.
+        # What became of the transactions is read from there, by number. Those that are skipped
+        # never were, and nobody asks for them.
         status = self.data / "pg_xact" / f"{following // IDS_A_FILE:04X}"
         status.write_bytes(bytes(IDS_A_FILE // 4))
         owner = self.data.stat()
         os.chown(status, owner.st_uid, owner.st_gid)
         subprocess.run(
-            [self._programs.bin / "pg_resetwal", "-x", str(following), "-D", binaries.data_argument(self.data, self._account)],
+            [
+                self._programs.bin / "pg_resetwal",
+                "-x",
+                str(following),
+                "-D",
+                binaries.data_argument(self.data, self._account),
+            ],
             cwd=self.data,
             env=binaries.environment(),
             stdin=subprocess.DEVNULL,
@@ -207,7 +240,8 @@ class Cluster:
         """Stop it at once and remove its folder."""
         if self._postmaster is not None:
             self.stop("immediate")
-        (self.data / "postmaster.pid").unlink(missing_ok=True)  # one that was killed has left it, and the watchdog would wait for its end
+        # one that was killed has left it, and the watchdog would wait for its end
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
         self._watchdog.communicate(timeout=LIMIT)
 
     def __enter__(self) -> Self:
@@ -233,7 +267,9 @@ class Cluster:
         """Make a database as a copy of another; return its name."""
         name = f"test_{next(self._numbers)}"
         with psycopg.connect(self.dsn(), autocommit=True) as conn:
-            conn.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+            conn.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+            )
         return name
 
     def drop(self, name: str) -> None:

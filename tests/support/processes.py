@@ -1,4 +1,7 @@
-"""Waiting for processes by events: a pidfd becomes readable when its process ends. Nothing here sleeps or polls."""
+"""Waiting for processes by events: a pidfd becomes readable when its process ends.
+
+Nothing here sleeps or polls.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,11 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_at_once(pid: int) -> None:
-    """A process and its children. None sees another one die: all are stopped before, and it ends last, for the kernel lets stopped orphans go on."""
+    """A process and its children.
+
+    None sees another one die: all are stopped before, and it ends last, for the kernel lets stopped
+    orphans go on.
+    """
     children = children_of(pid)
     for each in (pid, *children):
         os.kill(each, signal.SIGSTOP)

@@ -1,8 +1,12 @@
-"""A producer in a process of its own: puts jobs in one by one or in small groups, and appends an id to a file once its COMMIT has returned.
+"""A producer in a process of its own.
 
-What stands in the file was acknowledged, and must come to an end whatever happens. Runs until its standard input ends; a database that is
-away is waited for. `python -m tests.support.producer DSN FILE SEED RATE KINDS` where KINDS is a JSON list of [kind, payload, weight], or of
-[kind, payload, weight, options].
+Puts jobs in one by one or in small groups, and appends an id to a file once its COMMIT has
+returned.
+
+What stands in the file was acknowledged, and must come to an end whatever happens. Runs until its
+standard input ends; a database that is away is waited for. `python -m tests.support.producer DSN
+FILE SEED RATE KINDS` where KINDS is a JSON list of [kind, payload, weight], or of [kind, payload,
+weight, options].
 """
 
 from __future__ import annotations
@@ -28,9 +32,14 @@ if TYPE_CHECKING:
 
 
 class Producer:
-    """The process, seen from the script that started it. `rate` in jobs a second; `most` jobs wait at most, so that a fault cannot pile up hours of work."""
+    """The process, seen from the script that started it.
 
-    def __init__(self, dsn: str, path: Path, *, seed: int, rate: float, kinds: Sequence[tuple[Any, ...]], most: int = 500) -> None:
+    `rate` in jobs a second; `most` jobs wait at most, so that a fault cannot pile up hours of work.
+    """
+
+    def __init__(
+        self, dsn: str, path: Path, *, seed: int, rate: float, kinds: Sequence[tuple[Any, ...]], most: int = 500
+    ) -> None:
         self.path = path
         path.touch()
         words = [dsn, str(path), str(seed), str(rate), json.dumps(kinds), str(most)]
@@ -40,7 +49,10 @@ class Producer:
         )
 
     def rest(self, seconds: float) -> None:
-        """Let it stand still for so long: the workers come to the end of what there is, and the next job is the only one."""
+        """Let it stand still for so long.
+
+        The workers come to the end of what there is, and the next job is the only one.
+        """
         self._process.send_signal(signal.SIGSTOP)
         try:
             time.sleep(seconds)

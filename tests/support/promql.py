@@ -1,6 +1,7 @@
 """What the alert rules and the dashboard in `deploy/` ask for, read by a PromQL parser, against what a scrape has.
 
-assert unanswered("sum by (kind) (rate(jobherd_worker_timeouts_total[5m]))", labels_of(scrape.samples)) == []
+assert unanswered("sum by (kind) (rate(jobherd_worker_timeouts_total[5m]))",
+labels_of(scrape.samples)) == []
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def labels_of(samples: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> dict[
 
 
 def unanswered(expression: str, labels: Mapping[str, set[str]]) -> list[str]:
-    """What an expression asks for that a scrape has not: metrics, and labels that those do not have."""
+    """What an expression asks for that a scrape has not.
+
+    Metrics, and labels that those do not have.
+    """
     missing = []
     asked = selectors(expression)
     assert asked, expression
@@ -83,9 +87,15 @@ def unanswered(expression: str, labels: Mapping[str, set[str]]) -> list[str]:
         if selector.name not in labels:
             missing.append(selector.name)
             continue
-        missing += [f"{selector.name}{{{one.name}}}" for one in selector.matchers.matchers if one.name not in labels[selector.name] | ADDED]
+        missing += [
+            f"{selector.name}{{{one.name}}}"
+            for one in selector.matchers.matchers
+            if one.name not in labels[selector.name] | ADDED
+        ]
     known = set().union(*(labels.get(selector.name, set()) for selector in asked)) | ADDED
     grouped = {
-        label for group in re.findall(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)", expression) for label in re.findall(r"\w+", group)
+        label
+        for group in re.findall(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)", expression)
+        for label in re.findall(r"\w+", group)
     }
     return missing + ([] if missing else sorted(grouped - known))

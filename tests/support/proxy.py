@@ -1,12 +1,10 @@
 """A proxy before a PostgreSQL socket that can lose an answer, for what a network does at the worst of moments, and that counts round trips.
 
-    with Proxy(dsn) as proxy:
-        child = bench.start(dsn=proxy.dsn)
-        proxy.swallow()     # the next message is delivered and answered, but the answer is lost and the connection with it
-        proxy.wait()        # that has happened
-        proxy.round_trips() # so far, all connections together
-    proxy.cut(2)        # ends so many connections; 0: all
-    proxy.hold()        # from now on everything is swallowed whole, as by a network that is down; until proxy.heal()
+    with Proxy(dsn) as proxy: child = bench.start(dsn=proxy.dsn) proxy.swallow()     # the next
+        message is delivered and answered, but the answer is lost and the connection with it
+        proxy.wait()        # that has happened proxy.round_trips() # so far, all connections
+        together proxy.cut(2)        # ends so many connections; 0: all proxy.hold()        # from
+        now on everything is swallowed whole, as by a network that is down; until proxy.heal()
 
 It is a process of its own: the tests fork, so their process holds no threads.
 """
@@ -59,7 +57,10 @@ class Proxy:
         assert self._ours.recv(1) == b"d"
 
     def round_trips(self, *, of_workers: bool = False) -> int:
-        """How often a client has spoken after its server had: what was sent together counts once. of_workers: of the sessions of theirs alone."""
+        """How often a client has spoken after its server had.
+
+        What was sent together counts once. of_workers: of the sessions of theirs alone.
+        """
         self._ours.settimeout(LIMIT)
         self._ours.send(b"w" if of_workers else b"c")
         return struct.unpack("<q", self._ours.recv(8))[0]
@@ -156,7 +157,8 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                     swallow = False
                     losing[partner[end]] = b""
                 if end in losing:
-                    # Up to "ready for query", idle or in a transaction: what is committed by then is all that will be, for the client hears nothing.
+                    # Up to "ready for query", idle or in a transaction: what is committed by then
+                    # is all that will be, for the client hears nothing.
                     losing[end] = (losing[end] + data)[-6:]
                     if losing[end][:-1] == b"Z\0\0\0\5":
                         del losing[end]

@@ -65,7 +65,14 @@ class Child:
         queue.opened.append(self.connection)
         row = self.connection.execute(
             queue.text("register_child"),
-            {"supervisor": supervisor, "incarnation": incarnation, "slot": 0, "kind": "worker", "pid": 1, "pid_started": 1},
+            {
+                "supervisor": supervisor,
+                "incarnation": incarnation,
+                "slot": 0,
+                "kind": "worker",
+                "pid": 1,
+                "pid_started": 1,
+            },
         ).fetchone()
         assert row is not None
         self.id = row[0]
@@ -87,27 +94,49 @@ class Child:
 
     def claim_raw(self, wanted: int, served: list[str] | None = None) -> list[dict[str, Any]]:
         return (
-            self.connection.cursor(row_factory=dict_row).execute(self.queue.text("claim_jobs"), self.parameters(wanted, served)).fetchall()
+            self.connection.cursor(row_factory=dict_row)
+            .execute(self.queue.text("claim_jobs"), self.parameters(wanted, served))
+            .fetchall()
         )
 
     def claim(self, wanted: int, served: list[str] | None = None) -> list[JobRow]:
         rows = self.claim_raw(wanted, served)
-        return [JobRow(row["id"], row["token"], row["queue"], row["attempts"], row["good_for"]) for row in rows if row["id"] is not None]
+        return [
+            JobRow(row["id"], row["token"], row["queue"], row["attempts"], row["good_for"])
+            for row in rows
+            if row["id"] is not None
+        ]
 
     def settlement(self, token: int | None, ids: list[int], outcome: str, **common: object) -> dict[str, Any]:
         """The parameters of settle_jobs.sql."""
         parameters: dict[str, Any] = {name: [common.get(key)] * len(ids) for name, key in PER_JOB.items()}
         parameters["ran"] = [common.get("ran", 1.0)] * len(ids)
-        return parameters | {"child": self.id, "token": token, "ids": ids, "outcomes": [outcome] * len(ids), "ran_on": "host/1"}
+        return parameters | {
+            "child": self.id,
+            "token": token,
+            "ids": ids,
+            "outcomes": [outcome] * len(ids),
+            "ran_on": "host/1",
+        }
 
     def settle(self, token: int | None, ids: list[int], outcome: str, **common: object) -> list[int]:
         parameters = self.settlement(token, ids, outcome, **common)
         return [row[0] for row in self.connection.execute(self.queue.text("settle_jobs"), parameters).fetchall()]
 
     def release(self, *, cleared: list[int] | None = None) -> list[int]:
-        """Release what this child had claimed. cleared: the claims of which a job has started, if it crashed."""
-        parameters = {"supervisor": self.supervisor, "incarnation": self.incarnation, "cleared": cleared, "error": "it crashed"}
-        return [row[0] for row in self.queue.connection.execute(self.queue.text("release_child"), parameters).fetchall()]
+        """Release what this child had claimed. cleared.
+
+        The claims of which a job has started, if it crashed.
+        """
+        parameters = {
+            "supervisor": self.supervisor,
+            "incarnation": self.incarnation,
+            "cleared": cleared,
+            "error": "it crashed",
+        }
+        return [
+            row[0] for row in self.queue.connection.execute(self.queue.text("release_child"), parameters).fetchall()
+        ]
 
 
 class Line:
@@ -188,12 +217,16 @@ class Queue:
         return self._supervisor.child()
 
     def enqueue(self, kind: str, payload: str = "{}", **options: object) -> int:
-        rows = self.connection.execute(self.text("enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": [payload], **options}).fetchall()
+        rows = self.connection.execute(
+            self.text("enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": [payload], **options}
+        ).fetchall()
         return rows[0][0]
 
     def enqueue_many(self, kind: str, count: int, **options: object) -> list[int]:
         payloads = [f'{{"n": {number}}}' for number in range(count)]
-        rows = self.connection.execute(self.text("enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": payloads, **options}).fetchall()
+        rows = self.connection.execute(
+            self.text("enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": payloads, **options}
+        ).fetchall()
         return [row[0] for row in rows]
 
     def job(self, number: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Real git repositories for tests, made fast, and what git itself says of them.
 
-`generated` makes a history of any length in one `git fast-import`. `story` is what people do to a repository: pushes of one and of
-several branches, a force push, a deleted branch, a tag. What git says (`Truth`) is asked in another way than the product asks it.
+`generated` makes a history of any length in one `git fast-import`. `story` is what people do to a
+repository: pushes of one and of several branches, a force push, a deleted branch, a tag. What git
+says (`Truth`) is asked in another way than the product asks it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,16 @@ ENVIRONMENT = {
 
 
 def git(*words: str, at: Path | str | None = None, given: bytes | None = None, **more: str) -> str:
-    """Run git and return what it printed, without the last line's end. Fails the test, with what it said, when git says no."""
+    """Run git and return what it printed, without the last line's end.
+
+    Fails the test, with what it said, when git says no.
+    """
     done = subprocess.run(
-        ["git", *(["-C", str(at)] if at is not None else []), *words], input=given, env=ENVIRONMENT | more, capture_output=True, timeout=60
+        ["git", *(["-C", str(at)] if at is not None else []), *words],
+        input=given,
+        env=ENVIRONMENT | more,
+        capture_output=True,
+        timeout=60,
     )
     assert done.returncode == 0, f"git {' '.join(words)}: {done.stderr.decode()}"
     return done.stdout.decode(errors="surrogateescape").rstrip("\n")
@@ -50,14 +58,23 @@ def bare(path: Path) -> Path:
 
 
 def generated(path: Path, commits: int = 200, *, authors: int = 5, seed: int = 1) -> Path:
-    """Make a bare repository with a history of so many commits: the branch main and topics, merges, renames, binary files."""
+    """Make a bare repository with a history of so many commits.
+
+    The branch main and topics, merges, renames, binary files.
+    """
     bare(path)
     git("fast-import", "--quiet", at=path, given=history(commits, authors=authors, seed=seed))
     return path
 
 
 def commit(
-    repository: Path, ref: str, files: dict[str, bytes], *, subject: str = "a change", parents: tuple[str, ...] = (), **more: str
+    repository: Path,
+    ref: str,
+    files: dict[str, bytes],
+    *,
+    subject: str = "a change",
+    parents: tuple[str, ...] = (),
+    **more: str,
 ) -> str:
     """Make a commit of exactly these files, set the ref to it, and return its name."""
     lines = []
@@ -65,7 +82,15 @@ def commit(
         blob = git("hash-object", "-w", "--stdin", at=repository, given=content)
         lines.append(f"100644 blob {blob}\t{name}".encode(errors="surrogateescape"))
     tree = _tree(repository, lines)
-    sha = git("commit-tree", "-m", subject, *(word for parent in parents for word in ("-p", parent)), tree, at=repository, **more)
+    sha = git(
+        "commit-tree",
+        "-m",
+        subject,
+        *(word for parent in parents for word in ("-p", parent)),
+        tree,
+        at=repository,
+        **more,
+    )
     git("update-ref", ref, sha, at=repository)
     return sha
 
@@ -73,7 +98,14 @@ def commit(
 def _tree(repository: Path, lines: list[bytes]) -> str:
     index = str(repository / "test-index")
     git("read-tree", "--empty", at=repository, GIT_INDEX_FILE=index)
-    git("update-index", "-z", "--index-info", at=repository, given=b"".join(line + b"\0" for line in lines), GIT_INDEX_FILE=index)
+    git(
+        "update-index",
+        "-z",
+        "--index-info",
+        at=repository,
+        given=b"".join(line + b"\0" for line in lines),
+        GIT_INDEX_FILE=index,
+    )
     tree = git("write-tree", at=repository, GIT_INDEX_FILE=index)
     os.unlink(index)
     return tree
@@ -88,9 +120,16 @@ class Step:
 
 
 def story(source: Path) -> list[Step]:
-    """What people do with a generated repository, push by push. Every commit that is ever pushed stays on a ref of the source."""
+    """What people do with a generated repository, push by push.
+
+    Every commit that is ever pushed stays on a ref of the source.
+    """
     line = git("rev-list", "--first-parent", "--reverse", "main", at=source).split()
-    topics = [ref for ref in git("for-each-ref", "--format=%(refname:short)", "refs/heads", at=source).split() if ref != "main"]
+    topics = [
+        ref
+        for ref in git("for-each-ref", "--format=%(refname:short)", "refs/heads", at=source).split()
+        if ref != "main"
+    ]
     third, half = line[len(line) // 3], line[len(line) * 2 // 3]
     # The rewritten main: all but its last three commits, and another one.
     rewritten = commit(source, "refs/heads/rewritten", {"rewritten.py": b"1\n2\n"}, parents=(line[-4],))
@@ -131,7 +170,8 @@ def truth(repository: Path, *revisions: str) -> Truth:
             binary += 1
             continue
         added, deleted = added + int(plus), deleted + int(minus)
-        # A rename is shown as {old => new}/name or old => new: the last letters are the new name's, or a brace.
+        # A rename is shown as {old => new}/name or old => new: the last letters are the new name's,
+        # or a brace.
         if path.rstrip("}").endswith(".py"):
             python += int(plus) + int(minus)
     return Truth(

@@ -1,4 +1,7 @@
-"""The generated picture of the schema: what `make schema` writes to sql/schema.sql, and what a test holds against it."""
+"""The generated picture of the schema.
+
+What `make schema` writes to sql/schema.sql, and what a test holds against it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,11 @@ def dump(dsn: str) -> str:
         text=True,
         check=True,
     )
-    lines = [line for line in done.stdout.splitlines() if not line.startswith(("--", "SET ", "SELECT pg_catalog.set_config", "\\"))]
+    lines = [
+        line
+        for line in done.stdout.splitlines()
+        if not line.startswith(("--", "SET ", "SELECT pg_catalog.set_config", "\\"))
+    ]
     return HEAD + re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 

@@ -7,8 +7,8 @@
         assert bench.wait(job, "completed")["result"] == 3
         assert child.dismiss() == EXIT_LEFT
 
-Nothing sleeps or polls: the test blocks on the report pipe, on a process's end, or on a notification that triggers in the test's own
-database send for each job that changes its table.
+Nothing sleeps or polls: the test blocks on the report pipe, on a process's end, or on a
+notification that triggers in the test's own database send for each job that changes its table.
 """
 
 from __future__ import annotations
@@ -92,14 +92,20 @@ class Child:
             self.heard.extend(self.inbox.take(data))
 
     def wait_idle(self, timeout: float = LIMIT) -> None:
-        """Wait until it waits for a nudge. The board is memory and has no event; the look is short."""
+        """Wait until it waits for a nudge.
+
+        The board is memory and has no event; the look is short.
+        """
         until = time.monotonic() + timeout
         while not self.board.idle:
             assert time.monotonic() < until, f"it is not idle after {timeout} s"
             select.select([self.report], [], [], 0.001)
 
     def wait_heard(self, timeout: float = LIMIT) -> None:
-        """Wait until it has read its nudge. A pipe that is empty has no event; the look is short."""
+        """Wait until it has read its nudge.
+
+        A pipe that is empty has no event; the look is short.
+        """
         until = time.monotonic() + timeout
         while struct.unpack("i", fcntl.ioctl(self.wake, termios.FIONREAD, bytes(4)))[0]:
             assert time.monotonic() < until, f"it has not read its nudge after {timeout} s"
@@ -153,7 +159,10 @@ class Child:
 
 
 class Bench:
-    """A supervisor's row, and the children a test starts under it. watched: the database has the triggers already."""
+    """A supervisor's row, and the children a test starts under it. watched.
+
+    The database has the triggers already.
+    """
 
     def __init__(self, dsn: str, *, watched: bool = False) -> None:
         self.dsn = dsn
@@ -162,7 +171,13 @@ class Bench:
             self.connection.execute(WATCH)
         self.connection.execute("LISTEN seen")
         self.supervisor = self.ask(
-            sql.load("register_supervisor"), host="test", machine="test", pid=os.getpid(), pid_started=1, version="0", lease=600.0
+            sql.load("register_supervisor"),
+            host="test",
+            machine="test",
+            pid=os.getpid(),
+            pid_started=1,
+            version="0",
+            lease=600.0,
         )[0]["id"]
         self.control = ControlBlock()
         self.control.lease_deadline = time.monotonic() + 600
@@ -191,7 +206,10 @@ class Bench:
         parent: int | None = None,
         **settings: Any,
     ) -> Child:
-        """Fork a child and return at once. capture: what it prints is kept, as under a supervisor; nobody drains it. parent: another than we."""
+        """Fork a child and return at once. capture.
+
+        What it prints is kept, as under a supervisor; nobody drains it. parent: another than we.
+        """
         self.incarnation += 1
         wake_read, wake_write = pipes.open_pipe()
         report_read, report_write = pipes.open_pipe()
@@ -284,7 +302,9 @@ class Bench:
     def insert(self, kind: str, payload: str) -> int:
         """Put a payload into the table that no door would let through."""
         return int(
-            self.ask("INSERT INTO jobherd.ready (kind, payload) VALUES (%(k)s, %(p)s::json) RETURNING id", k=kind, p=payload)[0]["id"]
+            self.ask(
+                "INSERT INTO jobherd.ready (kind, payload) VALUES (%(k)s, %(p)s::json) RETURNING id", k=kind, p=payload
+            )[0]["id"]
         )
 
     def job(self, job: int) -> dict[str, Any] | None:
@@ -326,7 +346,9 @@ class Bench:
 
 def count_of(child: Child, kind: str, outcome: str) -> int:
     """What a child's board counted."""
-    return sum(counts.outcomes[OUTCOMES.index(outcome)] for counts in child.board.tally.kind_counts() if counts.name == kind)
+    return sum(
+        counts.outcomes[OUTCOMES.index(outcome)] for counts in child.board.tally.kind_counts() if counts.name == kind
+    )
 
 
 def wait_for_line(child: Child, words: str, timeout: float = LIMIT) -> None:

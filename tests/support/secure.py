@@ -52,7 +52,12 @@ def secured() -> Iterator[tuple[Cluster, str]]:
     with own:
         name = own.create("template1")
         dsn = make_conninfo(
-            host="localhost", port=port, user="owner", dbname=name, sslmode="verify-full", sslrootcert=str(folder.parent / "ca.crt")
+            host="localhost",
+            port=port,
+            user="owner",
+            dbname=name,
+            sslmode="verify-full",
+            sslrootcert=str(folder.parent / "ca.crt"),
         )
         with psycopg.connect(dsn) as connection:
             assert connection.pgconn.ssl_in_use

@@ -1,8 +1,12 @@
-"""For pytest: `-p tests.support.sharing --share FOLDER`. Several processes with the same arguments share the files of tests between them.
+"""For pytest.
 
-Who is free takes the next file by making its mark in FOLDER; a file is run by one process, from top to bottom. The processes are whole
-pytests with one thread each: tests fork, look at their own threads and descriptors, and make themselves subreapers, and no helper thread
-of a distributor stands beside them.
+`-p tests.support.sharing --share FOLDER`. Several processes with the same arguments share the files
+of tests between them.
+
+Who is free takes the next file by making its mark in FOLDER; a file is run by one process, from top
+to bottom. The processes are whole pytests with one thread each: tests fork, look at their own
+threads and descriptors, and make themselves subreapers, and no helper thread of a distributor
+stands beside them.
 """
 
 from __future__ import annotations
@@ -22,12 +26,17 @@ LONG = ("tests/system", "tests/cli")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--share", metavar="FOLDER", help="run only the files that no other process with the same FOLDER has taken")
+    parser.addoption(
+        "--share", metavar="FOLDER", help="run only the files that no other process with the same FOLDER has taken"
+    )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Keep what pytest makes of the files, though PYTHONDONTWRITEBYTECODE be set: else each process of each run makes it anew, for seconds."""
+    """Keep what pytest makes of the files, though PYTHONDONTWRITEBYTECODE be set.
+
+    Else each process of each run makes it anew, for seconds.
+    """
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     try:
         return (yield)
@@ -41,7 +50,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Run what nobody else has taken. The next test is found before this one ends: pytest keeps the fixtures that both use."""
+    """Run what nobody else has taken.
+
+    The next test is found before this one ends: pytest keeps the fixtures that both use.
+    """
     folder = session.config.getoption("--share")
     if not folder or session.testsfailed or session.config.option.collectonly:
         return None  # as pytest does it

@@ -1,9 +1,12 @@
-"""A standby of a throw-away server: its copy by pg_basebackup, which follows it by streaming, and can be promoted.
+"""A standby of a throw-away server.
+
+Its copy by pg_basebackup, which follows it by streaming, and can be promoted.
 
     with Standby(cluster) as standby:     # runs, hot, and follows
         standby.promote()
 
-Both listen on a socket of the same port, each in its own folder, so that a DSN may name both. Nothing here knows what is stored.
+Both listen on a socket of the same port, each in its own folder, so that a DSN may name both.
+Nothing here knows what is stored.
 """
 
 from __future__ import annotations
@@ -64,10 +67,13 @@ class Standby(Cluster):
         if done.returncode:
             raise RuntimeError(f"pg_basebackup failed: {done.stderr}")
         follow = f"host={self._primary.data} port={self._primary.port} user={USER} application_name={NAME}"
-        with (self.data / "postgresql.auto.conf").open("a") as file:  # not among the settings: those could not be changed while it runs
+        # not among the settings: those could not be changed while it runs
+        with (self.data / "postgresql.auto.conf").open("a") as file:
             file.write(f"primary_conninfo = '{follow}'\n")
 
     def promote(self) -> None:
         """Make it a primary, and wait until it takes writes."""
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            assert connection.execute("SELECT pg_promote(true, 60)").fetchone() == (True,), "the standby was not promoted"
+            assert connection.execute("SELECT pg_promote(true, 60)").fetchone() == (True,), (
+                "the standby was not promoted"
+            )

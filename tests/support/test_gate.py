@@ -12,7 +12,9 @@ from tests.support.gate import VARIABLE, Gate, at_gate
 from tests.support.patience import LIMIT
 from tests.support.processes import wait_for_exit
 
-HANDLER = "import sys; from tests.support.gate import at_gate; sys.exit(0 if at_gate(sys.argv[1]) == sys.argv[2] else 3)"
+HANDLER = (
+    "import sys; from tests.support.gate import at_gate; sys.exit(0 if at_gate(sys.argv[1]) == sys.argv[2] else 3)"
+)
 
 
 def handler(label: str, word: str) -> subprocess.Popen[bytes]:

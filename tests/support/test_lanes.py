@@ -26,7 +26,10 @@ print("tests/support/test_lanes.py ..", "and that was all", sep="\\n", flush=Tru
 
 def started(program: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
+        [sys.executable, "-X", "faulthandler", "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
     )
     assert process.stdout is not None
     assert os.read(process.stdout.fileno(), 3) == b"on\n"

@@ -21,7 +21,9 @@ CONTENT = {
     "r": "SELECT coalesce(json_agg(t)::text, '') FROM jobherd.{} AS t",
     "S": "SELECT concat_ws(' ', last_value, is_called) FROM jobherd.{}",
 }
-NAMES = "SELECT relname, relkind::text FROM pg_class WHERE relnamespace = 'jobherd'::regnamespace AND relkind IN ('r', 'S')"
+NAMES = (
+    "SELECT relname, relkind::text FROM pg_class WHERE relnamespace = 'jobherd'::regnamespace AND relkind IN ('r', 'S')"
+)
 
 
 @pytest.fixture(scope="module")

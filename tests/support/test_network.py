@@ -52,7 +52,9 @@ def test_what_a_black_hole_held_back_arrives_when_it_heals(network: Network):
 
 
 @pytest.mark.parametrize(("where", "rows"), [("before", 0), ("torn", 0), ("answered", 1)])
-def test_an_armed_word_cuts_before_within_or_after_the_commit(network: Network, empty_database: str, where: str, rows: int):
+def test_an_armed_word_cuts_before_within_or_after_the_commit(
+    network: Network, empty_database: str, where: str, rows: int
+):
     with connect(network, "one") as one, psycopg.connect(empty_database, autocommit=True) as direct:
         direct.execute("CREATE TABLE t (word text)")
         network.arm("one", "magic", where=where)

@@ -1,8 +1,11 @@
-"""For pytest: `--touching` runs only what touches a server: whatever else holds with one version of PostgreSQL holds with all.
+"""For pytest.
 
-A test says so by a fixture (`cluster`, and whatever is made of it), by its module, which imports one of MAKERS, or by `@pytest.mark.server`,
-for one whose server is made in another process. One that makes a server without saying so fails: `make test-pg15` would leave it out
-without a word.
+`--touching` runs only what touches a server: whatever else holds with one version of PostgreSQL
+holds with all.
+
+A test says so by a fixture (`cluster`, and whatever is made of it), by its module, which imports
+one of MAKERS, or by `@pytest.mark.server`, for one whose server is made in another process. One
+that makes a server without saying so fails: `make test-pg15` would leave it out without a word.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Handlers that leave a daemon behind, in each way of leaving one. It tells the gate who it is, and stays until the test lets it go."""
+"""Handlers that leave a daemon behind, in each way of leaving one.
+
+It tells the gate who it is, and stays until the test lets it go.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,9 @@ def a_fork(label: str) -> None:
         os._exit(0)
 
 
-WAYS: dict[str, Callable[[str], None]] = {way.__name__: way for way in (a_program, a_program_without_environment, a_fork)}
+WAYS: dict[str, Callable[[str], None]] = {
+    way.__name__: way for way in (a_program, a_program_without_environment, a_fork)
+}
 
 
 @handler("daemon:left", max_attempts=1)

@@ -1,6 +1,7 @@
 """Handlers that do to their process whatever a handler can do, and a probe that says what the next job finds.
 
-Each act says what must become of its job. None of them may hurt another job, another child or the parent.
+Each act says what must become of its job. None of them may hurt another job, another child or the
+parent.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Act(NamedTuple):
 ACTS: dict[str, Act] = {}
 
 
-def act(state: str = "completed", code: str | None = None, crashes: int = 0) -> Callable[[Callable[[], object]], Callable[[], object]]:
+def act(
+    state: str = "completed", code: str | None = None, crashes: int = 0
+) -> Callable[[Callable[[], object]], Callable[[], object]]:
     def take(do: Callable[[], object]) -> Callable[[], object]:
         ACTS[do.__name__] = Act(do, state, code, crashes)
         return do
@@ -80,7 +83,10 @@ def late(what: str) -> object:
 
 @handler("h:probe", timeout=60, max_attempts=1, max_crashes=1)
 def probe() -> dict[str, object]:
-    """What there is of a process that a job may have changed. A fresh child and one that has had a bad job must say the same."""
+    """What there is of a process that a job may have changed.
+
+    A fresh child and one that has had a bad job must say the same.
+    """
     with open("/proc/self/status", encoding="ascii") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     umask = os.umask(0)
@@ -151,7 +157,7 @@ def alone():
         os.sched_yield()
 
 
-# -- what can be put right ---------------------------------------------------------------------------------------------------
+# -- what can be put right
 
 
 @act()
@@ -296,7 +302,9 @@ def binds_a_context_variable():
 
 @act()
 def lowers_soft_limits():
-    for limit in {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")} - {resource.RLIMIT_STACK}:
+    for limit in {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")} - {
+        resource.RLIMIT_STACK
+    }:
         _, hard = resource.getrlimit(limit)
         size = {resource.RLIMIT_NOFILE: 64, resource.RLIMIT_AS: 1 << 40, resource.RLIMIT_DATA: 1 << 40}.get(limit, 1000)
         resource.setrlimit(limit, (size if hard == resource.RLIM_INFINITY else min(size, hard), hard))
@@ -374,7 +382,10 @@ def forks_and_comes_back_twice():
 
 @act()
 def forks_behind_python_and_comes_back_twice():
-    """In C, which tells Python nothing of it: what the copy says of the job is not to be written."""
+    """In C, which tells Python nothing of it.
+
+    What the copy says of the job is not to be written.
+    """
     if (pid := _libc.fork()) == 0:
         raise ValueError
     os.waitpid(pid, 0)
@@ -389,7 +400,9 @@ def silences_logging():
 
 @act()
 def configures_logging():
-    logging.config.dictConfig({"version": 1, "handlers": {"c": {"class": "logging.StreamHandler"}}, "root": {"handlers": ["c"]}})
+    logging.config.dictConfig(
+        {"version": 1, "handlers": {"c": {"class": "logging.StreamHandler"}}, "root": {"handlers": ["c"]}}
+    )
 
 
 @act()
@@ -451,7 +464,7 @@ def makes_every_file_wait():
     print("and says so")
 
 
-# -- what wears the process out ----------------------------------------------------------------------------------------------
+# -- what wears the process out
 
 
 @act()
@@ -528,7 +541,10 @@ def puts_files_of_its_own_in_every_place():
 
 @act()
 def writes_nonsense_everywhere():
-    """Into every file this process holds: the board, what the parent reads, the session with the database."""
+    """Into every file this process holds.
+
+    The board, what the parent reads, the session with the database.
+    """
     for name in os.listdir("/proc/self/fd"):
         try:
             os.set_blocking(int(name), False)
@@ -546,7 +562,7 @@ def cuts_every_file_off():
             continue
 
 
-# -- what fails ------------------------------------------------------------------------------------------------------------
+# -- what fails
 
 
 class Lies(Exception):
@@ -671,7 +687,7 @@ def runs_out_of_files():
     assert kept
 
 
-# -- what dies --------------------------------------------------------------------------------------------------------------
+# -- what dies
 
 
 @dies
@@ -719,7 +735,7 @@ def spends_its_processor_time():
         pass
 
 
-# -- what does not end --------------------------------------------------------------------------------------------------------
+# -- what does not end
 
 
 @is_late

@@ -52,7 +52,12 @@ def maybe(label: str = "") -> str:
 @handler("t:who", timeout="5m")
 def who(label: str = "") -> dict[str, object]:
     at_gate(label)
-    return {"pid": os.getpid(), "random": random.random(), "uuid": str(uuid.uuid4()), "notify": os.environ.get("NOTIFY_SOCKET")}
+    return {
+        "pid": os.getpid(),
+        "random": random.random(),
+        "uuid": str(uuid.uuid4()),
+        "notify": os.environ.get("NOTIFY_SOCKET"),
+    }
 
 
 @handler("t:once", timeout="5m", max_attempts=1)
@@ -65,7 +70,7 @@ def exclusive(label: str = "") -> str:
     return at_gate(label)
 
 
-# -- every disposition ---------------------------------------------------------------------------------------------------
+# -- every disposition
 
 
 class Unspeakable(Exception):
@@ -188,7 +193,7 @@ def typed(n: int) -> int:
     return n
 
 
-# -- those that die ------------------------------------------------------------------------------------------------------
+# -- those that die
 
 
 @handler("c:exit", backoff=(0.0, 0.0))
@@ -211,11 +216,14 @@ def kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# -- those that do not stop ----------------------------------------------------------------------------------------------
+# -- those that do not stop
 
 
 def start_grandchildren(label: str) -> None:
-    """One in our group, one that has escaped by setsid and two forks. Both ignore what can be ignored and tell the gate who they are."""
+    """One in our group, one that has escaped by setsid and two forks.
+
+    Both ignore what can be ignored and tell the gate who they are.
+    """
     text = (
         "import os, signal, sys; from tests.support.gate import at_gate\n"
         "for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)\n"

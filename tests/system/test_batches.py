@@ -70,7 +70,9 @@ def test_what_stands_behind_a_long_job_is_given_back_and_what_stood_before_it_is
     assert stage.completed_twice() == []
 
 
-def test_what_stands_behind_a_long_job_is_given_back_though_the_session_of_the_parent_is_lost_over_it(stage: Stage, gate: Gate):
+def test_what_stands_behind_a_long_job_is_given_back_though_the_session_of_the_parent_is_lost_over_it(
+    stage: Stage, gate: Gate
+):
     stage.run_fleet(workers=1, batch=100, poll="300s")
     teach(stage)
     stage.connection.execute(HOLD)
@@ -119,7 +121,9 @@ def test_what_a_dead_child_had_finished_of_its_batch_is_written_and_not_run_agai
 
 
 @contextmanager
-def half_settled(stage: Stage, gate: Gate, *labels: str, hold: str) -> Iterator[tuple[list[int], int, Arrival, psycopg.Connection]]:
+def half_settled(
+    stage: Stage, gate: Gate, *labels: str, hold: str
+) -> Iterator[tuple[list[int], int, Arrival, psycopg.Connection]]:
     """Jobs that are done, whose settlement waits for a transaction; and the last one, which runs meanwhile, under the next claim."""
     stage.run_fleet(workers=1, batch=2, hold=hold, poll="300s", handlers=stage.write("gated.py", SHORT))
     with stage.connection.transaction():
@@ -138,10 +142,15 @@ def half_settled(stage: Stage, gate: Gate, *labels: str, hold: str) -> Iterator[
 def test_a_death_while_the_claim_before_is_being_written_repeats_nothing_of_it(stage: Stage, gate: Gate):
     with half_settled(stage, gate, "first", "second", hold="1m") as ([first], second, arrival, holder):
         assert stage.states([first, second]) == ["running"] * 2
-        (backend,) = stage.connection.execute("SELECT backend_pid FROM jobherd.children WHERE kind = 'worker'").fetchone()
+        (backend,) = stage.connection.execute(
+            "SELECT backend_pid FROM jobherd.children WHERE kind = 'worker'"
+        ).fetchone()
         os.kill(arrival.pid, signal.SIGKILL)
         gone = "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
-        stage.wait(lambda: stage.connection.execute(gone, [backend]).fetchone(), "the end of its session, and of what that had sent")
+        stage.wait(
+            lambda: stage.connection.execute(gone, [backend]).fetchone(),
+            "the end of its session, and of what that had sent",
+        )
         holder.rollback()
         stage.wait_state(first, "completed")
         gate.wait_arrival("second").open()
@@ -152,7 +161,9 @@ def test_a_death_while_the_claim_before_is_being_written_repeats_nothing_of_it(s
 
 def test_what_was_lost_on_its_way_is_written_while_a_job_of_the_next_claim_runs_long(stage: Stage, gate: Gate):
     with half_settled(stage, gate, "first", "second", hold="50ms") as ([first], second, arrival, holder):
-        (backend,) = stage.connection.execute("SELECT backend_pid FROM jobherd.children WHERE kind = 'worker'").fetchone()
+        (backend,) = stage.connection.execute(
+            "SELECT backend_pid FROM jobherd.children WHERE kind = 'worker'"
+        ).fetchone()
         assert stage.connection.execute("SELECT pg_terminate_backend(%s, 10000)", [backend]).fetchone() == (True,)
         holder.rollback()
         stage.wait_state(first, "completed")

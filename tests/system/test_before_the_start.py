@@ -1,4 +1,7 @@
-"""A worker that dies of a job before it has started the job: each death counts, so no job ends workers without end."""
+"""A worker that dies of a job before it has started the job.
+
+Each death counts, so no job ends workers without end.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,25 @@ def fleet_with(stage: Stage, points: Points, **settings: Any) -> Fleet:
 
 
 @pytest.mark.parametrize("point", ["claim_jobs.done", "job.announced"])
-def test_a_job_that_kills_each_worker_before_it_starts_fails_at_the_third_death(stage: Stage, points: Points, point: str):
+def test_a_job_that_kills_each_worker_before_it_starts_fails_at_the_third_death(
+    stage: Stage, points: Points, point: str
+):
     fleet = fleet_with(stage, points)
     tokens = [points.arm(point, "kill") for _ in range(6)]  # some may be taken by claims that find nothing
     deadly = stage.enqueue("t:noop")
     if point == "job.announced":
-        stage.wait(lambda: stage.run("SELECT crashes FROM jobherd.scheduled WHERE id = %s", deadly) == [(2,)], "two crashes")
+        stage.wait(
+            lambda: stage.run("SELECT crashes FROM jobherd.scheduled WHERE id = %s", deadly) == [(2,)], "two crashes"
+        )
         assert stage.call("SELECT jobherd.retry(%s)", deadly) == "ready"  # its back-off is half a minute
     row = stage.wait_state(deadly, "failed")
     for token in tokens:
         token.unlink(missing_ok=True)
     assert (row["attempts"], row["crashes"], row["error_code"]) == (0, 3, "WORKER_CRASHED")
     deaths = [(one["outcome"], one["attempt"], one["error_code"]) for one in row["history"]]
-    assert deaths == [("abandoned", 1, "WORKER_CRASHED")] * 2 + [("failed", 0, "WORKER_CRASHED")], "explained, and never started"
+    assert deaths == [("abandoned", 1, "WORKER_CRASHED")] * 2 + [("failed", 0, "WORKER_CRASHED")], (
+        "explained, and never started"
+    )
     assert "SIGKILL" in row["error"]
     if point == "job.announced":
         assert f"before it started t:noop #{deadly}" in row["error"]

@@ -75,7 +75,8 @@ def test_a_child_that_hangs_at_import_is_killed_and_tried_again_with_growing_res
         arrival.wait_gone()
     fleet.wait_log("was not ready in time and was killed", count=3)
     stage.write("hangs.py", VERSION.format(version="loaded"))
-    settings.write_text("spawn_timeout = '20s'\n")  # one that was forked just before, and hangs all the same, must not outlast the end
+    # one that was forked just before, and hangs all the same, must not outlast the end
+    settings.write_text("spawn_timeout = '20s'\n")
     fleet.signal(signal.SIGHUP)
     fleet.wait_ready(1)
     assert versions(stage, 2) == {"loaded"}
@@ -110,7 +111,9 @@ def test_a_crash_loop_at_start_rests_longer_and_longer(stage: Stage):
     seconds = [int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:-1]) for at in times]
     rests = [later - earlier for earlier, later in zip(seconds, seconds[1:], strict=False)]
     # A busy machine makes any of them longer, and nothing makes one shorter.
-    assert [rest for rest, least in zip(rests, (0.02, 0.04, 0.08, 0.16, 0.32), strict=True) if rest < 0.8 * least] == [], rests
+    assert [
+        rest for rest, least in zip(rests, (0.02, 0.04, 0.08, 0.16, 0.32), strict=True) if rest < 0.8 * least
+    ] == [], rests
     assert fleet.stop() == 0
 
 
@@ -120,7 +123,11 @@ LEAST, JITTER = 0.1, 0.75
 
 def test_a_crash_loop_at_start_costs_few_forks_which_the_metrics_count(stage: Stage):
     fleet = stage.start(
-        handlers=stage.write("dies.py", DIES), workers=2, respawn_initial=f"{LEAST}s", respawn_max="60s", http="127.0.0.1:0"
+        handlers=stage.write("dies.py", DIES),
+        workers=2,
+        respawn_initial=f"{LEAST}s",
+        respawn_max="60s",
+        http="127.0.0.1:0",
     )
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     dead = "An unknown sender killed process"
@@ -130,15 +137,20 @@ def test_a_crash_loop_at_start_costs_few_forks_which_the_metrics_count(stage: St
     assert before - 2 <= respawns <= len(fleet.said(dead)), "each but the last of each place has a successor"
     begun, ended = (fleet.said(dead)[place]["at"] for place in (0, before - 1))
     took = (datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds()
-    # Doubled each time, no more rests fit between the first death and the last; a busy machine makes each longer, and nothing makes one shorter.
+    # Doubled each time, no more rests fit between the first death and the last; a busy machine
+    # makes each longer, and nothing makes one shorter.
     assert before <= 2 * (1 + math.log2(1 + took / (JITTER * LEAST))), (before, took)
     with open(f"/proc/{fleet.pid}/stat", "rb") as file:
         ticks = sum(map(int, file.read().rpartition(b")")[2].split()[11:13]))
-    print(f"{before} deaths in {took:.2f} s; the parent has used {ticks / os.sysconf('SC_CLK_TCK'):.2f} s of a processor")
+    print(
+        f"{before} deaths in {took:.2f} s; the parent has used {ticks / os.sysconf('SC_CLK_TCK'):.2f} s of a processor"
+    )
     assert fleet.stop() == 0
 
 
-def test_five_supervisors_started_at_the_same_moment_on_an_empty_database_all_come_up(empty_database: str, tmp_path: Path, gate: Gate):
+def test_five_supervisors_started_at_the_same_moment_on_an_empty_database_all_come_up(
+    empty_database: str, tmp_path: Path, gate: Gate
+):
     with Stage(empty_database, tmp_path, audit=False) as stage:
         fleets = [stage.start(workers=1) for _ in range(5)]
         for fleet in fleets:
@@ -150,7 +162,9 @@ def test_five_supervisors_started_at_the_same_moment_on_an_empty_database_all_co
         for fleet in fleets:
             fleet.signal(signal.SIGTERM)
         assert [fleet.wait_exit() for fleet in fleets] == [0] * 5
-        assert stage.state(job) == "completed", "the partitions that five keepers want to make meanwhile do not change how it ended"
+        assert stage.state(job) == "completed", (
+            "the partitions that five keepers want to make meanwhile do not change how it ended"
+        )
         assert all(len(fleet.said(is_ready)) == 1 for fleet in fleets)
 
 

@@ -1,4 +1,7 @@
-"""A budget under a real supervisor: never two at once that do not fit, and nobody waits for a poll."""
+"""A budget under a real supervisor.
+
+Never two at once that do not fit, and nobody waits for a poll.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,9 @@ def test_a_caller_that_stays_open_does_not_stop_the_fleet(stage: Stage, gate: Ga
         first, second = stage.enqueue("t:gate", '{"label": "first"}'), stage.enqueue("d:snooze")
     arrival = gate.wait_arrival("first")
     with psycopg.connect(stage.dsn) as caller:
-        answers = caller.execute("SELECT jobherd.cancel(id) FROM unnest(%s::bigint[]) AS id", [[first, second]]).fetchall()
+        answers = caller.execute(
+            "SELECT jobherd.cancel(id) FROM unnest(%s::bigint[]) AS id", [[first, second]]
+        ).fetchall()
         assert answers == [("cancelling",), ("cancelling",)]
         arrival.open()
         stage.wait_state(first, "completed")
@@ -80,7 +82,9 @@ def test_a_job_stuck_in_c_is_killed_with_all_it_has_started_and_its_neighbour_is
 def test_a_job_that_is_claimed_and_not_started_never_starts(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, batch=3, hold="0s")
     with stage.connection.transaction():
-        first, second, third = (stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third"))
+        first, second, third = (
+            stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third")
+        )
     arrival = gate.wait_arrival("first")
     assert stage.cancel(second) == "cancelling"
     assert stage.cancel(second) == "cancelling", "twice is once"

@@ -14,7 +14,19 @@ from tests.support.herd import ROOT
 @pytest.mark.timeout(600)
 def test_a_short_storm_loses_nothing_and_doubles_nothing():
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.chaos", "--seed", "20", "--minutes", "5", "--faults", "40", "--workers", "2"],
+        [
+            sys.executable,
+            "-m",
+            "tests.faults.chaos",
+            "--seed",
+            "20",
+            "--minutes",
+            "5",
+            "--faults",
+            "40",
+            "--workers",
+            "2",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,4 +1,7 @@
-"""Wall clocks that are wrong and jump, of hosts and of the server: no false timeout, no early start, nobody's jobs taken over, nothing twice."""
+"""Wall clocks that are wrong and jump, of hosts and of the server.
+
+No false timeout, no early start, nobody's jobs taken over, nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +46,16 @@ SELECT count(*) FROM pg_stat_activity
 
 
 def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early(stage: Stage, gate: Gate):
-    """Durations are the monotonic clock's, and times the database's: a host's wall clock is only what its log says."""
+    """Durations are the monotonic clock's, and times the database's.
+
+    A host's wall clock is only what its log says.
+    """
     work = stage.write("work.py", WORK)
     with ExitStack() as stack:
         clocks = {jump: stack.enter_context(Clock()) for jump in (DAY, -DAY)}
         fleets = {
-            jump: stage.run_fleet(workers=1, lease=LEASE, handlers=work, environment=clock.environment) for jump, clock in clocks.items()
+            jump: stage.run_fleet(workers=1, lease=LEASE, handlers=work, environment=clock.environment)
+            for jump, clock in clocks.items()
         }
         jobs = [stage.enqueue("c:gate", f'{{"label": "{name}"}}') for name in ("one", "other")]
         arrivals = [gate.wait_arrival("one"), gate.wait_arrival("other")]
@@ -74,14 +81,22 @@ def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early
         assert stage.completed_twice() == []
         for fleet in fleets.values():
             assert not fleet.said(
-                lambda event: "SIGTERM" in event.get("message", "") and event.get("who") == "supervisor" and "gets" in event["message"]
+                lambda event: (
+                    "SIGTERM" in event.get("message", "")
+                    and event.get("who") == "supervisor"
+                    and "gets" in event["message"]
+                )
             )
             assert not fleet.said("reclaimed")
             assert fleet.stop() == 0
 
 
 def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice(tmp_path: Path, gate: Gate):
-    with Clock() as clock, Cluster(place=quick_place(), environment=clock.environment) as cluster, cluster.database() as dsn:
+    with (
+        Clock() as clock,
+        Cluster(place=quick_place(), environment=clock.environment) as cluster,
+        cluster.database() as dsn,
+    ):
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
         with Stage(dsn, tmp_path) as stage:
@@ -94,7 +109,11 @@ def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice
                 due = stage.enqueue("c:now", delay=1800)
                 stage.wait_state(stage.enqueue("c:now", delay=1), "ready", limit=LIMIT)
                 looked = stage.call("SELECT clock_timestamp()")
-                stage.wait(lambda: stage.call(RESTING, looked) == len(fleets), "keepers that have looked and do other things", limit=LIMIT)
+                stage.wait(
+                    lambda: stage.call(RESTING, looked) == len(fleets),
+                    "keepers that have looked and do other things",
+                    limit=LIMIT,
+                )
                 for jump in (3600.0, 0.0):
                     marks = [len(fleet.log) for fleet in fleets]
                     clock.jump(jump)
@@ -103,7 +122,9 @@ def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice
                     stage.wait_state(
                         due, "ready", limit=LIMIT
                     )  # by the server's clock, and long before the keepers look again by themselves
-                assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, "nobody was taken over"
+                assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, (
+                    "nobody was taken over"
+                )
                 for job, arrival in zip(jobs, arrivals, strict=True):
                     arrival.open()
                     row = stage.wait_state(job, "completed", "failed", "retrying", limit=LIMIT)

@@ -51,14 +51,20 @@ def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(sta
 def test_what_a_dead_child_had_claimed_and_not_started_is_given_back_without_an_attempt(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, batch=5, hold="0s", poll="300s")
     with stage.connection.transaction():
-        first, second, third = (stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third"))
+        first, second, third = (
+            stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third")
+        )
     arrival = gate.wait_arrival("first")
     assert stage.states([first, second, third]) == ["running"] * 3
     os.kill(arrival.pid, signal.SIGKILL)
     for name in ("first", "second", "third"):
         gate.wait_arrival(name).open()
     stage.wait_all([first, second, third], "completed")
-    assert [(stage.job(job)["attempts"], stage.job(job)["crashes"]) for job in (first, second, third)] == [(2, 1), (1, 0), (1, 0)]
+    assert [(stage.job(job)["attempts"], stage.job(job)["crashes"]) for job in (first, second, third)] == [
+        (2, 1),
+        (1, 0),
+        (1, 0),
+    ]
     assert [len(stage.attempts(job)) for job in (first, second, third)] == [2, 1, 1]
 
 
@@ -82,7 +88,10 @@ def test_a_killed_keeper_is_replaced_and_goes_on_keeping_house(stage: Stage):
     wait_for_exit(keeper)
     job = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": 0.05}')""")
     stage.wait_state(job, "completed")
-    stage.wait(lambda: fleet.keeper() != keeper, "the word of the new one, which the parent says after it has woken a worker for the job")
+    stage.wait(
+        lambda: fleet.keeper() != keeper,
+        "the word of the new one, which the parent says after it has woken a worker for the job",
+    )
 
 
 @pytest.mark.promise("C6", "C28")
@@ -93,7 +102,11 @@ def test_a_process_that_ends_under_its_handler_is_a_crash_whatever_its_exit_stat
     assert {row["error_code"] for row in rows.values()} == {"WORKER_CRASHED"}
     assert {kind: row["crashes"] for kind, row in rows.items()} == {"c:abort": 1, "c:segfault": 1, "c:exit": 3}
     last = {kind: row["history"][-1] for kind, row in rows.items()}
-    for kind, sentence in {"c:abort": "died of SIGABRT", "c:segfault": "died of SIGSEGV", "c:exit": "exited with code 0"}.items():
+    for kind, sentence in {
+        "c:abort": "died of SIGABRT",
+        "c:segfault": "died of SIGSEGV",
+        "c:exit": "exited with code 0",
+    }.items():
         assert sentence in last[kind]["error"]
     report = last["c:exit"]["post_mortem"]
     assert (report["exit_code"], report.get("signal")) == (0, None), "leaving by os._exit(0) is no success"
@@ -127,7 +140,9 @@ def test_an_idle_child_that_was_stopped_for_good_is_replaced(stage: Stage):
     due = stage.call("SELECT jobherd.enqueue('t:noop', '{}', '{\"delay\": \"1 millisecond\"}')")
     assert stage.wait_state(due, "completed")["attempts"] == 1
     for pid in (worker, keeper):
-        fleet.wait_log(f"Process {pid} was stopped by a signal and not continued: the supervisor killed it while it was ")
+        fleet.wait_log(
+            f"Process {pid} was stopped by a signal and not continued: the supervisor killed it while it was "
+        )
         wait_for_exit(pid)
 
 

@@ -1,4 +1,7 @@
-"""A handler leaves a daemon, which belongs to no group and no session of its worker: it lives as long as that worker, and not much longer."""
+"""A handler leaves a daemon, which belongs to no group and no session of its worker.
+
+It lives as long as that worker, and not much longer.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ def test_it_ends_with_a_worker_that_dies(stage: Stage, gate: Gate, way: str):
 @pytest.mark.parametrize("way", daemons.WAYS)
 def test_it_outlives_its_job_and_leaves_with_its_worker(stage: Stage, gate: Gate, way: str):
     fleet = stage.run_fleet(workers=1, handlers=HERE, **QUICK)
-    worker = stage.wait_state(stage.enqueue("daemon:left", f'{{"way": "{way}", "label": "daemon"}}'), "completed")["result"]
+    worker = stage.wait_state(stage.enqueue("daemon:left", f'{{"way": "{way}", "label": "daemon"}}'), "completed")[
+        "result"
+    ]
     daemon = gate.wait_arrival("daemon")
     assert stage.wait_state(stage.enqueue("daemon:who"), "completed")["result"] == worker
     assert is_running(daemon.pid)

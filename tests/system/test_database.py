@@ -1,4 +1,7 @@
-"""The database goes away and comes back: the same processes go on, every job ends once, and the log stays readable."""
+"""The database goes away and comes back.
+
+The same processes go on, every job ends once, and the log stays readable.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,16 @@ def own(tmp_path: Path, gate: Gate) -> Iterator[tuple[Cluster, Stage]]:
 
 
 def away(fleet: Fleet, *, after: int) -> None:
-    fleet.wait_log(lambda event: event.get("who") == "supervisor" and event["message"].startswith("the database is away"), after=after)
+    fleet.wait_log(
+        lambda event: event.get("who") == "supervisor" and event["message"].startswith("the database is away"),
+        after=after,
+    )
 
 
 def back(fleet: Fleet, *, after: int) -> None:
-    fleet.wait_log(lambda event: event.get("who") == "supervisor" and event["message"] == "the database is there", after=after)
+    fleet.wait_log(
+        lambda event: event.get("who") == "supervisor" and event["message"] == "the database is there", after=after
+    )
 
 
 @pytest.mark.promise("C26")
@@ -51,10 +59,13 @@ def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(o
     before = [fleet.workers() | {-1: fleet.keeper()} for fleet in fleets]
     supervisors = stage.run("SELECT id FROM jobherd.supervisors ORDER BY id")
     for how in ("fast", "kill"):
-        ends_meanwhile, ends_after = (stage.enqueue("t:gate", f'{{"label": "{how}-{when}"}}') for when in ("meanwhile", "after"))
+        ends_meanwhile, ends_after = (
+            stage.enqueue("t:gate", f'{{"label": "{how}-{when}"}}') for when in ("meanwhile", "after")
+        )
         meanwhile, after = gate.wait_arrival(f"{how}-meanwhile"), gate.wait_arrival(f"{how}-after")
-        # A claim does not wait for its fsync. A server that is killed before one loses the claim, and the job runs
-        # again, as tests/models/claim.pml shows. This test is about claims that are on disk.
+        # A claim does not wait for its fsync. A server that is killed before one loses the claim,
+        # and the job runs again, as tests/models/claim.pml shows. This test is about claims that
+        # are on disk.
         stage.connection.execute("CHECKPOINT")
         marks = [len(fleet.log) for fleet in fleets]
         cluster.kill() if how == "kill" else cluster.stop("fast")
@@ -64,7 +75,10 @@ def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(o
         holder = next(fleet for fleet in fleets if meanwhile.pid in fleet.workers().values())
         mark = marks[fleets.index(holder)]
         holder.wait_log(
-            lambda event: event.get("who", "").startswith("worker") and event["message"].startswith("the database is away"), after=mark
+            lambda event: (
+                event.get("who", "").startswith("worker") and event["message"].startswith("the database is away")
+            ),
+            after=mark,
         )
         cluster.start()
         stage.reconnect()
@@ -78,7 +92,8 @@ def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(o
         for job in (ends_meanwhile, ends_after):
             assert (stage.job(job)["attempts"], stage.runs(job)) == (1, 1)
         for fleet, mark in zip(fleets, marks, strict=True):
-            # One that it is away and one that it is back for each process that speaks with it, and a few words of the parent on the way.
+            # One that it is away and one that it is back for each process that speaks with it, and
+            # a few words of the parent on the way.
             assert len(fleet.log) - mark <= 2 * 4 + 6, fleet.text()
             assert not fleet.said(lambda event: "traceback" in event or "raw" in event, after=mark)
     assert [fleet.workers() | {-1: fleet.keeper()} for fleet in fleets] == before, "the same processes"
@@ -87,10 +102,15 @@ def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(o
     assert [fleet.stop() for fleet in fleets] == [0, 0]
 
 
-def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_goes_on(own: tuple[Cluster, Stage], gate: Gate):
+def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_goes_on(
+    own: tuple[Cluster, Stage], gate: Gate
+):
     cluster, stage = own
     fleet = stage.run_fleet(workers=2, lease="3s", db_retry_initial="0.1s")
-    exclusive, ordinary = stage.enqueue("t:exclusive", '{"label": "exclusive"}'), stage.enqueue("t:gate", '{"label": "ordinary"}')
+    exclusive, ordinary = (
+        stage.enqueue("t:exclusive", '{"label": "exclusive"}'),
+        stage.enqueue("t:gate", '{"label": "ordinary"}'),
+    )
     alone, other = gate.wait_arrival("exclusive"), gate.wait_arrival("ordinary")
     cluster.stop("fast")
     alone.wait_gone()
@@ -110,7 +130,10 @@ def test_every_session_of_ours_is_ended_again_and_again_under_load(stage: Stage,
     before = [fleet.workers() for fleet in fleets]
     long = stage.enqueue("t:gate", '{"label": "long"}')
     arrival = gate.wait_arrival("long")
-    jobs = [row[0] for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, 900)""")]
+    jobs = [
+        row[0]
+        for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, 900)""")
+    ]
     done = "SELECT count(*) FROM t_trans WHERE place = 'history' AND op = 'INSERT'"
     for number in range(1, 5):
         stage.wait(lambda: stage.call(done) >= number * 150, "some jobs to be done")  # noqa: B023
@@ -154,7 +177,9 @@ def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_
         settled: list[list[int]] = []
         thread = threading.Thread(target=lambda: settled.append(child.settle(token, [job], "ok", keep=7)))
         thread.start()
-        blocked = "DO $$ BEGIN WHILE cardinality(pg_blocking_pids({})) = 0 LOOP PERFORM pg_sleep(0.002); END LOOP; END $$"
+        blocked = (
+            "DO $$ BEGIN WHILE cardinality(pg_blocking_pids({})) = 0 LOOP PERFORM pg_sleep(0.002); END LOOP; END $$"
+        )
         queue.run(blocked.format(child.connection.info.backend_pid))
         keeper.commit()
         thread.join(LIMIT)

@@ -1,4 +1,7 @@
-"""Somebody deletes rows by hand, while a job runs: of its supervisor, of its worker, of its claim. What is left of it is run to an end."""
+"""Somebody deletes rows by hand, while a job runs: of its supervisor, of its worker, of its claim.
+
+What is left of it is run to an end.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("rows", ["supervisors", "children"])
-def test_a_job_whose_process_is_not_registered_any_more_runs_once_more_and_completes_once(stage: Stage, gate: Gate, rows: str):
+def test_a_job_whose_process_is_not_registered_any_more_runs_once_more_and_completes_once(
+    stage: Stage, gate: Gate, rows: str
+):
     fleet = stage.run_fleet(workers=1, lease="3s", sweep="0.2s")
     job = stage.enqueue("t:gate", '{"label": "a"}')
     first = gate.wait_arrival("a")
@@ -32,7 +37,8 @@ def test_a_job_whose_process_is_not_registered_any_more_runs_once_more_and_compl
     second.open("in time")
     row = stage.wait_state(job, "completed")
     assert (row["result"], row["crashes"]) == ("in time", 0)
-    # What a worker has claimed in the very exchange that tells it so is lost too, if it is swept up before it could be handed back.
+    # What a worker has claimed in the very exchange that tells it so is lost too, if it is swept up
+    # before it could be handed back.
     assert [attempt["outcome"] for attempt in row["history"]] in (["lost", "completed"], ["lost", "lost", "completed"])
     assert row["attempts"] == len(row["history"])
     assert stage.completed_twice() == []

@@ -59,14 +59,19 @@ def test_every_disposition_becomes_the_row_that_the_table_says(stage: Stage, gat
         assert attempt["ran_on"]
     due = """SELECT extract(epoch FROM s.run_at - t.at)::float FROM jobherd.scheduled s
                 JOIN t_trans t ON t.job = s.id AND t.place = 'scheduled' AND t.op = 'INSERT' WHERE s.id = %s"""
-    # From when it was said to when the statement that says it was through, on a machine that may stand still in between.
+    # From when it was said to when the statement that says it was through, on a machine that may
+    # stand still in between.
     assert 20 < stage.call(due, jobs["d:backoff"]) <= 36, "30 s, give or take a fifth"
     assert 3590 < stage.call(due, jobs["d:nack"]) <= 3600
     assert 3590 < stage.call(due, jobs["d:snooze"]) <= 3600
     assert 40 < stage.call(due, jobs["d:nobody-knows"]) <= 80
-    assert not fleet.said(lambda event: event.get("level") == "warning" and " died " in event["message"]), "nobody died of it"
+    assert not fleet.said(lambda event: event.get("level") == "warning" and " died " in event["message"]), (
+        "nobody died of it"
+    )
     assert sorted(fleet.workers()) == [0, 1]
-    assert len(fleet.said(lambda event: event.get("message", "").endswith("is ready"))) == 3, "nobody was replaced for it"
+    assert len(fleet.said(lambda event: event.get("message", "").endswith("is ready"))) == 3, (
+        "nobody was replaced for it"
+    )
 
 
 @pytest.mark.promise("D22")
@@ -89,9 +94,12 @@ def test_snooze_and_abandon_do_not_count_an_attempt(stage: Stage, gate: Gate):
 @pytest.mark.promise("C12", "C13")
 def test_a_job_whose_time_is_over_expires_and_never_starts(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, batch=2, hold="0s")
-    late = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))""")
+    late = stage.call(
+        """SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))"""
+    )
     assert stage.wait_state(late, "expired")["attempts"] == 0
-    # Claimed in one batch with a job that takes longer than what is left of its time: looked at again just before the call.
+    # Claimed in one batch with a job that takes longer than what is left of its time: looked at
+    # again just before the call.
     with stage.connection.transaction():
         first = stage.enqueue("t:gate", '{"label": "first"}')
         second = stage.call(

@@ -1,4 +1,8 @@
-"""How a supervisor leaves: what runs is finished, what does not end in time is handed back, and nobody's attempt is spent on it."""
+"""How a supervisor leaves.
+
+What runs is finished, what does not end in time is handed back, and nobody's attempt is spent on
+it.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +40,20 @@ def test_running_jobs_finish_and_what_was_only_claimed_is_handed_back(stage: Sta
         if job in running:
             assert (row["state"], row["attempts"], row["result"]) == ("completed", 1, "finished")
         else:
-            assert (row["state"], row["attempts"], row["history"]) == ("ready", 0, []), "as if it had never been claimed"
+            assert (row["state"], row["attempts"], row["history"]) == ("ready", 0, []), (
+                "as if it had never been claimed"
+            )
     assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 0, "it says goodbye"
 
 
 @pytest.mark.parametrize("first", ["parent", "children"])
-def test_a_service_manager_that_tells_every_process_to_leave_has_what_runs_finished_too(stage: Stage, gate: Gate, first: str):
-    """As systemd does unless it is told otherwise (KillMode=control-group): a worker that hears it within a job must not take it for that job's end."""
+def test_a_service_manager_that_tells_every_process_to_leave_has_what_runs_finished_too(
+    stage: Stage, gate: Gate, first: str
+):
+    """As systemd does unless it is told otherwise (KillMode=control-group).
+
+    A worker that hears it within a job must not take it for that job's end.
+    """
     fleet = stage.run_fleet(workers=1, batch=3, hold="10s")
     with stage.connection.transaction():
         running, *behind = (stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(3))
@@ -112,12 +123,16 @@ def test_a_second_word_hands_back_and_leaves_fast(stage: Stage, gate: Gate):
     stage.wait_running(stuck)
     fleet.signal(signal.SIGINT)
     fleet.wait_log("draining")
-    stage.run("SELECT pg_sleep(0.6)")  # two within half a second are one: Ctrl-C and the service manager say it together
+    # two within half a second are one: Ctrl-C and the service manager say it together
+    stage.run("SELECT pg_sleep(0.6)")
     assert fleet.note_exit() is False, "the first waits for what runs"
     fleet.signal(signal.SIGTERM)
     assert fleet.wait_exit() == 0
     fleet.wait_gone()
-    assert [(stage.job(job)["state"], stage.job(job)["attempts"]) for job in (polite, stuck)] == [("ready", 0), ("ready", 0)]
+    assert [(stage.job(job)["state"], stage.job(job)["attempts"]) for job in (polite, stuck)] == [
+        ("ready", 0),
+        ("ready", 0),
+    ]
 
 
 def test_quit_kills_at_once_and_the_next_run_has_the_jobs(stage: Stage, gate: Gate):
@@ -149,8 +164,12 @@ def test_ctrl_c_reaches_the_parent_only(stage: Stage, gate: Gate):
 
 
 def test_a_drain_ends_though_somebody_locks_a_table_for_ever(stage: Stage, gate: Gate):
-    """Neither a worker nor the parent gets an outcome through: the lease does it, once the lock is gone."""
-    fleet = stage.run_fleet(workers=1, drain_timeout="0.2s", grace="0.3s", spawn_timeout="5s")  # that long a keeper may take to leave, too
+    """Neither a worker nor the parent gets an outcome through.
+
+    The lease does it, once the lock is gone.
+    """
+    # that long a keeper may take to leave, too
+    fleet = stage.run_fleet(workers=1, drain_timeout="0.2s", grace="0.3s", spawn_timeout="5s")
     job = stage.enqueue("t:gate", '{"label": "cut"}')
     arrival = gate.wait_arrival("cut")
     with psycopg.connect(stage.dsn) as outsider:

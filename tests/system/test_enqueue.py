@@ -44,7 +44,9 @@ def test_many_jobs_of_one_transaction_wake_several_children_one_claim_at_a_time(
     )  # else one that was not opened for 40 ms gives back what it holds, and that is claimed anew
     jobs = [
         row[0]
-        for row in stage.run("""SELECT jobherd.enqueue('t:gate', jsonb_build_object('label', n::text)) FROM generate_series(1, 7) AS n""")
+        for row in stage.run(
+            """SELECT jobherd.enqueue('t:gate', jsonb_build_object('label', n::text)) FROM generate_series(1, 7) AS n"""
+        )
     ]
     first = [gate.wait_arrival() for _ in range(3)]
     assert len({arrival.pid for arrival in first}) == 3, "three children run at the same time"

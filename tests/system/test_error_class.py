@@ -59,5 +59,7 @@ def test_the_class_of_the_error_is_kept_with_each_attempt(stage: Stage):
     assert shown["error_class"] == "json.decoder.JSONDecodeError"
     assert [one["error_class"] for one in shown["history"]] == ["json.decoder.JSONDecodeError"] * 2
     assert all("error_class" not in one.get("usage", {}) for one in shown["history"])
-    assert stage.call("SELECT usage FROM jobherd.history WHERE id = %s", fine) is None, "a job that goes well writes nothing for it"
+    assert stage.call("SELECT usage FROM jobherd.history WHERE id = %s", fine) is None, (
+        "a job that goes well writes nothing for it"
+    )
     assert fleet.stop() == 0

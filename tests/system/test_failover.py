@@ -1,5 +1,6 @@
-"""The primary is lost and its standby promoted: the same processes go on with the new one, and nothing that was acknowledged is lost. And the standby is
-lost that the primary's commits wait for."""
+"""The primary is lost and its standby promoted: the same processes go on with the new one, and
+nothing that was acknowledged is lost. And the standby is lost that the primary's commits wait
+for."""
 
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ def test_after_a_failover_the_same_processes_go_on_with_the_promoted_standby(tmp
 SESSIONS = "SELECT application_name, count(*) FROM pg_stat_activity WHERE application_name LIKE 'jobherd:%' GROUP BY 1"
 
 
-def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_sessions_do_not_pile_up(tmp_path: Path, gate: Gate):
+def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_sessions_do_not_pile_up(
+    tmp_path: Path, gate: Gate
+):
     """Each process comes back again and again for an answer, and each time there is a session more that waits in the server for the one before it."""
     with Cluster(place=quick_place()) as primary, primary.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -83,7 +86,8 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
         with Stage(dsn, tmp_path) as stage, psycopg.connect(primary.dsn(), autocommit=True) as owner:
             try:
                 fleets = [
-                    stage.run_fleet(workers=1, lease="6s", patience=1, db_retry_initial="0.1s", db_retry_max="0.5s") for _ in range(2)
+                    stage.run_fleet(workers=1, lease="6s", patience=1, db_retry_initial="0.1s", db_retry_max="0.5s")
+                    for _ in range(2)
                 ]
                 supervisors = stage.run("SELECT id FROM jobherd.supervisors ORDER BY id")
                 jobs = [stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(2)]
@@ -93,8 +97,13 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
                 probe = psycopg.connect(dsn, autocommit=True)
 
                 def held() -> bool:
-                    """A reload is only asked for: what commits before the server has read it waits for nobody."""
-                    waits = owner.execute("SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = %s", (probe.info.backend_pid,))
+                    """A reload is only asked for.
+
+                    What commits before the server has read it waits for nobody.
+                    """
+                    waits = owner.execute(
+                        "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = %s", (probe.info.backend_pid,)
+                    )
                     if waits.fetchone() == (True,):
                         return True
                     probe.pgconn.consume_input()
@@ -123,7 +132,8 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
                     fleet.wait_log("the database rejected a statement of the supervisor: renew_lease", limit=LIMIT)
                 lapsed = "SELECT bool_and(lease_until < clock_timestamp()) FROM jobherd.supervisors"
                 stage.wait(lambda: stage.call(lapsed), "the end of both leases", limit=LIMIT)
-                # One that commits and cannot be ended, one that waits for it, and what has just been given up.
+                # One that commits and cannot be ended, one that waits for it, and what has just
+                # been given up.
                 stage.wait(
                     lambda: max(count for _, count in stage.run(SESSIONS)) <= 2,
                     lambda: f"fewer sessions: {stage.run(SESSIONS)}",
@@ -136,7 +146,9 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
                     assert (row["result"], row["attempts"], stage.runs(job)) == ("written", 1, 1)
                 assert stage.completed_twice() == []
                 stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LIMIT)
-                assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, "nobody was taken over"
+                assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, (
+                    "nobody was taken over"
+                )
                 for fleet in fleets:
                     assert len(fleet.said("the database is away")) <= 8, fleet.text()
                     assert fleet.stop() == 0

@@ -1,4 +1,8 @@
-"""The metrics under attack: jobs go on, the child that answers neither grows nor dies, and answers as before once the attack is over."""
+"""The metrics under attack.
+
+Jobs go on, the child that answers neither grows nor dies, and answers as before once the attack is
+over.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ if TYPE_CHECKING:
     from tests.support.fleet import Fleet, Stage
 
 GROWTH = 48 << 20
-"""Bytes that the web child may grow by: half of what a single header of theirs would be for each who sends one."""
+"""Bytes that the web child may grow by.
+
+Half of what a single header of theirs would be for each who sends one.
+"""
 
 
 def web_of(fleet: Fleet) -> int:
@@ -32,7 +39,11 @@ def taken_port() -> Iterator[tuple[socket.socket, int]]:
 
 
 def lives(address: str) -> bool:
-    """Whether it says so. Who is slow to ask, and here all ask from one process, may be displaced by those who come after him, and asks again."""
+    """Whether it says so.
+
+    Who is slow to ask, and here all ask from one process, may be displaced by those who come after
+    him, and asks again.
+    """
     try:
         return fetch(address, "/livez")[0] == 200
     except OSError:

@@ -1,4 +1,7 @@
-"""What an application or its database has set for all sessions: adapters of the driver, settings of roles, functions in the search path."""
+"""What an application or its database has set for all sessions.
+
+Adapters of the driver, settings of roles, functions in the search path.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,8 @@ def foreign(database):
             "$$ INSERT INTO public.stolen VALUES ($2); SELECT 1 $$"
         )
         connection.execute("CREATE ROLE t_tenant")
-        connection.execute("SELECT jobherd.grant_tenant('t_tenant', 'acme')")  # from now on there are policies to be looked at
+        # from now on there are policies to be looked at
+        connection.execute("SELECT jobherd.grant_tenant('t_tenant', 'acme')")
         connection.execute("ALTER ROLE t_foreign SET search_path = public")
         yield make_conninfo(database, user="t_foreign")
         connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 't_foreign'")
@@ -105,7 +109,14 @@ def test_adapters_that_an_application_registers_for_all_connections_are_not_for_
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with Herd(foreign, tmp_path, "--queues", "one,two") as herd:
         herd.wait_ready()
-        run = subprocess.run([sys.executable, "-c", PRODUCER, foreign], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+        run = subprocess.run(
+            [sys.executable, "-c", PRODUCER, foreign],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
         assert run.returncode == 0, run.stderr
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT what FROM public.stolen").fetchall() == []
@@ -118,7 +129,11 @@ def test_row_security_that_a_role_has_switched_off_is_on_for_our_statements(data
         connection.execute("ALTER ROLE t_foreign SET row_security = off")
     with Herd(foreign, tmp_path) as herd, Client(foreign) as client:
         herd.wait_ready()
-        ids = [client.enqueue("f:plain", {"n": 1}), client.enqueue("f:moved", {"n": 2}), client.enqueue("f:plain", {"n": 3}, delay="1s")]
+        ids = [
+            client.enqueue("f:plain", {"n": 1}),
+            client.enqueue("f:moved", {"n": 2}),
+            client.enqueue("f:plain", {"n": 3}, delay="1s"),
+        ]
         assert [row["result"] for row in client.wait_many(ids, timeout=120).values()] == [1, 2, 3]
         assert herd.stop() == 0
 
@@ -138,18 +153,26 @@ PLAIN = CHOOSY[CHOOSY.index("@handler") :]
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [CHOOSY, "from jobherd import handler\n\n" + PLAIN], ids=["a condition", "a trigger"])
-def test_names_of_an_applications_conditions_and_triggers_are_found_in_its_search_path(database, foreign, tmp_path, source):
+@pytest.mark.parametrize(
+    "source", [CHOOSY, "from jobherd import handler\n\n" + PLAIN], ids=["a condition", "a trigger"]
+)
+def test_names_of_an_applications_conditions_and_triggers_are_found_in_its_search_path(
+    database, foreign, tmp_path, source
+):
     (tmp_path / "jobs.py").write_text(source)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP FUNCTION public.array_position(text[], text)")
-        connection.execute("CREATE FUNCTION public.is_mine(text) RETURNS boolean LANGUAGE sql AS $$ SELECT $1 <> 'theirs' $$")
+        connection.execute(
+            "CREATE FUNCTION public.is_mine(text) RETURNS boolean LANGUAGE sql AS $$ SELECT $1 <> 'theirs' $$"
+        )
         if source != CHOOSY:
             connection.execute(
                 "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS "
                 "$$ BEGIN IF is_mine(NEW.queue) THEN INSERT INTO stolen VALUES (NEW.kind); END IF; RETURN NULL; END $$"
             )
-            connection.execute("CREATE TRIGGER note AFTER INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION public.note()")
+            connection.execute(
+                "CREATE TRIGGER note AFTER INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION public.note()"
+            )
         with Herd(foreign, tmp_path) as herd, Client(foreign) as client:
             herd.wait_ready()
             job = client.enqueue("f:plain", {"n": 1})
@@ -173,9 +196,16 @@ def dies(job: Job) -> int:
 
 @pytest.mark.timeout(300)
 def test_a_trigger_that_an_application_makes_while_a_supervisor_runs_finds_its_names(database, foreign, tmp_path):
-    """Sessions that were pinned before: the worker's, which writes the outcome, and the supervisor's, which records the crash."""
+    """Sessions that were pinned before.
+
+    The worker's, which writes the outcome, and the supervisor's, which records the crash.
+    """
     (tmp_path / "jobs.py").write_text(DYING)
-    with psycopg.connect(database, autocommit=True) as connection, Herd(foreign, tmp_path, workers=1) as herd, Client(foreign) as client:
+    with (
+        psycopg.connect(database, autocommit=True) as connection,
+        Herd(foreign, tmp_path, workers=1) as herd,
+        Client(foreign) as client,
+    ):
         herd.wait_ready()
         connection.execute("CREATE FUNCTION public.is_mine(text) RETURNS boolean LANGUAGE sql AS $$ SELECT true $$")
         connection.execute(
@@ -183,9 +213,14 @@ def test_a_trigger_that_an_application_makes_while_a_supervisor_runs_finds_its_n
             "$$ BEGIN IF is_mine('') THEN INSERT INTO stolen VALUES (TG_TABLE_NAME); END IF; RETURN NULL; END $$"
         )
         for table in ("history", "attempts"):
-            connection.execute(f"CREATE TRIGGER note AFTER INSERT ON jobherd.{table} FOR EACH STATEMENT EXECUTE FUNCTION public.note()")
+            connection.execute(
+                f"CREATE TRIGGER note AFTER INSERT ON jobherd.{table} FOR EACH STATEMENT EXECUTE FUNCTION public.note()"
+            )
         connection.execute("DROP FUNCTION public.array_position(text[], text)")
         job = client.enqueue("f:dies")
         row = client.wait(job, timeout=120)
         assert (row["state"], row["result"], row["crashes"]) == ("completed", 2, 1)
-        assert {what for (what,) in connection.execute("SELECT what FROM public.stolen").fetchall()} == {"history", "attempts"}
+        assert {what for (what,) in connection.execute("SELECT what FROM public.stolen").fetchall()} == {
+            "history",
+            "attempts",
+        }

@@ -1,4 +1,7 @@
-"""Libraries register what is to happen at a fork. Those of handlers never reach the parent; those that come with the interpreter hurt no fleet."""
+"""Libraries register what is to happen at a fork.
+
+Those of handlers never reach the parent; those that come with the interpreter hurt no fleet.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,9 @@ def library(stage: Stage, flag: Path) -> dict[str, str]:
 def test_those_of_a_module_of_handlers_never_run_in_the_parent(stage: Stage):
     notes = stage.folder / "notes"
     notes.touch()
-    fleet = stage.run_fleet(workers=2, handlers=stage.write("library.py", OF_HANDLERS.format(notes=str(notes))), respawn_initial="10ms")
+    fleet = stage.run_fleet(
+        workers=2, handlers=stage.write("library.py", OF_HANDLERS.format(notes=str(notes))), respawn_initial="10ms"
+    )
     os.kill(fleet.workers()[0], signal.SIGKILL)
     fleet.wait_ready(3)
     assert notes.read_text() == "", "three workers and a keeper were forked, and nobody has heard of the hooks"
@@ -99,7 +104,8 @@ def test_a_hook_that_hangs_in_the_child_is_ended_in_words_and_tried_again(stage:
         fleet.wait_log(f"Process {hung} was not ready in time and was killed.")
     assert not os.listdir(f"/proc/{fleet.pid}/task")[1:]
     flag.unlink()
-    settings.write_text("spawn_timeout = '20s'\n")  # one that was forked just before, and hangs all the same, must not outlast the end
+    # one that was forked just before, and hangs all the same, must not outlast the end
+    settings.write_text("spawn_timeout = '20s'\n")
     fleet.signal(signal.SIGHUP)
     fleet.wait_ready(1)
     stage.wait_state(stage.enqueue("t:noop"), "completed")

@@ -1,6 +1,9 @@
-"""The server's queue of notifications is full: a stranger listens, and never ends its transaction. Whoever notifies then cannot commit.
+"""The server's queue of notifications is full: a stranger listens, and never ends its transaction.
 
-What waits for a word is found by looking; no job, no outcome and no lease depends on a word that can be said.
+Whoever notifies then cannot commit.
+
+What waits for a word is found by looking; no job, no outcome and no lease depends on a word that
+can be said.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 pytestmark = pytest.mark.skipif(
-    programs().major < 17, reason="before PostgreSQL 17 nobody can make the queue smaller than 8 GB, and filling those takes minutes"
+    programs().major < 17,
+    reason="before PostgreSQL 17 nobody can make the queue smaller than 8 GB, and filling those takes minutes",
 )
 PAGES = 64
 """The least that it can have; of 8 kB each."""
@@ -37,7 +41,10 @@ WAITED_FOR = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND clas
 
 
 class Stranger:
-    """Listens, and sits in a transaction until it leaves: the server keeps for it whatever anybody says. `with Stranger(dsn) as stranger:`"""
+    """Listens, and sits in a transaction until it leaves.
+
+    The server keeps for it whatever anybody says. `with Stranger(dsn) as stranger:`
+    """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -92,7 +99,10 @@ def test_a_full_queue_loses_nothing_and_holds_nobody_up(tmp_path: Path, gate: Ga
             waiter = aside.submit(client.wait, jobs["ends"], LIMIT)
             stage.wait(lambda: stage.call(WAITED_FOR), "somebody to wait for it")
             stranger.fill()
-            with psycopg.connect(dsn, autocommit=True) as refused, pytest.raises(psycopg.errors.ProgramLimitExceeded, match="too many"):
+            with (
+                psycopg.connect(dsn, autocommit=True) as refused,
+                pytest.raises(psycopg.errors.ProgramLimitExceeded, match="too many"),
+            ):
                 refused.execute("NOTIFY chatter")
             mark = len(fleet.log)
 
@@ -131,7 +141,10 @@ def test_a_full_queue_loses_nothing_and_holds_nobody_up(tmp_path: Path, gate: Ga
 
 
 def test_what_others_notify_when_a_job_is_settled_holds_its_outcome_up_until_there_is_room(tmp_path: Path, gate: Gate):
-    """The triggers that tell tests are an application's here: they notify with each row, whether or not there is room."""
+    """The triggers that tell tests are an application's here.
+
+    They notify with each row, whether or not there is room.
+    """
     with small() as dsn, Stage(dsn, tmp_path) as stage, Stranger(dsn) as stranger:
         try:
             fleet = stage.run_fleet(

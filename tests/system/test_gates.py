@@ -34,7 +34,11 @@ def test_four_supervisors_never_run_one_too_many(stage: Stage):
     """Jobs of a millisecond, sampled as fast as one session can read."""
     stage.run("SELECT jobherd.set_cap('media', 3), jobherd.set_cap(kind => 't:spin', max_running => 2)")
     spins = stage.run("SELECT jobherd.enqueue('t:spin', '{\"seconds\": 0.001}') FROM generate_series(1, 300)")
-    jobs = [*stage.enqueue_many("t:noop", 600, queue="media"), *(row[0] for row in spins), *stage.enqueue_many("t:noop", 300)]
+    jobs = [
+        *stage.enqueue_many("t:noop", 600, queue="media"),
+        *(row[0] for row in spins),
+        *stage.enqueue_many("t:noop", 300),
+    ]
     fleets = [stage.start(workers=3) for _ in range(FLEETS)]
     seen = {"media": 0, "t:spin": 0}
     with psycopg.connect(stage.dsn, autocommit=True) as watcher:

@@ -1,4 +1,7 @@
-"""Hooks that end their process or fail at the start, under a real supervisor: no job is lost, and the log says why."""
+"""Hooks that end their process or fail at the start, under a real supervisor.
+
+No job is lost, and the log says why.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("B8")
-def test_a_hook_that_ends_the_process_is_a_crash_of_its_job_and_a_start_that_fails_is_tried_again(stage: Stage, monkeypatch, tmp_path):
+def test_a_hook_that_ends_the_process_is_a_crash_of_its_job_and_a_start_that_fails_is_tried_again(
+    stage: Stage, monkeypatch, tmp_path
+):
     (tmp_path / "said").touch()
     monkeypatch.setenv("HOOKED", str(tmp_path / "said"))
     monkeypatch.setenv("HOOKED_FAILS_ONCE", str(tmp_path / "failed"))
@@ -64,8 +69,13 @@ def wears() -> int:
 """
 
 
-def test_a_hook_that_cannot_be_interrupted_is_ended_with_its_process(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Between jobs nobody's deadline ends it: it would be a worker less, for ever, and nobody would be told."""
+def test_a_hook_that_cannot_be_interrupted_is_ended_with_its_process(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Between jobs nobody's deadline ends it.
+
+    It would be a worker less, for ever, and nobody would be told.
+    """
     monkeypatch.setenv("STUBBORN", str(tmp_path))
     work = stage.write("work.py", STUBBORN)
     fleet = stage.run_fleet("--hooks", work, handlers=work, workers=2, grace="1s")

@@ -1,4 +1,7 @@
-"""What means no good comes through a door and is refused in words, or ends as a job: some hundred of it; `python -m tests.faults.hostile` has no limit."""
+"""What means no good comes through a door and is refused in words, or ends as a job.
+
+Some hundred of it; `python -m tests.faults.hostile` has no limit.
+"""
 
 from __future__ import annotations
 

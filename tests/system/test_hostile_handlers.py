@@ -1,4 +1,7 @@
-"""Whatever a handler does to its process: its job has the right end, the next job a process like new, and nobody else is hurt."""
+"""Whatever a handler does to its process.
+
+Its job has the right end, the next job a process like new, and nobody else is hurt.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,13 @@ LIMIT = 120.0
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("codes", [(None,), ("UNHANDLED_ERROR", "WORKER_CRASHED", "WORKER_SERIALIZATION_ERROR"), ("JOB_TIMEOUT",)], ids=str)
+@pytest.mark.parametrize(
+    "codes", [(None,), ("UNHANDLED_ERROR", "WORKER_CRASHED", "WORKER_SERIALIZATION_ERROR"), ("JOB_TIMEOUT",)], ids=str
+)
 def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: Stage, codes: tuple[str | None, ...]):
-    fleet = stage.run_fleet(workers=1, batch=1, handlers=hostile.HERE, grace="0.2s", respawn_initial="0.01s", respawn_max="0.1s")
+    fleet = stage.run_fleet(
+        workers=1, batch=1, handlers=hostile.HERE, grace="0.2s", respawn_initial="0.01s", respawn_max="0.1s"
+    )
     keeper = fleet.keeper()
     expected = stage.wait_state(stage.enqueue("h:probe"), "completed", limit=LIMIT)["result"]
     before = sorted(files(fleet.pid).values())

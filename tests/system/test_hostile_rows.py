@@ -72,9 +72,13 @@ def test_no_row_that_a_producer_can_insert_ends_a_worker(stage: Stage):
         lambda: stage.run(look, jobs) == [(len(jobs),)],
         lambda: str(stage.run("SELECT id, kind, state FROM jobherd.jobs WHERE state <> 'completed'")),
     )
-    assert {state for (state,) in stage.run("SELECT DISTINCT state FROM jobherd.history WHERE id = ANY (%s)", jobs)} <= OVER
+    assert {
+        state for (state,) in stage.run("SELECT DISTINCT state FROM jobherd.history WHERE id = ANY (%s)", jobs)
+    } <= OVER
     crashed = "SELECT id, kind, error FROM jobherd.history WHERE crashes > 0 OR error_code IN ('WORKER_CRASHED', 'JOB_INVALID')"
     assert stage.run(crashed) == []
     assert stage.run("SELECT id FROM jobherd.ready WHERE alone OR crashes > 0") == []
     fleet.drain()
-    assert {event["cause"] for event in fleet.log if "cause" in event} <= {"worn"}, "replaced in good order, after a timeout"
+    assert {event["cause"] for event in fleet.log if "cause" in event} <= {"worn"}, (
+        "replaced in good order, after a timeout"
+    )

@@ -1,4 +1,7 @@
-"""What a child has and has not: files, groups, random numbers, a name; and that nothing of many children is left."""
+"""What a child has and has not.
+
+Files, groups, random numbers, a name; and that nothing of many children is left.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 OF_THE_C_LIBRARY = 0b11 << 31
-"""Signals 32 and 33: no program can handle or ignore them, but one that started us may have left them ignored."""
+"""Signals 32 and 33.
+
+No program can handle or ignore them, but one that started us may have left them ignored.
+"""
 
 
 def files(pid: int) -> dict[int, str]:
@@ -107,5 +113,7 @@ def test_children_throw_different_dice_lead_their_groups_and_say_what_they_do(st
         with open(f"/proc/{pid}/status", encoding="ascii") as file:
             status = dict(line.split(":\t") for line in file.read().splitlines() if ":\t" in line)
         assert int(status["SigBlk"], 16) == 0, "no signal is blocked"
-        assert int(status["SigIgn"], 16) & ~OF_THE_C_LIBRARY == 0, "none is ignored: that would survive into what a handler starts"
+        assert int(status["SigIgn"], 16) & ~OF_THE_C_LIBRARY == 0, (
+            "none is ignored: that would survive into what a handler starts"
+        )
     assert fleet.stop() == 0

@@ -1,4 +1,7 @@
-"""Looking inside running jobs from the command line: one supervisor, asked through the database as from any host."""
+"""Looking inside running jobs from the command line.
+
+One supervisor, asked through the database as from any host.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,9 @@ def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, ga
     assert (late.code, f"job {waiting} is not running: it is ready" in late.err) == (1, True)
     assert "there is no job 99999" in jobherd("stack", 99999, dsn=stage.dsn).err
     assert jobherd("profile", busy, "--for", "1h", dsn=stage.dsn).code == 2
-    assert stage.run("SELECT action, target ->> 'job' FROM jobherd.audit WHERE action IN ('stack', 'profile') ORDER BY id") == [
+    assert stage.run(
+        "SELECT action, target ->> 'job' FROM jobherd.audit WHERE action IN ('stack', 'profile') ORDER BY id"
+    ) == [
         ("stack", str(stuck)),
         ("stack", str(stuck)),
         ("profile", str(busy)),

@@ -56,12 +56,19 @@ def test_each_failed_attempt_leaves_one_line(stage: Stage):
     for job in jobs.values():
         fleet.wait_log(lambda event, job=job: event.get("job") == job and event["message"].startswith("job failed"))
     raised = lines_of(fleet, jobs["f:raises"])
-    assert [(line["level"], line["attempt"], line["max_attempts"]) for line in raised] == [("warning", 1, 2), ("error", 2, 2)]
+    assert [(line["level"], line["attempt"], line["max_attempts"]) for line in raised] == [
+        ("warning", 1, 2),
+        ("error", 2, 2),
+    ]
     assert raised[0]["message"].startswith(
         "attempt failed, runs again in 0.0 s: ValueError: no such\norder \\x1b[31m postgresql://app:***@db"
     )
     assert raised[0]["place"].endswith("/failing.py:7")
-    counted = {kind: Counter(line["level"] for line in lines_of(fleet, job)) for kind, job in jobs.items() if kind != "f:raises"}
+    counted = {
+        kind: Counter(line["level"] for line in lines_of(fleet, job))
+        for kind, job in jobs.items()
+        if kind != "f:raises"
+    }
     assert counted == dict.fromkeys(counted, Counter(error=1)), "neither none nor two"
     (late,) = lines_of(fleet, jobs["f:late"])
     assert "JobTimeout" in late["message"]
@@ -92,7 +99,9 @@ def test_none_logs_none_of_them(stage: Stage):
 
 def test_at_a_terminal_every_finished_job_has_a_line(stage: Stage):
     place = stage.write("failing.py", FAILING)
-    with Terminal("run", "--handlers", place, "--workers", 1, dsn=stage.dsn, columns=200, lines=60, JOBHERD_HTTP="off") as terminal:
+    with Terminal(
+        "run", "--handlers", place, "--workers", 1, dsn=stage.dsn, columns=200, lines=60, JOBHERD_HTTP="off"
+    ) as terminal:
         terminal.wait("worker 0 is ready")
         job = stage.enqueue("f:fine")
         terminal.wait(f"job completed  job={job} kind=f:fine attempt=1")

@@ -42,7 +42,10 @@ class Manager:
 
 
 def test_what_a_busy_manager_has_no_room_for_is_said_later(monkeypatch):
-    """Its socket holds a few words, of whoever speaks, and READY is said once: it would end a supervisor that never says it."""
+    """Its socket holds a few words, of whoever speaks, and READY is said once.
+
+    It would end a supervisor that never says it.
+    """
     manager = Manager()
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
@@ -99,7 +102,9 @@ def test_it_hears_of_start_work_reload_and_end(stage: Stage, gate: Gate):
 
 
 def test_a_manager_that_does_not_listen_holds_nobody_up(stage: Stage):
-    fleet = stage.run_fleet(workers=1, environment={"NOTIFY_SOCKET": "/nowhere/at/all", "WATCHDOG_USEC": "not a number"})
+    fleet = stage.run_fleet(
+        workers=1, environment={"NOTIFY_SOCKET": "/nowhere/at/all", "WATCHDOG_USEC": "not a number"}
+    )
     job = stage.enqueue("t:noop")
     stage.wait_state(job, "completed")
     assert fleet.stop() == 0

@@ -1,7 +1,11 @@
-"""Many die at once: by a handler that kills whom it can reach, and by a kernel that ends a whole container for want of memory.
+"""Many die at once.
 
-Nothing protects from a handler that runs as the same user. What is promised is what follows: the rest is ended, somebody else takes the jobs
-over, each attempt is explained, and none of the bystanders' is charged as a crash of theirs, unless their own process died alone.
+By a handler that kills whom it can reach, and by a kernel that ends a whole container for want of
+memory.
+
+Nothing protects from a handler that runs as the same user. What is promised is what follows: the
+rest is ended, somebody else takes the jobs over, each attempt is explained, and none of the
+bystanders' is charged as a crash of theirs, unless their own process died alone.
 """
 
 from __future__ import annotations
@@ -59,9 +63,13 @@ def namespace() -> None:
     try:
         done = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False)
     except FileNotFoundError:
-        pytest.skip("there is no unshare (util-linux), and a handler that kills all it can is run in a namespace or not at all")
+        pytest.skip(
+            "there is no unshare (util-linux), and a handler that kills all it can is run in a namespace or not at all"
+        )
     if done.returncode:
-        pytest.skip(f"no namespace of process ids can be made here, and such a handler is run in one or not at all: {done.stderr.decode()}")
+        pytest.skip(
+            f"no namespace of process ids can be made here, and such a handler is run in one or not at all: {done.stderr.decode()}"
+        )
 
 
 def two_jobs(stage: Stage, gate: Gate) -> tuple[dict[str, int], dict[str, Arrival]]:
@@ -122,7 +130,9 @@ def test_when_a_handler_kills_all_of_its_container_another_host_takes_the_jobs_o
     rows = brought_back(stage, gate, jobs)
     assert [row["crashes"] for row in rows.values()] == [0, 0]
     assert (rows["bystander"]["attempts"], rows["bystander"]["history"][0]["outcome"]) == (2, "lost")
-    assert rows["killer"]["history"][0]["outcome"] in {"abandoned", "lost"}, "it had a moment more, to find its parent dead"
+    assert rows["killer"]["history"][0]["outcome"] in {"abandoned", "lost"}, (
+        "it had a moment more, to find its parent dead"
+    )
     other.wait_log("jobs were reclaimed")
     assert other.stop() == 0
 
@@ -142,8 +152,13 @@ def test_a_supervisor_that_is_the_first_process_of_its_container_outlives_such_a
     fleet.wait_log(lambda event: event.get("message", "") == "keeper is ready", count=2)
 
 
-def test_when_all_processes_of_a_supervisor_are_killed_at_once_the_next_one_takes_the_jobs_over(stage: Stage, gate: Gate):
-    """As the kernel does with a container since Kubernetes 1.28. Nobody is left who could hand back, explain, or end what others have started."""
+def test_when_all_processes_of_a_supervisor_are_killed_at_once_the_next_one_takes_the_jobs_over(
+    stage: Stage, gate: Gate
+):
+    """As the kernel does with a container since Kubernetes 1.28.
+
+    Nobody is left who could hand back, explain, or end what others have started.
+    """
     place = stage.write("killers.py", KILLERS)
     doomed = stage.run_fleet(workers=3, handlers=place, lease="600s", poll="300s")
     jobs, _ = two_jobs(stage, gate)
@@ -173,8 +188,14 @@ SELECT application_name, pid, state FROM pg_stat_activity
  WHERE datname = current_database() AND application_name LIKE 'jobherd:%%' AND pid = ANY (coalesce(%s, ARRAY[pid]))"""
 
 
-def test_a_host_that_vanishes_without_a_word_is_taken_over_though_the_server_still_has_its_sessions(stage: Stage, gate: Gate):
-    """Without power, or without its network: no process is left there, nothing closes its connections, and its transaction goes on holding its rows."""
+def test_a_host_that_vanishes_without_a_word_is_taken_over_though_the_server_still_has_its_sessions(
+    stage: Stage, gate: Gate
+):
+    """Without power, or without its network.
+
+    No process is left there, nothing closes its connections, and its transaction goes on holding
+    its rows.
+    """
     stage.run("CREATE TABLE public.balance AS SELECT 0 AS amount")
     place = stage.write("killers.py", KILLERS)
     with Network(stage.dsn) as network:
@@ -190,7 +211,8 @@ def test_a_host_that_vanishes_without_a_word_is_taken_over_though_the_server_sti
         assert stage.states(behind) == ["running"] * 3, "claimed, and not begun"
         there = stage.run(SESSIONS, None)
         assert [state for name, _, state in there if name.endswith(":transaction")] == ["idle in transaction"]
-        # It has looked for the dead of its own machine by the time it is ready: the lease alone tells it of these.
+        # It has looked for the dead of its own machine by the time it is ready: the lease alone
+        # tells it of these.
         other = stage.run_fleet(workers=2, handlers=place, lease="3s")
         network.blackhole()
         kill_at_once(doomed.pid)

@@ -82,7 +82,11 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
         )
     ]
     waiting = [stage.enqueue(kind) for kind in ("d:nack", "d:snooze", "d:backoff")]
-    over += [stage.call("""SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))""")]
+    over += [
+        stage.call(
+            """SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))"""
+        )
+    ]
     cancelled = stage.enqueue("t:gate", '{"label": "cancelled"}')
     gate.wait_arrival("cancelled")
     stage.cancel(cancelled)
@@ -96,14 +100,16 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     assert found["jobherd_worker_in_flight"][("kind", "t:gate"),] == 1
     arrival.open()
     stage.wait_state(running, "completed")
-    # Every death has its successor, some of them after a rest; what is counted in processes stands on the page after the next turn of the loop.
+    # Every death has its successor, some of them after a rest; what is counted in processes stands
+    # on the page after the next turn of the loop.
     stage.wait(lambda: turn(fleet) or respawned(scrape(address)), "as many successors as deaths")
 
     found = scrape(address)
     told: dict[tuple[str, str], int] = {}
     for labels, value in found["jobherd_worker_jobs_processed_total"].items():
         said = dict(labels)
-        outcome = "failed" if said["outcome"] == "poison" else said["outcome"]  # the row of a poisoned job says that it has failed
+        # the row of a poisoned job says that it has failed
+        outcome = "failed" if said["outcome"] == "poison" else said["outcome"]
         if value:
             told[said["kind"], outcome] = told.get((said["kind"], outcome), 0) + int(value)
     assert told == {(kind, outcome): count for kind, outcome, count in stage.run(TRUTH)}
@@ -114,12 +120,15 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     assert sum(found["jobherd_worker_in_flight"].values()) == 0
     runs = found["jobherd_worker_job_duration_seconds_count"]
     assert runs[("kind", "t:noop"),] == 20, "one that expired did not run"
-    deaths = {dict(labels)["cause"]: int(value) for labels, value in found["jobherd_child_deaths_total"].items() if value}
+    deaths = {
+        dict(labels)["cause"]: int(value) for labels, value in found["jobherd_child_deaths_total"].items() if value
+    }
     assert deaths["timeout"] == 1
     assert deaths["signal"] == 1
     assert found["jobherd_child_respawns_total"][()] == sum(deaths.values())
     assert found["jobherd_listening"][()] == 1
-    # What the alert rules and the dashboard ask for is there, but for what this fleet does not have: tenants, caps.
+    # What the alert rules and the dashboard ask for is there, but for what this fleet does not
+    # have: tenants, caps.
     labels = labels_of((name, pairs) for name, series in found.items() for pairs in series)
     missing = {each for expression in expressions() for each in unanswered(expression, labels)}
     assert missing <= {

@@ -1,4 +1,7 @@
-"""Real supervisors over a network that breaks, goes silent, crawls and lies: every job ends once, and the same processes go on."""
+"""Real supervisors over a network that breaks, goes silent, crawls and lies.
+
+Every job ends once, and the same processes go on.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def test_every_connection_is_reset_again_and_again(stage: Stage, network: Networ
     before = fleet.workers() | {-1: fleet.keeper()}
     long = stage.enqueue("t:gate", '{"label": "long"}')
     arrival = gate.wait_arrival("long")
-    jobs = [row[0] for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, 200)""")]
+    jobs = [
+        row[0]
+        for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, 200)""")
+    ]
     done = "SELECT count(*) FROM t_trans WHERE place = 'history' AND op = 'INSERT'"
     for number in range(1, 5):
         stage.wait(lambda: stage.call(done) >= number * 40, "some jobs to be done", limit=LONG)  # noqa: B023
@@ -65,7 +71,9 @@ def test_every_connection_is_reset_again_and_again(stage: Stage, network: Networ
     end(fleet, stage)
 
 
-def test_a_listen_session_that_goes_silent_is_found_out_and_made_anew_and_the_poll_finds_work_meanwhile(stage: Stage, network: Network):
+def test_a_listen_session_that_goes_silent_is_found_out_and_made_anew_and_the_poll_finds_work_meanwhile(
+    stage: Stage, network: Network
+):
     fleet = stage.run_fleet(dsn=network.dsn, workers=1, poll="1s", lease="6s")
     opened = network.count("opened", PARENT)
     mark = len(fleet.log)
@@ -78,10 +86,15 @@ def test_a_listen_session_that_goes_silent_is_found_out_and_made_anew_and_the_po
 
 
 BEATS = 4
-"""So many that the silence after one of them would have been found out: of a second each, and an echo gets three."""
+"""So many that the silence after one of them would have been found out.
+
+Of a second each, and an echo gets three.
+"""
 
 
-def test_where_listen_is_refused_the_poll_finds_work_and_the_same_session_goes_on_and_listens_once_it_may(stage: Stage, network: Network):
+def test_where_listen_is_refused_the_poll_finds_work_and_the_same_session_goes_on_and_listens_once_it_may(
+    stage: Stage, network: Network
+):
     network.refuse(PARENT, "LISTEN jobherd_jobs")
     dead = stage.call(
         "INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, lease_until)"
@@ -92,13 +105,17 @@ def test_where_listen_is_refused_the_poll_finds_work_and_the_same_session_goes_o
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     stage.wait(lambda: fetch(address, "/readyz")[0] == 200, lambda: f"/readyz: {fetch(address, '/readyz')}")
     beats: set[object] = set()
-    stage.wait(lambda: beats.update(stage.run("SELECT max(beat_at) FROM jobherd.supervisors")) or len(beats) >= BEATS, "some beats")
+    stage.wait(
+        lambda: beats.update(stage.run("SELECT max(beat_at) FROM jobherd.supervisors")) or len(beats) >= BEATS,
+        "some beats",
+    )
     stage.wait_state(stage.enqueue("t:noop"), "completed")
     assert scrape(address)["jobherd_listening"][()] == 0
     network.wait("refused", PARENT, more_than=1)
     assert network.count("opened", PARENT) == 1, "the same session"
     stage.wait(
-        lambda: not stage.run("SELECT id FROM jobherd.supervisors WHERE id = %s", dead), "a takeover all the same, a lease after its start"
+        lambda: not stage.run("SELECT id FROM jobherd.supervisors WHERE id = %s", dead),
+        "a takeover all the same, a lease after its start",
     )
     assert len(fleet.said("rejects LISTEN")) == 1
     assert not fleet.said("rejected a statement")
@@ -173,8 +190,13 @@ def lose(network: Network, what: str) -> None:
     network.arm(PARENT, what, where="answered")
 
 
-def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice(stage: Stage, network: Network, gate: Gate):
-    """The poll is far away, and nobody is woken for what a lost answer told of: what is given back is found all the same."""
+def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice(
+    stage: Stage, network: Network, gate: Gate
+):
+    """The poll is far away, and nobody is woken for what a lost answer told of.
+
+    What is given back is found all the same.
+    """
     settings = {"lease": "3s", "poll": "5m", "batch": 3, "hold": "0", "queues": "default", "db_retry_initial": "0.1s"}
     fleet = stage.run_fleet(dsn=network.dsn, workers=1, **settings)
     (us,) = stage.run("SELECT id FROM jobherd.supervisors")
@@ -184,7 +206,9 @@ def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice
     child, taken = dead.child(), stage.enqueue("t:noop", queue="elsewhere")
     (claim,) = child.claim(1, ["elsewhere"])
     network.blackhole(PARENT)  # so that the next look at the dead is the one that finds this one
-    stage.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 minute' WHERE id = %s", dead.id)
+    stage.run(
+        "UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 minute' WHERE id = %s", dead.id
+    )
     lose(network, "lapsed AS")
     network.heal()
     network.wait_hit()
@@ -195,7 +219,10 @@ def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice
     for word in ("end_backend", "settle_jobs", "release_child"):
         hits += 1
         labels = "CASE n WHEN 1 THEN json_build_object('label', %s::text)::jsonb ELSE '{}' END"
-        jobs = [row[0] for row in stage.run(f"SELECT jobherd.enqueue('b:maybe', {labels}) FROM generate_series(1, 3) AS n", word)]
+        jobs = [
+            row[0]
+            for row in stage.run(f"SELECT jobherd.enqueue('b:maybe', {labels}) FROM generate_series(1, 3) AS n", word)
+        ]
         arrival = gate.wait_arrival(word)
         assert stage.states(jobs) == ["running"] * 3
         lose(network, word)
@@ -203,7 +230,11 @@ def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice
         gate.wait_arrival(word).open("again")
         network.wait_hit(more_than=hits)
         rows = [stage.wait_state(job, "completed", limit=LONG) for job in jobs]
-        assert [(row["result"], row["attempts"], row["crashes"]) for row in rows] == [("again", 2, 1), ("", 1, 0), ("", 1, 0)]
+        assert [(row["result"], row["attempts"], row["crashes"]) for row in rows] == [
+            ("again", 2, 1),
+            ("", 1, 0),
+            ("", 1, 0),
+        ]
         assert [one["outcome"] for one in rows[0]["history"]] == ["retry", "completed"]
         assert [stage.runs(job) for job in jobs] == [2, 2, 2]
 
@@ -234,7 +265,9 @@ def vanished() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_the_second_host_is_reached_behind_one_that_has_vanished_and_the_loop_goes_on_meanwhile(stage: Stage, network: Network):
+def test_the_second_host_is_reached_behind_one_that_has_vanished_and_the_loop_goes_on_meanwhile(
+    stage: Stage, network: Network
+):
     with vanished() as port:
         both = make_conninfo(network.dsn, host="127.0.0.1,127.0.0.1", port=f"{port},{network.port}")
         fleet = stage.start(dsn=both, workers=1, patience=SOON)
@@ -264,7 +297,12 @@ def test_a_database_whose_name_gets_another_address_is_found_there_by_everybody(
         pytest.skip(f"no file of host names of one's own can be had here: {done.stderr.decode()}")
     with Network(stage.dsn) as old, Network(stage.dsn, address="127.0.0.2", port=old.port) as new:
         fleet = stage.run_fleet(
-            dsn=old.at("database.invalid"), workers=2, lease="10m", poll="5m", db_retry_initial="0.1s", within=(*HOSTS, str(hosts))
+            dsn=old.at("database.invalid"),
+            workers=2,
+            lease="10m",
+            poll="5m",
+            db_retry_initial="0.1s",
+            within=(*HOSTS, str(hosts)),
         )
         before = fleet.workers() | {-1: fleet.keeper()}
         job = stage.enqueue("t:gate", '{"label": "a"}')
@@ -278,7 +316,8 @@ def test_a_database_whose_name_gets_another_address_is_found_there_by_everybody(
         assert (row["result"], row["attempts"]) == ("moved", 1)
         for who in (PARENT, WORKERS, "jobherd:keeper:*"):
             new.wait("opened", who)
-        stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LONG)  # its sleep keys are there too: the poll is far away
+        # its sleep keys are there too: the poll is far away
+        stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LONG)
         assert fleet.workers() | {-1: fleet.keeper()} == before, "the same processes"
         end(fleet, stage)
 

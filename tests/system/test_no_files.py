@@ -1,6 +1,9 @@
-"""The system gives a process no file more, at the moment it needs one: it waits or is replaced, says why, and is well again when there are files.
+"""The system gives a process no file more, at the moment it needs one.
 
-The limit is set from outside, and leaves so many numbers as a round wants: the first of what it opens may still be had, and the next not.
+It waits or is replaced, says why, and is well again when there are files.
+
+The limit is set from outside, and leaves so many numbers as a round wants: the first of what it
+opens may still be had, and the next not.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ QUICK = {
     "lease": "5m",
 }
 SPARE = (0, 1)
-"""Files that may be opened: one would do for the socket of a session, and what waits for its server to answer is another."""
+"""Files that may be opened.
+
+One would do for the socket of a session, and what waits for its server to answer is another.
+"""
 RESTS = 4
 END = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE %s"
 
@@ -94,7 +100,10 @@ def test_a_worker_and_a_keeper_that_must_connect_anew_do_so_when_there_are_files
         with shut(stage, "jobherd:%er:_:%"):
             jobs = [stage.enqueue("t:noop"), stage.enqueue("t:noop", delay=0.01)]
             for who in ("worker 0", "keeper"):
-                fleet.wait_log(lambda event, who=who: event["who"] == who and "the database is away" in event["message"], after=mark)
+                fleet.wait_log(
+                    lambda event, who=who: event["who"] == who and "the database is away" in event["message"],
+                    after=mark,
+                )
             for pid in before:
                 confinement.enter_context(confined(pid, spare))
         let_try(stage, *before)
@@ -111,7 +120,9 @@ def test_a_parent_that_must_connect_anew_says_what_it_lacks_and_does_so_when_the
     mark = len(fleet.log)
     with ExitStack() as confinement:
         with shut(stage, "jobherd:supervisor:%"):
-            fleet.wait_log(lambda event: event["who"] == "supervisor" and "the database is away" in event["message"], after=mark)
+            fleet.wait_log(
+                lambda event: event["who"] == "supervisor" and "the database is away" in event["message"], after=mark
+            )
             confinement.enter_context(confined(fleet.pid, 0))
         let_try(stage, fleet.pid)
         fleet.signal(signal.SIGUSR1)

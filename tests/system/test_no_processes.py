@@ -1,4 +1,7 @@
-"""The system gives no process more, by the limit of a control group: who is there goes on, who is missing is tried for, and comes once it may."""
+"""The system gives no process more, by the limit of a control group.
+
+Who is there goes on, who is missing is tried for, and comes once it may.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ def seconds(at: str) -> float:
     return int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:-1])
 
 
-def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(stage: Stage, gate: Gate, limit: ProcessLimit):
+def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(
+    stage: Stage, gate: Gate, limit: ProcessLimit
+):
     fleet = stage.run_fleet(workers=3, respawn_initial="20ms", respawn_max="1s", poll="1s")
     long = stage.enqueue("t:gate", '{"label": "long"}')
     arrival = gate.wait_arrival("long")
@@ -52,12 +57,15 @@ def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(stage
         return [seconds(event["at"]) for event in fleet.said(REFUSED, after=mark) if event["slot"] == slot]
 
     stage.wait(lambda: len(refusals()) >= 6, "six refusals for that slot")
-    fleet.wait_log(lambda event: REFUSED in event.get("message", "") and event["slot"] != slot, after=mark)  # the keeper's
+    # the keeper's
+    fleet.wait_log(lambda event: REFUSED in event.get("message", "") and event["slot"] != slot, after=mark)
     assert limit.refused() >= 6, "by nothing else than the group"
     times = refusals()
     rests = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
     # A busy machine makes any of them longer, and nothing makes one shorter.
-    assert [rest for rest, least in zip(rests, (0.02, 0.04, 0.08, 0.16, 0.32), strict=False) if rest < 0.8 * least] == [], rests
+    assert [
+        rest for rest, least in zip(rests, (0.02, 0.04, 0.08, 0.16, 0.32), strict=False) if rest < 0.8 * least
+    ] == [], rests
     jobs = [stage.enqueue("t:noop") for _ in range(20)]
     stage.wait_all(jobs, "completed")
     arrival.open("lived")
@@ -75,10 +83,17 @@ def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(stage
     assert fleet.stop() == 0
 
 
-def test_a_name_that_cannot_be_looked_up_for_want_of_a_process_is_looked_up_later_and_the_workers_go_on(stage: Stage, limit: ProcessLimit):
+def test_a_name_that_cannot_be_looked_up_for_want_of_a_process_is_looked_up_later_and_the_workers_go_on(
+    stage: Stage, limit: ProcessLimit
+):
     with Network(stage.dsn) as network:
         fleet = stage.run_fleet(
-            dsn=network.at("localhost"), workers=2, poll="1s", db_retry_initial="100ms", db_retry_max="500ms", lease="10m"
+            dsn=network.at("localhost"),
+            workers=2,
+            poll="1s",
+            db_retry_initial="100ms",
+            db_retry_max="500ms",
+            lease="10m",
         )
         before = fleet.workers() | {-1: fleet.keeper()}
         confine(limit, fleet)

@@ -96,11 +96,16 @@ def test_a_hook_that_raises_or_hangs_harms_nothing_and_is_named(stage: Stage, sa
     keeper = fleet.keeper()
     bad = stage.enqueue("d:other")
     stage.wait_state(bad, "failed")
-    fleet.wait_log(lambda event: "raised: RuntimeError: no words" in event.get("message", "") and event["who"] == "on_death")
-    end = fleet.wait_log(lambda event: "the process that calls on_death hooks was ended by SIGALRM" in event.get("message", ""))
+    fleet.wait_log(
+        lambda event: "raised: RuntimeError: no words" in event.get("message", "") and event["who"] == "on_death"
+    )
+    end = fleet.wait_log(
+        lambda event: "the process that calls on_death hooks was ended by SIGALRM" in event.get("message", "")
+    )
     assert end["job"] == bad
     assert lines(said, "after") == []
-    # What waits behind it, and what comes later, is told all the same, by the same maintenance process.
+    # What waits behind it, and what comes later, is told all the same, by the same maintenance
+    # process.
     job = stage.enqueue("d:dies", '{"how": "abort"}')
     stage.wait_state(job, "failed")
     stage.wait(lambda: len(lines(said, f"death {job} ")) == 2, "the next deaths to be told")
@@ -174,7 +179,9 @@ def fails(n: int) -> None:
 
 @pytest.mark.parametrize("how", ["yield", "atexit"])
 @pytest.mark.parametrize("end", ["drain", "recycling", "reload"])
-def test_events_of_an_sdk_with_a_sender_thread_all_arrive(stage: Stage, said: Path, monkeypatch: pytest.MonkeyPatch, how: str, end: str):
+def test_events_of_an_sdk_with_a_sender_thread_all_arrive(
+    stage: Stage, said: Path, monkeypatch: pytest.MonkeyPatch, how: str, end: str
+):
     monkeypatch.setenv("HOW", how)
     jobs = stage.enqueue_many("s:fails", 30)
     settings = {"max_jobs": 4, "jitter": 0} if end == "recycling" else {}

@@ -1,4 +1,7 @@
-"""Orders to a running supervisor, by SQL and from the command line: what it says of itself, one worker more and fewer, new code, and the end."""
+"""Orders to a running supervisor, by SQL and from the command line.
+
+What it says of itself, one worker more and fewer, new code, and the end.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,12 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
 
     facts = stage.wait(told, "its worker to be seen asleep at the gate")
     worker = facts["children"][0]
-    assert (worker["pid"], worker["state"], worker["job"], worker["job_kind"]) == (arrival.pid, "waiting", job, "t:gate")
+    assert (worker["pid"], worker["state"], worker["job"], worker["job_kind"]) == (
+        arrival.pid,
+        "waiting",
+        job,
+        "t:gate",
+    )
     states = {child["kind"]: child["state"] for child in facts["children"]}
     # A keeper has its own times: at that moment it may well be at work.
     assert states in [{"worker": "waiting", "keeper": keeper} for keeper in ("idle", "computing", "waiting")]
@@ -46,7 +54,8 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
     assert order("reload") == ({"workers": 1, "running": 1}, None)
     fleet.wait_log("reloaded: every worker runs the new code")
 
-    # What was said within the last second is not asked for again, and a quick machine is here within it.
+    # What was said within the last second is not asked for again, and a quick machine is here
+    # within it.
     stage.run("UPDATE jobherd.orders SET asked_at = asked_at - interval '2 s' WHERE name = 'report'")
     listed = jobherd("fleet", dsn=stage.dsn)
     assert listed.code == 0, listed
@@ -65,7 +74,9 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
     arrival.open("well")
     assert fleet.wait_exit() == 0
     assert (stage.state(job), stage.job(job)["result"]) == ("completed", "well")
-    noted = stage.run("SELECT action, reason FROM jobherd.audit WHERE target ->> 'supervisor' = %s ORDER BY id", str(number))
+    noted = stage.run(
+        "SELECT action, reason FROM jobherd.audit WHERE target ->> 'supervisor' = %s ORDER BY id", str(number)
+    )
     assert [action for action, _ in noted] == ["dance", "add", "remove", "reload", "drain", "drain", "add"]
     assert ("drain", "moving") in noted
     assert "@" in stage.call("SELECT actor FROM jobherd.audit WHERE reason = 'moving'"), "who sat where"

@@ -1,4 +1,7 @@
-"""What handlers print under a real supervisor: floods are drained by the parent, and the last words of a dead child are kept."""
+"""What handlers print under a real supervisor.
+
+Floods are drained by the parent, and the last words of a dead child are kept.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ TALKING = Path(__file__).parents[1] / "workers" / "talking.py"
 
 
 def logs(stage: Stage, job: int) -> list[tuple[str, object]]:
-    return stage.connection.execute("SELECT output, entries FROM jobherd.logs WHERE job = %s ORDER BY at", [job]).fetchall()
+    return stage.connection.execute(
+        "SELECT output, entries FROM jobherd.logs WHERE job = %s ORDER BY at", [job]
+    ).fetchall()
 
 
 @pytest.mark.promise("B28", "B59")

@@ -110,7 +110,9 @@ class Jobs:
         self.handlers = stage.write("example.py", STORE.format(options=words, timeout=timeout))
 
     def add(self, what: str = "noop", repository: int = 1) -> int:
-        return self.stage.call("INSERT INTO example_jobs (what, repository_id) VALUES (%s, %s) RETURNING id", what, repository)
+        return self.stage.call(
+            "INSERT INTO example_jobs (what, repository_id) VALUES (%s, %s) RETURNING id", what, repository
+        )
 
     def start(self, *words: str, **settings: object):
         return self.stage.start(*words, handlers=self.handlers, **{"workers": 2, **settings})
@@ -143,7 +145,9 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     assert fleet.wait_exit() == 1, "records failed"
     rows = [jobs.row(job) for job in good]
     assert [row["status"] for row in rows] == ["completed"] * 3
-    assert all(row["started_at"] and row["finished_at"] and row["worker_hostname"] == os.uname().nodename for row in rows)
+    assert all(
+        row["started_at"] and row["finished_at"] and row["worker_hostname"] == os.uname().nodename for row in rows
+    )
     order = [row[0] for row in stage.run("SELECT id FROM example_jobs ORDER BY started_at")]
     assert order == [good[1], bad, poison, commits, good[0], good[2], enqueues, nested, steers, looks]
     assert [jobs.effects(job) for job in good] == [["beta"], ["alpha"], ["beta"]]
@@ -159,7 +163,11 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     )  # what one sets, the next does not meet
     for job, code in ((good[0], 0), (bad, 1)):
         [entry] = jobs.row(job)["execution_logs"]
-        assert (entry["key"], entry["exit_code"], entry["out"].count("at work on")) == ("example_job_worker_store", code, 1)
+        assert (entry["key"], entry["exit_code"], entry["out"].count("at work on")) == (
+            "example_job_worker_store",
+            code,
+            1,
+        )
     clone, said = Scanner(None).record(jobs.row(enqueues))["execution_logs"]
     assert (clone.key, clone.command, clone.exit_code, clone.out) == ("clone", "git clone", 0, "done")
     assert "printed" in said.out
@@ -183,12 +191,20 @@ def test_retries_are_off_unless_asked_for_and_end(stage: Stage):
 
 @pytest.mark.promise("B25", "B27", "B28", "B44", "B45", "B46", "B47", "B48", "B49", "B55", "B57")
 def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it_died_of(stage: Stage, gate: Gate):
-    """B25, B27, B44 to B49, B55, B57: known to be dead at once, and in work by nobody after the grace period."""
+    """B25, B27, B44 to B49, B55, B57.
+
+    Known to be dead at once, and in work by nobody after the grace period.
+    """
     jobs = Jobs(stage, max_resets=1)
     orphan = jobs.add("noop")
-    stage.run("UPDATE example_jobs SET status = 'processing', started_at = now() - interval '1 hour', num_resets = 1 WHERE id = %s", orphan)
+    stage.run(
+        "UPDATE example_jobs SET status = 'processing', started_at = now() - interval '1 hour', num_resets = 1 WHERE id = %s",
+        orphan,
+    )
     locked = jobs.add("noop")
-    stage.run("UPDATE example_jobs SET status = 'processing', started_at = now() - interval '1 hour' WHERE id = %s", locked)
+    stage.run(
+        "UPDATE example_jobs SET status = 'processing', started_at = now() - interval '1 hour' WHERE id = %s", locked
+    )
     dying = jobs.add("die")
     with psycopg.connect(stage.dsn) as holder:
         holder.execute("SELECT FROM example_jobs WHERE id = %s FOR KEY SHARE", (locked,))
@@ -210,7 +226,8 @@ def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it
         jobs.wait(later, "completed")
         assert jobs.row(locked)["status"] == "processing"
     assert jobs.wait(locked, "completed")["num_resets"] == 1
-    assert fleet.wait_exit() == 1, "a record failed"  # not before, although every worker was idle: that record was in work by somebody
+    # not before, although every worker was idle: that record was in work by somebody
+    assert fleet.wait_exit() == 1, "a record failed"
 
 
 @pytest.mark.promise("B30", "B50", "B51", "B52")
@@ -244,7 +261,9 @@ def test_timeouts_and_drains_end_a_record_as_they_end_a_job(stage: Stage, gate: 
     stage.run("UPDATE example_jobs SET status = 'queued' WHERE id = %s", soft)
     assert fleet.stop() == 0
     drained = jobs.add("gate", 2)
-    jobs.handlers = stage.write("example.py", (jobs.handlers / "example.py").read_text().replace("timeout='300ms'", "timeout='5m'"))
+    jobs.handlers = stage.write(
+        "example.py", (jobs.handlers / "example.py").read_text().replace("timeout='300ms'", "timeout='5m'")
+    )
     fleet = jobs.start(workers=1, grace="200ms", drain_timeout="100ms")
     gate.wait_arrival(drained)
     fleet.signal(signal.SIGTERM)
@@ -302,7 +321,9 @@ def test_a_session_that_breaks_costs_a_record_nothing_that_it_had_not_written_th
     job = jobs.add("gate")
     fleet = jobs.start(workers=1)
     arrival = gate.wait_arrival(job)
-    broken = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'jobherd:table:%'"
+    broken = (
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'jobherd:table:%'"
+    )
     assert stage.call(broken)
     arrival.open()
     gate.wait_arrival(job).open()

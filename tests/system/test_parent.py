@@ -26,7 +26,8 @@ def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at
     fleet.signal(signal.SIGKILL)
     fleet.wait_gone()
     assert fleet.processes() == {}
-    # The one that could hand back has done so; the other's claim stands under a lease that has ten minutes to go.
+    # The one that could hand back has done so; the other's claim stands under a lease that has ten
+    # minutes to go.
     stage.wait_state(polite, "ready")
     assert stage.state(stuck) == "running"
     assert stage.attempts(polite)[-1]["outcome"] == "abandoned"
@@ -87,7 +88,9 @@ def test_a_dying_supervisor_ends_nothing_of_another_databases_on_the_same_machin
 ):
     with cluster.database(template=template) as elsewhere, Stage(elsewhere, tmp_path) as other:
         dying, living = stage.run_fleet(workers=1), other.run_fleet(workers=1)
-        assert stage.run("SELECT id FROM jobherd.supervisors") == other.run("SELECT id FROM jobherd.supervisors"), "both are number 1"
+        assert stage.run("SELECT id FROM jobherd.supervisors") == other.run("SELECT id FROM jobherd.supervisors"), (
+            "both are number 1"
+        )
         stage.enqueue("x:stuck-long", '{"label": "dying"}')
         kept = other.enqueue("x:stuck-long", '{"label": "living"}')
         names = ("", "-grandchild", "-daemon")
@@ -111,7 +114,8 @@ def test_the_jobs_of_a_frozen_supervisor_move_on_and_its_late_word_is_refused(st
     second.wait_ready(1)
     for pid in (first.pid, late.pid):
         os.kill(pid, signal.SIGSTOP)
-    # A server that has just started reclaims nobody for one lease; this one has run longer by now, or the wait is the rest of it.
+    # A server that has just started reclaims nobody for one lease; this one has run longer by now,
+    # or the wait is the rest of it.
     stage.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 s' WHERE id = %s", number)
     successor = gate.wait_arrival("fought over")
     assert successor.pid != late.pid

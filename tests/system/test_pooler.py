@@ -1,4 +1,7 @@
-"""Behind pgbouncer, in both modes: jobs are done once, a dead child's jobs come back, and the log says what stands between."""
+"""Behind pgbouncer, in both modes.
+
+Jobs are done once, a dead child's jobs come back, and the log says what stands between.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,17 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 LONG = 90.0
-pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
+pytestmark = pytest.mark.skipif(
+    not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer"
+)
 
 
-@pytest.mark.parametrize(("mode", "listens"), [("transaction", None), ("transaction", "server"), ("session", None), ("session", "pooler")])
-def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(stage: Stage, gate: Gate, mode: str, listens: str | None):
+@pytest.mark.parametrize(
+    ("mode", "listens"), [("transaction", None), ("transaction", "server"), ("session", None), ("session", "pooler")]
+)
+def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(
+    stage: Stage, gate: Gate, mode: str, listens: str | None
+):
     with Pooler(stage.dsn, mode, size=20) as pooler:
         settings = {"listen_dsn": stage.dsn if listens == "server" else pooler.dsn} if listens else {"poll": "1s"}
         fleet = stage.run_fleet(dsn=pooler.dsn, workers=2, db_retry_initial="0.1s", **{"poll": "300s", **settings})
@@ -42,9 +51,15 @@ def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(
         # One that loses its prepared statements connects anew, and is entered anew.
         own = "SELECT DISTINCT backend_pid FROM jobherd.children"
         stage.wait(lambda: stage.run(own) == [(0,)], "none of its backends to be a child's own", limit=LONG)
-        jobs = [row[0] for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, 100)""")]
+        jobs = [
+            row[0]
+            for row in stage.run(
+                """SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, 100)"""
+            )
+        ]
         stage.wait_all(jobs, "completed", limit=LONG)
-        # Who says that somebody sleeps, and listens: on a shared backend a notification can cost another client its answer.
+        # Who says that somebody sleeps, and listens: on a shared backend a notification can cost
+        # another client its answer.
         sleepers = "SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid <> 0"
         if listens:
             stage.wait(lambda: stage.run(sleepers) == [(1,)], "it to sleep again, after so many jobs", limit=LONG)
@@ -69,11 +84,15 @@ def test_a_supervisor_that_listens_to_nothing_by_design_is_ready(stage: Stage):
     with Pooler(stage.dsn, "transaction", size=20) as pooler:
         fleet = stage.run_fleet(dsn=pooler.dsn, workers=1, http="127.0.0.1:0")
         address = fleet.wait_log("metrics and health on", limit=LONG)["message"].split(" on ")[1]
-        stage.wait(lambda: fetch(address, "/readyz")[0] == 200, lambda: f"/readyz: {fetch(address, '/readyz')}", limit=LONG)
+        stage.wait(
+            lambda: fetch(address, "/readyz")[0] == 200, lambda: f"/readyz: {fetch(address, '/readyz')}", limit=LONG
+        )
         assert scrape(address)["jobherd_listening"][()] == 0
 
 
-@pytest.mark.parametrize("how", ["client", "async client", "jobherd wait", "jobherd doctor", "jobherd doctor --listen-dsn"])
+@pytest.mark.parametrize(
+    "how", ["client", "async client", "jobherd wait", "jobherd doctor", "jobherd doctor --listen-dsn"]
+)
 def test_nobody_listens_on_a_backend_that_others_share(database: str, how: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("JOBHERD_LISTEN_DSN", raising=False)
     with Pooler(database, "transaction", size=1) as pooler:
@@ -89,7 +108,11 @@ def test_nobody_listens_on_a_backend_that_others_share(database: str, how: str, 
                 assert jobherd("wait", job, "--timeout", "50ms", dsn=pooler.dsn).code == 124
             case _:
                 listens = "--listen-dsn" in how
-                done = jobherd("doctor", *(("--listen-dsn", pooler.dsn) if listens else ()), dsn=database if listens else pooler.dsn)
+                done = jobherd(
+                    "doctor",
+                    *(("--listen-dsn", pooler.dsn) if listens else ()),
+                    dsn=database if listens else pooler.dsn,
+                )
                 assert "a pooler stands between" in " ".join(done.out.split()), done
         with psycopg.connect(pooler.dsn, autocommit=True) as shared:
             assert shared.execute("SELECT count(*) FROM pg_listening_channels()").fetchone() == (0,)
@@ -162,7 +185,9 @@ def test_nothing_is_prepared_on_a_backend_that_others_share(database: str):
     assert found == [(number,) for number in numbers]
 
 
-def test_the_depth_of_the_queues_is_measured_through_a_pooler_again_and_again(database: str, caplog: pytest.LogCaptureFixture):
+def test_the_depth_of_the_queues_is_measured_through_a_pooler_again_and_again(
+    database: str, caplog: pytest.LogCaptureFixture
+):
     async def measured(pooler: Pooler) -> None:
         now = [0.0]
         measurer = Measurer(pooler.dsn, clock=lambda: now[0])
@@ -184,7 +209,9 @@ def test_without_a_pooler_a_client_prepares_what_it_sends_often(database: str):
         for _ in range(8):
             client.enqueue("a:b")
         with client._session() as connection:
-            prepared = connection.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%jobherd.ready%'").fetchall()
+            prepared = connection.execute(
+                "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%jobherd.ready%'"
+            ).fetchall()
     assert prepared == [(1,)]
 
 
@@ -227,13 +254,18 @@ def test_a_fleet_leaves_no_setting_to_who_shares_its_backends(stage: Stage):
         direct.execute(ROWS)
     with Pooler(stage.dsn, "transaction", size=2) as pooler:
         fleet = stage.run_fleet(dsn=pooler.dsn, workers=1, poll="1s", handlers=stage.write("stored.py", STORED))
-        stage.wait_all([stage.enqueue(kind) for kind in ("p:quick", "p:transactional", "p:quick")], "completed", limit=LONG)
-        stage.wait(lambda: stage.run("SELECT count(*) FROM rows WHERE state = 'completed'") == [(1,)], "the record", limit=LONG)
+        stage.wait_all(
+            [stage.enqueue(kind) for kind in ("p:quick", "p:transactional", "p:quick")], "completed", limit=LONG
+        )
+        stage.wait(
+            lambda: stage.run("SELECT count(*) FROM rows WHERE state = 'completed'") == [(1,)], "the record", limit=LONG
+        )
         with psycopg.connect(pooler.dsn) as one, psycopg.connect(pooler.dsn) as two:  # both of its backends
             left = {
                 each.execute("SELECT pg_backend_pid()").fetchone()[0]: dict(
                     each.execute(
-                        "SELECT name, setting FROM pg_settings WHERE source = 'session' AND name <> ALL (%s)", [list(OURS)]
+                        "SELECT name, setting FROM pg_settings WHERE source = 'session' AND name <> ALL (%s)",
+                        [list(OURS)],
                     ).fetchall()
                 )
                 for each in (one, two)
@@ -254,14 +286,20 @@ def test_a_keeper_vacuums_through_a_pooler_and_goes_on_when_that_is_cancelled(st
         direct.execute("SELECT pg_stat_force_next_flush()")
         if limit != "0":
             database = direct.info.dbname
-            for name, value in {"statement_timeout": limit, "vacuum_cost_delay": "100ms", "vacuum_cost_limit": "1"}.items():
+            for name, value in {
+                "statement_timeout": limit,
+                "vacuum_cost_delay": "100ms",
+                "vacuum_cost_limit": "1",
+            }.items():
                 direct.execute(f"ALTER DATABASE {database} SET {name} = '{value}'")
         with Pooler(stage.dsn, "transaction", size=5) as pooler:
             fleet = stage.run_fleet(dsn=pooler.dsn, workers=1, poll="1s")
             if limit == "0":
                 stage.wait(lambda: stage.run(vacuums)[0][0] >= 1, "a vacuum", limit=LONG)
             else:
-                fleet.wait_log("the server rejects vacuum_ready: canceling statement due to statement timeout", limit=LONG)
+                fleet.wait_log(
+                    "the server rejects vacuum_ready: canceling statement due to statement timeout", limit=LONG
+                )
             due = stage.call("SELECT jobherd.enqueue('t:noop', '{}', '{\"delay\": \"1 millisecond\"}')")
             stage.wait_state(due, "completed", limit=LONG)
             assert fleet.stop() == 0

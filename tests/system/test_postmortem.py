@@ -1,4 +1,7 @@
-"""What is kept of deaths as they really are: the kernel's limits, a full stack, a job that does not stop, memory."""
+"""What is kept of deaths as they really are.
+
+The kernel's limits, a full stack, a job that does not stop, memory.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +123,9 @@ def test_deaths_by_the_kernels_limits_and_by_the_ladder_say_where_they_stood(sta
 
     assert reports["processor"]["signal"] == "SIGXCPU"
     assert "RLIMIT_CPU) at" in rows["processor"]["error"]
-    assert f"in processor at {place}/dying.py:" in rows["processor"]["error"], "faulthandler was told to write for this signal too"
+    assert f"in processor at {place}/dying.py:" in rows["processor"]["error"], (
+        "faulthandler was told to write for this signal too"
+    )
     assert reports["processor"]["cpu_user"] + reports["processor"]["cpu_system"] > 0.5, "of the second that it may"
 
     assert reports["address-space"] is None, "its process lives"
@@ -149,7 +154,10 @@ def test_a_death_for_want_of_memory_is_told_from_one_by_somebodys_hand(stage: St
 def test_when_the_kernel_kills_one_child_for_want_of_memory_the_others_go_on_and_its_job_runs_again(
     stage: Stage, gate: Gate, confined: int
 ):
-    """What it stops at is the largest process, whatever else its group holds: the parent sees to the rest."""
+    """What it stops at is the largest process, whatever else its group holds.
+
+    The parent sees to the rest.
+    """
     place = stage.write("dying.py", DYING)
     fleet = stage.run_fleet(workers=2, handlers=place)
     others = stage.enqueue("p:holds")
@@ -220,7 +228,8 @@ def test_whoever_is_killed_after_its_memory_grew_is_said_to_have_stood_where_it_
     (attempt,) = row["history"]
     kept = attempt["post_mortem"]
     found = re.search(
-        r"with SIGKILL at \d+ MiB while it ran p:grows #\d+\. (\d+\.\d s before, at (\d+) MiB,) it was executing (.*)\.$", attempt["error"]
+        r"with SIGKILL at \d+ MiB while it ran p:grows #\d+\. (\d+\.\d s before, at (\d+) MiB,) it was executing (.*)\.$",
+        attempt["error"],
     )
     assert found is not None, attempt["error"]
     assert int(found[2]) >= 96

@@ -1,4 +1,7 @@
-"""Children are replaced by number of jobs, age and memory: without a gap, and without a job lost."""
+"""Children are replaced by number of jobs, age and memory.
+
+Without a gap, and without a job lost.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ def eats(label: str) -> None:
 def test_by_number_of_jobs_while_work_goes_on(stage: Stage):
     fleet = stage.run_fleet(workers=2, max_jobs=40, jitter=0.2, poll="300s")
     until = time.monotonic() + LIMIT
-    # How many are replaced while so many jobs run depends on how soon the machine lets a successor start.
+    # How many are replaced while so many jobs run depends on how soon the machine lets a successor
+    # start.
     while len(fleet.said(is_ready)) < 5:
         assert time.monotonic() < until, fleet.text()
         jobs = stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.004}') FROM generate_series(1, 500)""")
@@ -36,7 +40,8 @@ def test_by_number_of_jobs_while_work_goes_on(stage: Stage):
     assert least_ready(fleet, 2) == 2
     assert fleet.stop() == 0
     assert stage.completed_twice() == []
-    # One that was claimed in the moment of its child's dismissal is claimed again, and that costs it nothing.
+    # One that was claimed in the moment of its child's dismissal is claimed again, and that costs
+    # it nothing.
     assert stage.call("SELECT max(attempts) FROM jobherd.history") == 1
     assert stage.count("attempts") == 0, "nothing was handed back after it had started"
     assert not fleet.said(lambda event: event.get("level") in {"warning", "error"}), fleet.text()

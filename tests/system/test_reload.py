@@ -68,7 +68,9 @@ def test_new_children_run_the_new_code_and_a_running_job_finishes_on_the_old(sta
     arrival.open()
     assert stage.wait_state(long, "completed")["result"] == "old"
     fleet.wait_log("every worker runs the new code")
-    fleet.wait_log(lambda event: event.get("message", "").startswith("worker") and event["message"].endswith(" left"), count=2)
+    fleet.wait_log(
+        lambda event: event.get("message", "").startswith("worker") and event["message"].endswith(" left"), count=2
+    )
     assert least_ready(fleet, 2) == 2, "never fewer than wanted"
     assert fleet.stop() == 0
 
@@ -105,7 +107,10 @@ def test_an_ordered_reload_is_answered_by_whether_the_code_and_the_settings_load
     assert "versions.py:1: " in broken.out
     stage.write("versions.py", VERSION.format(version="new"))
     mended = jobherd("fleet", "reload", number, dsn=stage.dsn)
-    assert (mended.code, mended.out) == (0, f"supervisor {number}: the new code loads; its workers are replaced one by one\n")
+    assert (mended.code, mended.out) == (
+        0,
+        f"supervisor {number}: the new code loads; its workers are replaced one by one\n",
+    )
     assert versions(stage, 1) == {"new"}
     settings.write_text("batch = 'many'\n")
     refused = jobherd("fleet", "reload", number, dsn=stage.dsn)
@@ -126,7 +131,9 @@ def test_settings_are_read_again_and_bad_ones_are_not_taken(stage: Stage, gate: 
     stage.wait(lambda: len(fleet.workers()) == 3, "three workers")
     stage.run("""SELECT jobherd.enqueue('t:gate', '{"label": "batch"}') FROM generate_series(1, 7)""")
     first = gate.wait_arrival("batch")
-    assert stage.call("SELECT max(cardinality(jobs)) FROM jobherd.running") == 7, "what children are told is read again too"
+    assert stage.call("SELECT max(cardinality(jobs)) FROM jobherd.running") == 7, (
+        "what children are told is read again too"
+    )
     first.open()
     for _ in range(6):
         gate.wait_arrival("batch").open()
@@ -178,11 +185,16 @@ def test_a_handler_that_was_mended_and_not_loaded_says_so_in_its_traceback(stage
     stage.run_fleet(workers=1, handlers=place)
     row = stage.wait_state(stage.enqueue("m:send"), "failed")
     first = row["history"][-1]["traceback"]
-    assert first.startswith(f'Traceback (most recent call last):\n  File "{place}/mail.py"'), "it begins with the handler"
+    assert first.startswith(f'Traceback (most recent call last):\n  File "{place}/mail.py"'), (
+        "it begins with the handler"
+    )
     assert "was changed" not in first
     (place / "mail.py").write_text(FAILING.replace("no such order", "mended"))
     row = stage.wait_state(stage.enqueue("m:send"), "failed")
-    assert f"({place}/mail.py was changed after this process had loaded it: reload the workers" in row["history"][-1]["traceback"]
+    assert (
+        f"({place}/mail.py was changed after this process had loaded it: reload the workers"
+        in row["history"][-1]["traceback"]
+    )
 
 
 FAILING = """

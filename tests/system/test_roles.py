@@ -1,4 +1,7 @@
-"""Everybody at work under the least role: a producer, a supervisor, who looks, who operates; by logins that are members of one role each."""
+"""Everybody at work under the least role.
+
+A producer, a supervisor, who looks, who operates; by logins that are members of one role each.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,12 @@ def follow(of: int) -> None:
 def fail() -> None:
     raise ValueError("no")
 """
-LOGINS = {"t_enqueue": "jobherd_enqueue", "t_work": "jobherd_work", "t_read": "jobherd_read", "t_admin": "jobherd_admin"}
+LOGINS = {
+    "t_enqueue": "jobherd_enqueue",
+    "t_work": "jobherd_work",
+    "t_read": "jobherd_read",
+    "t_admin": "jobherd_admin",
+}
 
 
 @pytest.fixture
@@ -41,7 +49,9 @@ def logins(database):
             connection.execute(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
     yield {login: psycopg.conninfo.make_conninfo(database, user=login) for login in LOGINS}
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = ANY (%s)", [list(LOGINS)])
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = ANY (%s)", [list(LOGINS)]
+        )
         connection.execute(f"DROP ROLE {', '.join(LOGINS)}")
 
 
@@ -53,7 +63,11 @@ def page_notes(database):
 @pytest.mark.timeout(600)  # a dozen processes on a machine that does other things too
 def test_each_does_its_work_with_its_own_role_and_no_more(logins, database, tmp_path):
     (tmp_path / "jobs.py").write_text(HANDLERS)
-    with Client(logins["t_enqueue"]) as producer, Client(logins["t_read"]) as reader, Herd(logins["t_work"], tmp_path) as herd:
+    with (
+        Client(logins["t_enqueue"]) as producer,
+        Client(logins["t_read"]) as reader,
+        Herd(logins["t_work"], tmp_path) as herd,
+    ):
         done = producer.enqueue("role:sum", {"numbers": [1, 2, 3]})
         failed = producer.enqueue("role:fail")
         later = producer.enqueue("role:sum", {"numbers": []}, delay="1h")
@@ -88,6 +102,14 @@ def test_each_does_its_work_with_its_own_role_and_no_more(logins, database, tmp_
         with Page(application(logins["t_admin"])) as page:
             page.act(f"/jobs/{failed}/action", do="retry")
             assert [row["action"] for row in page_notes(database)] == ["retry"]
-        assert not [event.line for event in herd.events if "permission denied" in event.line or "InsufficientPrivilege" in event.line]
+        assert not [
+            event.line
+            for event in herd.events
+            if "permission denied" in event.line or "InsufficientPrivilege" in event.line
+        ]
         assert herd.stop() == 0
-    assert not [event.line for event in herd.events if "permission denied" in event.line or "InsufficientPrivilege" in event.line]
+    assert not [
+        event.line
+        for event in herd.events
+        if "permission denied" in event.line or "InsufficientPrivilege" in event.line
+    ]

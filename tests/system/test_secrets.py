@@ -1,4 +1,7 @@
-"""A secret that everybody is handed is found nowhere: not where it is encrypted, and of what is not, in no log, list, metric, title or error."""
+"""A secret that everybody is handed is found nowhere.
+
+Not where it is encrypted, and of what is not, in no log, list, metric, title or error.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ def everything_in(dsn):
     """All that the database holds of jobs, as text."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         names = [name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'jobherd'")]
-        return {name: str(connection.execute(f"SELECT string_agg(t::text, ' ') FROM jobherd.{name} t").fetchone()) for name in names}
+        return {
+            name: str(connection.execute(f"SELECT string_agg(t::text, ' ') FROM jobherd.{name} t").fetchone())
+            for name in names
+        }
 
 
 @pytest.mark.timeout(600)
@@ -116,7 +122,12 @@ def test_a_worker_without_the_key_keeps_the_job(database, tmp_path, keys):
         job = client.enqueue("safe:work", {"card": CANARY}, encrypt=True)
         with Herd(database, tmp_path) as herd:
             with psycopg.connect(database, autocommit=True) as connection:
-                until(lambda: connection.execute("SELECT last_error ->> 'code' FROM jobherd.scheduled").fetchall() == [("KEY_MISSING",)])
+                until(
+                    lambda: (
+                        connection.execute("SELECT last_error ->> 'code' FROM jobherd.scheduled").fetchall()
+                        == [("KEY_MISSING",)]
+                    )
+                )
                 assert connection.execute("SELECT attempts FROM jobherd.scheduled").fetchall() == [(0,)]
             herd.stop()
         with Herd(database, tmp_path, env={"JOBHERD_KEYS": KEYS}):
@@ -134,7 +145,10 @@ def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     secret = psycopg.conninfo.make_conninfo(database, password=CANARY)
     env = {"JOBHERD_DSN": secret, "PAYMENT_KEY": CANARY}
-    with Client(database) as client, Herd("", tmp_path, "--http", "127.0.0.1:0", "--log-level", "DEBUG", env=env) as herd:
+    with (
+        Client(database) as client,
+        Herd("", tmp_path, "--http", "127.0.0.1:0", "--log-level", "DEBUG", env=env) as herd,
+    ):
         well = client.enqueue("open:work", {"card": CANARY, "token": 7})
         misfit = client.enqueue("open:work", {"card": "x", "token": CANARY})
         unknown = client.enqueue("open:unknown", {"card": CANARY})
@@ -142,7 +156,11 @@ def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
         assert rows[misfit]["state"] == "failed"
         assert CANARY not in rows[misfit]["error"]
         until(lambda: (client.job(unknown) or {})["error_code"] is not None)
-        address = herd.wait_event(lambda event: event.message.startswith("the page is ")).message.removeprefix("the page is ").rstrip("/")
+        address = (
+            herd.wait_event(lambda event: event.message.startswith("the page is "))
+            .message.removeprefix("the page is ")
+            .rstrip("/")
+        )
         until(lambda: is_up(address + "/readyz"))  # who has run jobs may not have said so to the web child yet
         for path in ("/metrics", "/readyz", "/livez", "/", "/jobs", "/queues", "/kinds", "/fleet", "/audit"):
             with urllib.request.urlopen(address + path, timeout=60) as answer:
@@ -178,7 +196,11 @@ def look(canary: str) -> list[str]:
 def test_handlers_and_their_programs_do_not_see_secrets_of_the_environment(database, tmp_path):
     (tmp_path / "jobs.py").write_text(LOOKS)
     secret = "canary-0123456789-canary"
-    env = {"JOBHERD_PAGE_OPERATE_TOKEN": secret, "JOBHERD_PAGE_VIEW_TOKEN": f"bob={secret}b", "JOBHERD_WEBHOOK_SECRET": f"{secret}w"}
+    env = {
+        "JOBHERD_PAGE_OPERATE_TOKEN": secret,
+        "JOBHERD_PAGE_VIEW_TOKEN": f"bob={secret}b",
+        "JOBHERD_WEBHOOK_SECRET": f"{secret}w",
+    }
     with Client(database) as client, Herd(database, tmp_path, env=env) as herd:
         job = client.enqueue("look:environment", {"canary": secret})
         row = client.wait(job, timeout="60s")

@@ -1,4 +1,7 @@
-"""What a server's owner does to sessions: limits on the role, refusals now and then, a database that is closed for a while."""
+"""What a server's owner does to sessions.
+
+Limits on the role, refusals now and then, a database that is closed for a while.
+"""
 
 from __future__ import annotations
 
@@ -71,13 +74,18 @@ def test_time_limits_of_the_role_are_not_for_our_sessions(stage: Stage, gate: Ga
     plain, holding = stage.enqueue("s:gate", '{"label": "plain"}'), stage.enqueue("s:holds", '{"label": "holds"}')
     arrivals = [gate.wait_arrival("plain"), gate.wait_arrival("holds")]
     idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND clock_timestamp() - state_change > '1.2 s'"
-    # A session that is cut off leaves its job's claim free, and the row's state shows what has become of it.
-    until(lambda: stage.call(idle) or stage.state(holding) != "running", "a transaction that is idle for longer than it may")
+    # A session that is cut off leaves its job's claim free, and the row's state shows what has
+    # become of it.
+    until(
+        lambda: stage.call(idle) or stage.state(holding) != "running",
+        "a transaction that is idle for longer than it may",
+    )
     arrivals[0].open("written")
     row = stage.wait_state(plain, "completed", "failed", "retrying", limit=LIMIT)
     assert (row["state"], row["result"], row["attempts"]) == ("completed", "written", 1)
     assert stage.state(holding) == "running"
-    stage.run("DROP TRIGGER slow ON jobherd.history")  # the handler's own transaction keeps the role's limit for statements
+    # the handler's own transaction keeps the role's limit for statements
+    stage.run("DROP TRIGGER slow ON jobherd.history")
     arrivals[1].open("held")
     row = stage.wait_state(holding, "completed", "failed", "retrying", limit=LIMIT)
     assert (row["state"], row["result"], row["attempts"]) == ("completed", "held", 1)
@@ -85,7 +93,10 @@ def test_time_limits_of_the_role_are_not_for_our_sessions(stage: Stage, gate: Ga
 
 
 def test_how_a_role_has_values_read_and_written_is_not_for_our_sessions(stage: Stage, gate: Gate):
-    """As an application of long ago may want it. The outcomes of one batch are lists, and most of what can be said of a job is not said of each."""
+    """As an application of long ago may want it.
+
+    The outcomes of one batch are lists, and most of what can be said of a job is not said of each.
+    """
     name = database(stage)
     for setting, value in (
         ("array_nulls", "off"), ("extra_float_digits", "-15"), ("standard_conforming_strings", "off"), ("bytea_output", "escape"),
@@ -106,7 +117,9 @@ def test_how_a_role_has_values_read_and_written_is_not_for_our_sessions(stage: S
     row = stage.wait_state(holding, "completed", "failed", "retrying", limit=LIMIT)
     assert (row["state"], row["result"], row["attempts"]) == ("completed", "held", 1)
     assert fleet.stop() == 0
-    assert not fleet.said(lambda event: event.get("level") == "error" or "the database is away" in event.get("message", ""))
+    assert not fleet.said(
+        lambda event: event.get("level") == "error" or "the database is away" in event.get("message", "")
+    )
 
 
 def test_deadlocks_and_serialization_failures_are_tried_again_and_cost_no_attempt(stage: Stage, gate: Gate):
@@ -152,14 +165,19 @@ def test_a_database_that_takes_no_connections_is_waited_for_in_few_words(stage: 
     with outside:
         outside.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         outside.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND application_name LIKE 'jobherd:%%'", [name]
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND application_name LIKE 'jobherd:%%'",
+            [name],
         )
         refused = f'database "{name}" is not currently accepting connections'.encode()
         until(lambda: cluster.log.read_bytes()[said:].count(refused) >= 20, "twenty refused connections")
         arrival.open("late")
         fleet.drain()
         assert len(fleet.log) - mark <= 2 * 4, fleet.text()
-        assert [event for event in fleet.said("not currently accepting connections", after=mark) if event["who"] == "supervisor"]
+        assert [
+            event
+            for event in fleet.said("not currently accepting connections", after=mark)
+            if event["who"] == "supervisor"
+        ]
         outside.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
     row = stage.wait_state(running, "completed", limit=LIMIT)
     assert (row["result"], row["attempts"]) == ("late", 1)

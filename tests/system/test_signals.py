@@ -28,7 +28,10 @@ def test_ttin_adds_a_child_ttou_takes_one_that_finishes_what_it_runs_and_usr1_te
     arrivals = {arrival.pid: arrival for arrival in (gate.wait_arrival(), gate.wait_arrival())}
     fleet.signal(signal.SIGUSR1)
     told = fleet.wait_log(
-        lambda event: re.match(r"worker 1: pid \d+, ready for .* s, t:gate #\d+ for [\d.]+ s$", event.get("message", "")) is not None
+        lambda event: (
+            re.match(r"worker 1: pid \d+, ready for .* s, t:gate #\d+ for [\d.]+ s$", event.get("message", ""))
+            is not None
+        )
     )
     assert f"pid {fleet.workers()[1]}" in told["message"]
     assert fleet.said("serving, supervisor 1, 2 workers wanted, the database is there")
@@ -108,7 +111,10 @@ def test_what_comes_before_the_loop_stands_is_done_by_it(stage: Stage):
 
 
 def test_words_on_the_way_out_change_nothing(stage: Stage):
-    """Until the process has ended: the interpreter takes the handlers away before that, and it takes a while."""
+    """Until the process has ended.
+
+    The interpreter takes the handlers away before that, and it takes a while.
+    """
     for _ in range(3):
         fleet = stage.run_fleet(workers=1)
         fleet.signal(signal.SIGTERM)

@@ -1,4 +1,7 @@
-"""Eight loops that never rest beside two supervisors, on one processor: no lease is lost, nobody is taken for hung, each job runs once."""
+"""Eight loops that never rest beside two supervisors, on one processor.
+
+No lease is lost, nobody is taken for hung, each job runs once.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def test_two_supervisors_without_a_processor_of_their_own_lose_no_lease(stage: S
             beats.setdefault(supervisor, set()).add(at)
         if len(jobs) < 400 and stage.run("SELECT NOT EXISTS (SELECT FROM jobherd.ready)") == [(True,)]:
             jobs.extend(
-                row[0] for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.005}') FROM generate_series(1, 20)""")
+                row[0]
+                for row in stage.run(
+                    """SELECT jobherd.enqueue('t:spin', '{"seconds": 0.005}') FROM generate_series(1, 20)"""
+                )
             )
         return len(beats) >= 2 and sum(map(len, beats.values())) > 2 * BEATS
 
@@ -65,7 +71,9 @@ def test_two_supervisors_without_a_processor_of_their_own_lose_no_lease(stage: S
     assert [fleet.workers() | {-1: fleet.keeper()} for fleet in fleets] == before, "the same processes"
     for fleet in fleets:
         assert not fleet.said(
-            lambda event: any(words in event.get("message", "") for words in ("the lease was lost", " gets SIG", "killed"))
+            lambda event: any(
+                words in event.get("message", "") for words in ("the lease was lost", " gets SIG", "killed")
+            )
         )
     assert stage.run("SELECT DISTINCT attempts, crashes FROM jobherd.history") == [(1, 0)]
     assert stage.completed_twice() == []

@@ -1,7 +1,9 @@
-"""Somebody dies, is stopped, or is told to leave exactly at a step of the protocol: held there by a point (`workers/system/failpoints.py`), or made to wait by a lock.
+"""Somebody dies, is stopped, or is told to leave exactly at a step of the protocol.
 
-What a campaign hits once in a thousand times stands here once, and on purpose. The leases are long where something else than a lease must bring
-a job back.
+Held there by a point (`workers/system/failpoints.py`), or made to wait by a lock.
+
+What a campaign hits once in a thousand times stands here once, and on purpose. The leases are long
+where something else than a lease must bring a job back.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 
 LONG = "300s"
 BEFORE_HANDLERS = ("child.born", "child.forked")
-"""Where a child stands before and after it has asked to be told of its parent's death. Neither has handlers of its own, or has let go of the parent's."""
+"""Where a child stands before and after it has asked to be told of its parent's death.
+
+Neither has handlers of its own, or has let go of the parent's.
+"""
 HELD_UP = """
 CREATE FUNCTION t_held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(20); RETURN NEW; END $$;
 CREATE TRIGGER t_held_up BEFORE INSERT ON jobherd.running FOR EACH ROW EXECUTE FUNCTION t_held_up();
@@ -57,7 +62,10 @@ def fleet_with(stage: Stage, points: Points, **settings: Any) -> Fleet:
 
 
 def fate(stage: Stage, job: int) -> tuple[str, int, int, list[str]]:
-    """What has become of a job: its state, its attempts, its crashes, and how each attempt ended."""
+    """What has become of a job.
+
+    Its state, its attempts, its crashes, and how each attempt ended.
+    """
     row = stage.job(job)
     return row["state"], row["attempts"], row["crashes"], [attempt["outcome"] for attempt in row["history"]]
 
@@ -74,11 +82,17 @@ def wait_clock(stage: Stage, until: object) -> None:
 
 def wait_stopped(stage: Stage, pid: int) -> None:
     """Wait until a process is stopped."""
-    stage.wait(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", f"process {pid} to be stopped")
+    stage.wait(
+        lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T",
+        f"process {pid} to be stopped",
+    )
 
 
 def wait_obeyed(fleet: Fleet) -> None:
-    """Wait until a supervisor has obeyed what it was told so far: signals that come together are obeyed together, and after that come these."""
+    """Wait until a supervisor has obeyed what it was told so far.
+
+    Signals that come together are obeyed together, and after that come these.
+    """
     for _ in range(2):
         before = len(fleet.said(is_course))
         fleet.signal(signal.SIGUSR1)
@@ -103,11 +117,14 @@ def kill_who_waits(stage: Stage) -> int:
     """Kill the child whose statement waits, and return once its session was ended, while what it waits for is still locked; return who that was."""
     pid, backend = stage.wait(lambda: next(iter(stage.run(WAITING)), None), "a child whose statement waits for a lock")
     os.kill(pid, signal.SIGKILL)
-    stage.wait(lambda: not stage.run("SELECT pid FROM pg_stat_activity WHERE pid = %s", backend), "the end of the dead child's session")
+    stage.wait(
+        lambda: not stage.run("SELECT pid FROM pg_stat_activity WHERE pid = %s", backend),
+        "the end of the dead child's session",
+    )
     return pid
 
 
-# -- forked, and hardly more ---------------------------------------------------------------------------------------------
+# -- forked, and hardly more
 
 
 def test_a_child_whose_parent_dies_before_it_can_be_told_leaves_by_itself(stage: Stage, points: Points):
@@ -191,7 +208,7 @@ def test_a_parent_obeys_while_a_child_is_only_just_forked(stage: Stage, points: 
     assert not fleet.said(lambda event: event.get("level") in {"error", "critical"} or "raw" in event)
 
 
-# -- killed while the server makes it wait -------------------------------------------------------------------------------
+# -- killed while the server makes it wait
 
 
 def test_a_claim_that_waits_in_the_server_never_takes_effect_once_its_child_is_dead(stage: Stage, gate: Gate):
@@ -208,7 +225,9 @@ def test_a_claim_that_waits_in_the_server_never_takes_effect_once_its_child_is_d
         assert arrival.pid != dead
         arrival.open()
         stage.wait_state(job, "completed")
-        assert fate(stage, job) == ("completed", 1, 0, ["completed"]), "the claim was never made, and nobody has crashed at the job"
+        assert fate(stage, job) == ("completed", 1, 0, ["completed"]), (
+            "the claim was never made, and nobody has crashed at the job"
+        )
         assert stage.runs(job) == 1
     assert fleet.stop() == 0
 
@@ -233,13 +252,16 @@ def test_an_outcome_that_waits_in_the_server_is_kept_when_its_child_dies(stage: 
     assert fleet.stop() == 0
 
 
-# -- told to leave at the steps of a claim and of a job ------------------------------------------------------------------
+# -- told to leave at the steps of a claim and of a job
 
 STEPS = ("claim_jobs.before", "claim_jobs.sent", "claim_jobs.done", "job.announced", "job.started")
 
 
 def at_each_step(stage: Stage, points: Points, **settings: Any) -> tuple[Fleet, list[int]]:
-    """A supervisor with one worker at each step of its first claim, and the jobs: all claimed but that of the first."""
+    """A supervisor with one worker at each step of its first claim, and the jobs.
+
+    All claimed but that of the first.
+    """
     jobs = stage.enqueue_many("t:noop", len(STEPS))
     held = {name: points.hold(name) for name in STEPS}
     fleet = stage.start(workers=len(STEPS), environment=points.environment, hold="0s", batch=1, **settings)
@@ -269,7 +291,9 @@ def test_who_stays_at_a_step_of_a_claim_beyond_the_drain_is_ended_and_no_attempt
     fleet, jobs = at_each_step(stage, points, drain_timeout="0.1s", grace="0.1s")
     assert fleet.wait_exit() == 0
     fleet.wait_gone()
-    assert sorted(fate(stage, job) for job in jobs) == [*[("ready", 0, 0, [])] * 4, ("ready", 0, 0, ["abandoned"])], "one had started"
+    assert sorted(fate(stage, job) for job in jobs) == [*[("ready", 0, 0, [])] * 4, ("ready", 0, 0, ["abandoned"])], (
+        "one had started"
+    )
     assert (stage.count("running"), stage.count("supervisors")) == (0, 0)
 
 
@@ -287,7 +311,7 @@ def test_who_is_told_to_leave_while_it_registers_leaves_no_registration(stage: S
     assert stage.count("supervisors") == 0
 
 
-# -- stopped, and continued ----------------------------------------------------------------------------------------------
+# -- stopped, and continued
 
 
 def test_a_child_that_is_stopped_for_longer_than_the_lease_keeps_its_job(stage: Stage, points: Points, gate: Gate):
@@ -330,11 +354,13 @@ def test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_b
     after.open()
     stage.wait_state(following, "completed")
     assert fate(stage, job) == ("completed", 1, 0, ["completed"])
-    assert not fleet.said(lambda event: "gets SIG" in event.get("message", "") or "is told to stop" in event.get("message", ""))
+    assert not fleet.said(
+        lambda event: "gets SIG" in event.get("message", "") or "is told to stop" in event.get("message", "")
+    )
     assert fleet.stop() == 0
 
 
-# -- told more than once -------------------------------------------------------------------------------------------------
+# -- told more than once
 
 
 def say_together(stage: Stage, fleet: Fleet, *signums: signal.Signals) -> None:

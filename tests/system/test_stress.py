@@ -1,4 +1,6 @@
-"""The small sisters of `python -m tests.faults.stress`: what must hold after ten thousand forks must hold after a hundred.
+"""The small sisters of `python -m tests.faults.stress`.
+
+What must hold after ten thousand forks must hold after a hundred.
 
 No time is looked at: how late the loop is on a machine that others use says nothing of the loop.
 """
@@ -35,8 +37,13 @@ QUICK = {"respawn_initial": "10ms", "respawn_max": "100ms"}
 def at_rest(stage: Stage, fleet: Fleet, descriptors: int, children: int) -> None:
     """Wait until as many children live as before, and the parent has let go of all that is left of the others."""
     stage.wait(
-        lambda: fleet.signal(signal.SIGUSR1) or (len(files(fleet.pid)) == descriptors and len(children_of(fleet.pid)) == children),
-        lambda: f"{descriptors} files and {children} children; there are {len(files(fleet.pid))} and {children_of(fleet.pid)}",
+        lambda: (
+            fleet.signal(signal.SIGUSR1)
+            or (len(files(fleet.pid)) == descriptors and len(children_of(fleet.pid)) == children)
+        ),
+        lambda: (
+            f"{descriptors} files and {children} children; there are {len(files(fleet.pid))} and {children_of(fleet.pid)}"
+        ),
         limit=60,
     )
 
@@ -44,8 +51,9 @@ def at_rest(stage: Stage, fleet: Fleet, descriptors: int, children: int) -> None
 def wait_heard(fleet: Fleet) -> None:
     """Return once every signal that was sent before is obeyed.
 
-    A USR1 may still be unanswered; and of two signals that are there at once the lower number is heard first, so that the next one may be
-    answered before a TTOU that was sent earlier is obeyed. The third is behind both.
+    A USR1 may still be unanswered; and of two signals that are there at once the lower number is
+    heard first, so that the next one may be answered before a TTOU that was sent earlier is obeyed.
+    The third is behind both.
     """
     for _ in range(3):
         mark = len(fleet.log)
@@ -77,7 +85,9 @@ def test_a_system_that_gives_no_files_is_waited_for(stage: Stage):
     fleet = stage.run_fleet(workers=2, **QUICK)
     descriptors = len(files(fleet.pid))
     for _ in range(3):
-        old = resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE)[1]))
+        old = resource.prlimit(
+            fleet.pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE)[1])
+        )
         mark = len(fleet.log)
         os.kill(fleet.workers()[0], signal.SIGKILL)
         fleet.wait_log("the system refuses another process: Too many open files", count=3, after=mark, limit=60)
@@ -99,7 +109,9 @@ def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
         fleet.signal(signal.SIGTTIN)  # there may be nobody left
         stage.wait_state(stage.enqueue("t:noop"), "completed", limit=60)
     wait_heard(fleet)  # what is still to come of the storm must not be taken for an answer
-    stage.wait(lambda: len(children_of(fleet.pid)) == 1 or fleet.signal(signal.SIGTTOU), "nobody but the keeper", limit=60)
+    stage.wait(
+        lambda: len(children_of(fleet.pid)) == 1 or fleet.signal(signal.SIGTTOU), "nobody but the keeper", limit=60
+    )
     wait_heard(fleet)
     for wanted in (1, 2):
         mark = len(fleet.log)

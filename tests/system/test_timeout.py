@@ -1,4 +1,7 @@
-"""The ladder: the timer in the handler, SIGTERM, SIGKILL. Whatever a handler does, it ends, and its row is right."""
+"""The ladder: the timer in the handler, SIGTERM, SIGKILL.
+
+Whatever a handler does, it ends, and its row is right.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,11 @@ def test_a_handler_stuck_in_c_that_ignores_signals_ends_with_all_it_has_started(
     assert is_running(bystander.pid)
     bystander.open("never noticed")
     row = stage.wait_state(other, "completed")
-    assert (row["attempts"], row["result"], row["history"][-1]["ran_on"].split("/")[1]) == (1, "never noticed", str(bystander.pid))
+    assert (row["attempts"], row["result"], row["history"][-1]["ran_on"].split("/")[1]) == (
+        1,
+        "never noticed",
+        str(bystander.pid),
+    )
     stage.wait(lambda: len(fleet.workers()) == 2, "its successor")
 
 
@@ -85,13 +92,17 @@ def test_a_jobs_own_timeout_goes_before_its_kinds_and_the_timer_never_reaches_th
     following = stage.enqueue("t:once", '{"label": "following"}')
     gate.wait_arrival("in time").open()
     arrival = gate.wait_arrival("following")
-    # The timer that was armed for the job before rings while this one runs; the end of a later job says that it has.
+    # The timer that was armed for the job before rings while this one runs; the end of a later job
+    # says that it has.
     ring = stage.call("SELECT clock_timestamp() + interval '10.1 s'")
     stage.run("SELECT pg_sleep_until(%s)", ring)
     arrival.open("undisturbed")
     assert stage.wait_state(in_time, "completed")
     assert stage.wait_state(following, "completed")["result"] == "undisturbed"
-    assert len(fleet.said(lambda event: "is ready" in event.get("message", "") and event["message"].startswith("worker"))) == 2
+    assert (
+        len(fleet.said(lambda event: "is ready" in event.get("message", "") and event["message"].startswith("worker")))
+        == 2
+    )
 
 
 def test_a_handler_that_moves_to_another_process_group_is_killed(stage: Stage):

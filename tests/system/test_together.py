@@ -1,4 +1,7 @@
-"""Batch handlers under a supervisor: a death is shared once, and from then on its culprit is alone with it."""
+"""Batch handlers under a supervisor.
+
+A death is shared once, and from then on its culprit is alone with it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ def test_one_bad_job_costs_its_neighbours_neither_their_end_nor_a_cancelled_one_
     fleet = stage.run_fleet(workers=1, poll="300s")
     with stage.connection.transaction():
         ids = [stage.enqueue("b:together", f'"{label}"') for label in ("one", "deadly", "two")]
-    # Its process dies: a crash of each of the three, since nobody can know whose it was; from now on each is called alone.
+    # Its process dies: a crash of each of the three, since nobody can know whose it was; from now
+    # on each is called alone.
     gate.wait_arrival("3 together").open()
     stage.wait_all(ids, "completed", "failed", "retrying", "running")
     answers = 0
@@ -38,5 +42,8 @@ def test_one_bad_job_costs_its_neighbours_neither_their_end_nor_a_cancelled_one_
     assert stage.call("SELECT jobherd.cancel(%s)", ids[0]) == "cancelling"
     fleet.wait_log("is told to stop job")  # and it is not: what it was called with goes on
     arrival.open("went on")
-    assert [stage.wait_state(job, "completed", "cancelled")["result"] for job in ids] == ["went on first", "went on second"]
+    assert [stage.wait_state(job, "completed", "cancelled")["result"] for job in ids] == [
+        "went on first",
+        "went on second",
+    ]
     assert stage.completed_twice() == []

@@ -1,4 +1,7 @@
-"""Children that die around their job's commit, under a real supervisor: what is committed is not done again, what is not leaves no trace."""
+"""Children that die around their job's commit, under a real supervisor.
+
+What is committed is not done again, what is not leaves no trace.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,8 @@ def test_a_child_that_dies_before_or_after_its_commit(stage: Stage, gate: Gate):
     row = stage.wait_state(after, "completed")
     fleet.wait_log("SIGKILL", count=2)
     fleet.wait_ready(4)
-    # In the middle of the commit: a check at its end waits for us, the child is killed, and its session is ended before anything else.
+    # In the middle of the commit: a check at its end waits for us, the child is killed, and its
+    # session is ended before anything else.
     stage.connection.execute(
         "CREATE FUNCTION public.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$"
     )

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 FLOOD, OTHERS = 400, 45
 NAP = '{"seconds": 0.05}'
-"""As long as the work that a worker claims at a time (`hold`): a worker that has 400 of these has 20 s of work."""
+"""As long as the work that a worker claims at a time (`hold`).
+
+A worker that has 400 of these has 20 s of work.
+"""
 
 
 def flood(stage: Stage) -> list[int]:
@@ -51,7 +54,8 @@ def test_a_flood_in_one_queue_does_not_starve_the_others(stage: Stage, settings:
     if "batch" not in settings:  # whole batches: one of the flood is all that a worker can have claimed before
         assert mails_before_the_last(stage, others) < 3 * OTHERS
     left = stage.run("SELECT count(*) FROM jobherd.jobs WHERE queue = 'mail' AND state <> 'completed'")[0][0]
-    assert left > 0, "the flood was drained first"  # not `ready`: with whole batches two workers may have claimed the rest by now
+    # not `ready`: with whole batches two workers may have claimed the rest by now
+    assert left > 0, "the flood was drained first"
     fleet.stop()
 
 
@@ -59,7 +63,10 @@ def test_weights_are_shares_of_the_time(stage: Stage):
     """While both queues hold jobs, the one with three times the weight gets three times the jobs of the same length."""
     stage.run(f"SELECT jobherd.enqueue('t:nap', '{NAP}', '{{\"queue\": \"mail\"}}') FROM generate_series(1, {FLOOD})")
     others = [
-        row[0] for row in stage.run(f"SELECT jobherd.enqueue('t:nap', '{NAP}', '{{\"queue\": \"default\"}}') FROM generate_series(1, 120)")
+        row[0]
+        for row in stage.run(
+            f"SELECT jobherd.enqueue('t:nap', '{NAP}', '{{\"queue\": \"default\"}}') FROM generate_series(1, 120)"
+        )
     ]
     fleet = stage.run_fleet(workers=2, queue_weights="default=3")
     stage.wait_all(others, "completed")

@@ -23,7 +23,13 @@ def test_it_leaves_when_nothing_is_left_even_if_jobs_have_failed_and_others_are_
     assert fleet.wait_exit() == 0
     fleet.wait_gone()
     assert stage.census(jobs) == {"completed": 200}
-    assert stage.states([failing, crashing, later, backed_off, paused]) == ["failed", "failed", "scheduled", "retrying", "ready"]
+    assert stage.states([failing, crashing, later, backed_off, paused]) == [
+        "failed",
+        "failed",
+        "scheduled",
+        "retrying",
+        "ready",
+    ]
     assert stage.completed_twice() == []
 
 

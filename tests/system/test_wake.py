@@ -1,4 +1,7 @@
-"""Producers notify only while somebody sleeps, and no job waits for that: the poll is five minutes away in every one of these tests."""
+"""Producers notify only while somebody sleeps, and no job waits for that.
+
+The poll is five minutes away in every one of these tests.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,7 @@ if TYPE_CHECKING:
 
 NEVER_POLL = {"poll": "300s", "lease": "120s"}
 """And a beat a lease away: its look for cancels has the parent take a turn."""
-KEYS = (
-    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid BETWEEN 1 AND 16 AND mode = 'ShareLock'"
-)
+KEYS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid BETWEEN 1 AND 16 AND mode = 'ShareLock'"
 
 
 class Ears:
@@ -56,7 +57,8 @@ def ears(stage: Stage) -> Iterator[Ears]:
 def wait_busy(stage: Stage) -> None:
     """Wait until no supervisor holds a sleep key: whoever wants one alone is let in then.
 
-    The transaction lets go of them, not the session: its process ends after the connection, and would be taken for a sleeper till then.
+    The transaction lets go of them, not the session: its process ends after the connection, and
+    would be taken for a sleeper till then.
     """
     with psycopg.connect(stage.dsn, autocommit=True, options="-c lock_timeout=60s") as connection:
         connection.execute("SELECT pg_advisory_xact_lock(1785684584, key) FROM generate_series(1, 16) AS key")
@@ -121,8 +123,13 @@ def test_a_transaction_that_begins_while_all_are_busy_and_commits_while_they_sle
     assert ears.heard() == ["default"]
 
 
-def test_a_commit_that_has_looked_before_they_sleep_is_found_without_a_notification(stage: Stage, gate: Gate, ears: Ears):
-    """The narrowest moment: it saw nobody sleep, and is not visible to the last claim before the sleep."""
+def test_a_commit_that_has_looked_before_they_sleep_is_found_without_a_notification(
+    stage: Stage, gate: Gate, ears: Ears
+):
+    """The narrowest moment.
+
+    It saw nobody sleep, and is not visible to the last claim before the sleep.
+    """
     stage.run_fleet(workers=1, **NEVER_POLL)
     held = stage.enqueue("t:gate", '{"label": "held"}')
     arrival = gate.wait_arrival("held")
@@ -153,7 +160,10 @@ def test_a_session_that_is_lost_while_all_sleep_is_made_up_for(stage: Stage):
 
 @pytest.mark.promise("A34")
 def test_whatever_producers_do_every_job_starts(stage: Stage):
-    """Many producers with bursts and rests, short and long transactions: the fleet falls asleep and wakes all the time."""
+    """Many producers with bursts and rests, short and long transactions.
+
+    The fleet falls asleep and wakes all the time.
+    """
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     for _ in range(2):
@@ -168,7 +178,9 @@ def test_whatever_producers_do_every_job_starts(stage: Stage):
                     connection.isolation_level = chance.choice(list(psycopg.IsolationLevel)[1:3])
                 for _ in range(chance.choice([1, 1, 1, 5])):
                     name = chance.choice(["default", "mail", "media"])
-                    connection.execute("SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('queue', %s::text))", [name])
+                    connection.execute(
+                        "SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('queue', %s::text))", [name]
+                    )
                     rests.wait(chance.choice([0, 0, 0.002, 0.02]))
                 if chance.random() < 0.1:
                     connection.rollback()

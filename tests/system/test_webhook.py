@@ -40,7 +40,10 @@ def test_a_receiver_is_told_of_the_end_and_asked_again_until_it_takes_it(stage: 
         try:
             stage.run_fleet(workers=1, poll="300s", webhook_secret=SECRET, webhook_allow="127.0.0.1")
             url = f"http://127.0.0.1:{server.server_port}/done"
-            job = stage.call("SELECT jobherd.enqueue('t:noop', '{}', json_build_object('webhook', %s::text, 'tenant', 'acme')::jsonb)", url)
+            job = stage.call(
+                "SELECT jobherd.enqueue('t:noop', '{}', json_build_object('webhook', %s::text, 'tenant', 'acme')::jsonb)",
+                url,
+            )
             headers, body = got.get(timeout=LIMIT)
             webhook = int(headers["Jobherd-Delivery"])
             stage.wait_state(webhook, "retrying")
@@ -52,7 +55,13 @@ def test_a_receiver_is_told_of_the_end_and_asked_again_until_it_takes_it(stage: 
             thread.join()
     assert body == same
     event = orjson.loads(body)
-    assert (event["id"], event["kind"], event["state"], event["tenant"], event["code"]) == (job, "t:noop", "completed", "acme", None)
+    assert (event["id"], event["kind"], event["state"], event["tenant"], event["code"]) == (
+        job,
+        "t:noop",
+        "completed",
+        "acme",
+        None,
+    )
     assert [headers["Jobherd-Attempt"], again["Jobherd-Attempt"]] == ["1", "2"]
     at, signature = (part.partition("=")[2] for part in again["Jobherd-Signature"].split(","))
     assert signature == hmac.new(SECRET.encode(), f"{at}.".encode() + same, hashlib.sha256).hexdigest()
@@ -68,4 +77,6 @@ def test_an_open_transaction_holds_up_neither_the_start_nor_settlements(stage: S
         fleet = stage.run_fleet(workers=1, webhook_secret=SECRET)
         fleet.wait_log("webhooks are not enabled yet, trying again in 2 s: LockNotAvailable")
         stage.wait_state(stage.enqueue("t:noop"), "completed")
-    stage.wait(lambda: stage.call("SELECT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'webhook')"), "webhooks are enabled")
+    stage.wait(
+        lambda: stage.call("SELECT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'webhook')"), "webhooks are enabled"
+    )

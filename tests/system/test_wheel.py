@@ -32,7 +32,11 @@ def add(a: int, b: int) -> int:
 
 def shell(*words: object, cwd: Path, **environment: str) -> str:
     """Run a command without anything of the checkout in its environment; return what it said."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBHERD", "PYTHON")) and name != "DATABASE_URL"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JOBHERD", "PYTHON")) and name != "DATABASE_URL"
+    }
     done = subprocess.run(
         list(map(str, words)), cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=100, check=False
     )  # fmt: skip
@@ -49,21 +53,35 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             shutil.copytree(ROOT / part, place / part, ignore=shutil.ignore_patterns("__pycache__"))
         elif (ROOT / part).exists():
             shutil.copy(ROOT / part, place / part)
-    shell(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--skip-dependency-check", "--outdir", place / "dist", cwd=place)
+    shell(
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--skip-dependency-check",
+        "--outdir",
+        place / "dist",
+        cwd=place,
+    )
     (found,) = (place / "dist").glob("*.whl")
     yield found
 
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the wheel. What the wheel needs from others is borrowed from ours: no network."""
+    """The interpreter of an environment with the wheel.
+
+    What the wheel needs from others is borrowed from ours: no network.
+    """
     place = tmp_path_factory.mktemp("environment")
     venv.create(place, symlinks=True)
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
     lent = site / "lent"
     lent.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        # Not our own editable install: the checkout would be found through it, and the test would prove nothing.
+        # Not our own editable install: the checkout would be found through it, and the test would
+        # prove nothing.
         if "jobherd" not in entry.name.lower() and entry.suffix != ".pth" and not entry.name.startswith("__editable__"):
             (lent / entry.name).symlink_to(entry)
     (site / "lent.pth").write_text(f"{lent}\n")
@@ -92,19 +110,29 @@ def test_every_file_of_the_tree_is_in_the_wheel_under_one_name(wheel: Path):
             assert installed(path) in names, f"{path}: name its package in setup.cfg"
         assert f"jobherd/{package}/py.typed" in names
     assert "jobherd/py.typed" in names
-    for path in [file for part in ("templates", "static") for file in (ROOT / "workers" / "page" / part).rglob("*") if file.is_file()]:
+    for path in [
+        file
+        for part in ("templates", "static")
+        for file in (ROOT / "workers" / "page" / part).rglob("*")
+        if file.is_file()
+    ]:
         assert installed(path) in names, path
     assert not [name for name in names if "/tests/" in name or "_facade" in name]
 
 
 @pytest.mark.promise("A1", "A3", "C1", "C7", "C42", "E2")
-def test_a_run_from_an_empty_folder_makes_the_schema_and_drains_the_queue(python: Path, empty_database: str, tmp_path: Path):
+def test_a_run_from_an_empty_folder_makes_the_schema_and_drains_the_queue(
+    python: Path, empty_database: str, tmp_path: Path
+):
     command = python.parent / "jobherd"
     folder = tmp_path / "my_handlers"
     folder.mkdir()
     (folder / "sums.py").write_text(HANDLER)
     where = shell(
-        python, "-c", "from jobherd import sql; from jobherd import supervisor; print(supervisor.__file__, sql.__file__)", cwd=tmp_path
+        python,
+        "-c",
+        "from jobherd import sql; from jobherd import supervisor; print(supervisor.__file__, sql.__file__)",
+        cwd=tmp_path,
     )
     assert str(ROOT) not in where
     job = int(shell(command, "enqueue", "wheel:add", '{"a": 1, "b": 2}', cwd=tmp_path, JOBHERD_DSN=empty_database))
@@ -143,7 +171,10 @@ def test_a_project_with_packages_of_the_same_names_keeps_them(python: Path, empt
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"OURS = 'project {name}'\n")
     (tmp_path / "handlers" / "clash.py").write_text(CLASH)
-    other = Path(shell(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()) / "supervisor"
+    other = (
+        Path(shell(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+        / "supervisor"
+    )
     other.mkdir()
     (other / "__init__.py").write_text("OURS = 'distribution supervisor'\n")
     try:

@@ -1,7 +1,10 @@
-"""Transaction ids run out, as in a database where nothing could be frozen for years: first the server warns, then it refuses every write.
+"""Transaction ids run out, as in a database where nothing could be frozen for years.
 
-Real servers with real ids, most of them skipped by pg_resetwal. What keeps them from freezing is what does in real life: a replication slot
-that was forgotten. It is dropped at the end, and the server's own autovacuum then does the rest, as it would there.
+First the server warns, then it refuses every write.
+
+Real servers with real ids, most of them skipped by pg_resetwal. What keeps them from freezing is
+what does in real life: a replication slot that was forgotten. It is dropped at the end, and the
+server's own autovacuum then does the rest, as it would there.
 """
 
 from __future__ import annotations
@@ -31,9 +34,15 @@ SETTINGS = {"wal_level": "logical", "max_replication_slots": "1", "autovacuum_na
 LEASE = "6s"
 LAPSED = "SELECT count(*) FROM jobherd.supervisors WHERE lease_until < clock_timestamp()"
 FROZEN = "SELECT max(age(datfrozenxid)) <= (SELECT age(catalog_xmin) FROM pg_replication_slots) FROM pg_database"
-"""Autovacuum has frozen all that the slot lets it: a few hundred ids, which would else be given once all others are used up."""
+"""Autovacuum has frozen all that the slot lets it.
+
+A few hundred ids, which would else be given once all others are used up.
+"""
 FEW = 6
-"""Lines of a supervisor and its three or four children about all of it: each may say once that the database is away, and one death is told."""
+"""Lines of a supervisor and its three or four children about all of it.
+
+Each may say once that the database is away, and one death is told.
+"""
 BURN = """
 CREATE PROCEDURE burn() LANGUAGE plpgsql AS $$
 BEGIN
@@ -60,7 +69,10 @@ def neglected(left: int) -> Iterator[tuple[Cluster, str]]:
 
 def burn(dsn: str) -> None:
     """Use up the ids that are left."""
-    with psycopg.connect(dsn, autocommit=True) as connection, pytest.raises(psycopg.errors.ProgramLimitExceeded, match="wraparound"):
+    with (
+        psycopg.connect(dsn, autocommit=True) as connection,
+        pytest.raises(psycopg.errors.ProgramLimitExceeded, match="wraparound"),
+    ):
         connection.execute("CALL burn()")
 
 
@@ -117,10 +129,13 @@ def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itsel
                 "what it cannot try hides nothing"
             )
             stage.wait(lambda: stage.call(LAPSED) == 2, "both leases to lapse")
-            stage.wait(lambda: cluster.log.read_bytes()[said:].count(b"not accepting commands") >= 20, "twenty refusals")
+            stage.wait(
+                lambda: cluster.log.read_bytes()[said:].count(b"not accepting commands") >= 20, "twenty refusals"
+            )
             assert (stage.state(ends), stage.state(dies), stage.state(lasts)) == ("running",) * 3
             told = [
-                [line for line in fleet.said("", after=mark) if line["level"] != "info"] for fleet, mark in zip(fleets, marks, strict=True)
+                [line for line in fleet.said("", after=mark) if line["level"] != "info"]
+                for fleet, mark in zip(fleets, marks, strict=True)
             ]
             assert max(map(len, told)) <= FEW, told
 
@@ -132,7 +147,9 @@ def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itsel
             assert (row["result"], row["attempts"], row["crashes"]) == ("second", 2, 1)
             for fleet, mark in zip(fleets, marks, strict=True):
                 fleet.wait_log("the database is there", after=mark)
-            assert [fleet.said("were reclaimed") for fleet in fleets] == [[], []], "whoever could not renew is given the time to"
+            assert [fleet.said("were reclaimed") for fleet in fleets] == [[], []], (
+                "whoever could not renew is given the time to"
+            )
             lasting.open("to the end")
             row = stage.wait_state(lasts, "completed")
             assert (row["result"], row["attempts"]) == ("to the end", 1)

@@ -1,4 +1,7 @@
-"""Handlers that act out what their payload says, loaded by the children under test. They misbehave on purpose."""
+"""Handlers that act out what their payload says, loaded by the children under test.
+
+They misbehave on purpose.
+"""
 
 from __future__ import annotations
 

@@ -123,7 +123,9 @@ def sleeps(job: Job) -> None:
 @handler("bank:async", transactional=True, timeout="10m")
 async def coroutine(job: Job, how: str) -> object:
     connection: Any = job.connection
-    await connection.execute("INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, %s)", [job.id, job.token, how])
+    await connection.execute(
+        "INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, %s)", [job.id, job.token, how]
+    )
     await nothing.aenqueue(n=2)
     if how == "raises":
         raise ValueError("no")
@@ -169,7 +171,9 @@ def part(job: Job, how: str = "") -> object:  # one branch for each way to end
 @handler("bank:apart", timeout="10m")
 async def apart(job: Job, how: str) -> None:
     async with job.transaction() as connection:
-        await connection.execute("INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, %s)", [job.id, job.token, how])
+        await connection.execute(
+            "INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, %s)", [job.id, job.token, how]
+        )
 
 
 @handler("bank:short")

@@ -1,4 +1,7 @@
-"""Handlers with hooks around them, which write down what they are told. They misbehave on purpose."""
+"""Handlers with hooks around them, which write down what they are told.
+
+They misbehave on purpose.
+"""
 
 from __future__ import annotations
 

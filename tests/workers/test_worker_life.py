@@ -84,7 +84,9 @@ def test_a_nudged_worker_that_fills_its_batch_says_that_there_is_more(bench: Ben
     gate.wait_arrival("c").open()
 
 
-def test_a_claim_in_its_name_of_which_it_never_heard_is_given_back_and_run(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_claim_in_its_name_of_which_it_never_heard_is_given_back_and_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(claimer, "CHECK", 0.0)
     child = bench.start()
     child.wait_idle()
@@ -94,7 +96,9 @@ def test_a_claim_in_its_name_of_which_it_never_heard_is_given_back_and_run(bench
     assert bench.wait(job, "completed")["attempts"] == 1, "it did not start before"
 
 
-def test_one_that_is_always_busy_gives_back_what_it_never_heard_of_too(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+def test_one_that_is_always_busy_gives_back_what_it_never_heard_of_too(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(claimer, "CHECK", 0.0)
     bench.enqueue("act:gated", name="a")
     bench.start()
@@ -123,7 +127,10 @@ def test_behind_a_pooler_it_asks_for_them_without_being_called(bench: Bench, mon
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
 def test_behind_a_pooler_no_answer_of_somebody_else_is_believed_to_a_statement_that_is_prepared(bench: Bench):
-    """With one backend for all nothing is refused, so all is prepared: under the names that another client may have given to statements of its own."""
+    """With one backend for all nothing is refused, so all is prepared.
+
+    Under the names that another client may have given to statements of its own.
+    """
     with Pooler(bench.dsn, "transaction", size=1) as pooler:
         child = bench.start(dsn=pooler.dsn)
         child.wait_idle()
@@ -146,7 +153,14 @@ def test_behind_a_pooler_no_answer_of_somebody_else_is_believed_to_a_statement_t
 def claim_of(bench: Bench) -> dict[str, object]:
     """What the one child would ask for."""
     (child,) = bench.ask("SELECT id FROM jobherd.children")
-    return {"supervisor": bench.supervisor, "child": child["id"], "served": None, "turns": None, "avoided": None, "short": None}
+    return {
+        "supervisor": bench.supervisor,
+        "child": child["id"],
+        "served": None,
+        "turns": None,
+        "avoided": None,
+        "short": None,
+    }
 
 
 def claim_unheard(bench: Bench, job: int) -> None:
@@ -161,7 +175,8 @@ def test_a_keeper_that_leaves_in_the_middle_ends_its_session(bench: Bench, monke
         raise Left("there is no more use in waiting")
 
     monkeypatch.setattr(Maintenance, "_do_what_is_due", leave)
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: os._exit(77))  # who lets go of an open connection is told so by psycopg
+    # who lets go of an open connection is told so by psycopg
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: os._exit(77))
     assert bench.fork("keeper").wait() == EXIT_LEFT
 
 
@@ -337,7 +352,9 @@ def test_sigterm_to_a_busy_worker_lets_the_job_finish(bench: Bench, gate: Gate):
     assert bench.job(jobs[1])["state"] == "ready"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGALRM, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGALRM, signal.SIGUSR2]
+)
 def test_signals_that_are_not_meant_for_it_change_nothing(bench: Bench, gate: Gate, number: int):
     child = bench.start()
     job = bench.enqueue("act:gated", name="a")
@@ -404,7 +421,9 @@ def test_a_child_starts_clean(bench: Bench):
     assert found["stdin"] == "/dev/null"
 
 
-def test_an_orphan_interrupts_its_job_hands_it_back_and_leaves(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+def test_an_orphan_interrupts_its_job_hands_it_back_and_leaves(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("jobherd.workers.process.interrupt._LAST_WORDS", LIMIT)
     job = bench.enqueue("act:gated", name="a")
     parent, pid = bench.start_orphan_to_be()

@@ -1,4 +1,6 @@
-"""How a worker reserves jobs: one statement per claim, its conditions, its start position and its size.
+"""How a worker reserves jobs.
+
+One statement per claim, its conditions, its start position and its size.
 
 Nothing here runs or settles a job.
 """

@@ -65,13 +65,19 @@ class Admission:
         patience: seconds after which room in the budget is reserved for a waiting job.
     """
 
-    def __init__(self, hooks: Caller, handlers: Mapping[str, AnyHandler], budget: Mapping[str, float], patience: float) -> None:
+    def __init__(
+        self, hooks: Caller, handlers: Mapping[str, AnyHandler], budget: Mapping[str, float], patience: float
+    ) -> None:
         self._caller = hooks
         self._hooks = hooks.hooks.at(before_claim)
         self._policies = {kind: handler.policy for kind, handler in handlers.items()}
         self._budget = budget
         self._patience = patience
-        costs = {kind: dict(policy.cost) for kind, policy in self._policies.items() if not callable(policy.cost) and policy.cost}
+        costs = {
+            kind: dict(policy.cost)
+            for kind, policy in self._policies.items()
+            if not callable(policy.cost) and policy.cost
+        }
         self._costs = orjson.dumps(costs).decode()
         self.failing = False
         """Whether the last call gave no usable answer: a hook raised, timed out or returned an
@@ -130,7 +136,9 @@ class Admission:
         allowed = [set(one.kinds) for one in said if one.kinds is not None]
         kinds = sorted(set.intersection(*allowed)) if allowed else None
         excluded = sorted(
-            kind for kind, policy in self._policies.items() if any(not set(one.forbidden_flags).isdisjoint(policy.flags) for one in said)
+            kind
+            for kind, policy in self._policies.items()
+            if any(not set(one.forbidden_flags).isdisjoint(policy.flags) for one in said)
         )
         most: dict[str, float] = {}
         for one in said:
@@ -162,7 +170,12 @@ class Admission:
             # A custom SQL condition may exclude jobs that this process cannot identify. Room
             # reserved for a job that no worker takes would stay unused.
             parameters["patience"] = None if own else self._patience
-        return Narrowing(tuple(conditions), parameters, hooked, frozenset(kind for kind in self._policies if self._exceeds(kind, most)))
+        return Narrowing(
+            tuple(conditions),
+            parameters,
+            hooked,
+            frozenset(kind for kind in self._policies if self._exceeds(kind, most)),
+        )
 
     def _exceeds(self, kind: str, most: Mapping[str, float]) -> bool:
         cost = self._policies[kind].cost

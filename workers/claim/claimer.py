@@ -91,7 +91,9 @@ class Claimer:
         self._tidy = state_guard
         self._tables = tables
         self._scan_start = ScanStart()
-        self._turns = Turns(settings.queues, settings.queue_weights, settings.queue_tiers) if settings.queue_turns else None
+        self._turns = (
+            Turns(settings.queues, settings.queue_weights, settings.queue_tiers) if settings.queue_turns else None
+        )
         """None: the order of the queues is strict."""
         self._wanted = 1 if settings.hold else settings.batch
         """Jobs that the next claim requests. The claim locks this many, but may take fewer."""
@@ -122,7 +124,7 @@ class Claimer:
         self._checked_at = time.monotonic()
         self._weigh()
 
-    # -- waiting ----------------------------------------------------------------------------------------------------
+    # -- waiting
 
     def next(self) -> list[JobRow] | None:
         """Wait for the next claim and return its jobs, or None when the worker must exit."""
@@ -142,9 +144,9 @@ class Claimer:
             if self._wake.dismissed or self._tidy.worn:
                 return None
             if self._control.draining or time.monotonic() >= self._control.lease_deadline - self._settings.lease / 5:
-                # Do not claim without a valid lease: another supervisor may be reclaiming these jobs.
-                # Nor begin an exclusive job when it would be ended at once: worker after worker would
-                # claim it and be interrupted until the lease is renewed.
+                # Do not claim without a valid lease: another supervisor may be reclaiming these
+                # jobs. Nor begin an exclusive job when it would be ended at once: worker after
+                # worker would claim it and be interrupted until the lease is renewed.
                 self._settle_apart()
                 self._sleep(_LAPSED)
                 rested = False
@@ -167,7 +169,8 @@ class Claimer:
                 self._woken = False
                 return batch
             if rows and not rows[-1].id and not rows[-1].queue:
-                self._gated, self._last = not self._gated, ("", "")  # The first pause or limit was added, or the last one was removed.
+                # The first pause or limit was added, or the last one was removed.
+                self._gated, self._last = not self._gated, ("", "")
                 continue
             if rows and not rows[-1].id:
                 # Other sessions, which may be slow, have locked every ready job of that queue. Try
@@ -201,14 +204,18 @@ class Claimer:
             self._woken = False
 
     def _idle(self, epoch: int, longest: float) -> None:
-        if self._give_back_unheard(time.monotonic()):  # Not the time of the last claim: a hook may reject every claim before it is made.
+        # Not the time of the last claim: a hook may reject every claim before it is made.
+        if self._give_back_unheard(time.monotonic()):
             return
         longest *= random.uniform(0.9, 1.1)
         if self._session.pooled:
-            # A session without a pooler leaves no unknown claims: it is ended before the next one starts.
+            # A session without a pooler leaves no unknown claims: it is ended before the next one
+            # starts.
             longest = min(longest, CHECK)
         longest = min(longest, self._executor.job_log.summarize())
-        self._executor.look_at_clock()  # Otherwise the idle time's CPU usage, perhaps of a whole night, would count toward the next job.
+        # Otherwise the idle time's CPU usage, perhaps of a whole night, would count toward the next
+        # job.
+        self._executor.look_at_clock()
         self.rest(epoch, self._scan_start.rest(longest, time.monotonic()) if self._scan_start.left_out else longest)
         self._woken = True
 
@@ -240,10 +247,11 @@ class Claimer:
         called = False
         self._board.set_idle(idle=True)
         barrier()
-        if self._control.epoch == epoch and not self._wake.dismissed:  # A worker that was dismissed during the claim gets no further wake.
+        # A worker that was dismissed during the claim gets no further wake.
+        if self._control.epoch == epoch and not self._wake.dismissed:
             if not self._control.hearing:
-                # Otherwise no producer would send a notification: the supervisor believes that this worker
-                # is busy.
+                # Otherwise no producer would send a notification: the supervisor believes that this
+                # worker is busy.
                 send(self._spec.report, WentIdle())
             self._in_flight.say(Phase.IDLE)
             self._executor.show("idle")
@@ -263,14 +271,15 @@ class Claimer:
         if self._last[0]:
             self._session.run("tell_sleepers", {"queue": "*"})
 
-    # -- claiming ---------------------------------------------------------------------------------------------------
+    # -- claiming
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[JobRow]:
         """Write the pending outcomes and make the next claim in one round trip."""
         if not self.handlers:
             return []  # This worker serves table stores only.
         scan_start, in_flight = self._scan_start, self._in_flight
-        if scan_start.doubt and not rested:  # After a wake, a producer may wait for the job to start, so this check is postponed.
+        # After a wake, a producer may wait for the job to start, so this check is postponed.
+        if scan_start.doubt and not rested:
             self._settle_apart()
             dead = {table: dead for table, dead, _ in self._session.run("measure_dead")}
             scan_start.note_dead(dead["ready"], named=bool(self._settings.queues), now=time.monotonic())
@@ -278,10 +287,12 @@ class Claimer:
         begun, together = time.monotonic(), bool(in_flight.unsettled)
         rows = None
         if together:
-            rows = in_flight.settle_and_claim(by, claim, ahead=begun - self.claimed_at >= AHEAD and self._may_go_ahead(by))
+            rows = in_flight.settle_and_claim(
+                by, claim, ahead=begun - self.claimed_at >= AHEAD and self._may_go_ahead(by)
+            )
         else:
-            # A transaction has settled the in-flight claim, or the claim is lost. The outcomes of the
-            # claim before it may still be unconfirmed.
+            # A transaction has settled the in-flight claim, or the claim is lost. The outcomes of
+            # the claim before it may still be unconfirmed.
             in_flight.make_sure()
         if rows is None:
             if not rested:
@@ -305,7 +316,11 @@ class Claimer:
         took = self.claimed_at - begun
         if (scan_start.until or took > LONG) and (by == SOUGHT or by in WALKS):
             scan_start.note_claim(
-                found, sought=by == SOUGHT, took=took, together=together and in_flight.behind is None, now=self.claimed_at
+                found,
+                sought=by == SOUGHT,
+                took=took,
+                together=together and in_flight.behind is None,
+                now=self.claimed_at,
             )
         return found
 
@@ -316,7 +331,9 @@ class Claimer:
         session. It also needs the setting `hold`: with it, the supervisor records the outcomes if
         their settlement is lost and a job runs long.
         """
-        return by in {"claim_jobs", SOUGHT} and self._wanted > 1 and not self._session.pooled and bool(self._settings.hold)
+        return (
+            by in {"claim_jobs", SOUGHT} and self._wanted > 1 and not self._session.pooled and bool(self._settings.hold)
+        )
 
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
         return self._session.hurry(by, claim) if eager else self._session.run(by, claim)
@@ -340,7 +357,9 @@ class Claimer:
             "short": self._short,
         }
         if self._gated:
-            claim["limited"], claim["limits"] = map(list, zip(*settings.limits, strict=True)) if settings.limits else (None, None)
+            claim["limited"], claim["limits"] = (
+                map(list, zip(*settings.limits, strict=True)) if settings.limits else (None, None)
+            )
             claim["left_queue"], claim["left_kind"] = self._last if self._last[0] else (None, None)
             claim["narrowed"] = False
             claim["tiers"] = None
@@ -352,8 +371,8 @@ class Claimer:
         alone = rested and settings.hold and not self._executor.sizes
         by, claim = self.narrow("claim_job" if alone else "claim_jobs", claim)
         if (turns := self._turns) is not None and turns.shared and self._scan_start.turn_until and by in WALKS:
-            # A claim can skip the dead rows of one queue only. The full scan of all queues waits until
-            # the next turn.
+            # A claim can skip the dead rows of one queue only. The full scan of all queues waits
+            # until the next turn.
             if turns.last in {"", *avoided} or time.monotonic() >= self._scan_start.turn_until:
                 return by, claim
             claim["served"] = [turns.last]
@@ -384,7 +403,9 @@ class Claimer:
             if surplus:
                 # A query plan that executes a locking LIMIT more than once can do this: see
                 # claim_jobs.sql.
-                _log.error("a claim returned %d jobs, %d more than requested: releasing the surplus", len(batch), len(surplus))
+                _log.error(
+                    "a claim returned %d jobs, %d more than requested: releasing the surplus", len(batch), len(surplus)
+                )
                 self._in_flight.hand_back(surplus)
                 del batch[len(batch) - len(surplus) :]
         return batch
@@ -411,7 +432,7 @@ class Claimer:
             shares = executor.shares(hold) if hold else dict.fromkeys(self.handlers.keys() - executor.alone, 0.0)
             self._kinds, self._shares = list(shares), list(shares.values())
 
-    # -- the application's own tables -------------------------------------------------------------------------------
+    # -- the application's own tables
 
     def _work_table(self) -> bool:
         """Work one record of the application's own tables, if one waits.

@@ -1,4 +1,6 @@
-"""A claimer that is restricted by `before_claim` hooks or a budget: it adds conditions to each claim.
+"""A claimer that is restricted by `before_claim` hooks or a budget.
+
+It adds conditions to each claim.
 
 A worker uses this class only if its claims are restricted, so other workers pay nothing for it.
 Finished jobs are settled before the hooks are called, because hooks are user code and may be slow,
@@ -82,7 +84,9 @@ class FilteredClaimer(Claimer):
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
         if not self._budgeted:
             return super()._send_claim(by, claim, eager=eager)
-        return self._session.run_in_one(("lock_budget", {"supervisor": self._spec.supervisor}), (by, claim), eager=eager)
+        return self._session.run_in_one(
+            ("lock_budget", {"supervisor": self._spec.supervisor}), (by, claim), eager=eager
+        )
 
     def narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
         narrowing = self._narrowing
@@ -114,7 +118,8 @@ class FilteredClaimer(Claimer):
             return
         hooked = self._narrowing is None or self._narrowing.hooked
         if self._failing:
-            longest = self._settings.poll  # A failing hook logs each time, so calling it more often would flood the log.
+            # A failing hook logs each time, so calling it more often would flood the log.
+            longest = self._settings.poll
         elif hooked:
             longest = REST
         elif longest < self._settings.poll:

@@ -64,7 +64,10 @@ DOUBT: Final = 5.0
 
 
 class Place(NamedTuple):
-    """A position in a queue and priority: as far as was seen, no job is left up to and including this id."""
+    """A position in a queue and priority.
+
+    As far as was seen, no job is left up to and including this id.
+    """
 
     queue: str
     priority: int
@@ -116,7 +119,8 @@ class ScanStart:
     def rest(self, longest: float, now: float) -> float:
         """Return the maximum seconds to sleep after a claim that skipped rows.
 
-        That is the time until a full scan is due, or a check for returned jobs if the claim made none.
+        That is the time until a full scan is due, or a check for returned jobs if the claim made
+        none.
         """
         return min(longest, max(0.0, (self.until if self.back else min(self.until, self._back_at)) - now))
 

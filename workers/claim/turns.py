@@ -91,7 +91,10 @@ class Turns:
 
 
 def _of(numbers: Mapping[str, int], queue: str, default: int) -> int:
-    """Return the number of a queue: that of its name, or else that of the first prefix that matches."""
+    """Return the number of a queue.
+
+    That of its name, or else that of the first prefix that matches.
+    """
     if not numbers:
         return default
     found = (number for name, number in numbers.items() if name.endswith("*") and queue.startswith(name[:-1]))

@@ -51,7 +51,9 @@ UNKNOWN_FUNCTION: Final = "42883"
 """If a condition of the application raises it, the condition is wrong, and another session does not
 help.
 """
-_AWAY_CODES: Final = frozenset({"25006", "0A000", "26000", "42P05", "42P01", UNKNOWN_FUNCTION, "3D000", "3F000", "42501", "72000"})
+_AWAY_CODES: Final = frozenset(
+    {"25006", "0A000", "26000", "42P05", "42P01", UNKNOWN_FUNCTION, "3D000", "3F000", "42501", "72000"}
+)
 """A standby; a plan from before a migration; statements that a pooler has lost; a database that is
 being restored or moved. Also a trigger that an application has just created, which finds its names
 only in a session that knows of it: see pin_search_path.sql.
@@ -109,7 +111,13 @@ class Session:
     """
 
     def __init__(
-        self, spec: ChildSpec, wake: Wake, holding: Callable[[], Sequence[int]] = tuple, *, patience: float = PATIENCE, pinned: bool = True
+        self,
+        spec: ChildSpec,
+        wake: Wake,
+        holding: Callable[[], Sequence[int]] = tuple,
+        *,
+        patience: float = PATIENCE,
+        pinned: bool = True,
     ) -> None:
         self.child = 0
         self.backend = 0
@@ -142,7 +150,9 @@ class Session:
         """
         self._keep_trying(lambda: None, patient=False)
 
-    def run(self, statement: str, parameters: Parameters | None = None, *, patient: bool = False, stubborn: bool = True) -> list[Row]:
+    def run(
+        self, statement: str, parameters: Parameters | None = None, *, patient: bool = False, stubborn: bool = True
+    ) -> list[Row]:
         """Send a statement in its own transaction and return its rows, however long the database is away.
 
         statement: its name in sql/queries. It may be sent twice: a break hides whether it was
@@ -220,7 +230,9 @@ class Session:
                 self._note_lost(problem)
             raise
         for said in (one, two):
-            if isinstance(said, psycopg.Error) and (self._broken() or (is_away(said) and said.sqlstate not in _AT_ONCE)):
+            if isinstance(said, psycopg.Error) and (
+                self._broken() or (is_away(said) and said.sqlstate not in _AT_ONCE)
+            ):
                 self._note_lost(said)
         return one, two
 
@@ -269,7 +281,8 @@ class Session:
             # indefinitely.
             os.set_blocking(self._connection.fileno(), False)
             return True
-        self._abandoned.append(self._connection)  # Kept: closing it would write to, and close, whatever file that number is now.
+        # Kept: closing it would write to, and close, whatever file that number is now.
+        self._abandoned.append(self._connection)
         self._connection = None
         self._give_up_behind(psycopg.OperationalError("a job closed the session"))
         return False
@@ -289,7 +302,9 @@ class Session:
 
         Return whether there were any. Raises as `run`.
         """
-        return self._note_unheard(self._keep_trying(lambda: self._send("release_unheard", self._unheard()), patient=False))
+        return self._note_unheard(
+            self._keep_trying(lambda: self._send("release_unheard", self._unheard()), patient=False)
+        )
 
     def is_registered(self) -> bool:
         """Return whether the database has this process under its number. Raises as `run`."""
@@ -302,9 +317,11 @@ class Session:
             self._connection = None
         self._spec.board.set_database(connected=False)
 
-    # -- reconnecting -----------------------------------------------------------------------------------------------
+    # -- reconnecting
 
-    def _keep_trying(self, action: Callable[[], list[Row] | None], *, patient: bool, stubborn: bool = True) -> list[Row]:
+    def _keep_trying(
+        self, action: Callable[[], list[Row] | None], *, patient: bool, stubborn: bool = True
+    ) -> list[Row]:
         tries = 0
         while True:
             try:
@@ -315,7 +332,10 @@ class Session:
                     if not stubborn:
                         raise
                     tries += 1
-                    self.rest(random.uniform(0.001, 0.01) * 2 ** min(tries, 8) if tries <= _TRIES else self._backoff(), patient=patient)
+                    self.rest(
+                        random.uniform(0.001, 0.01) * 2 ** min(tries, 8) if tries <= _TRIES else self._backoff(),
+                        patient=patient,
+                    )
                     continue
                 if not is_away(problem):
                     raise
@@ -361,7 +381,9 @@ class Session:
         connection = open_session(spec.settings.dsn, f"jobherd:{spec.kind}:{spec.supervisor}:{spec.incarnation}")
         try:
             self._connection = connection
-            self._wire = Wire(connection, spec.settings.schema, prepared=self._prepare, patience=self._patience * self._silences)
+            self._wire = Wire(
+                connection, spec.settings.schema, prepared=self._prepare, patience=self._patience * self._silences
+            )
             self._file = _file(connection)
             self.database = connection.pgconn.db
             self._register()
@@ -373,14 +395,20 @@ class Session:
             raise
         spec.board.set_database(connected=True)
         if self._lost_at is not None:
-            _log.info("the database is back after %.1f s", time.monotonic() - self._lost_at, extra={"backend": self.backend})
+            _log.info(
+                "the database is back after %.1f s", time.monotonic() - self._lost_at, extra={"backend": self.backend}
+            )
             self._lost_at = None
 
     def _register(self) -> None:
         spec = self._spec
         wire = self._ready()
-        self.pooled = self._connection is not None and self._send("tell_backend")[0][0] != self._connection.info.backend_pid
-        names = ("forgo_limits", "steer_planner", "pin_search_path") if self._pinned else ("forgo_limits", "steer_planner")
+        self.pooled = (
+            self._connection is not None and self._send("tell_backend")[0][0] != self._connection.info.backend_pid
+        )
+        names = (
+            ("forgo_limits", "steer_planner", "pin_search_path") if self._pinned else ("forgo_limits", "steer_planner")
+        )
         steering = [(name, {"local": self.pooled}) for name in names]
         if self.pooled:  # Session settings would stay with the backend, for the next client that gets it.
             wire.share(*steering)
@@ -395,9 +423,13 @@ class Session:
                     break
                 self._wake.wait(0.05)
         pid = os.getpid()
-        rows = self._send("register_child", {**me, "slot": spec.slot, "kind": spec.kind, "pid": pid, "pid_started": started(pid)})
+        rows = self._send(
+            "register_child", {**me, "slot": spec.slot, "kind": spec.kind, "pid": pid, "pid_started": started(pid)}
+        )
         if not rows:
-            message = f"supervisor {spec.supervisor} is not registered any more: another supervisor has reclaimed its jobs"
+            message = (
+                f"supervisor {spec.supervisor} is not registered any more: another supervisor has reclaimed its jobs"
+            )
             raise Left(message)
         self.sessions += 1
         known, (self.child, self.backend) = self.child, rows[0]
@@ -431,7 +463,9 @@ class Session:
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             reason = " ".join(redact_dsn(str(problem)).split())
-            _log.warning("the database is away, waiting for it: %s", reason[:500], extra={"sqlstate": problem.sqlstate or ""})
+            _log.warning(
+                "the database is away, waiting for it: %s", reason[:500], extra={"sqlstate": problem.sqlstate or ""}
+            )
 
     def _backoff(self) -> float:
         settings = self._spec.settings
@@ -441,7 +475,9 @@ class Session:
         return min(settings.retry_max, self._pause * random.uniform(0.75, 1.25))
 
     def rest(self, seconds: float, *, patient: bool) -> None:
-        """Wait this many seconds, or until the supervisor wakes this process: the database may be back.
+        """Wait this many seconds, or until the supervisor wakes this process.
+
+        The database may be back.
 
         patient: also wait after a dismissal. Raises Left as `run`.
         """
@@ -488,7 +524,10 @@ def _wants_a_file(problem: BaseException) -> bool:
 
 
 def session_parameters(dsn: str, name: str) -> dict[str, Any]:
-    """Return connection parameters: the DSN, the session's name, and time limits unless the DSN has its own."""
+    """Return connection parameters.
+
+    The DSN, the session's name, and time limits unless the DSN has its own.
+    """
     given = conninfo_to_dict(dsn)
     servers = str(given.get("hostaddr") or given.get("host") or "").count(",") + 1
     return {

@@ -60,7 +60,9 @@ class Wire:
     in between may acknowledge every packet and forward none.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], schema: str, *, prepared: bool, patience: float | None = None) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], schema: str, *, prepared: bool, patience: float | None = None
+    ) -> None:
         self._pgconn: PGconn = connection.pgconn
         self._transformer = Transformer(connection)
         self._schema = schema
@@ -214,7 +216,12 @@ class Wire:
         pgconn.exit_pipeline_mode()
 
     def _talk(
-        self, letters: Sequence[tuple[str, Mapping[str, object]]], *, each: bool = False, eager: bool = False, heard: int | None = None
+        self,
+        letters: Sequence[tuple[str, Mapping[str, object]]],
+        *,
+        each: bool = False,
+        eager: bool = False,
+        heard: int | None = None,
     ) -> list[PGresult]:
         """Send statements and return one result for each, as far as there are any.
 
@@ -250,7 +257,12 @@ class Wire:
         return self._hear(letters, together=together, each=each, eager=eager)
 
     def _hear(
-        self, letters: Sequence[tuple[str, Mapping[str, object]]], *, together: bool = True, each: bool = True, eager: bool = False
+        self,
+        letters: Sequence[tuple[str, Mapping[str, object]]],
+        *,
+        together: bool = True,
+        each: bool = True,
+        eager: bool = False,
     ) -> list[PGresult]:
         """Return the responses to what was sent, as far as there are any."""
         results = self._receive(syncs=together and (len(letters) if each else 1), eager=eager)
@@ -369,7 +381,11 @@ def _label(name: str) -> bytes:
 
     The server uses 63 characters, and a narrowed name can be longer.
     """
-    return name.encode() if len(name) <= _LONGEST else f"{name[:40]}_{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}".encode()
+    return (
+        name.encode()
+        if len(name) <= _LONGEST
+        else f"{name[:40]}_{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}".encode()
+    )
 
 
 def _unsent(fd: int) -> int:

@@ -1,4 +1,6 @@
-"""Shows what a running job does: stacks, flame graphs, live output, and the reasons for a job's state.
+"""Shows what a running job does.
+
+Stacks, flame graphs, live output, and the reasons for a job's state.
 
 It reads and explains. It must not change a job.
 """

@@ -35,7 +35,9 @@ class Explanation:
     """What to do about it. Empty if nothing needs to be done."""
 
 
-def explain(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: Callable[[datetime], str]) -> Explanation:
+def explain(
+    job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: Callable[[datetime], str]
+) -> Explanation:
     """Return the explanation of a job.
 
     job: the row. history: its attempts, as the view shows them.
@@ -77,33 +79,46 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         remedy.append("jobherd run --handlers ...   to start one")
     elif not job["declared"]:
         now.append(f"waiting: no worker has ever declared the kind {job['kind']}")
-        remedy.append("load the module that has its handler, or correct the name at the producer; jobherd check lists the handlers found")
+        remedy.append(
+            "load the module that has its handler, or correct the name at the producer; jobherd check lists the handlers found"
+        )
     elif job["idle"] and not job["queue_runs"] and due > LATE:
         now.append(
             f"waiting: apparently no supervisor serves queue {job['queue']}: the job has been due for {_span(due)}, and {_count(job['idle'], 'worker is', 'workers are')} idle"
         )
         remedy.append(f"jobherd run --queues {job['queue']} ...   to serve it")
     elif job["ahead"] or job["ahead_elsewhere"]:
-        now.append(f"waiting: {_before(job)} ahead of it" + ("" if job["idle"] else f", and {_all_busy(job['workers'])}"))
+        now.append(
+            f"waiting: {_before(job)} ahead of it" + ("" if job["idle"] else f", and {_all_busy(job['workers'])}")
+        )
         remedy += _turns(job, now)
     elif not job["idle"]:
         now.append(f"waiting: it is the first of queue {job['queue']}; {_all_busy(job['workers'])}")
         remedy += _turns(job, now)
     else:
-        now.append(f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, and a worker is idle: it should start now")
+        now.append(
+            f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, and a worker is idle: it should start now"
+        )
     if job["alone"]:
         now.append("it will be claimed alone, because the last worker that had it died")
     if job["error"]:
-        now.append(f"its {_nth(job['attempts'])} of {job['max_attempts']} attempts ended without success: {_error(job)}")
+        now.append(
+            f"its {_nth(job['attempts'])} of {job['max_attempts']} attempts ended without success: {_error(job)}"
+        )
     return now, remedy
 
 
 def _before(job: Mapping[str, Any]) -> str:
-    """Return what is claimed before it: jobs of its own queue, and of queues that come strictly before it."""
+    """Return what is claimed before it.
+
+    Jobs of its own queue, and of queues that come strictly before it.
+    """
     counted = [(job["ahead"], f"of queue {job['queue']}")] if job["ahead"] else []
     if queues := job["queues_before"]:
         others = (
-            f"of queue {job['largest_before']}" if queues == 1 else f"of {queues} other queues, most of them of {job['largest_before']},"
+            f"of queue {job['largest_before']}"
+            if queues == 1
+            else f"of {queues} other queues, most of them of {job['largest_before']},"
         )
         counted.append((job["ahead_elsewhere"], others))
     parts = [f"{'a job' if many == 1 else _many(many)} {where}" for many, where in counted]
@@ -143,7 +158,11 @@ def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
-    return "everything" if gate["scope"] == "all" else f"{'its queue' if gate['scope'] == 'queue' else 'its kind'} {gate['name']}"
+    return (
+        "everything"
+        if gate["scope"] == "all"
+        else f"{'its queue' if gate['scope'] == 'queue' else 'its kind'} {gate['name']}"
+    )
 
 
 def _open(gate: Mapping[str, Any]) -> str:
@@ -169,7 +188,9 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
             "so it may not have started: another of these jobs may be running in that process"
         )
     if job["lease_left"] < 0:
-        now.append(f"its supervisor's lease expired {_span(job['lease_left'])} ago: another supervisor will reclaim the job")
+        now.append(
+            f"its supervisor's lease expired {_span(job['lease_left'])} ago: another supervisor will reclaim the job"
+        )
     if job["cancelled"]:
         now.append(
             "cancellation was requested and it has not ended yet: Jobherd interrupts the job, then terminates its process, then kills it"
@@ -182,7 +203,9 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
     return now, remedy
 
 
-def _over(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
+def _over(
+    job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: Callable[[datetime], str]
+) -> tuple[list[str], list[str]]:
     when = clock(job["finished_at"])
     again = [f"jobherd retry {job['id']}   to run it again, with the same id and its history"]
     match job["state"]:
@@ -193,12 +216,19 @@ def _over(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: C
             began = "while it ran" if job["started_at"] else "before it started"
             return [f"cancelled at {when}, {began}" + (f": {job['error']}" if job["error"] else "")], again
         case "expired":
-            return [f"expired at {when}: its time limit for starting had passed" + (f" ({job['error']})" if job["error"] else "")], again
+            return [
+                f"expired at {when}: its time limit for starting had passed"
+                + (f" ({job['error']})" if job["error"] else "")
+            ], again
     last = history[-1] if history else {}
     told = last.get("post_mortem") or {}
-    now = [f"failed at {when}: {told['sentence'].rstrip('.') if isinstance(told, dict) and told.get('sentence') else _error(job)}"]
+    now = [
+        f"failed at {when}: {told['sentence'].rstrip('.') if isinstance(told, dict) and told.get('sentence') else _error(job)}"
+    ]
     if job["error_code"] == "WORKER_CRASHED":
-        now.append(f"{_count(job['crashes'], 'process has', 'processes have')} died with it, which is the most that its kind allows")
+        now.append(
+            f"{_count(job['crashes'], 'process has', 'processes have')} died with it, which is the most that its kind allows"
+        )
     elif last.get("outcome") == "failed" and job["attempts"] >= job["max_attempts"]:
         now.append(f"no attempt was left: that was the {_nth(job['attempts'])} of {job['max_attempts']}")
     else:
@@ -215,9 +245,7 @@ def _attempt(attempt: Mapping[str, Any], clock: Callable[[datetime], str]) -> st
     where = f" on {attempt['ran_on']}" if attempt.get("ran_on") else ""
     told = attempt.get("post_mortem")
     why = (told.get("sentence") if isinstance(told, dict) else None) or attempt.get("error")
-    line = (
-        f"attempt {attempt.get('attempt', '?')}{where}: {attempt.get('outcome', '?')}{ran}, {clock(end) if end else 'at an unknown time'}"
-    )
+    line = f"attempt {attempt.get('attempt', '?')}{where}: {attempt.get('outcome', '?')}{ran}, {clock(end) if end else 'at an unknown time'}"
     return line + (f": {why.splitlines()[0]}" if why else "")
 
 

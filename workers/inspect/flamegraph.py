@@ -85,7 +85,12 @@ def document(counts: Counts, room: int) -> dict[str, Any]:
     stacks: list[list[Any]] = []
     other = 0
     for (thread, calls), count in sorted(counts.items(), key=lambda each: -each[1]):
-        room -= sum(len(call.file) + len(call.function) + 16 for call in set(calls) - frames.keys()) + 6 * len(calls) + len(thread) + 16
+        room -= (
+            sum(len(call.file) + len(call.function) + 16 for call in set(calls) - frames.keys())
+            + 6 * len(calls)
+            + len(thread)
+            + 16
+        )
         if room < 0:
             other += count
         else:
@@ -97,7 +102,10 @@ def document(counts: Counts, room: int) -> dict[str, Any]:
 def counts_of(profile: Mapping[str, Any]) -> Counts:
     """Return the counts that `document` was made of."""
     frames = [Frame(*frame) for frame in profile["frames"]]
-    return {(thread, tuple(frames[int(number)] for number in numbers.split())): count for count, thread, numbers in profile["stacks"]}
+    return {
+        (thread, tuple(frames[int(number)] for number in numbers.split())): count
+        for count, thread, numbers in profile["stacks"]
+    }
 
 
 def folded(counts: Counts) -> str:
@@ -132,13 +140,18 @@ def boxes(counts: Counts, seconds: float) -> list[Box]:
     for (thread, frames), count in counts.items():
         call = root
         call.count += count
-        for name, file in ((thread, ""), *((f"{frame.function} ({_short(frame.file)}:{frame.line})", frame.file) for frame in frames)):
+        for name, file in (
+            (thread, ""),
+            *((f"{frame.function} ({_short(frame.file)}:{frame.line})", frame.file) for frame in frames),
+        ):
             call = call.inner.setdefault(name, _Call(file))
             call.count += count
     return list(_boxes("all", root, 0.0, 0, each=WIDTH / max(root.count, 1), seconds=seconds, shades={}))
 
 
-def _boxes(name: str, call: _Call, x: float, depth: int, *, each: float, seconds: float, shades: dict[str, int]) -> Iterator[Box]:
+def _boxes(
+    name: str, call: _Call, x: float, depth: int, *, each: float, seconds: float, shades: dict[str, int]
+) -> Iterator[Box]:
     """Yield the box of a call and the boxes of the calls below it.
 
     each: width of a call that was seen once. shades: numbers by file, in order of appearance.

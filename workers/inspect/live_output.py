@@ -48,7 +48,9 @@ def _lines_of(said: bytes) -> list[str]:
     """Return the output as lines, entries of `job.log(key, ...)` last."""
     document = json.loads(digest(said) or "{}")
     entries = [
-        f"[{entry.get('key', '?')}] {entry.get('out', '')}".rstrip() for entry in document.get("entries", ()) if isinstance(entry, dict)
+        f"[{entry.get('key', '?')}] {entry.get('out', '')}".rstrip()
+        for entry in document.get("entries", ())
+        if isinstance(entry, dict)
     ]
     lines: list[str] = document.get("output", "").rstrip("\n").splitlines()
     return lines + entries

@@ -1,4 +1,6 @@
-"""Parses stacks written by the interpreter's faulthandler: of a crash, of a running job, of a profile.
+"""Parses stacks written by the interpreter's faulthandler.
+
+Of a crash, of a running job, of a profile.
 
 A signal handler wrote them while the process was in any state, so they may be cut off anywhere.
 Text that does not look like a stack is skipped. Frames of the supervisor, below which every child
@@ -27,7 +29,10 @@ _FIRST: Final = ("workers/main.py", "main")
 _OURS: Final = tuple(f"{_ROOT}/{place}" for place in ("workers/", "supervisor/", "sql/", "handlers/_"))
 _LIBRARY: Final = f"{Path(os.__file__).parent}/"
 _DEEP: Final = 100
-"""Number of frames that faulthandler writes of a thread, the innermost ones. Then the stack is cut."""
+"""Number of frames that faulthandler writes of a thread, the innermost ones.
+
+Then the stack is cut.
+"""
 _OFTEN: Final = 20
 """Number of times a function must be in a cut stack to count as endless recursion."""
 
@@ -49,9 +54,14 @@ class Frame(NamedTuple):
 
     @property
     def is_users(self) -> bool:
-        """Whether it is the handler author's code: not Python's, an installed package's or Jobherd's."""
+        """Whether it is the handler author's code.
+
+        Not Python's, an installed package's or Jobherd's.
+        """
         return not (
-            self.file.startswith((*_OURS, _LIBRARY, "<", "???")) or "/site-packages/" in self.file or "/dist-packages/" in self.file
+            self.file.startswith((*_OURS, _LIBRARY, "<", "???"))
+            or "/site-packages/" in self.file
+            or "/dist-packages/" in self.file
         )
 
 
@@ -70,7 +80,12 @@ class Thread:
 
     def document(self) -> dict[str, Any]:
         """Return the thread as a JSON document."""
-        return {"name": self.name, "current": self.current, "cut": self.cut, "frames": [list(frame) for frame in self.frames]}
+        return {
+            "name": self.name,
+            "current": self.current,
+            "cut": self.cut,
+            "frames": [list(frame) for frame in self.frames],
+        }
 
     def __str__(self) -> str:
         lines = [f"{self.name} (most recent call last):"]
@@ -145,7 +160,9 @@ class Stacks:
 
 def thread_of(document: Mapping[str, Any]) -> Thread:
     """Return the thread that `Thread.document` was made of."""
-    return Thread(document["name"], tuple(Frame(*frame) for frame in document["frames"]), document["current"], document["cut"])
+    return Thread(
+        document["name"], tuple(Frame(*frame) for frame in document["frames"]), document["current"], document["cut"]
+    )
 
 
 def read(text: str) -> Stacks:
@@ -158,7 +175,10 @@ def read(text: str) -> Stacks:
     if not starts:
         return Stacks(text.strip())
     # Python lists its newest thread first, and the main one last.
-    threads = [_thread(lines[start:end], main=end == len(lines)) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    threads = [
+        _thread(lines[start:end], main=end == len(lines))
+        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)
+    ]
     return Stacks("\n".join(lines[: starts[0]]).strip(), tuple(reversed(threads)), tuple(_native(lines[starts[-1] :])))
 
 
@@ -174,14 +194,23 @@ def _thread(lines: Sequence[str], *, main: bool) -> Thread:
             if frames:
                 break
             continue  # "Garbage-collecting", "<no Python frame>"
-        frames.append(Frame(found[3], found[1] or "???", int(found[2]) if found[2].isdecimal() and len(found[2]) < 10 else 0))
+        frames.append(
+            Frame(found[3], found[1] or "???", int(found[2]) if found[2].isdecimal() and len(found[2]) < 10 else 0)
+        )
     name = MAIN if main else f"thread {head[3] or head[2]}"
     return Thread(name, tuple(_own(frames[::-1])), head[1] == "Current thread", cut)
 
 
 def _own(frames: Sequence[Frame]) -> Sequence[Frame]:
     """Leave out the supervisor's frames, and Jobherd's frames that lead to other code."""
-    first = next((number + 1 for number, frame in enumerate(frames) if frame.function == _FIRST[1] and frame.file.endswith(_FIRST[0])), 0)
+    first = next(
+        (
+            number + 1
+            for number, frame in enumerate(frames)
+            if frame.function == _FIRST[1] and frame.file.endswith(_FIRST[0])
+        ),
+        0,
+    )
     others = next((number for number in range(first, len(frames)) if not frames[number].file.startswith(_OURS)), first)
     return frames[others:]
 

@@ -142,7 +142,10 @@ class Tally:
         self._sums[kind][0] += seconds
 
     def count_unrun(self, kind: int, outcome: int) -> None:
-        """Called in the child process: a job of `kind` ended without running, for example by expiry."""
+        """Called in the child process.
+
+        A job of `kind` ended without running, for example by expiry.
+        """
         self._counts[kind][outcome] += 1
 
     def count_recycled(self, kind: int) -> int:
@@ -155,7 +158,10 @@ class Tally:
         return int(counts[len(OUTCOMES) + 1])
 
     def count_error(self, kind: int, code: str) -> None:
-        """Called in the child process: a job of `kind` failed or will be retried, with this error code."""
+        """Called in the child process.
+
+        A job of `kind` failed or will be retried, with this error code.
+        """
         if self._error_at is None:  # A new process continues the table of the previous one.
             self._error_at = {(number, name): at for at, (number, name, _) in enumerate(self._read_errors())}
             self._error_at.setdefault((0, OTHER_KINDS), 0)
@@ -198,7 +204,14 @@ class Tally:
             values = struct.unpack_from(f"<{_COUNTS - 1}Qd", self._view, at)
             split = len(OUTCOMES)
             found.append(
-                KindCounts(self.policy(number).name, values[:split], values[split], values[split + 1], values[split + 2 : -1], values[-1])
+                KindCounts(
+                    self.policy(number).name,
+                    values[:split],
+                    values[split],
+                    values[split + 1],
+                    values[split + 2 : -1],
+                    values[-1],
+                )
             )
         return found
 

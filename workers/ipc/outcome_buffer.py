@@ -43,7 +43,7 @@ class OutcomeBuffer:
         self._words.release()
         self._entries.release()
 
-    # -- written by the worker --------------------------------------------------------------------------------------
+    # -- written by the worker
 
     def open(self, token: int) -> None:
         """Called in the worker: a claim begins. The previous one may stay open meanwhile."""
@@ -55,7 +55,9 @@ class OutcomeBuffer:
         words[latest] = token
 
     def enter(self, record: bytes) -> bool:
-        """Called in the worker, before the next job starts: store the outcome of a job of the current claim.
+        """Called in the worker, before the next job starts.
+
+        Store the outcome of a job of the current claim.
 
         Return False if it does not fit.
         """
@@ -85,7 +87,7 @@ class OutcomeBuffer:
         for token in self.claims():
             self.close(token)
 
-    # -- read by any process ----------------------------------------------------------------------------------------
+    # -- read by any process
 
     @property
     def is_doubled(self) -> bool:

@@ -79,7 +79,12 @@ class DoubleBuffer:
 
     def newest(self) -> int:
         """Return the number of the newest record, complete or not."""
-        return int(max(_SEQUENCE.unpack_from(self._view, self._offset)[0], _SEQUENCE.unpack_from(self._view, self._offset + self._half)[0]))
+        return int(
+            max(
+                _SEQUENCE.unpack_from(self._view, self._offset)[0],
+                _SEQUENCE.unpack_from(self._view, self._offset + self._half)[0],
+            )
+        )
 
     def read(self) -> bytes | None:
         """Return the newest complete record, or None if there is none."""

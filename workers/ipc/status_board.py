@@ -1,4 +1,6 @@
-"""The status board: memory that a worker writes and its supervisor reads, and that survives the worker.
+"""The status board.
+
+Memory that a worker writes and its supervisor reads, and that survives the worker.
 
 It shows what the process does (job, token, deadline, phase), whether it is idle, and the progress
 of the job. It also holds the counters (`counters.py`), the outcomes of the worker's claims
@@ -176,14 +178,23 @@ class StatusBoard:
         self._memory.close()
         os.close(self.fd)
 
-    # -- written by the worker --------------------------------------------------------------------------------------
+    # -- written by the worker
 
     def say(self, now: CurrentWork) -> None:
         """Called in the child process: publish what it does."""
         self._now.write(_NOW.pack(*now))
 
     def say_running(  # noqa: PLR0917 - keyword arguments cost a tenth of a microsecond, and this is called for each job
-        self, child: int, token: int, job: int, kind: int, attempts: int, most: int, crashes: int, started: float, deadline: float
+        self,
+        child: int,
+        token: int,
+        job: int,
+        kind: int,
+        attempts: int,
+        most: int,
+        crashes: int,
+        started: float,
+        deadline: float,
     ) -> None:
         """Called in the worker for each job, with positional arguments: it runs this job.
 
@@ -237,7 +248,9 @@ class StatusBoard:
         self._words[_HELD] = held
 
     def say_unwritten(self, since: float) -> None:
-        """Called in the worker: since `since`, in monotonic seconds, an outcome is stored only here.
+        """Called in the worker.
+
+        Since `since`, in monotonic seconds, an outcome is stored only here.
 
         0: none is.
         """
@@ -251,7 +264,10 @@ class StatusBoard:
         self._words[_HOOK] = int(until * 1e6)
 
     def tell_progress(self, record: bytes) -> None:
-        """Called in the worker, from the handler: publish progress, a JSON document of at most 2 KiB."""
+        """Called in the worker, from the handler.
+
+        Publish progress, a JSON document of at most 2 KiB.
+        """
         self._progress.write(record)
 
     def log(self, line: bytes) -> None:
@@ -293,7 +309,10 @@ class StatusBoard:
         return fd
 
     def clear(self) -> None:
-        """Called in the supervisor before a fork: reset everything that belongs to the previous process."""
+        """Called in the supervisor before a fork.
+
+        Reset everything that belongs to the previous process.
+        """
         self.say(CurrentWork(Phase.BOOTING))
         self._now.restart()
         self.set_idle(idle=False)
@@ -315,7 +334,7 @@ class StatusBoard:
         self._company.restart()
         self.open_stacks()
 
-    # -- written by the supervisor ----------------------------------------------------------------------------------
+    # -- written by the supervisor
 
     def interrupt(self, interruption: Interruption) -> None:
         """Called in the supervisor, before SIGUSR2: which claim to interrupt, and why."""
@@ -360,14 +379,16 @@ class StatusBoard:
         self._output.write(_SEQUENCE.pack(total) + tail[-OUTPUT:])
 
     def open_stacks(self) -> None:
-        """Called in the supervisor, before SIGUSR1: the next stacks start at the start of their region.
+        """Called in the supervisor, before SIGUSR1.
+
+        The next stacks start at the start of their region.
 
         The worker writes to the file descriptor that it inherited, so both processes share one
         position in the file. It is set here and read in `stacks`.
         """
         os.lseek(self.fd, _AT_STACKS, os.SEEK_SET)
 
-    # -- written by any process ---------------------------------------------------------------------------------
+    # -- written by any process
 
     def watch(self, until: float) -> None:
         """Show that a user watches the output of this slot, until `until` in monotonic seconds.
@@ -376,7 +397,7 @@ class StatusBoard:
         """
         self._words[_WATCHED] = int(until * 1000)
 
-    # -- read by any process ----------------------------------------------------------------------------------------
+    # -- read by any process
 
     def now(self) -> CurrentWork | None:
         """Return what the child process does, or None if there is no valid record."""
@@ -525,7 +546,8 @@ class StatusBoard:
     def trace(self) -> str:
         """Return the stacks of a crash, or an empty string."""
         found = b""
-        for at in range(_AT_TRACE, _AT_STACKS, _PAGE):  # Stop at the end of the text: reading the rest would allocate its memory.
+        # Stop at the end of the text: reading the rest would allocate its memory.
+        for at in range(_AT_TRACE, _AT_STACKS, _PAGE):
             found += bytes(self._view[at : at + _PAGE])
             if found.endswith(b"\0"):
                 break

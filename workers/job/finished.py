@@ -36,7 +36,9 @@ the usual case. All other entries are JSON.
 """
 
 
-CANCELLED_BEFORE: Final = Outcome("cancelled", "cancelled", counted=False, code="JOB_CANCELLED", error="cancelled before it started")
+CANCELLED_BEFORE: Final = Outcome(
+    "cancelled", "cancelled", counted=False, code="JOB_CANCELLED", error="cancelled before it started"
+)
 
 
 class Finished(NamedTuple):
@@ -67,7 +69,21 @@ class Finished(NamedTuple):
         if said is OK and usage is None and progress is None and ran is not None and log is None:
             return _PLAIN.pack(_PLAIN_MARK, job, ran, ended, keep)
         return orjson.dumps(
-            (job, said.label, said.delay, said.result, said.code, said.error, said.traceback, ran, ended, keep, usage, progress, log)
+            (
+                job,
+                said.label,
+                said.delay,
+                said.result,
+                said.code,
+                said.error,
+                said.traceback,
+                ran,
+                ended,
+                keep,
+                usage,
+                progress,
+                log,
+            )
         )
 
     @classmethod
@@ -77,7 +93,9 @@ class Finished(NamedTuple):
             _, job, ran, ended, keep = _PLAIN.unpack(entry)
             return cls(job, OK, ran, ended, keep)
         job, label, delay, result, code, error, traceback, ran, ended, keep, usage, progress, log = orjson.loads(entry)
-        outcome = Outcome(label, STATE_OF[label], delay=delay, result=result, code=code, error=error, traceback=traceback)
+        outcome = Outcome(
+            label, STATE_OF[label], delay=delay, result=result, code=code, error=error, traceback=traceback
+        )
         return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress, log=log)
 
 
@@ -91,7 +109,9 @@ def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: 
 
     now: monotonic, as the ends of the jobs are.
     """
-    jobs, outcomes, ran, ended, keeps, usages, progresses, post_mortems, crashes, logs = map(list, zip(*finished, strict=True))
+    jobs, outcomes, ran, ended, keeps, usages, progresses, post_mortems, crashes, logs = map(
+        list, zip(*finished, strict=True)
+    )
     plain = outcomes.count(OK) == len(outcomes)  # True for most claims: every job succeeded without a result.
     return {
         "child": child,
@@ -144,7 +164,10 @@ def least_of(one: Finished) -> Finished:
     match outcome.label:
         case "ok":
             least = Outcome(
-                "failed", "failed", code=WORKER_SERIALIZATION_ERROR, error="the handler finished, but its result could not be stored"
+                "failed",
+                "failed",
+                code=WORKER_SERIALIZATION_ERROR,
+                error="the handler finished, but its result could not be stored",
             )
         case "retry" | "failed" | "poison":
             least = Outcome(
@@ -156,4 +179,6 @@ def least_of(one: Finished) -> Finished:
             )
         case _:
             least = replace(outcome, result=None, error=None, code=None, traceback=None)
-    return one._replace(outcome=least, ran=None if one.ran is None else 0.0, ended=0.0, usage=None, progress=None, log=None)
+    return one._replace(
+        outcome=least, ran=None if one.ran is None else 0.0, ended=0.0, usage=None, progress=None, log=None
+    )

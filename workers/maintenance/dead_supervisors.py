@@ -1,4 +1,6 @@
-"""Finds and ends what a dead supervisor left on this host: child processes and the programs they started.
+"""Finds and ends what a dead supervisor left on this host.
+
+Child processes and the programs they started.
 
 Normally the supervisor's maintenance process ends them. If that dies too, the maintenance process
 of the next supervisor on this host does, because no other process knows of them. An orphan has lost
@@ -119,7 +121,8 @@ def _owner(pid: int) -> str | None:
 
 def _is_dead(owner: str, here: int) -> bool:
     pid, born, space_ = (int(number) for number in owner.split("/"))
-    return space_ == here and not alive(pid, born)  # In another namespace, such as a container's, the pids mean other processes.
+    # In another namespace, such as a container's, the pids mean other processes.
+    return space_ == here and not alive(pid, born)
 
 
 def _others() -> list[int]:

@@ -174,7 +174,10 @@ def _live(keeper: int, progress: int, deaths: Sequence[Mapping[str, Any]], setti
 
 
 def _become_plain(progress: int) -> None:
-    """Drop what belongs to the maintenance process: its files, its signal handlers and its crash traces."""
+    """Drop what belongs to the maintenance process.
+
+    Its files, its signal handlers and its crash traces.
+    """
     faulthandler.disable()
     for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, progress}:
         with suppress(OSError):

@@ -62,8 +62,8 @@ readers.
 _OVERDUE: Final = 600.0
 _AGAIN: Final = 300.0
 _SOON: Final = 60.0
-"""Seconds until partitions are tried again: _AGAIN after a wait of 2 s, and _SOON after one of 50 ms.
-`keep_partitions` waits for only 50 ms while only the last day's partition is missing.
+"""Seconds until partitions are tried again: _AGAIN after a wait of 2 s, and _SOON after one of 50
+ms. `keep_partitions` waits for only 50 ms while only the last day's partition is missing.
 """
 _FEW: Final = 2
 """Partitions made in one transaction: no worker can settle for the 15 ms that each takes."""
@@ -271,7 +271,13 @@ class Maintenance:
         moved = self._session.count("release_parked", {"most": MOST}) if parked else 0
         # While no job is parked and no pause is to end, changes arrive as a wake. The poll is for a
         # wake that was lost.
-        pause = 0.0 if moved >= MOST else self._spec.settings.sweep if parked or asked or next_in is not None else self._spec.settings.poll
+        pause = (
+            0.0
+            if moved >= MOST
+            else self._spec.settings.sweep
+            if parked or asked or next_in is not None
+            else self._spec.settings.poll
+        )
         self._gates_at = time.monotonic() + (pause if next_in is None else min(pause, max(next_in, _MOVING)))
 
     def _find_dead(self, job: int) -> Row | None:
@@ -282,7 +288,9 @@ class Maintenance:
         rows = self._session.run("release_orphans")
         if rows:
             _log.warning(
-                "released %d running jobs whose worker is gone", len(rows), extra={"jobs": ",".join(str(row[0]) for row in rows[:50])}
+                "released %d running jobs whose worker is gone",
+                len(rows),
+                extra={"jobs": ",".join(str(row[0]) for row in rows[:50])},
             )
 
     def _enable_webhooks(self) -> None:
@@ -367,7 +375,11 @@ class Maintenance:
             # A row that moves to its partition looks new, and would be counted twice.
             self._count_at = max(self._partitions_at, begun + _QUIET)
             return
-        if looks.took > _MOVING and begun + 2 * looks.took > self._due_at and begun < self._counted + looks.pause + _UNCOUNTED:
+        if (
+            looks.took > _MOVING
+            and begun + 2 * looks.took > self._due_at
+            and begun < self._counted + looks.pause + _UNCOUNTED
+        ):
             self._count_at = max(begun, self._due_at) + _MOVING
             return
         with self._session.unhurried(max(20 * looks.took, _PATIENCE) if self._counted else _SLOW):
@@ -395,9 +407,13 @@ class Maintenance:
         rows = self._session.run("measure_dead")
         for table, dead, live in rows:
             begun = time.monotonic()
-            if self._clearing.pays(table, dead=dead, live=live, now=begun) and begun + 2 * self._clearing.took < self._due_at:
+            if (
+                self._clearing.pays(table, dead=dead, live=live, now=begun)
+                and begun + 2 * self._clearing.took < self._due_at
+            ):
                 with self._session.unhurried(_SLOWEST):
-                    self._session.run_alone(VACUUMS[table])  # Whether it succeeds or not, the rest is left for a later vacuum.
+                    # Whether it succeeds or not, the rest is left for a later vacuum.
+                    self._session.run_alone(VACUUMS[table])
                 left = {name: dead for name, dead, _ in self._session.run("measure_dead")}
                 self._clearing.done(table, left=left[table], begun=begun, ended=time.monotonic())
         busy = any(dead > DEAD / 10 for _, dead, _ in rows)

@@ -42,6 +42,9 @@ class Vacuum:
         return dead >= DEAD + SHARE * live and (dead >= 2 * left or now >= at + IN_VAIN)
 
     def done(self, table: str, *, left: int, begun: float, ended: float) -> None:
-        """Note a vacuum of `table`: its times, and the number of dead rows that it could not remove."""
+        """Note a vacuum of `table`.
+
+        Its times, and the number of dead rows that it could not remove.
+        """
         self._left[table] = (left, ended)
         self.took = ended - begun

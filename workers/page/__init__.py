@@ -14,17 +14,19 @@ third-party files with their license.
 
 A page is a module like `queues.py`:
 
-    topics = (live_updates.Topic("queues", "queues/_live.html", ask),)   # async ask(database, argument) -> what the fragment knows
+    topics = (live_updates.Topic("queues", "queues/_live.html", ask),)   # async ask(database,
+        argument) -> what the fragment knows
 
     async def show(request):
         return page(request, "queues.html", **await ask(database(request), ""))
 
-    @action                                                         # role, token, origin and read-only are checked before it
-    async def act(request, form):
-        await database(request).act("page/pause_queue", {"queue": form["queue"], "actor": viewer_of(request).actor})
-        return Done("The queue is paused.")
+    @action                                                         # role, token, origin and
+    read-only are checked before it async def act(request, form): await
+    database(request).act("page/pause_queue", {"queue": form["queue"], "actor":
+    viewer_of(request).actor}) return Done("The queue is paused.")
 
-    routes = (Route("/queues", show, name="queues"), Route("/queues/action", act, methods=["POST"], name="queues-action"))
+    routes = (Route("/queues", show, name="queues"), Route("/queues/action", act, methods=["POST"],
+        name="queues-action"))
 
 Its template includes the fragment at its place, here without and with an argument:
 

@@ -103,4 +103,6 @@ class Door:
             try:
                 await self._database.act("page/note_visit", note)
             except (Away, psycopg.Error) as problem:
-                log.warning("the audit could not be written (%s): %s by %s", name_of(problem), note["action"], note["actor"])
+                log.warning(
+                    "the audit could not be written (%s): %s by %s", name_of(problem), note["action"], note["actor"]
+                )

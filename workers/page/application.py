@@ -16,7 +16,20 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from jobherd import sql
-from jobherd.workers.page import audit, bulk, fleet, job, jobs, kinds, live_updates, login, overview, profile, queues, search
+from jobherd.workers.page import (
+    audit,
+    bulk,
+    fleet,
+    job,
+    jobs,
+    kinds,
+    live_updates,
+    login,
+    overview,
+    profile,
+    queues,
+    search,
+)
 from jobherd.workers.page.access import Keys
 from jobherd.workers.page.access_log import Door
 from jobherd.workers.page.attempts import Attempts
@@ -77,7 +90,13 @@ def application(
     >>> page.url_path_for("job", id=17)
     '/jobs/17'
     """
-    rules = Rules(Keys(tuple(view_tokens), tuple(operate_tokens)), frozenset(host.lower() for host in hosts), authorize, actor, read_only)
+    rules = Rules(
+        Keys(tuple(view_tokens), tuple(operate_tokens)),
+        frozenset(host.lower() for host in hosts),
+        authorize,
+        actor,
+        read_only,
+    )
     app = Starlette(
         routes=[
             *(route for module in PAGES for route in module.routes),
@@ -111,7 +130,9 @@ class _Static(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
         if answer.status_code == HTTPStatus.OK:
-            answer.headers["Cache-Control"] = "private, max-age=31536000, immutable" if scope["query_string"] else "no-cache"
+            answer.headers["Cache-Control"] = (
+                "private, max-age=31536000, immutable" if scope["query_string"] else "no-cache"
+            )
         return answer
 
 
@@ -128,7 +149,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         await app.state.database.close()
 
 
-# -- error pages ------------------------------------------------------------------------------------------------------
+# -- error pages
 
 
 async def _refused(request: Request, problem: Exception) -> Response:
@@ -149,20 +170,33 @@ async def _away(request: Request, problem: Exception) -> Response:
 async def _trouble(request: Request, problem: Exception) -> Response:
     if isinstance(problem, psycopg.errors.QueryCanceled):
         return _say(
-            request, HTTPStatus.GATEWAY_TIMEOUT, "This took too long", "The database was stopped after 2 s. Narrow what you look for."
+            request,
+            HTTPStatus.GATEWAY_TIMEOUT,
+            "This took too long",
+            "The database was stopped after 2 s. Narrow what you look for.",
         )
     assert isinstance(problem, psycopg.Error)
-    log.error("%s: the database refused (%s): %s", request.url.path, name_of(problem), said(problem))  # a traceback would quote the row
-    if isinstance(problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn):
+    # a traceback would quote the row
+    log.error("%s: the database refused (%s): %s", request.url.path, name_of(problem), said(problem))
+    if isinstance(
+        problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn
+    ):
         reason = "The database's schema is not the one of this version. Run `jobherd migrate`, or start a supervisor of this version."
         return _say(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The schema does not fit", reason)
-    return _say(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The database refused", f"It said {name_of(problem)}; the log says more.")
+    return _say(
+        request,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "The database refused",
+        f"It said {name_of(problem)}; the log says more.",
+    )
 
 
 async def _missing(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
     if problem.status_code == HTTPStatus.NOT_FOUND:
-        return _say(request, problem.status_code, "There is nothing here", "The address is wrong, or what it named is gone.")
+        return _say(
+            request, problem.status_code, "There is nothing here", "The address is wrong, or what it named is gone."
+        )
     answer = _say(request, problem.status_code, "This is refused", f"{HTTPStatus(problem.status_code).phrase}.")
     answer.headers.update(problem.headers or {})
     return answer

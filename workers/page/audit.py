@@ -28,16 +28,25 @@ async def show(request: Request) -> Response:
 
     `?actor=` and `?action=` filter it; `?before=` is where the previous page ended.
     """
-    asked: dict[str, Any] = {name: request.query_params.get(name, "").replace("\0", "").strip()[:LONGEST] for name in ("actor", "action")}
+    asked: dict[str, Any] = {
+        name: request.query_params.get(name, "").replace("\0", "").strip()[:LONGEST] for name in ("actor", "action")
+    }
     before = request.query_params.get("before", "")
     wanted: dict[str, Any] = {name: value or None for name, value in asked.items()}
-    wanted |= {"before": int(before) if before.isascii() and before.isdigit() and len(before) <= 18 else None, "most": MOST + 1}
+    wanted |= {
+        "before": int(before) if before.isascii() and before.isdigit() and len(before) <= 18 else None,
+        "most": MOST + 1,
+    }
     db = database(request)
     rows = await db.rows("page/list_audit", wanted)
     notes, more = rows[:MOST], len(rows) > MOST
     for note in notes:
         note["parts"] = parts(note["target"])
-    older = urlencode({**{name: value for name, value in asked.items() if value}, "before": notes[-1]["id"]}) if more else ""
+    older = (
+        urlencode({**{name: value for name, value in asked.items() if value}, "before": notes[-1]["id"]})
+        if more
+        else ""
+    )
     actions = [row["action"] for row in await db.rows("page/list_actions", {"most": ACTIONS})]
     return page(
         request,
@@ -53,7 +62,9 @@ async def show(request: Request) -> Response:
 
 def parts(target: str | None) -> list[tuple[str, object]]:
     """Return the target of an action as names and values, without empty ones, timestamps parsed."""
-    return [(name, _moment(name, value)) for name, value in document(target).items() if value is not None and value != []]
+    return [
+        (name, _moment(name, value)) for name, value in document(target).items() if value is not None and value != []
+    ]
 
 
 def _moment(name: str, value: object) -> object:

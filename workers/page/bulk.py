@@ -50,7 +50,12 @@ AGAIN: Final = (0.5, 30.0)
 """Seconds before the next try if the database is away: the first and the longest."""
 TRIES: Final = 8
 """Tries for a slice that collides with other transactions."""
-_COLLISIONS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable, errors.QueryCanceled)
+_COLLISIONS: Final = (
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+    errors.LockNotAvailable,
+    errors.QueryCanceled,
+)
 WORDS: Final = {
     "retry": ("Retrying", "retried"),
     "cancel": ("Cancelling", "cancelled"),
@@ -192,7 +197,7 @@ def runner_of(request: Request) -> Runner:
     return found
 
 
-# -- the page of one bulk action --------------------------------------------------------------
+# -- the page of one bulk action
 
 
 def shown(bulk: Row) -> dict[str, Any]:
@@ -203,7 +208,9 @@ def shown(bulk: Row) -> dict[str, Any]:
     return {
         **bulk,
         "jobs": jobs,
-        "part": 1.0 if bulk["ended_at"] and not bulk["stopped_by"] and not bulk["error"] else min(jobs / max(bulk["expected"], 1), 0.99),
+        "part": 1.0
+        if bulk["ended_at"] and not bulk["stopped_by"] and not bulk["error"]
+        else min(jobs / max(bulk["expected"], 1), 0.99),
         "refused": [
             (number, _WHY.get(why, f"it {why}" if number == 1 else f"they {why.replace('was ', 'were ')}"))
             for why, number in sorted(refused.items())
@@ -222,7 +229,9 @@ def shown(bulk: Row) -> dict[str, Any]:
 
 async def _ask(at: Database, argument: str) -> dict[str, object]:
     found = (
-        await at.row("page/show_bulk", {"id": int(argument)}) if argument.isascii() and argument.isdigit() and len(argument) < 19 else None
+        await at.row("page/show_bulk", {"id": int(argument)})
+        if argument.isascii() and argument.isdigit() and len(argument) < 19
+        else None
     )
     if found is not None and at in _RUNNERS:
         _RUNNERS[at].take_up([found])

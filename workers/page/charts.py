@@ -204,7 +204,11 @@ def nice_seconds(most: float) -> float:
 
 def _bar(place: int, below: float, height: float, wide: float, tone: str) -> Bar:
     return Bar(
-        round((place + _GAP / 2) * wide, 2), round(max(0.0, HIGH - below - height), 2), round(wide * (1 - _GAP), 2), round(height, 2), tone
+        round((place + _GAP / 2) * wide, 2),
+        round(max(0.0, HIGH - below - height), 2),
+        round(wide * (1 - _GAP), 2),
+        round(height, 2),
+        tone,
     )
 
 
@@ -224,11 +228,21 @@ def _paths(values: Sequence[object], top: float, wide: float) -> list[str]:
     return found
 
 
-def _hits(rows: Sequence[Mapping[str, Any]], series: Sequence[Series], show: Callable[[float], str], wide: float) -> tuple[Hit, ...]:
+def _hits(
+    rows: Sequence[Mapping[str, Any]], series: Sequence[Series], show: Callable[[float], str], wide: float
+) -> tuple[Hit, ...]:
     found = []
     for place, row in enumerate(rows):
-        said = ", ".join(f"{one.name} {show(_whole(_number(row[one.column])))}" for one in series if row[one.column] is not None)
-        found.append(Hit(round(place * wide, 2), round(wide, 2), f"{row['at'].astimezone(UTC):%a %H:%M} UTC: {said or 'nothing ran'}"))
+        said = ", ".join(
+            f"{one.name} {show(_whole(_number(row[one.column])))}" for one in series if row[one.column] is not None
+        )
+        found.append(
+            Hit(
+                round(place * wide, 2),
+                round(wide, 2),
+                f"{row['at'].astimezone(UTC):%a %H:%M} UTC: {said or 'nothing ran'}",
+            )
+        )
     return tuple(found)
 
 

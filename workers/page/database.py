@@ -87,7 +87,11 @@ class Database:
         self._closed = False
 
     async def rows(
-        self, name: str, parameters: Mapping[str, object] | None = None, *, before: tuple[str, Mapping[str, object]] | None = None
+        self,
+        name: str,
+        parameters: Mapping[str, object] | None = None,
+        *,
+        before: tuple[str, Mapping[str, object]] | None = None,
     ) -> list[Row]:
         """Run a statement that only reads, and return its rows by column name.
 
@@ -141,7 +145,10 @@ class Database:
         async with self._session() as connection:
             await connection.set_read_only(read_only)
             async with connection.transaction():
-                for steer, given in (("limit_statements", {"milliseconds": round(STATEMENT * 1000)}), *((before,) if before else ())):
+                for steer, given in (
+                    ("limit_statements", {"milliseconds": round(STATEMENT * 1000)}),
+                    *((before,) if before else ()),
+                ):
                     await connection.execute(sql.load(steer, self.schema).encode(), given)
                 cursor = await connection.execute(statement, parameters or {})
                 return await cursor.fetchall() if cursor.description else []
@@ -161,7 +168,10 @@ class Database:
                     raise
                 if self.away_since is None:
                     self.away_since = datetime.now(UTC)
-                    log.warning("the page's database does not answer (%s); it is asked again with each request", name_of(problem))
+                    log.warning(
+                        "the page's database does not answer (%s); it is asked again with each request",
+                        name_of(problem),
+                    )
                 raise Away(self.away_since) from None
             if self.away_since is not None:
                 self.away_since = None
@@ -183,7 +193,9 @@ class Database:
             if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE and not self._closed:
                 self._idle.append(connection)
                 self._end_later()
-            else:  # broken, or the request was canceled in a statement; or this Database is closed, and no timer would end the session
+            # broken, or the request was canceled in a statement; or this Database is closed, and no
+            # timer would end the session
+            else:
                 await connection.close()
 
     async def _connect(self) -> Connection:

@@ -67,7 +67,9 @@ class Wanted:
         fields = {name: given.get(name, "").strip() for name in _WORDS} | {"text": given.get("q", "").strip()}
         for name, text in fields.items():
             if "\0" in text or len(text) > LONGEST:
-                problems["q" if name == "text" else name] = f"“{name}” takes at most {LONGEST} characters, none of them a NUL."
+                problems["q" if name == "text" else name] = (
+                    f"“{name}” takes at most {LONGEST} characters, none of them a NUL."
+                )
                 fields[name] = ""
         for name in ("since", "until"):
             try:

@@ -60,7 +60,9 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     rows = await db.rows("list_fleet", {"most": MOST})
     await _have_it_said(db, rows)
     supervisors = [supervisor(row) for row in rows]
-    children = [child for one in supervisors for child in one["children"] if child["kind"] == "worker" and not one["lapsed"]]
+    children = [
+        child for one in supervisors for child in one["children"] if child["kind"] == "worker" and not one["lapsed"]
+    ]
     busy = sum(child["state"] in {"computing", "waiting", "leaving"} and bool(child["job_kind"]) for child in children)
     return {
         "supervisors": supervisors,
@@ -100,7 +102,10 @@ async def order(request: Request, form: Form) -> Done:
                 f"Supervisor {number} did not answer within {duration(PATIENCE)}: the fleet command is withdrawn and will not be executed.",
                 well=False,
             )
-        return Done(f"Supervisor {number} has taken the fleet command and not answered yet: reload the page in some seconds.", well=False)
+        return Done(
+            f"Supervisor {number} has taken the fleet command and not answered yet: reload the page in some seconds.",
+            well=False,
+        )
     if row["error"]:
         return Done(f"Supervisor {number} refuses: {row['error']}.", well=False)
     answer = document(row["answer"])
@@ -124,7 +129,7 @@ def _is_ending(facts: Mapping[str, Any], age: float | None) -> bool:
     return age is None or (number_of(facts.get("watched")) or 0.0) - age < RENEW
 
 
-# -- reports, checked before they are shown ---------------------------------------------
+# -- reports, checked before they are shown
 
 
 def supervisor(row: Row) -> dict[str, Any]:

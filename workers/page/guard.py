@@ -179,7 +179,10 @@ def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         try:
             done = await endpoint(request, form)
         except Away:
-            done = Done("The database does not answer. Whether this was done is not known: look again when it is back.", well=False)
+            done = Done(
+                "The database does not answer. Whether this was done is not known: look again when it is back.",
+                well=False,
+            )
         except psycopg.Error as problem:
             log.info("an action was refused by the database: %s", name_of(problem))
             done = Done(said(problem), well=False)
@@ -192,16 +195,21 @@ def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
 def allow_acting(request: Request) -> None:
     """Raise Refused unless the viewer may change something."""
     if rules_of(request).read_only:
-        raise Refused(HTTPStatus.FORBIDDEN, "This page is read-only: nothing can be changed from it (setting page_read_only).")
+        raise Refused(
+            HTTPStatus.FORBIDDEN, "This page is read-only: nothing can be changed from it (setting page_read_only)."
+        )
     if viewer_of(request).role < Role.OPERATE:
         raise Refused(HTTPStatus.FORBIDDEN, "Your token may only look. Log in with one of the role operate to act.")
 
 
 def check_csrf(request: Request, form: Form) -> None:
     """Raise Refused unless the form was made by this dashboard for this browser."""
-    if viewer_of(request).csrf and not signer_of(request).is_signed(_csrf_text(request), "csrf", str(form.get("csrf", ""))):
+    if viewer_of(request).csrf and not signer_of(request).is_signed(
+        _csrf_text(request), "csrf", str(form.get("csrf", ""))
+    ):
         raise Refused(
-            HTTPStatus.FORBIDDEN, "This form is older than the page's server, or was not made by it. Go back, reload and try again."
+            HTTPStatus.FORBIDDEN,
+            "This form is older than the page's server, or was not made by it. Go back, reload and try again.",
         )
 
 
@@ -230,7 +238,9 @@ def check_attempts(request: Request) -> None:
         request.app.state.door.limited(request)
         seconds = math.ceil(wait)
         raise Refused(
-            HTTPStatus.TOO_MANY_REQUESTS, f"Too many wrong tokens. Try again in {seconds} s.", headers={"Retry-After": str(seconds)}
+            HTTPStatus.TOO_MANY_REQUESTS,
+            f"Too many wrong tokens. Try again in {seconds} s.",
+            headers={"Retry-After": str(seconds)},
         )
 
 
@@ -249,7 +259,9 @@ async def read_form(request: Request) -> Form:
             async for part in request.stream():
                 body += part
                 if len(body) > FORM_MOST:
-                    raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The form is longer than {FORM_MOST // 2**20} MiB.")
+                    raise Refused(
+                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The form is longer than {FORM_MOST // 2**20} MiB."
+                    )
     except TimeoutError:
         raise Refused(HTTPStatus.REQUEST_TIMEOUT, "The form did not arrive in time.") from None
     except ClientDisconnect:  # not an error of the dashboard: any client can cause it, so it must not fill the log
@@ -257,9 +269,14 @@ async def read_form(request: Request) -> Form:
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MOST)
     except ValueError:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"The form is no UTF-8, or has more than {FIELDS_MOST:,} fields.") from None
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, f"The form is no UTF-8, or has more than {FIELDS_MOST:,} fields."
+        ) from None
     if any("\0" in value for _, value in fields):
-        raise Refused(HTTPStatus.BAD_REQUEST, "A field of the form holds the character NUL, which PostgreSQL cannot store: leave it out.")
+        raise Refused(
+            HTTPStatus.BAD_REQUEST,
+            "A field of the form holds the character NUL, which PostgreSQL cannot store: leave it out.",
+        )
     return Form(fields)
 
 
@@ -288,7 +305,8 @@ def begin_session(request: Request, answer: Response, token: Token) -> None:
     """Begin a session, valid from the browser's next request."""
     signer = signer_of(request)
     answer.set_cookie(signer.cookie, signer.open_session(token), **_cookie(request))
-    answer.set_cookie(VISIT, secrets.token_urlsafe(18), **_cookie(request))  # forms from before the login become invalid
+    # forms from before the login become invalid
+    answer.set_cookie(VISIT, secrets.token_urlsafe(18), **_cookie(request))
 
 
 async def end_session(request: Request, answer: Response) -> None:
@@ -362,7 +380,9 @@ class Guard:
         where the headers would be missing.
     """
 
-    def __init__(self, app: ASGIApp, *, rules: Rules, broken: Broken, free: tuple[str, ...] = ("/login", FILES)) -> None:
+    def __init__(
+        self, app: ASGIApp, *, rules: Rules, broken: Broken, free: tuple[str, ...] = ("/login", FILES)
+    ) -> None:
         self._app = app
         self._rules = rules
         self._broken = broken
@@ -453,7 +473,8 @@ class Guard:
             client = request.client.host if request.client else ""
             if not rules.hosts and client and not is_loopback(client):
                 raise Refused(
-                    HTTPStatus.FORBIDDEN, "Without a token this page answers only the machine it runs on: set page_operate_token."
+                    HTTPStatus.FORBIDDEN,
+                    "Without a token this page answers only the machine it runs on: set page_operate_token.",
                 )
             if not (is_local(host) or host in rules.hosts):
                 raise Refused(

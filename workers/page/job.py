@@ -103,7 +103,9 @@ async def retry_edited(request: Request, form: Form) -> Done | Response:
     new = (await database(request).act("page/retry_edited", given))[0]["answer"]
     if new is None:
         return Done(f"Job {row['id']} is not there any more: nothing was done.", _path(request, "jobs"), well=False)
-    return Done(f"Job {row['id']} runs again as job {new}, with the payload as you edited it.", _path(request, "job", id=new))
+    return Done(
+        f"Job {row['id']} runs again as job {new}, with the payload as you edited it.", _path(request, "job", id=new)
+    )
 
 
 @action
@@ -167,12 +169,23 @@ async def _past(request: Request) -> Row:
     if row is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {number}. {GONE}")
     if row["state"] not in OVER:
-        raise Refused(HTTPStatus.CONFLICT, f"Job {number} is {row['state']}: it can be edited once it is over. Cancel it first.")
+        raise Refused(
+            HTTPStatus.CONFLICT, f"Job {number} is {row['state']}: it can be edited once it is over. Cancel it first."
+        )
     return row
 
 
 def _form(request: Request, row: Row, text: str, error: str = "", *, status: int = HTTPStatus.OK) -> Response:
-    return page(request, "job_edit.html", status=status, id=row["id"], kind=row["kind"], state=row["state"], text=text, error=error)
+    return page(
+        request,
+        "job_edit.html",
+        status=status,
+        id=row["id"],
+        kind=row["kind"],
+        state=row["state"],
+        text=text,
+        error=error,
+    )
 
 
 def _read(text: str) -> Any:

@@ -125,14 +125,22 @@ async def head_of(database: Database, hidden: Redactions, number: int) -> Head |
     paths = (await hidden.read(database)).get(row["kind"], ())
     history = _history(row, paths)
     progress = _parsed(row["progress"])
-    job = {**row, "history": history, "gates": _parsed(row["gates"]), "error": redact_text(row["error"], row["payload"], paths)}
+    job = {
+        **row,
+        "history": history,
+        "gates": _parsed(row["gates"]),
+        "error": redact_text(row["error"], row["payload"], paths),
+    }
     job["progress"] = progress if isinstance(progress, dict) else None
     told = reasons.explain(job, history, _mark)
     fraction, note = (job["progress"] or {}).get("fraction"), (job["progress"] or {}).get("note", "")
     return Head(
         job=job,
         now=[_sentence(each) for each in told.now],
-        remedy=[(command.strip(), purpose.strip()) for command, _, purpose in (each.partition("   ") for each in told.remedy)],
+        remedy=[
+            (command.strip(), purpose.strip())
+            for command, _, purpose in (each.partition("   ") for each in told.remedy)
+        ],
         life=timeline(job, history, job["asked_at"]),
         fraction=float(fraction) if isinstance(fraction, int | float) else None,
         note=note if isinstance(note, str) else "",
@@ -145,7 +153,8 @@ async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[
     Raises as `Database.rows`.
     """
     given = {"id": number}
-    row = await database.row("show_job", given)  # one query after the other: sessions are few, and shared with other viewers
+    # one query after the other: sessions are few, and shared with other viewers
+    row = await database.row("show_job", given)
     if row is None:
         return None
     logs = await database.rows("show_logs", given)
@@ -230,7 +239,8 @@ def _history(row: Mapping[str, Any], paths: Sequence[str]) -> list[dict[str, Any
                 each[name] = redact_text(each[name], row["payload"], paths)
         if isinstance(told := each.get("post_mortem"), dict):
             each["post_mortem"] = {
-                name: redact_text(value, row["payload"], paths) if isinstance(value, str) else value for name, value in told.items()
+                name: redact_text(value, row["payload"], paths) if isinstance(value, str) else value
+                for name, value in told.items()
             }
     return attempts
 
@@ -266,7 +276,9 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
         cpu=sum(cpu) if cpu else None,
         rss=usage["max_rss"] if isinstance(usage.get("max_rss"), int) else None,
         output=output,
-        entries=[each if isinstance(each, dict) else {"key": each} for each in entries] if isinstance(entries, list) else [],
+        entries=[each if isinstance(each, dict) else {"key": each} for each in entries]
+        if isinstance(entries, list)
+        else [],
     )
 
 
@@ -276,7 +288,10 @@ def _death(name: str, value: object) -> tuple[str, object]:
         value = duration(value)
     elif name == "memory" and isinstance(value, dict):
         known = [(key, value[key]) for key in _MEMORY if value.get(key) is not None]
-        value = ", ".join(f"{_MEMORY[key]} {size(one) if key in _SIZES and isinstance(one, int | float) else one}" for key, one in known)
+        value = ", ".join(
+            f"{_MEMORY[key]} {size(one) if key in _SIZES and isinstance(one, int | float) else one}"
+            for key, one in known
+        )
     if not (isinstance(value, str | int | float | bool) or value is None):
         value = json.dumps(value)
     return name.replace("_", " "), sendable(value) if isinstance(value, str) else value

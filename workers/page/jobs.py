@@ -62,14 +62,18 @@ DEEDS: Final = {
         ("retrying", "scheduled", *OVER),
         "will run again now: at once if they wait for their time, from the start if they are over",
     ),
-    "cancel": Deed("Cancel", LIVE, "will be cancelled: at once if they wait; those that run are told to stop", danger=True),
+    "cancel": Deed(
+        "Cancel", LIVE, "will be cancelled: at once if they wait; those that run are told to stop", danger=True
+    ),
     "delete": Deed("Delete", OVER, "will be deleted for good, with their attempts and logs", danger=True),
-    "reprioritize": Deed("Change priority", ("ready", "retrying", "scheduled"), "will be given the priority that you set"),
+    "reprioritize": Deed(
+        "Change priority", ("ready", "retrying", "scheduled"), "will be given the priority that you set"
+    ),
     "reschedule": Deed("Change time", ("ready", "retrying", "scheduled"), "will be given the time that you set"),
 }
 
 
-# -- the list ------------------------------------------------------------------------------
+# -- the list
 
 
 async def show(request: Request) -> Response:
@@ -133,7 +137,7 @@ def _number(request: Request, name: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= LARGEST else default
 
 
-# -- bulk actions --------------------------------------------------------------------------
+# -- bulk actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +172,21 @@ async def _choose(at: Database, given: Form) -> Choice:
         among = wanted.among(states)
         if among is None:
             raise Refused(
-                HTTPStatus.BAD_REQUEST, f"“{DEEDS[deed].word}” is for jobs that are {' or '.join(states)}: the filter wants none of these."
+                HTTPStatus.BAD_REQUEST,
+                f"“{DEEDS[deed].word}” is for jobs that are {' or '.join(states)}: the filter wants none of these.",
             )
         if among.is_relative:
             among = among.fixed((await at.rows("tell_time"))[0]["now"])
         found: Found = await look(at, among, limit=COUNTED, hidden=await paths_of(at))
         return Choice(deed, {"filter": among.document()}, found.rows, Counter(), at_least=found.onward is not None)
-    ids = sorted({int(text) for text in given.getlist("id") if text.isascii() and text.isdigit() and len(text) < 19}, reverse=True)
+    ids = sorted(
+        {int(text) for text in given.getlist("id") if text.isascii() and text.isdigit() and len(text) < 19},
+        reverse=True,
+    )
     if not ids:
-        raise Refused(HTTPStatus.BAD_REQUEST, "Tick the jobs first, or “all that match”. Then choose what is to be done.")
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, "Tick the jobs first, or “all that match”. Then choose what is to be done."
+        )
     rows = await at.rows("page/count_chosen", {"ids": ids[:COUNTED]})
     fit = [row for row in rows if row["state"] in states]
     refused = Counter(row["state"] for row in rows if row["state"] not in states)
@@ -222,7 +232,10 @@ async def begin(request: Request, form: Form) -> Done:
         },
     )  # fmt: skip
     bulk.runner_of(request).take(added["id"])
-    return Done("It has begun. You may leave this page.", f"{root_of(request)}{request.app.url_path_for('bulk', id=added['id'])}")
+    return Done(
+        "It has begun. You may leave this page.",
+        f"{root_of(request)}{request.app.url_path_for('bulk', id=added['id'])}",
+    )
 
 
 async def _value(at: Database, deed: str, text: str) -> str | None:
@@ -233,14 +246,17 @@ async def _value(at: Database, deed: str, text: str) -> str | None:
                 return str(int(text))
         except ValueError:
             pass
-        raise Refused(HTTPStatus.BAD_REQUEST, "The priority is a whole number from -32768 to 32767: the lower, the sooner.")
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, "The priority is a whole number from -32768 to 32767: the lower, the sooner."
+        )
     if deed == "reschedule":
         now: datetime = (await at.rows("tell_time"))[0]["now"]
         try:
             return due(text, now).isoformat()
         except (ValueError, TypeError, OverflowError):
             raise Refused(
-                HTTPStatus.BAD_REQUEST, "The time is “now”, how long from now (“10m”, “2h”), or a moment (“2026-01-31 08:00”, UTC)."
+                HTTPStatus.BAD_REQUEST,
+                "The time is “now”, how long from now (“10m”, “2h”), or a moment (“2026-01-31 08:00”, UTC).",
             ) from None
     return None
 

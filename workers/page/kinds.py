@@ -46,7 +46,9 @@ async def show(request: Request) -> Response:
     window = window_of(request.query_params.get("window"))
     sort = request.query_params.get("sort", "")
     sort = sort if sort in SORTS else "cpu"
-    return page(request, "kinds.html", windows=WINDOWS.values(), **await ask(database(request), f"{window.name} {sort}"))
+    return page(
+        request, "kinds.html", windows=WINDOWS.values(), **await ask(database(request), f"{window.name} {sort}")
+    )
 
 
 async def show_one(request: Request) -> Response:
@@ -59,7 +61,9 @@ async def show_one(request: Request) -> Response:
     declared = await data.row("page/show_kind", {"kind": kind})
     past = await ask_past(data, f"{window.name} {kind}")
     if declared is None and not ended(past["whole"]) and not past["failures"]:
-        weeks = await data.rows("page/sum_chart", {"seconds": WINDOWS["week"].seconds, "point": WINDOWS["week"].seconds, "kind": kind})
+        weeks = await data.rows(
+            "page/sum_chart", {"seconds": WINDOWS["week"].seconds, "point": WINDOWS["week"].seconds, "kind": kind}
+        )
         if not ended(weeks[-1]):
             raise HTTPException(HTTPStatus.NOT_FOUND)
     return page(request, "kind.html", kind=kind, declared=declared, windows=WINDOWS.values(), **past)
@@ -102,7 +106,10 @@ def rate(jobs: int, seconds: float) -> str:
     >>> rate(900, 3600), rate(2, 3600), rate(3, 604800)
     ('15/min', '2/h', '0.429/d')
     """
-    unit, length = next(((unit, length) for unit, length in (("s", 1), ("min", 60), ("h", 3600)) if jobs * length >= seconds), ("d", 86400))
+    unit, length = next(
+        ((unit, length) for unit, length in (("s", 1), ("min", 60), ("h", 3600)) if jobs * length >= seconds),
+        ("d", 86400),
+    )
     return f"{count(jobs * length / seconds)}/{unit}"
 
 

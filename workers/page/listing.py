@@ -90,7 +90,12 @@ async def look(
     """
     hidden = hidden or {}
     now = (await database.rows("tell_time"))[0]["now"] if wanted.is_relative else datetime.now(UTC)
-    looking = _Look(database, wanted.parameters(now) | {"before": before, "limit": limit, "hidden": list(hidden)}, clock, clock() + budget)
+    looking = _Look(
+        database,
+        wanted.parameters(now) | {"before": before, "limit": limit, "hidden": list(hidden)},
+        clock,
+        clock() + budget,
+    )
     states = wanted.states or (*LIVE, *OVER)
     low = 0
     if any(state in LIVE for state in states):
@@ -99,7 +104,8 @@ async def look(
         troubled = all(state in {*LIVE, *TROUBLED} for state in states)
         low = max(low, await looking.past(low, limit if wanted.is_everything else max(FIRST, limit), troubled=troubled))
     found = looking.found
-    last_seen = {row["id"]: row for row in found.rows if row["id"] >= low}  # a job that finished between two steps was found by both
+    # a job that finished between two steps was found by both
+    last_seen = {row["id"]: row for row in found.rows if row["id"] >= low}
     found.rows = sorted(last_seen.values(), key=lambda row: -row["id"])[:limit]
     found.is_full, found.floor = len(found.rows) >= limit, low
     for row in found.rows:
@@ -146,7 +152,9 @@ class _Look:
                 width = min(width, max(1, (high - dense + 1) // 2))
             bottom = max(high - width + 1, 0)
             began = self.clock()
-            rows = await self._rows("list_stretch", "steer_stretch", before=top, low=bottom, high=high, most=MOST, limit=limit - got)
+            rows = await self._rows(
+                "list_stretch", "steer_stretch", before=top, low=bottom, high=high, most=MOST, limit=limit - got
+            )
             if rows is None:
                 break
             if rows[0]["found"] >= MOST and width > 1:
@@ -165,7 +173,9 @@ class _Look:
         left = round(self.left * 1000)
         try:
             if left > 0:
-                return await self.database.rows(f"page/{name}", self.parameters | step, before=(f"page/{steer}", {"milliseconds": left}))
+                return await self.database.rows(
+                    f"page/{name}", self.parameters | step, before=(f"page/{steer}", {"milliseconds": left})
+                )
         except errors.QueryCanceled:
             pass
         self.found.is_late = True

@@ -124,7 +124,9 @@ class Hub:
     clock: seconds, default monotonic.
     """
 
-    def __init__(self, app: Starlette, database: Database, topics: Iterable[Topic], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, app: Starlette, database: Database, topics: Iterable[Topic], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._app = app
         self._database = database
         self._topics = {topic.name: topic for topic in topics}
@@ -209,12 +211,15 @@ class Hub:
             except Away as away:
                 self._tell_all(watch, "outage", {"since": away.since.isoformat()})
             except psycopg.Error as problem:
-                # A statement took too long, or the schema is of another version: show it and continue.
+                # A statement took too long, or the schema is of another version: show it and
+                # continue.
                 log.warning("live: %s could not be asked (%s)", watch.topic.name, name_of(problem))
                 self._tell_all(watch, "trouble", {"topic": watch.key, "reason": name_of(problem)})
             except Exception:
                 log.exception("live: %s failed", watch.topic.name)
-                self._tell_all(watch, "trouble", {"topic": watch.key, "reason": "an error of the page's own; the log says which"})
+                self._tell_all(
+                    watch, "trouble", {"topic": watch.key, "reason": "an error of the page's own; the log says which"}
+                )
             # Cost: wait until `every` seconds after the start, and at least as long as the query
             # took. A slow query must not run all the time.
             took = self._clock() - started

@@ -56,7 +56,13 @@ async def enter(request: Request) -> Response:
     found = rules_of(request).keys.bearer(str(form.get("token", "")).strip())
     if found is None:
         count_wrong(request)
-        return page(request, "login.html", status=HTTPStatus.FORBIDDEN, onward=onward, problem="This token is not one of this page.")
+        return page(
+            request,
+            "login.html",
+            status=HTTPStatus.FORBIDDEN,
+            onward=onward,
+            problem="This token is not one of this page.",
+        )
     count_right(request)
     entered = RedirectResponse(local(onward) or f"{root_of(request)}/", HTTPStatus.SEE_OTHER)
     begin_session(request, entered, found)

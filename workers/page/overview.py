@@ -84,7 +84,14 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
     retrying = [row for row in await data.rows("list_retrying", RETRYING) if not kind or row["kind"] == kind]
     for failure in failures:
         failure["error"] = redact_text(failure["error"], failure.pop("payload"), hidden.get(failure["kind"], ()))
-    return {"window": window, "charts": charts_of(rows, window), "points": rows, "whole": whole, "failures": failures, "retrying": retrying}
+    return {
+        "window": window,
+        "charts": charts_of(rows, window),
+        "points": rows,
+        "whole": whole,
+        "failures": failures,
+        "retrying": retrying,
+    }
 
 
 def charts_of(rows: Sequence[Mapping[str, object]], window: Window) -> list[object]:
@@ -103,7 +110,9 @@ def queues_of(found: Mapping[str, Sequence[Row]], known: Mapping[str, bool]) -> 
     >>> queues_of({"ready": [{"queue": "mail", "jobs": 3, "capped": False, "oldest": 1.5}]}, {"mail": True})[0]["ready"]
     3
     """
-    names = {row["queue"] or OTHERS for rows in found.values() for row in rows} | {name for name, paused in known.items() if paused}
+    names = {row["queue"] or OTHERS for rows in found.values() for row in rows} | {
+        name for name, paused in known.items() if paused
+    }
     rows = {name: {"queue": name, "paused": known.get(name, False), "oldest": None} for name in names}
     for state, held in found.items():
         for row in held:
@@ -133,7 +142,12 @@ def ahead_of(rows: Sequence[Row]) -> dict[str, Any]:
     wide = WIDE / AHEAD
     return {
         "hours": [
-            {"hour": hour, "jobs": jobs.get(hour, 0), "x": round(hour * wide, 2), "height": round(HIGH * jobs.get(hour, 0) / top, 2)}
+            {
+                "hour": hour,
+                "jobs": jobs.get(hour, 0),
+                "x": round(hour * wide, 2),
+                "height": round(HIGH * jobs.get(hour, 0) / top, 2),
+            }
             for hour in range(AHEAD)
         ],
         "wide": round(wide, 2),

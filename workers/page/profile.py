@@ -63,11 +63,23 @@ async def ask(request: Request, form: Form) -> Done:
     if found["state"] != "running":
         return Done(f"Job {job} is not running: it is {found['state']}.", back, well=False)
     if found["supervisor"] is None:
-        return Done(f"Job {job} runs under a supervisor whose lease has expired: the dashboard cannot query it.", back, well=False)
-    arguments = {"job": job, "child": found["child"]} | ({"seconds": int(seconds), "rate": RATE} if name == "profile" else {})
+        return Done(
+            f"Job {job} runs under a supervisor whose lease has expired: the dashboard cannot query it.",
+            back,
+            well=False,
+        )
+    arguments = {"job": job, "child": found["child"]} | (
+        {"seconds": int(seconds), "rate": RATE} if name == "profile" else {}
+    )
     given = {"supervisor": found["supervisor"], "name": name, "arguments": orjson.dumps(arguments).decode()}
-    order = (await database(request).act("give_order", given | {"actor": viewer_of(request).actor, "reason": None}))[0]["id"]
-    said = f"Job {job} was asked where it is." if name == "stack" else f"Job {job} is looked at for {seconds} s, {RATE} times a second."
+    order = (await database(request).act("give_order", given | {"actor": viewer_of(request).actor, "reason": None}))[0][
+        "id"
+    ]
+    said = (
+        f"Job {job} was asked where it is."
+        if name == "stack"
+        else f"Job {job} is looked at for {seconds} s, {RATE} times a second."
+    )
     return Done(said, _path(request, "inside", id=job, order=order))
 
 
@@ -89,7 +101,9 @@ async def download(request: Request) -> Response:
     answer = (await _look(database(request), f"{job}/{order}"))["answer"]
     if answer is None or "stacks" not in answer:
         raise Refused(HTTPStatus.NOT_FOUND, _GONE)
-    drawn = picture(counts_of(answer), title=f"job {job}  {answer['kind']}", about=_about(answer), seconds=answer["seconds"])
+    drawn = picture(
+        counts_of(answer), title=f"job {job}  {answer['kind']}", about=_about(answer), seconds=answer["seconds"]
+    )
     name = f'attachment; filename="profile-{job}.svg"'
     return Response(drawn, media_type="image/svg+xml", headers={"Content-Disposition": name})
 
@@ -100,7 +114,15 @@ async def _look(at: Database, argument: str) -> Mapping[str, Any]:
     argument: names both; a request about another job is not shown.
     """
     job, _, order = argument.partition("/")
-    known: dict[str, Any] = {"id": job, "order": order, "answer": None, "error": None, "waits": False, "name": "", FINAL: True}
+    known: dict[str, Any] = {
+        "id": job,
+        "order": order,
+        "answer": None,
+        "error": None,
+        "waits": False,
+        "name": "",
+        FINAL: True,
+    }
     if not (job.isdecimal() and order.isdecimal()):
         return known | {"error": _GONE}
     row = await at.row("page/show_inside", {"job": job, "order": min(int(order), _LARGEST)})

@@ -73,7 +73,14 @@ async def show(request: Request) -> Response:
     """Show the page. `?queue=mail` or `?kind=mail:receipt` fills in the form."""
     given = {scope: request.query_params.get(scope, "")[:100] for scope in ("queue", "kind")}
     scope = "kind" if given["kind"] else "queue"
-    return page(request, "queues.html", **await ask(database(request)), scope=scope, name=given[scope], chosen=bool(given[scope]))
+    return page(
+        request,
+        "queues.html",
+        **await ask(database(request)),
+        scope=scope,
+        name=given[scope],
+        chosen=bool(given[scope]),
+    )
 
 
 @action
@@ -85,7 +92,10 @@ async def change(request: Request, form: Form) -> Done:
         return Done("Choose a queue, a kind or everything.", well=False)
     if scope != "all" and not name:
         return Done(f"Say which {scope}.", well=False)
-    gate = {"queue": "*" if scope == "all" else name if scope == "queue" else None, "kind": name if scope == "kind" else None}
+    gate = {
+        "queue": "*" if scope == "all" else name if scope == "queue" else None,
+        "kind": name if scope == "kind" else None,
+    }
     called = "Everything" if scope == "all" else f"{scope.capitalize()} {name}"
     who = {"actor": viewer_of(request).actor}
     db = database(request)
@@ -96,7 +106,9 @@ async def change(request: Request, form: Form) -> Done:
             except (TypeError, ValueError) as problem:
                 return Done(f"{problem}.", well=False)
             [row] = await db.act("pause_gate", {**gate, **who, "reason": reason, "resume_at": None, "delay": delay})
-            return Done(f"{called} is paused{'' if row['changed'] else ', as it was before; the reason and the time are the new ones'}.")
+            return Done(
+                f"{called} is paused{'' if row['changed'] else ', as it was before; the reason and the time are the new ones'}."
+            )
         case "resume":
             [row] = await db.act("resume_gate", {**gate, **who, "reason": reason})
             return Done(f"{called} is resumed." if row["changed"] else f"{called} was not paused.")
@@ -108,7 +120,9 @@ async def change(request: Request, form: Form) -> Done:
             [row] = await db.act("set_cap", {**gate, **who, "max_running": most})
             was = "there was no limit before" if row["before"] is None else f"it was {row['before']}"
             return Done(
-                f"{called} has no concurrency limit any more; {was}." if most is None else f"{called} runs at most {most} at a time; {was}."
+                f"{called} has no concurrency limit any more; {was}."
+                if most is None
+                else f"{called} runs at most {most} at a time; {was}."
             )
     return Done("Choose an action: pause, resume, or set a concurrency limit.", well=False)
 

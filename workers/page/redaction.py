@@ -106,7 +106,10 @@ class Redactions:
         >>> redact(row["payload"], hidden.get(row["kind"], ()))  # doctest: +SKIP
         """
         if time.monotonic() >= self._until:
-            self._paths = {str(row["name"]): tuple(json.loads(row["redact"])) for row in await database.rows("page/list_redactions")}
+            self._paths = {
+                str(row["name"]): tuple(json.loads(row["redact"]))
+                for row in await database.rows("page/list_redactions")
+            }
             self._until = time.monotonic() + KEPT
         return self._paths
 
@@ -120,11 +123,16 @@ def _put_back(value: Any, original: Any, shown: Any, path: str) -> Any:
     match value:
         case dict():
             known, seen = (each if isinstance(each, dict) else {} for each in (original, shown))
-            return {name: _put_back(inner, known.get(name), seen.get(name), f"{path}.{name}") for name, inner in value.items()}
+            return {
+                name: _put_back(inner, known.get(name), seen.get(name), f"{path}.{name}")
+                for name, inner in value.items()
+            }
         case list():
             old, told = (each if isinstance(each, list) else [] for each in (original, shown))
             return [
-                _put_back(inner, old[at] if at < len(old) else None, told[at] if at < len(told) else None, f"{path}[{at}]")
+                _put_back(
+                    inner, old[at] if at < len(old) else None, told[at] if at < len(told) else None, f"{path}[{at}]"
+                )
                 for at, inner in enumerate(value)
             ]
     return value
@@ -150,7 +158,9 @@ def _without(value: Any, steps: Sequence[Step]) -> Any:
             changed = {name: _without(inner, rest) if step.takes_name(name) else inner for name, inner in value.items()}
             return {name: _without(inner, steps) for name, inner in changed.items()} if step.deep else changed
         case list():
-            changed_list = [_without(inner, rest) if step.takes_place(place) else inner for place, inner in enumerate(value)]
+            changed_list = [
+                _without(inner, rest) if step.takes_place(place) else inner for place, inner in enumerate(value)
+            ]
             return [_without(inner, steps) for inner in changed_list] if step.deep else changed_list
     return value
 
@@ -178,6 +188,10 @@ def _words(value: Any) -> Iterable[str]:
             for inner in value:
                 yield from _words(inner)
         case str() | int() | float() if not isinstance(value, bool):
-            for form in (str(value), repr(value)[1:-1] if isinstance(value, str) else repr(value), json.dumps(value).strip('"')):
+            for form in (
+                str(value),
+                repr(value)[1:-1] if isinstance(value, str) else repr(value),
+                json.dumps(value).strip('"'),
+            ):
                 if len(form) >= 4:
                     yield form

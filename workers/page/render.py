@@ -156,7 +156,9 @@ def when(moment: datetime | None, style: str = "clock") -> Markup | str:
     at = moment.astimezone(UTC)
     exact = at.isoformat(" ", "milliseconds").removesuffix("+00:00")
     shown = ago(at) if style == "ago" else f"{exact[:19]} UTC"
-    return Markup('<time datetime="{}Z" data-as="{}" title="{} UTC">{}</time>').format(exact.replace(" ", "T"), style, exact, shown)
+    return Markup('<time datetime="{}Z" data-as="{}" title="{} UTC">{}</time>').format(
+        exact.replace(" ", "T"), style, exact, shown
+    )
 
 
 def ago(moment: datetime | None) -> str:

@@ -25,7 +25,11 @@ async def search(request: Request) -> RedirectResponse:
     if re.fullmatch(r"#?[0-9]{1,18}", words):
         path = request.app.url_path_for("job", id=int(words.removeprefix("#")))
     else:
-        path = f"{request.app.url_path_for('jobs')}?{urlencode({'q': words})}" if words else str(request.app.url_path_for("jobs"))
+        path = (
+            f"{request.app.url_path_for('jobs')}?{urlencode({'q': words})}"
+            if words
+            else str(request.app.url_path_for("jobs"))
+        )
     return RedirectResponse(f"{root_of(request)}{path}", HTTPStatus.SEE_OTHER)
 
 

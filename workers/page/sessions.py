@@ -79,7 +79,9 @@ class Sessions:
         try:
             await self._database.act("page/end_page_session", {"session": session.id, "until": session.until})
         except (Away, psycopg.Error) as problem:
-            log.warning("a logout was not stored: other supervisors accept the session until it expires (%s)", name_of(problem))
+            log.warning(
+                "a logout was not stored: other supervisors accept the session until it expires (%s)", name_of(problem)
+            )
 
     async def end_all(self, actor: str) -> None:
         """End all sessions of all supervisors on this database.
@@ -102,7 +104,9 @@ class Sessions:
             pass  # `Database` logs that itself
         except psycopg.Error as problem:
             if self._read_at < 0:
-                log.warning("the dashboard's secrets cannot be read: its sessions end with this process (%s)", name_of(problem))
+                log.warning(
+                    "the dashboard's secrets cannot be read: its sessions end with this process (%s)", name_of(problem)
+                )
         finally:
             self._read_at = time.monotonic()
 

@@ -92,7 +92,9 @@ def timeline(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now: 
     >>> timeline(row, [], at + timedelta(seconds=3)).sentence
     'waiting: 3.0 s'
     """
-    stretches = _shortened([stretch for stretch in _stretches(job, history, now) if stretch.seconds > 0 or stretch.number is not None])
+    stretches = _shortened(
+        [stretch for stretch in _stretches(job, history, now) if stretch.seconds > 0 or stretch.number is not None]
+    )
     return _laid_out(stretches or [Stretch("waits", "waiting", 0.0)])
 
 
@@ -126,7 +128,9 @@ def _stretches(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now
         if start is None:
             yield Stretch(outcome, f"{outcome} before it started", 0.0, number=0)
         else:
-            yield Stretch(outcome, f"attempt {number}: {outcome}", _seconds(start, end), number if isinstance(number, int) else 0)
+            yield Stretch(
+                outcome, f"attempt {number}: {outcome}", _seconds(start, end), number if isinstance(number, int) else 0
+            )
         at = max(at, end)
     if over:
         return
@@ -175,7 +179,9 @@ def _laid_out(stretches: list[Stretch]) -> Timeline:
     marks = [(0.0, 0.0)]
     for stretch, share in zip(stretches, shares, strict=True):
         left, passed = marks[-1]
-        placed.append(Stretch(stretch.tone, stretch.word, stretch.seconds, stretch.number, round(left, 3), round(share, 3)))
+        placed.append(
+            Stretch(stretch.tone, stretch.word, stretch.seconds, stretch.number, round(left, 3), round(share, 3))
+        )
         marks.append((left + share, passed + stretch.seconds))
     return Timeline(placed, _ticks(marks), to_scale)
 

@@ -85,7 +85,8 @@ def _say_at_terminals() -> frozenset[int]:
 
 
 def _enable_traces(spec: ChildSpec) -> None:
-    trace = spec.board.open_trace()  # Stays open: a signal handler writes the stack, possibly while the process crashes.
+    # Stays open: a signal handler writes the stack, possibly while the process crashes.
+    trace = spec.board.open_trace()
     faulthandler.disable()
     faulthandler.enable(file=trace, all_threads=True)
     for number in _DEADLY:

@@ -3,16 +3,18 @@
 That is all of `logging`, the current event loop and its policy, warnings, and hooks and switches of
 `sys` and `threading`. The table:
 
-    restored    logging: `disable`, `raiseExceptions`, record factory, logger class; of each logger level, handlers, filters, `propagate`,
-                `disabled`; level, formatter and filters of the handlers that were there. A logger that a job has created becomes a new one
-                again, except for its NullHandlers.
-                asyncio: policy, current loop of the main thread, running loop
-                warnings: filters, showwarning, formatwarning
-                sys: path, argv, stdin, excepthook, unraisablehook, displayhook, breakpointhook, meta_path, path_hooks, coroutine origins
-                threading: excepthook, stack size, trace and profile functions of new threads
-                gc: callbacks, debug flags. decimal: the default of new threads. tracemalloc: stopped if a job started it
-    kept        imported modules and all their attributes; the state of `random`; codecs, error handlers, `mimetypes`, names of log
-                levels, audit hooks: Python cannot remove these, or a library adds them when it is first used
+    restored    logging: `disable`, `raiseExceptions`, record factory, logger class; of each logger
+                level, handlers, filters, `propagate`, `disabled`; level, formatter and filters of
+                the handlers that were there. A logger that a job has created becomes a new one
+                again, except for its NullHandlers. asyncio: policy, current loop of the main
+                thread, running loop warnings: filters, showwarning, formatwarning sys: path, argv,
+                stdin, excepthook, unraisablehook, displayhook, breakpointhook, meta_path,
+                path_hooks, coroutine origins threading: excepthook, stack size, trace and profile
+                functions of new threads gc: callbacks, debug flags. decimal: the default of new
+                threads. tracemalloc: stopped if a job started it kept        imported modules and
+                all their attributes; the state of `random`; codecs, error handlers, `mimetypes`,
+                names of log levels, audit hooks: Python cannot remove these, or a library adds them
+                when it is first used
 
 The rest of the process, from the working folder to signal handlers, is in `process_state.py`.
 docs/writing-handlers.md has the whole table.
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ATTRIBUTES: Final[tuple[tuple[Any, str], ...]] = (
-    *((sys, name) for name in ("stdin", "excepthook", "unraisablehook", "displayhook", "breakpointhook", "dont_write_bytecode")),
+    *(
+        (sys, name)
+        for name in ("stdin", "excepthook", "unraisablehook", "displayhook", "breakpointhook", "dont_write_bytecode")
+    ),
     (threading, "excepthook"),
     (warnings, "showwarning"),
     (warnings, "formatwarning"),
@@ -79,10 +84,13 @@ class Interpreter:
         self._loggers = _all_loggers()
         self._states: list[_State] = [_copy(logger) for logger in self._loggers]
         for place, logger in enumerate(self._loggers):
-            if logger.name.startswith("jobherd"):  # A module that configures logging at import may disable Jobherd's loggers.
+            # A module that configures logging at import may disable Jobherd's loggers.
+            if logger.name.startswith("jobherd"):
                 self._states[place] = (*self._states[place][:2], False, *self._states[place][3:])
         self._handlers = {
-            handler: (handler.level, handler.formatter, list(handler.filters)) for state in self._states for handler in state[3]
+            handler: (handler.level, handler.formatter, list(handler.filters))
+            for state in self._states
+            for handler in state[3]
         }
 
     def put_back(self) -> bool:
@@ -140,7 +148,8 @@ class Interpreter:
         asyncio._set_running_loop(None)  # noqa: SLF001
         policy, loop, called = self._loops
         if now[0] is not policy:
-            asyncio.events._event_loop_policy = policy  # type: ignore[attr-defined]  # noqa: SLF001  # its setter warns in Python 3.14
+            # its setter warns in Python 3.14
+            asyncio.events._event_loop_policy = policy  # type: ignore[attr-defined]  # noqa: SLF001
         if policy is not None and (local := getattr(policy, "_local", None)) is not None:
             local._loop = loop  # noqa: SLF001
             if hasattr(local, "_set_called"):
@@ -170,7 +179,9 @@ class Interpreter:
         for logger in loggers:
             if (was := known.get(logger)) is None:
                 # A library that is imported late gives its logger a NullHandler, which may stay.
-                null: list[logging.Handler] = [handler for handler in logger.handlers if type(handler) is logging.NullHandler]
+                null: list[logging.Handler] = [
+                    handler for handler in logger.handlers if type(handler) is logging.NullHandler
+                ]
                 was = known[logger] = (logging.NOTSET, True, False, null, [])
             if _STATE(logger) != was:
                 moved = True
@@ -199,7 +210,8 @@ def _loops() -> tuple[Any, Any, bool]:
 
     A default policy without a loop counts as no policy.
     """
-    policy = asyncio.events._event_loop_policy  # type: ignore[attr-defined]  # noqa: SLF001  # its getter would create one
+    # its getter would create one
+    policy = asyncio.events._event_loop_policy  # type: ignore[attr-defined]  # noqa: SLF001
     local = getattr(policy, "_local", None)
     loop, called = getattr(local, "_loop", None), getattr(local, "_set_called", False)
     if loop is None and not called and type(policy) is _DEFAULT_POLICY:
@@ -209,4 +221,12 @@ def _loops() -> tuple[Any, Any, bool]:
 
 def _reckoning() -> tuple[object, ...]:
     context = decimal.DefaultContext
-    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, dict(context.traps)
+    return (
+        context.prec,
+        context.rounding,
+        context.Emin,
+        context.Emax,
+        context.capitals,
+        context.clamp,
+        dict(context.traps),
+    )

@@ -156,7 +156,9 @@ class Interrupts:
         self._batch = ()
         self.told.clear()
 
-    def enter(self, job: int, deadline: float, timeout: float, lease: ControlBlock | None = None, long_at: float = FOR_EVER) -> None:
+    def enter(
+        self, job: int, deadline: float, timeout: float, lease: ControlBlock | None = None, long_at: float = FOR_EVER
+    ) -> None:
         """Prepare for a job.
 
         The caller then sets `open`, and calls `check` if `told` holds anything.
@@ -247,7 +249,7 @@ class Interrupts:
         self._marked = True
         return False
 
-    # -- called by signals ------------------------------------------------------------------------------------------
+    # -- called by signals
 
     def _ring(self, _number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -267,7 +269,8 @@ class Interrupts:
         elif self.open and now >= lapses:
             self._raise(JobDrained("the supervisor could not renew its lease, and this kind is exclusive"), frame)
         else:
-            self._arm(max(min(self._deadline, lapses, self._long_at), now + 0.001))  # Too early, or just before `open` is set.
+            # Too early, or just before `open` is set.
+            self._arm(max(min(self._deadline, lapses, self._long_at), now + 0.001))
 
     def _hear_order(self, _number: int, frame: FrameType | None) -> None:
         if self.forked:
@@ -303,7 +306,9 @@ class Interrupts:
         # A new exception each time: one raised twice keeps the frames and the context of the first
         # time.
         again = self.raised
-        self._raise(JobTimeout(f"ran longer than {self._timeout:g} s") if again is None else type(again)(*again.args), frame)
+        self._raise(
+            JobTimeout(f"ran longer than {self._timeout:g} s") if again is None else type(again)(*again.args), frame
+        )
 
     def _raise(self, interruption: JobInterrupted, frame: FrameType | None) -> None:
         self.raised = interruption

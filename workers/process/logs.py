@@ -1,4 +1,6 @@
-"""Log output of every Jobherd process: one event per line with its ids, as text for people or as JSON.
+"""Log output of every Jobherd process.
+
+One event per line with its ids, as text for people or as JSON.
 
 Ids are passed as `extra`: `logger.info("a sentence", extra={"job": 7})`. A value there that is not
 a plain one is left out, so a payload cannot get into a log by accident. A password in a message is
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
 
 _PLAIN: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_CONTROL: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 LONGEST: Final = 8192
 """Most characters of a message."""
 _LONGEST_ID: Final = 200
@@ -90,7 +94,9 @@ def set_up(
     logging.raiseExceptions = False  # A log line that cannot be written must not write a traceback instead.
 
 
-def make_formatter(who: str, log_format: str, ids: Callable[[], Mapping[str, object]] = dict, *, colour: bool = False) -> logging.Formatter:
+def make_formatter(
+    who: str, log_format: str, ids: Callable[[], Mapping[str, object]] = dict, *, colour: bool = False
+) -> logging.Formatter:
     """Return the formatter of log lines: "text" or "json"."""
     return JsonFormatter(who, ids) if log_format == "json" else TextFormatter(who, ids, colour=colour)
 
@@ -153,7 +159,10 @@ class JsonFormatter(logging.Formatter):
             "who": self._who,
             "logger": record.name,
             "message": _masked(_message(record)),
-            **{name: _masked(value) if isinstance(value, str) else value for name, value in _known(record, self._ids).items()},
+            **{
+                name: _masked(value) if isinstance(value, str) else value
+                for name, value in _known(record, self._ids).items()
+            },
         }
         if trace := _trace(self, record):
             event["traceback"] = _masked(trace)

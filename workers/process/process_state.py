@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _LIMITS: Final = sorted({number for name, number in vars(resource).items() if name.startswith("RLIMIT_")})
 _NUMBERS: Final = [
-    number for number in signal.valid_signals() if number < signal.SIGRTMIN and number not in (signal.SIGKILL, signal.SIGSTOP)
+    number
+    for number in signal.valid_signals()
+    if number < signal.SIGRTMIN and number not in (signal.SIGKILL, signal.SIGSTOP)
 ]
 _OTHER_TIMERS: Final = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +45,16 @@ _IOPRIO: Final = {"x86_64": (252, 251), "aarch64": (31, 30)}.get(os.uname().mach
 """System call numbers of ioprio_get and ioprio_set, for which the C library has no functions."""
 _OOM: Final = "/proc/self/oom_score_adj"
 _TRACED: Final = frozenset(
-    (signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU, signal.SIGSYS)
+    (
+        signal.SIGUSR1,
+        signal.SIGSEGV,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGXCPU,
+        signal.SIGSYS,
+    )
 )
 """Signals that faulthandler handles. A job that takes one of them removes the stack from a
 post-mortem, and Python cannot restore the previous handler.
@@ -89,7 +100,9 @@ class ProcessState:
         self._users = (os.getresuid(), os.getresgid())
         self._group = os.getpgrp()
         self._files = {fd: _identity(fd) for fd in files}
-        self._waits = {fd: os.get_blocking(fd) for fd in self._files.keys() - set(shared) if self._files[fd] is not None}
+        self._waits = {
+            fd: os.get_blocking(fd) for fd in self._files.keys() - set(shared) if self._files[fd] is not None
+        }
         self._writes_stacks = faulthandler.is_enabled()
 
     def put_back_soon(self) -> bool:
@@ -130,7 +143,8 @@ class ProcessState:
             socket.setdefaulttimeout(self._patience)
             sys.set_int_max_str_digits(self._digits)
             sys.set_asyncgen_hooks(*self._generators)
-        faulthandler.cancel_dump_traceback_later()  # It may be set to end the process, and Python cannot tell whether it is.
+        # It may be set to end the process, and Python cannot tell whether it is.
+        faulthandler.cancel_dump_traceback_later()
         found = self._interpreter.put_back() or found
         return self._put_back_texts() or found
 
@@ -149,7 +163,9 @@ class ProcessState:
             _locale.setlocale(_locale.LC_ALL, self._locale)
         if os.sched_getaffinity(0) != self._allowed:
             found = True
-            with suppress(OSError):  # The container was given other processors, and none of the old ones. No job has done that.
+            # The container was given other processors, and none of the old ones. No job has done
+            # that.
+            with suppress(OSError):
                 os.sched_setaffinity(0, self._processors)
             self._allowed = os.sched_getaffinity(0)
         moved, lost = self._put_back_signals()
@@ -211,7 +227,9 @@ class ProcessState:
         """
         _, number = _seen_by_programs()
         self._place = _C_ENVIRON.value
-        self._seen = b"" if self._place is None else ctypes.string_at(self._place, (number + 1) * ctypes.sizeof(ctypes.c_void_p))
+        self._seen = (
+            b"" if self._place is None else ctypes.string_at(self._place, (number + 1) * ctypes.sizeof(ctypes.c_void_p))
+        )
 
     def _is_seen_otherwise(self) -> bool:
         place = _C_ENVIRON.value
@@ -293,7 +311,10 @@ def _here() -> str:
 
 
 def _data(environ: object) -> dict[bytes, bytes]:
-    """Return the dictionary behind `os.environ`: comparing the mapping itself would decode each value."""
+    """Return the dictionary behind `os.environ`.
+
+    Comparing the mapping itself would decode each value.
+    """
     return environ._data  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001
 
 

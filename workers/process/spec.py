@@ -64,7 +64,10 @@ class ChildSettings:
     batch: int = 1
     """The most jobs that a worker claims at a time."""
     hold: float = 0.0
-    """Seconds of expected work that a worker claims at a time. 0: as many jobs as `batch` allows."""
+    """Seconds of expected work that a worker claims at a time. 0.
+
+    As many jobs as `batch` allows.
+    """
     budget: Mapping[str, float] = field(default_factory=dict)
     """Resources of this host for all running jobs together. Empty: no budget."""
     budget_patience: float = 60.0
@@ -109,8 +112,8 @@ class ChildSettings:
     log_level: str = "INFO"
     host: str = "localhost"
     webhook_secret: tuple[str, ...] = field(default=(), repr=False)
-    """Secrets that sign webhook calls. Without them, this host makes no such calls. Only workers get
-    them.
+    """Secrets that sign webhook calls. Without them, this host makes no such calls. Only workers
+    get them.
     """
     webhooks: bool = False
     """Whether there is such a secret."""

@@ -3,10 +3,12 @@
 It ends no job and writes nothing. What is restored, and where:
 
     interpreter.py      Python's own tables: logging, asyncio, warnings, hooks, `sys.path`
-    process_state.py    the process: folder, umask, environment, locale, limits, priority, garbage collection, streams, decimals, signals
-    here                replaced: blocked signals, the interval timer, the clock, a thread that is not a daemon, a closed session, and
-                        what the two others cannot restore
-    not restored        imported modules and their attributes; docs/writing-handlers.md names what else stays
+    process_state.py    the process: folder, umask, environment, locale, limits, priority, garbage
+        collection, streams, decimals, signals
+    here                replaced: blocked signals, the interval timer, the clock, a thread that is
+                        not a daemon, a closed session, and what the two others cannot restore not
+                        restored        imported modules and their attributes;
+                        docs/writing-handlers.md names what else stays
 """
 
 from __future__ import annotations
@@ -45,7 +47,12 @@ class StateGuard:
     """
 
     def __init__(
-        self, context: ChildContext, *, whole: Callable[[], bool] = lambda: True, files: Iterable[int] = (), shared: Iterable[int] = ()
+        self,
+        context: ChildContext,
+        *,
+        whole: Callable[[], bool] = lambda: True,
+        files: Iterable[int] = (),
+        shared: Iterable[int] = (),
     ) -> None:
         self.worn = ""
         self._interrupts = context.interrupts
@@ -53,7 +60,9 @@ class StateGuard:
         self._threads = _thread._count()  # noqa: SLF001 - all alternatives build a list
         self._known = set(threading.enumerate())
         wake, spec = context.wake, context.spec
-        self._belongings = ProcessState((0, 1, 2, *wake.files, spec.report, spec.control.fd, spec.board.fd, *files), shared)
+        self._belongings = ProcessState(
+            (0, 1, 2, *wake.files, spec.report, spec.control.fd, spec.board.fd, *files), shared
+        )
         self._whole = whole
         self._clock = time.monotonic
         self.tidy: set[str] = set()

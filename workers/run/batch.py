@@ -56,7 +56,9 @@ class BatchExecutor(Executor):
         """Jobs that are called alone, because an error occurred before a call that included them."""
         skipped = [kind for kind in self._sizes if (hooks := self._kinds[kind].hooks) is not None and hooks.around]
         if skipped:
-            _log.warning("middleware is for one job at a time and not called around these batch handlers: %s", ", ".join(skipped))
+            _log.warning(
+                "middleware is for one job at a time and not called around these batch handlers: %s", ", ".join(skipped)
+            )
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -76,7 +78,9 @@ class BatchExecutor(Executor):
         found: list[JobRow] = [first]
         others: list[JobRow] = []
         for row in batch[place + 1 :]:
-            along = len(found) < size and row.kind == first.kind and row.id not in told and not self.is_called_alone(row)
+            along = (
+                len(found) < size and row.kind == first.kind and row.id not in told and not self.is_called_alone(row)
+            )
             (found if along else others).append(row)
         batch[place + 1 :] = others
         return found
@@ -137,7 +141,9 @@ class BatchExecutor(Executor):
             if row.attempts == 1:
                 board.tally.count_wait(max(0.0, row.waited + started - claimed_at))
         self.running = first
-        self.show(f"{first.kind} #{first.id}" if len(rows) == 1 else f"{first.kind} #{first.id} and {len(rows) - 1} more")
+        self.show(
+            f"{first.kind} #{first.id}" if len(rows) == 1 else f"{first.kind} #{first.id} and {len(rows) - 1} more"
+        )
         said: dict[int, str] = {}
         jobs = [self._one_of(row, deadline, said) for row in rows]
         interrupts.enter(first.id, deadline, timeout, self._control if kind.exclusive else None)
@@ -195,7 +201,9 @@ class BatchExecutor(Executor):
         if kind.hooks is not None:
             for job, outcome in zip(jobs, outcomes, strict=True):
                 one = endings.get(job.id)
-                told = one.exception if isinstance(one, Raised) else one.problem if isinstance(one, Unreadable) else None
+                told = (
+                    one.exception if isinstance(one, Raised) else one.problem if isinstance(one, Unreadable) else None
+                )
                 self._hooks.tell_end(kind.hooks, job, outcome, told)
         ending = endings = {}
         interrupts.leave()
@@ -206,7 +214,8 @@ class BatchExecutor(Executor):
         ran = ended - started
         before = self._expected.get(first.kind)
         self._expected[first.kind] = ran if before is None else before + (ran - before) / 4
-        usage = self._usage(ended, ran)  # Usage of the whole call: it is recorded with its first job, as the captured output is.
+        # Usage of the whole call: it is recorded with its first job, as the captured output is.
+        usage = self._usage(ended, ran)
         log = None
         if self._output is not None and self._output.is_pending():
             log = self._output.take({"job": first.id, "kind": first.kind})
@@ -219,7 +228,15 @@ class BatchExecutor(Executor):
             own = log if row is first else None
             written, own = sealed(outcome, own, row) if kind.seals else (outcome, own)
             finished.append(
-                Finished(row.id, written, ran, ended, keep, with_class(usage if row is first else None, written), said.get(row.id))
+                Finished(
+                    row.id,
+                    written,
+                    ran,
+                    ended,
+                    keep,
+                    with_class(usage if row is first else None, written),
+                    said.get(row.id),
+                )
             )
             if own is not None:
                 finished[-1] = finished[-1]._replace(log=own)
@@ -263,7 +280,11 @@ def _into(said: dict[int, str], job: int, *, bare: bool) -> Callable[[float, str
     def tell(fraction: float, note: str, data: object) -> None:
         if bare:
             note, data = "", None  # as in `execute`
-        record = {"fraction": fraction, **({"note": note} if note else {}), **({"data": data} if data is not None else {})}
+        record = {
+            "fraction": fraction,
+            **({"note": note} if note else {}),
+            **({"data": data} if data is not None else {}),
+        }
         try:
             text = orjson.dumps(record).decode()
         except (TypeError, ValueError, RecursionError):

@@ -35,8 +35,8 @@ def policy_of(handler: AnyHandler) -> Policy:
 def _backoff(wait: Wait) -> tuple[float, float, float, float]:
     """Return a back-off as four numbers.
 
-    A tuple of waits becomes the nearest curve, and a custom function the default one: the supervisor
-    needs the back-off after a crash, and runs no user code.
+    A tuple of waits becomes the nearest curve, and a custom function the default one: the
+    supervisor needs the back-off after a crash, and runs no user code.
     """
     if isinstance(wait, Backoff):
         return wait.base, wait.factor, wait.jitter, wait.cap

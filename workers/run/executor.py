@@ -55,7 +55,10 @@ _log = logging.getLogger("jobherd.execute")
 LONG: Final = 0.005
 """Seconds of run time from which an attempt's resource usage is measured."""
 JUDGING: Final = 5.0
-"""Seconds to turn the end of a handler into an outcome: results and exceptions may run user code."""
+"""Seconds to turn the end of a handler into an outcome.
+
+Results and exceptions may run user code.
+"""
 LEAST: Final = 0.00005
 """Least number of seconds that a job counts for, including its settlement."""
 SHORT: Final = 0.05
@@ -133,7 +136,9 @@ class Executor:
         self._started = 0.0
         self._transactions = transactions
         transactions.executor = self
-        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.of_kind(kind)) for kind, handler in handlers.items()}
+        self._kinds = {
+            kind: _kind_of(handler, numbers.get(kind, 0), hooks.of_kind(kind)) for kind, handler in handlers.items()
+        }
         self._hooks = hooks
         self._board = board
         self._control = control
@@ -152,7 +157,9 @@ class Executor:
         self._cpu = _cpu()
         self._cpu_at = time.monotonic()
         self._expected: dict[str, float] = {}
-        self._sizes = {kind: handler.policy.batch for kind, handler in handlers.items() if handler.policy.batch is not None}
+        self._sizes = {
+            kind: handler.policy.batch for kind, handler in handlers.items() if handler.policy.batch is not None
+        }
         """The number of jobs per call, by kind, for batch handlers."""
 
     def seat_child(self, child: int) -> None:
@@ -176,7 +183,9 @@ class Executor:
         Kinds that leave no room for another job are not included.
         """
         return {
-            kind: max(seconds, LEAST) / longest for kind, seconds in self._expected.items() if seconds < longest and kind not in self.alone
+            kind: max(seconds, LEAST) / longest
+            for kind, seconds in self._expected.items()
+            if seconds < longest and kind not in self.alone
         }
 
     def short(self) -> list[str]:
@@ -202,7 +211,9 @@ class Executor:
             return self._unrun(row, EXPIRED, kind, ended=started)
         if kind is None:
             age = max(row.run_at, row.created_at) + row.waited - row.created_at
-            outcome = unknown_kind(row.kind, age=age, limit=self._settings.unknown_for, delay=self._settings.unknown_delay)
+            outcome = unknown_kind(
+                row.kind, age=age, limit=self._settings.unknown_for, delay=self._settings.unknown_delay
+            )
             return self._unrun(row, outcome, None, ended=started)
 
         handler, number = kind.handler, kind.number
@@ -210,7 +221,9 @@ class Executor:
         timeout = kind.timeout if row.timeout is None else row.timeout
         deadline = started + timeout
         if self._said:
-            board.tell_progress(b"")  # Before the status board names this job, or it would show the progress of the previous one.
+            # Before the status board names this job, or it would show the progress of the previous
+            # one.
+            board.tell_progress(b"")
             self._said = False
         board.say_running(self._child, row.token, row.id, number, row.attempts, most, row.crashes, started, deadline)
         reach("job.announced")
@@ -233,9 +246,17 @@ class Executor:
         job = self._job(row, most, deadline) if kind.takes_job else _NO_JOB
         transactions = self._transactions
         self.among, self._started = among, started
-        interrupts.enter(row.id, deadline, timeout, self._control if kind.exclusive else None, started + LONG_AFTER if short else FOR_EVER)
+        interrupts.enter(
+            row.id,
+            deadline,
+            timeout,
+            self._control if kind.exclusive else None,
+            started + LONG_AFTER if short else FOR_EVER,
+        )
         fits = False
-        context = copy_context()  # Context variables that a job sets, mostly ids for log lines, must not leak into the next job.
+        # Context variables that a job sets, mostly ids for log lines, must not leak into the next
+        # job.
+        context = copy_context()
         ending: object
         # An interrupt can be raised at any point between these two assignments, and nowhere else:
         # see process/interrupt.py.
@@ -274,11 +295,19 @@ class Executor:
         reach("job.ended")
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
         if transactions.used:
-            interrupts.leave()  # Otherwise a deadline that passes now would send a signal a thousand times a second to no job.
+            # Otherwise a deadline that passes now would send a signal a thousand times a second to
+            # no job.
+            interrupts.leave()
             outcome = self._conclude(row, kind, outcome, most)
         interruption = interrupts.raised
         if kind.hooks is not None:
-            problem = ending.exception if isinstance(ending, Raised) else ending.problem if isinstance(ending, Unreadable) else None
+            problem = (
+                ending.exception
+                if isinstance(ending, Raised)
+                else ending.problem
+                if isinstance(ending, Unreadable)
+                else None
+            )
             context.run(self._hooks.tell_end, kind.hooks, job, outcome, problem)
         ending = None
         interrupts.leave()
@@ -303,7 +332,9 @@ class Executor:
             log = output.take({"job": row.id, "kind": row.kind, "attempt": row.attempts})
         return self._finish(row, kind, outcome, ran, ended, log)
 
-    def _finish(self, row: JobRow, kind: _Kind, outcome: Outcome, ran: float, ended: float, log: str | None) -> Finished:  # noqa: PLR0917
+    def _finish(  # noqa: PLR0917
+        self, row: JobRow, kind: _Kind, outcome: Outcome, ran: float, ended: float, log: str | None
+    ) -> Finished:
         if kind.seals:
             outcome, log = sealed(outcome, log, row)
         return Finished(
@@ -329,7 +360,10 @@ class Executor:
         transactions = self._transactions
         self.alone.add(row.kind)
         said = transactions.conclude(
-            outcome, lambda problem: outcome_of(Raised(problem), policy=kind.handler.policy, attempt=row.attempts, max_attempts=most)
+            outcome,
+            lambda problem: outcome_of(
+                Raised(problem), policy=kind.handler.policy, attempt=row.attempts, max_attempts=most
+            ),
         )
         self.committed, transactions.committed = transactions.committed, False
         if not self.committed:
@@ -384,7 +418,9 @@ class Executor:
             if isinstance(ending, Unreadable):
                 outcome = unreadable(ending.problem)
             else:
-                outcome = outcome_of(ending, policy=handler.policy, attempt=attempt, max_attempts=most, interruption=interruption)
+                outcome = outcome_of(
+                    ending, policy=handler.policy, attempt=attempt, max_attempts=most, interruption=interruption
+                )
             interrupts.open = False
         except BaseException:
             interrupts.open = False
@@ -481,7 +517,12 @@ def hand_over(extras: str | None, job: Job) -> Job:
         return job
     own = orjson.loads(extras)
     job = Job(id=0, kind="") if job is _NO_JOB else job
-    job.tenant, job.webhook, job.set_off_by, job.traceparent = own["tenant"], own["webhook"], own["set_off_by"], own["traceparent"]
+    job.tenant, job.webhook, job.set_off_by, job.traceparent = (
+        own["tenant"],
+        own["webhook"],
+        own["set_off_by"],
+        own["traceparent"],
+    )
     job.payload_bytes = None if own["payload_bytes"] is None else base64.b64decode(own["payload_bytes"])
     return job
 
@@ -492,7 +533,11 @@ def _cpu() -> tuple[float, float, int]:
     They include the child processes of this process that have ended.
     """
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime, max(own.ru_maxrss, children.ru_maxrss) * 1024
+    return (
+        own.ru_utime + children.ru_utime,
+        own.ru_stime + children.ru_stime,
+        max(own.ru_maxrss, children.ru_maxrss) * 1024,
+    )
 
 
 def _kind_of(handler: AnyHandler, number: int, hooks: JobHooks | None) -> _Kind:

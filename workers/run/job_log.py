@@ -1,4 +1,6 @@
-"""Logs each attempt that ended: failures as warnings and errors, other outcomes with `log_jobs = all`.
+"""Logs each attempt that ended.
+
+Failures as warnings and errors, other outcomes with `log_jobs = all`.
 
 The executor notes an attempt, and the worker writes the line after the outcome is in the outcome
 buffer, so a log handler that hangs cannot cost an outcome. Each combination of kind and level has
@@ -129,7 +131,9 @@ class JobLog:
         for limit in self._limits.values():
             limit.left_out = 0
         with suppress(Exception):
-            _log.warning("left out %d lines about finished jobs: too many a second", left_out, extra={"left_out": left_out})
+            _log.warning(
+                "left out %d lines about finished jobs: too many a second", left_out, extra={"left_out": left_out}
+            )
         return float("inf")
 
 

@@ -53,7 +53,9 @@ def load_handlers(context: ChildContext) -> tuple[dict[str, AnyHandler], Hooks] 
     own = own_handlers(settings)
     for kind, handler in own.items():
         if (other := found.kinds.get(kind, handler)) is not handler:
-            problems.append(f"{other.file}:{other.line}: kind {kind!r} belongs to Jobherd: give this handler another name")
+            problems.append(
+                f"{other.file}:{other.line}: kind {kind!r} belongs to Jobherd: give this handler another name"
+            )
     for problem in (*problems, *map(str, notes_of(found, more))):
         say_problem(context, problem)
     return None if problems else (found.kinds | own, Hooks(all_hooks(more, found)))
@@ -78,7 +80,9 @@ def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
         return {}
     from jobherd.handlers import jobs_webhook  # noqa: PLC0415 - http and ssl are 2 MB that few workers need
 
-    jobs_webhook.set_rules(jobs_webhook.Rules(settings.webhook_secret, settings.webhook_allow, settings.webhook_timeout))
+    jobs_webhook.set_rules(
+        jobs_webhook.Rules(settings.webhook_secret, settings.webhook_allow, settings.webhook_timeout)
+    )
     return {jobs_webhook.deliver.kind: jobs_webhook.deliver}
 
 

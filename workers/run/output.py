@@ -58,7 +58,14 @@ class Output:
     """
 
     def __init__(
-        self, board: StatusBoard, *, reading: int, writing: int, size: int = OUTPUT, who: str = "", log_format: str = "text"
+        self,
+        board: StatusBoard,
+        *,
+        reading: int,
+        writing: int,
+        size: int = OUTPUT,
+        who: str = "",
+        log_format: str = "text",
     ) -> None:
         self.dirty = False
         self._board = board
@@ -72,7 +79,10 @@ class Output:
         self._waiting = array.array("i", [0])
         flush()
         self._real = os.dup(2)
-        self.stream: TextIO = open(self._real, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115  # open until the process exits
+        # open until the process exits
+        self.stream: TextIO = open(  # noqa: SIM115
+            self._real, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
+        )
         os.dup2(writing, 1)
         os.dup2(writing, 2)
         os.close(writing)
@@ -86,7 +96,7 @@ class Output:
         """Return a handler that captures log lines while a job runs, which is when `ids` names one."""
         return _Handler(self, TextFormatter(who, ids), ids)
 
-    # -- written to ---------------------------------------------------------------------------------------------------
+    # -- written to
 
     def note(self, size: int) -> None:
         """Note that this process is about to print this many bytes."""
@@ -110,7 +120,7 @@ class Output:
         with suppress(OSError):
             os.write(1, data)
 
-    # -- taken ----------------------------------------------------------------------------------------------------------
+    # -- taken
 
     def is_pending(self) -> bool:
         """Return whether there is output to take. Costs a system call."""

@@ -67,7 +67,9 @@ class Spans:
                 "jobherd.max_attempts": job.max_attempts,
             }
             parent = read_traceparent(job.traceparent)
-            span = self._open[job.id] = self._tracer.start_span(f"process {job.kind}", parent, SpanKind.CONSUMER, attributes)
+            span = self._open[job.id] = self._tracer.start_span(
+                f"process {job.kind}", parent, SpanKind.CONSUMER, attributes
+            )
         return span
 
     def record(self, job: Job, outcome: Outcome, exception: BaseException | None) -> None:
@@ -77,7 +79,9 @@ class Spans:
         span = self.begin(job)
         if exception is not None:
             span.record_exception(exception)
-        span.set_attribute("error.type", outcome.code or (type(exception).__name__ if exception is not None else outcome.label))
+        span.set_attribute(
+            "error.type", outcome.code or (type(exception).__name__ if exception is not None else outcome.label)
+        )
         span.set_status(Status(StatusCode.ERROR, outcome.error))
 
     def end(self, job: Job, outcome: Outcome) -> None:
@@ -98,7 +102,12 @@ class TracedHooks(JobHooks):
     _spans: Spans
 
     def __init__(
-        self, before: tuple[Hook, ...], around: tuple[Hook, ...], failed: tuple[Hook, ...], after: tuple[Hook, ...], spans: Spans
+        self,
+        before: tuple[Hook, ...],
+        around: tuple[Hook, ...],
+        failed: tuple[Hook, ...],
+        after: tuple[Hook, ...],
+        spans: Spans,
     ) -> None:
         super().__init__(before, around, failed, after)
         object.__setattr__(self, "_spans", spans)
@@ -118,4 +127,10 @@ def spans() -> Spans | None:
 
 
 def _hook(event: str, function: Any) -> Hook:
-    return Hook(event, function, frozenset(), 3 if event == "on_failure" else 2 if event == "after_job" else 1, Made(__name__, __file__, 0))
+    return Hook(
+        event,
+        function,
+        frozenset(),
+        3 if event == "on_failure" else 2 if event == "after_job" else 1,
+        Made(__name__, __file__, 0),
+    )

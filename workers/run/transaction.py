@@ -1,4 +1,6 @@
-"""A job's own transaction: commits the handler's writes, its enqueued jobs and its completion together.
+"""A job's own transaction.
+
+Commits the handler's writes, its enqueued jobs and its completion together.
 
 It has a separate session, opened when a job first needs one. What a handler does to a session
 (settings, temporary tables, an interrupted statement) must not reach the session that claims and
@@ -58,7 +60,9 @@ wait until its timeout. A legitimate wait, for another session's lock, takes sec
 """
 _ENDING: Final = 200
 """Checks, 0.05 s apart, until a session that was ended counts as not ending."""
-_OURS: Final = "Jobherd commits it together with the job's completion, and rolls it back if the handler raises: return, or raise"
+_OURS: Final = (
+    "Jobherd commits it together with the job's completion, and rolls it back if the handler raises: return, or raise"
+)
 
 
 class _Own(psycopg.Connection[Any]):
@@ -108,7 +112,9 @@ class Transactions:
     ended: whether the handler ended the transaction itself.
     """
 
-    def __init__(self, session: Session, spec: ChildSpec, interrupts: Interrupts, *, ran_on: str, be_alone: Callable[[], None]) -> None:
+    def __init__(
+        self, session: Session, spec: ChildSpec, interrupts: Interrupts, *, ran_on: str, be_alone: Callable[[], None]
+    ) -> None:
         self.used = self.active = self.committed = self.ended = False
         self._session = session
         self._spec = spec
@@ -126,10 +132,14 @@ class Transactions:
         self._began = 0.0
         self._nothing: PGconn | None = None
 
-    # -- for handlers -----------------------------------------------------------------------------------------------
+    # -- for handlers
 
     def call(
-        self, run: Callable[[AnyHandler, Job, Mapping[str, Any]], object], handler: AnyHandler, job: Job, arguments: Mapping[str, Any]
+        self,
+        run: Callable[[AnyHandler, Job, Mapping[str, Any]], object],
+        handler: AnyHandler,
+        job: Job,
+        arguments: Mapping[str, Any],
     ) -> object:
         """Call a handler by `run` in a transaction, which is left open, and return its result.
 
@@ -182,7 +192,7 @@ class Transactions:
         with self._undisturbed():
             self._undo()
 
-    # -- for the executor, with interrupts deferred -----------------------------------------------------------------
+    # -- for the executor, with interrupts deferred
 
     def conclude(self, outcome: Outcome, judge: Callable[[BaseException], Outcome]) -> Outcome:
         """Commit or roll back after the handler has returned, and return the outcome of the job.
@@ -212,18 +222,24 @@ class Transactions:
             self._holder.close()
             self._holder = None
 
-    # -- the steps --------------------------------------------------------------------------------------------------
+    # -- the steps
 
     def _begin(self) -> PGconn:
         if self._interrupts.forked:
             message = "a process that a handler has forked cannot use its job's transaction: the job is its parent's"
             raise RuntimeError(message)
         if self.active or self.committed:
-            state = "in a transaction already: use its connection" if self.active else "completed already, by its transaction"
+            state = (
+                "in a transaction already: use its connection"
+                if self.active
+                else "completed already, by its transaction"
+            )
             message = f"the job is {state}"
             raise RuntimeError(message)
         if self.executor.running is None or not self.executor.running.queue:
-            message = "a record of a table is worked in a transaction already: give the handler a parameter called connection"
+            message = (
+                "a record of a table is worked in a transaction already: give the handler a parameter called connection"
+            )
             raise RuntimeError(message)
         self.used = True
         if self.executor.among:
@@ -272,7 +288,8 @@ class Transactions:
         name = f"jobherd:{spec.kind}:{spec.supervisor}:{spec.incarnation}:transaction"
         holder = open_session(spec.settings.dsn, name, prepare_threshold=None)
         self._holder, self._wire = holder, Wire(holder, spec.settings.schema, prepared=False, patience=PATIENCE)
-        if not self._session.pooled:  # Behind a pooler, the backend may belong to another client when this worker is dead.
+        # Behind a pooler, the backend may belong to another client when this worker is dead.
+        if not self._session.pooled:
             self._ask("register_transactions", {"child": self._session.child})
         return holder
 
@@ -283,11 +300,14 @@ class Transactions:
         try:
             self._check(holder)
             finished = self.executor.describe(outcome)
-            parameters = settlement(self._session.child, running.token, [finished], ran_on=self._ran_on, now=time.monotonic())
+            parameters = settlement(
+                self._session.child, running.token, [finished], ran_on=self._ran_on, now=time.monotonic()
+            )
             statement = "settle_completed" if finished.log is None else "settle_jobs"
             with holder.pipeline():
                 xact, settled = (
-                    holder.execute(self._text(name), values) for name, values in (("show_transaction", {}), (statement, parameters))
+                    holder.execute(self._text(name), values)
+                    for name, values in (("show_transaction", {}), (statement, parameters))
                 )
             if xact.fetchall()[0][0] != self._xact:
                 self._note_ended()

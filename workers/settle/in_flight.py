@@ -43,7 +43,9 @@ class InFlightClaim:
     yet. None: there is none.
     """
 
-    def __init__(self, session: Session, settler: Settler, board: StatusBoard, interrupts: Interrupts, executor: Executor) -> None:
+    def __init__(
+        self, session: Session, settler: Settler, board: StatusBoard, interrupts: Interrupts, executor: Executor
+    ) -> None:
         self.token = 0
         self.held: set[int] = set()
         self.unsettled: list[Finished] = []
@@ -164,8 +166,8 @@ class InFlightClaim:
             return ParentWrites.ANY
         if board.helped != token:
             return ParentWrites.NONE
-        # While a job runs, the supervisor may have recorded every finished job, the last one included.
-        # Otherwise the last one was not finished yet when the supervisor wrote.
+        # While a job runs, the supervisor may have recorded every finished job, the last one
+        # included. Otherwise the last one was not finished yet when the supervisor wrote.
         return ParentWrites.EARLIER if self._executor.running is None else ParentWrites.ANY
 
     def _touched_behind(self, token: int) -> ParentWrites:
@@ -177,7 +179,10 @@ class InFlightClaim:
         return ParentWrites.ANY if board.revoked in claims or board.helped in claims else ParentWrites.NONE
 
     def lose(self, jobs: int) -> None:
-        """Drop `jobs` jobs of the claim and its unrecorded outcomes: the claim belongs to another worker now."""
+        """Drop `jobs` jobs of the claim and its unrecorded outcomes.
+
+        The claim belongs to another worker now.
+        """
         _log.warning("the claim was lost, dropping %d jobs of it", jobs, extra={"token": self.token})
         self.forget()
 

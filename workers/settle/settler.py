@@ -63,14 +63,15 @@ class Settler:
         self._ran_on = ran_on
         self._on_lost = on_lost
 
-    def settle(self, token: int, finished: Sequence[Finished], *, touched: Callable[[], ParentWrites] = _untouched) -> bool:
+    def settle(
+        self, token: int, finished: Sequence[Finished], *, touched: Callable[[], ParentWrites] = _untouched
+    ) -> bool:
         """Record the outcomes of these jobs of one claim, however long the database is away.
 
-        touched: returns what the supervisor may have recorded. It is called after the answer arrives:
-            an earlier call would mistake what the supervisor recorded meanwhile for lost.
-        Returns whether the claim was still valid. A settlement whose answer was lost looks as if it
-        was not.
-        Raises UnsettledError, or Left if the supervisor is dead.
+        touched: returns what the supervisor may have recorded. It is called after the answer
+            arrives: an earlier call would mistake what the supervisor recorded meanwhile for lost.
+            Returns whether the claim was still valid. A settlement whose answer was lost looks as
+            if it was not. Raises UnsettledError, or Left if the supervisor is dead.
         """
         return self._report_lost(token, finished, self._settle(token, finished), touched=touched)
 
@@ -85,9 +86,9 @@ class Settler:
     ) -> list[Row] | None:
         """Record the outcomes of these jobs and claim the next ones, in one round trip.
 
-        by: the statement that claims, with the parameters `claim`. Its rows are those of claim_jobs.sql.
-        Returns the claimed rows, or None if only the settlement was possible: then call again.
-        Raises as `settle`.
+        by: the statement that claims, with the parameters `claim`. Its rows are those of
+        claim_jobs.sql. Returns the claimed rows, or None if only the settlement was possible: then
+        call again. Raises as `settle`.
         """
         whole = not touched() and is_plain(finished)
         statement = "settle_completed" if whole else "settle_jobs"
@@ -111,9 +112,9 @@ class Settler:
     def claim_ahead(self, token: int, finished: Sequence[Finished], claim: Parameters, *, by: str) -> list[Row] | None:
         """Claim the next jobs, and send the outcomes of these jobs behind the claim.
 
-        All of these jobs must have succeeded. The call does not wait for the fsync of their settlement.
-        `make_sure` must follow as soon as there is no next job, or a long one. Returns the claimed
-        rows, or None: then call again.
+        All of these jobs must have succeeded. The call does not wait for the fsync of their
+        settlement. `make_sure` must follow as soon as there is no next job, or a long one. Returns
+        the claimed rows, or None: then call again.
         """
         try:
             claimed = self._session.run_ahead(by, claim, "settle_completed", self._parameters(token, finished))
@@ -121,7 +122,9 @@ class Settler:
             return None
         return None if isinstance(claimed, psycopg.Error) else claimed
 
-    def make_sure(self, token: int, finished: Sequence[Finished], *, touched: Callable[[], ParentWrites] = _untouched) -> None:
+    def make_sure(
+        self, token: int, finished: Sequence[Finished], *, touched: Callable[[], ParentWrites] = _untouched
+    ) -> None:
         """Wait for the settlement that `claim_ahead` sent, and record what it did not.
 
         Raises as `settle`.
@@ -129,12 +132,19 @@ class Settler:
         self._make_sure(token, finished, self._session.hear(), touched=touched)
 
     def _make_sure(
-        self, token: int, finished: Sequence[Finished], said: list[Row] | Exception, *, touched: Callable[[], ParentWrites]
+        self,
+        token: int,
+        finished: Sequence[Finished],
+        said: list[Row] | Exception,
+        *,
+        touched: Callable[[], ParentWrites],
     ) -> None:
         """Check an answer to settle_completed.sql, or an exception of any statement."""
         if isinstance(said, Exception) and not (isinstance(said, psycopg.Error) and is_away(said)):
             _log.warning(
-                "the database rejected the outcomes of a claim, writing them job by job: %s", type(said).__name__, extra={"token": token}
+                "the database rejected the outcomes of a claim, writing them job by job: %s",
+                type(said).__name__,
+                extra={"token": token},
             )
         if isinstance(said, Exception) or not said:  # No rows: these are not all jobs of the claim, or it is lost.
             self.settle(token, finished, touched=touched)

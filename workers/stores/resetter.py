@@ -79,7 +79,9 @@ class _Duties:
         Nothing is known about the store until then.
         """
         self.quiet = False
-        self.look_at, self.reset_at, self.beat_at = (max(at, now + _AGAIN) for at in (self.look_at, self.reset_at, self.beat_at))
+        self.look_at, self.reset_at, self.beat_at = (
+            max(at, now + _AGAIN) for at in (self.look_at, self.reset_at, self.beat_at)
+        )
         self.cancel_at = max(self.cancel_at, now + _AGAIN)
 
 
@@ -125,7 +127,8 @@ class Resetter:
         send(self._spec.report, Ready(self._session.child, self._session.backend))
         called = True
         while True:
-            dismissed = self._wake.dismissed  # Read before the round: what the supervisor has noted by then is still written.
+            # Read before the round: what the supervisor has noted by then is still written.
+            dismissed = self._wake.dismissed
             self._do_what_is_due(called=called or dismissed)
             if dismissed:
                 break
@@ -194,7 +197,7 @@ class Resetter:
             return False
         return True
 
-    # -- the duties -------------------------------------------------------------------------------------------------
+    # -- the duties
 
     def _look(self, duties: _Duties) -> None:
         [(waits, works)] = self._ask("find_waiting", duties, {"jobherd_kind": duties.store.name})
@@ -204,7 +207,11 @@ class Resetter:
 
     def _beat(self, duties: _Duties, running: Sequence[_Run]) -> None:
         if running:
-            self._tell("beat_records", duties, {"records": [run.record for run in running], "tokens": [run.token for run in running]})
+            self._tell(
+                "beat_records",
+                duties,
+                {"records": [run.record for run in running], "tokens": [run.token for run in running]},
+            )
 
     def _stop(self, duties: _Duties, running: Sequence[_Run]) -> None:
         """Cancel flagged records that wait, and have the supervisor stop running ones that must not continue."""
@@ -224,16 +231,28 @@ class Resetter:
 
     def _reset(self, duties: _Duties) -> None:
         store = duties.store
-        parameters = {"age": store.stalled_max_age, "most": store.max_resets, "message": given_up(store.max_resets), "cancelled": CANCELLED}
+        parameters = {
+            "age": store.stalled_max_age,
+            "most": store.max_resets,
+            "message": given_up(store.max_resets),
+            "cancelled": CANCELLED,
+        }
         for record, state in self._ask("reset_stalled", duties, parameters):
-            _log.warning("record %d was in work without a live worker and was reset to %s", record, state, extra={"kind": store.name})
+            _log.warning(
+                "record %d was in work without a live worker and was reset to %s",
+                record,
+                state,
+                extra={"kind": store.name},
+            )
 
     def _bury(self) -> None:
         """Record the outcomes of records whose process has died, in one transaction."""
         stores = {duties.store.name: duties for duties in self._duties}
         connection = self._ready()
         with connection.transaction():
-            taken = connection.execute(sql.load("take_table_ends", self._spec.settings.schema), {"kinds": list(stores)}).fetchall()
+            taken = connection.execute(
+                sql.load("take_table_ends", self._spec.settings.schema), {"kinds": list(stores)}
+            ).fetchall()
             for kind, record, token, label, crashed, delay, error, log, ran, at in taken:
                 duties = stores[kind]
                 outcome = Outcome(label, STATE_OF[label], delay=delay, error=error)
@@ -253,12 +272,22 @@ class Resetter:
                 except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError) as problem:
                     # A trigger or a check of the application rejected it, which must not hold back
                     # the other records.
-                    _log.error("the database rejected the outcome of record %d: %s", record, sanitize(problem, 300), extra={"kind": kind})
+                    _log.error(
+                        "the database rejected the outcome of record %d: %s",
+                        record,
+                        sanitize(problem, 300),
+                        extra={"kind": kind},
+                    )
                     continue
                 if rows:
-                    _log.info("record %d %s", record, "was put back" if crashed else "was settled for its process", extra={"kind": kind})
+                    _log.info(
+                        "record %d %s",
+                        record,
+                        "was put back" if crashed else "was settled for its process",
+                        extra={"kind": kind},
+                    )
 
-    # -- small things -----------------------------------------------------------------------------------------------
+    # -- small things
 
     def _running(self) -> list[_Run]:
         """Return the records on the status boards that run, or have run and are not settled yet."""
@@ -287,7 +316,9 @@ class Resetter:
 
     def _ask(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         with self._steered() as connection:
-            return connection.execute(compose(statement, duties.store.names, self._spec.settings.schema), parameters).fetchall()
+            return connection.execute(
+                compose(statement, duties.store.names, self._spec.settings.schema), parameters
+            ).fetchall()
 
     def _tell(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> None:
         with self._steered() as connection:

@@ -104,7 +104,9 @@ def log_entries(finished: Finished, kind: str, *, began: float) -> list[str]:
     entries = list(document.get("entries", ()))
     if document["output"].strip():
         code = int(finished.outcome.label != "ok")
-        entries.append({"key": kind, "at": began, "exit_code": code, "duration": round(finished.ran, 6), "out": document["output"]})
+        entries.append(
+            {"key": kind, "at": began, "exit_code": code, "duration": round(finished.ran, 6), "out": document["output"]}
+        )
     return [orjson.dumps(entry).decode() for entry in entries]
 
 
@@ -200,7 +202,7 @@ class Tables:
             self._connection.close()
             self._connection = None
 
-    # -- the two steps ----------------------------------------------------------------------------------------------
+    # -- the two steps
 
     def _take(self, admits: Callable[[str], bool]) -> tuple[TableHandler, Taken] | None:
         """Step one: claim from the first store that has a record.
@@ -222,11 +224,17 @@ class Tables:
             # has registered.
             cursor = OurCursor(connection) if condition == "true" else connection.cursor(row_factory=tuple_row)
             try:
-                row = cursor.execute(dequeue, {**parameters, "jobherd_host": settings.host, "jobherd_kind": table.kind}).fetchone()
+                row = cursor.execute(
+                    dequeue, {**parameters, "jobherd_host": settings.host, "jobherd_kind": table.kind}
+                ).fetchone()
             except psycopg.Error as problem:
                 if condition == "true" or (is_away(problem) and problem.sqlstate != UNKNOWN_FUNCTION):
                     raise
-                _log.error("PostgreSQL rejects a condition of before_claim: %s", sanitize(problem, 500), extra={"kind": table.kind})
+                _log.error(
+                    "PostgreSQL rejects a condition of before_claim: %s",
+                    sanitize(problem, 500),
+                    extra={"kind": table.kind},
+                )
                 continue
             if row is not None:
                 self._tables = self._tables[place + 1 :] + self._tables[: place + 1]
@@ -250,7 +258,11 @@ class Tables:
                 return condition if isinstance(condition, str) else condition.as_string(), parameters
             case answer:
                 if answer is not False and not isinstance(answer, Raised):
-                    _log.error("before_claim of %s returned a %s: return None, False or Only(...)", table.kind, type(answer).__name__)
+                    _log.error(
+                        "before_claim of %s returned a %s: return None, False or Only(...)",
+                        table.kind,
+                        type(answer).__name__,
+                    )
                 return None
 
     def _run(self, table: TableHandler, taken: Taken) -> None:
@@ -265,7 +277,11 @@ class Tables:
                 if self._session.pooled:
                     steer(connection, self._spec.settings, lock_timeout="0", local=True)
                 if OurCursor(connection).execute(compose("lock_record", names), where).fetchone() is None:
-                    _log.warning("the claim of record %d was lost before its attempt started", taken.record, extra={"kind": table.kind})
+                    _log.warning(
+                        "the claim of record %d was lost before its attempt started",
+                        taken.record,
+                        extra={"kind": table.kind},
+                    )
                     return
                 finished = self._attempt(table, taken, connection)
                 self._settle(connection, table, taken, finished)
@@ -283,11 +299,17 @@ class Tables:
     def _attempt(self, table: TableHandler, taken: Taken, connection: psycopg.Connection[Any]) -> Finished:
         """Run the handler within a savepoint, which is undone if it fails."""
         names = table.store.names
-        row = connection.cursor(row_factory=dict_row).execute(compose("read_record", names), {"record": taken.record}).fetchone()
+        row = (
+            connection.cursor(row_factory=dict_row)
+            .execute(compose("read_record", names), {"record": taken.record})
+            .fetchone()
+        )
         claimed = self._claimed(table, taken)
         if row is None:
             gone = f"the view {'.'.join(names.view)} has no row for this record"
-            return self._executor.unstarted(claimed, cancelled=False)._replace(outcome=Outcome("failed", "failed", error=gone))
+            return self._executor.unstarted(claimed, cancelled=False)._replace(
+                outcome=Outcome("failed", "failed", error=gone)
+            )
         table.held = Held(row, connection)
         self._interrupts.begin(taken.token, {taken.record})
         finished: Finished | None = None
@@ -320,13 +342,24 @@ class Tables:
                 default.part(before)
         return finished
 
-    def _settle(self, connection: psycopg.Connection[Any], table: TableHandler, taken: Taken, finished: Finished) -> None:
+    def _settle(
+        self, connection: psycopg.Connection[Any], table: TableHandler, taken: Taken, finished: Finished
+    ) -> None:
         if connection.info.transaction_status != _WITHIN:
             message = "the transaction that held the record is over"
             raise psycopg.OperationalError(message)
-        parameters = fate(finished.outcome, record=taken.record, token=taken.token, logs=log_entries(finished, table.kind, began=taken.now))
+        parameters = fate(
+            finished.outcome,
+            record=taken.record,
+            token=taken.token,
+            logs=log_entries(finished, table.kind, began=taken.now),
+        )
         if OurCursor(connection).execute(compose("settle_record", table.store.names), parameters).fetchone() is None:
-            _log.warning("the claim of record %d was lost, so its outcome was not written", taken.record, extra={"kind": table.kind})
+            _log.warning(
+                "the claim of record %d was lost, so its outcome was not written",
+                taken.record,
+                extra={"kind": table.kind},
+            )
 
     def _settle_apart(self, table: TableHandler, taken: Taken, finished: Finished, problem: BaseException) -> None:
         """Record the outcome in another transaction, because the first one is lost.
@@ -340,12 +373,21 @@ class Tables:
             if broken:
                 # What the handler wrote may be committed or gone. The record's state, which no
                 # other worker may change, shows which.
-                _log.warning("the transaction of record %d was lost with its session; the resetter recovers the record", taken.record)
+                _log.warning(
+                    "the transaction of record %d was lost with its session; the resetter recovers the record",
+                    taken.record,
+                )
                 return
-            outcome = _failed(table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}")
+            outcome = _failed(
+                table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}"
+            )
             self._executor.job_log.correct(self._claimed(table, taken), outcome, finished.ran or 0.0)
-        _log.warning("the outcome of record %d is written in a separate transaction: %s", taken.record, type(problem).__name__)
-        least = Outcome(outcome.label, outcome.state, delay=outcome.delay, error="the database rejected the error's text")
+        _log.warning(
+            "the outcome of record %d is written in a separate transaction: %s", taken.record, type(problem).__name__
+        )
+        least = Outcome(
+            outcome.label, outcome.state, delay=outcome.delay, error="the database rejected the error's text"
+        )
         logs = log_entries(finished, table.kind, began=taken.now)
         attempts = [fate(said, record=taken.record, token=taken.token, logs=logs) for said in (outcome, least)]
         while attempts:
@@ -362,7 +404,10 @@ class Tables:
                     self._session.rest(self._backoff(), patient=True)
                     continue
                 _log.error(
-                    "the database rejected the outcome of record %d: %s", taken.record, sanitize(refusal, 500), extra={"kind": table.kind}
+                    "the database rejected the outcome of record %d: %s",
+                    taken.record,
+                    sanitize(refusal, 500),
+                    extra={"kind": table.kind},
                 )
                 del attempts[0]
             else:
@@ -379,14 +424,17 @@ class Tables:
             self._session.rest(0.05, patient=True)
 
     def _discard(self) -> None:
-        """Reset the session: a search path or a role set by a handler must not affect the next record."""
+        """Reset the session.
+
+        A search path or a role set by a handler must not affect the next record.
+        """
         connection, settings = self._connection, self._spec.settings
         if connection is not None and not connection.closed:
             connection.execute(sql.load("discard_session", settings.schema))
             if not self._session.pooled:
                 steer(connection, settings, lock_timeout="0")
 
-    # -- small things -----------------------------------------------------------------------------------------------
+    # -- small things
 
     @staticmethod
     def _claimed(table: TableHandler, taken: Taken) -> JobRow:

@@ -44,7 +44,12 @@ def session_name(child: int, schema: str) -> str:
 
 
 def connect(
-    settings: ChildSettings, name: str, *, pooled: bool = False, lock_timeout: str = "0", context: AdaptContext | None = None
+    settings: ChildSettings,
+    name: str,
+    *,
+    pooled: bool = False,
+    lock_timeout: str = "0",
+    context: AdaptContext | None = None,
 ) -> psycopg.Connection[Any]:
     """Return a connection for the statements about an application's table. Raises psycopg.Error.
 
@@ -75,12 +80,16 @@ def look_whether_it_answers(connection: psycopg.Connection[Any], settings: Child
         raise
 
 
-def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str, local: bool = False) -> None:
+def steer(
+    connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str, local: bool = False
+) -> None:
     """Set up the session, or its current transaction, for statements about an application's table.
 
     Raises psycopg.Error.
     """
-    OurCursor(connection).execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout, "local": local})
+    OurCursor(connection).execute(
+        sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout, "local": local}
+    )
 
 
 def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler], *, pooled: bool) -> list[str]:
@@ -96,7 +105,9 @@ def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler], *, p
             found = misfits(names, {name: (type_, unique) for name, type_, unique in rows})
             if not found:
                 try:
-                    columns = [column.name for column in connection.execute(compose("try_columns", names)).description or ()]
+                    columns = [
+                        column.name for column in connection.execute(compose("try_columns", names)).description or ()
+                    ]
                     found += store.scanner.misfits(columns)
                     connection.execute(compose("try_order", names))
                 except psycopg.Error as problem:

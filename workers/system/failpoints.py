@@ -5,9 +5,9 @@
 token by renaming it to `job.started@ANYTHING:PID`, and executes its content. The content is one
 word or two:
 
-    kill        SIGKILL to itself                      stop        SIGSTOP to itself
-    exit 3      exits at once with that code           raise       raises PointError
-    delay 0.2   sleeps for this many seconds           hold        waits until the renamed file is removed
+    kill        SIGKILL to itself                      stop        SIGSTOP to itself exit 3
+    exits at once with that code           raise       raises PointError delay 0.2   sleeps for this
+    many seconds           hold        waits until the renamed file is removed
 
 So a test sets a point at any moment by writing a file, and sees from the new name that it was
 reached, and by which process. While a file `seen` exists there, each process writes the names it
@@ -51,7 +51,8 @@ def _armed(name: str, /) -> None:
             continue  # Another process has taken it.
         taken = token.with_name(f"{token.name}:{os.getpid()}")
         try:
-            order = token.read_text()  # Order: before the rename. A test that waits for the new name may remove it at once.
+            # Order: before the rename. A test that waits for the new name may remove it at once.
+            order = token.read_text()
             token.rename(taken)
         except FileNotFoundError:
             continue  # Another process was faster.
@@ -86,7 +87,9 @@ def _act(name: str, order: str, taken: Path) -> None:
             while taken.exists():
                 time.sleep(_GLANCE)
         case _:
-            message = f"a token at the point {name} says {what!r}: say kill, stop, exit CODE, raise, delay SECONDS or hold"
+            message = (
+                f"a token at the point {name} says {what!r}: say kill, stop, exit CODE, raise, delay SECONDS or hold"
+            )
             raise ValueError(message)
 
 

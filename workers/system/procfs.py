@@ -45,7 +45,10 @@ def alive(pid: int, pid_started: int) -> bool:
 
 
 def space() -> int:
-    """Return the number of this process's pid namespace: in another one, the same pid is another process."""
+    """Return the number of this process's pid namespace.
+
+    In another one, the same pid is another process.
+    """
     return int(os.readlink("/proc/self/ns/pid").strip("pid:[]"))
 
 

@@ -109,7 +109,9 @@ async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], obj
     reader = Reader(spec.control)
     thrift = CpuBudget()
     why_no_page = why_off(spec.settings) if spec.settings.http else ""
-    routes = pages(reader, why_no_page=why_no_page) | {"/metrics": Exposition(spec.boards, reader, measurer, thrift).answer}
+    routes = pages(reader, why_no_page=why_no_page) | {
+        "/metrics": Exposition(spec.boards, reader, measurer, thrift).answer
+    }
     if spec.settings.http is None:
         title("has no address to serve")
         _take_the_seat(spec)
@@ -150,9 +152,7 @@ async def _listen(spec: ChildSpec, host: str, port: int, title: Callable[[str], 
             if not told:
                 told = True
                 title(f"waits for {host}:{port}")
-                text = (
-                    f"metrics and health are off: cannot listen on {host}:{port} ({error.strerror or error}); free the port or set --http"
-                )
+                text = f"metrics and health are off: cannot listen on {host}:{port} ({error.strerror or error}); free the port or set --http"
                 log.warning("%s; trying again", text)
                 send(spec.report, Problem(text))
                 _take_the_seat(spec)

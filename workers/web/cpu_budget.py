@@ -29,7 +29,9 @@ class CpuBudget:
     (0.0, 0.25)
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, used: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, used: Callable[[], float] = time.thread_time
+    ) -> None:
         self._clock = clock
         self._used = used
         self._at = clock()

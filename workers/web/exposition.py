@@ -64,7 +64,9 @@ class Exposition:
     async def answer(self, request: Request) -> Answer:
         """Return the metrics in the format that the Accept header prefers."""
         await self._measurer.refresh(PATIENCE)
-        encode, content_type = choose_encoder(_OPENMETRICS if wants_openmetrics(request.headers.get("accept", "")) else "")
+        encode, content_type = choose_encoder(
+            _OPENMETRICS if wants_openmetrics(request.headers.get("accept", "")) else ""
+        )
         at, body = self._rendered.get(content_type, (-float("inf"), b""))
         now = self._clock()
         if now - at > REUSED or not self._thrift.is_strained():

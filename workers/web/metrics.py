@@ -104,7 +104,7 @@ class JobherdCollector(Collector):
         yield from self._parent(facts)
         yield from self._queues()
 
-    # -- jobs, from the status boards -------------------------------------------------------------------------------
+    # -- jobs, from the status boards
 
     def _label(self, name: str) -> str:
         """Return the label of a kind: its name, unless there are already too many kinds."""
@@ -147,12 +147,18 @@ class JobherdCollector(Collector):
 
     def _jobs(self, facts: Facts) -> Iterator[Metric]:
         tallies = self._tallies(facts)
-        processed = CounterMetricFamily("jobherd_worker_jobs_processed", "Attempts that ended, by outcome.", labels=["kind", "outcome"])
-        timeouts = CounterMetricFamily("jobherd_worker_timeouts", "Attempts that were stopped at their timeout.", labels=["kind"])
+        processed = CounterMetricFamily(
+            "jobherd_worker_jobs_processed", "Attempts that ended, by outcome.", labels=["kind", "outcome"]
+        )
+        timeouts = CounterMetricFamily(
+            "jobherd_worker_timeouts", "Attempts that were stopped at their timeout.", labels=["kind"]
+        )
         recycled = CounterMetricFamily(
             "jobherd_worker_recycled", "Worker processes replaced because of what a job left behind.", labels=["kind"]
         )
-        durations = HistogramMetricFamily("jobherd_worker_job_duration_seconds", "How long handlers ran.", labels=["kind"])
+        durations = HistogramMetricFamily(
+            "jobherd_worker_job_duration_seconds", "How long handlers ran.", labels=["kind"]
+        )
         in_flight = GaugeMetricFamily("jobherd_worker_in_flight", "Handlers that run now.", labels=["kind"])
         running = self._running(facts, tallies)
         for kind, tally in tallies.items():
@@ -182,7 +188,9 @@ class JobherdCollector(Collector):
         for kind, codes in facts.errors.items():
             for code, number in codes.items():
                 count(kind, code, number)
-        family = CounterMetricFamily("jobherd_worker_errors", "Error codes that attempts ended with.", labels=["kind", "code"])
+        family = CounterMetricFamily(
+            "jobherd_worker_errors", "Error codes that attempts ended with.", labels=["kind", "code"]
+        )
         for labels, number in sorted(counted.items()):
             family.add_metric(labels, number)
         return family
@@ -222,7 +230,7 @@ class JobherdCollector(Collector):
         yield CounterMetricFamily("jobherd_worker_claims", "Claims: queries to the database for jobs.", value=claims)
         yield CounterMetricFamily("jobherd_worker_claims_empty", "Claims that found no job.", value=empty)
 
-    # -- child processes --------------------------------------------------------------------------------------------
+    # -- child processes
 
     def _slots(self, facts: Facts) -> Iterator[Metric]:
         states: dict[tuple[str, str], int] = {}
@@ -242,8 +250,12 @@ class JobherdCollector(Collector):
         children = GaugeMetricFamily("jobherd_children", "Living child processes, by state.", labels=["kind", "state"])
         for key, number in states.items():
             children.add_metric(key, number)
-        resident = GaugeMetricFamily("jobherd_children_resident_bytes", "Total memory of living child processes.", labels=["kind"])
-        sessions = GaugeMetricFamily("jobherd_children_connected", "Child processes that have a database session.", labels=["kind"])
+        resident = GaugeMetricFamily(
+            "jobherd_children_resident_bytes", "Total memory of living child processes.", labels=["kind"]
+        )
+        sessions = GaugeMetricFamily(
+            "jobherd_children_connected", "Child processes that have a database session.", labels=["kind"]
+        )
         for kind, size in memory.items():
             resident.add_metric([kind], size)
         for kind, number in connected.items():
@@ -262,11 +274,13 @@ class JobherdCollector(Collector):
             return "running"
         return "idle" if now is None or now.phase is Phase.BOOTING else now.phase.name.lower()
 
-    # -- the supervisor ---------------------------------------------------------------------------------------------
+    # -- the supervisor
 
     def _parent(self, facts: Facts) -> Iterator[Metric]:
         deaths = CounterMetricFamily(
-            "jobherd_child_deaths", "Child processes that ended, by cause; `left` is a requested exit.", labels=["cause"]
+            "jobherd_child_deaths",
+            "Child processes that ended, by cause; `left` is a requested exit.",
+            labels=["cause"],
         )
         shown: dict[str, int] = {}
         for cause, number in sorted(facts.deaths.items()):
@@ -276,23 +290,39 @@ class JobherdCollector(Collector):
             deaths.add_metric([cause], number)
         yield deaths
         counts = facts.counts
-        yield CounterMetricFamily("jobherd_child_respawns", "Child processes forked to replace one that died.", value=counts["respawns"])
+        yield CounterMetricFamily(
+            "jobherd_child_respawns", "Child processes forked to replace one that died.", value=counts["respawns"]
+        )
         yield CounterMetricFamily(
             "jobherd_jobs_reclaimed", "Jobs reclaimed from supervisors whose lease expired.", value=counts["reclaimed"]
         )
-        yield CounterMetricFamily("jobherd_jobs_released", "Jobs released for workers that died.", value=counts["released"])
-        yield CounterMetricFamily("jobherd_notifications", "Notifications received from the database.", value=counts["notifications"])
+        yield CounterMetricFamily(
+            "jobherd_jobs_released", "Jobs released for workers that died.", value=counts["released"]
+        )
+        yield CounterMetricFamily(
+            "jobherd_notifications", "Notifications received from the database.", value=counts["notifications"]
+        )
         yield CounterMetricFamily("jobherd_wakes", "Workers woken to look for jobs.", value=counts["wakes"])
         yield CounterMetricFamily("jobherd_lease_renewals", "Times the lease was renewed.", value=counts["beats"])
         yield GaugeMetricFamily(
-            "jobherd_lease_seconds", "Seconds until the lease may expire; below 0, it has expired.", value=facts.lease_left
+            "jobherd_lease_seconds",
+            "Seconds until the lease may expire; below 0, it has expired.",
+            value=facts.lease_left,
         )
-        yield GaugeMetricFamily("jobherd_listening", "Whether the supervisor receives notifications.", value=facts.listening)
-        yield GaugeMetricFamily("jobherd_database_up", "Whether the supervisor reaches its database.", value=facts.database)
+        yield GaugeMetricFamily(
+            "jobherd_listening", "Whether the supervisor receives notifications.", value=facts.listening
+        )
+        yield GaugeMetricFamily(
+            "jobherd_database_up", "Whether the supervisor reaches its database.", value=facts.database
+        )
         yield GaugeMetricFamily("jobherd_draining", "Whether the supervisor is draining.", value=facts.draining)
-        yield GaugeMetricFamily("jobherd_loop_age_seconds", "Time since the last turn of the supervisor's loop.", value=facts.loop_age)
+        yield GaugeMetricFamily(
+            "jobherd_loop_age_seconds", "Time since the last turn of the supervisor's loop.", value=facts.loop_age
+        )
         yield CounterMetricFamily(
-            "jobherd_log_lines_dropped", "Supervisor log lines that were dropped because they were not read.", value=counts["dropped"]
+            "jobherd_log_lines_dropped",
+            "Supervisor log lines that were dropped because they were not read.",
+            value=counts["dropped"],
         )
         if facts.late:
             yield HistogramMetricFamily(
@@ -305,19 +335,29 @@ class JobherdCollector(Collector):
             # Computed once: the difference between two clocks would make the value jitter.
             if self._born[0] != facts.started:
                 self._born = (facts.started, time.time() - (facts.now - facts.started))
-            yield GaugeMetricFamily("jobherd_start_time_seconds", "When the supervisor started, in Unix time.", value=self._born[1])
+            yield GaugeMetricFamily(
+                "jobherd_start_time_seconds", "When the supervisor started, in Unix time.", value=self._born[1]
+            )
         yield InfoMetricFamily("jobherd_build", "Version of Jobherd.", value={"version": facts.version})
 
-    # -- the queues -------------------------------------------------------------------------------------------------
+    # -- the queues
 
     def _queues(self) -> Iterator[Metric]:
-        jobs = GaugeMetricFamily("jobherd_queue_jobs", "Jobs in a queue, in the whole database.", labels=["queue", "state"])
-        capped = GaugeMetricFamily(
-            "jobherd_queue_jobs_capped", "Whether counting stopped, so that there may be more.", labels=["queue", "state"]
+        jobs = GaugeMetricFamily(
+            "jobherd_queue_jobs", "Jobs in a queue, in the whole database.", labels=["queue", "state"]
         )
-        oldest = GaugeMetricFamily("jobherd_queue_oldest_seconds", "How long the oldest has waited, or run.", labels=["queue", "state"])
+        capped = GaugeMetricFamily(
+            "jobherd_queue_jobs_capped",
+            "Whether counting stopped, so that there may be more.",
+            labels=["queue", "state"],
+        )
+        oldest = GaugeMetricFamily(
+            "jobherd_queue_oldest_seconds", "How long the oldest has waited, or run.", labels=["queue", "state"]
+        )
         paused = GaugeMetricFamily("jobherd_queue_paused", "Whether a queue is paused.", labels=["queue"])
-        at = GaugeMetricFamily("jobherd_queues_measured_timestamp_seconds", "When the queues were last measured.", labels=["state"])
+        at = GaugeMetricFamily(
+            "jobherd_queues_measured_timestamp_seconds", "When the queues were last measured.", labels=["state"]
+        )
         queues = self._measurer.paused()
         found = self._measurer.latest()
         for state in STATES:
@@ -332,9 +372,15 @@ class JobherdCollector(Collector):
             at.add_metric([state], moment)
         for queue, held in queues.items():
             paused.add_metric([queue], held)
-        gate = GaugeMetricFamily("jobherd_paused", "Whether a queue, a kind or everything is paused.", labels=["scope", "name"])
-        limit = GaugeMetricFamily("jobherd_cap_limit", "How many jobs of a queue or kind may run at a time.", labels=["scope", "name"])
-        taken = GaugeMetricFamily("jobherd_cap_running", "How many of them run, over all hosts.", labels=["scope", "name"])
+        gate = GaugeMetricFamily(
+            "jobherd_paused", "Whether a queue, a kind or everything is paused.", labels=["scope", "name"]
+        )
+        limit = GaugeMetricFamily(
+            "jobherd_cap_limit", "How many jobs of a queue or kind may run at a time.", labels=["scope", "name"]
+        )
+        taken = GaugeMetricFamily(
+            "jobherd_cap_running", "How many of them run, over all hosts.", labels=["scope", "name"]
+        )
         for each in self._measurer.gates():
             gate.add_metric([each.scope, each.name], each.paused)
             if each.most is not None:
@@ -342,7 +388,9 @@ class JobherdCollector(Collector):
                 taken.add_metric([each.scope, each.name], each.running or 0)
         yield from (jobs, capped, oldest, paused, gate, limit, taken, at)
         if owned := self._measurer.tenants():
-            tenants = GaugeMetricFamily("jobherd_tenant_jobs", "Jobs of a tenant, in the whole database.", labels=["tenant", "state"])
+            tenants = GaugeMetricFamily(
+                "jobherd_tenant_jobs", "Jobs of a tenant, in the whole database.", labels=["tenant", "state"]
+            )
             for (tenant, state), number in owned.items():
                 tenants.add_metric([tenant, state], number)
             yield tenants

@@ -198,14 +198,18 @@ def _beside(page: Starlette, server: Server) -> ASGIApp:
         if scope["type"] == "http":
             names = {name.decode("latin-1") for name, _ in scope["headers"]}
             if has_two_lengths(names, scope["http_version"].removeprefix("1.")):
-                await _send(Refused(HTTPStatus.BAD_REQUEST, TWO_LENGTHS, ("Connection", "close")).answer, send, head_only=False)
+                await _send(
+                    Refused(HTTPStatus.BAD_REQUEST, TWO_LENGTHS, ("Connection", "close")).answer, send, head_only=False
+                )
                 return
         if scope["type"] != "http" or not server.knows(scope["path"]) or scope["method"] not in {"GET", "HEAD"}:
             await _serve_page(page, scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            answer = await server.answer(Request(scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers))
+            answer = await server.answer(
+                Request(scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers)
+            )
         except Refused as refused:
             answer = refused.answer
         await _send(answer, send, head_only=scope["method"] == "HEAD")

@@ -235,7 +235,10 @@ class Measurer:
         self._rest = min(2 * self._rest, REST_MOST)
         if not self._away:
             self._away = True
-            log.warning("metrics: the depth of the queues cannot be measured (%s); the rest of the metrics goes on", name_of(error))
+            log.warning(
+                "metrics: the depth of the queues cannot be measured (%s); the rest of the metrics goes on",
+                name_of(error),
+            )
 
     async def _connect(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed:
@@ -255,7 +258,9 @@ class Measurer:
     ) -> list[tuple[Any, ...]]:
         """Run a statement that the server cancels after STATEMENT seconds."""
         async with connection.transaction():
-            await connection.execute(sql.load("steer_measuring", self._schema), {"milliseconds": round(STATEMENT * 1000)})
+            await connection.execute(
+                sql.load("steer_measuring", self._schema), {"milliseconds": round(STATEMENT * 1000)}
+            )
             return await (await connection.execute(sql.load(name, self._schema), parameters)).fetchall()
 
     async def _in_time(
@@ -301,7 +306,10 @@ class Measurer:
         self._paused = known
         if self._tenants:
             found = await self._in_time(
-                connection, "measure_tenants", {"most": MOST, "tenants": self._tenants}, what="the number of jobs of tenants"
+                connection,
+                "measure_tenants",
+                {"most": MOST, "tenants": self._tenants},
+                what="the number of jobs of tenants",
             )
             if found is None:
                 return

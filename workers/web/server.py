@@ -275,14 +275,19 @@ class Server:
             if end >= 0 and end <= self._limits.head:
                 return bytes(read), end
             if len(read) > self._limits.head:
-                raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head is longer than {self._limits.head} bytes")
+                raise Refused(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head is longer than {self._limits.head} bytes"
+                )
 
     async def answer(self, request: Request) -> Answer:
         """Return the answer to a request. Raises Refused."""
         if self._names is not None and (header := request.headers.get("host")) is not None:
             host = host_of(header)
             if not (host in self._names or host == "localhost" or is_loopback(host)):
-                raise Refused(HTTPStatus.FORBIDDEN, "this address answers as localhost only; bind another one to be reached by name")
+                raise Refused(
+                    HTTPStatus.FORBIDDEN,
+                    "this address answers as localhost only; bind another one to be reached by name",
+                )
         route = self._routes.get(request.path)
         if route is None:
             raise Refused(HTTPStatus.NOT_FOUND, "nothing here; see /")

@@ -28,10 +28,19 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _top(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("rich") is None:
-        raise CommandError("top draws with rich, which is not installed: pip install 'jobherd[top]'", ExitCode.CONFIGURATION)
-    terminals = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        raise CommandError(
+            "top draws with rich, which is not installed: pip install 'jobherd[top]'", ExitCode.CONFIGURATION
+        )
+    terminals = (
+        sys.stdin is not None
+        and sys.stdin.isatty()
+        and sys.stdout.isatty()
+        and os.environ.get("TERM", "dumb") != "dumb"
+    )
     if not arguments.once and not terminals:
-        raise CommandError("top needs a terminal; --once prints one frame, and `jobherd status --json` is for programs", ExitCode.USAGE)
+        raise CommandError(
+            "top needs a terminal; --once prints one frame, and `jobherd status --json` is for programs", ExitCode.USAGE
+        )
     from jobherd.supervisor.cli.top.screen import Screen, show_once  # noqa: PLC0415 - rich is an extra
     from jobherd.supervisor.cli.top.watch import Watch  # noqa: PLC0415 - as above
 

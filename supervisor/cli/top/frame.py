@@ -84,7 +84,11 @@ def draw(look: Look, view: View, status: Status, *, width: int, height: int, asc
         lines = [Text(f"too small: {width} by {height}")]
     else:
         head = [_title(status, width), _summary(look, status)]
-        body = _help() if view.helps else _panels(look, view, width, height - len(head) - 1, dim=status.away_for is not None)
+        body = (
+            _help()
+            if view.helps
+            else _panels(look, view, width, height - len(head) - 1, dim=status.away_for is not None)
+        )
         lines = [*head, *body]
     lines = lines[: height - 1]
     lines += [Text("") for _ in range(height - 1 - len(lines))]
@@ -135,7 +139,7 @@ def fit(columns: Sequence[Column], wide: Sequence[int], width: int) -> dict[int,
     return kept
 
 
-# -- the parts ---------------------------------------------------------------------------------------------------------
+# -- the parts
 
 
 def _title(status: Status, width: int) -> Text:
@@ -188,11 +192,15 @@ def _panels(look: Look, view: View, width: int, height: int, *, dim: bool) -> li
     lines: list[Text] = []
     for place, panel in enumerate(PANELS):
         lines += [Text("")] * apart
-        lines += _panel(panel, tables[place], view, width, given[place], chosen=place == view.panel and not view.still, dim=dim)
+        lines += _panel(
+            panel, tables[place], view, width, given[place], chosen=place == view.panel and not view.still, dim=dim
+        )
     return lines
 
 
-def _panel(panel: Panel, rows: list[dict[str, object]], view: View, width: int, height: int, *, chosen: bool, dim: bool) -> list[Text]:
+def _panel(
+    panel: Panel, rows: list[dict[str, object]], view: View, width: int, height: int, *, chosen: bool, dim: bool
+) -> list[Text]:
     at = view.place(panel, rows)
     # The chosen row is visible, and in the middle if possible.
     top = max(0, min(at - height // 2, len(rows) - height))
@@ -218,7 +226,9 @@ def _row(cells: Sequence[Cell], kept: dict[int, int], panel: Panel, *, style: st
     for cell, (place, wide) in zip(cells, kept.items(), strict=True):
         if line:
             line.append(" " * GAP)
-        line.append_text(_bar(cell, wide) if isinstance(cell, Bar) else _cell(cell, wide, right=panel.columns[place].right))
+        line.append_text(
+            _bar(cell, wide) if isinstance(cell, Bar) else _cell(cell, wide, right=panel.columns[place].right)
+        )
     line.pad_right(max(0, width - line.cell_len))
     return line
 

@@ -89,7 +89,9 @@ class Panel:
         order = self.sorts[sort % len(self.sorts)]
         words = wanted.lower().split()
         rows = [
-            row for row in self.rows(look) if all(any(word in str(row.get(name) or "").lower() for name in self.searched) for word in words)
+            row
+            for row in self.rows(look)
+            if all(any(word in str(row.get(name) or "").lower() for name in self.searched) for word in words)
         ]
         # Sort twice: rows that compare equal keep the order of their names, and do not jump between
         # updates.
@@ -111,7 +113,9 @@ def fleet(look: Look) -> list[Row]:
     """Return the supervisors, each with totals over its child processes."""
     rows = []
     for supervisor in look.supervisors:
-        workers = [child for child in look.children if child["supervisor"] == supervisor["id"] and child["kind"] == "worker"]
+        workers = [
+            child for child in look.children if child["supervisor"] == supervisor["id"] and child["kind"] == "worker"
+        ]
         busy = sum(1 for child in workers if child["job"] is not None)
         jobs = sum(int(child["running"]) for child in workers)
         said = _said(supervisor)
@@ -161,7 +165,10 @@ def _busy(row: Row) -> Cell:
 
 
 def _depth(state: str, style: str = "") -> Callable[[Row], Cell]:
-    return lambda row: (count(row[state], more=row[f"{state}_capped"]) if row[state] else "-", style if row[state] else "dim")
+    return lambda row: (
+        count(row[state], more=row[f"{state}_capped"]) if row[state] else "-",
+        style if row[state] else "dim",
+    )
 
 
 def _running(row: Row) -> Cell:
@@ -174,7 +181,9 @@ def _running(row: Row) -> Cell:
 def _state(row: Row) -> Cell:
     if not row["paused"]:
         return "", ""
-    return f"paused by {plain(row['paused_by'] or '?')}" + (f": {plain(row['reason'])}" if row["reason"] else ""), "yellow"
+    return f"paused by {plain(row['paused_by'] or '?')}" + (
+        f": {plain(row['reason'])}" if row["reason"] else ""
+    ), "yellow"
 
 
 def _job(row: Row) -> Cell:
@@ -192,13 +201,15 @@ def _progress(row: Row) -> Cell:
 
 def _when(row: Row) -> Cell:
     """When the job failed, or when it runs again."""
-    return (f"in {show_span(row['next_in'])}", "yellow") if row.get("next_in") is not None else (show_span(row["ago"]), "")
+    return (
+        (f"in {show_span(row['next_in'])}", "yellow") if row.get("next_in") is not None else (show_span(row["ago"]), "")
+    )
 
 
 def _error(row: Row) -> Cell:
-    return " ".join(part for part in (plain(row["error_code"] or ""), plain(row["error"] or "")) if part), "yellow" if row.get(
-        "next_in"
-    ) is not None else "red"
+    return " ".join(
+        part for part in (plain(row["error_code"] or ""), plain(row["error"] or "")) if part
+    ), "yellow" if row.get("next_in") is not None else "red"
 
 
 FLEET: Final = Panel(

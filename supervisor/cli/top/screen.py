@@ -74,7 +74,14 @@ async def show_once(watch: Watch, where: str) -> None:
     width, height = console.size
     if not console.is_terminal and "LINES" not in os.environ:
         height = 24
-    console.print(Frame(look, View(still=True), Status(where, _clock())), height=height, width=width, crop=True, no_wrap=True, end="")
+    console.print(
+        Frame(look, View(still=True), Status(where, _clock())),
+        height=height,
+        width=width,
+        crop=True,
+        no_wrap=True,
+        end="",
+    )
 
 
 class Screen:

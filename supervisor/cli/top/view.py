@@ -192,7 +192,9 @@ class View:
             self.question = Question(f"resume the queue {queue}? y or n", lambda _: _resume(queue))
         else:
             self.question = Question(
-                f"pause the queue {queue}: enter to do it, escape not to; reason:", lambda why: _pause(queue, why), typed=True
+                f"pause the queue {queue}: enter to do it, escape not to; reason:",
+                lambda why: _pause(queue, why),
+                typed=True,
             )
 
     def _cancel(self, panel: Panel, row: Row | None, _: Look) -> None:
@@ -200,14 +202,18 @@ class View:
             self.tell("choose a job that runs, to cancel it", bad=True)
             return
         job = row["id"]
-        self.question = Question(f"cancel the job {job} {row['kind']}? y or n", lambda _: _tell_job("cancel_job_as", job, _CANCELLED))
+        self.question = Question(
+            f"cancel the job {job} {row['kind']}? y or n", lambda _: _tell_job("cancel_job_as", job, _CANCELLED)
+        )
 
     def _retry(self, panel: Panel, row: Row | None, _: Look) -> None:
         if row is None or panel is not FAILURES:
             self.tell("choose a job that has failed, to run it again", bad=True)
             return
         job = row["id"]
-        self.question = Question(f"run the job {job} {row['kind']} again? y or n", lambda _: _tell_job("retry_job_as", job, _RETRIED))
+        self.question = Question(
+            f"run the job {job} {row['kind']} again? y or n", lambda _: _tell_job("retry_job_as", job, _RETRIED)
+        )
 
 
 _CANCELLED: Final = {
@@ -228,9 +234,15 @@ def _pause(queue: str, reason: str) -> Act:
 def _resume(queue: str) -> Act:
     wanted = {"queue": queue, "kind": None, "reason": None}
     return Act(
-        "resume_gate", wanted, lambda row: f"the queue {queue} is resumed" if row["changed"] else f"the queue {queue} was not paused"
+        "resume_gate",
+        wanted,
+        lambda row: f"the queue {queue} is resumed" if row["changed"] else f"the queue {queue} was not paused",
     )
 
 
 def _tell_job(statement: str, job: int, words: dict[str, str]) -> Act:
-    return Act(statement, {"id": job, "reason": None}, lambda row: f"the job {job} {words.get(row['answer'], 'is not there any more')}")
+    return Act(
+        statement,
+        {"id": job, "reason": None},
+        lambda row: f"the job {job} {words.get(row['answer'], 'is not there any more')}",
+    )

@@ -93,7 +93,9 @@ class Watch:
         clock: monotonic seconds; default: the real clock.
     """
 
-    def __init__(self, dsn: str, schema: str = sql.SCHEMA, *, actor: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, dsn: str, schema: str = sql.SCHEMA, *, actor: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         given = conninfo_to_dict(dsn)
         self._dsn = make_conninfo(dsn, **{name: value for name, value in _SESSION.items() if name not in given})
         self._schema = schema
@@ -131,7 +133,9 @@ class Watch:
     async def _rows(self, name: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
         connection = await self._session()
         async with self._asking, connection.transaction():
-            await connection.execute(sql.load("steer_measuring", self._schema).encode(), {"milliseconds": round(STATEMENT * 1000)})
+            await connection.execute(
+                sql.load("steer_measuring", self._schema).encode(), {"milliseconds": round(STATEMENT * 1000)}
+            )
             cursor = await connection.execute(sql.load(name, self._schema).encode(), parameters or {})
             return await cursor.fetchall()
 

@@ -1,9 +1,13 @@
-"""Other job queues on PostgreSQL beside this one: drains and starts, on one server, with two processes each, in turn.
+"""Other job queues on PostgreSQL beside this one.
 
-They are installed on the first run, by pip and npm, in an environment of their own below `.bench/`; it is used as it is afterwards. Each is
-at its best: in the batches that its documentation offers, and after a VACUUM ANALYZE, which Jobherd must do without. A drain runs from the
-first job's start, so that nobody's import counts, to the moment at which the database holds no job that is not over. Jobherd drains twice:
-with only failures kept, as most of the others do it, and with full history, of which each job can be looked up afterwards.
+Drains and starts, on one server, with two processes each, in turn.
+
+They are installed on the first run, by pip and npm, in an environment of their own below `.bench/`;
+it is used as it is afterwards. Each is at its best: in the batches that its documentation offers,
+and after a VACUUM ANALYZE, which Jobherd must do without. A drain runs from the first job's start,
+so that nobody's import counts, to the moment at which the database holds no job that is not over.
+Jobherd drains twice: with only failures kept, as most of the others do it, and with full history,
+of which each job can be looked up afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +45,10 @@ HERE = Path(__file__).parent
 HOME = ROOT / ".bench" / "peers"
 PYTHON = HOME / "python" / "bin" / "python"
 NODE = HOME / "node"
-IN_PYTHON = {"pgqueuer": ("pgqueuer[asyncpg]", "uvloop"), "procrastinate": ("procrastinate", "psycopg[binary]", "uvloop")}
+IN_PYTHON = {
+    "pgqueuer": ("pgqueuer[asyncpg]", "uvloop"),
+    "procrastinate": ("procrastinate", "psycopg[binary]", "uvloop"),
+}
 IN_NODE = {"graphile": ("graphile-worker",), "pgboss": ("pg-boss",)}
 LIMIT = 180.0
 """Seconds for one drain, after which it counts as never ending."""
@@ -51,7 +58,10 @@ GLANCE = 0.02
 
 @dataclass(frozen=True)
 class Peer:
-    """How one of them is run. left: whether any job is not over. most: the most jobs that it drains in bearable time."""
+    """How one of them is run. left.
+
+    Whether any job is not over. most: the most jobs that it drains in bearable time.
+    """
 
     name: str
     package: str
@@ -89,7 +99,13 @@ PEERS = (
         "SELECT EXISTS (SELECT FROM pgboss.job WHERE name IN ('noop', 'stamp') AND state < 'completed')",
         aim=2,
     ),
-    Peer("PgQueuer", "pgqueuer", (str(PYTHON), str(HERE / "pgqueuer_peer.py")), "SELECT EXISTS (SELECT FROM pgqueuer)", aim=4),
+    Peer(
+        "PgQueuer",
+        "pgqueuer",
+        (str(PYTHON), str(HERE / "pgqueuer_peer.py")),
+        "SELECT EXISTS (SELECT FROM pgqueuer)",
+        aim=4,
+    ),
     Peer(
         "Procrastinate",
         "procrastinate",
@@ -108,9 +124,16 @@ def install() -> None:
         NODE.mkdir(parents=True)
         quiet = {"check": True, "stdout": subprocess.DEVNULL}
         subprocess.run([sys.executable, "-m", "venv", HOME / "python"], **quiet)
-        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *sum(IN_PYTHON.values(), ())], **quiet)
+        subprocess.run(
+            [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *sum(IN_PYTHON.values(), ())],
+            **quiet,
+        )
         (NODE / "package.json").write_text('{"private": true}\n')
-        subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *sum(IN_NODE.values(), ())], cwd=NODE, **quiet)
+        subprocess.run(
+            ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *sum(IN_NODE.values(), ())],
+            cwd=NODE,
+            **quiet,
+        )
         (HOME / "done").touch()
 
 
@@ -132,7 +155,12 @@ class Stand:
         url = f"postgresql://{given['user']}@/{given['dbname']}?host={quote(str(given['host']), safe='')}&port={given['port']}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBHERD_", "PG"))}
         path = os.pathsep.join(map(str, (HERE,) if peer.package else (ROOT, HERE)))
-        self._environment = kept | {"PEER_DSN": url, "PEER_NOTES": str(folder), "PYTHONPATH": path, "NODE_NO_WARNINGS": "1"}
+        self._environment = kept | {
+            "PEER_DSN": url,
+            "PEER_NOTES": str(folder),
+            "PYTHONPATH": path,
+            "NODE_NO_WARNINGS": "1",
+        }
         self.connection = psycopg.connect(dsn, autocommit=True)
         self.run("setup")
 
@@ -157,14 +185,22 @@ class Stand:
         words = [*self.peer.command, "work", purpose]
         started = [
             subprocess.Popen(
-                words, cwd=NODE, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                words,
+                cwd=NODE,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
             for _ in range(self.peer.processes)
         ]
         try:
             yield
             if any(process.poll() is not None for process in started):
-                raise RuntimeError(f"a worker of {self.peer.name} has ended: {(self._folder / 'log').read_text()[-800:]}")
+                raise RuntimeError(
+                    f"a worker of {self.peer.name} has ended: {(self._folder / 'log').read_text()[-800:]}"
+                )
         finally:
             for process in started:
                 process.terminate()
@@ -201,7 +237,9 @@ class Stand:
             self._wait(lambda: not self.is_busy(), f"start {jobs} jobs")
         stamps: dict[int, float] = {}
         for file in self._folder.glob("stamps.*"):
-            stamps |= {int(number): float(when) for number, when in (line.split() for line in file.read_text().splitlines())}
+            stamps |= {
+                int(number): float(when) for number, when in (line.split() for line in file.read_text().splitlines())
+            }
             file.unlink()
         assert stamps.keys() == sent.keys(), f"{len(stamps)} of {len(sent)} jobs started"
         return [(stamps[number] - before) * 1000 for number, before in sent.items()][jobs // 10 :]  # warm
@@ -251,10 +289,14 @@ def main() -> int:
             if found[peer]:
                 fewer = f" (of {peer.most:,})" if peer.most < jobs else ""
                 label = f"drain of {jobs:,}, failures kept, against {peer.name} {version(peer)}{fewer}"
-                report.figure(label, found[lean], found[peer], unit="jobs/s", aim=peer.aim if many else None, at_least=True)
+                report.figure(
+                    label, found[lean], found[peer], unit="jobs/s", aim=peer.aim if many else None, at_least=True
+                )
     for name, times in (("p50", starts), ("p99", tails)):
         for peer in others:
-            report.figure(f"start {name}, Jobherd against {peer.name} {version(peer)}", times[ours], times[peer], unit="ms")
+            report.figure(
+                f"start {name}, Jobherd against {peer.name} {version(peer)}", times[ours], times[peer], unit="ms"
+            )
     return report.end()
 
 

@@ -1,6 +1,9 @@
-"""Jobherd itself, in the words of the peers: a supervisor with two workers, batches of 500 for a drain and of 1 for a start.
+"""Jobherd itself, in the words of the peers.
 
-The first word says what is kept of jobs that went well: `history`, everything, or `failures`, nothing.
+A supervisor with two workers, batches of 500 for a drain and of 1 for a start.
+
+The first word says what is kept of jobs that went well: `history`, everything, or `failures`,
+nothing.
 """
 
 import contextlib
@@ -34,8 +37,13 @@ def stamp(n: int, user_id: int, action: str, locale: str, ref: str) -> None:
 
 
 def setup():
-    subprocess.run([sys.executable, "-m", "jobherd.supervisor", "migrate", "--dsn", notes.DSN], check=True, stdout=subprocess.DEVNULL)
-    with psycopg.connect(notes.DSN, autocommit=True) as connection:  # else the first supervisor does it, for a second, while jobs wait
+    subprocess.run(
+        [sys.executable, "-m", "jobherd.supervisor", "migrate", "--dsn", notes.DSN],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    # else the first supervisor does it, for a second, while jobs wait
+    with psycopg.connect(notes.DSN, autocommit=True) as connection:
         connection.execute(sql.load("keep_partitions"), {"ahead": 32, "most": None})
 
 

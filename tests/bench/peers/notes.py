@@ -1,7 +1,9 @@
-"""What the Python adapters share: their words, what their jobs do, and the notes by which the driver sees that they did.
+"""What the Python adapters share.
 
-An adapter knows `setup`, `load N`, `work` and `offer N GAP`; PEER_DSN is its database, PEER_NOTES a folder. This runs in the environment of
-the peers, where nothing of Jobherd is installed.
+Their words, what their jobs do, and the notes by which the driver sees that they did.
+
+An adapter knows `setup`, `load N`, `work` and `offer N GAP`; PEER_DSN is its database, PEER_NOTES a
+folder. This runs in the environment of the peers, where nothing of Jobherd is installed.
 """
 
 import json
@@ -53,7 +55,10 @@ def slices(count):
 
 
 def main(setup, load, work, offering):
-    """Do what the command line says. offering: gives, as a context, the function that puts one job in."""
+    """Do what the command line says. offering.
+
+    Gives, as a context, the function that puts one job in.
+    """
     word, *rest = sys.argv[1:]
     match word:
         case "setup":

@@ -1,12 +1,14 @@
 """A seeded mix of every fault, several a second, over two supervisors, their network and their server: `make chaos SEED=... MINUTES=...`
 
-Faults do not wait for each other: children are killed while others are frozen, while the server restarts, while a supervisor starts. Producers
-write down outside the database what they were acknowledged. Looked at meanwhile: no row runs that nobody is at, nothing completes twice. At the end, when all has
-been taken back: everything acknowledged is over, once; what a job's transaction wrote is there exactly once; every attempt is explained; no
-process and no session is left.
+Faults do not wait for each other: children are killed while others are frozen, while the server
+restarts, while a supervisor starts. Producers write down outside the database what they were
+acknowledged. Looked at meanwhile: no row runs that nobody is at, nothing completes twice. At the
+end, when all has been taken back: everything acknowledged is over, once; what a job's transaction
+wrote is there exactly once; every attempt is explained; no process and no session is left.
 
-A run may be ended at any time by TERM or Ctrl-C: it is judged by what was done until then. Each leaves a line in .bench/chaos/runs.jsonl, from which
-`make chaos-page` makes docs/reliability.md, and a journal of its faults beside it; a red one, the steps of the jobs concerned as well.
+A run may be ended at any time by TERM or Ctrl-C: it is judged by what was done until then. Each
+leaves a line in .bench/chaos/runs.jsonl, from which `make chaos-page` makes docs/reliability.md,
+and a journal of its faults beside it; a red one, the steps of the jobs concerned as well.
 """
 
 from __future__ import annotations
@@ -88,7 +90,14 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
             with contextlib.ExitStack() as stack:
                 producers = [
                     stack.enter_context(
-                        Producer(through, folder / f"acknowledged-{n}", seed=given.seed + n, rate=given.jobs / 2, kinds=KINDS, most=300)
+                        Producer(
+                            through,
+                            folder / f"acknowledged-{n}",
+                            seed=given.seed + n,
+                            rate=given.jobs / 2,
+                            kinds=KINDS,
+                            most=300,
+                        )
                     )
                     for n, through in enumerate([dsn, storm.farms[0].proxy.dsn])
                 ]
@@ -102,22 +111,37 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
             judge_rest(report, audit, base=base, now=[farm.descriptors() for farm in storm.farms])
             after = pace(storm, audit)
             acknowledged += storm.extra
-            report.aim("what they do a second when all is over, against before the first fault", after / before, 0.9, at_least=True)
+            report.aim(
+                "what they do a second when all is over, against before the first fault",
+                after / before,
+                0.9,
+                at_least=True,
+            )
             left = [farm.leave() for farm in storm.farms]
-            report.fact("faults", f"{storm.faults.total():,} in {elapsed:.0f} s, {storm.faults.total() / elapsed * 60:.0f} a minute")
+            report.fact(
+                "faults",
+                f"{storm.faults.total():,} in {elapsed:.0f} s, {storm.faults.total() / elapsed * 60:.0f} a minute",
+            )
             for name, count in storm.faults.most_common():
                 report.fact(f"  {name}", count)
             report.fact("deeds of operators", dict(storm.deeds.most_common()))
-            report.fact("supervisors, and starts of the server", f"{sum(farm.supervisors for farm in storm.farms)}, {len(storm.started)}")
+            report.fact(
+                "supervisors, and starts of the server",
+                f"{sum(farm.supervisors for farm in storm.farms)}, {len(storm.started)}",
+            )
             took = recoveries(audit, storm.events, storm.started)
-            took["a supervisor dies: no process of it left"] = [seconds * 1000 for farm in storm.farms for seconds in farm.gone]
+            took["a supervisor dies: no process of it left"] = [
+                seconds * 1000 for farm in storm.farms for seconds in farm.gone
+            ]
             for label, values in took.items():
                 report.spread(label, values)
             report.holds("nothing went wrong meanwhile", not storm.wrongs, storm.wrongs[:3] if storm.wrongs else "")
             report.holds("both supervisors left with 0", left == [0, 0], left)
             lines, happened = sum(farm.lines for farm in storm.farms), storm.faults.total() + storm.deeds.total()
             report.holds(
-                f"no more than {TOLD} lines of log for each fault or deed", lines <= TOLD * happened, f"{lines:,} for {happened:,}"
+                f"no more than {TOLD} lines of log for each fault or deed",
+                lines <= TOLD * happened,
+                f"{lines:,} for {happened:,}",
             )
             concerned = judge(report, audit, acknowledged, folder / "notes", over=over)
             judge_pages(report, audit)
@@ -135,7 +159,10 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
     if report.is_broken:
         print(f"the last of what was done (all of it: {journal.relative_to(ROOT)}):")
         for event in list(storm.events)[-SHOWN:]:
-            print(f"  {event.number} {event.at:.3f} {event.name}: {event.target}" + (f" for {event.lasts:.2f} s" if event.lasts else ""))
+            print(
+                f"  {event.number} {event.at:.3f} {event.name}: {event.target}"
+                + (f" for {event.lasts:.2f} s" if event.lasts else "")
+            )
     return report.end()
 
 
@@ -145,7 +172,8 @@ def settle(storm: Storm, audit: Audit) -> bool:
     while time.monotonic() < until:
         storm.rest()
         with contextlib.suppress(psycopg.OperationalError):
-            # Who was told to leave in the last moment is up, and its successor may not be there yet: neither leaves with 0 when asked.
+            # Who was told to leave in the last moment is up, and its successor may not be there
+            # yet: neither leaves with 0 when asked.
             if not audit.waiting() and all(farm.is_up() and not farm.leaving for farm in storm.farms):
                 return True
     return False
@@ -154,7 +182,9 @@ def settle(storm: Storm, audit: Audit) -> bool:
 def pace(storm: Storm, audit: Audit) -> float:
     """Return how many jobs a second both do while nothing is done to them, from the first that is put in to the end of the last."""
     begun = time.monotonic()
-    storm.extra += [job for (job,) in audit.run("SELECT jobherd.enqueue('chaos:quick') FROM generate_series(1, %s)", PACED)]
+    storm.extra += [
+        job for (job,) in audit.run("SELECT jobherd.enqueue('chaos:quick') FROM generate_series(1, %s)", PACED)
+    ]
     while audit.waiting() and time.monotonic() < begun + LIMIT:
         time.sleep(0.01)
     return PACED / (time.monotonic() - begun)

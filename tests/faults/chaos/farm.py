@@ -1,4 +1,7 @@
-"""One supervisor at a time behind a proxy of its own, and a new one whenever it is dead. Knows nothing of why it died, only whether it was to."""
+"""One supervisor at a time behind a proxy of its own, and a new one whenever it is dead.
+
+Knows nothing of why it died, only whether it was to.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ FLAGS = (
     "--db-retry-initial", "100ms", "--db-retry-max", "1s",
 )  # fmt: skip
 GLANCE = 0.5
-"""Seconds between two looks for what a dead supervisor has left behind: each goes through all processes of the machine."""
+"""Seconds between two looks for what a dead supervisor has left behind.
+
+Each goes through all processes of the machine.
+"""
 
 
 CANARY = "canary-4f1c0e"
@@ -38,7 +44,9 @@ TOLD = 40
 class Farm:
     """A place for supervisors. `wrong` is called with what must not happen."""
 
-    def __init__(self, dsn: str, number: int, *flags: str, workers: int, env: dict[str, str], wrong: Callable[[str], None]) -> None:
+    def __init__(
+        self, dsn: str, number: int, *flags: str, workers: int, env: dict[str, str], wrong: Callable[[str], None]
+    ) -> None:
         self.number = number
         self.proxy = Proxy(dsn)
         self.frozen = self.leaving = False
@@ -59,12 +67,22 @@ class Farm:
         self.frozen = self.leaving = False
         self._allowed = {-signal.SIGKILL}  # at a named point: nobody knows whose
         self.herd = Herd(
-            make_conninfo(self.proxy.dsn, password=CANARY), WORK, *FLAGS, *self._flags, workers=self._workers, wait=False, env=self._env
+            make_conninfo(self.proxy.dsn, password=CANARY),
+            WORK,
+            *FLAGS,
+            *self._flags,
+            workers=self._workers,
+            wait=False,
+            env=self._env,
         )
 
     def is_up(self) -> bool:
         """Whether a supervisor runs there, with a child that has been ready."""
-        return self.herd is not None and self.herd.process.poll() is None and any(is_ready(event) for event in list(self.herd.events))
+        return (
+            self.herd is not None
+            and self.herd.process.poll() is None
+            and any(is_ready(event) for event in list(self.herd.events))
+        )
 
     def signal(self, what: signal.Signals, *allowed: int) -> list[int]:
         """Send it to the supervisor, which may leave with one of these codes from now on; return its children."""
@@ -82,14 +100,19 @@ class Farm:
                 self.begin()
         elif (code := self.herd.process.poll()) is not None:
             if code not in self._allowed:
-                self._wrong(f"supervisor {self.herd.pid} left with {code}, which nobody had asked for; it said\n{self.herd.tail(40)}")
+                self._wrong(
+                    f"supervisor {self.herd.pid} left with {code}, which nobody had asked for; it said\n{self.herd.tail(40)}"
+                )
             self._orphans[self.herd.pid] = (self.herd, now)
             self.herd = None
         if self._orphans and now - self._looked > GLANCE:
             self._look_for_orphans()
 
     def _listen_to_the_end(self, herd: Herd) -> None:
-        """When nobody is left to say anything: its log does not end while one of its children is frozen."""
+        """When nobody is left to say anything.
+
+        Its log does not end while one of its children is frozen.
+        """
         herd.wait()
         lines = [event.line for event in herd.events]
         self.lines += len(lines)

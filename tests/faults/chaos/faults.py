@@ -1,7 +1,10 @@
-"""What is done to the fleet, the server and the network between them, and how often: a table. Each is done in a moment and taken back later.
+"""What is done to the fleet, the server and the network between them, and how often: a table.
 
-Whoever does it returns whom it hit, or None if there was nobody. What lasts (a stopped process, a silent network) is taken back by `storm.later`,
-so that the next faults meet it. A deed is what an operator does, and no fault: it is counted apart.
+Each is done in a moment and taken back later.
+
+Whoever does it returns whom it hit, or None if there was nobody. What lasts (a stopped process, a
+silent network) is taken back by `storm.later`, so that the next faults meet it. A deed is what an
+operator does, and no fault: it is counted apart.
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hit:
-    """What was hit. pids: the children whose jobs must come back. lasts: seconds until it was taken back."""
+    """What was hit. pids.
+
+    The children whose jobs must come back. lasts: seconds until it was taken back.
+    """
 
     target: str
     pids: tuple[int, ...] = ()
@@ -39,7 +45,7 @@ class Fault:
     deed: bool = False
 
 
-# -- processes ------------------------------------------------------------------------------------------------------------
+# -- processes
 
 
 def _end_child(storm: Storm, what: signal.Signals) -> Hit | None:
@@ -52,7 +58,9 @@ def kill_child(storm: Storm) -> Hit | None:
 
 
 def hurt_child(storm: Storm) -> Hit | None:
-    return _end_child(storm, storm.dice.choice([signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]))
+    return _end_child(
+        storm, storm.dice.choice([signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    )
 
 
 def freeze_child(storm: Storm) -> Hit | None:
@@ -75,7 +83,10 @@ def end_parent(storm: Storm) -> Hit | None:
     what = storm.dice.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
     herd = farm.herd
     if storm.dice.random() < 0.4:
-        storm.later(storm.span(0.5, 1.5), lambda: herd.signal(what) if herd is farm.herd and herd and herd.process.poll() is None else None)
+        storm.later(
+            storm.span(0.5, 1.5),
+            lambda: herd.signal(what) if herd is farm.herd and herd and herd.process.poll() is None else None,
+        )
     farm.leaving = True
     farm.signal(what, 0)
     return Hit(f"{what.name} to supervisor {farm.number}")
@@ -115,9 +126,11 @@ def _tell_parent(storm: Storm, what: signal.Signals) -> Hit | None:
     return Hit(f"{what.name} to supervisor {farm.number}")
 
 
-# -- the server -----------------------------------------------------------------------------------------------------------
+# -- the server
 
-OTHERS: Final = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
+OTHERS: Final = (
+    "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
+)
 
 
 def _upon_session(storm: Storm, function: str) -> Hit | None:
@@ -152,13 +165,19 @@ def kill_server(storm: Storm) -> Hit | None:
 
 def lock_table(storm: Storm) -> Hit | None:
     table, lasts = storm.dice.choice(["ready", "running", "history", "children", "supervisors"]), storm.span(0.05, 1.0)
-    return Hit(table, lasts=lasts) if storm.hold_lock(f"LOCK TABLE jobherd.{table} IN ACCESS EXCLUSIVE MODE", lasts) else None
+    return (
+        Hit(table, lasts=lasts)
+        if storm.hold_lock(f"LOCK TABLE jobherd.{table} IN ACCESS EXCLUSIVE MODE", lasts)
+        else None
+    )
 
 
 def refuse_commits(storm: Storm) -> Hit | None:
     """Half of what moves a claim answers, and is refused when it is to be committed."""
     lasts = storm.span(0.05, 1.0)
-    rows = storm.run("UPDATE audit.refusals SET until = clock_timestamp() + make_interval(secs => %s) RETURNING until", lasts)
+    rows = storm.run(
+        "UPDATE audit.refusals SET until = clock_timestamp() + make_interval(secs => %s) RETURNING until", lasts
+    )
     return Hit("of claims", lasts=lasts) if rows else None
 
 
@@ -169,7 +188,7 @@ def forget_supervisor(storm: Storm) -> Hit | None:
     return Hit(f"row of supervisor {rows[0][0]}") if rows else None
 
 
-# -- the network ----------------------------------------------------------------------------------------------------------
+# -- the network
 
 
 def cut_one(storm: Storm) -> Hit | None:
@@ -191,13 +210,16 @@ def lose_answer(storm: Storm) -> Hit | None:
 
 
 def silence(storm: Storm) -> Hit | None:
-    farm, lasts = storm.dice.choice(storm.farms), storm.span(0.05, 1.0) if storm.dice.random() < 0.85 else LEASE * storm.span(0.5, 2.0)
+    farm, lasts = (
+        storm.dice.choice(storm.farms),
+        storm.span(0.05, 1.0) if storm.dice.random() < 0.85 else LEASE * storm.span(0.5, 2.0),
+    )
     farm.proxy.hold()
     storm.later(lasts, farm.proxy.heal)
     return Hit(f"of supervisor {farm.number}", lasts=lasts)
 
 
-# -- at named points ------------------------------------------------------------------------------------------------------
+# -- at named points
 
 
 def kill_at_point(storm: Storm) -> Hit | None:
@@ -214,7 +236,7 @@ def _at_point(storm: Storm, what: str) -> Hit | None:
     return None
 
 
-# -- what operators do ----------------------------------------------------------------------------------------------------
+# -- what operators do
 
 
 def _deed(storm: Storm, statement: str) -> Hit | None:
@@ -241,7 +263,10 @@ def retry(storm: Storm) -> Hit | None:
 
 
 def delete(storm: Storm) -> Hit | None:
-    """Only of kinds of whose jobs nobody asks for the history at the end: what became of them stands in the audit."""
+    """Only of kinds of whose jobs nobody asks for the history at the end.
+
+    What became of them stands in the audit.
+    """
     return _deed(
         storm,
         "SELECT jobherd.delete(id), id FROM (SELECT id FROM jobherd.history WHERE kind IN ('chaos:quick', 'chaos:crash', 'chaos:stuck')"

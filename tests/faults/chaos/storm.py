@@ -1,7 +1,8 @@
 """The storm: draws faults from a seed, does them to two supervisors on one server, takes back what lasts, and looks on meanwhile.
 
-One thread does it all, so a fault cannot wait for another; what takes time is begun now and ended by `later`. The seed says what is drawn and how
-long it lasts; when the others come along is theirs to say, so a run cannot be repeated move by move.
+One thread does it all, so a fault cannot wait for another; what takes time is begun now and ended
+by `later`. The seed says what is drawn and how long it lasts; when the others come along is theirs
+to say, so a run cannot be repeated move by move.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ LOOK = 2.0
 SHUTDOWN = 15.0
 """Seconds that the server has for a fast shutdown."""
 STUCK = 45.0
-"""Seconds for which no row may run that nobody is at, on a machine with better things to do. The promise is shorter; what was seen is printed."""
+"""Seconds for which no row may run that nobody is at, on a machine with better things to do.
+
+The promise is shorter; what was seen is printed.
+"""
 OWNERLESS = """
 SELECT r.child, r.token, coalesce(c.pid, 0) FROM jobherd.running r LEFT JOIN jobherd.children c ON c.id = r.child"""
 TWICE = """
@@ -66,7 +70,9 @@ class Event:
 class Storm:
     """Everything that is under way. `faults` counts the true ones, `deeds` the rest."""
 
-    def __init__(self, cluster: Cluster, dsn: str, folder: Path, *, seed: int, rate: float, workers: int, journal: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, dsn: str, folder: Path, *, seed: int, rate: float, workers: int, journal: Path
+    ) -> None:
         self.dice = random.Random(seed)
         self.cluster, self.dsn, self.rate = cluster, dsn, rate
         self.events: deque[Event] = deque()
@@ -89,16 +95,22 @@ class Storm:
         self.locks: list[psycopg.Connection[Any]] = []
         env = {"CHAOS_FOLDER": str(folder)} | self._points.environment
         flags = [(), ("--batch", "10")]
-        self.farms = [Farm(dsn, number + 1, *flags[number % 2], workers=workers, env=env, wrong=self.wrong) for number in range(2)]
+        self.farms = [
+            Farm(dsn, number + 1, *flags[number % 2], workers=workers, env=env, wrong=self.wrong) for number in range(2)
+        ]
 
-    # -- for the faults -------------------------------------------------------------------------------------------------
+    # -- for the faults
 
     def span(self, low: float, high: float) -> float:
         return self.dice.uniform(low, high)
 
     def farm(self, *, ready: bool = False) -> Farm | None:
         """One that runs; with `ready` one whose children have been ready."""
-        up = [farm for farm in self.farms if farm.herd is not None and farm.herd.process.poll() is None and (not ready or farm.is_up())]
+        up = [
+            farm
+            for farm in self.farms
+            if farm.herd is not None and farm.herd.process.poll() is None and (not ready or farm.is_up())
+        ]
         return self.dice.choice(up) if up else None
 
     def child(self) -> int | None:
@@ -138,7 +150,10 @@ class Storm:
         try:
             if self._connection is None:
                 self._connection = psycopg.connect(
-                    self.dsn, autocommit=True, connect_timeout=5, options="-c statement_timeout=3s -c lock_timeout=300ms"
+                    self.dsn,
+                    autocommit=True,
+                    connect_timeout=5,
+                    options="-c statement_timeout=3s -c lock_timeout=300ms",
                 )
             cursor = self._connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
@@ -164,7 +179,8 @@ class Storm:
             try:
                 self.cluster.stop(how, patience=SHUTDOWN)  # type: ignore[arg-type]
             except subprocess.TimeoutExpired:
-                # PostgreSQL 18, told to stop while it recovers from a dead backend, waits for a checkpointer that nobody tells to end.
+                # PostgreSQL 18, told to stop while it recovers from a dead backend, waits for a
+                # checkpointer that nobody tells to end.
                 how = "kill"
         if how == "kill":
             self.cluster.kill()
@@ -214,7 +230,7 @@ class Storm:
         self.wrongs.append(what)
         self._write({"wrong": what, "at": time.time()})
 
-    # -- itself ---------------------------------------------------------------------------------------------------------
+    # -- itself
 
     def begin(self) -> None:
         """Have both supervisors run."""

@@ -1,4 +1,7 @@
-"""What must hold when the storm is over, and how long it took to recover from each sort of fault. Reads the audit; changes nothing."""
+"""What must hold when the storm is over, and how long it took to recover from each sort of fault.
+
+Reads the audit; changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,10 @@ RESUMED = "SELECT extract(epoch FROM min(at))::double precision FROM audit.steps
 
 
 def recoveries(audit: Audit, events: Iterable[Event], started: Iterable[float]) -> dict[str, list[float]]:
-    """Milliseconds by sort of fault: until what the dead held could be claimed again, until anything was claimed again."""
+    """Milliseconds by sort of fault.
+
+    Until what the dead held could be claimed again, until anything was claimed again.
+    """
     with audit.connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO audit.faults VALUES (%s, %s, %s, to_timestamp(%s))",
@@ -144,13 +150,16 @@ def judge(report: Report, audit: Audit, acknowledged: Sequence[int], notes: Path
 def judge_rest(report: Report, audit: Audit, *, base: tuple[int, int], now: Sequence[tuple[int, int]]) -> None:
     """What must hold of supervisors that nobody does anything to any more, while they are there.
 
-    base: how many files one that had just started had open, and how many children. now: those of each.
+    base: how many files one that had just started had open, and how many children. now: those of
+    each.
     """
     idle = audit.run(IDLE)
     report.holds("no session of ours is idle in a transaction", not idle, idle[:5] if idle else "")
     over = [(files, children) for files, children in now if files > base[0] + EACH * max(0, children - base[1]) + SPARE]
     report.holds(
-        "the files that a supervisor has open are as many as at its start", not over, f"{now}, {base} at first, with so many children"
+        "the files that a supervisor has open are as many as at its start",
+        not over,
+        f"{now}, {base} at first, with so many children",
     )
 
 
@@ -177,7 +186,10 @@ def dump(audit: Audit, jobs: set[int], path: Path) -> None:
 
 
 def _judge_notes(report: Report, audit: Audit, notes: Path) -> None:
-    """What handlers did outside the database: done for each job that completed, and at the same time only where a lease was lost."""
+    """What handlers did outside the database.
+
+    Done for each job that completed, and at the same time only where a lease was lost.
+    """
     lines = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
     ran = Counter(int(job) for what, job, *_ in lines if what == "end")
     noted = audit.run(
@@ -191,6 +203,11 @@ def _judge_notes(report: Report, audit: Audit, notes: Path) -> None:
     lost = {row[0] for row in audit.run("SELECT DISTINCT job FROM jobherd.attempts WHERE outcome = 'lost'")}
     unexcused = [job for job in overlapped if job not in lost]
     report.fact(
-        "work outside done again, in part or whole", f"{repeated} of {len(ran)} jobs; {len(overlapped)} overlapped after a lost lease"
+        "work outside done again, in part or whole",
+        f"{repeated} of {len(ran)} jobs; {len(overlapped)} overlapped after a lost lease",
     )
-    report.holds("two runs of a job overlap only where a lease was lost between", not unexcused, unexcused[:5] if unexcused else "")
+    report.holds(
+        "two runs of a job overlap only where a lease was lost between",
+        not unexcused,
+        unexcused[:5] if unexcused else "",
+    )

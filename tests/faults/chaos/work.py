@@ -1,7 +1,11 @@
-"""The handlers of the chaos: jobs of every sort, and what each does outside the database, noted where no fault of the database reaches it.
+"""The handlers of the chaos.
 
-A note is one line, appended to one file, which a kill cannot tear. A lock that the kernel takes back with the process tells whether two runs of a
-job overlap. Waits between attempts are short, or a campaign would end hours after its last fault.
+Jobs of every sort, and what each does outside the database, noted where no fault of the database
+reaches it.
+
+A note is one line, appended to one file, which a kill cannot tear. A lock that the kernel takes
+back with the process tells whether two runs of a job overlap. Waits between attempts are short, or
+a campaign would end hours after its last fault.
 """
 
 from __future__ import annotations
@@ -75,7 +79,10 @@ def effect(job: Job) -> None:
 
 @handler("chaos:halfway", max_attempts=1000, max_crashes=1000, backoff=AGAIN)
 def halfway(job: Job) -> None:
-    """Begin the transaction late: what was done before it may be done twice, what is done in it may not."""
+    """Begin the transaction late.
+
+    What was done before it may be done twice, what is done in it may not.
+    """
     with _noted(job):
         time.sleep(0.005)
         with job.transaction() as connection:
@@ -137,7 +144,10 @@ def crash(job: Job, times: int = 1) -> None:
 
 @handler("chaos:stuck", max_attempts=2, max_crashes=1000, timeout="500ms", backoff=AGAIN)
 def stuck() -> None:
-    """Never end by itself: every signal that can be is blocked, and C code holds the interpreter."""
+    """Never end by itself.
+
+    Every signal that can be is blocked, and C code holds the interpreter.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     libc = ctypes.PyDLL(None)
     while True:

@@ -96,7 +96,9 @@ def paired(pairs: tuple[int, str]) -> None: ...
     ],
 )
 def test_a_parameter_of_a_batch_that_is_no_list_is_refused_where_it_is_written(function: Any, remedy: str):
-    with pytest.raises(TypeError, match=f"{re.escape(function.__name__)} takes batches, so its parameter {re.escape(remedy)}"):
+    with pytest.raises(
+        TypeError, match=f"{re.escape(function.__name__)} takes batches, so its parameter {re.escape(remedy)}"
+    ):
         handler("a:b", batch=2)(function)
     evaluated = resolved(function)
     with pytest.raises(TypeError, match="takes batches, so its parameter"):
@@ -161,7 +163,12 @@ def test_answers_in_order_and_by_id():
 
 @pytest.mark.parametrize(
     ("answer", "code"),
-    [("text", "BATCH_ANSWER_INVALID"), (17, "BATCH_ANSWER_INVALID"), (["one"], "BATCH_ANSWER_INVALID"), ({9: "x"}, "BATCH_ANSWER_MISSING")],
+    [
+        ("text", "BATCH_ANSWER_INVALID"),
+        (17, "BATCH_ANSWER_INVALID"),
+        (["one"], "BATCH_ANSWER_INVALID"),
+        ({9: "x"}, "BATCH_ANSWER_MISSING"),
+    ],
 )
 def test_an_answer_that_cannot_be_told_apart_fails_those_it_was_meant_for(answer: object, code: str):
     for ending in endings_of(answer, [1, 2]):

@@ -31,7 +31,13 @@ def test_a_handler_knows_where_it_is_written():
 @pytest.mark.promise("A23", "A24", "A25", "A30", "A48")
 def test_the_defaults_are_those_of_the_documents():
     policy = handler("demo:x")(lambda: None).policy
-    assert (policy.queue, policy.priority, policy.timeout, policy.max_attempts, policy.max_crashes) == ("default", 0, 300, 5, 3)
+    assert (policy.queue, policy.priority, policy.timeout, policy.max_attempts, policy.max_crashes) == (
+        "default",
+        0,
+        300,
+        5,
+        3,
+    )
     assert policy.backoff == Backoff("30s", 2, 0.2, "1h")
     assert (policy.retry_on, policy.poison_on, policy.backoff_on, policy.exclusive) == (None, (), (), False)
     assert (policy.keep_completed_days, policy.keep_failed_days) == (7, 30)
@@ -48,7 +54,12 @@ def test_options_are_kept_checked():
         keep_failed=0,
         exclusive=True,
     )(lambda: None).policy
-    assert (policy.timeout, policy.max_attempts, policy.poison_on, policy.backoff) == (120, 8, (FileNotFoundError,), (1.0,))
+    assert (policy.timeout, policy.max_attempts, policy.poison_on, policy.backoff) == (
+        120,
+        8,
+        (FileNotFoundError,),
+        (1.0,),
+    )
     assert (policy.keep_completed_days, policy.keep_failed_days, policy.exclusive) == (2, 0, True)
 
 

@@ -95,7 +95,10 @@ def test_what_a_child_begins_it_ends_last_first_also_if_a_later_hook_raises():
         return ["no mapping"]
 
     exits = on_child_exit(lambda: told.append("exit"))
-    for declared, expected in ([one, two, exits], ["exit", "two ends", "one ends"]), ([one, two, three, exits], ["two ends", "one ends"]):
+    for declared, expected in (
+        ([one, two, exits], ["exit", "two ends", "one ends"]),
+        ([one, two, three, exits], ["two ends", "one ends"]),
+    ):
         hooks, child = Hooks(declared), Child()
         told.clear()
         if three in declared:
@@ -122,8 +125,13 @@ def test_they_are_found_like_handlers_and_once_though_loaded_twice(tmp_path, mon
     )
     found = load([tmp_path])
     assert found.problems == ()
-    assert [(hook.event, hook.function.__name__) for hook in found.hooks] == [("after_job", "later"), ("before_job", "sooner")]
+    assert [(hook.event, hook.function.__name__) for hook in found.hooks] == [
+        ("after_job", "later"),
+        ("before_job", "sooner"),
+    ]
     assert found.hooks[0].kinds == {"mail:receipt"}
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "trace_these.py").write_text((tmp_path / "trace_these.py").read_text().replace("from ._shared import shared\n", "\n"))
+    (tmp_path / "trace_these.py").write_text(
+        (tmp_path / "trace_these.py").read_text().replace("from ._shared import shared\n", "\n")
+    )
     assert len(all_hooks(load(["trace_these"]), found)) == 2

@@ -1,4 +1,7 @@
-"""Under which names modules of handlers are loaded: once each, under the application's own name if there is one."""
+"""Under which names modules of handlers are loaded.
+
+Once each, under the application's own name if there is one.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,26 @@ class App:
         """Run Python in the folder with `path` on the import path; return the lines it prints."""
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([path, os.getcwd()]), "PYTHONDONTWRITEBYTECODE": "1"}
         ran = subprocess.run(
-            [sys.executable, "-P", *words], cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
+            [sys.executable, "-P", *words],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT,
         )
         assert ran.returncode == 0, ran.stderr
         return ran.stdout.split("\n")[:-1]
 
     def loaded(self, source: str, *more: str, path: str = ".") -> list[str]:
         """Load a source in a new process; return the names of its modules, then its problems and notes, then what `more` prints."""
-        lines = ["import os, sys", "from jobherd.handlers._define.registry import load"]  # before the path may hold a json.py
-        lines += [f"sys.path[:0] = map(os.path.abspath, {path.split(':')!r})", f"loaded = load([{source!r}])", "print(*loaded.modules)"]
+        # before the path may hold a json.py
+        lines = ["import os, sys", "from jobherd.handlers._define.registry import load"]
+        lines += [
+            f"sys.path[:0] = map(os.path.abspath, {path.split(':')!r})",
+            f"loaded = load([{source!r}])",
+            "print(*loaded.modules)",
+        ]
         lines += ["for each in (*loaded.problems, *loaded.notes): print(each)", *more]
         return self.python("-c", "\n".join(lines), path="/nowhere")
 
@@ -61,7 +75,12 @@ def test_a_module_that_another_one_imports_by_its_own_name_exists_once(app):
         my_handlers__in__shop="from jobherd import handler\nfrom my_handlers.mail import MailError, SENT\nfrom . import mail\n"
         "@handler('shop:order')\ndef order():\n    assert mail.MailError is MailError and mail.SENT is SENT\n",
     )
-    said = app.loaded("my_handlers", "loaded.kinds['shop:order']()", "import sys", "print([n for n in sys.modules if n.endswith('.mail')])")
+    said = app.loaded(
+        "my_handlers",
+        "loaded.kinds['shop:order']()",
+        "import sys",
+        "print([n for n in sys.modules if n.endswith('.mail')])",
+    )
     assert said == ["my_handlers.mail my_handlers.shop", "['my_handlers.mail']"]
 
 
@@ -81,7 +100,9 @@ def test_the_name_starts_at_the_first_package_and_is_the_shortest(app):
 
 def test_packages_above_that_do_not_load_are_not_needed(app):
     app.write(
-        shop__in____init__="raise RuntimeError('needs the application')", shop__in__jobs__in__mail=PLAIN, shop__in__jobs__in____init__=""
+        shop__in____init__="raise RuntimeError('needs the application')",
+        shop__in__jobs__in__mail=PLAIN,
+        shop__in__jobs__in____init__="",
     )
     (said,) = app.loaded("shop/jobs")
     assert all(name.startswith("jobherd_user.jobs_") for name in said.split())
@@ -110,9 +131,9 @@ def test_a_file_whose_name_is_taken_shadows_nothing(app):
     assert said[1:] == ["3"] or "declared twice" in said[1]
     assert "mail" in names
     assert "json" not in names
-    assert app.loaded("handlers", "import json; from jobherd import handlers; print(json.loads('3'), handlers.handler.__name__)")[1:] == [
-        "3 handler"
-    ]
+    assert app.loaded(
+        "handlers", "import json; from jobherd import handlers; print(json.loads('3'), handlers.handler.__name__)"
+    )[1:] == ["3 handler"]
     assert app.loaded("sql", "from jobherd import sql; print(sql.SCHEMA)")[1:] == ["jobherd"]
 
 

@@ -44,7 +44,12 @@ def told(loaded: Loaded) -> list[str]:
 
 @pytest.mark.promise("A20", "A21")
 def test_the_modules_of_a_folder_are_loaded_in_the_order_of_their_names(write):
-    folder = write(b=HANDLER.format(kind="b"), a=HANDLER.format(kind="a"), _private="raise ValueError", c__in__d=HANDLER.format(kind="c:d"))
+    folder = write(
+        b=HANDLER.format(kind="b"),
+        a=HANDLER.format(kind="a"),
+        _private="raise ValueError",
+        c__in__d=HANDLER.format(kind="c:d"),
+    )
     loaded = load([folder])
     assert kinds(loaded) == ["a", "b", "c:d"]
     assert loaded.problems == ()
@@ -76,7 +81,10 @@ def test_relative_imports_and_packages_work_inside_a_folder(write):
 
 
 def test_a_folder_with_an_init_is_a_package_of_its_own(write):
-    folder = write(__init__="from jobherd import handler\nX = 5\n@handler('top:one')\ndef work(): ...", a="from . import X\nassert X == 5")
+    folder = write(
+        __init__="from jobherd import handler\nX = 5\n@handler('top:one')\ndef work(): ...",
+        a="from . import X\nassert X == 5",
+    )
     loaded = load([folder])
     assert loaded.problems == ()
     assert kinds(loaded) == ["top:one"]
@@ -106,7 +114,9 @@ def test_two_folders_may_hold_modules_of_the_same_name(tmp_path):
 
 
 def test_a_single_file_is_a_source(write):
-    folder = write(a=HANDLER.format(kind="a"), b="from . import a\nfrom jobherd import handler\n@handler('b')\ndef work(): ...")
+    folder = write(
+        a=HANDLER.format(kind="a"), b="from . import a\nfrom jobherd import handler\n@handler('b')\ndef work(): ..."
+    )
     assert kinds(load([folder / "b.py"])) == ["b"]
 
 
@@ -130,7 +140,11 @@ BROKEN = {
     "generator_exit": ("raise GeneratorExit", 1, "GeneratorExit"),
     "syntax": ("def x(:\n", 1, "SyntaxError"),
     "missing": ("import no_such_module_anywhere", 1, "ModuleNotFoundError"),
-    "option": ("from jobherd import handler\n@handler('x', timeout='soon')\ndef f(): ...", 2, "timeout is no span of time"),
+    "option": (
+        "from jobherd import handler\n@handler('x', timeout='soon')\ndef f(): ...",
+        2,
+        "timeout is no span of time",
+    ),
     "kind": ("from jobherd import handler\n\n@handler('Bad Kind')\ndef f(): ...", 3, "kind 'Bad Kind'"),
     "hostile": ("class E(Exception):\n    def __str__(self): raise SystemExit\nraise E", 3, "cannot be shown"),
     "recursive": ("def f(): f()\nf()", 1, "RecursionError"),
@@ -180,7 +194,9 @@ def test_a_kind_declared_twice_names_both_places(write):
     loaded = load([folder])
     (problem,) = loaded.problems
     assert (problem.file, problem.line) == (str(folder / "b.py"), 5)
-    assert problem.message == f"kind 'same' is declared twice, also at {folder / 'a.py'}:4: give one of them another name"
+    assert (
+        problem.message == f"kind 'same' is declared twice, also at {folder / 'a.py'}:4: give one of them another name"
+    )
 
 
 def test_an_imported_handler_belongs_to_the_module_that_defines_it(write):
@@ -288,7 +304,9 @@ def test_the_shipped_handlers_are_loaded_by_their_real_names_only_when_asked(wri
 def test_names_are_the_same_in_every_process(write):
     folder = write(a=HANDLER.format(kind="a"))
     code = "import sys; from jobherd.handlers._define.registry import load; print(load([sys.argv[1]]).modules[0])"
-    ran = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True, timeout=LIMIT)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True, timeout=LIMIT
+    )
     assert ran.stdout.strip() == load([folder]).modules[0]
 
 

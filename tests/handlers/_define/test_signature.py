@@ -6,7 +6,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar, Union
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Optional,
+    TypedDict,
+    TypeVar,
+    Union,
+)
 from uuid import UUID
 
 import pytest
@@ -207,7 +220,12 @@ def test_a_value_that_fits_becomes_the_argument(annotation, value, argument):
         (Address, {"street": 5}, "$.x.street", "must be str"),
         (Address, {"street": "a", "town": "b"}, "$.x", "'town' that Address has no field for"),
         (Address, [], "$.x", "an object with the fields of Address"),
-        (list[Customer], [{"name": "", "address": {"street": "a"}}], "$.x[0]", "makes no Customer: ValueError: a customer has a name"),
+        (
+            list[Customer],
+            [{"name": "", "address": {"street": "a"}}],
+            "$.x[0]",
+            "makes no Customer: ValueError: a customer has a name",
+        ),
         (Customer, {"name": "a", "address": {"street": "a", "number": "1"}}, "$.x.address.number", "must be int"),
         (Options, {}, "$.x", "lacks the field 'width'"),
         (Options, {"width": 1, "height": "2"}, "$.x.height", "must be int"),
@@ -254,7 +272,10 @@ def test_only_what_was_given_is_bound():
     ("payload", "says"),
     [
         ({}, r"payload at \$\.order_id is missing, expected int"),
-        ({"order_id": 7, "oder": 1}, "has a key 'oder' that the handler has no parameter for; it has copies, note, order_id"),
+        (
+            {"order_id": 7, "oder": 1},
+            "has a key 'oder' that the handler has no parameter for; it has copies, note, order_id",
+        ),
         ([1], "must be an object with the handler's parameters as keys, not an array"),
         (None, "not null"),
         ("x", "not a string"),
@@ -339,10 +360,29 @@ def test_an_annotation_that_only_type_checkers_can_resolve_is_not_checked_and_sa
 
 
 documents = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 annotations = st.recursive(
-    st.sampled_from([int, str, float, bool, None, Any, Color, Level, datetime, UUID, Decimal, Address, Customer, Options, Literal["a", 1]]),
+    st.sampled_from(
+        [
+            int,
+            str,
+            float,
+            bool,
+            None,
+            Any,
+            Color,
+            Level,
+            datetime,
+            UUID,
+            Decimal,
+            Address,
+            Customer,
+            Options,
+            Literal["a", 1],
+        ]
+    ),
     lambda inner: (
         inner.map(lambda one: list[one])
         | inner.map(lambda one: dict[str, one])

@@ -23,7 +23,13 @@ class Upload:
 
 def test_what_is_declared_is_the_handlers_policy():
     store = TableStore(
-        "uploads", table="app.lsif_uploads", max_retries=2, retry_after="10s", max_resets=3, stalled_max_age="5s", heartbeat_interval=1
+        "uploads",
+        table="app.lsif_uploads",
+        max_retries=2,
+        retry_after="10s",
+        max_resets=3,
+        stalled_max_age="5s",
+        heartbeat_interval=1,
     )
 
     @store.handler(timeout="1m", poison_on=KeyError)
@@ -38,7 +44,11 @@ def test_what_is_declared_is_the_handlers_policy():
     @store.handler(cost={"memory_mb": 900}, flags=["nightly"])
     def costly(record) -> None: ...
 
-    assert (dict(costly.policy.cost), costly.policy.flags, costly.transactional) == ({"memory_mb": 900.0}, ("nightly",), False)
+    assert (dict(costly.policy.cost), costly.policy.flags, costly.transactional) == (
+        {"memory_mb": 900.0},
+        ("nightly",),
+        False,
+    )
     with pytest.raises((ValueError, TypeError), match="cost"):
         store.handler(cost=lambda payload: {})
     assert work.signature.takes_job
@@ -89,7 +99,9 @@ def test_a_handler_takes_the_record_and_the_connection_and_nothing_else():
 def test_a_record_is_only_made_of_what_fits_it():
     """B34, B35, B59, B60."""
     scanner = Scanner(Upload)
-    assert scanner.record({"id": 7, "state": "queued", "failure_message": None, "size": 3}) == Upload(7, "queued", None, 3)
+    assert scanner.record({"id": 7, "state": "queued", "failure_message": None, "size": 3}) == Upload(
+        7, "queued", None, 3
+    )
     with pytest.raises(PayloadError, match="column 'state' is null and must be str"):
         scanner.record({"id": 7, "state": None, "failure_message": None})
     with pytest.raises(PayloadError, match="'failure_message' is int and must be str or None"):
@@ -99,9 +111,15 @@ def test_a_record_is_only_made_of_what_fits_it():
         "no column of the store is called 'failure_message', which Upload.failure_message needs: select it in columns",
         "Upload has no field for the column 'name': add one, or leave it out of columns",
     ]
-    logs = [{"key": "clone", "command": "git clone", "exit_code": 1, "at": 1767323045, "more": 1}, {"key": 1, "at": "?"}, "x"]
+    logs = [
+        {"key": "clone", "command": "git clone", "exit_code": 1, "at": 1767323045, "more": 1},
+        {"key": 1, "at": "?"},
+        "x",
+    ]
     made = Scanner(None).record({"execution_logs": logs})["execution_logs"]
-    assert made[0] == ExecutionLogEntry(key="clone", command="git clone", exit_code=1, at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert made[0] == ExecutionLogEntry(
+        key="clone", command="git clone", exit_code=1, at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    )
     assert made[1:] == logs[1:]
     assert Scanner(lambda row: row["id"] * 2).record({"id": 7}) == 14
 
@@ -110,7 +128,8 @@ def test_columns_are_the_records_fields_unless_they_are_said():
     store = TableStore("u", table="jobs", view="v j", scan=Upload, alternate_columns={"state": "status"})
     assert store.names.expressions == ('"j"."id"', '"j"."status" AS "state"', '"j"."failure_message"', '"j"."size"')
     assert (
-        TableStore("u", table="jobs", columns=["jobs.id", "lower(name) AS name"], scan=Upload).names.expressions[1] == "lower(name) AS name"
+        TableStore("u", table="jobs", columns=["jobs.id", "lower(name) AS name"], scan=Upload).names.expressions[1]
+        == "lower(name) AS name"
     )
 
 

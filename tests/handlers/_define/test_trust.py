@@ -1,4 +1,7 @@
-"""Code that another OS user could change is not loaded: by its owner, its bytecode, the folders above and the links that lead to it."""
+"""Code that another OS user could change is not loaded.
+
+By its owner, its bytecode, the folders above and the links that lead to it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,9 @@ def compile_as(folder, source):
     other = folder.parent / "other.py"
     other.write_text(source)
     cached = importlib.util.cache_from_source(str(folder / "a.py"))
-    py_compile.compile(str(other), cfile=cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH, doraise=True)
+    py_compile.compile(
+        str(other), cfile=cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH, doraise=True
+    )
     return cached
 
 
@@ -172,6 +177,10 @@ def test_the_folder_of_the_application_must_be_safe_too(folder, tmp_path):
     where.mkdir()
     where.chmod(0o777)
     ran = jobherd("check", "--handlers", folder, dsn=NO_DATABASE, cwd=where)
-    assert (ran.code, "setting app_dir" in ran.out + ran.err, f"chmod o-w {where}" in ran.out + ran.err) == (1, True, True), ran
+    assert (ran.code, "setting app_dir" in ran.out + ran.err, f"chmod o-w {where}" in ran.out + ran.err) == (
+        1,
+        True,
+        True,
+    ), ran
     where.chmod(0o755)
     assert "app_dir" not in jobherd("check", "--handlers", folder, dsn=NO_DATABASE, cwd=where).out

@@ -111,7 +111,8 @@ def test_what_is_copied_is_what_the_statement_would_put_in(client, database, mon
     monkeypatch.setattr(bulk, "COPY_FROM", 1)
     by_copy = client.enqueue_many("a:b", PAYLOADS, **options)
     columns = "id, state, queue, priority, attempts, max_attempts, crashes, kind, payload::text, good_until, timeout"
-    # Without run_at the moment is that of the transaction, and under COPY that of the reservation, a moment earlier.
+    # Without run_at the moment is that of the transaction, and under COPY that of the reservation,
+    # a moment earlier.
     moment = "run_at" if "run_at" in options else "run_at <= created_at AND run_at > created_at - interval '1 min'"
     rows = {row[0]: row[1:] for row in select(database, f"SELECT {columns}, {moment} FROM jobherd.jobs")}
     assert [rows[job_id] for job_id in by_statement] == [rows[job_id] for job_id in by_copy]
@@ -120,13 +121,17 @@ def test_what_is_copied_is_what_the_statement_would_put_in(client, database, mon
 
 def test_a_delay_is_counted_from_the_call(client, database, copied):
     client.enqueue_many("a:b", numbers(3), delay="10m")
-    assert select(database, "SELECT DISTINCT run_at - created_at BETWEEN '9m 50s' AND '10m' FROM jobherd.scheduled") == [(True,)]
+    assert select(
+        database, "SELECT DISTINCT run_at - created_at BETWEEN '9m 50s' AND '10m' FROM jobherd.scheduled"
+    ) == [(True,)]
 
 
 @pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY"])
 def test_a_moment_survives_the_callers_way_of_writing_them(connection, database, copied, style):
     """In Asia/Kolkata the short name of the zone is IST, which PostgreSQL reads as Israel's."""
-    connection.execute("SELECT set_config('DateStyle', %s, false), set_config('TimeZone', 'Asia/Kolkata', false)", [style])
+    connection.execute(
+        "SELECT set_config('DateStyle', %s, false), set_config('TimeZone', 'Asia/Kolkata', false)", [style]
+    )
     enqueue_many_on(connection, "a:b", [{}], run_at=MOMENT, good_until=MOMENT)
     connection.commit()
     assert select(database, "SELECT run_at, good_until FROM jobherd.scheduled") == [(MOMENT, MOMENT)]
@@ -153,7 +158,9 @@ def test_ids_come_in_order_and_with_one_notification_however_many_chunks(client,
         heard = list(listener.notifies(timeout=LIMIT, stop_after=1))
         heard += list(listener.notifies(timeout=0))
     assert [note.payload for note in heard] == ["default"]
-    assert select(database, "SELECT id FROM jobherd.ready ORDER BY (payload ->> 'n')::int") == [(job_id,) for job_id in found]
+    assert select(database, "SELECT id FROM jobherd.ready ORDER BY (payload ->> 'n')::int") == [
+        (job_id,) for job_id in found
+    ]
     assert found == sorted(found)
     assert len(found) == MANY
 
@@ -257,7 +264,12 @@ def test_in_a_pipeline_nothing_is_copied(database):
 
 def test_a_stream_commits_chunk_by_chunk(client, database, copied):
     seen = []
-    assert client.enqueue_stream("a:b", numbers(25), chunk=10, on_chunk=lambda ids: seen.append((len(ids), count(database)))) == 25
+    assert (
+        client.enqueue_stream(
+            "a:b", numbers(25), chunk=10, on_chunk=lambda ids: seen.append((len(ids), count(database)))
+        )
+        == 25
+    )
     assert seen == [(10, 10), (10, 20), (5, 25)]
 
 
@@ -299,7 +311,9 @@ def test_the_memory_is_that_of_a_chunk_and_not_of_the_whole(client, database, mo
     monkeypatch.setattr(bulk, "CHUNK_SIZE", 1_000_000)
     monkeypatch.setattr(bulk, "COPY_FROM", 100)
     assert peak(lambda: client.enqueue_many("a:b", large(20_000))) < most
-    assert peak(lambda: client.put(list(bulk.many_by_name("a:b", large(20_000), {})))) > 20_000_000, "the measure can tell"
+    assert peak(lambda: client.put(list(bulk.many_by_name("a:b", large(20_000), {})))) > 20_000_000, (
+        "the measure can tell"
+    )
 
 
 def test_large_payloads_end_a_chunk_early():

@@ -72,7 +72,13 @@ def test_a_job_is_enqueued_by_name_and_can_be_looked_at(client):
     job_id = client.enqueue("mail:receipt", {"order_id": 7, "big": 2**70}, priority=-5, max_attempts=8, queue="media")
     row = client.job(job_id)
     assert row["id"] == job_id
-    assert (row["kind"], row["queue"], row["priority"], row["state"], row["max_attempts"]) == ("mail:receipt", "media", -5, "ready", 8)
+    assert (row["kind"], row["queue"], row["priority"], row["state"], row["max_attempts"]) == (
+        "mail:receipt",
+        "media",
+        -5,
+        "ready",
+        8,
+    )
     assert row["payload"] == {"order_id": 7, "big": 2**70}
     assert row["history"] == []
     assert client.job(job_id + 1) is None
@@ -129,7 +135,9 @@ def test_who_cancels_and_retries_is_noted(client, database):
     assert client.retry(job_id, actor="ada", reason="sent too early") == "ready"
     assert client.cancel(job_id, actor="ada") == "cancelled"
     with psycopg.connect(database) as connection:
-        noted = connection.execute("SELECT action, actor, actor = role, reason FROM jobherd.audit ORDER BY id").fetchall()
+        noted = connection.execute(
+            "SELECT action, actor, actor = role, reason FROM jobherd.audit ORDER BY id"
+        ).fetchall()
     assert [row[0] for row in noted] == ["cancel", "retry", "cancel"]
     assert noted[0][2], "nobody was named: the database's user"
     assert noted[1:] == [("retry", "ada", False, "sent too early"), ("cancel", "ada", False, None)]
@@ -169,7 +177,9 @@ def test_waiting_has_a_limit(client):
 def test_a_hostile_job_from_raw_sql_can_be_looked_at(client, connection):
     texts = ["1" * 5000, "[" * 3000 + "]" * 3000, '"\\ud800"']
     for text in texts:
-        job_id = connection.execute("INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', %s::json) RETURNING id", [text]).fetchone()[0]
+        job_id = connection.execute(
+            "INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', %s::json) RETURNING id", [text]
+        ).fetchone()[0]
         connection.commit()
         assert client.job(job_id)["payload"] == text
 
@@ -470,7 +480,11 @@ def test_a_host_that_is_gone_is_given_up_unless_the_dsn_says_otherwise(client, d
     monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
     with client._session() as connection:
         given = connection.info.get_parameters()
-    assert (given["tcp_user_timeout"], given["keepalives_idle"], given["application_name"]) == ("15000", "10", "jobherd client")
+    assert (given["tcp_user_timeout"], given["keepalives_idle"], given["application_name"]) == (
+        "15000",
+        "10",
+        "jobherd client",
+    )
     with Client(f"{database} keepalives_idle=70") as other, other._session() as connection:
         assert connection.info.get_parameters()["keepalives_idle"] == "70"
     assert "target_session_attrs" not in session_of("host=a")

@@ -8,7 +8,16 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from jobherd import AsyncClient, Client, PayloadError, aenqueue_many_on, aenqueue_on, enqueue_many_on, enqueue_on, handler
+from jobherd import (
+    AsyncClient,
+    Client,
+    PayloadError,
+    aenqueue_many_on,
+    aenqueue_on,
+    enqueue_many_on,
+    enqueue_on,
+    handler,
+)
 from jobherd.handlers._enqueue.bulk import many_by_name, one_by_name
 from jobherd.handlers._enqueue.options import check_options, show_job
 
@@ -21,10 +30,18 @@ def receipt(order_id: int) -> None: ...
 
 
 def test_options_are_in_the_units_of_the_statement():
-    options = check_options(delay="10m", timeout=timedelta(minutes=1), priority=-5, queue="media", max_attempts=8, good_until=MOMENT)
+    options = check_options(
+        delay="10m", timeout=timedelta(minutes=1), priority=-5, queue="media", max_attempts=8, good_until=MOMENT
+    )
     (chunk,) = many_by_name("mail:receipt", [{"a": 1}, {}], {"delay": "10m"})
     statement = chunk.statement()
-    assert (options.delay, options.timeout, options.priority, options.queue, options.max_attempts) == (600, 60, -5, "media", 8)
+    assert (options.delay, options.timeout, options.priority, options.queue, options.max_attempts) == (
+        600,
+        60,
+        -5,
+        "media",
+        8,
+    )
     assert statement.name == "enqueue_jobs"
     assert statement.parameters["payloads"] == ['{"a":1}', "{}"]
     assert statement.parameters["delay"] == 600
@@ -38,9 +55,21 @@ def test_options_are_in_the_units_of_the_statement():
         ({"run_at": datetime(2030, 1, 1)}, ValueError, "run_at has no time zone"),  # noqa: DTZ001
         ({"run_at": "2030-01-01"}, TypeError, "run_at must be a datetime"),
         ({"run_at": datetime(9999, 1, 1, tzinfo=UTC)}, ValueError, "run_at must lie between"),
-        ({"good_until": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, ValueError, "good_until must lie between"),
-        ({"run_at": datetime(8999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-1)))}, ValueError, "run_at must lie between"),
-        ({"good_until": datetime(1900, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, ValueError, "good_until must lie between"),
+        (
+            {"good_until": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))},
+            ValueError,
+            "good_until must lie between",
+        ),
+        (
+            {"run_at": datetime(8999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-1)))},
+            ValueError,
+            "run_at must lie between",
+        ),
+        (
+            {"good_until": datetime(1900, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))},
+            ValueError,
+            "good_until must lie between",
+        ),
         ({"good_until": datetime(2030, 1, 1)}, ValueError, "good_until has no time zone"),  # noqa: DTZ001
         ({"queue": "No"}, ValueError, "queue 'No'"),
         ({"priority": 2**31}, ValueError, "priority"),
@@ -59,7 +88,9 @@ def test_a_wrong_option_is_named(options, problem, says):
 def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_what_there_is():
     client = Client(NOWHERE)
     for call in (client.enqueue_many, client.enqueue_stream):
-        with pytest.raises(TypeError, match=rf"^{call.__name__}\(\) has no option 'dely'; it has cost, delay, encrypt") as caught:
+        with pytest.raises(
+            TypeError, match=rf"^{call.__name__}\(\) has no option 'dely'; it has cost, delay, encrypt"
+        ) as caught:
             call("a:b", [], dely=5)
         assert "payload_bytes" not in str(caught.value), "a list of jobs takes none"
     for name in ("enqueue_many", "enqueue_stream"):
@@ -79,9 +110,13 @@ def test_what_is_no_connection_or_client_is_refused_where_it_is_given():
     foreign = sqlite3.connect(":memory:")
     with pytest.raises(TypeError, match="connection must be a connection of psycopg 3, not a sqlite3.Connection"):
         receipt.options(connection=foreign)
-    with pytest.raises(TypeError, match=r"connection must be a psycopg\.Connection \(psycopg 3\), not a sqlite3\.Connection"):
+    with pytest.raises(
+        TypeError, match=r"connection must be a psycopg\.Connection \(psycopg 3\), not a sqlite3\.Connection"
+    ):
         Client(connection=foreign)
-    with pytest.raises(TypeError, match=r"connection must be a psycopg\.AsyncConnection \(psycopg 3\), not a sqlite3\.Connection"):
+    with pytest.raises(
+        TypeError, match=r"connection must be a psycopg\.AsyncConnection \(psycopg 3\), not a sqlite3\.Connection"
+    ):
         AsyncClient(connection=foreign)
     with pytest.raises(TypeError, match="client must be a Client or an AsyncClient, not a str"):
         receipt.options(client="postgresql:///app")
@@ -102,7 +137,9 @@ def test_a_bad_payload_is_refused():
         one_by_name("a:b", {"a": "\0"}, {})
 
 
-@pytest.mark.parametrize(("job_id", "problem"), [("7", TypeError), (True, TypeError), (None, TypeError), (2**63, ValueError)])
+@pytest.mark.parametrize(
+    ("job_id", "problem"), [("7", TypeError), (True, TypeError), (None, TypeError), (2**63, ValueError)]
+)
 def test_an_id_that_is_none_is_refused(job_id, problem):
     with pytest.raises(problem, match="id"):
         show_job(job_id)

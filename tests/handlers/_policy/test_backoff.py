@@ -120,7 +120,9 @@ def test_a_function_that_gives_a_negative_wait_means_at_once():
     assert wait(lambda attempts: -5, 1) == 0
 
 
-@pytest.mark.parametrize(("given_value", "text"), [([], "backoff is an empty list"), (["1s", "x"], r"backoff\[1\]"), (None, "backoff")])
+@pytest.mark.parametrize(
+    ("given_value", "text"), [([], "backoff is an empty list"), (["1s", "x"], r"backoff\[1\]"), (None, "backoff")]
+)
 def test_what_is_no_backoff_is_refused(given_value, text):
     with pytest.raises((ValueError, TypeError), match=text):
         check_backoff(given_value, field="backoff")

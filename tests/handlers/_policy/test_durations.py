@@ -36,7 +36,24 @@ def test_a_span_is_read_in_every_form(written, meant):
 
 @pytest.mark.parametrize(
     "written",
-    ["", " ", "-", "m", "10 minutes", "10m5", "1e9s", "nan", "inf", "10m\0", "1h-30m", "1_000", "10M", "٣s", "9" * 5000, "1s" * 5 + "x"],
+    [
+        "",
+        " ",
+        "-",
+        "m",
+        "10 minutes",
+        "10m5",
+        "1e9s",
+        "nan",
+        "inf",
+        "10m\0",
+        "1h-30m",
+        "1_000",
+        "10M",
+        "٣s",
+        "9" * 5000,
+        "1s" * 5 + "x",
+    ],
     ids=lambda text: repr(text[:12]),
 )
 def test_what_is_no_span_is_refused_with_the_field_and_the_remedy(written):
@@ -46,7 +63,9 @@ def test_what_is_no_span_is_refused_with_the_field_and_the_remedy(written):
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("written", [float("nan"), float("inf"), -float("inf"), 10**400, 1e300, "999999w", LONGEST * 1.01, timedelta.max])
+@pytest.mark.parametrize(
+    "written", [float("nan"), float("inf"), -float("inf"), 10**400, 1e300, "999999w", LONGEST * 1.01, timedelta.max]
+)
 def test_a_span_beyond_a_hundred_years_is_refused(written):
     with pytest.raises(ValueError, match="delay is out of range"):
         seconds(written, field="delay")

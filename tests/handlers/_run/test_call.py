@@ -35,7 +35,10 @@ due = []
 
 
 def begun():
-    """Called by a handler: from now on it may be rung. A timer that runs before that may ring for nobody, or in the making of the call."""
+    """Called by a handler: from now on it may be rung.
+
+    A timer that runs before that may ring for nobody, or in the making of the call.
+    """
     signal.setitimer(signal.ITIMER_REAL, *due)
 
 
@@ -46,7 +49,10 @@ def begun_to_wait():
 
 @contextlib.contextmanager
 def interrupts(after, *, every=0.0, by_hook=True):
-    """Ring as the worker's timer does: once so many seconds after the handler has called `begun`, then every `every`."""
+    """Ring as the worker's timer does.
+
+    Once so many seconds after the handler has called `begun`, then every `every`.
+    """
 
     def ring(number, frame):
         if not inside:
@@ -286,10 +292,14 @@ def test_a_thread_that_never_ends_does_not_hold_the_call():
                 thread.join()
 
 
-# Python drops what is raised in a weak reference's callback. The ring is lost then, and the next one is heard.
+# Python drops what is raised in a weak reference's callback. The ring is lost then, and the next
+# one is heard.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_alarm_at_any_moment_ends_the_call_and_leaves_nothing_behind():
-    """Two hundred rings swept over the life of a call: in its set-up, its work, its rest and its closing."""
+    """Two hundred rings swept over the life of a call.
+
+    In its set-up, its work, its rest and its closing.
+    """
 
     @handler("a:b")
     async def work() -> str:
@@ -321,7 +331,8 @@ def test_an_alarm_that_does_not_say_what_it_interrupts_ends_the_call_too(waits):
         try:
             (begun_to_wait if waits else begun)()
             if not waits:
-                # Not `while cond:`, whose back edge CPython 3.12 and 3.13 leave out of the exception table: `finally` would be skipped.
+                # Not `while cond:`, whose back edge CPython 3.12 and 3.13 leave out of the
+                # exception table: `finally` would be skipped.
                 for _ in itertools.count():
                     pass
             await asyncio.Event().wait()

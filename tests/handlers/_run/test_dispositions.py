@@ -75,7 +75,9 @@ def test_what_a_disposition_says_is_closed_for_writing():
         Nack(5).delay = 6
 
 
-@pytest.mark.parametrize(("said", "delay"), [(Nack("-5s"), 0), (Retry(-1), 0), (Snooze(-1e9), 0), (Nack("2m"), 120), (Nack(), None)])
+@pytest.mark.parametrize(
+    ("said", "delay"), [(Nack("-5s"), 0), (Retry(-1), 0), (Snooze(-1e9), 0), (Nack("2m"), 120), (Nack(), None)]
+)
 @pytest.mark.promise("D21")
 def test_delays_are_seconds_and_negative_ones_count_as_zero(said, delay):
     assert said.delay == delay

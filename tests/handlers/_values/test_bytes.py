@@ -1,4 +1,7 @@
-"""Bytes beside the payload: from the call that enqueues them to the handler's parameter, and what happens where they do not fit."""
+"""Bytes beside the payload.
+
+From the call that enqueues them to the handler's parameter, and what happens where they do not fit.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ def test_the_newest_key_seals_and_every_key_opens(keys):
     assert sealing.seal_text("a secret", "error", "a:b", 7) != before, "a nonce is used once"
 
 
-@pytest.mark.parametrize("place", [("error", "a:c", 7), ("error", "a:b", 8), ("traceback", "a:b", 7), ("error", "a:b", "7")])
+@pytest.mark.parametrize(
+    "place", [("error", "a:c", 7), ("error", "a:b", 8), ("traceback", "a:b", 7), ("error", "a:b", "7")]
+)
 def test_what_belongs_elsewhere_does_not_open(keys, place):
     keys(NEW)
     with pytest.raises(PayloadError, match="another kind or job"):
@@ -64,7 +66,9 @@ def test_every_changed_byte_is_found(keys):
             sealing.ring().open(sealed[:length], "payload", "a:b")
 
 
-@pytest.mark.parametrize("text", ["x", "2026=short", "2026=" + "A" * 60, f"{NEW},{NEW}", "=" + "A" * 43, NEW + "!", f"{NEW} nonsense"])
+@pytest.mark.parametrize(
+    "text", ["x", "2026=short", "2026=" + "A" * 60, f"{NEW},{NEW}", "=" + "A" * 43, NEW + "!", f"{NEW} nonsense"]
+)
 def test_bad_keys_are_refused_and_not_shown(keys, text):
     keys(text)
     with pytest.raises(KeyMissingError) as problem:
@@ -126,7 +130,10 @@ def test_a_job_whose_key_is_not_here_waits_and_loses_no_attempt():
 def test_what_is_covered_shows_nothing_of_it(keys):
     keys(NEW)
     sealed = sealing.seal_document('{"card": 4111}', "payload", "a:b")
-    assert sealing.cover(f"payload {sealed} and {sealing.seal_text('x', 'error')}.") == "payload (encrypted) and (encrypted)."
+    assert (
+        sealing.cover(f"payload {sealed} and {sealing.seal_text('x', 'error')}.")
+        == "payload (encrypted) and (encrypted)."
+    )
 
 
 @pytest.mark.parametrize("value", ["yes", 1, None])
@@ -140,7 +147,8 @@ def test_a_row_is_decrypted_whole(keys):
     row = {
         "id": 7,
         "kind": "a:b",
-        "payload": sealing.is_sealed({}) or {sealing.MARK: sealing.seal_document('{"a":1}', "payload", "a:b")[len(sealing.HEAD) : -2]},
+        "payload": sealing.is_sealed({})
+        or {sealing.MARK: sealing.seal_document('{"a":1}', "payload", "a:b")[len(sealing.HEAD) : -2]},
         "payload_bytes": sealing.seal_bytes(b"PNG", "a:b"),
         "error": sealing.seal_text("ValueError: 1", "error", "a:b", 7),
         "history": [{"attempt": 1, "error": sealing.seal_text("ValueError: 1", "error", "a:b", 7)}],

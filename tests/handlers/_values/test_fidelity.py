@@ -1,4 +1,7 @@
-"""What arrives equals what was enqueued, or it is refused: over generated annotations and values of them, one job, many, and by name."""
+"""What arrives equals what was enqueued, or it is refused.
+
+Over generated annotations and values of them, one job, many, and by name.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, Required, TypedDict, TypeVar, Unpack
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Optional,
+    Required,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -77,7 +93,9 @@ class Made(NamedTuple):
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])) | st.sampled_from(
     ["2030-01-31", "12:00", "12.50", "red", "1"]
 )
-zones = st.sampled_from([UTC, timezone(timedelta(hours=-5, minutes=-30)), timezone(timedelta(hours=5, seconds=7, microseconds=1))])
+zones = st.sampled_from(
+    [UTC, timezone(timedelta(hours=-5, minutes=-30)), timezone(timedelta(hours=5, seconds=7, microseconds=1))]
+)
 SCALARS = [
     Made(int, st.integers()),
     Made(float, st.floats(allow_nan=False, allow_infinity=False)),
@@ -112,7 +130,9 @@ def records(draw, inner):
     parts = [(name, draw(inner)) for name in sorted(draw(st.sets(names, min_size=1, max_size=3)))]
     sure = all(part.sure for _, part in parts)
     hints = {name: part.annotation for name, part in parts}
-    match draw(st.sampled_from(["dataclass", "inherited", "generic", "typed", "named", "pydantic", "msgspec", "attrs"])):
+    match draw(
+        st.sampled_from(["dataclass", "inherited", "generic", "typed", "named", "pydantic", "msgspec", "attrs"])
+    ):
         case "dataclass" | "inherited" as how:
             given = {one: draw(st.booleans()) for one in ("frozen", "kw_only", "slots")}
             last, part = parts[-1]
@@ -161,7 +181,9 @@ def records(draw, inner):
 @st.composite
 def unions(draw, inner):
     parts = draw(st.lists(inner, min_size=2, max_size=3))
-    return Made(typing.Union[tuple(part.annotation for part in parts)], st.one_of(*(part.values for part in parts)), sure=False)
+    return Made(
+        typing.Union[tuple(part.annotation for part in parts)], st.one_of(*(part.values for part in parts)), sure=False
+    )
 
 
 def grown(inner):
@@ -171,11 +193,17 @@ def grown(inner):
         | inner.map(lambda one: Made(tuple[one.annotation, ...], st.lists(one.values, max_size=2).map(tuple), one.sure))
         | st.tuples(inner, inner).map(
             lambda two: Made(
-                tuple[two[0].annotation, two[1].annotation], st.tuples(two[0].values, two[1].values), two[0].sure and two[1].sure
+                tuple[two[0].annotation, two[1].annotation],
+                st.tuples(two[0].values, two[1].values),
+                two[0].sure and two[1].sure,
             )
         )
-        | inner.map(lambda one: Made(dict[str, one.annotation], st.dictionaries(keys, one.values, max_size=2), one.sure))
-        | inner.map(lambda one: Made(Mapping[str, one.annotation], st.dictionaries(keys, one.values, max_size=2), one.sure))
+        | inner.map(
+            lambda one: Made(dict[str, one.annotation], st.dictionaries(keys, one.values, max_size=2), one.sure)
+        )
+        | inner.map(
+            lambda one: Made(Mapping[str, one.annotation], st.dictionaries(keys, one.values, max_size=2), one.sure)
+        )
         | inner.map(lambda one: Made(Optional[one.annotation], st.none() | one.values, one.sure))  # noqa: UP045
         | unions(inner)
         | records(inner)
@@ -256,7 +284,8 @@ def test_what_a_union_can_tell_apart_arrives(annotation, value):
 
 def test_the_order_of_a_union_is_its_own():
     assert taker(list[Level | Literal[1]]).binding.bind({"x": [1]})["x"] == [Level.LOW]
-    assert type(taker(list[Literal[1] | Level]).binding.bind({"x": [1]})["x"][0]) is int  # typing calls the two annotations equal
+    # typing calls the two annotations equal
+    assert type(taker(list[Literal[1] | Level]).binding.bind({"x": [1]})["x"][0]) is int
 
 
 @dataclass
@@ -343,7 +372,11 @@ def test_what_double_star_takes_is_checked_and_converted():
     @handler("demo:dates")
     def dates(**days: date) -> None: ...
 
-    assert more.binding.bind(more.payload(a=1, width=2, on=date(2030, 1, 31))) == {"a": 1, "width": 2, "on": date(2030, 1, 31)}
+    assert more.binding.bind(more.payload(a=1, width=2, on=date(2030, 1, 31))) == {
+        "a": 1,
+        "width": 2,
+        "on": date(2030, 1, 31),
+    }
     assert dates.binding.bind(dates.payload(first=date(2030, 1, 31))) == {"first": date(2030, 1, 31)}
     for payload, says in [
         ({"a": 1}, r"\$\.width is missing, expected"),

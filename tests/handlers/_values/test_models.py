@@ -1,4 +1,7 @@
-"""Payload types of Pydantic, msgspec and attrs: taken, checked, and handed over as what the annotation says."""
+"""Payload types of Pydantic, msgspec and attrs.
+
+Taken, checked, and handed over as what the annotation says.
+"""
 
 from __future__ import annotations
 

@@ -192,7 +192,12 @@ def test_only_some_exceptions_may_be_retried():
     assert judge(thrown(JobTimeout()), by=picky).label == "retry"
 
 
-@handler("demo:coded", retry_on=("BUSY", "JOB_TIMEOUT", OSError), poison_on="NO_ORDER", backoff_on={"BUSY": "7s", "JOB_TIMEOUT": "8s"})
+@handler(
+    "demo:coded",
+    retry_on=("BUSY", "JOB_TIMEOUT", OSError),
+    poison_on="NO_ORDER",
+    backoff_on={"BUSY": "7s", "JOB_TIMEOUT": "8s"},
+)
 def coded():
     pass
 
@@ -252,7 +257,11 @@ def test_an_error_of_the_door_inside_a_handler_is_an_ordinary_failure():
 
 
 def test_a_payload_that_cannot_be_read_or_does_not_fit_is_poison():
-    for problem in (PayloadError("payload at $ is odd"), BindingError("payload at $.x is missing"), RuntimeError("what")):
+    for problem in (
+        PayloadError("payload at $ is odd"),
+        BindingError("payload at $.x is missing"),
+        RuntimeError("what"),
+    ):
         outcome = unreadable(problem)
         assert summary(outcome) == ("poison", "failed", 0, True, "PAYLOAD_INVALID")
     assert unreadable(BindingError("payload at $.x is missing")).error == "payload at $.x is missing"
@@ -322,14 +331,18 @@ def test_who_was_told_to_end_has_ended_by_that_though_what_it_raised_cannot_be_j
     """A cancelled job ran again."""
     outcome = judge(thrown(EvilError()), interruption=interruption)
     assert (outcome.state, outcome.code) == (state, code)
-    assert judge(EvilResult(), interruption=interruption).code == "UNHANDLED_ERROR", "a handler that returned all the same has finished"
+    assert judge(EvilResult(), interruption=interruption).code == "UNHANDLED_ERROR", (
+        "a handler that returned all the same has finished"
+    )
     last = judge(thrown(EvilError()), interruption=interruption, attempt=5)
     assert last.state == ("failed" if state == "scheduled" else state)
 
 
 @pytest.mark.parametrize("of", [Nack, Snooze])
 @pytest.mark.parametrize(
-    "delay", [math.nan, math.inf, 1e300, "soon", -(10**400), object()], ids=["nan", "infinite", "far", "text", "long", "other"]
+    "delay",
+    [math.nan, math.inf, 1e300, "soon", -(10**400), object()],
+    ids=["nan", "infinite", "far", "text", "long", "other"],
 )
 def test_a_delay_that_is_none_is_never_handed_to_the_database(of, delay):
     """It would be refused in any words, and the job claimed again at once, for ever."""
@@ -339,7 +352,12 @@ def test_a_delay_that_is_none_is_never_handed_to_the_database(of, delay):
 
 
 def test_hostile_texts_are_stored_clean():
-    for said in (Failed("a\0\ud800" * 9999, code="\0" * 999), Poison("\0", code="\ud800"), Nack(1, "\0"), Failed(None, code=5)):
+    for said in (
+        Failed("a\0\ud800" * 9999, code="\0" * 999),
+        Poison("\0", code="\ud800"),
+        Nack(1, "\0"),
+        Failed(None, code=5),
+    ):
         outcome = judge(thrown(said))
         for text in (outcome.error, outcome.code, outcome.traceback or ""):
             assert "\0" not in text
@@ -349,7 +367,12 @@ def test_hostile_texts_are_stored_clean():
 
 @pytest.mark.parametrize(
     ("code", "kept"),
-    [("A\r\nB", "A\\u000d\\u000aB"), ("\x1b[2J", "\\u001b[2J"), ("\u202etxt", "\\u202etxt"), ("MAIL_REFUSED", "MAIL_REFUSED")],
+    [
+        ("A\r\nB", "A\\u000d\\u000aB"),
+        ("\x1b[2J", "\\u001b[2J"),
+        ("\u202etxt", "\\u202etxt"),
+        ("MAIL_REFUSED", "MAIL_REFUSED"),
+    ],
 )
 def test_a_code_is_one_printable_word_in_lists_and_metrics(code, kept):
     assert outcome_of(Failed("no", code=code)).code == kept

@@ -77,10 +77,21 @@ def holding_itself() -> list[object]:
     return loop
 
 
-scalars = st.none() | st.booleans() | st.integers(-(10**999), 10**999) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**999), 10**999)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 documents = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.integers(2**60, 2**90) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(2**60, 2**90)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
     lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
     max_leaves=30,
 )
@@ -105,7 +116,10 @@ anything = st.recursive(
     | st.uuids()
     | st.decimals(),
     lambda inner: (
-        st.lists(inner) | st.dictionaries(st.text(st.characters()) | st.integers(), inner) | st.tuples(inner) | st.sets(st.integers())
+        st.lists(inner)
+        | st.dictionaries(st.text(st.characters()) | st.integers(), inner)
+        | st.tuples(inner)
+        | st.sets(st.integers())
     ),
     max_leaves=20,
 )
@@ -230,10 +244,14 @@ def test_the_longest_payload_is_a_megabyte_of_utf8():
 def test_the_limit_comes_from_the_environment():
     code = "from jobherd import check_payload; check_payload('x' * 50)"
     environment = {**os.environ, "JOBHERD_MAX_PAYLOAD": "40"}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=LIMIT)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
+    )
     assert "52 bytes, more than 40" in ran.stderr
     environment["JOBHERD_MAX_PAYLOAD"] = "2MB"
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=LIMIT)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
+    )
     assert "JOBHERD_MAX_PAYLOAD must be a number of bytes" in ran.stderr
     assert max_payload() == 1_000_000
 
@@ -263,7 +281,9 @@ def test_richer_types_are_stored_alike_on_every_way(value, stored, beside):
     assert json.loads(check_payload([value, beside])) == [stored, beside]
 
 
-@pytest.mark.parametrize("text", ["\\u0000", "a\\u0000b", "null", "[[[[{{{{" * 100, "\u202eevil", "\u200b", "__proto__", "\x01\x1f\x7f"])
+@pytest.mark.parametrize(
+    "text", ["\\u0000", "a\\u0000b", "null", "[[[[{{{{" * 100, "\u202eevil", "\u200b", "__proto__", "\x01\x1f\x7f"]
+)
 def test_innocent_texts_that_look_hostile_pass(text):
     assert decode_payload(check_payload({text: text, "constructor": None})) == {text: text, "constructor": None}
 

@@ -58,7 +58,9 @@ class Endless:
         return str(self)
 
 
-@pytest.mark.parametrize("odd", [Mute(), Wrong(), Endless(), None, 5, b"\xff", object], ids=lambda odd: type(odd).__name__)
+@pytest.mark.parametrize(
+    "odd", [Mute(), Wrong(), Endless(), None, 5, b"\xff", object], ids=lambda odd: type(odd).__name__
+)
 def test_what_is_no_text_is_shown_or_said_to_be_unshowable(odd):
     assert sanitize(odd, 200).encode()
 
@@ -89,7 +91,9 @@ def test_an_exception_of_a_module_is_named_with_it():
     class Local(Exception):
         pass
 
-    assert describe_exception(Local())[0].startswith("tests.handlers._values.test_sanitize.test_an_exception_of_a_module")
+    assert describe_exception(Local())[0].startswith(
+        "tests.handlers._values.test_sanitize.test_an_exception_of_a_module"
+    )
 
 
 class Hostile(Exception):
@@ -139,10 +143,20 @@ class Nameless(Exception, metaclass=Meta):
     pass
 
 
-HOSTILE = [Hostile(), NotText(), Looping(), Interrupting(), Liar("x"), Nameless("x"), UnicodeDecodeError("x", b"", 0, 1, "\0\ud800")]
+HOSTILE = [
+    Hostile(),
+    NotText(),
+    Looping(),
+    Interrupting(),
+    Liar("x"),
+    Nameless("x"),
+    UnicodeDecodeError("x", b"", 0, 1, "\0\ud800"),
+]
 
 
-@pytest.mark.parametrize("exception", HOSTILE, ids=lambda one: type(one).__qualname__ if type(one) is not Nameless else "Nameless")
+@pytest.mark.parametrize(
+    "exception", HOSTILE, ids=lambda one: type(one).__qualname__ if type(one) is not Nameless else "Nameless"
+)
 def test_a_hostile_exception_is_described_all_the_same(exception):
     message, trace = describe_exception(failing(exception))
     assert message.encode()
@@ -297,7 +311,8 @@ def test_a_file_that_was_changed_since_it_was_loaded_is_named(tmp_path, monkeypa
         except ValueError as problem:
             return describe_exception(problem)[1]
 
-    monkeypatch.setattr("jobherd.handlers._values.sanitize._loaded_at", float("inf"))  # another test of this process may have loaded some
+    # another test of this process may have loaded some
+    monkeypatch.setattr("jobherd.handlers._values.sanitize._loaded_at", float("inf"))
     assert "was changed" not in trace(), "it is not known when it was loaded"
     loading(file.stat().st_mtime)
     assert "was changed" not in trace()

@@ -57,8 +57,13 @@ class Forge:
     def waiting(self) -> list[dict[str, Any]]:
         return self.rows("SELECT id, kind, payload FROM jobherd.ready ORDER BY id")
 
-    def run_waiting(self, *, backwards: bool = False, kinds: tuple[str, ...] = (), expect: str | None = "ok") -> list[tuple[str, Any, Ran]]:
-        """Run what is ready, and what that enqueues, each job once, as a worker would. `backwards`: the latest first."""
+    def run_waiting(
+        self, *, backwards: bool = False, kinds: tuple[str, ...] = (), expect: str | None = "ok"
+    ) -> list[tuple[str, Any, Ran]]:
+        """Run what is ready, and what that enqueues, each job once, as a worker would.
+
+        `backwards`: the latest first.
+        """
         first = len(self.ran)
         while jobs := [job for job in self.waiting() if not kinds or job["kind"] in kinds]:
             job = jobs[-1 if backwards else 0]

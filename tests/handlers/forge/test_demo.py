@@ -41,7 +41,9 @@ def test_a_tree_without_a_history_gets_a_made_up_one(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["no commit", "shallow"])
-def test_a_history_that_cannot_be_pushed_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_history_that_cannot_be_pushed_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     tree = checkout(tmp_path / "tree", monkeypatch)
     if kind == "shallow":
         whole = generated(tmp_path / "whole.git", 5)
@@ -81,7 +83,9 @@ def test_it_says_who_is_missing_and_goes_on_when_they_come(
     assert looks > demo.STEADY
 
 
-def test_a_history_goes_in_several_pushes_and_later_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_goes_in_several_pushes_and_later_only_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree = checkout(tmp_path / "tree", monkeypatch)
     git("clone", "--quiet", "--bare", str(generated(tmp_path / "whole.git", 40)), str(tree / ".git"))
     source, words = demo._source(tmp_path)
@@ -115,7 +119,9 @@ def test_made_up_jobs_do_what_they_say() -> None:
     assert run_payload(made_up.mail, {"to": "a", "failures": 1}, attempt=2).outcome.label == "ok"
 
 
-def test_the_feeder_ends_when_it_is_not_wanted_and_bears_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_feeder_ends_when_it_is_not_wanted_and_bears_a_database_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     enqueued: list[int] = []
 
     def enqueue(number: int) -> int:

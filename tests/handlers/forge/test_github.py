@@ -47,7 +47,9 @@ class GitHubServer:
                 said = outer.answer(self.path)
                 body = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
                 self.send_response_only(said.status)
-                for name, value in ({"Date": formatdate(usegmt=True), "Content-Length": str(len(body))} | said.headers).items():
+                for name, value in (
+                    {"Date": formatdate(usegmt=True), "Content-Length": str(len(body))} | said.headers
+                ).items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
@@ -119,7 +121,9 @@ def test_every_repository_of_every_page_gets_a_job(forge: Forge, github: GitHubS
     assert forge.one(IMPORT) == {"status": "discovered", "next_page": None, "note": None}
     rows = forge.rows(REPOS)
     assert [row["name"] for row in rows] == names
-    assert [(one["id"], one["kind"]) for one in forge.waiting()] == [(row["job"], "org:github_import_repo") for row in rows]
+    assert [(one["id"], one["kind"]) for one in forge.waiting()] == [
+        (row["job"], "org:github_import_repo") for row in rows
+    ]
     assert [path.partition("&page=")[2] for path, _ in github.asked] == ["", "2", "3"]
 
 
@@ -134,10 +138,14 @@ def test_a_discovery_that_is_done_asks_nobody(forge: Forge, github: GitHubServer
     assert len(forge.rows(REPOS)) == len(forge.waiting()) == 1
 
 
-def test_a_rate_limit_is_answered_by_waiting_for_its_end_and_the_discovery_goes_on_where_it_was(forge: Forge, github: GitHubServer) -> None:
+def test_a_rate_limit_is_answered_by_waiting_for_its_end_and_the_discovery_goes_on_where_it_was(
+    forge: Forge, github: GitHubServer
+) -> None:
     pages = github.pages([f"repo-{number}" for number in range(250)])
     limited = Answer(
-        {"message": "API rate limit exceeded"}, 403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(time.time()) + 900)}
+        {"message": "API rate limit exceeded"},
+        403,
+        {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(time.time()) + 900)},
     )
     github.answer = lambda path: limited if "page=2" in path else pages(path)
     import_id, _ = wanted(forge)
@@ -167,11 +175,25 @@ def test_a_rate_limit_is_answered_by_waiting_for_its_end_and_the_discovery_goes_
         (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1"}, 1),
         (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "99999999999"}, 7200),
         # By GitHub's own clock, which is a day behind ours here.
-        (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1000000600", "Date": formatdate(1_000_000_000, usegmt=True)}, 601),
-        (429, {"Retry-After": formatdate(1_000_000_300, usegmt=True), "Date": formatdate(1_000_000_000, usegmt=True)}, 300),
+        (
+            403,
+            {
+                "X-RateLimit-Remaining": "0",
+                "X-RateLimit-Reset": "1000000600",
+                "Date": formatdate(1_000_000_000, usegmt=True),
+            },
+            601,
+        ),
+        (
+            429,
+            {"Retry-After": formatdate(1_000_000_300, usegmt=True), "Date": formatdate(1_000_000_000, usegmt=True)},
+            300,
+        ),
     ],
 )
-def test_how_long_it_waits(forge: Forge, github: GitHubServer, status: int, headers: dict[str, str], delay: float) -> None:
+def test_how_long_it_waits(
+    forge: Forge, github: GitHubServer, status: int, headers: dict[str, str], delay: float
+) -> None:
     github.answer = lambda _: Answer({}, status, headers)
     ran = run(wanted(forge)[0])
     assert ran.outcome.label == "retry"
@@ -223,10 +245,12 @@ def test_nobody_there_is_tried_again(forge: Forge, github: GitHubServer, monkeyp
     assert (ran.outcome.label, ran.outcome.code) == ("retry", "GITHUB_UNAVAILABLE")
 
 
-# -- the token -------------------------------------------------------------------------------------------------------
+# -- the token
 
 
-def test_the_token_goes_along_and_is_shown_nowhere(forge: Forge, github: GitHubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_goes_along_and_is_shown_nowhere(
+    forge: Forge, github: GitHubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_TOKEN", "secret-word")
     github.answer = lambda _: Answer({"message": "Bad credentials"}, 401)
     ran = run(wanted(forge)[0])
@@ -235,12 +259,16 @@ def test_the_token_goes_along_and_is_shown_nowhere(forge: Forge, github: GitHubS
 
 
 @pytest.mark.parametrize("how", ["Link", "Location"])
-def test_another_host_never_gets_the_token(forge: Forge, github: GitHubServer, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_another_host_never_gets_the_token(
+    forge: Forge, github: GitHubServer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_TOKEN", "secret-word")
     other = GitHubServer()
     try:
         answers = {
-            "Link": Answer([github.repository("one")], headers={"Link": f'<{other.url}/orgs/example/repos?page=2>; rel="next"'}),
+            "Link": Answer(
+                [github.repository("one")], headers={"Link": f'<{other.url}/orgs/example/repos?page=2>; rel="next"'}
+            ),
             "Location": Answer({}, 302, {"Location": f"{other.url}/orgs/example/repos"}),
         }
         github.answer = lambda _: answers[how]
@@ -274,7 +302,9 @@ def test_a_redirect_on_the_same_host_is_followed(forge: Forge, github: GitHubSer
         ("https://git.example.com", "two\nlines", "no token has"),
     ],
 )
-def test_settings_that_cannot_be_used_are_named(forge: Forge, monkeypatch: pytest.MonkeyPatch, url: str, token: str, said: str) -> None:
+def test_settings_that_cannot_be_used_are_named(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch, url: str, token: str, said: str
+) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_URL", url)
     monkeypatch.setenv("JOBHERD_GITHUB_TOKEN", token)
     ran = run(wanted(forge)[0])
@@ -283,7 +313,7 @@ def test_settings_that_cannot_be_used_are_named(forge: Forge, monkeypatch: pytes
     assert "word" not in str(ran.outcome.error).replace("password", "")
 
 
-# -- names -----------------------------------------------------------------------------------------------------------
+# -- names
 
 TRICKS = ["..", ".", "../../etc", "a/b", "/etc/passwd", "nul\0byte", "", "x" * 101, "new\nline", "ünïcode", "a b"]
 

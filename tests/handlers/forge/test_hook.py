@@ -1,4 +1,7 @@
-"""The post-receive hook and what installs it: one transaction, nothing lost, nothing told twice, nothing shown."""
+"""The post-receive hook and what installs it.
+
+One transaction, nothing lost, nothing told twice, nothing shown.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +139,9 @@ def test_what_is_wrong_with_the_file_is_said_and_the_push_is_kept(forge: Forge) 
 def test_a_schema_that_is_missing_keeps_the_push(forge: Forge, database: str) -> None:
     source, remote = generated(forge.folder / "source.git", 3), forge.repository()
     write_dsn(remote, database)
-    assert 'relation "jobherd.forge_push_events" does not exist' in push(source, remote, "main") or list((remote / MISSED).iterdir())
+    assert 'relation "jobherd.forge_push_events" does not exist' in push(source, remote, "main") or list(
+        (remote / MISSED).iterdir()
+    )
     assert len(list((remote / MISSED).iterdir())) == 1
 
 
@@ -220,7 +225,12 @@ def test_a_hook_does_not_wait_for_ever_for_a_lock(forge: Forge) -> None:
 
 @pytest.mark.parametrize(
     "lines",
-    [[b"what is this\n"], [f"{A} {B}\n".encode()], [f"{A} short refs/heads/main\n".encode()], [f"{A.upper()} {B} refs/heads/x\n".encode()]],
+    [
+        [b"what is this\n"],
+        [f"{A} {B}\n".encode()],
+        [f"{A} short refs/heads/main\n".encode()],
+        [f"{A.upper()} {B} refs/heads/x\n".encode()],
+    ],
 )
 def test_lines_that_no_git_writes_are_refused(lines: list[bytes]) -> None:
     with pytest.raises((ValueError, TypeError)):
@@ -228,11 +238,13 @@ def test_lines_that_no_git_writes_are_refused(lines: list[bytes]) -> None:
 
 
 def test_zeros_say_that_a_ref_was_made_or_deleted() -> None:
-    made, deleted = read_push([f"{ZEROS} {A} refs/heads/x\n".encode(), f"{A} {'0' * 64} refs/heads/a b\n".encode()]).changes
+    made, deleted = read_push(
+        [f"{ZEROS} {A} refs/heads/x\n".encode(), f"{A} {'0' * 64} refs/heads/a b\n".encode()]
+    ).changes
     assert (made, deleted) == (Change("refs/heads/x", None, A), Change("refs/heads/a b", A, None))
 
 
-# -- installing ------------------------------------------------------------------------------------------------------
+# -- installing
 
 
 def test_a_repository_that_is_there_gets_the_hook_and_keeps_what_it_has(forge: Forge) -> None:
@@ -278,15 +290,21 @@ def test_a_folder_with_other_things_in_it_is_refused(forge: Forge) -> None:
     assert os.listdir(forge.folder / "things") == ["letter.txt"]
 
 
-def test_a_folder_for_hooks_that_the_user_has_named_does_not_take_ours_away(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_for_hooks_that_the_user_has_named_does_not_take_ours_away(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = forge.folder / "gitconfig"
     own.write_text(f"[core]\n hooksPath = {forge.folder}/elsewhere\n")
     monkeypatch.setenv("HOME", str(forge.folder))
     (forge.folder / ".gitconfig").write_text(own.read_text())
     remote = forge.repository()
     source = generated(forge.folder / "source.git", 3)
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "GIT_CONFIG_GLOBAL"} | {"HOME": str(forge.folder)}
-    done = subprocess.run(["git", "-C", source, "push", "-q", remote, "main"], env=environment, capture_output=True, timeout=LIMIT)
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "GIT_CONFIG_GLOBAL"} | {
+        "HOME": str(forge.folder)
+    }
+    done = subprocess.run(
+        ["git", "-C", source, "push", "-q", remote, "main"], env=environment, capture_output=True, timeout=LIMIT
+    )
     assert b"recorded, 1 job enqueued" in done.stderr
 
 

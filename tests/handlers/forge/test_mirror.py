@@ -210,7 +210,9 @@ def test_git_that_takes_too_long_is_ended(forge: Forge, hub: Hub, tmp_path: Path
             _git.run("version", timeout=0.1)
 
 
-def test_the_token_goes_to_github_in_a_header_and_stays_in_no_file(forge: Forge, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_goes_to_github_in_a_header_and_stays_in_no_file(
+    forge: Forge, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_TOKEN", "secret-word")
     hub.publish("project")
     one = row(forge, "project", f"{hub.url}/project.git")

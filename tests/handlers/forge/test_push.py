@@ -1,4 +1,7 @@
-"""push:process over real repositories, through the real hook: every push once, the totals git's own."""
+"""push:process over real repositories, through the real hook.
+
+Every push once, the totals git's own.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ def only_event(forge: Forge) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["in order", "latest first"])
-def test_each_push_of_two_hundred_commits_is_recorded_once_and_the_totals_are_those_of_git(forge: Forge, backwards: bool) -> None:
+def test_each_push_of_two_hundred_commits_is_recorded_once_and_the_totals_are_those_of_git(
+    forge: Forge, backwards: bool
+) -> None:
     source = generated(forge.folder / "source.git", 200)
     remote = forge.repository()
     steps = story(source)
@@ -57,7 +62,12 @@ def test_each_push_of_two_hundred_commits_is_recorded_once_and_the_totals_are_th
     assert len(truth(source).by_author) == 5
     assert sum(event["commits"] for event in events) == 201
     changes = [event["change"] for event in events]
-    assert {change: changes.count(change) for change in changes} == {"create": len(events) - 4, "update": 2, "rewrite": 1, "delete": 1}
+    assert {change: changes.count(change) for change in changes} == {
+        "create": len(events) - 4,
+        "update": 2,
+        "rewrite": 1,
+        "delete": 1,
+    }
 
 
 def test_which_push_a_commit_belongs_to_does_not_depend_on_the_order_of_the_jobs(forge: Forge) -> None:
@@ -105,7 +115,10 @@ def test_two_runs_at_the_same_push_set_off_one_measurement(forge: Forge, monkeyp
         assert run(push_process, push_event=event).outcome.label == "ok"  # the other run, from start to end
 
     monkeypatch.setattr(module, "_record", overtaken)
-    assert run(push_process, push_event=event).result == {"skipped": "this push was processed meanwhile", "push_event": event}
+    assert run(push_process, push_event=event).result == {
+        "skipped": "this push was processed meanwhile",
+        "push_event": event,
+    }
     assert [job["kind"] for job in forge.waiting()].count("repo:size_recalc") == 1
 
 
@@ -185,7 +198,9 @@ def test_a_merge_brings_no_lines_of_its_own(forge: Forge) -> None:
     base = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     left = commit(source, "refs/heads/left", {"a.py": b"1\n", "l.py": b"1\n2\n"}, parents=(base,))
     right = commit(source, "refs/heads/right", {"a.py": b"1\n", "r.c": b"1\n2\n3\n"}, parents=(base,))
-    merged = commit(source, "refs/heads/main", {"a.py": b"1\n", "l.py": b"1\n2\n", "r.c": b"1\n2\n3\n"}, parents=(left, right))
+    merged = commit(
+        source, "refs/heads/main", {"a.py": b"1\n", "l.py": b"1\n2\n", "r.c": b"1\n2\n3\n"}, parents=(left, right)
+    )
     push(source, remote, "main")
     ((_, _, ran), *_) = forge.run_waiting()
     assert ran.result["languages"] == {"C": [3, 0], "Python": [3, 0]}  # type: ignore[index]
@@ -193,7 +208,16 @@ def test_a_merge_brings_no_lines_of_its_own(forge: Forge) -> None:
     assert forge.one(TOTALS) == {"commits": 4, "merges": 1, "added": 6, "deleted": 0, "binary_files": 0}
 
 
-HOSTILE_NAMES = ["with\ttab.py", "with\nline.py", 'with"quote.py', "--output=x.py", "ünïcode.py", "{a => b}.py", " .py", "1\t2\tfake.py"]
+HOSTILE_NAMES = [
+    "with\ttab.py",
+    "with\nline.py",
+    'with"quote.py',
+    "--output=x.py",
+    "ünïcode.py",
+    "{a => b}.py",
+    " .py",
+    "1\t2\tfake.py",
+]
 
 
 def test_no_name_of_a_file_can_pass_for_something_else(forge: Forge) -> None:
@@ -215,7 +239,9 @@ def test_odd_authors_dates_and_encodings_are_recorded_as_far_as_they_can_be(forg
         f"tree {tree}\nauthor J\xf6rg\t%s <a\xe9@x> 99999999999999 +0000\ncommitter C <c@x> 1 +0000\nencoding ISO-8859-1\n\nsubj\xe9ct\n".encode(
             "latin-1"
         ),
-        f"tree {tree}\nauthor \xff\xfe <> 18446744073709551615 +0000\ncommitter C <c@x> 1 +0000\n\n\xff\n".encode("latin-1"),
+        f"tree {tree}\nauthor \xff\xfe <> 18446744073709551615 +0000\ncommitter C <c@x> 1 +0000\n\n\xff\n".encode(
+            "latin-1"
+        ),
     )
     shas = [git("hash-object", "-t", "commit", "-w", "--stdin", "--literally", at=source, given=one) for one in raw]
     for sha in shas:
@@ -307,7 +333,8 @@ def test_a_commit_stays_with_the_push_that_recorded_it_first(forge: Forge) -> No
     sha = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     push(source, remote, "main")
     forge.run_waiting()
-    # Numbers are given before the commit: an earlier push may become visible after a later one was processed.
+    # Numbers are given before the commit: an earlier push may become visible after a later one was
+    # processed.
     forge.rows(
         "INSERT INTO jobherd.forge_push_events (id, repo, push, ref, new_sha) OVERRIDING SYSTEM VALUE"
         " VALUES (0, 1, gen_random_uuid(), 'refs/heads/side', %s)",
@@ -317,7 +344,9 @@ def test_a_commit_stays_with_the_push_that_recorded_it_first(forge: Forge) -> No
     assert forge.one("SELECT push_event FROM jobherd.forge_commits") == 1
 
 
-@pytest.mark.parametrize("cut", [[b"1\t2\tfile"], [b"a" * 40, b"", b"author"], [b"a" * 40, b"", b"n", b"e", b"1", b"s", b"1\t1\t", b"old"]])
+@pytest.mark.parametrize(
+    "cut", [[b"1\t2\tfile"], [b"a" * 40, b"", b"author"], [b"a" * 40, b"", b"n", b"e", b"1", b"s", b"1\t1\t", b"old"]]
+)
 def test_output_that_ends_in_the_middle_is_an_error_and_no_commit(cut: list[bytes]) -> None:
     with pytest.raises(ValueError, match="git log"):
         list(parse(cut))

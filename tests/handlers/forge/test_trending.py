@@ -34,7 +34,13 @@ def with_pushes(forge: Forge) -> None:
         tip = ""
         for number in range(3):
             who = {"GIT_AUTHOR_EMAIL": f"author-{number % authors}@example.org"}
-            tip = commit(source, f"refs/heads/{name}", {"a.py": str(number).encode() * (number + 1)}, parents=(tip,) if tip else (), **who)
+            tip = commit(
+                source,
+                f"refs/heads/{name}",
+                {"a.py": str(number).encode() * (number + 1)},
+                parents=(tip,) if tip else (),
+                **who,
+            )
         push(source, forge.repository(f"{name}.git"), f"{name}:refs/heads/main")
     forge.run_waiting()
 
@@ -129,7 +135,9 @@ def test_many_who_plan_at_the_same_moment_plan_one_run(forge: Forge) -> None:
     with psycopg.connect(forge.dsn) as gate, ThreadPoolExecutor(6) as people:
         gate.execute("SELECT FROM jobherd.forge_trending_plan FOR UPDATE")
         plans = [people.submit(plan, number) for number in range(6)]
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
         while forge.one(waiting) < 6:
             pass  # until all of them stand at the lock; the limit of the test ends it
         gate.rollback()

@@ -11,7 +11,15 @@ WELL = {
     "default_transaction_isolation": "read committed", "default_transaction_read_only": "off", "statement_timeout": "0", "idle_session_timeout": "0",
     "session_replication_role": "origin", "row_security": "on",
 }  # fmt: skip
-SERVER = {"standby": False, "xid_age": 1000, "xid_of": "app", "notifications": 0.0, "sessions": 10, "sees_all": True, "open_schemas": []}
+SERVER = {
+    "standby": False,
+    "xid_age": 1000,
+    "xid_of": "app",
+    "notifications": 0.0,
+    "sessions": 10,
+    "sees_all": True,
+    "open_schemas": [],
+}
 HOLDER = {
     "what": "transaction",
     "name": "psql",
@@ -30,7 +38,9 @@ def weights(findings):
 
 
 def settings(**changed):
-    return list(doctor_findings.settings([{"name": name, "setting": value} for name, value in (WELL | changed).items()]))
+    return list(
+        doctor_findings.settings([{"name": name, "setting": value} for name, value in (WELL | changed).items()])
+    )
 
 
 def test_a_server_that_is_well_is_ok():
@@ -79,7 +89,9 @@ def test_a_backend_that_is_not_the_one_we_were_told_of_is_a_poolers():
     assert "--listen-dsn" in found.remedy
     assert weights(doctor_findings.pooler(told=7, real=7, listens=True)) == []
     (found,) = doctor_findings.pooler(told=7, real=8, listens=True)
-    assert (found.weight, "session mode" in found.text) == ("note", True), "which mode it is in cannot be seen from here"
+    assert (found.weight, "session mode" in found.text) == ("note", True), (
+        "which mode it is in cannot be seen from here"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,19 +109,31 @@ def test_whoever_holds_back_vacuum_for_long_is_named_with_the_statement_that_end
     (found,) = doctor_findings.holders([HOLDER | changed])
     assert found.weight == weight
     if weight != "ok":
-        assert ("hot_standby_feedback" if found.text.startswith("a query on the standby") else changed.get("handle", "77")) in found.remedy
+        assert (
+            "hot_standby_feedback" if found.text.startswith("a query on the standby") else changed.get("handle", "77")
+        ) in found.remedy
 
 
 def test_the_name_of_a_prepared_transaction_is_no_sql():
-    (found,) = doctor_findings.holders([HOLDER | {"what": "prepared", "handle": "x'; DROP TABLE y; --", "seconds": 4000.0}])
+    (found,) = doctor_findings.holders(
+        [HOLDER | {"what": "prepared", "handle": "x'; DROP TABLE y; --", "seconds": 4000.0}]
+    )
     assert "ROLLBACK PREPARED 'x''; DROP TABLE y; --'" in found.remedy
 
 
 @pytest.mark.parametrize(
-    ("what", "weight", "word"), [("wake", "wrong", "poll"), ("wait", "wrong", "do not return"), ("keep", "note", "partitions")]
+    ("what", "weight", "word"),
+    [("wake", "wrong", "poll"), ("wait", "wrong", "do not return"), ("keep", "note", "partitions")],
 )
 def test_a_session_that_holds_an_advisory_lock_for_longer_than_a_minute_is_named(what, weight, word):
-    lock = {"pid": 77, "role": "stranger", "name": "psql", "state": "idle in transaction", "what": what, "seconds": 61.0}
+    lock = {
+        "pid": 77,
+        "role": "stranger",
+        "name": "psql",
+        "state": "idle in transaction",
+        "what": what,
+        "seconds": 61.0,
+    }
     (found,) = doctor_findings.advisory_locks([lock, lock | {"seconds": 59.0}, lock | {"seconds": None}])
     assert (found.weight, found.about) == (weight, "locks")
     assert "role stranger (psql, pid 77" in found.text
@@ -131,7 +155,9 @@ def test_dead_rows_count_against_the_live_ones():
 
 
 def test_an_index_that_was_not_built_to_the_end():
-    assert weights(doctor_findings.indexes([{"name": "i", "of": "ready", "called": "jobherd.i"}])) == [("wrong", "indexes")]
+    assert weights(doctor_findings.indexes([{"name": "i", "of": "ready", "called": "jobherd.i"}])) == [
+        ("wrong", "indexes")
+    ]
 
 
 @pytest.mark.parametrize(

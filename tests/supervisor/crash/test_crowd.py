@@ -101,7 +101,9 @@ def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(su
     assert children.look_for_late_at == pytest.approx(due + patience), "what was written by now waits for nobody"
 
 
-def test_in_a_crowd_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_before_with_them(supervisor, monkeypatch):
+def test_in_a_crowd_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_before_with_them(
+    supervisor, monkeypatch
+):
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
     slot = spec(fleet, 0, now)
     board = children.boards[slot.number]
@@ -122,7 +124,11 @@ def test_who_is_helped_goes_on_and_what_was_finished_later_is_left_to_it(supervi
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
     slot = spec(fleet, 0, now)
     board, asked = children.boards[slot.number], []
-    monkeypatch.setattr(supervisor.db, "ask", lambda name, given, *_hear: asked.append((name, given["token"], given["ids"], board.helped)))
+    monkeypatch.setattr(
+        supervisor.db,
+        "ask",
+        lambda name, given, *_hear: asked.append((name, given["token"], given["ids"], board.helped)),
+    )
     board.outcomes.open(8)
     board.outcomes.enter(Finished(3, OK, 0.001, now).as_entry())
     board.begin_claim(9, 3)
@@ -130,7 +136,9 @@ def test_who_is_helped_goes_on_and_what_was_finished_later_is_left_to_it(supervi
     board.say(running)
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
     children.do(FlushOutcomes(slot, 9), now)
-    assert asked == [("settle_jobs", 8, [3], 9), ("settle_jobs", 9, [4], 9)], "said first: the child may miss it a moment later"
+    assert asked == [("settle_jobs", 8, [3], 9), ("settle_jobs", 9, [4], 9)], (
+        "said first: the child may miss it a moment later"
+    )
     assert board.revoked == 0
     board.say(running._replace(phase=Phase.SETTLING))
     children.do(FlushOutcomes(slot, 9), now)
@@ -154,7 +162,9 @@ def test_who_is_helped_goes_on_and_what_was_finished_later_is_left_to_it(supervi
     board.outcomes.enter(Finished(5, OK, 0.001, now).as_entry())
     board.outcomes.enter(Finished(7, OK, 0.001, now).as_entry())
     children.do(FlushOutcomes(slot, 9), now)
-    assert len(asked) == 2, "it is through with that job, and with one that was not announced: expired, or of the same call"
+    assert len(asked) == 2, (
+        "it is through with that job, and with one that was not announced: expired, or of the same call"
+    )
 
 
 def test_what_is_read_of_the_next_claim_while_one_is_relieved_is_not_written(supervisor, monkeypatch):
@@ -184,7 +194,10 @@ def test_what_is_read_of_the_next_claim_while_one_is_relieved_is_not_written(sup
 
 @pytest.mark.parametrize("action", [FlushOutcomes, ReleaseRest])
 def test_a_letter_that_was_refused_after_a_long_wait_is_rested_for_from_then(supervisor, monkeypatch, action):
-    """The server refuses what waits for a lock after seconds. Counted from the asking the rest would be over by then, and one letter follow the other."""
+    """The server refuses what waits for a lock after seconds.
+
+    Counted from the asking the rest would be over by then, and one letter follow the other.
+    """
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic() - 60
     slot = spec(fleet, 0, now)
     board, heard = children.boards[slot.number], []

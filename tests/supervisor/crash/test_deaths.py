@@ -38,8 +38,15 @@ def test_a_death_is_told_with_its_post_mortem(post):
     dead = case()
     assert post.tell(dead, dead.now, CrashOutcome("retry", "WORKER_CRASHED", crash=1))
     message = told(post)
-    assert (message["job"], message["kind"], message["crashes"]) == (dead.now.job, dead.policy.name, dead.now.crashes + 1)
-    assert (message["post_mortem"]["sentence"], message["post_mortem"]["outcome"]) == (dead.post_mortem.sentence, "retry")
+    assert (message["job"], message["kind"], message["crashes"]) == (
+        dead.now.job,
+        dead.policy.name,
+        dead.now.crashes + 1,
+    )
+    assert (message["post_mortem"]["sentence"], message["post_mortem"]["outcome"]) == (
+        dead.post_mortem.sentence,
+        "retry",
+    )
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "abandoned"])

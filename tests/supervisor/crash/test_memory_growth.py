@@ -122,12 +122,16 @@ def test_the_kernels_victim_is_said_to_have_stood_where_it_was_seen(place):
     place.look(1750, now=103.5)
     exit_ = Exit(None, signal.SIGKILL, rss=1946 * MIB, oom=True)
     death = Death(0, "worker 0", 77, 1, 1, exit_, "oom", True, None, 103.9, 60.0)
-    report = examine(death, place.board, runs(5), "image:resize", grown=place.growth.seen(place.slot, place.board, runs(5)))
+    report = examine(
+        death, place.board, runs(5), "image:resize", grown=place.growth.seen(place.slot, place.board, runs(5))
+    )
     assert report.sentence == (
         "The out-of-memory killer killed process 77 at 1946 MiB while it ran image:resize #5."
         " 0.4 s before, at 1750 MiB, it was executing shrink at /srv/app/resize.py:41."
     )
-    assert report.stack.startswith("0.4 s before, at 1750 MiB, it was executing:\n\nmain thread (most recent call last):\n")
+    assert report.stack.startswith(
+        "0.4 s before, at 1750 MiB, it was executing:\n\nmain thread (most recent call last):\n"
+    )
     assert report.stack.endswith('File "/srv/app/resize.py", line 41, in shrink')
 
 
@@ -135,6 +139,8 @@ def test_a_crash_that_wrote_its_own_stack_needs_no_older_one(place):
     place.begin(400)
     place.look(1750)
     death = Death(0, "worker 0", 77, 1, 1, Exit(None, signal.SIGSEGV), "signal", True, None, 103.9, 60.0)
-    report = examine(death, place.board, runs(5), "image:resize", grown=place.growth.seen(place.slot, place.board, runs(5)))
+    report = examine(
+        death, place.board, runs(5), "image:resize", grown=place.growth.seen(place.slot, place.board, runs(5))
+    )
     assert report.sentence == "Process 77 died of SIGSEGV while it ran image:resize #5."
     assert not report.stack

@@ -30,7 +30,9 @@ class Kernel:
 
     def kill(self, count):
         if self.version == 2:
-            (self.group / "memory.events").write_text(f"low 0\nhigh 0\nmax 7\noom {count}\noom_kill {count}\noom_group_kill 0\n")
+            (self.group / "memory.events").write_text(
+                f"low 0\nhigh 0\nmax 7\noom {count}\noom_kill {count}\noom_group_kill 0\n"
+            )
         elif self.version == 1:
             (self.group / "memory.oom_control").write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n")
         else:

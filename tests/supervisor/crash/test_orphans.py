@@ -24,7 +24,9 @@ def test_the_number_of_a_stranger_that_is_gone_may_be_ours():
         marked.stdin.write(b"are you there?\n")
         marked.stdout.readline()  # before that it may have no environment yet
         assert marked.pid in strays.end()
-    assert stranger.pid not in strays._strangers, "or the set would grow for ever, and shield who is given the number next"
+    assert stranger.pid not in strays._strangers, (
+        "or the set would grow for ever, and shield who is given the number next"
+    )
 
 
 def test_a_process_that_begins_a_program_this_instant_is_looked_at_again(monkeypatch: pytest.MonkeyPatch):
@@ -42,7 +44,9 @@ def test_a_process_that_begins_a_program_this_instant_is_looked_at_again(monkeyp
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["beside children of others", "alone"])
-def test_what_names_nobody_is_ended_only_where_no_stranger_can_become_our_child(monkeypatch: pytest.MonkeyPatch, *, others: bool):
+def test_what_names_nobody_is_ended_only_where_no_stranger_can_become_our_child(
+    monkeypatch: pytest.MonkeyPatch, *, others: bool
+):
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={}) as nameless:
         nameless.stdin.write(b"are you there?\n")
         nameless.stdout.readline()

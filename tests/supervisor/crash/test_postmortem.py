@@ -77,7 +77,10 @@ def test_a_crash_says_where_it_happened_and_keeps_what_was_last_said(board):
         lease_age=2.5,
         code_version="v7",
     )
-    assert report.sentence == "Process 77 died of SIGSEGV at 64 MiB while it ran image:resize #5, in shrink at /srv/app/resize.py:41."
+    assert (
+        report.sentence
+        == "Process 77 died of SIGSEGV at 64 MiB while it ran image:resize #5, in shrink at /srv/app/resize.py:41."
+    )
     kept = report.as_dict()
     assert kept["stack"].startswith("Fatal Python error: Segmentation fault")
     assert (kept["signal"], kept["core_dumped"], kept["phase"], kept["cause"]) == ("SIGSEGV", True, "running", "signal")
@@ -90,7 +93,15 @@ def test_a_crash_says_where_it_happened_and_keeps_what_was_last_said(board):
 
 
 def test_a_death_for_want_of_memory_says_how_much_there_was(board):
-    memory = {"counted": "control group", "oom_kills": 4, "version": 2, "group": "/web", "limit": 2048 * MIB, "peak": 2048 * MIB, "used": 9}
+    memory = {
+        "counted": "control group",
+        "oom_kills": 4,
+        "version": 2,
+        "group": "/web",
+        "limit": 2048 * MIB,
+        "peak": 2048 * MIB,
+        "used": 9,
+    }
     report = look(board, cause="oom", exit_=Exit(None, signal.SIGKILL, rss=1946 * MIB, oom=True), memory=memory)
     assert report.sentence == (
         "The out-of-memory killer killed process 77 at 1946 MiB, of 2048 MiB allowed by its control group, while it ran image:resize #5."

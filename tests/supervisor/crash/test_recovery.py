@@ -42,10 +42,12 @@ def taken(**counts):
         (now(), death("quit", StopReason.QUIT), CrashOutcome("abandoned", None)),
         (now(), death("stopped", StopReason.STOPPED), CrashOutcome("abandoned", None)),
         (now(), death("lost", StopReason.LOST), None),
-        (now(), death("hook", StopReason.HOOK), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),  # `after_job`, of a job without a timeout
+        # `after_job`, of a job without a timeout
+        (now(), death("hook", StopReason.HOOK), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
         (taken(), death(), CrashOutcome("abandoned", "WORKER_CRASHED", 0.0, 1)),
         (taken(attempts=2, crashes=1), death("exit"), CrashOutcome("abandoned", "WORKER_CRASHED", 60.0, 1)),
-        (taken(attempts=5), death("oom"), CrashOutcome("abandoned", "WORKER_CRASHED", 0.0, 1)),  # its last attempt has not begun
+        # its last attempt has not begun
+        (taken(attempts=5), death("oom"), CrashOutcome("abandoned", "WORKER_CRASHED", 0.0, 1)),
         (taken(crashes=2), death(), CrashOutcome("failed", "WORKER_CRASHED", 0.0, 1)),
         (taken(), death("drain", StopReason.DRAIN), CrashOutcome("abandoned", None)),
         (taken(), death("cancel", StopReason.CANCEL, Stage.TERMED), CrashOutcome("cancelled", "JOB_CANCELLED")),

@@ -8,7 +8,17 @@ from types import SimpleNamespace
 from jobherd.supervisor.crash.revision import revision
 from jobherd.supervisor.process.children import Children
 
-GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=trunk")
+GIT = (
+    "git",
+    "-c",
+    "user.name=t",
+    "-c",
+    "user.email=t@t",
+    "-c",
+    "commit.gpgsign=false",
+    "-c",
+    "init.defaultBranch=trunk",
+)
 
 
 def git(folder, *words):
@@ -35,8 +45,12 @@ def test_it_is_what_git_says_loose_packed_detached_and_in_a_worktree(tmp_path):
 
 def test_it_is_read_at_the_start_and_at_each_reload_however_many_are_forked(monkeypatch):
     asked = []
-    monkeypatch.setattr("jobherd.supervisor.process.children.revision", lambda folder: asked.append(folder) or f"version {len(asked)}")
-    children = SimpleNamespace(_read=(-1, ""), _fleet=SimpleNamespace(generation=0), settings=SimpleNamespace(app_dir="here"))
+    monkeypatch.setattr(
+        "jobherd.supervisor.process.children.revision", lambda folder: asked.append(folder) or f"version {len(asked)}"
+    )
+    children = SimpleNamespace(
+        _read=(-1, ""), _fleet=SimpleNamespace(generation=0), settings=SimpleNamespace(app_dir="here")
+    )
     assert [Children._revision(children) for _ in range(3)] == ["version 1"] * 3
     children._fleet.generation += 1
     assert [Children._revision(children) for _ in range(3)] == ["version 2"] * 3

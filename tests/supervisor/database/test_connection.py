@@ -91,7 +91,9 @@ def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whate
         written = settlement(child.id, token, finished, ran_on="here/1", now=time.monotonic())
         assert driver.ask("settle_jobs", **written), "refused"
         assert queue.states([done, died]) == ["completed", "failed"]
-        assert queue.run("SELECT error IS NULL, usage IS NULL FROM jobherd.history WHERE id = %s", done) == [(True, True)]
+        assert queue.run("SELECT error IS NULL, usage IS NULL FROM jobherd.history WHERE id = %s", done) == [
+            (True, True)
+        ]
         driver.db.close()
 
 
@@ -120,7 +122,10 @@ def test_a_notification_is_heard_at_once_also_one_that_came_while_a_statement_ra
 
 @pytest.mark.promise("A7")
 def test_a_notification_behind_the_last_answer_is_heard_with_it(driver, database):
-    """libpq stops at the end of an answer that nobody has taken, and reads on when it is: what lies behind it shows on no socket any more."""
+    """libpq stops at the end of an answer that nobody has taken, and reads on when it is.
+
+    What lies behind it shows on no socket any more.
+    """
     driver.up()
     driver.until(lambda: driver.db.listening and driver.db.is_quiet)
     driver.step()
@@ -167,11 +172,16 @@ def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
 
 
 def test_a_session_that_may_not_write_any_more_is_made_anew(driver):
-    """A primary that was made read-only refuses a beat and goes on: another of the hosts may be the primary by now."""
+    """A primary that was made read-only refuses a beat and goes on.
+
+    Another of the hosts may be the primary by now.
+    """
     driver.up()
     epoch, answers = driver.db.epoch, []
     driver.db._queue.append(Request("steer", b"SET default_transaction_read_only = on", [], answers.append))
-    assert driver.ask("register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0) is None
+    assert (
+        driver.ask("register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0) is None
+    )
     driver.until(lambda: driver.db.epoch > epoch and driver.db.link is Link.UP)
     assert driver.ask("register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0)
 
@@ -192,7 +202,10 @@ def test_it_survives_a_server_that_is_killed_and_started():
 
 @pytest.fixture
 def silent():
-    """A server that takes connections and never says a word: what a network that swallows every packet looks like."""
+    """A server that takes connections and never says a word.
+
+    What a network that swallows every packet looks like.
+    """
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -227,7 +240,10 @@ def test_a_statement_without_an_answer_is_given_up_in_time(driver, database):
 
 
 def test_what_is_asked_between_two_steps_is_not_kept_until_something_else_happens(driver):
-    """As for what the last step of a turn was notified of: a cancelled job ran on for up to a second."""
+    """As for what the last step of a turn was notified of.
+
+    A cancelled job ran on for up to a second.
+    """
     driver.until(lambda: driver.db.is_quiet)
     answers = []
     driver.db.ask("next_due", {}, answers.append)
@@ -312,7 +328,10 @@ def test_every_address_of_a_name_is_tried(silent):
 
 @pytest.fixture
 def void():
-    """An address that no word comes back from, not even that it takes connections: its queue of them is full, so the kernel drops what comes."""
+    """An address that no word comes back from, not even that it takes connections.
+
+    Its queue of them is full, so the kernel drops what comes.
+    """
     with socket.socket() as server, contextlib.ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
         server.listen(0)
@@ -324,7 +343,10 @@ def void():
 
 
 def test_a_vanished_host_holds_up_nothing(void):
-    """libpq, asked before the socket is ready, waits for the connection: until the kernel gives it up, here after ten minutes."""
+    """libpq, asked before the socket is ready, waits for the connection.
+
+    Until the kernel gives it up, here after ten minutes.
+    """
     driver = Driver(f"{void} tcp_user_timeout=600000")
     for _ in range(10):
         driver.step()

@@ -1,4 +1,7 @@
-"""How a parent hears of orders, carries them out and answers: on a real session, turned by hand, with the time handed in."""
+"""How a parent hears of orders, carries them out and answers.
+
+On a real session, turned by hand, with the time handed in.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,21 @@ class Parent:
     """A supervisor's session, its registration and its orders."""
 
     def __init__(self, dsn):
-        self.db = DatabaseConnection(dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0)
+        self.db = DatabaseConnection(
+            dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0
+        )
         self.fleet, self.control = Fleet(Limits()), ControlBlock()
         self.done = []
         self.deaf = False
         trades = {"echo": self.echo, "later": self.later, "never": self.never, "break": self.fall}
         self.orders = FleetCommands(self.db, self.fleet, trades)
         self.registration = Lease(
-            self.db, self.fleet, self.control, me=lease.identity(), lease=15.0, beaten=lambda ordered: ordered and self.orders.look()
+            self.db,
+            self.fleet,
+            self.control,
+            me=lease.identity(),
+            lease=15.0,
+            beaten=lambda ordered: ordered and self.orders.look(),
         )
 
     def echo(self, order, now):
@@ -83,7 +93,9 @@ def queue(database):
 
 
 def give(queue, parent, name, **arguments):
-    return queue.run("SELECT jobherd.order(%s, %s, %s, 'anna')", parent.fleet.supervisor, name, json.dumps(arguments))[0][0]
+    return queue.run("SELECT jobherd.order(%s, %s, %s, 'anna')", parent.fleet.supervisor, name, json.dumps(arguments))[
+        0
+    ][0]
 
 
 def told(queue, number):
@@ -119,10 +131,14 @@ def test_what_is_refused_unknown_or_broken_is_answered_with_why(parent, queue):
 
 
 DEEP = "[" * 4000 + "]" * 4000
-READS_ALL = pytest.mark.skipif(sys.version_info >= (3, 13), reason="CPython 3.13 reads every depth that PostgreSQL stores")
+READS_ALL = pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="CPython 3.13 reads every depth that PostgreSQL stores"
+)
 
 
-@pytest.mark.parametrize("arguments", ['{"job": ' + "7" * 5000 + "}", pytest.param('{"job": ' + DEEP + "}", marks=READS_ALL)])
+@pytest.mark.parametrize(
+    "arguments", ['{"job": ' + "7" * 5000 + "}", pytest.param('{"job": ' + DEEP + "}", marks=READS_ALL)]
+)
 def test_arguments_that_python_cannot_hold_are_refused_and_the_parent_lives(parent, queue, arguments):
     number = queue.run("SELECT jobherd.order(%s, 'echo', %s, 'anna')", parent.fleet.supervisor, arguments)[0][0]
     fine = give(queue, parent, "echo")
@@ -192,7 +208,11 @@ def test_an_answer_that_cannot_be_written_is_answered_in_fixed_words(parent, que
 
 def test_what_postgresql_cannot_hold_does_not_get_there():
     document = {"a": "x\0y", "b\ud800": [float("nan"), float("inf"), 1.5, None, True], "c": {"d": ("e",)}}
-    assert json.loads(as_json(document)) == {"a": "x\N{REPLACEMENT CHARACTER}y", "b?": [None, None, 1.5, None, True], "c": {"d": ["e"]}}
+    assert json.loads(as_json(document)) == {
+        "a": "x\N{REPLACEMENT CHARACTER}y",
+        "b?": [None, None, 1.5, None, True],
+        "c": {"d": ["e"]},
+    }
 
 
 @pytest.mark.parametrize(
@@ -204,7 +224,9 @@ def test_what_cannot_be_done_is_said_beforehand(name, said):
     fleet.wanted = 0 if name == "remove" else 2
     assert (said in objection(name, fleet)) if said else objection(name, fleet) is None
     fleet.enter_state(RunState.DRAINING, 0.0)
-    assert (objection(name, fleet) is None) == (name == "drain"), "to drain twice is to drain; anything else comes too late"
+    assert (objection(name, fleet) is None) == (name == "drain"), (
+        "to drain twice is to drain; anything else comes too late"
+    )
 
 
 def test_a_supervisor_that_was_reclaimed_takes_no_orders_under_its_old_number(parent, queue):

@@ -33,10 +33,14 @@ class Parent:
     """A supervisor's session and registration, turned by hand."""
 
     def __init__(self, dsn):
-        self.db = DatabaseConnection(dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0)
+        self.db = DatabaseConnection(
+            dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0
+        )
         self.fleet, self.control = Fleet(Limits()), ControlBlock()
         self.mourned = []
-        self.registration = Lease(self.db, self.fleet, self.control, me=lease.identity(), lease=LEASE, mourned=lambda: self.mourned)
+        self.registration = Lease(
+            self.db, self.fleet, self.control, me=lease.identity(), lease=LEASE, mourned=lambda: self.mourned
+        )
         self.heard = []
         self.refused = []
 
@@ -69,7 +73,9 @@ def parent(database):
 
 def leases(dsn):
     with psycopg.connect(dsn, autocommit=True) as connection:
-        return connection.execute("SELECT id, lease_until > clock_timestamp(), host FROM jobherd.supervisors ORDER BY id").fetchall()
+        return connection.execute(
+            "SELECT id, lease_until > clock_timestamp(), host FROM jobherd.supervisors ORDER BY id"
+        ).fetchall()
 
 
 @pytest.mark.promise("D14", "D26")
@@ -88,12 +94,17 @@ def test_the_deadline_counts_from_before_the_beat(parent):
 
 
 def test_a_session_that_does_not_hear_is_made_anew(parent):
-    """What a half-open connection looks like: statements may still be answered, notifications do not come."""
+    """What a half-open connection looks like.
+
+    Statements may still be answered, notifications do not come.
+    """
     parent.until(lambda: parent.db.is_quiet)  # what was sent now would have no answer for too long, a lease ahead
     parent.db._queue.append(Request("unlisten", b"UNLISTEN *", [], lambda answer: None))
     epoch, later = parent.db.epoch, LEASE
     # A beat whose echo cannot come, and which is answered: until then it could not.
-    parent.until(lambda: parent.registration._echo_by < float("inf") and not parent.registration._in_flight, ahead=later)
+    parent.until(
+        lambda: parent.registration._echo_by < float("inf") and not parent.registration._in_flight, ahead=later
+    )
     assert parent.db.link is Link.UP
     parent.turn(time.monotonic() + later + ECHO_PATIENCE + 1)
     assert parent.db.link is not Link.UP
@@ -102,7 +113,10 @@ def test_a_session_that_does_not_hear_is_made_anew(parent):
 
 
 def test_what_a_child_held_whose_end_the_server_has_forgotten_is_given_back(parent, database):
-    """A standby that lagged, or a backup: the child has ended, and its parent has given back what it held, which nobody would do again."""
+    """A standby that lagged, or a backup.
+
+    The child has ended, and its parent has given back what it held, which nobody would do again.
+    """
     with Queue(database) as queue:
         dead, living, mourned, unborn = (Child(queue, parent.fleet.supervisor, number) for number in (1, 2, 3, 4))
         jobs = queue.enqueue_many("a:b", 4)
@@ -119,8 +133,8 @@ def test_what_a_child_held_whose_end_the_server_has_forgotten_is_given_back(pare
 
 
 def test_while_it_is_not_registered_nothing_else_is_due(parent, database):
-    """What ran under a registration that is lost runs until it is ended: to look whether it was cancelled is for the next one, and the loop would turn
-    without a rest until that stands."""
+    """What ran under a registration that is lost runs until it is ended: to look whether it was
+    cancelled is for the next one, and the loop would turn without a rest until that stands."""
     slot, now = next(parent.fleet.workers()), time.monotonic()
     parent.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     slot.now = CurrentWork(Phase.RUNNING, 1, 1, 1, started=now - LEASE)
@@ -192,7 +206,10 @@ def test_a_registration_whose_answer_is_lost_is_made_again_and_the_first_one_is_
 
 
 def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_same_session(parent, database, caplog):
-    """As when its queue of them is full, which takes PostgreSQL 17 to bring about: see tests/system/test_full_notifications.py."""
+    """As when its queue of them is full, which takes PostgreSQL 17 to bring about.
+
+    See tests/system/test_full_notifications.py.
+    """
     caplog.set_level("INFO", "jobherd.supervisor")
     parent.until(lambda: parent.db.is_quiet)  # the time jumps: what is on its way would be given up
     epoch, beats = parent.db.epoch, parent.registration.beats
@@ -201,12 +218,17 @@ def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_s
         connection.execute(found[0].replace("< 0.9", "< 0"))
         parent.until(lambda: parent.registration.beats > beats + 1, ahead=LEASE)
         assert not parent.registration.heard_back
-        assert parent.registration._echo_by == float("inf"), "nothing will come back, and that is not the session's fault"
+        assert parent.registration._echo_by == float("inf"), (
+            "nothing will come back, and that is not the session's fault"
+        )
         connection.execute(found[0])
         parent.until(lambda: parent.db.is_quiet, ahead=LEASE)
         parent.until(lambda: parent.registration.heard_back, ahead=2 * LEASE)
     assert parent.db.epoch == epoch
-    assert [record.levelname for record in caplog.records if "notification queue" in record.message] == ["WARNING", "INFO"]
+    assert [record.levelname for record in caplog.records if "notification queue" in record.message] == [
+        "WARNING",
+        "INFO",
+    ]
 
 
 def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last_one_had_a_pooler(parent, monkeypatch):
@@ -246,8 +268,11 @@ def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, datab
         number = queue.enqueue("a:b")
         lapsed, beating = queue.child(), queue.supervisor()
         lapsed.claim(1)
-        queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 hour' WHERE id = %s", lapsed.supervisor)
-        # The server of the tests has run for less than a lease, and the session stands for less: either would make everybody wait.
+        queue.run(
+            "UPDATE jobherd.supervisors SET lease_until = now() - interval '1 hour' WHERE id = %s", lapsed.supervisor
+        )
+        # The server of the tests has run for less than a lease, and the session stands for less:
+        # either would make everybody wait.
         parent.registration._lease = 0.5
         parent.until(lambda: parent.registration.reclaimed == 1, ahead=LEASE)
         assert queue.state(number) == "retrying"
@@ -297,7 +322,10 @@ def by_thirds(parent, asked, now):
 
 
 def test_whoever_has_just_come_gives_everybody_a_whole_lease_to_renew(database):
-    """It may have come at the end of an outage of all, before the first of the others was back: with a failover the server is as old as ever."""
+    """It may have come at the end of an outage of all, before the first of the others was back.
+
+    With a failover the server is as old as ever.
+    """
     parent = Parent(database)
     asked = noted(parent)
     with Queue(database) as queue:
@@ -312,7 +340,10 @@ def test_whoever_has_just_come_gives_everybody_a_whole_lease_to_renew(database):
 
 
 def test_whoever_could_not_register_for_long_gives_everybody_a_whole_lease_too(database):
-    """Its session stood meanwhile, for longer than a lease: somebody had locked the table, and nobody could renew."""
+    """Its session stood meanwhile, for longer than a lease.
+
+    Somebody had locked the table, and nobody could renew.
+    """
     parent = Parent(database)
     asked = noted(parent)
     with Queue(database) as queue:
@@ -330,7 +361,10 @@ def test_whoever_could_not_register_for_long_gives_everybody_a_whole_lease_too(d
 
 
 def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to(parent, database):
-    """The session stood all the while, and so did the server: somebody has locked a table, or commits waited for a standby that was away."""
+    """The session stood all the while, and so did the server.
+
+    Somebody has locked a table, or commits waited for a standby that was away.
+    """
     parent.until(lambda: parent.db.is_quiet)
     asked = noted(parent)
     now = by_thirds(parent, asked, time.monotonic())
@@ -369,7 +403,9 @@ def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(
         other, living = queue.child(), queue.supervisor()
         other.claim(1)
         when = "now() - interval '1 hour'" if jump > 0 else "now() + interval '1 hour'"
-        queue.run(f"UPDATE jobherd.supervisors SET beat_at = {when}, lease_until = {when} WHERE id = %s", other.supervisor)
+        queue.run(
+            f"UPDATE jobherd.supervisors SET beat_at = {when}, lease_until = {when} WHERE id = %s", other.supervisor
+        )
         parent.registration._lease = 0.5
         parent.registration._clock = tuple(
             side - jump for side in parent.registration._clock
@@ -413,7 +449,10 @@ def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
 
 
 def test_a_role_for_which_numbers_are_written_short_is_told_the_time_all_the_same(database):
-    """Of a time in seconds only the first digits were left: the clock stood still, then jumped, and nobody was ever taken over."""
+    """Of a time in seconds only the first digits were left.
+
+    The clock stood still, then jumped, and nobody was ever taken over.
+    """
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET extra_float_digits = '-14'")
     parent = Parent(database)
@@ -433,7 +472,9 @@ def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_leas
         if name == "reclaim_supervisors":
             with Queue(database) as queue:  # the clock goes one way as everything that was written by it goes the other
                 queue.run(
-                    "UPDATE jobherd.supervisors SET lease_until = lease_until - %s::interval, beat_at = beat_at - %s::interval", jump, jump
+                    "UPDATE jobherd.supervisors SET lease_until = lease_until - %s::interval, beat_at = beat_at - %s::interval",
+                    jump,
+                    jump,
                 )
                 shift = queue.run("SELECT extract(epoch FROM %s::interval)::double precision", jump)[0][0]
             seen.append(parameters["patient"])
@@ -461,7 +502,11 @@ def test_a_slow_answer_is_no_jump_of_the_clock(parent):
 
 
 def test_a_beat_that_is_refused_is_made_again_soon_and_says_nothing_of_our_hearing(parent):
-    """A deadlock, a full disk: nothing was notified, so nothing comes back, and the next beat of a third of the lease may be refused too."""
+    """A deadlock, a full disk.
+
+    Nothing was notified, so nothing comes back, and the next beat of a third of the lease may be
+    refused too.
+    """
     now = time.monotonic()
     parent.registration._beat(now)
     assert parent.registration._echo_by <= now + ECHO_PATIENCE

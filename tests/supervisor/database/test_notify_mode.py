@@ -1,4 +1,7 @@
-"""When producers notify us: on a real session, turned by hand, with the time and the boards handed in."""
+"""When producers notify us.
+
+On a real session, turned by hand, with the time and the boards handed in.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ class Parent:
     """A supervisor's session, its hearing, and a worker that is as idle as the test says."""
 
     def __init__(self, dsn):
-        self.db = DatabaseConnection(dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0)
+        self.db = DatabaseConnection(
+            dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0
+        )
         self.fleet, self.control = Fleet(Limits()), ControlBlock()
         self.hearing = NotifyMode(self.db, self.fleet, self.control, anyone_idle=lambda: self.idle)
         self.idle = True

@@ -1,4 +1,7 @@
-"""Real servers, real kills. ``place`` is a folder under a 0700 folder: for root, the server's user cannot walk to it."""
+"""Real servers, real kills.
+
+``place`` is a folder under a 0700 folder: for root, the server's user cannot walk to it.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,11 @@ class User:
 
     def __init__(self, place: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", USER, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+            [sys.executable, "-c", USER, place],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
         )
 
     def joined(self) -> tuple[int, bool]:
@@ -240,7 +247,9 @@ def test_programs_in_a_private_folder_are_copied_to_where_the_server_can_read_th
         assert len(list(Path(cache).iterdir())) == 1, "the copy is made once"
 
 
-def test_half_a_copy_of_the_programs_is_made_anew_by_whoever_has_the_same_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_half_a_copy_of_the_programs_is_made_anew_by_whoever_has_the_same_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """As the first process of a container has each time."""
     private = tmp_path / "site-packages" / "server" / "installed" / "bin"
     private.mkdir(parents=True)
@@ -259,7 +268,9 @@ def test_half_a_copy_of_the_programs_is_made_anew_by_whoever_has_the_same_number
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-@pytest.mark.parametrize("name", ["with,comma", "with space and 'quote'", "long" * 25, "ä" * 60, os.fsdecode(b"latin-\xe4")])
+@pytest.mark.parametrize(
+    "name", ["with,comma", "with space and 'quote'", "long" * 25, "ä" * 60, os.fsdecode(b"latin-\xe4")]
+)
 def test_any_path_can_be_connected_to(place: Path, name: str):
     folder = place / name
     folder.mkdir()
@@ -431,7 +442,8 @@ def test_a_start_cut_short_by_ctrl_c_leaves_no_server(place: Path, monkeypatch: 
 def test_a_folder_removed_under_a_user_does_not_hinder_its_leaving(place: Path):
     server = lifecycle.start(place)
     while (place / ".jobherd").exists():
-        shutil.rmtree(place / ".jobherd", ignore_errors=True)  # the server, which notices, takes files of its own away meanwhile
+        # the server, which notices, takes files of its own away meanwhile
+        shutil.rmtree(place / ".jobherd", ignore_errors=True)
     assert server.leave() is False
     os.kill(server.pid, signal.SIGKILL)
     wait_for_exit(server.pid)

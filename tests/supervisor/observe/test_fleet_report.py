@@ -1,4 +1,7 @@
-"""What a parent says of its children: looked at a few at a time, written once, and true of real processes."""
+"""What a parent says of its children.
+
+Looked at a few at a time, written once, and true of real processes.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,13 @@ class Scene:
             self.boards[place].set_idle(idle=True)
         registration = Lease(self.post, self.fleet, ControlBlock(), me=None, lease=15.0)
         self.facts = Facts(
-            self.post, self.fleet, registration, self.boards, self.book, queues=lambda: ("mail",), tiers=lambda: (True, (0,))
+            self.post,
+            self.fleet,
+            registration,
+            self.boards,
+            self.book,
+            queues=lambda: ("mail",),
+            tiers=lambda: (True, (0,)),
         )
 
     def report(self, number=1, **arguments):
@@ -183,7 +192,9 @@ def test_what_a_child_works_on_and_how_it_ended_before(scene):
     board.set_idle(idle=False)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, numbers["mail:receipt"], 2, 5, 0, one.now - 3, one.now + 7))
     board.tell_progress(b'{"fraction": 0.4, "note": "half\\u0000way", "data": [1]}')
-    one.fleet.explained(slot, End("worker 0", 4711, "signal", "An unknown sender killed it.", one.now - 60, 16, "mail:receipt"))
+    one.fleet.explained(
+        slot, End("worker 0", 4711, "signal", "An unknown sender killed it.", one.now - 60, 16, "mail:receipt")
+    )
     one.report()
     one.turn()
     [child] = one.written()["children"]
@@ -239,7 +250,7 @@ def test_an_end_that_was_asked_for_is_no_news(scene):
     assert one.fleet.slots[0].last_end.cause == "left"
 
 
-# -- real processes --------------------------------------------------------------------------------------------------------
+# -- real processes
 
 
 def until(condition):
@@ -275,7 +286,9 @@ def test_whether_it_computes_or_waits_and_on_what(scene, program, state, waits_o
                 child = one.written()["children"][0]
                 return (
                     child
-                    if child["state"] == state and child["rss"] > 1e6 and (child["waits_on"] == waits_on or not _tells(process.pid))
+                    if child["state"] == state
+                    and child["rss"] > 1e6
+                    and (child["waits_on"] == waits_on or not _tells(process.pid))
                     else None
                 )
 

@@ -53,7 +53,9 @@ def test_a_reader_that_stops_holds_nobody_up_and_loses_nothing_it_may_still_get(
     assert voice.waits
     assert os.get_blocking(writing), "others write there too"
     kept = LINES - voice.dropped
-    assert drink(reading, kept * 100, voice).decode().splitlines(keepends=True) == [line(number) for number in range(kept)]
+    assert drink(reading, kept * 100, voice).decode().splitlines(keepends=True) == [
+        line(number) for number in range(kept)
+    ]
     assert not voice.waits
     voice.write(line(7))
     assert drink(reading, 100, voice).decode() == line(7)
@@ -85,7 +87,10 @@ def test_a_file_is_written_where_its_other_writers_are():
 
 
 def test_who_runs_in_the_background_of_a_terminal_that_stops_such_is_not_held_up_by_what_it_says():
-    """Under `stty tostop` the kernel says SIGTTOU at each write: whoever hears it and tries again does so for ever."""
+    """Under `stty tostop` the kernel says SIGTTOU at each write.
+
+    Whoever hears it and tries again does so for ever.
+    """
     leader, terminal = pty.fork()
     if leader == 0:
         code = 70

@@ -1,4 +1,7 @@
-"""Asking processes where they are: real ones, that answer in C code and under the interpreter's lock, and those that do not answer."""
+"""Asking processes where they are.
+
+Real ones, that answer in C code and under the interpreter's lock, and those that do not answer.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,8 @@ class Place:
 
 @pytest.fixture
 def place(monkeypatch):
-    monkeypatch.setattr(sampler, "PATIENCE", LIMIT)  # a process that may answer will, however seldom a busy machine lets it run
+    # a process that may answer will, however seldom a busy machine lets it run
+    monkeypatch.setattr(sampler, "PATIENCE", LIMIT)
     found = Place()
     yield found
     found.close()
@@ -132,14 +136,21 @@ def test_a_process_says_where_it_is_whatever_it_is_at(place, work):
     place.start(work)
     place.stack()
     answer, error = place.wait()
-    while error is None and work is not spin and answer["tasks"][0]["state"] == "runs":  # it is not back in its sleep yet
+    # it is not back in its sleep yet
+    while error is None and work is not spin and answer["tasks"][0]["state"] == "runs":
         place.stack()
         answer, error = place.wait(len(place.answers) + 1)
     assert error is None
     [main] = [thread_of(thread) for thread in answer["threads"] if thread["current"]]
     assert main.name == MAIN
     assert work.__name__ in [frame.function for frame in main.frames]
-    assert (answer["job"], answer["token"], answer["host"], answer["worker"], answer["pid"]) == (42, 8, "web1", 0, place.pid)
+    assert (answer["job"], answer["token"], answer["host"], answer["worker"], answer["pid"]) == (
+        42,
+        8,
+        "web1",
+        0,
+        place.pid,
+    )
     assert answer["tasks"][0]["tid"] == place.pid
     assert answer["tasks"][0]["state"] == ("runs" if work is spin else "waits")
     assert place.sampler.at == sampler.NEVER, "nothing is left to do"
@@ -184,7 +195,10 @@ def test_what_does_not_answer_is_explained_and_not_harmed(place, monkeypatch):
     os.kill(place.pid, signal.SIGSTOP)
     os.waitpid(place.pid, os.WUNTRACED)
     place.profile(seconds=0.1)
-    assert place.wait(2) == (None, f"process {place.pid} does not say where it is: it has blocked SIGUSR1, and is stopped")
+    assert place.wait(2) == (
+        None,
+        f"process {place.pid} does not say where it is: it has blocked SIGUSR1, and is stopped",
+    )
 
 
 def test_one_that_took_the_handler_away_is_not_asked_for_that_would_end_it(place, monkeypatch):
@@ -208,7 +222,10 @@ def test_a_job_that_does_not_run_is_refused_with_what_runs_instead(place):
     place.stack(43)
     assert place.wait()[1] == "no worker on web1 runs job 43: it has just ended"
     place.stack(43, child=5)
-    assert place.wait(2)[1] == "job 43 has not started, or has just ended: worker 0 on web1 holds it, and runs (other) #42 now"
+    assert (
+        place.wait(2)[1]
+        == "job 43 has not started, or has just ended: worker 0 on web1 holds it, and runs (other) #42 now"
+    )
     for wrong in ({"seconds": 0}, {"seconds": 1e9}, {"rate": 1000}, {"rate": "x"}, {"seconds": None}):
         place.profile(**wrong)
         assert "a profile takes up to 300 seconds" in place.wait(len(place.answers))[1]

@@ -1,4 +1,7 @@
-"""Every policy of the parent, as a fleet, a number for now, and a list of actions. No process, no clock."""
+"""Every policy of the parent, as a fleet, a number for now, and a list of actions.
+
+No process, no clock.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +49,21 @@ class Story:
             if isinstance(action, Fork):
                 self.fleet.incarnations += 1
                 self.fleet.forked(
-                    action.slot, pid=next(self.pids), incarnation=self.fleet.incarnations, now=self.now, started=0, jitter=0.0
+                    action.slot,
+                    pid=next(self.pids),
+                    incarnation=self.fleet.incarnations,
+                    now=self.now,
+                    started=0,
+                    jitter=0.0,
                 )
         self.wake_at = todo.wake_at
         return todo.actions
 
     def names(self, after=0.0):
-        return [(type(action).__name__, getattr(getattr(action, "slot", None), "number", None)) for action in self.step(after)]
+        return [
+            (type(action).__name__, getattr(getattr(action, "slot", None), "number", None))
+            for action in self.step(after)
+        ]
 
     def ready(self, *numbers):
         for number in numbers:
@@ -203,7 +214,9 @@ def test_the_timeout_ladder():
 
 
 def hooks(story, *, until=0.0):
-    story.fleet.on_status(story.fleet.slots[0], now_record=CurrentWork(Phase.CLAIMING), started=0, rss=0, now=story.now, hook=until)
+    story.fleet.on_status(
+        story.fleet.slots[0], now_record=CurrentWork(Phase.CLAIMING), started=0, rss=0, now=story.now, hook=until
+    )
 
 
 def test_a_hook_between_two_jobs_has_a_ladder_too():
@@ -266,7 +279,8 @@ def test_a_cancel_on_its_way_is_not_put_off_by_the_timeout():
 def test_a_cancel_that_is_heard_before_the_board_shows_the_claim_is_not_forgotten():
     story = Story().up()
     slot = story.runs(0, token=9)
-    story.fleet.cancel(incarnation=slot.incarnation, token=10, job=6, now=story.now)  # the database knows of its next claim already
+    # the database knows of its next claim already
+    story.fleet.cancel(incarnation=slot.incarnation, token=10, job=6, now=story.now)
     story.step()
     story.runs(0, token=9)  # and the board does not yet
     story.runs(0, token=10, job=6)
@@ -357,7 +371,9 @@ def test_a_second_word_counts_from_half_a_second_after_the_first_however_many_co
 def test_quit_kills_everybody_now():
     story = Story().up()
     story.fleet.on_signal(signal.SIGQUIT, story.now)
-    killed = [action.slot.number for action in story.step() if isinstance(action, Kill) and action.signum is signal.SIGKILL]
+    killed = [
+        action.slot.number for action in story.step() if isinstance(action, Kill) and action.signum is signal.SIGKILL
+    ]
     assert killed == [0, 1, keeper(story).number]
 
 
@@ -376,7 +392,10 @@ def test_leaving_does_not_wait_for_a_database_that_is_away():
 
 
 def test_a_keeper_that_hangs_is_not_waited_for_anew_with_each_session():
-    """Somebody locks a table: the keeper's statement waits, and so do ours, whose session is made anew every few seconds."""
+    """Somebody locks a table.
+
+    The keeper's statement waits, and so do ours, whose session is made anew every few seconds.
+    """
     story = Story().up()
     story.fleet.on_signal(signal.SIGTERM, story.now)
     story.step()
@@ -568,7 +587,10 @@ def test_a_claim_whose_relief_was_lost_is_relieved_again_after_a_rest():
 
 
 def test_where_nothing_stands_behind_a_job_nothing_is_given_back_but_what_the_claim_before_has_left_is_written():
-    """The job may be in a transaction, which holds the row of its claim: whoever gives back what that holds waits for it, and all that he has to say besides."""
+    """The job may be in a transaction, which holds the row of its claim.
+
+    Whoever gives back what that holds waits for it, and all that he has to say besides.
+    """
     story = Story(hold=0.05).up()
     slot = story.runs(0)
     running = (slot.now.token, slot.now.job)

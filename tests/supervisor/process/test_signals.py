@@ -61,7 +61,9 @@ run.connect = connect
 
 @pytest.mark.parametrize("torn", [CLASS, FINALIZER], ids=["class", "finalizer"])
 def test_told_to_stop_where_no_exception_passes_is_an_orderly_stop(torn: str):
-    done = subprocess.run([sys.executable, "-c", TOLD.format(torn=torn)], capture_output=True, text=True, timeout=LIMIT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD.format(torn=torn)], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "RuntimeError" not in done.stderr
 
@@ -75,6 +77,8 @@ def test_what_is_torn_while_it_is_made_is_no_cause_for_a_warning():
 
 def test_an_error_of_the_start_is_not_taken_for_a_stop():
     torn = CLASS.replace("tell()", "raise ValueError(name)")
-    done = subprocess.run([sys.executable, "-c", TOLD.format(torn=torn)], capture_output=True, text=True, timeout=LIMIT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD.format(torn=torn)], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
     assert done.returncode == 1
     assert "ValueError: field" in done.stderr

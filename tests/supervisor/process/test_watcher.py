@@ -9,7 +9,16 @@ from jobherd.supervisor.settings.definitions import Settings
 
 
 def test_python_files_are_seen_and_environments_and_caches_are_not(tmp_path: Path):
-    for name in ("a.py", "b.txt", "sub/c.py", ".git/d.py", "__pycache__/e.py", "node_modules/f.py", "env/pyvenv.cfg", "env/lib/g.py"):
+    for name in (
+        "a.py",
+        "b.txt",
+        "sub/c.py",
+        ".git/d.py",
+        "__pycache__/e.py",
+        "node_modules/f.py",
+        "env/pyvenv.cfg",
+        "env/lib/g.py",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text("x = 1\n")
     seen = look([str(tmp_path)])

@@ -28,7 +28,12 @@ def refused(flags=None, environ=None, directory=Path("/nonexistent")) -> tuple[s
 @pytest.mark.promise("A44", "D25")
 def test_nothing_given_is_the_defaults():
     assert load() == Settings()
-    assert (Settings().workers, Settings().lease, Settings().http, Settings().queues) == (4, 15.0, ("127.0.0.1", 8790), ())
+    assert (Settings().workers, Settings().lease, Settings().http, Settings().queues) == (
+        4,
+        15.0,
+        ("127.0.0.1", 8790),
+        (),
+    )
 
 
 @pytest.mark.promise("A45", "A46", "C43")
@@ -63,7 +68,9 @@ def test_the_database_comes_from_its_own_variable_first():
 
 
 def test_pyproject_counts_when_there_is_no_file_of_our_own(tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.jobherd]\nmax-jobs = 7\nqueues = ["a", "b"]\n')
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "x"\n[tool.jobherd]\nmax-jobs = 7\nqueues = ["a", "b"]\n'
+    )
     assert (load(directory=tmp_path).max_jobs, load(directory=tmp_path).queues) == (7, ("a", "b"))
     (tmp_path / "jobherd.toml").write_text("max_jobs = 8\n")
     assert (load(directory=tmp_path).max_jobs, load(directory=tmp_path).queues) == (8, ())
@@ -165,12 +172,21 @@ def test_a_port_that_is_none_is_refused_in_words_without_the_password(name, port
 
 
 def test_an_address_may_leave_ports_out_and_name_one_for_each_host():
-    for dsn in ("host=a,b port=5432,6432", "host=a,b port=,6432", "postgresql://a:1,b/x", "host=a port=' 5432 '", "dbname=x"):
+    for dsn in (
+        "host=a,b port=5432,6432",
+        "host=a,b port=,6432",
+        "postgresql://a:1,b/x",
+        "host=a port=' 5432 '",
+        "dbname=x",
+    ):
         assert load({"dsn": dsn}).dsn == dsn
 
 
 def test_a_parameter_that_libpq_does_not_know_is_named():
-    """Other libraries add their own to DATABASE_URL. The rest of libpq's message repeats the address."""
+    """Other libraries add their own to DATABASE_URL.
+
+    The rest of libpq's message repeats the address.
+    """
     for dsn, name in (
         ("postgresql://app:hunter2@db/jobs?pgbouncer=true&connection_limit=1", "pgbouncer"),
         ("postgresql://app:hunter2@db/jobs?schema=public", "schema"),
@@ -183,7 +199,9 @@ def test_a_parameter_that_libpq_does_not_know_is_named():
 
 def test_a_service_must_be_defined(tmp_path, monkeypatch):
     services = tmp_path / "services"
-    services.write_text("[app]\nhost=a,b\nport=1,2\nhostaddr=192.0.2.1,192.0.2.2\npassword=hunter2\n[broken]\nno_option=1\n")
+    services.write_text(
+        "[app]\nhost=a,b\nport=1,2\nhostaddr=192.0.2.1,192.0.2.2\npassword=hunter2\n[broken]\nno_option=1\n"
+    )
     monkeypatch.setenv("PGSERVICEFILE", str(services))
     assert load({"dsn": "service=app"}).dsn == "service=app"
     for service in ("nope", "broken"):
@@ -199,14 +217,19 @@ def test_settings_that_cannot_both_be_meant_are_refused():
     assert "respawn_max" in refused({"respawn_initial": "50"})[0]
     assert "db_retry_max" in refused({"db_retry_initial": "50"})[0]
     (problem,) = refused({"queues": "high:3,low:1,other", "workers": "4"})
-    assert "queues = high:3,low:1,other (from --queues) keeps 4 workers for queues of their own, workers = 4 (from --workers)" in problem
+    assert (
+        "queues = high:3,low:1,other (from --queues) keeps 4 workers for queues of their own, workers = 4 (from --workers)"
+        in problem
+    )
 
 
 @pytest.mark.promise("C21")
 def test_queues_are_served_in_the_order_of_their_names_or_of_their_numbers():
     assert load({"queues": "b,a:1", "workers": "2"}).served == ("b", "a")
     assert load({"queues": "b,a,c", "queue_priorities": "a=-1,b=9"}).served == ("a", "c", "b")
-    assert load({"queue_priorities": "bulk=5,high=-1"}).served == ("high", "*", "bulk"), "all others are served too, as if with 0"
+    assert load({"queue_priorities": "bulk=5,high=-1"}).served == ("high", "*", "bulk"), (
+        "all others are served too, as if with 0"
+    )
 
 
 def test_weights_need_turns():
@@ -225,7 +248,11 @@ def test_a_claim_takes_no_more_than_each_of_its_limits():
 
 def test_which_queues_are_served():
     served = load({"queues": "high:1,batch*"})
-    assert [queue for queue in ("high", "higher", "batch", "batch-eu", "b") if served.serves(queue)] == ["high", "batch", "batch-eu"]
+    assert [queue for queue in ("high", "higher", "batch", "batch-eu", "b") if served.serves(queue)] == [
+        "high",
+        "batch",
+        "batch-eu",
+    ]
     assert load({}).serves("any")
 
 
@@ -234,14 +261,17 @@ def test_a_schema_that_is_a_reserved_word_is_refused_in_words():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("queue_max_concurrency", "a=1,a=2"), ("queue_priorities", "b*=1,a=2,b*=0"), ("queues", "a:1,b,a:2")]
+    ("name", "value"),
+    [("queue_max_concurrency", "a=1,a=2"), ("queue_priorities", "b*=1,a=2,b*=0"), ("queues", "a:1,b,a:2")],
 )
 def test_two_values_for_one_queue_are_refused(name, value):
     assert "is named twice" in refused({name: value})[0]
 
 
 def test_only_what_is_asked_for_is_read():
-    found = Settings.load({}, environ={"JOBHERD_WORKERS": "many", "JOBHERD_SCHEMA": "x"}, directory=Path("/nonexistent"), only=("schema",))
+    found = Settings.load(
+        {}, environ={"JOBHERD_WORKERS": "many", "JOBHERD_SCHEMA": "x"}, directory=Path("/nonexistent"), only=("schema",)
+    )
     assert (found.schema, found.workers) == ("x", 4)
 
 
@@ -290,13 +320,24 @@ def test_what_holds_for_good_stays_as_it_was_at_the_start_and_is_named(tmp_path,
     assert second.workers == 3
     assert second.given.waiting == ("dsn", "schema", "max_workers", "http")
     file.write_text("max_workers = 8\nworkers = 5\n")
-    with pytest.raises(SettingsError, match=r"workers = 5 \(from .*\) is more than max_workers = 4 \(from the start of this supervisor\)"):
+    with pytest.raises(
+        SettingsError,
+        match=r"workers = 5 \(from .*\) is more than max_workers = 4 \(from the start of this supervisor\)",
+    ):
         first.again()
 
 
 def test_children_are_told_what_they_need():
-    told = child_settings(load({"dsn": "dbname=a", "queues": "x,y", "db_retry_max": "9", "log_format": "json"}), dsn="dbname=b")
-    assert (told.dsn, told.queues, told.retry_max, told.log_format, told.grace) == ("dbname=b", ("x", "y"), 9.0, "json", 5.0)
+    told = child_settings(
+        load({"dsn": "dbname=a", "queues": "x,y", "db_retry_max": "9", "log_format": "json"}), dsn="dbname=b"
+    )
+    assert (told.dsn, told.queues, told.retry_max, told.log_format, told.grace) == (
+        "dbname=b",
+        ("x", "y"),
+        9.0,
+        "json",
+        5.0,
+    )
 
 
 def test_they_cannot_be_changed():
@@ -315,7 +356,9 @@ def test_every_field_is_a_setting_with_a_default_that_is_allowed():
 
 def test_the_page_is_the_one_that_the_code_makes():
     page = render_settings_markdown()
-    assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python -m jobherd.supervisor.settings.definitions > docs/settings.md"
+    assert (ROOT / "docs" / "settings.md").read_text() == page, (
+        "run: python -m jobherd.supervisor.settings.definitions > docs/settings.md"
+    )
     for name, told in specifications().items():
         for words in (f"### `{name}`", flag_of(name), variable_of(name), told.explanation, told.reader.allowed):
             assert words in page
@@ -331,7 +374,9 @@ def test_the_page_is_the_one_that_the_code_makes():
         ("poll", 5.0, "1s", "300s", ("999ms", "301s")),
     ],
 )
-def test_what_a_database_that_is_away_may_cost_has_the_documents_defaults_and_ranges(name, default, least, most, beyond):
+def test_what_a_database_that_is_away_may_cost_has_the_documents_defaults_and_ranges(
+    name, default, least, most, beyond
+):
     assert getattr(Settings(), name) == default
     others = {"db_retry_max": "300s"} if name == "db_retry_initial" else {"db_retry_initial": "100ms"}
     for value in (least, most):
@@ -351,7 +396,14 @@ def test_a_working_folder_that_was_removed_holds_no_file(tmp_path, monkeypatch):
 
 
 def test_each_kind_of_child_is_told_only_the_secrets_that_it_needs():
-    settings = load({"dsn": "postgresql:///x", "page_view_token": "v" * 20, "page_operate_token": "o" * 20, "webhook_secret": "w" * 20})
+    settings = load(
+        {
+            "dsn": "postgresql:///x",
+            "page_view_token": "v" * 20,
+            "page_operate_token": "o" * 20,
+            "webhook_secret": "w" * 20,
+        }
+    )
     told = {kind: for_kind(child_settings(settings), kind) for kind in ("worker", "keeper", "resetter", "web")}
     assert {kind: bool(each.webhook_secret) for kind, each in told.items()} == {
         "worker": True,

@@ -1,4 +1,7 @@
-"""A child whose `before_claim` hook declines or narrows: what it may not take stays, nothing is lost, and nobody is kept from it."""
+"""A child whose `before_claim` hook declines or narrows.
+
+What it may not take stays, nothing is lost, and nobody is kept from it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def choose(tmp_path, monkeypatch):
         ("Only(max_cost={'memory_mb': 899.5})", "ac"),
         ("Only(max_cost={'memory_mb': 900, 'gpus': 0}, kinds=['pick:a', 'pick:b'])", "ab"),
         ("Only(condition=\"kind LIKE '%%:c' -- 100%%\")", "c"),
-        ("Only(condition=sql.SQL('payload ->> {} = ANY (%(some)s::text[])').format('n'), parameters={'some': ('1', '2')})", "b"),
+        (
+            "Only(condition=sql.SQL('payload ->> {} = ANY (%(some)s::text[])').format('n'), parameters={'some': ('1', '2')})",
+            "b",
+        ),
     ],
 )
 def test_only_what_it_let_through_is_claimed_in_any_queue(bench: Bench, choose, answer, takes):
@@ -85,7 +91,8 @@ def test_who_declines_every_claim_gives_back_what_it_never_heard_of(bench: Bench
 
 
 def test_news_that_it_may_not_use_is_passed_on_once(bench: Bench, choose, monkeypatch):
-    monkeypatch.setattr("jobherd.workers.claim.filtered.REST", 600.0)  # or it wakes by itself, and says it of its own accord
+    # or it wakes by itself, and says it of its own accord
+    monkeypatch.setattr("jobherd.workers.claim.filtered.REST", 600.0)
     choose("nothing")
     bench.control.hearing = True  # or it would say each time that it is idle
     child = bench.start(handlers=(CHOOSY,))

@@ -1,4 +1,7 @@
-"""The next claim runs while the settlement of the last one is on its way: what is heard late, refused, lost or never sent is written all the same."""
+"""The next claim runs while the settlement of the last one is on its way.
+
+What is heard late, refused, lost or never sent is written all the same.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def end_who_waits(bench: Bench) -> None:
 
 
 def wait_for_settling(child: Child) -> None:
-    """Wait until it says that it settles: else its parent would end it at its last job's deadline. The board is memory and has no event; the look is short."""
+    """Wait until it says that it settles: else its parent would end it at its last job's deadline.
+
+    The board is memory and has no event; the look is short.
+    """
     until = time.monotonic() + LIMIT
     while (now := child.board.now()) is None or now.phase is not Phase.SETTLING:
         assert time.monotonic() < until, f"its board still says {now}"
@@ -79,14 +85,16 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Executor, "expected", lambda _self, _kind: 0.0)
     monkeypatch.setattr(worker, "HELD", 600.0)
     monkeypatch.setattr(claimer, "AHEAD", 0.0)
-    monkeypatch.setattr(ScanStart, "note_claim", lambda *_args, **_how: None)  # a claim that takes long is followed by a look why
+    # a claim that takes long is followed by a look why
+    monkeypatch.setattr(ScanStart, "note_claim", lambda *_args, **_how: None)
 
 
 @pytest.fixture
 def only_in_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends a settlement together with a claim dies, if it is of a claim that was made in another session.
 
-    A crash of the server may have swallowed that one with its number, and the claim beside the settlement be given the same.
+    A crash of the server may have swallowed that one with its number, and the claim beside the
+    settlement be given the same.
     """
     claimed: dict[int, int] = {}
 
@@ -106,7 +114,10 @@ def only_in_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(bench: Bench) -> tuple[list[int], int]:
-    """Put a job into the queue that is done at once, and one for the next claim: the first of a worker is of one job."""
+    """Put a job into the queue that is done at once, and one for the next claim.
+
+    The first of a worker is of one job.
+    """
     with bench.connection.transaction():
         return [bench.enqueue("act:nothing")], bench.enqueue("act:gated", name="c")
 
@@ -153,7 +164,9 @@ def test_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gate: Gate
         assert child.log() == ""
 
 
-def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(worker, "HELD", 600.0)
     monkeypatch.setattr(claimer, "AHEAD", 0.0)
     monkeypatch.setattr(ScanStart, "note_claim", lambda *_args, **_how: None)
@@ -178,7 +191,9 @@ def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(bench: B
 
 
 @pytest.mark.usefixtures("short", "only_in_its_session")
-def test_a_settlement_that_is_lost_on_its_way_is_written_by_the_next_session_and_nothing_runs_again(bench: Bench, gate: Gate):
+def test_a_settlement_that_is_lost_on_its_way_is_written_by_the_next_session_and_nothing_runs_again(
+    bench: Bench, gate: Gate
+):
     child, done, last, arrival = half_lost(bench, gate)
     arrival.open()
     once(bench, [*done, last])
@@ -204,7 +219,9 @@ def test_a_settlement_that_is_refused_beside_the_claim_is_written_job_by_job(
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("ahead", [True, False])
-def test_no_job_runs_of_a_claim_that_is_refused_at_its_commit(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch, ahead: bool):
+def test_no_job_runs_of_a_claim_that_is_refused_at_its_commit(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch, ahead: bool
+):
     monkeypatch.setattr(claimer, "AHEAD", 0.0 if ahead else 600.0)
     bench.ask(REFUSE_CLAIM_LATE)
     done, last = load(bench)
@@ -281,7 +298,15 @@ def test_no_session_is_opened_for_a_settlement_that_travels_with_a_claim(bench: 
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
-    "why", ["jobs of microseconds", "batches of one", "nobody looks after it", "a cap", "what failed", "what does not fit on the board"]
+    "why",
+    [
+        "jobs of microseconds",
+        "batches of one",
+        "nobody looks after it",
+        "a cap",
+        "what failed",
+        "what does not fit on the board",
+    ],
 )
 def test_the_claim_waits_for_the_settlement_where_it_must(bench: Bench, monkeypatch: pytest.MonkeyPatch, why: str):
     monkeypatch.setattr(Settler, "claim_ahead", lambda *_args, **_how: os.kill(os.getpid(), signal.SIGKILL))
@@ -342,14 +367,20 @@ def help_it(bench: Bench, child: Child) -> None:
     child.board.help(now.token)
     for token in child.board.outcomes.claims():
         if finished := finished_of(child.board, token):
-            bench.ask(sql.load("settle_jobs"), **settlement(now.child, token, finished, ran_on="test/1", now=time.monotonic()))
+            bench.ask(
+                sql.load("settle_jobs"), **settlement(now.child, token, finished, ran_on="test/1", now=time.monotonic())
+            )
 
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("stands", [True, False])
 def test_who_was_helped_goes_on_with_its_claim_unless_that_is_lost(bench: Bench, gate: Gate, stands: bool):
     with bench.connection.transaction():
-        jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b")]
+        jobs = [
+            bench.enqueue("act:nothing"),
+            bench.enqueue("act:gated", name="a"),
+            bench.enqueue("act:gated", name="b"),
+        ]
     child = bench.start(batch=3, hold=0.0)
     arrival = gate.wait_arrival("a")
     help_it(bench, child)

@@ -1,4 +1,7 @@
-"""Children that share the budget of their host: who does not fit waits, without asking again and again, and is called when there is room."""
+"""Children that share the budget of their host.
+
+Who does not fit waits, without asking again and again, and is called when there is room.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ GIVEN = {"handlers": (WEIGHTY,), "budget": {"memory_mb": 1000.0}, "hold": 0.05, 
 
 
 @pytest.mark.promise("B7", "B9")
-@pytest.mark.parametrize("check", [claimer.CHECK, 0.0], ids=["", "its outcome written before it asks what it never heard of"])
+@pytest.mark.parametrize(
+    "check", [claimer.CHECK, 0.0], ids=["", "its outcome written before it asks what it never heard of"]
+)
 def test_a_job_waits_for_room_and_whoever_gives_room_calls_the_next(
     bench: Bench, gate: Gate, check: float, monkeypatch: pytest.MonkeyPatch
 ):
@@ -58,7 +63,9 @@ def test_a_job_waits_for_room_and_whoever_gives_room_calls_the_next(
 
 def test_who_leaves_calls_another_for_the_room_it_leaves_and_a_kind_too_large_is_named(bench: Bench):
     child = bench.start(**GIVEN)
-    assert "weigh:huge costs memory_mb 5000, more than this supervisor's budget of 1000" in child.wait_report(Problem).text
+    assert (
+        "weigh:huge costs memory_mb 5000, more than this supervisor's budget of 1000" in child.wait_report(Problem).text
+    )
     child.wait_idle()
     child.close_wake()
     child.wait_report(MoreWork)

@@ -9,13 +9,27 @@ import psycopg
 import pytest
 
 from jobherd.workers.claim import scan_start
-from jobherd.workers.claim.scan_start import BACK, DEAD, DOUBT, LAG, LONG, LONGEST, SOONEST, SPARSE, TURN, Place, ScanStart
+from jobherd.workers.claim.scan_start import (
+    BACK,
+    DEAD,
+    DOUBT,
+    LAG,
+    LONG,
+    LONGEST,
+    SOONEST,
+    SPARSE,
+    TURN,
+    Place,
+    ScanStart,
+)
 from jobherd.workers.job.row import JobRow
 from tests.support.seats import Bench
 
 
 def rows(*ids, queue="default", priority=0):
-    return [JobRow(1, number, "a:b", queue, "{}", 1, None, 0, priority, None, 0.0, 0.0, None, 0.0, True) for number in ids]
+    return [
+        JobRow(1, number, "a:b", queue, "{}", 1, None, 0, priority, None, 0.0, 0.0, None, 0.0, True) for number in ids
+    ]
 
 
 def claim(way, found, now, *, took=0.001, sought=False, together=False):
@@ -123,7 +137,8 @@ def test_it_looks_back_again_as_long_as_something_came_back_and_then_seldom():
     claim(way, rows(600), 12.003, sought=True, took=0.004)
     assert way.seeks("claim_jobs", 12.003 + BACK * 0.004 - 0.001)
     assert not way.back
-    assert way.rest(60.0, 12.003) == pytest.approx(BACK * 0.004)  # asleep before it has looked, it would leave out what came back
+    # asleep before it has looked, it would leave out what came back
+    assert way.rest(60.0, 12.003) == pytest.approx(BACK * 0.004)
     assert way.seeks("claim_jobs", 12.004 + BACK * 0.004)
     assert way.back
     claim(way, [], 13.0, sought=True, took=0.0)
@@ -175,7 +190,10 @@ def test_a_turn_is_longer_than_the_walk_that_found_it_and_only_because_of_the_de
 
 @pytest.mark.parametrize("queues", [(), ("mail", "news", "default")])
 def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiting(bench: Bench, monkeypatch, queues):
-    """Every walk is long, and every turn endless: a queue that runs empty ends it, and what waits elsewhere is found without a call."""
+    """Every walk is long, and every turn endless.
+
+    A queue that runs empty ends it, and what waits elsewhere is found without a call.
+    """
     monkeypatch.setattr(scan_start, "LONG", 0.0)
     monkeypatch.setattr("jobherd.workers.claim.claimer.LONG", 0.0)
     monkeypatch.setattr(scan_start, "LONG_TOGETHER", 0.0)
@@ -185,12 +203,18 @@ def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiti
     monkeypatch.setattr(scan_start, "LONGEST", 600.0)
     monkeypatch.setattr(scan_start, "SPARSE", 10**6)
     monkeypatch.setattr(scan_start, "TURN", 10**6)
-    jobs = [bench.enqueue("act:nothing", options={"queue": queue}) for _ in range(10) for queue in ("mail", "news", "default")]
+    jobs = [
+        bench.enqueue("act:nothing", options={"queue": queue})
+        for _ in range(10)
+        for queue in ("mail", "news", "default")
+    ]
     bench.start(poll=600.0, batch=1, queues=queues)
     for job in jobs:
         assert bench.wait(job, "completed")
     with psycopg.connect(bench.dsn) as connection:
-        rows = connection.execute("SELECT queue FROM jobherd.jobs WHERE state = 'completed' ORDER BY started_at").fetchall()
+        rows = connection.execute(
+            "SELECT queue FROM jobherd.jobs WHERE state = 'completed' ORDER BY started_at"
+        ).fetchall()
     order = [queue for (queue,) in rows]
     changes = sum(one != other for one, other in itertools.pairwise(order))
     assert changes < 10, "it stays with a queue while that holds jobs"
@@ -198,7 +222,10 @@ def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiti
 
 @pytest.mark.parametrize("called", [False, True], ids=["the next whole walk", "whoever is called for it"])
 def test_a_job_that_comes_back_before_the_place_is_found_by(bench: Bench, monkeypatch, called):
-    """Every walk is long here, what died counts, and a place is taken at once: the worker seeks, and un-nudged must walk again by itself."""
+    """Every walk is long here, what died counts, and a place is taken at once.
+
+    The worker seeks, and un-nudged must walk again by itself.
+    """
     monkeypatch.setattr(scan_start, "LONG", 0.0)
     monkeypatch.setattr("jobherd.workers.claim.claimer.LONG", 0.0)
     monkeypatch.setattr(scan_start, "LONG_TOGETHER", 0.0)
@@ -222,7 +249,10 @@ def test_a_job_that_comes_back_before_the_place_is_found_by(bench: Bench, monkey
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_job_waits_for_longer_than_until_the_next_whole_walk(seed):
-    """Workers and producers in a random history: transactions that lag, jobs that come back under old ids, and a queue that is long or empty."""
+    """Workers and producers in a random history.
+
+    Transactions that lag, jobs that come back under old ids, and a queue that is long or empty.
+    """
     dice = random.Random(seed)
     ways = [ScanStart() for _ in range(dice.choice([1, 3]))]
     waiting: dict[int, float] = {}
@@ -248,4 +278,6 @@ def test_no_job_waits_for_longer_than_until_the_next_whole_walk(seed):
             longest = max(longest, now - waiting.pop(job))
         if way.doubt:
             way.note_dead(DEAD, named=False, now=now)
-    assert LAG < longest <= SPARSE * 0.02 + 3.0, "it waits, and no longer than for the next walk and the next turn of a worker"
+    assert LAG < longest <= SPARSE * 0.02 + 3.0, (
+        "it waits, and no longer than for the next walk and the next turn of a worker"
+    )

@@ -9,7 +9,10 @@ from jobherd.workers.claim.turns import MOST, Turns
 
 
 class Worker:
-    """Takes turns over a database of queues that never run empty, except where a test says so. Its jobs take `takes` seconds by queue."""
+    """Takes turns over a database of queues that never run empty, except where a test says so.
+
+    Its jobs take `takes` seconds by queue.
+    """
 
     def __init__(self, queues, *, served=(), weights=None, tiers=None, takes=None):
         self.queues = set(queues)
@@ -88,7 +91,10 @@ def test_the_weight_of_a_name_goes_before_that_of_a_prefix():
 
 
 def test_every_one_of_many_queues_has_its_turn():
-    """More queues than there are marks: none waits for long, and the order that a claim carries stays short."""
+    """More queues than there are marks.
+
+    None waits for long, and the order that a claim carries stays short.
+    """
     queues = {f"q-{number}" for number in range(5 * MOST)}
     worker = Worker(queues).work(40 * len(queues))
     assert len(worker.turns.order(0.0)) <= MOST

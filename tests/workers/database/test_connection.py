@@ -46,7 +46,10 @@ def test_a_child_whose_session_ends_in_the_middle_of_a_job_settles_it_through_a_
     assert backend(bench) != before
     assert bench.ask("SELECT count(*) AS n FROM jobherd.children")[0]["n"] == 1
     lines = child.log().splitlines()
-    assert [line.split(": ")[1].split(",")[0].split(" after")[0] for line in lines] == ["the database is away", "the database is back"]
+    assert [line.split(": ")[1].split(",")[0].split(" after")[0] for line in lines] == [
+        "the database is away",
+        "the database is back",
+    ]
     assert child.dismiss() == EXIT_LEFT
 
 
@@ -58,7 +61,9 @@ def test_an_idle_child_whose_session_ends_works_on_in_the_first_that_it_opens(be
         owner.execute(
             "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO opened VALUES (NEW.backend_pid); RETURN NULL; END $$"
         )
-        owner.execute("CREATE TRIGGER note AFTER INSERT OR UPDATE OF backend_pid ON jobherd.children FOR EACH ROW EXECUTE FUNCTION note()")
+        owner.execute(
+            "CREATE TRIGGER note AFTER INSERT OR UPDATE OF backend_pid ON jobherd.children FOR EACH ROW EXECUTE FUNCTION note()"
+        )
         end_backend(bench)
         job = bench.enqueue("act:nothing")
         child.nudge()
@@ -82,8 +87,13 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench
 
 
 @pytest.mark.parametrize("where", ["before", "answered"])
-def test_an_outcome_is_written_as_it_is_though_the_answer_to_it_was_none_of_a_servers(bench: Bench, gate: Gate, where: str):
-    """What libpq says by itself has no code. Taken for a refusal of the statement, it made "failed" of what was done."""
+def test_an_outcome_is_written_as_it_is_though_the_answer_to_it_was_none_of_a_servers(
+    bench: Bench, gate: Gate, where: str
+):
+    """What libpq says by itself has no code.
+
+    Taken for a refusal of the statement, it made "failed" of what was done.
+    """
     with Network(bench.dsn) as network:
         child = bench.start(dsn=network.dsn)
         job = bench.enqueue("act:gated", name="a")
@@ -110,7 +120,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("word", ["claim_job", "settle_"])
 def test_wherever_the_network_breaks_or_goes_silent_each_job_is_done_once(bench: Bench, impatient: None, word: str):
-    """A line that is stalled here confirms every packet: the kernel's own time limits never notice."""
+    """A line that is stalled here confirms every packet.
+
+    The kernel's own time limits never notice.
+    """
     with Network(bench.dsn) as network:
         child = bench.start(dsn=network.dsn)
         for number, (where, action) in enumerate(BREAKS):
@@ -138,7 +151,9 @@ def test_a_line_that_goes_silent_in_the_middle_of_a_job_costs_it_nothing(bench: 
         assert child.dismiss() == EXIT_LEFT
 
 
-def test_what_takes_the_server_longer_than_we_wait_is_waited_for_longer_the_next_time(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_what_takes_the_server_longer_than_we_wait_is_waited_for_longer_the_next_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     """A settlement of many megabytes on a slow disk was given up each time before it was through, and begun again, for ever."""
     monkeypatch.setitem(Session.__init__.__kwdefaults__, "patience", 0.3)
     bench.ask(
@@ -181,8 +196,13 @@ def bench_of_its_own(**settings: str) -> Iterator[tuple[Cluster, Bench]]:
             yield own, bench
 
 
-def test_a_claim_that_is_lost_with_the_server_leaves_its_job_and_refuses_what_became_of_it(gate: Gate, monkeypatch: pytest.MonkeyPatch):
-    """A claim of short jobs does not wait for its fsync. Should the server crash in that moment, the job is where it was, and runs again."""
+def test_a_claim_that_is_lost_with_the_server_leaves_its_job_and_refuses_what_became_of_it(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
+    """A claim of short jobs does not wait for its fsync.
+
+    Should the server crash in that moment, the job is where it was, and runs again.
+    """
     monkeypatch.setattr("jobherd.workers.run.executor.SHORT", 600.0)  # in the child too, which may be held up
     with bench_of_its_own(wal_writer_delay="10s") as (own, bench):
         child = bench.start()
@@ -256,7 +276,11 @@ def test_a_nudge_ends_the_wait_for_the_database(bench: Bench, tmp_path):
     tmp_path.chmod(0o755)
     given = psycopg.conninfo.conninfo_to_dict(bench.dsn)
     link = tmp_path / ".s.PGSQL.5432"
-    child = bench.fork(dsn=psycopg.conninfo.make_conninfo(bench.dsn, host=str(tmp_path), port=5432), retry_initial=600.0, retry_max=600.0)
+    child = bench.fork(
+        dsn=psycopg.conninfo.make_conninfo(bench.dsn, host=str(tmp_path), port=5432),
+        retry_initial=600.0,
+        retry_max=600.0,
+    )
     wait_for_line(child, "the database is away")
     link.symlink_to(f"{given['host']}/.s.PGSQL.{given['port']}")
     child.nudge()
@@ -286,7 +310,11 @@ def test_what_means_that_the_database_is_away(problem: psycopg.Error, away: bool
 
 def test_our_time_limits_give_way_to_those_of_the_dsn():
     found = session_parameters("host=db connect_timeout=3 application_name=mine", "jobherd:worker:1:2")
-    assert (found["connect_timeout"], found["tcp_user_timeout"], found["application_name"]) == ("3", "15000", "jobherd:worker:1:2")
+    assert (found["connect_timeout"], found["tcp_user_timeout"], found["application_name"]) == (
+        "3",
+        "15000",
+        "jobherd:worker:1:2",
+    )
     assert found["target_session_attrs"] == "read-write"
 
 
@@ -315,7 +343,9 @@ def test_a_session_whose_file_a_job_has_made_wait_does_not_wait_when_it_is_looke
             assert not os.get_blocking(connection.fileno())
 
 
-def test_a_session_for_which_there_is_no_file_to_say_who_we_are_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_session_for_which_there_is_no_file_to_say_who_we_are_is_made_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     asked: list[int] = []
 
     def born(pid: int) -> int | None:

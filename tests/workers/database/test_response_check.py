@@ -1,4 +1,7 @@
-"""A pooler that has lost count hands one client the answers of another: none of them is believed."""
+"""A pooler that has lost count hands one client the answers of another.
+
+None of them is believed.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,13 @@ def test_the_first_answer_to_a_statement_says_what_the_others_must_look_like(dat
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
 @pytest.mark.parametrize("who", ["worker", "parent"])
 def test_no_answer_of_somebody_else_is_believed(database: str, who: str):
-    """Someone listens through the pooler, and is notified without an end: by and by pgbouncer 1.18 takes a notification for an answer."""
+    """Someone listens through the pooler, and is notified without an end.
+
+    By and by pgbouncer 1.18 takes a notification for an answer.
+    """
     with Pooler(database, "transaction", size=1) as pooler:
-        # Two clients on one backend: at each change of hands it is told the name of the next one, and asked whether it is well.
+        # Two clients on one backend: at each change of hands it is told the name of the next one,
+        # and asked whether it is well.
         with (
             psycopg.connect(pooler.dsn, autocommit=True, application_name="listens") as listener,
             psycopg.connect(pooler.dsn, autocommit=True, application_name="works") as connection,

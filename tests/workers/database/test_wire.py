@@ -27,7 +27,9 @@ def test_two_statements_are_one_transaction(connection, prepared):
         "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN INSERT INTO public.seen SELECT txid_current(); RETURN NULL; END $$"
     )
-    connection.execute("CREATE TRIGGER note AFTER INSERT OR DELETE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION public.note()")
+    connection.execute(
+        "CREATE TRIGGER note AFTER INSERT OR DELETE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION public.note()"
+    )
     queue = {"queue": "a", "reason": 'a "quoted" \\ reason'}
     assert wire.exchange(("pause_queue", queue), ("resume_queue", queue)) == [[(True,)], [(True,)]]
     assert connection.execute("SELECT count(*), count(DISTINCT n) FROM public.seen").fetchone() == (2, 1)
@@ -39,8 +41,12 @@ def test_each_in_a_transaction_of_its_own_one_may_be_refused(connection, prepare
     good, bad = {"queue": "a", "reason": None}, {"queue": "no name", "reason": None}
     for first, second in ((good, bad), (bad, good)):
         said = wire.exchange_each(("pause_queue", first), ("pause_queue", second))
-        assert [type(one) for one in said] == [list if one is good else psycopg.errors.InvalidParameterValue for one in (first, second)]
-        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], "what was not refused is done, and the wire goes on"
+        assert [type(one) for one in said] == [
+            list if one is good else psycopg.errors.InvalidParameterValue for one in (first, second)
+        ]
+        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], (
+            "what was not refused is done, and the wire goes on"
+        )
 
 
 @pytest.mark.parametrize("prepared", [True, False])
@@ -49,13 +55,19 @@ def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared)
     good, bad = {"queue": "a", "reason": None}, {"queue": "no name", "reason": None}
     for first, behind in ((good, bad), (bad, good)):
         said = [wire.exchange_ahead(("pause_queue", first), ("pause_queue", behind)), wire.hear()]
-        assert [type(one) for one in said] == [list if one is good else psycopg.errors.InvalidParameterValue for one in (first, behind)]
-        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], "what was not refused is done, and the wire goes on"
+        assert [type(one) for one in said] == [
+            list if one is good else psycopg.errors.InvalidParameterValue for one in (first, behind)
+        ]
+        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], (
+            "what was not refused is done, and the wire goes on"
+        )
 
 
 def refuse_late(connection, how: str) -> None:
     """From now on the server answers whoever pauses the queue "late", and refuses to commit it afterwards."""
-    connection.execute(f"CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {how}; RETURN NULL; END $$")
+    connection.execute(
+        f"CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {how}; RETURN NULL; END $$"
+    )
     connection.execute(
         "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON jobherd.gates DEFERRABLE INITIALLY DEFERRED"
         " FOR EACH ROW WHEN (NEW.name = 'late') EXECUTE FUNCTION public.refuse()"
@@ -71,15 +83,22 @@ LATE, FINE, FREE = (
 
 @pytest.mark.parametrize("prepared", [True, False])
 def test_what_is_refused_at_its_commit_is_refused_though_it_has_answered(connection, prepared):
-    """Read by their order, the answers stood one place too late: a settlement that was rolled back was taken for done, its jobs stayed claimed."""
+    """Read by their order, the answers stood one place too late.
+
+    A settlement that was rolled back was taken for done, its jobs stayed claimed.
+    """
     refuse_late(connection, "RAISE EXCEPTION 'too late'")
     wire = Wire(connection, "jobherd", prepared=prepared)
     for first, second in ((LATE, FINE), (FINE, LATE)):
         said = wire.exchange_each(first, second)
-        assert [type(one) for one in said] == [list if one is FINE else psycopg.errors.RaiseException for one in (first, second)]
+        assert [type(one) for one in said] == [
+            list if one is FINE else psycopg.errors.RaiseException for one in (first, second)
+        ]
         assert wire.exchange(FREE) == [[(True,)]]
         said = [wire.exchange_ahead(first, second), wire.hear()]
-        assert [type(one) for one in said] == [list if one is FINE else psycopg.errors.RaiseException for one in (first, second)]
+        assert [type(one) for one in said] == [
+            list if one is FINE else psycopg.errors.RaiseException for one in (first, second)
+        ]
         assert wire.exchange(FREE) == [[(True,)]]
     for ask in (
         lambda: wire.exchange(LATE),
@@ -126,7 +145,9 @@ def test_a_session_that_is_ended_in_the_middle_is_no_answer(connection, database
     connection.execute(
         "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held; RETURN NULL; END $$"
     )
-    connection.execute("CREATE TRIGGER wait AFTER INSERT ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION public.wait()")
+    connection.execute(
+        "CREATE TRIGGER wait AFTER INSERT ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION public.wait()"
+    )
     with psycopg.connect(database) as holder:
         holder.execute("LOCK TABLE public.held")
         backend = connection.info.backend_pid
@@ -196,7 +217,9 @@ def test_a_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench
     gate.wait_arrival("a").open()
     arrival = gate.wait_arrival("b")
     first = bench.wait(jobs[0], "completed")
-    assert bench.ask("SELECT token FROM jobherd.running")[0]["token"] > first["token"], "it was handed back, and runs under another claim"
+    assert bench.ask("SELECT token FROM jobherd.running")[0]["token"] > first["token"], (
+        "it was handed back, and runs under another claim"
+    )
     arrival.open()
     assert [bench.wait(job, "completed")["attempts"] for job in jobs] == [1, 1, 1]
 

@@ -77,9 +77,14 @@ def test_a_cap_with_a_free_slot_is_not_to_blame():
 
 
 def test_why_a_job_is_later():
-    assert tell(state="scheduled", run_at=NOW + timedelta(hours=3)).now == ["scheduled: it is not due before 15:00, in 3 hours"]
+    assert tell(state="scheduled", run_at=NOW + timedelta(hours=3)).now == [
+        "scheduled: it is not due before 15:00, in 3 hours"
+    ]
     told = tell(state="retrying", attempts=1, run_at=NOW + timedelta(seconds=30), error="boom", error_code="X")
-    assert told.now == ["retrying: its first of 5 attempts ended without success, and the next is at 12:00, in 30 s", "last error: X: boom"]
+    assert told.now == [
+        "retrying: its first of 5 attempts ended without success, and the next is at 12:00, in 30 s",
+        "last error: X: boom",
+    ]
     assert told.remedy == ["jobherd retry 7   to run it now"]
 
 
@@ -114,8 +119,22 @@ def test_where_a_job_runs(changed, says):
     assert any(says in sentence for sentence in told.now), told.now
 
 
-OVER = {"state": "failed", "attempts": 5, "started_at": NOW - timedelta(seconds=30), "finished_at": NOW, "error": "boom", "error_code": "X"}
-ENDED = {"attempt": 5, "outcome": "failed", "started_at": AT, "finished_at": NOW.isoformat(), "ran_on": "alpha/77", "error": "boom"}
+OVER = {
+    "state": "failed",
+    "attempts": 5,
+    "started_at": NOW - timedelta(seconds=30),
+    "finished_at": NOW,
+    "error": "boom",
+    "error_code": "X",
+}
+ENDED = {
+    "attempt": 5,
+    "outcome": "failed",
+    "started_at": AT,
+    "finished_at": NOW.isoformat(),
+    "ran_on": "alpha/77",
+    "error": "boom",
+}
 
 
 @pytest.mark.parametrize(
@@ -148,8 +167,13 @@ def test_how_a_job_ended(changed, history, says):
 
 def test_each_attempt_is_a_line_oldest_first():
     told = tell([ENDED | {"attempt": 1, "outcome": "retry"}, ENDED], **OVER)
-    assert told.before == ["attempt 1 on alpha/77: retry after 60 s, 12:00: boom", "attempt 5 on alpha/77: failed after 60 s, 12:00: boom"]
+    assert told.before == [
+        "attempt 1 on alpha/77: retry after 60 s, 12:00: boom",
+        "attempt 5 on alpha/77: failed after 60 s, 12:00: boom",
+    ]
 
 
 def test_an_attempt_of_which_little_is_known_is_told_all_the_same():
-    assert tell([{"attempt": 1, "finished_at": "rubbish", "error": "x\ny"}], **OVER).before == ["attempt 1: ?, at an unknown time: x"]
+    assert tell([{"attempt": 1, "finished_at": "rubbish", "error": "x\ny"}], **OVER).before == [
+        "attempt 1: ?, at an unknown time: x"
+    ]

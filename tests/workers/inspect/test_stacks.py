@@ -1,4 +1,7 @@
-"""Stacks as faulthandler writes them: what is read of them, where it says they stand, and that they run over nothing."""
+"""Stacks as faulthandler writes them.
+
+What is read of them, where it says they stand, and that they run over nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ def test_a_crash_is_read_without_the_parents_frames_and_ours_before_the_handler(
     assert stacks.current.frames[0] == Frame("send", "/srv/app/mail.py", 41)
     assert stacks.place() == f"string_at at {LIBRARY}/ctypes/__init__.py:519, called from send at /srv/app/mail.py:41"
     shown = stacks.show(16384)
-    assert shown.endswith("line 519, in string_at"), "the innermost call of the thread where it happened is the last line"
+    assert shown.endswith("line 519, in string_at"), (
+        "the innermost call of the thread where it happened is the last line"
+    )
     assert shown.index("in pump") < shown.index("Segmentation fault") < shown.index("in send")
     assert stacks.show(200).endswith("in string_at"), "what is cut is never the end"
     assert "(1 more threads)" in stacks.show(len(shown) - 20)
@@ -110,7 +115,7 @@ def test_stacks_of_any_length_run_over_nothing_else_on_the_board():
         board.close()
 
 
-# -- flame graphs ----------------------------------------------------------------------------------------------------------
+# -- flame graphs
 
 SEND, OTHER = Frame("send", "/srv/app/mail.py", 41), Frame("<lambda>", "/srv/app/a&b;c.py", 7)
 COUNTS = {(MAIN, (SEND,)): 3, (MAIN, (SEND, OTHER)): 6, ("thread feeder", (OTHER,)): 1}
@@ -127,7 +132,9 @@ def test_a_profile_is_folded_and_comes_back_out_of_its_document():
 
 
 def test_a_document_that_would_be_too_long_keeps_the_most_frequent_stacks():
-    many = {(MAIN, (SEND, Frame(f"f{number}", "/srv/long/name/of/a/file.py", number))): number for number in range(1, 500)}
+    many = {
+        (MAIN, (SEND, Frame(f"f{number}", "/srv/long/name/of/a/file.py", number))): number for number in range(1, 500)
+    }
     short = flamegraph.counts_of(flamegraph.document(many, 5_000))
     assert 10 < len(short) < 200
     assert sum(short.values()) == sum(many.values())
@@ -137,7 +144,9 @@ def test_a_document_that_would_be_too_long_keeps_the_most_frequent_stacks():
 
 def test_the_picture_is_one_well_formed_file_that_asks_for_nothing_and_lets_nothing_in():
     hostile = Frame('<script>alert("x")</script>', 'a".py', 1)
-    drawn = flamegraph.picture({**COUNTS, (MAIN, (hostile,)): 5}, title="job 7 <b>", about='"a" & b \x1b[31m', seconds=10.0)
+    drawn = flamegraph.picture(
+        {**COUNTS, (MAIN, (hostile,)): 5}, title="job 7 <b>", about='"a" & b \x1b[31m', seconds=10.0
+    )
     tree = ET.fromstring(drawn)
     spaces = {"s": "http://www.w3.org/2000/svg"}
     assert len(tree.findall("s:script", spaces)) == 1

@@ -33,7 +33,9 @@ class Zoo:
 
     def start(self, program: str = SLEEP, *, mark: str | None = None) -> subprocess.Popen[bytes]:
         environment = None if mark is None else {"JOBHERD_CHILD": mark}
-        process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True, env=environment, stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], start_new_session=True, env=environment, stdout=subprocess.PIPE
+        )
         self.all.append(process)
         assert process.stdout is not None
         process.stdout.readline()  # before that it may have no environment yet
@@ -65,7 +67,8 @@ def test_what_a_dead_supervisor_started_is_found_by_its_mark_and_that_of_a_livin
     long = "1" * 5000
     marks = [f"{os.getpid()}/{ours}/{space()}:3", f"{elsewhere}:3", "7", f"{long}/1/1:3", None]
     others = [*(zoo.start(mark=mark) for mark in marks), zoo.start(TITLED)]
-    orphans = [zoo.start(mark=f"{gone}:3"), zoo.start(mark=f"{again}:3")]  # last: a keeper of another test may end them in three seconds
+    # last: a keeper of another test may end them in three seconds
+    orphans = [zoo.start(mark=f"{gone}:3"), zoo.start(mark=f"{again}:3")]
     found = find()
     assert [found.get(process.pid) for process in orphans] == [gone, again]
     assert not set(found) & {process.pid for process in others}

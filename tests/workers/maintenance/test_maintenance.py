@@ -52,7 +52,9 @@ def test_an_earlier_job_that_arrives_later_is_not_slept_through(bench: Bench):
 
 
 def test_more_due_jobs_than_one_statement_moves(bench: Bench):
-    bench.ask("INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() - interval '1 s' FROM generate_series(1, 2500)")
+    bench.ask(
+        "INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() - interval '1 s' FROM generate_series(1, 2500)"
+    )
     bench.start("keeper")
     bench.wait_until(lambda: bench.ask("SELECT count(*) AS n FROM jobherd.ready")[0]["n"] == 2500, "all of them")
 
@@ -96,7 +98,9 @@ def test_partitions_are_there_when_it_is_ready(bench: Bench):
     assert row["n"] == 33  # 32 days and the default
 
 
-def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowded(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     """Each day's rows would be looked for in all that is kept for longer than a month, and nobody settled meanwhile."""
     bench.ask(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
@@ -111,12 +115,15 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
     parts = "SELECT count(*) AS n FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
     bench.start("keeper").dismiss()
     assert bench.ask(crowd) == [{"n": 100}], "a few need no partition for each day"
-    # It is to be ready soon, or it is ended, its look with it, and begins anew for ever: nothing would become due.
+    # It is to be ready soon, or it is ended, its look with it, and begins anew for ever: nothing
+    # would become due.
     bench.ask(
         "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " WHILE NOT pg_try_advisory_xact_lock(4711) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN NULL; END $$"
     )
-    bench.ask("CREATE TRIGGER wait BEFORE DELETE ON jobherd.history_default FOR EACH STATEMENT EXECUTE FUNCTION public.wait()")
+    bench.ask(
+        "CREATE TRIGGER wait BEFORE DELETE ON jobherd.history_default FOR EACH STATEMENT EXECUTE FUNCTION public.wait()"
+    )
     bench.ask("SELECT pg_advisory_lock(4711)")
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance.CROWDED", 0)
     keeper = bench.start("keeper")
@@ -127,7 +134,10 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
 
 
 def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Who looks at one job locks each of them: with a year of days four at once were refused, and with them whoever settled."""
+    """Who looks at one job locks each of them.
+
+    With a year of days four at once were refused, and with them whoever settled.
+    """
     bench.ask(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
         " VALUES ('act:nothing', 'default', 0, 5, 3, 7, 36500)"
@@ -137,11 +147,17 @@ def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monk
     )
     [found] = bench.ask(sql.load("count_days_ahead"), least=3, most=100_000, crowded=0)
     assert found["days"] == int(room["days"])
-    assert found["locks"] * room["days"] / int(bench.ask("SHOW max_locks_per_transaction")[0]["max_locks_per_transaction"]) >= 36502
-    assert bench.ask(sql.load("count_days_ahead"), least=3, most=5, crowded=0) == [{"days": 5, "crowded": True, "locks": None}]
+    assert (
+        found["locks"] * room["days"] / int(bench.ask("SHOW max_locks_per_transaction")[0]["max_locks_per_transaction"])
+        >= 36502
+    )
+    assert bench.ask(sql.load("count_days_ahead"), least=3, most=5, crowded=0) == [
+        {"days": 5, "crowded": True, "locks": None}
+    ]
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance.CROWDED", 0)
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance.FARTHEST", 100_000)
-    bench.ask("SELECT pg_advisory_lock(hashtext('jobherd.keep_partitions'))")  # another keeper is at it: this is about what it says
+    # another keeper is at it: this is about what it says
+    bench.ask("SELECT pg_advisory_lock(hashtext('jobherd.keep_partitions'))")
     wait_for_line(bench.start("keeper"), "set the server's max_locks_per_transaction to")
 
 
@@ -170,7 +186,11 @@ def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(mon
 
 
 def test_it_works_while_another_one_looks_through_the_default_partition(bench: Bench):
-    """That may take minutes: it would be ended for not being ready, again and again, and of two keepers none would see what becomes due."""
+    """That may take minutes.
+
+    It would be ended for not being ready, again and again, and of two keepers none would see what
+    becomes due.
+    """
     import psycopg
 
     with psycopg.connect(bench.dsn) as other:
@@ -200,7 +220,9 @@ def test_a_day_of_logs_that_falls_due_makes_no_due_job_wait(bench: Bench):
         "CREATE FUNCTION public.come_due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() WHERE NOT EXISTS (SELECT FROM public.moved); RETURN NULL; END $$"
     )
-    bench.ask("CREATE TRIGGER come_due AFTER DELETE ON jobherd.logs FOR EACH STATEMENT EXECUTE FUNCTION public.come_due()")
+    bench.ask(
+        "CREATE TRIGGER come_due AFTER DELETE ON jobherd.logs FOR EACH STATEMENT EXECUTE FUNCTION public.come_due()"
+    )
     bench.ask(
         "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " INSERT INTO public.moved SELECT count(*) FROM jobherd.logs; RETURN NULL; END $$"
@@ -237,7 +259,9 @@ def test_what_has_ended_is_counted_into_the_rollup(bench: Bench):
         " FROM generate_series(1, 100) AS n"
     )
     bench.start("keeper")
-    bench.wait_until(lambda: bench.ask("SELECT coalesce(sum(completed), 0) AS n FROM jobherd.rollup")[0]["n"] == 100, "all of them")
+    bench.wait_until(
+        lambda: bench.ask("SELECT coalesce(sum(completed), 0) AS n FROM jobherd.rollup")[0]["n"] == 100, "all of them"
+    )
     assert bench.ask("SELECT count(*) AS n FROM jobherd.rollup_mark") == [{"n": 1}]
 
 
@@ -267,7 +291,9 @@ def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):
 
 
 @pytest.mark.parametrize("word", ["dismissal", "SIGTERM"])
-def test_it_leaves_when_it_is_told_to_while_it_has_partitions_to_make_before_it_is_ready(bench: Bench, monkeypatch, word):
+def test_it_leaves_when_it_is_told_to_while_it_has_partitions_to_make_before_it_is_ready(
+    bench: Bench, monkeypatch, word
+):
     """There can be many to make, each may wait for readers of a table, and a drain waits for it."""
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance._AT_FIRST", float("inf"))
     begun = mmap.mmap(-1, 1)
@@ -294,7 +320,10 @@ def test_two_keepers_on_one_database_do_no_harm(bench: Bench):
     for keeper in keepers:
         keeper.nudge()
     bench.wait_until(
-        lambda: bench.ask("SELECT count(DISTINCT id) AS n, count(*) AS m FROM jobherd.ready")[0] == {"n": 500, "m": 500}, "all"
+        lambda: (
+            bench.ask("SELECT count(DISTINCT id) AS n, count(*) AS m FROM jobherd.ready")[0] == {"n": 500, "m": 500}
+        ),
+        "all",
     )
 
 

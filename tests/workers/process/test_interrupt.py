@@ -56,7 +56,9 @@ def test_a_statement_that_a_handler_waits_for_is_cancelled_on_the_server(bench: 
     bench.wait(job, "retrying")
     assert child.wait() == EXIT_WORN
     assert (
-        bench.ask("SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%%pg_sleep(60)' AND pid <> pg_backend_pid()")
+        bench.ask(
+            "SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%%pg_sleep(60)' AND pid <> pg_backend_pid()"
+        )
         == []
     )
 
@@ -91,7 +93,11 @@ def test_a_cancel_of_a_job_of_the_batch_that_has_not_started_keeps_it_from_start
     child.interrupt(Reason.CANCEL, job=jobs[1])
     arrival.open()
     gate.wait_arrival("c").open()
-    assert [bench.wait(job, "completed", "cancelled")["state"] for job in jobs] == ["completed", "cancelled", "completed"]
+    assert [bench.wait(job, "completed", "cancelled")["state"] for job in jobs] == [
+        "completed",
+        "cancelled",
+        "completed",
+    ]
     assert bench.job(jobs[1])["started_at"] is None
     assert child.dismiss() == EXIT_LEFT
 
@@ -151,7 +157,8 @@ def test_a_second_word_does_not_reach_what_is_made_of_the_end(bench: Bench, gate
 
 
 def test_an_exclusive_job_ends_before_the_lease_can_lapse(bench: Bench, gate: Gate):
-    child = bench.start(lease=200.0)  # it is to be out a fifth of that before the end, which leaves time for a busy machine
+    # it is to be out a fifth of that before the end, which leaves time for a busy machine
+    child = bench.start(lease=200.0)
     job = bench.enqueue("act:exclusive", name="a")
     child.nudge()
     gate.wait_arrival("a")
@@ -239,7 +246,10 @@ def test_two_thousand_handlers_that_return_at_their_timeout_give_or_take_a_milli
 
 
 def test_an_order_that_came_before_its_claim_was_known_here_is_heard_when_the_claim_begins(interrupts: Interrupts):
-    """The answer to a claim may be on its way when the job is cancelled: its signal finds nobody whom it means."""
+    """The answer to a claim may be on its way when the job is cancelled.
+
+    Its signal finds nobody whom it means.
+    """
     interrupts._board.interrupt(Interruption(Reason.CANCEL, 1, 3))
     interrupts.begin(1, range(1, 9))
     assert interrupts.told == {3: Reason.CANCEL}
@@ -251,8 +261,9 @@ def test_an_order_that_came_before_its_claim_was_known_here_is_heard_when_the_cl
 @pytest.mark.timeout(0)
 def test_an_order_at_any_moment_reaches_its_job_or_nobody(interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch):
     """A second process fires some thousand orders a second; an exception outside a job would end this test."""
-    # Raised inside a destructor, or what is called at a collection, an interruption goes no further: the product's timer raises it again.
-    # Python tells the hook of it, and pytest's is written in Python: the next order could be raised within.
+    # Raised inside a destructor, or what is called at a collection, an interruption goes no
+    # further: the product's timer raises it again. Python tells the hook of it, and pytest's is
+    # written in Python: the next order could be raised within.
     monkeypatch.setattr(sys, "unraisablehook", deque(maxlen=0).append)
     board = interrupts._board
     me = os.getpid()
@@ -290,8 +301,13 @@ HUNDRED_YEARS = 100 * 365 * 86400.0
 
 
 @pytest.mark.timeout(0)
-def test_whoever_is_held_up_while_the_timer_is_set_is_not_taken_for_changed(interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch):
-    """Stopped, or starved, between two looks at the clock: then the timer rings later than was reckoned, and no job has touched it."""
+def test_whoever_is_held_up_while_the_timer_is_set_is_not_taken_for_changed(
+    interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+):
+    """Stopped, or starved, between two looks at the clock.
+
+    Then the timer rings later than was reckoned, and no job has touched it.
+    """
     arm = signal.setitimer
 
     def held_up(*timer: float) -> object:
@@ -308,7 +324,9 @@ def test_whoever_is_held_up_while_the_timer_is_set_is_not_taken_for_changed(inte
 
 
 @pytest.mark.timeout(0)
-def test_a_timer_that_rings_during_the_look_at_it_was_not_moved(interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch):
+def test_a_timer_that_rings_during_the_look_at_it_was_not_moved(
+    interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+):
     look = signal.getitimer
     attempt(interrupts, 1, 0.0, 60.0)
 
@@ -338,7 +356,10 @@ def test_a_timer_that_a_job_has_set_for_itself_is_put_right(interrupts: Interrup
 
 @pytest.mark.timeout(0)
 def test_who_puts_the_timer_back_as_he_found_it_has_not_moved_it(interrupts: Interrupts):
-    """As libraries do that limit a call by a timer of their own. What they put back is late by what they took."""
+    """As libraries do that limit a call by a timer of their own.
+
+    What they put back is late by what they took.
+    """
     attempt(interrupts, 1, 0.0, 1000.0)
     found = signal.setitimer(signal.ITIMER_REAL, 5.0)
     signal.setitimer(signal.ITIMER_REAL, found[0] + 2.0, found[1])

@@ -45,7 +45,9 @@ def test_passwords_are_masked(text: str):
     assert "***" in redact_dsn(text)
 
 
-@pytest.mark.parametrize("text", ["postgresql://app@db/jobs", "host=db user=app", "see https://example.org/a:b", "12:34:56"])
+@pytest.mark.parametrize(
+    "text", ["postgresql://app@db/jobs", "host=db user=app", "see https://example.org/a:b", "12:34:56"]
+)
 def test_what_holds_no_password_is_left_as_it_is(text: str):
     assert redact_dsn(text) == text
 
@@ -145,7 +147,9 @@ def test_whoever_names_things_writes_no_line_of_his_own(root, log_format, hostil
     logging.getLogger("jobherd.x").warning("job of kind %s", hostile, extra={"kind": hostile, "job": 7})
     text = stream.getvalue()
     assert text.count("\n") == 1, "one line"
-    assert text.isascii() or not any(c in text for c in "\x1b\r\x07\u202e\u202c\u2066\u2069\u200f\u2028\u2029\x85\x0b\x0c")
+    assert text.isascii() or not any(
+        c in text for c in "\x1b\r\x07\u202e\u202c\u2066\u2069\u200f\u2028\u2029\x85\x0b\x0c"
+    )
     assert "\x1b" not in text
     assert len(text) < 10_000
 

@@ -1,4 +1,7 @@
-"""What a job may have done to the files by which child and parent speak: neither hangs, spins nor dies of it."""
+"""What a job may have done to the files by which child and parent speak.
+
+Neither hangs, spins nor dies of it.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,15 @@ from jobherd.workers.process.state_guard import SELDOM, TIDY, StateGuard
 from jobherd.workers.process.wakeup import Wake
 
 
-@pytest.mark.parametrize("nonsense", [b"S\xff\xff", b"P\xa1\x0f" + b"x" * 100, b"\0\0\0", b"Q\x01\x00?", bytes(range(256)) * 300])
+@pytest.mark.parametrize(
+    "nonsense", [b"S\xff\xff", b"P\xa1\x0f" + b"x" * 100, b"\0\0\0", b"Q\x01\x00?", bytes(range(256)) * 300]
+)
 def test_what_is_said_after_nonsense_is_heard(nonsense: bytes):
     inbox = Inbox()
     inbox.take(nonsense)
-    assert any(isinstance(report, MoreWork) for _ in range(3) for report in inbox.take(b"M\0\0")), "it waits for the rest of the nonsense"
+    assert any(isinstance(report, MoreWork) for _ in range(3) for report in inbox.take(b"M\0\0")), (
+        "it waits for the rest of the nonsense"
+    )
 
 
 def test_nobody_cuts_off_or_writes_what_the_parent_says_to_all():
@@ -53,7 +60,10 @@ def test_a_closed_wake_pipe_is_a_dismissal_and_one_without_an_end_does_not_hold(
 
 
 def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pytest.MonkeyPatch):
-    """Python has no names for most of those for real-time use: the look itself must not end the child."""
+    """Python has no names for most of those for real-time use.
+
+    The look itself must not end the child.
+    """
     tidy = StateGuard.__new__(StateGuard)
     tidy.worn, tidy._whole, tidy._blocked = "", lambda: True, frozenset()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN + 1, signal.SIGUSR2})
@@ -66,7 +76,10 @@ def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pyt
 
 @pytest.mark.parametrize("also", [False, True], ids=["alone", "beside a variable that Python sees"])
 def test_programs_see_no_more_than_before_the_job_and_no_less(monkeypatch: pytest.MonkeyPatch, also: bool):
-    """A module, or a library in C, may have told programs of what Python does not see: that is no job's, and stands in the way of none."""
+    """A module, or a library in C, may have told programs of what Python does not see.
+
+    That is no job's, and stands in the way of none.
+    """
 
     def seen() -> dict[str, str]:
         lines = subprocess.run(["env"], capture_output=True, check=True, text=True).stdout.splitlines()

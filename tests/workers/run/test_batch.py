@@ -1,4 +1,7 @@
-"""Batch handlers in a child: what is called together, and that one job of a call never decides over another."""
+"""Batch handlers in a child.
+
+What is called together, and that one job of a call never decides over another.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,11 @@ def test_cancelling_one_of_a_call_interrupts_no_neighbour(bench: Bench, gate: Ga
     child.interrupt(Reason.CANCEL)
     arrival.open("done")
     assert bench.wait(ids[1], "completed")["progress"] == {"fraction": 0.5, "note": "half"}
-    assert [bench.wait(job, "cancelled", "completed", "retrying")["state"] for job in ids] == ["cancelled", "completed", "completed"]
+    assert [bench.wait(job, "cancelled", "completed", "retrying")["state"] for job in ids] == [
+        "cancelled",
+        "completed",
+        "completed",
+    ]
     assert child.dismiss() == EXIT_LEFT
 
 
@@ -121,7 +128,8 @@ def test_other_kinds_of_the_claim_are_run_and_a_call_takes_no_more_than_its_batc
         other = bench.insert("sms:single", "{}")
         ids += sms(bench, "ok", "ok", "ok", "ok")
     start(bench)
-    # Claimed as a kind that was never seen, "sms:single" is taken for long and ends the claim; what is called is up to the claims.
+    # Claimed as a kind that was never seen, "sms:single" is taken for long and ends the claim; what
+    # is called is up to the claims.
     sizes = [bench.wait(job, "completed")["result"]["together"] for job in ids]
     assert max(sizes) <= 5
     assert sizes[0] >= 3
@@ -223,7 +231,11 @@ def test_nothing_joins_a_claim_of_a_paused_queue_or_a_lost_lease(bench: Bench, p
 def test_hooks_are_told_of_each_job_of_a_call(bench: Bench, capfd: pytest.CaptureFixture[str]):
     ids = put(bench, "sms:hooked", '"one"', '"refused"', '"two"')
     child = start(bench)
-    assert [bench.wait(job, "completed", "failed")["result"] for job in ids] == ["2 of them: one", None, "2 of them: two"]
+    assert [bench.wait(job, "completed", "failed")["result"] for job in ids] == [
+        "2 of them: one",
+        None,
+        "2 of them: two",
+    ]
     assert child.dismiss() == EXIT_LEFT
     said = capfd.readouterr().out
     for words in ("one ended ok", "refused ended poison", "two ended ok"):
@@ -239,7 +251,11 @@ def test_bytes_and_tenant_reach_single_and_batch_handlers(bench: Bench):
 
     with bench.connection.transaction():
         single = put_bytes("bytes:single", b"\x00\xff", '{"name": "logo"}')
-        together = [put_bytes("bytes:together", b"\x01"), put_bytes("bytes:together", b"\x02"), bench.insert("bytes:together", "{}")]
+        together = [
+            put_bytes("bytes:together", b"\x01"),
+            put_bytes("bytes:together", b"\x02"),
+            bench.insert("bytes:together", "{}"),
+        ]
         missing = bench.insert("bytes:single", '{"name": "logo"}')
     start(bench)
     assert bench.wait(single, "completed")["result"] == "logo acme 00ff"

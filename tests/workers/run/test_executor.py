@@ -237,7 +237,8 @@ def test_what_an_idle_worker_used_is_no_jobs(bench: Bench, monkeypatch: pytest.M
 
 
 def test_a_short_run_asks_the_kernel_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobherd.workers.run.executor.LONG", 600.0)  # in the child too, which is a fork of this process: it may be held up
+    # in the child too, which is a fork of this process: it may be held up
+    monkeypatch.setattr("jobherd.workers.run.executor.LONG", 600.0)
     _, row = run(bench, "act:nothing", "completed")
     assert "usage" not in row["history"][-1]
 

@@ -1,4 +1,7 @@
-"""Hooks in a real child: their order, what they are told, and what becomes of a job whose hook misbehaves."""
+"""Hooks in a real child.
+
+Their order, what they are told, and what becomes of a job whose hook misbehaves.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,11 @@ def test_a_failure_is_told_with_its_exception_and_then_the_end_is(bench: Bench, 
     child = bench.start(handlers=(HOOKED,))
     jobs = [bench.enqueue("hook:raises", what="x"), bench.enqueue("hook:raises", nothing=1), bench.enqueue("hook:busy")]
     child.nudge()
-    assert [bench.wait(job, "retrying", "failed")["error_code"] for job in jobs] == ["UNHANDLED_ERROR", "PAYLOAD_INVALID", "NACK"]
+    assert [bench.wait(job, "retrying", "failed")["error_code"] for job in jobs] == [
+        "UNHANDLED_ERROR",
+        "PAYLOAD_INVALID",
+        "NACK",
+    ]
     child.dismiss()
     assert [line for line in said() if line.startswith(("failure", "after", "never"))] == [
         "failure retry ValueError",

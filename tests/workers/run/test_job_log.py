@@ -1,4 +1,7 @@
-"""The log lines about finished jobs: which outcomes get one, what it says, and how a flood is limited."""
+"""The log lines about finished jobs.
+
+Which outcomes get one, what it says, and how a flood is limited.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ class Clock:
         return self.now
 
 
-def written(caplog: pytest.LogCaptureFixture, mode: str, *outcomes: Outcome, hidden: bool = False) -> list[tuple[str, str]]:
+def written(
+    caplog: pytest.LogCaptureFixture, mode: str, *outcomes: Outcome, hidden: bool = False
+) -> list[tuple[str, str]]:
     log = JobLog(mode, Clock())
     with caplog.at_level(logging.DEBUG, logger="jobherd.jobs"):
         for outcome in outcomes:
@@ -54,7 +59,9 @@ FAILURES = [
         ("all", [*FAILURES, ("INFO", "job completed"), ("INFO", "job snoozed, runs again in 60 min")]),
     ],
 )
-def test_the_mode_decides_which_outcomes_get_a_line(caplog: pytest.LogCaptureFixture, mode: str, lines: list[tuple[str, str]]):
+def test_the_mode_decides_which_outcomes_get_a_line(
+    caplog: pytest.LogCaptureFixture, mode: str, lines: list[tuple[str, str]]
+):
     assert written(caplog, mode, RETRY, FAILED, POISON, OK, SNOOZED) == lines
 
 
@@ -154,5 +161,8 @@ def test_the_place_is_in_the_application_not_in_a_library():
         '  File "/venv/lib/python3.11/site-packages/smtp.py", line 900, in send\n    raise OSError\nOSError'
     )
     assert place_of(trace) == "/app/mail.py:12"
-    assert place_of(trace.replace("/app/mail.py", "/x/site-packages/a.py")) == "/venv/lib/python3.11/site-packages/smtp.py:900"
+    assert (
+        place_of(trace.replace("/app/mail.py", "/x/site-packages/a.py"))
+        == "/venv/lib/python3.11/site-packages/smtp.py:900"
+    )
     assert not place_of("ValueError")

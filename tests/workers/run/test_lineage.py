@@ -39,14 +39,16 @@ def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench)
     assert len(found["large"]) == 2500
     assert origins(bench, [bench.enqueue("line:leaf")]) == {(None, None)}
 
-    # Each job its own: the one after it is not set off by it, and a handler is told where it comes from.
+    # Each job its own: the one after it is not set off by it, and a handler is told where it comes
+    # from.
     first, second = (bench.enqueue("line:lasting") for _ in range(2))
     child.nudge()
     for each in (first, second):
         bench.wait(each, "completed")
     assert origins(bench, [first, second]) == {(None, None)}
     assert {
-        row["set_off_by"] for row in bench.ask("SELECT set_off_by FROM jobherd.jobs WHERE id > %(id)s AND kind = 'line:leaf'", id=second)
+        row["set_off_by"]
+        for row in bench.ask("SELECT set_off_by FROM jobherd.jobs WHERE id > %(id)s AND kind = 'line:leaf'", id=second)
     } == {
         first,
         second,
@@ -55,7 +57,8 @@ def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench)
     child.nudge()
     assert bench.wait(told, "completed")["result"] == [first, TRACE]
     with_bytes = bench.ask(
-        "SELECT jobherd.enqueue_bytes('line:bytes', 'abc', %(options)s::jsonb) AS id", options=f'{{"set_off_by": {first}}}'
+        "SELECT jobherd.enqueue_bytes('line:bytes', 'abc', %(options)s::jsonb) AS id",
+        options=f'{{"set_off_by": {first}}}',
     )[0]["id"]
     child.nudge()
     assert bench.wait(with_bytes, "completed")["result"] == [first, None, 3]

@@ -52,7 +52,13 @@ def test_whoever_says_it_it_is_kept(bench: Bench):
     assert log["output"] == "between\n"
     clone, build = log["entries"]
     assert clone.pop("at") <= build.pop("at")
-    assert clone == {"key": "clone", "command": "git clone 'a b'", "exit_code": 0, "duration": 1.5, "out": "cloned\ufffd\n"}
+    assert clone == {
+        "key": "clone",
+        "command": "git clone 'a b'",
+        "exit_code": 0,
+        "duration": 1.5,
+        "out": "cloned\ufffd\n",
+    }
     assert build == {"key": "build", "command": "make", "exit_code": 2}
     (log,) = run(bench, child, how="secret")
     assert log["output"] == "postgresql://app:***@db/jobs\n"
@@ -68,7 +74,9 @@ def test_binary_and_floods_do_no_harm_and_the_latest_survives(bench: Bench):
     assert log["output"].endswith("line 39999\n")
     assert 60_000 < len(log["output"]) <= 65536
     (log,) = run(bench, child, how="fork floods")
-    assert all(f"line {n:05d}\n" in log["output"] for n in range(3000)), "a copy of the process takes nothing for itself"
+    assert all(f"line {n:05d}\n" in log["output"] for n in range(3000)), (
+        "a copy of the process takes nothing for itself"
+    )
     (log,) = run(bench, child, how="one flood")
     assert log["output"].endswith("xxthe end\n")
     assert len(log["output"]) <= 65536
@@ -96,7 +104,9 @@ def test_a_job_s_own_transaction_keeps_its_log_whether_it_is_committed_or_not(be
         assert (log["output"], [entry["key"] for entry in log["entries"]]) == ("paid\n", ["pay"])
 
 
-def test_what_was_printed_is_passed_on_and_what_was_logged_is_not_said_twice(bench: Bench, capfd: pytest.CaptureFixture[str]):
+def test_what_was_printed_is_passed_on_and_what_was_logged_is_not_said_twice(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+):
     child = start(bench)
     run(bench, child, how="print")
     run(bench, child, how="logs")
@@ -107,7 +117,9 @@ def test_what_was_printed_is_passed_on_and_what_was_logged_is_not_said_twice(ben
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
-def test_what_was_printed_cannot_pass_for_a_line_of_the_log(bench: Bench, capfd: pytest.CaptureFixture[str], log_format: str):
+def test_what_was_printed_cannot_pass_for_a_line_of_the_log(
+    bench: Bench, capfd: pytest.CaptureFixture[str], log_format: str
+):
     """A handler that prints part of a payload wrote lines of its own between those of the log, with whatever moves a cursor."""
     child = start(bench, log_format=log_format)
     (log,) = run(bench, child, how="forges")

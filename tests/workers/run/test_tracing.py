@@ -76,7 +76,10 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
         "jobherd.kind": "trace:works",
     }
     assert sent["enqueue trace:fails"]["attributes"]["messaging.batch.message_count"] == 2
-    assert (sent["enqueue trace:snoozes"]["trace"], sent["enqueue trace:snoozes"]["parent"]) == (PARENT[3:35], PARENT[36:52])
+    assert (sent["enqueue trace:snoozes"]["trace"], sent["enqueue trace:snoozes"]["parent"]) == (
+        PARENT[3:35],
+        PARENT[36:52],
+    )
     assert alone["parent"] is None
     assert sent["enqueue trace:refused"]["status"] == "ERROR"
     assert "read-only" in sent["enqueue trace:refused"]["events"][0]["exception.message"]
@@ -100,7 +103,12 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
     made = json.loads((tmp_path / "spans").read_text())
     by_job = {int(span["attributes"]["messaging.message.id"]): span for span in made if span["kind"] == "CONSUMER"}
     span = by_job[first]
-    assert (span["trace"], span["parent"], span["name"], span["status"]) == (one["trace"], one["id"], "process trace:works", "UNSET")
+    assert (span["trace"], span["parent"], span["name"], span["status"]) == (
+        one["trace"],
+        one["id"],
+        "process trace:works",
+        "UNSET",
+    )
     assert span["attributes"] == {
         "messaging.system": "jobherd",
         "messaging.operation.name": "process",
@@ -124,7 +132,9 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
         assert "traced.py" in by_job[job]["events"][0]["exception.stacktrace"]
         assert by_job[job]["parent"] == sent["enqueue trace:fails"]["id"]
     assert (by_job[snoozed]["status"], by_job[snoozed]["attributes"]["jobherd.outcome"]) == ("UNSET", "snoozed")
-    assert all(by_job[job]["attributes"]["jobherd.outcome"] == "ok" and by_job[job]["parent"] is None for job in together)
+    assert all(
+        by_job[job]["attributes"]["jobherd.outcome"] == "ok" and by_job[job]["parent"] is None for job in together
+    )
     line = next(line for line in child.log().splitlines() if "is at work" in line and f"job={first} " in line)
     assert f"trace_id={one['trace']}" in line
     assert f"span_id={span['id']}" in line
@@ -133,10 +143,13 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
 def test_without_an_sdk_a_log_line_has_the_trace_and_nothing_else_is_done(bench: Bench):
     assert tracer() is None
     assert spans() is None
-    assert Caller(Hooks(), Child(), None, None).of_kind("trace:works") is None, "a job of it is run without a look at hooks"
+    assert Caller(Hooks(), Child(), None, None).of_kind("trace:works") is None, (
+        "a job of it is run without a look at hooks"
+    )
     child = bench.start(handlers=(TRACED,))
     (row,) = bench.ask(
-        "SELECT jobherd.enqueue('trace:works', '{\"next_one\": true}', jsonb_build_object('traceparent', %(p)s::text)) AS id", p=PARENT
+        "SELECT jobherd.enqueue('trace:works', '{\"next_one\": true}', jsonb_build_object('traceparent', %(p)s::text)) AS id",
+        p=PARENT,
     )
     child.nudge()
     bench.wait(row["id"], "completed")

@@ -1,4 +1,7 @@
-"""A job's writes, the jobs it enqueues and its completion are one: all of it is there, or nothing."""
+"""A job's writes, the jobs it enqueues and its completion are one.
+
+All of it is there, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,9 @@ HELD = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AN
 
 
 @pytest.mark.parametrize(("how", "state"), [("well", "completed"), ("raises", "retrying"), ("COMMIT", "failed")])
-def test_a_lock_that_a_handler_took_for_its_session_is_let_go_when_its_transaction_has_ended(bank: Bench, how: str, state: str):
+def test_a_lock_that_a_handler_took_for_its_session_is_let_go_when_its_transaction_has_ended(
+    bank: Bench, how: str, state: str
+):
     child = start(bank)
     row, _, _ = run(bank, child, "bank:locks", how=how)
     assert row["state"] == state
@@ -143,7 +148,10 @@ def test_a_part_of_a_handler_completes_its_job(bank: Bench):
     row, notes, enqueued = run(bank, child, "bank:part", how="nested")
     assert (row["state"], notes, enqueued) == ("retrying", [], 0)
     assert "in a transaction already" in row["error"]
-    for how, says in (("again", "completed already, by its transaction"), ("goes on", "set `result` of the transaction")):
+    for how, says in (
+        ("again", "completed already, by its transaction"),
+        ("goes on", "set `result` of the transaction"),
+    ):
         row, notes, _ = run(bank, child, "bank:part", how=how)
         assert (row["state"], row["result"], notes) == ("completed", {"how": how}, [how])
         child.wait_idle()
@@ -177,8 +185,11 @@ def test_it_is_cancelled_while_its_transaction_is_open_and_cancelling_does_not_w
 def test_a_lost_claim_is_noticed_before_anything_is_written(bank: Bench, gate: Gate):
     child = start(bank)
     job = bank.enqueue("bank:part", how="twice")
-    bank.ask("CREATE FUNCTION public.rob() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM jobherd.running; RETURN NULL; END $$")
-    # The claim is taken away in the moment in which it is made: the child hears of it, and has it no more.
+    bank.ask(
+        "CREATE FUNCTION public.rob() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM jobherd.running; RETURN NULL; END $$"
+    )
+    # The claim is taken away in the moment in which it is made: the child hears of it, and has it
+    # no more.
     bank.ask(
         "CREATE CONSTRAINT TRIGGER rob AFTER INSERT ON jobherd.running DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.rob()"
     )
@@ -192,7 +203,8 @@ def test_a_lost_claim_is_noticed_before_anything_is_written(bank: Bench, gate: G
 def test_whoever_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone_from_then_on(
     bank: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("jobherd.workers.worker.HELD", 600.0)  # in the child too; of "bank:part" it does not know yet how long it takes
+    # in the child too; of "bank:part" it does not know yet how long it takes
+    monkeypatch.setattr("jobherd.workers.worker.HELD", 600.0)
     child = start(bank, batch=100)
     with bank.connection.transaction():
         jobs = [bank.enqueue("bank:short") for _ in range(3)]
@@ -225,7 +237,9 @@ def test_whole_batches_do_not_hold_jobs_with_transactions(bank: Bench):
     assert "released" not in child.log()
 
 
-def test_a_session_that_ended_in_between_is_replaced_and_one_that_ends_in_the_middle_fails_the_attempt(bank: Bench, gate: Gate):
+def test_a_session_that_ended_in_between_is_replaced_and_one_that_ends_in_the_middle_fails_the_attempt(
+    bank: Bench, gate: Gate
+):
     child = start(bank)
     run(bank, child, "bank:declared", how="well")
     ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE '%%:transaction'"
@@ -255,7 +269,13 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(bank: Bench, monkeypatch: p
     child = start(bank)
     row, notes, enqueued = run(bank, child, "bank:declared", how="well")
     if committed:
-        assert (row["state"], row["result"], row["attempts"], notes, enqueued) == ("completed", {"how": "well"}, 1, ["well"], 1)
+        assert (row["state"], row["result"], row["attempts"], notes, enqueued) == (
+            "completed",
+            {"how": "well"},
+            1,
+            ["well"],
+            1,
+        )
     else:
         assert (row["state"], row["attempts"], notes, enqueued) == ("retrying", 1, [], 0)
         assert "the answer was lost" in row["error"]
@@ -264,7 +284,10 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(bank: Bench, monkeypatch: p
 
 
 def test_the_claim_is_settled_by_whoever_comes_next_exactly_when_the_transaction_did_not(bank: Bench, gate: Gate):
-    """A dead child, before and after its commit, as its parent finds it: both sessions ended, then settled under the fence."""
+    """A dead child, before and after its commit, as its parent finds it.
+
+    Both sessions ended, then settled under the fence.
+    """
     outcome = {}
     for how in ("dies", "gate"):
         child = start(bank)
@@ -275,7 +298,9 @@ def test_the_claim_is_settled_by_whoever_comes_next_exactly_when_the_transaction
             os.kill(arrival.pid, signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
         me = {"supervisor": bank.supervisor, "incarnation": child.spec.incarnation}
-        bank.wait_until(lambda me=me: bank.ask(sql.load("end_backend"), **me)[0]["alive"] == 0 or bank.ask("NOTIFY seen"))
+        bank.wait_until(
+            lambda me=me: bank.ask(sql.load("end_backend"), **me)[0]["alive"] == 0 or bank.ask("NOTIFY seen")
+        )
         outcome[how] = {row["id"] for row in bank.ask(sql.load("release_child"), cleared=None, error="", **me)}, job
     assert outcome["gate"][0] == {outcome["gate"][1]}, "given back: nothing was committed"
     assert outcome["dies"][0] == set(), "nothing to give back: it is completed"
@@ -297,8 +322,13 @@ def test_a_transaction_that_is_or_was_open_for_long_is_warned_about(bank: Bench,
 
 
 @pytest.mark.parametrize("how", ["gate", "well"])
-def test_a_crash_of_the_server_gives_the_transactions_number_to_another_and_that_one_proves_nothing(gate: Gate, how: str, monkeypatch):
-    """What was not flushed never was: after recovery the same number is handed out again, and its commit is somebody else's."""
+def test_a_crash_of_the_server_gives_the_transactions_number_to_another_and_that_one_proves_nothing(
+    gate: Gate, how: str, monkeypatch
+):
+    """What was not flushed never was.
+
+    After recovery the same number is handed out again, and its commit is somebody else's.
+    """
     with bench_of_its_own(wal_writer_delay="10s") as (own, bench):
         bench.ask("CREATE TABLE public.ledger (job bigint, token bigint, note text)")
         commit = psycopg.Connection.commit
@@ -324,7 +354,9 @@ def test_a_crash_of_the_server_gives_the_transactions_number_to_another_and_that
             wait_for_line(child, "the database is back")
             child.close_wake()
             assert child.wait() == EXIT_LEFT
-            row = connection.execute("SELECT state, attempts, error_code FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
+            row = connection.execute(
+                "SELECT state, attempts, error_code FROM jobherd.jobs WHERE id = %s", [job]
+            ).fetchone()
             assert row == ("retrying", 1, "UNHANDLED_ERROR")
             assert connection.execute("SELECT count(*) FROM public.ledger WHERE job > 0").fetchone() == (0,)
 
@@ -363,11 +395,14 @@ def test_what_one_job_listened_to_is_not_heard_by_the_next(bank: Bench, monkeypa
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
 @pytest.mark.parametrize("kind", ["bank:repeats", "bank:arepeats"])
-def test_behind_a_pooler_nothing_is_prepared_in_a_jobs_transaction(bank: Bench, monkeypatch: pytest.MonkeyPatch, kind: str):
+def test_behind_a_pooler_nothing_is_prepared_in_a_jobs_transaction(
+    bank: Bench, monkeypatch: pytest.MonkeyPatch, kind: str
+):
     """The backend kept it, for DISCARD ALL reached another one; what the next job there prepared first had that name already."""
     with Pooler(bank.dsn, "transaction") as pooler:
         monkeypatch.setattr(
-            "jobherd.workers.run.transaction.reach", lambda point: pooler.turn() if point == "transaction.committed" else None
+            "jobherd.workers.run.transaction.reach",
+            lambda point: pooler.turn() if point == "transaction.committed" else None,
         )
         child = start(bank, dsn=pooler.dsn)
         for _ in range(4):

@@ -1,4 +1,7 @@
-"""A worker's side of tables: what becomes of a record for each outcome, and what is said of a table at start-up."""
+"""A worker's side of tables.
+
+What becomes of a record for each outcome, and what is said of a table at start-up.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,9 @@ def problems(dsn: str, **given) -> list[str]:
 
 
 def test_a_table_that_does_not_fit_its_store_is_found_at_start_up(database: str):
-    assert problems(database) == ['there is no table "uploads": create it (jobherd check --print-sql prints how), or mend the name']
+    assert problems(database) == [
+        'there is no table "uploads": create it (jobherd check --print-sql prints how), or mend the name'
+    ]
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(definition(TableStore("uploads", table="uploads").names, "uploads").encode())
         [said] = problems(database)
@@ -94,7 +99,10 @@ def test_a_table_that_does_not_fit_its_store_is_found_at_start_up(database: str)
 
 
 class Answering:
-    """A session of a child that answers at once, whatever else is refused. It notes for how long it was rested, and how."""
+    """A session of a child that answers at once, whatever else is refused.
+
+    It notes for how long it was rested, and how.
+    """
 
     child = 3
     pooled = False
@@ -117,7 +125,10 @@ def tables(session: Answering, *stores: Any) -> Tables:
 
 
 def refusing(times: int, then: object):
-    """As long as the session answers, this is refused all the same: no connection is to be had, the disk is full."""
+    """As long as the session answers, this is refused all the same.
+
+    No connection is to be had, the disk is full.
+    """
     refusals = iter([psycopg.OperationalError("sorry, too many clients already")] * times)
 
     def ask(*_: object, **__: object) -> object:
@@ -137,7 +148,9 @@ def test_an_outcome_that_is_refused_for_now_is_written_after_a_rest_that_grows(m
     store = TableStore("uploads", table="uploads", scan=Upload)
     table: Any = SimpleNamespace(store=store, kind="uploads", transactional=False)
     taken = Taken._make([7, 1, *[0] * (len(Taken._fields) - 2)])
-    tables(session)._settle_apart(table, taken, Finished(7, Outcome("ok", "completed"), 1.0), psycopg.OperationalError("lost"))
+    tables(session)._settle_apart(
+        table, taken, Finished(7, Outcome("ok", "completed"), 1.0), psycopg.OperationalError("lost")
+    )
     assert session.rests == [(0.5, True), (1.0, True), (1.5, True), (1.5, True)]
     assert [said["state"] for said in written] == ["completed"]
 
@@ -186,7 +199,10 @@ def begin_one(bench: Bench, child: Child, gate: Gate) -> tuple[dict[str, int], A
 def work_one(bench: Bench, child: Child, gate: Gate) -> None:
     record, arrival = begin_one(bench, child, gate)
     arrival.open()
-    bench.wait_until(lambda: bench.ask("SELECT FROM uploads WHERE id = %(id)s AND state = 'completed'", **record), f"record {record['id']}")
+    bench.wait_until(
+        lambda: bench.ask("SELECT FROM uploads WHERE id = %(id)s AND state = 'completed'", **record),
+        f"record {record['id']}",
+    )
 
 
 def test_a_worker_whose_session_for_tables_is_swallowed_while_nobody_needed_it_works_on(
@@ -219,14 +235,19 @@ def test_an_outcome_is_written_though_the_session_of_its_record_is_swallowed_whi
         record, arrival = begin_one(bench, child, gate)
         assert network.stall("jobherd:table:*") == 1
         arrival.open()
-        bench.wait_until(lambda: bench.ask("SELECT FROM uploads WHERE id = %(id)s AND state = 'completed'", **record), "its outcome")
+        bench.wait_until(
+            lambda: bench.ask("SELECT FROM uploads WHERE id = %(id)s AND state = 'completed'", **record), "its outcome"
+        )
         work_one(bench, child, gate)
         assert child.dismiss() == EXIT_LEFT
 
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
 def test_behind_a_pooler_nothing_is_prepared_for_tables(bench: Bench, gate: Gate, uploading: tuple[str, ...]):
-    """The next backend does not know it. What was taken before that was seen had to be put back by the resetter."""
+    """The next backend does not know it.
+
+    What was taken before that was seen had to be put back by the resetter.
+    """
     with Pooler(bench.dsn, "transaction") as pooler:
         child = bench.start(dsn=pooler.dsn, handlers=uploading)
         for _ in range(8):

@@ -20,7 +20,12 @@ REACH = "import sys; from jobherd.workers.system.failpoints import reach; print(
 def process(folder: Path) -> subprocess.Popen[str]:
     environment = os.environ | {failpoints.VARIABLE: str(folder), "PYTHONPATH": str(ROOT)}
     started = subprocess.Popen(
-        [sys.executable, "-c", REACH], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", REACH],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert started.stdout is not None
     assert started.stdout.readline() == "up\n"
@@ -74,7 +79,9 @@ def test_who_is_held_goes_on_when_the_token_is_removed(tmp_path: Path) -> None:
     assert let_go(held)[:2] == (0, "through\n")
 
 
-def test_who_is_held_goes_on_though_the_token_is_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_held_goes_on_though_the_token_is_removed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here@1").write_text("hold")
     monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path))
     real = Path.rename

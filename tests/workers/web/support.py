@@ -1,4 +1,7 @@
-"""A web child in a thread of the test: real pipes, real boards, a real socket. It is ready when it says READY, and gone when dismissed."""
+"""A web child in a thread of the test: real pipes, real boards, a real socket.
+
+It is ready when it says READY, and gone when dismissed.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,9 @@ class Web:
                     if isinstance(report, pipes.Ready):
                         self._learn_port()
                     return report
-            assert select.select([self._report], [], [], max(0.0, until - time.monotonic()))[0], f"no {what.__name__} came"
+            assert select.select([self._report], [], [], max(0.0, until - time.monotonic()))[0], (
+                f"no {what.__name__} came"
+            )
             self._heard += self._inbox.take(os.read(self._report, 65536))
 
     def _learn_port(self) -> None:
@@ -158,7 +163,9 @@ class Scrape:
         self.text = text
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
         self.samples = {
-            (sample.name, frozenset(sample.labels.items())): sample.value for family in self.families.values() for sample in family.samples
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in self.families.values()
+            for sample in family.samples
         }
 
     def of(self, name: str, **labels: str) -> float | None:

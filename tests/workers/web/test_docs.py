@@ -1,4 +1,7 @@
-"""`docs/metrics.md` lists what a scrape of everything shows: the same names, types and labels, and examples that use them."""
+"""`docs/metrics.md` lists what a scrape of everything shows.
+
+The same names, types and labels, and examples that use them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ SUFFIX = re.compile(r"_(bucket|count|sum)$")
 @pytest.fixture(scope="module")
 def documented():
     rows = [match.groupdict() for match in ROW.finditer(PAGE)]
-    assert len({row["name"] for row in rows}) == len(rows) == len([line for line in PAGE.splitlines() if line.startswith("| `jobherd_")])
+    assert (
+        len({row["name"] for row in rows})
+        == len(rows)
+        == len([line for line in PAGE.splitlines() if line.startswith("| `jobherd_")])
+    )
     return {row["name"]: row for row in rows}
 
 
@@ -41,7 +48,9 @@ def scraped(database, monkeypatch):
         child.boards[0].tally.count_error(1, "NO_PAPER")
         children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
         late = {"0.05": 2, "+Inf": 1}
-        child.control.publish({"started": time.monotonic(), "deaths": {"left": 1}, "children": children, "version": "1", "late": late})
+        child.control.publish(
+            {"started": time.monotonic(), "deaths": {"left": 1}, "children": children, "version": "1", "late": late}
+        )
         scrape = child.scrape()
     found = {}
     for family in scrape.families.values():
@@ -64,5 +73,8 @@ def test_the_examples_ask_for_the_metric_beside_them(documented, scraped):
 
 
 def test_the_page_names_the_values_of_labels(documented):
-    assert set(re.findall(r"`(\w+)`", documented["jobherd_worker_jobs_processed_total"]["meaning"])) == {*OUTCOMES, "outcome"}
+    assert set(re.findall(r"`(\w+)`", documented["jobherd_worker_jobs_processed_total"]["meaning"])) == {
+        *OUTCOMES,
+        "outcome",
+    }
     assert set(STATES) <= set(re.findall(r"`(\w+)`", documented["jobherd_queue_jobs"]["meaning"]))

@@ -16,19 +16,26 @@ from tests.workers.web.support import Web
 FINE = {
     "listening": True,
     "ready_ever": True,
-    "children": [{"slot": 0, "kind": "worker", "state": "ready", "pid": 7}, {"slot": 1, "kind": "keeper", "state": "ready", "pid": 8}],
+    "children": [
+        {"slot": 0, "kind": "worker", "state": "ready", "pid": 7},
+        {"slot": 1, "kind": "keeper", "state": "ready", "pid": 8},
+    ],
 }
 
 
 def facts(said=None, *, loop_at=99.9, lease_until=110.0, draining=False, **more) -> Facts:
-    return understand({**FINE, **(said or {}), **more}, now=100.0, loop_at=loop_at, lease_until=lease_until, draining=draining)
+    return understand(
+        {**FINE, **(said or {}), **more}, now=100.0, loop_at=loop_at, lease_until=lease_until, draining=draining
+    )
 
 
 def test_all_is_well():
     assert (why_not_live(facts()), why_not_started(facts()), why_not_ready(facts())) == ([], [], [])
 
 
-@pytest.mark.parametrize(("age", "alive"), [(0.0, True), (LOOP_LATE, True), (LOOP_LATE + 0.001, False), (3600.0, False)])
+@pytest.mark.parametrize(
+    ("age", "alive"), [(0.0, True), (LOOP_LATE, True), (LOOP_LATE + 0.001, False), (3600.0, False)]
+)
 def test_it_lives_while_its_loop_turns(age, alive):
     assert bool(why_not_live(facts(loop_at=100.0 - age))) is not alive
 
@@ -60,7 +67,9 @@ def test_who_listens_to_nothing_by_design_is_ready():
     assert why_not_ready(facts(listening=False, deaf=True)) == []
 
 
-@pytest.mark.parametrize("case", [{"draining": True}, {"listening": False}, {"lease_until": 0.0}, {"children": []}, {"database": False}])
+@pytest.mark.parametrize(
+    "case", [{"draining": True}, {"listening": False}, {"lease_until": 0.0}, {"children": []}, {"database": False}]
+)
 def test_what_makes_it_unready_does_not_kill_it(case):
     assert why_not_live(facts(**case)) == []
     assert why_not_started(facts(**case)) == []
@@ -74,7 +83,15 @@ def test_it_has_not_started_before_a_child_was_ready():
     "said",
     [
         {},
-        {"children": None, "deaths": None, "beats": None, "started": None, "version": None, "settled": None, "timeouts": None},
+        {
+            "children": None,
+            "deaths": None,
+            "beats": None,
+            "started": None,
+            "version": None,
+            "settled": None,
+            "timeouts": None,
+        },
         {"children": [None, 7, {}], "deaths": {"x": None}, "beats": "many", "listening": "yes", "respawns": math.inf},
     ],
 )

@@ -33,10 +33,19 @@ def policies(*names: str) -> list[Policy]:
 
 
 def child_facts(slot: int, kind: str = "worker", state: str = "ready", pid: int = 4242, **more) -> dict[str, object]:
-    return {"slot": slot, "kind": kind, "state": state, "pid": pid, "incarnation": slot + 1, "since": 0.0, "rss": None, **more}
+    return {
+        "slot": slot,
+        "kind": kind,
+        "state": state,
+        "pid": pid,
+        "incarnation": slot + 1,
+        "since": 0.0,
+        "rss": None,
+        **more,
+    }
 
 
-# -- jobs ---------------------------------------------------------------------------------------------------------------
+# -- jobs
 
 
 @pytest.mark.promise("A40", "A41")
@@ -119,7 +128,8 @@ def test_in_flight_counts_running_handlers_of_living_children():
         child.control.publish({"at": 100.0, "children": [child_facts(slot) for slot in range(3)]})
         assert child.scrape().all(IN_FLIGHT) == {("a",): 1, ("b",): 2}
         child.boards[0].say(CurrentWork(Phase.SETTLING, token=1, job=11, kind=number["a"]))
-        child.control.publish({"at": 101.0, "children": [child_facts(0), child_facts(1)]})  # the third was killed while it ran b
+        # the third was killed while it ran b
+        child.control.publish({"at": 101.0, "children": [child_facts(0), child_facts(1)]})
         assert child.scrape().all(IN_FLIGHT) == {("a",): 0, ("b",): 1}
         child.boards[2].say(
             CurrentWork(Phase.RUNNING, token=4, job=14, kind=number["a"], started=101.5)
@@ -137,7 +147,10 @@ def test_a_kind_without_a_place_on_the_board_is_counted_as_other():
 
 
 def test_a_flood_of_kinds_makes_no_flood_of_series():
-    """Each slot's table is full, each with other kinds, as after many changes of code: nothing is lost, and the labels stay few."""
+    """Each slot's table is full, each with other kinds, as after many changes of code.
+
+    Nothing is lost, and the labels stay few.
+    """
     with Web() as child:
         for slot, board in enumerate(child.boards):
             numbers = board.tally.declare(policies(*(f"slot{slot}:{number}" for number in range(MAX_KINDS))))
@@ -160,7 +173,7 @@ def test_strange_names_are_escaped():
     assert all(line.startswith(("#", "jobherd_")) for line in text.splitlines())
 
 
-# -- counters do not go down --------------------------------------------------------------------------------------------
+# -- counters do not go down
 
 
 def test_a_number_read_torn_is_not_believed():
@@ -193,7 +206,10 @@ def test_a_word_of_the_parent_that_cannot_be_read_leaves_the_last_one_standing()
         assert child.scrape().of("jobherd_child_respawns_total") == 3
         child.control._facts.write(b'{"respawns": 4, "dea')
         scrape = child.scrape()
-        assert (scrape.of("jobherd_child_respawns_total"), scrape.of("jobherd_child_deaths_total", cause="crash")) == (3, 2)
+        assert (scrape.of("jobherd_child_respawns_total"), scrape.of("jobherd_child_deaths_total", cause="crash")) == (
+            3,
+            2,
+        )
 
 
 def test_a_board_that_a_mad_child_wrote_over_hides_no_other():
@@ -209,7 +225,7 @@ def test_a_board_that_a_mad_child_wrote_over_hides_no_other():
         assert scrape.of(IN_FLIGHT, kind="a") == 1
 
 
-# -- the parent ---------------------------------------------------------------------------------------------------------
+# -- the parent
 
 
 def test_what_the_parent_says_is_shown():
@@ -271,7 +287,11 @@ def test_what_the_parent_says_is_shown():
 
 def errors_of(child):
     family = child.scrape().families["jobherd_worker_errors"]
-    return {(sample.labels["kind"], sample.labels["code"]): sample.value for sample in family.samples if sample.name.endswith("_total")}
+    return {
+        (sample.labels["kind"], sample.labels["code"]): sample.value
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
 
 
 @pytest.mark.promise("C34", "C35", "C36", "C37", "C38")
@@ -312,7 +332,9 @@ def test_outcomes_that_the_parent_settled_are_counted_with_the_rest():
         board.tally.count(board.tally.declare(policies("a"))["a"], OUTCOMES.index("retry"), 0.1)
         child.control.publish({"settled": {"a": {"retry": 2, "failed": 1, "nonsense": 9}}, "timeouts": {"a": 1}})
         scrape = child.scrape()
-        assert scrape.all(PROCESSED, kind="a") == {(outcome,): {"retry": 3, "failed": 1}.get(outcome, 0) for outcome in OUTCOMES}
+        assert scrape.all(PROCESSED, kind="a") == {
+            (outcome,): {"retry": 3, "failed": 1}.get(outcome, 0) for outcome in OUTCOMES
+        }
         assert scrape.of("jobherd_worker_timeouts_total", kind="a") == 1
 
 
@@ -322,7 +344,10 @@ def test_children_are_counted_by_what_they_are_at():
             child.boards[slot].say(CurrentWork(phase))
             child.boards[slot].set_database(connected=slot != 1)
         states = ["ready", "ready", "ready", "ready", "leaving", "booting", "empty"]
-        children = [child_facts(slot, state=state, pid=0 if state == "empty" else 4242, rss=100) for slot, state in enumerate(states)]
+        children = [
+            child_facts(slot, state=state, pid=0 if state == "empty" else 4242, rss=100)
+            for slot, state in enumerate(states)
+        ]
         child.control.publish({"children": [*children, child_facts(7, kind="web")]})
         scrape = child.scrape()
     workers = {"booting": 1, "idle": 1, "claiming": 1, "running": 2, "settling": 0, "leaving": 1}
@@ -339,7 +364,7 @@ def test_causes_of_death_are_bounded():
         assert child.scrape().all("jobherd_child_deaths_total")["(other)",] == 500 - metrics.CAUSES
 
 
-# -- formats ------------------------------------------------------------------------------------------------------------
+# -- formats
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "0.0.1"])
@@ -348,10 +373,13 @@ def test_openmetrics_is_spoken_when_asked_for(version):
         board = child.boards[0]
         board.tally.count(board.tally.declare(policies("a"))["a"], 0, 0.1)
         child.control.publish({"deaths": {"crash": 1}, "children": [child_facts(0)], "version": "1", "started": 1.0})
-        _, headers, text = child.ask("/metrics", Accept=f"application/openmetrics-text;version={version},text/plain;version=0.0.4;q=0.5")
+        _, headers, text = child.ask(
+            "/metrics", Accept=f"application/openmetrics-text;version={version},text/plain;version=0.0.4;q=0.5"
+        )
     if version == "1.0.0":
         assert headers["content-type"].startswith("application/openmetrics-text")
-        families = {family.name: family for family in parse_openmetrics(text)}  # the strict parser: it raises for what is not allowed
+        # the strict parser: it raises for what is not allowed
+        families = {family.name: family for family in parse_openmetrics(text)}
         assert families["jobherd_worker_jobs_processed"].type == "counter"
     else:
         assert headers["content-type"].startswith("text/plain")
@@ -359,7 +387,15 @@ def test_openmetrics_is_spoken_when_asked_for(version):
 
 @pytest.mark.parametrize(
     "accept",
-    ["", "*/*", "text/html", "application/openmetrics-text;version=evil", "a" * 5000, ";;;,,,", "application/openmetrics-text;q=0"],
+    [
+        "",
+        "*/*",
+        "text/html",
+        "application/openmetrics-text;version=evil",
+        "a" * 5000,
+        ";;;,,,",
+        "application/openmetrics-text;q=0",
+    ],
 )
 def test_otherwise_the_plain_text_is(accept):
     with Web() as child:
@@ -399,10 +435,14 @@ def test_a_strained_child_hands_out_what_it_rendered_a_moment_ago():
     async def scrapes():
         clock, purse, board = [10.0], Purse(), StatusBoard("test")
         measurer = queue_depth.Measurer("host=/nowhere")
-        page = exposition.Exposition((board,), fleet_facts.Reader(ControlBlock()), measurer, purse, clock=lambda: clock[0])
+        page = exposition.Exposition(
+            (board,), fleet_facts.Reader(ControlBlock()), measurer, purse, clock=lambda: clock[0]
+        )
 
         async def started():
-            return Scrape((await page.answer(Request("GET", "/metrics"))).body.decode()).of("jobherd_worker_jobs_started_total")
+            return Scrape((await page.answer(Request("GET", "/metrics"))).body.decode()).of(
+                "jobherd_worker_jobs_started_total"
+            )
 
         assert await started() == 0
         board.count_started(1)

@@ -134,14 +134,19 @@ def test_a_count_stops_at_its_cap_and_says_so(database, conn, always, monkeypatc
 
 
 def test_very_many_queues_make_no_flood_of_series(database, conn, always):
-    conn.execute("INSERT INTO jobherd.ready (kind, queue) SELECT 'k', 'tenant-' || n FROM generate_series(1, 1000) AS n")
+    conn.execute(
+        "INSERT INTO jobherd.ready (kind, queue) SELECT 'k', 'tenant-' || n FROM generate_series(1, 1000) AS n"
+    )
     with Web(database) as child:
         assert len(child.scrape().all(JOBS, state="ready")) == queue_depth.QUEUES
         assert len(child.scrape().all(JOBS, state="ready")) == queue_depth.QUEUES
 
 
 def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, monkeypatch):
-    """10,000 queues, tenants, gates and codes that come and go: over all scrapes together the series stay few, and nothing is lost."""
+    """10,000 queues, tenants, gates and codes that come and go.
+
+    Over all scrapes together the series stay few, and nothing is lost.
+    """
     names = 2_000
     monkeypatch.setattr(queue_depth, "TENANTS", 2)
     seen: set[tuple[str, frozenset]] = set()
@@ -159,7 +164,9 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
                      FROM generate_series(1, %(names)s) AS n""".replace("%(wave)s", str(wave)),
                 {"names": names},
             )
-            conn.execute("INSERT INTO jobherd.scheduled (kind, queue, run_at) SELECT 'k', queue, now() + interval '1 h' FROM jobherd.ready")
+            conn.execute(
+                "INSERT INTO jobherd.scheduled (kind, queue, run_at) SELECT 'k', queue, now() + interval '1 h' FROM jobherd.ready"
+            )
             conn.execute(
                 "INSERT INTO jobherd.gates (scope, name, paused_at, max_running, capped_at) SELECT 'queue', queue, now(), 2, now() FROM jobherd.ready"
                 " WHERE queue <> 'zz-first' LIMIT 300"
@@ -198,7 +205,11 @@ def test_a_measurement_is_kept_for_some_seconds(database, conn, monkeypatch):
 
 def rows_read(plan: dict) -> int:
     """Return how many rows the scans of tables in this plan read."""
-    own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"] if "Relation Name" in plan else 0
+    own = (
+        (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+        if "Relation Name" in plan
+        else 0
+    )
     return own + sum(map(rows_read, plan.get("Plans", ())))
 
 
@@ -216,7 +227,8 @@ def test_a_large_backlog_is_not_read_through(conn, state, analyzed):
     with conn.transaction(), psycopg.ClientCursor(conn) as cursor:
         conn.execute(sql.load("steer_measuring"), {"milliseconds": 60_000})
         cursor.execute(
-            "EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(f"measure_{state}"), {"most": 2000, "queues": 200, "names": ["default"]}
+            "EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(f"measure_{state}"),
+            {"most": 2000, "queues": 200, "names": ["default"]},
         )
         (answer,) = cursor.fetchone()
     plan = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
@@ -264,7 +276,9 @@ def test_a_database_that_comes_back_is_measured_again_at_the_next_nudge(monkeypa
             monkeypatch.setattr(queue_depth, "REST_MOST", 3600.0)
             away = child.scrape()
             child.log.wait_for("metrics: the depth of the queues cannot be measured")
-            assert away.of(JOBS, queue="default", state="ready") == 2, "the last measurement, whose time stands beside it"
+            assert away.of(JOBS, queue="default", state="ready") == 2, (
+                "the last measurement, whose time stands beside it"
+            )
             own.start()
             with psycopg.connect(dsn, autocommit=True) as connection:
                 put(connection, "ready", "default")
@@ -287,7 +301,9 @@ def test_a_measurement_that_is_stale_is_not_shown(database):
             assert measurer.latest() == {}
             assert measurer.paused() == {}
             told = {family.name: len(family.samples) for family in JobherdCollector((), None, measurer)._queues()}
-            assert (told[JOBS], told[MEASURED]) == (0, len(queue_depth.STATES)), "else the alert on its age would end as it begins"
+            assert (told[JOBS], told[MEASURED]) == (0, len(queue_depth.STATES)), (
+                "else the alert on its age would end as it begins"
+            )
         finally:
             await measurer.close()
 
@@ -318,7 +334,9 @@ def test_a_session_that_something_between_swallows_is_given_up(database, monkeyp
 
 def test_times_are_read_whatever_the_style_of_the_database(database, conn, always):
     """Of a pause it is told since when, and the driver reads no times but those of ISO."""
-    conn.execute("ALTER DATABASE " + psycopg.conninfo.conninfo_to_dict(database)["dbname"] + " SET DateStyle = 'German'")
+    conn.execute(
+        "ALTER DATABASE " + psycopg.conninfo.conninfo_to_dict(database)["dbname"] + " SET DateStyle = 'German'"
+    )
     put(conn, "ready", "default")
     conn.execute("SELECT jobherd.pause('default')")
     with Web(database) as child:
@@ -330,7 +348,9 @@ def test_times_are_read_whatever_the_style_of_the_database(database, conn, alway
 def test_the_session_is_named_and_bounded(database, conn, always):
     with Web(database) as child:
         child.scrape()
-        found = conn.execute("SELECT state, xact_start FROM pg_stat_activity WHERE application_name = 'jobherd web'").fetchall()
+        found = conn.execute(
+            "SELECT state, xact_start FROM pg_stat_activity WHERE application_name = 'jobherd web'"
+        ).fetchall()
         assert found == [("idle", None)], "one session, no transaction left open"
         assert child.boards[-1].database
 
@@ -379,16 +399,23 @@ def test_tenants_that_take_too_long_to_count_cost_no_other_measurement(database,
         measurer = queue_depth.Measurer(database, tenants=2)
         try:
             await measurer.refresh(LIMIT)
-            (session,) = conn.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'").fetchall()
-            # The others are asked first, so that a lock taken now would hold up all of them: a statement that only sleeps stands for this one alone.
+            (session,) = conn.execute(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'"
+            ).fetchall()
+            # The others are asked first, so that a lock taken now would hold up all of them: a
+            # statement that only sleeps stands for this one alone.
             monkeypatch.setitem(
-                vars(sql), "load", lambda name, *schema: "SELECT pg_sleep(60)" if name == "measure_tenants" else load(name, *schema)
+                vars(sql),
+                "load",
+                lambda name, *schema: "SELECT pg_sleep(60)" if name == "measure_tenants" else load(name, *schema),
             )
             before = measurer.told_at()
             await measurer.refresh(LIMIT)
             assert all(measurer.told_at()[state] > before[state] for state in queue_depth.STATES)
             assert measurer.tenants() == {("acme", "ready"): 1}, "as they were counted last"
-            assert conn.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'").fetchall() == [session]
+            assert conn.execute(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'"
+            ).fetchall() == [session]
         finally:
             await measurer.close()
 

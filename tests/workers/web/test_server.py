@@ -1,4 +1,7 @@
-"""The server answers whoever asks properly, and nobody can hurt it: slow ones, loud ones, ones from other sites."""
+"""The server answers whoever asks properly, and nobody can hurt it.
+
+Slow ones, loud ones, ones from other sites.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-# -- what is answered ---------------------------------------------------------------------------------------------------
+# -- what is answered
 
 
 def test_the_index_names_every_page(child):
@@ -88,17 +91,29 @@ def test_answers_are_not_kept_not_guessed_and_not_framed(child):
     assert "access-control-allow-origin" not in headers
 
 
-# -- who may ask --------------------------------------------------------------------------------------------------------
+# -- who may ask
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8790", "127.1.2.3:80", "[::1]:8790", "localhost."])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8790", "127.1.2.3:80", "[::1]:8790", "localhost."]
+)
 def test_on_loopback_its_own_names_are_answered(child, host):
     assert status(raw(child.port, f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())) == 200
 
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:8790", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]", "0.0.0.0", "10.0.0.1", "", "@"],
+    [
+        "evil.example",
+        "evil.example:8790",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "[::2]",
+        "0.0.0.0",
+        "10.0.0.1",
+        "",
+        "@",
+    ],
 )
 def test_on_loopback_a_name_of_somebody_elses_is_refused(child, host):
     answer = raw(child.port, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
@@ -111,7 +126,9 @@ def test_a_probe_of_the_old_protocol_needs_no_host(child):
     assert status(raw(child.port, b"GET / HTTP/1.0\r\n\r\n")) == 200
 
 
-@pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nHost: evil.example\r\n", b"Host: localhost\r\nhost: localhost\r\n"])
+@pytest.mark.parametrize(
+    "hosts", [b"", b"Host: localhost\r\nHost: evil.example\r\n", b"Host: localhost\r\nhost: localhost\r\n"]
+)
 def test_a_request_has_one_host(child, hosts):
     assert status(raw(child.port, b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")) == 400
 
@@ -152,7 +169,7 @@ def test_hosts_are_read_without_their_port():
     assert [host_of(text) for text in ("A:1", "[::1]", "::1", "a.", "[", ":")] == ["a", "::1", "::1", "a", "", ""]
 
 
-# -- who hurts ----------------------------------------------------------------------------------------------------------
+# -- who hurts
 
 
 def test_a_long_head_is_refused(child):
@@ -171,7 +188,10 @@ def test_ten_megabytes_of_head_hurt_nobody(child):
 
 
 def test_people_who_stay_silent_hold_no_place_that_others_need(child):
-    """Twice as many as there are places connect and say nothing, or half a request: whoever asks is still answered at once."""
+    """Twice as many as there are places connect and say nothing, or half a request.
+
+    Whoever asks is still answered at once.
+    """
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connect(child.port)) for _ in range(2 * Limits().connections)]
         for one in silent[::2]:
@@ -195,7 +215,9 @@ def in_a_loop(limits: Limits, body: bytes, talk, thrift: CpuBudget | None = None
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setblocking(False)
         port = listening.getsockname()[1]
-        server = Server(listening, {"/": page, "/broken": broken}, names=None, thrift=thrift or CpuBudget(), limits=limits)
+        server = Server(
+            listening, {"/": page, "/broken": broken}, names=None, thrift=thrift or CpuBudget(), limits=limits
+        )
         serving = asyncio.create_task(server.serve())
         try:
             await asyncio.wait_for(asyncio.to_thread(talk, port), LIMIT)
@@ -294,7 +316,7 @@ def test_thrift_pauses_for_what_was_overspent_and_forgives_with_time():
     assert not thrift.is_strained()
 
 
-# -- its life -----------------------------------------------------------------------------------------------------------
+# -- its life
 
 
 def test_it_leaves_when_it_is_dismissed_and_not_when_it_is_nudged():
@@ -338,7 +360,9 @@ def test_a_port_that_is_taken_is_said_once_and_taken_when_it_is_free(monkeypatch
             holder.close()
             child.log.wait_for("metrics and health on")
             assert child.ask("/")[0] == 200
-            assert not [report for report in child._heard if isinstance(report, pipes.Ready | pipes.Problem)], "each is said once"
+            assert not [report for report in child._heard if isinstance(report, pipes.Ready | pipes.Problem)], (
+                "each is said once"
+            )
 
 
 def test_a_port_that_is_taken_is_reported_to_the_parent():

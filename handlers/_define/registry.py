@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
     from jobherd.handlers._define.trust import Fault
 
-SHIPPED: Final = "@shipped"
-"""The source that means the handlers in this package."""
-
 HOOKS: Final = "--hooks and JOBHERD_HOOKS"
 """Where users name the sources that are loaded for their hooks."""
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -104,8 +101,8 @@ class Loaded:
 def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers and JOBHERD_HANDLERS") -> Loaded:
     """Import every public module of the sources and return their handlers, in a fixed order.
 
-    sources: folders, `.py` files, dotted names of modules or packages on the import path, or
-        `SHIPPED`. Modules and folders whose names begin with an underscore or a dot are skipped.
+    sources: folders, `.py` files, and dotted names of modules or packages on the import path.
+        Modules and folders whose names begin with an underscore or a dot are skipped.
     named: where users name the sources, for the message about a missing source.
 
     A handler belongs to the module whose import creates it. An imported handler counts if the
@@ -168,9 +165,6 @@ class _Loading:
 
     def take(self, source: str | os.PathLike[str]) -> None:
         text = os.fspath(source)
-        if text == SHIPPED:
-            self._take_package("jobherd.handlers", [str(_PACKAGE)])
-            return
         is_name = isinstance(source, str) and all(part.isidentifier() for part in text.split("."))
         if "\0" in text:
             self._complain(text, "", 0, "a path cannot hold a NUL character")
@@ -185,7 +179,7 @@ class _Loading:
 
     def _take_folder(self, folder: Path, given: str) -> None:
         if os.path.samefile(folder, _PACKAGE):
-            self.take(SHIPPED)
+            self._take_package("jobherd.handlers", [str(_PACKAGE)])
             return
         self._roots.append(str(folder))
         if not self._is_safe(str(folder), given) or not self._are_safe(str(folder), [folder]):

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from jobherd import handlers
-from jobherd.handlers._define.registry import SHIPPED, Loaded, load
+from jobherd.handlers._define.registry import Loaded, load
 from tests.support.patience import LIMIT
 
 HANDLER = """
@@ -291,14 +291,12 @@ def test_a_file_whose_name_cannot_be_imported_is_told(write):
     assert "rename the file" in told(loaded)[0]
 
 
-def test_the_shipped_handlers_are_loaded_by_their_real_names_only_when_asked(write):
-    assert "jobherd.handlers.testing" not in load([write(a="")]).modules
-    loaded = load([SHIPPED])
+def test_the_handlers_of_the_package_are_loaded_by_their_real_names_and_only_from_its_folder(write):
+    assert not any(name.startswith("jobherd.") for name in load([write(a="")]).modules)
+    loaded = load([os.path.dirname(handlers.__file__)])
     assert loaded.problems == ()
     assert all(name.startswith("jobherd.handlers.") for name in loaded.modules)
     assert "jobherd.handlers.testing" not in loaded.modules
-    by_path = load([os.path.dirname(handlers.__file__)])
-    assert by_path.modules == loaded.modules
 
 
 def test_names_are_the_same_in_every_process(write):

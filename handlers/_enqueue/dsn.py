@@ -91,11 +91,13 @@ def find_dsn(dsn: str | None = None) -> str:
 
     dsn: an address, which overrides all other places.
 
-    Raises NotConfiguredError, which lists every place that was searched.
+    Raises NotConfiguredError for an invalid address. If there is none, the error lists every place
+    that was searched.
     """
-    named = [dsn, *map(os.environ.get, VARIABLES)]
-    if found := next(filter(None, named), None):
-        return without_driver(found)
+    if dsn:
+        return _checked(dsn, "dsn")
+    if name := next(filter(os.environ.get, VARIABLES), None):
+        return _checked(os.environ[name], f"dsn (from {name})")
     if found := _address("dsn"):
         return found
     directory = _embedded_directory()
@@ -116,8 +118,12 @@ def find_listen_dsn(dsn: str | None = None) -> tuple[str, bool]:
 
     dsn: an address, which overrides all other places.
     """
-    named = None if dsn else os.environ.get("JOBHERD_LISTEN_DSN") or _address("listen_dsn")
-    return find_dsn(dsn or named), bool(named)
+    if dsn:
+        return find_dsn(dsn), False
+    if named := os.environ.get("JOBHERD_LISTEN_DSN"):
+        return _checked(named, "listen_dsn (from JOBHERD_LISTEN_DSN)"), True
+    named = _address("listen_dsn")
+    return named or find_dsn(), bool(named)
 
 
 def find_schema(schema: str | None = None) -> str:
@@ -156,23 +162,29 @@ def _file() -> tuple[dict[str, object], str]:
 
 def _address(key: str) -> str | None:
     table, name = _file()
-    if (value := table.get(key)) is None:
-        return None
+    value = table.get(key)
+    return None if value is None else _checked(value, f"{key} (from {name})")
+
+
+def _checked(value: object, named: str) -> str:
+    """Return an address in libpq's form.
+
+    Raises NotConfiguredError without the address: libpq's message repeats a part of it, which may
+    be a password.
+
+    named: the setting, and where it was found.
+    """
+    given = without_driver(value) if isinstance(value, str) else ""
+    problem = 'must be a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")'
     try:
-        given = without_driver(value if isinstance(value, str) else "")
-        if not given:
-            raise ValueError
-        conninfo_to_dict(given)
-    # libpq's message repeats a part of the value, which may contain a password
-    except (ValueError, psycopg.Error) as problem:
-        if unknown := unknown_parameter(problem):
-            message = (
-                f"{key} (from {name}): PostgreSQL has no connection parameter {unknown!r}. Remove it from the address"
-            )
-        else:
-            message = f'{key} (from {name}): must be a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")'
-        raise NotConfiguredError(message) from None
-    return given
+        if given:
+            conninfo_to_dict(given)
+            return given
+    except psycopg.Error as refused:
+        if unknown := unknown_parameter(refused):
+            problem = f"PostgreSQL has no connection parameter {unknown!r}; remove it from the address"
+    message = f"{named}: {problem}"
+    raise NotConfiguredError(message)
 
 
 def _embedded_directory() -> Path:

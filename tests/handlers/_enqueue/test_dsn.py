@@ -14,6 +14,7 @@ from jobherd.handlers._enqueue.dsn import find_dsn, find_listen_dsn, find_schema
 from jobherd.handlers._enqueue.embedded import FOLDER, SOCKET, link_folders, link_name
 from jobherd.sql.migrate import migrate
 from jobherd.supervisor.settings.definitions import Settings
+from jobherd.supervisor.settings.sources import SettingsError
 
 
 @pytest.fixture
@@ -97,6 +98,47 @@ def test_an_address_that_is_none_is_refused_without_its_text(folder, text):
     with pytest.raises(NotConfiguredError, match=r"dsn \(from jobherd\.toml\): must be a PostgreSQL address") as caught:
         find_dsn()
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        (
+            "postgresql://u:hunter2@h/jobs?pgbouncer=true",
+            "PostgreSQL has no connection parameter 'pgbouncer'; remove it from the address",
+        ),
+        (
+            "host=h password=hunter2 pool_mode=session",
+            "PostgreSQL has no connection parameter 'pool_mode'; remove it from the address",
+        ),
+        (
+            "hunter2 is my password",
+            'must be a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")',
+        ),
+    ],
+)
+def test_an_invalid_address_gets_the_error_of_the_command_line_wherever_it_comes_from(
+    folder, monkeypatch, address, reason
+):
+    with Client(address) as client, pytest.raises(NotConfiguredError) as caught:
+        client.enqueue("a:b")
+    assert str(caught.value) == f"dsn: {reason}"
+    with Client(address) as client, pytest.raises(NotConfiguredError):
+        client.wait(1)
+    for name in ("JOBHERD_DSN", "DATABASE_URL"):
+        monkeypatch.setenv(name, address)
+        with pytest.raises(NotConfiguredError) as caught:
+            find_dsn()
+        assert str(caught.value) == f"dsn (from {name}): {reason}"
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("JOBHERD_LISTEN_DSN", address)
+    with pytest.raises(NotConfiguredError) as caught:
+        find_listen_dsn()
+    assert str(caught.value) == f"listen_dsn (from JOBHERD_LISTEN_DSN): {reason}"
+    monkeypatch.setenv("JOBHERD_DSN", address)
+    with pytest.raises(SettingsError) as refused:
+        Settings.load(only=("dsn",))
+    assert reason.partition(" (")[0] in str(refused.value)  # the command line says the same
 
 
 def test_a_file_that_cannot_be_read_is_named(folder):

@@ -159,7 +159,7 @@ def _print(
             kind["queue"],
             console.show_span(kind["timeout"]),
             kind["max_attempts"],
-            f"{_near(kind['file'])}:{kind['line']}",
+            f"{console.near(kind['file'])}:{kind['line']}",
         )
         for kind in kinds
     ]
@@ -183,19 +183,11 @@ def _complain(problems: list[dict[str, Any]]) -> None:
 
 def _at(problem: dict[str, Any]) -> str:
     place = (
-        f"{_near(problem['file'])}:{problem['line']}"
+        f"{console.near(problem['file'])}:{problem['line']}"
         if problem["line"]
-        else _near(problem["file"]) or problem["module"]
+        else console.near(problem["file"]) or problem["module"]
     )
     return f"{plain(place)}: {plain(problem['message'])}" if place else plain(problem["message"])
-
-
-def _near(file: str) -> str:
-    """Return a path relative to the working directory if it is below, as people write it."""
-    try:
-        return file.removeprefix(os.getcwd() + os.sep)
-    except FileNotFoundError:  # the working directory was removed
-        return file
 
 
 COMMANDS: Final = (

@@ -170,6 +170,14 @@ def show_moment(moment: datetime | None) -> str:
     return "-" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
 
 
+def near(path: str) -> str:
+    """Return a path relative to the working directory if it is below, as people write it."""
+    try:
+        return path.removeprefix(os.getcwd() + os.sep)
+    except FileNotFoundError:  # the working directory was removed
+        return path
+
+
 def complain(text: str) -> None:
     """Print a message to standard error that is not the result but the user should know."""
     print(f"jobherd: {plain_lines(text)}", file=sys.stderr)

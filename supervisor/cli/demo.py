@@ -9,7 +9,6 @@ supervisor its lines stay together, below those of the start.
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from importlib.util import find_spec
@@ -68,7 +67,7 @@ def show(folder: Path, *, dsn: str, schema: str, timeout: float, is_wanted: Call
     repository = init_repository(str(folder / "forge.git"), dsn=dsn, schema=schema)
     catch_up(repository)
     source, words = _source(folder)
-    print(f"\npushing {words} into {_near(repository)}", flush=True)
+    print(f"\npushing {words} into {console.near(repository)}", flush=True)
     look = _Look(repository)
     for refs in _pushes(source, repository):
         if not is_wanted():
@@ -134,7 +133,7 @@ def say_what_next(folder: Path, program: str, *, http: tuple[str, int] | None) -
         program: how the user calls this program.
         http: where the supervisor answers HTTP; None: it does not.
     """
-    there = _near(str(folder / "forge.git"))
+    there = console.near(str(folder / "forge.git"))
     print(f"\npush to it yourself:  git push {there} HEAD:refs/heads/mine")
     print(f"see what became:      {program} jobs   {program} status   {program} job 1")
     if http is not None:
@@ -143,11 +142,6 @@ def say_what_next(folder: Path, program: str, *, http: tuple[str, int] | None) -
             print(f"the page:             http://{host}:{http[1]}/")
         print(f"metrics and health:   http://{host}:{http[1]}/")
     print("Ctrl-C where the supervisor runs lets running jobs finish and ends it.\n", flush=True)
-
-
-def _near(path: str) -> str:
-    """Return a path relative to the working directory if it is below, as people write it."""
-    return os.path.abspath(path).removeprefix(os.getcwd() + os.sep)
 
 
 def _source(folder: Path) -> tuple[str, str]:

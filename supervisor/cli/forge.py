@@ -197,7 +197,7 @@ def _http(arguments: argparse.Namespace) -> tuple[str, int] | None:
 
 def _program() -> str:
     """Return how this program was called, for the user to call it again from the same folder."""
-    called = sys.argv[0].removeprefix(os.getcwd() + os.sep)
+    called = console.near(sys.argv[0])
     return called if os.path.basename(called) == "jobherd" and os.sep in called else "jobherd"
 
 

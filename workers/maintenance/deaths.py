@@ -67,6 +67,9 @@ class Deaths:
         self._spec = spec
         self._find = find
         self._waiting: deque[dict[str, Any]] = deque(maxlen=_MOST)
+        """Deaths that no process was given yet."""
+        self._called: deque[dict[str, Any]] = deque()
+        """Deaths that the running process was given and whose hooks have not all been called."""
         self._pid = 0
         self._progress = -1
         self._ends_at = 0.0
@@ -84,7 +87,7 @@ class Deaths:
             while self._spec.deaths >= 0 and (data := os.read(self._spec.deaths, _LONGEST)):
                 self._waiting.append(orjson.loads(data))
         if self._pid:
-            self._look(now)
+            self._check(now)
         if not self._pid and self._waiting:
             for death in self._waiting:
                 if "row" not in death:
@@ -92,7 +95,7 @@ class Deaths:
             self._start(now)
 
     def finish(self) -> None:
-        """Wait for the hooks of what is known, for as long as one hook may take."""
+        """Wait for the hooks of all received deaths, for as long as one hook may take."""
         until = time.monotonic() + LIMIT
         self.step(time.monotonic())
         while self._pid and time.monotonic() < until:
@@ -100,13 +103,10 @@ class Deaths:
             self.step(time.monotonic())
         if self._pid:
             self._kill()
-            self._look(time.monotonic())
+            self._check(time.monotonic())
 
-    def _look(self, now: float) -> None:
-        with suppress(BlockingIOError):
-            for _ in os.read(self._progress, _MOST):
-                self._waiting.popleft()
-                self._ends_at = now + 2 * LIMIT
+    def _check(self, now: float) -> None:
+        self._count_called(now)
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if not pid and now >= self._ends_at:
             self._kill()
@@ -115,13 +115,26 @@ class Deaths:
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)  # processes that a hook has left behind
+        self._count_called(now)  # Race: the process may have called more hooks before it ended.
         os.close(self._progress)
         self._pid = 0
-        if status:
-            job = self._waiting.popleft()["job"] if self._waiting else None
+        # The process ended in the hooks of the first death that is left. They are not called again,
+        # whatever the exit code: a hook may have called os._exit(0).
+        died_in = self._called.popleft() if self._called else None
+        if status or died_in is not None:
             code = os.waitstatus_to_exitcode(status)
-            what = f"exited with {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-            _log.error("the process that calls on_death hooks %s", what, extra={} if job is None else {"job": job})
+            how = f"exited with {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+            extra = {} if died_in is None else {"job": died_in["job"]}
+            _log.error("the process that calls on_death hooks %s", how, extra=extra)
+        self._waiting = deque([*self._called, *self._waiting], maxlen=_MOST)
+        self._called.clear()
+
+    def _count_called(self, now: float) -> None:
+        """Drop the deaths whose hooks have all been called since the last count."""
+        with suppress(BlockingIOError):
+            for _ in os.read(self._progress, _MOST):
+                self._called.popleft()
+                self._ends_at = now + 2 * LIMIT
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -130,26 +143,27 @@ class Deaths:
             os.kill(self._pid, signal.SIGKILL)
 
     def _start(self, now: float) -> None:
+        deaths, self._waiting = self._waiting, deque(maxlen=_MOST)
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        keeper = os.getpid()
+        parent = os.getpid()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
             if pid == 0:
-                _live(keeper, writing, list(self._waiting), self._spec.settings)
+                _live(parent, writing, list(deaths), self._spec.settings)
         except OSError as problem:
             os.close(reading)
             os.close(writing)
-            self._waiting.clear()
             _log.error("on_death hooks are not called: %s", problem.strerror)
             return
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(writing)
+        self._called = deaths
         self._pid, self._progress, self._ends_at = pid, reading, now + LOADING + 2 * LIMIT
 
 
-def _live(keeper: int, progress: int, deaths: Sequence[Mapping[str, Any]], settings: ChildSettings) -> NoReturn:
+def _live(parent: int, progress: int, deaths: Sequence[Mapping[str, Any]], settings: ChildSettings) -> NoReturn:
     """Live as the process that calls the hooks.
 
     It never returns through the frames of the maintenance process.
@@ -158,7 +172,7 @@ def _live(keeper: int, progress: int, deaths: Sequence[Mapping[str, Any]], setti
     try:
         os.setpgid(0, 0)
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() == keeper:
+        if os.getppid() == parent:
             _become_plain(progress)
             logs.set_up(who="on_death", log_format=settings.log_format, level=settings.log_level)
             _call(progress, deaths, settings)

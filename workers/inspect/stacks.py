@@ -29,9 +29,9 @@ _FIRST: Final = ("workers/main.py", "main")
 _OURS: Final = tuple(f"{_ROOT}/{place}" for place in ("workers/", "supervisor/", "sql/", "handlers/_"))
 _LIBRARY: Final = f"{Path(os.__file__).parent}/"
 _DEEP: Final = 100
-"""Number of frames that faulthandler writes of a thread, the innermost ones.
+"""Number of frames that faulthandler writes of a thread, the innermost ones. Then the stack is cut.
 
-Then the stack is cut.
+Python 3.13 writes no "  ..." below a cut stack, so a stack of this depth counts as cut.
 """
 _OFTEN: Final = 20
 """Number of times a function must be in a cut stack to count as endless recursion."""
@@ -198,7 +198,7 @@ def _thread(lines: Sequence[str], *, main: bool) -> Thread:
             Frame(found[3], found[1] or "???", int(found[2]) if found[2].isdecimal() and len(found[2]) < 10 else 0)
         )
     name = MAIN if main else f"thread {head[3] or head[2]}"
-    return Thread(name, tuple(_own(frames[::-1])), head[1] == "Current thread", cut)
+    return Thread(name, tuple(_own(frames[::-1])), head[1] == "Current thread", cut or len(frames) >= _DEEP)
 
 
 def _own(frames: Sequence[Frame]) -> Sequence[Frame]:

@@ -50,6 +50,7 @@ from jobherd.supervisor.observe.sampler import Sampler
 from jobherd.supervisor.observe.status_report import StatusReport
 from jobherd.supervisor.observe.systemd import ServiceManager
 from jobherd.supervisor.policy.fleet import Fleet, RunState
+from jobherd.supervisor.policy.kinds import KEEPER, RESETTER
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.plan import Finish, Fork, nudges, plan
 from jobherd.supervisor.process import spawn
@@ -285,12 +286,7 @@ class Supervisor:
     """When the next full turn is due; 0: not calculated since the last one."""
 
     def _wake_at(self, now: float) -> float:
-        if (
-            self.fleet.pending_wakeups
-            or self.fleet.all_called
-            or self.fleet.keeper_called
-            or self.fleet.resetter_called
-        ):
+        if self.fleet.wants_wakeups():
             return now  # requested after this turn's plan: a job would wait until the next event
         # /livez reports a supervisor as dead if its loop stands still for seconds: turn at least
         # once a second.
@@ -427,7 +423,7 @@ class Supervisor:
                     if self.registration.echoed(supervisor):
                         self.bulletin.hurry()  # /readyz needs proof that notifications arrive: publish it at once
                 case Due():
-                    self.fleet.keeper_called = True
+                    self.fleet.kinds_to_wake.add(KEEPER)
                 case Gates():
                     now = time.monotonic()
                     self.fleet.gates_changed(now)
@@ -435,7 +431,7 @@ class Supervisor:
                     self.control.bump()
                 case Cancel():
                     self.registration.look_for_cancels()
-                    self.fleet.keeper_called = True  # the job may have returned to the queue by now
+                    self.fleet.kinds_to_wake.add(KEEPER)  # the job may have returned to the queue by now
                 case Command(supervisor):
                     self.orders.heard(supervisor)
             only_work = False
@@ -589,10 +585,10 @@ class Supervisor:
             if record.job in case.settled:
                 self._log_job(case, record, became)
                 if self.fleet.mourns and self.deaths.tell(case, record, became):
-                    self.fleet.keeper_called = True
+                    self.fleet.kinds_to_wake.add(KEEPER)
         if case.policy.table:
             # The record's outcome is stored; the resetter writes it into the application's table.
-            self.fleet.resetter_called = True
+            self.fleet.kinds_to_wake.add(RESETTER)
         if released:
             log.info("%d claimed jobs were released", len(released), extra={"jobs": released[:20]})
             self.fleet.request_wakeups(len(released))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.database import identity as machine
 from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+from jobherd.supervisor.policy.kinds import KEEPER
 from jobherd.supervisor.version import VERSION
 from jobherd.workers.system.procfs import alive
 
@@ -322,7 +323,7 @@ class Lease:
         jump = max(least - before[1], 0.0) + min(most - before[0], 0.0) if before is not None else 0.0
         if abs(jump) > max(self._lease / (2 * BEATS), 1.0):
             self._steady_at = now + self._lease
-            self._fleet.keeper_called = True
+            self._fleet.kinds_to_wake.add(KEEPER)
             log.warning(
                 "the database's clock has jumped by %+.0f s against this host's: every supervisor gets one whole lease to renew before its jobs may be taken",
                 jump,

@@ -94,7 +94,7 @@ class UntilEmpty:
             self._idled, self._looks = (idled if slot.state is State.READY else -1), looks
         if looks >= self._looks + 2:  # one scan may have been under way
             return slot.state is State.READY and board.idle
-        self._fleet.resetter_called = True
+        self._fleet.kinds_to_wake.add(RESETTER)
         return False
 
     def _heard(self, answer: Answer) -> None:

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.policy.kinds import KINDS, RESETTER, WEB, WORKER, Kind
+from jobherd.supervisor.policy.kinds import KEEPER, KINDS, WORKER, Kind
 from jobherd.supervisor.policy.slot import Death, End, Exit, Slot, Stage, State, StopReason, StopSequence
 from jobherd.workers.ipc.pipes import (
     EXIT_HANDLERS,
@@ -91,7 +91,7 @@ class Fleet:
         workers = [Slot(number, WORKER) for number in range(limits.max_workers + 1)]
         others = [
             Slot(limits.max_workers + 1 + place, kind)
-            for place, kind in enumerate(kind for kind in KINDS if kind is not WORKER)
+            for place, kind in enumerate(kind for kind in KINDS if not kind.works)
         ]
         self.slots = [*workers, *others]
         self._alive: tuple[Slot, ...] = ()
@@ -110,15 +110,14 @@ class Fleet:
         self.generation = 0
         self.pending_wakeups = 0
         """Number of idle children that should be woken."""
-        self.keeper_called = False
-        self.resetter_called = False
+        self.kinds_to_wake: set[Kind] = set()
+        """Kinds of which every child should be woken."""
         self.mourns = False
         """A worker has `on_death` hooks."""
         self.stores = False
         """A worker serves a table of the application."""
         self.stores_alone = False
         """The workers claim nothing from the queue, only from such tables."""
-        self.all_called = False
         self.busy_since: float | None = None
         """Since when no worker was seen idle; None: one may be idle."""
         self.crowd = 1.0
@@ -165,11 +164,11 @@ class Fleet:
 
     def wants(self, kind: Kind) -> int:
         """Return how many children of a kind there should be."""
-        if kind is WEB:
-            return int(self.limits.web)
-        if kind is RESETTER:
-            return int(self.stores)
-        return self.wanted if kind.count is None else kind.count
+        return kind.count(self)
+
+    def wants_wakeups(self) -> bool:
+        """Return whether a child should be woken."""
+        return bool(self.pending_wakeups or self.kinds_to_wake)
 
     def is_started(self) -> bool:
         """Return whether the start is complete.
@@ -200,7 +199,7 @@ class Fleet:
     def database_up(self, now: float) -> None:
         """The supervisor has a database session (again): all children end their back-off."""
         self.database_since = now
-        self.all_called = True
+        self.kinds_to_wake.update(KINDS)
 
     def database_down(self) -> None:
         """The supervisor has no database session."""
@@ -224,7 +223,7 @@ class Fleet:
     def gates_changed(self, now: float) -> None:
         """A pause or limit has changed: release claimed, unstarted jobs and wake idle workers."""
         self.relieve_until, self.relieve_again_at = now + RELIEF, 0.0
-        self.keeper_called = True
+        self.kinds_to_wake.add(KEEPER)
         self.all_idle_called()
 
     def patience(self, now: float) -> float:

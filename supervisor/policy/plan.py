@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jobherd.supervisor.policy.fleet import Fleet, RunState
-from jobherd.supervisor.policy.kinds import KEEPER, KINDS, RESETTER, WORKER, Kind
+from jobherd.supervisor.policy.kinds import KINDS, Kind
 from jobherd.supervisor.policy.slot import REASONS, Slot, Stage, State, StopReason, StopSequence
 from jobherd.workers.ipc.status_board import Interruption, Reason
 
@@ -147,7 +147,7 @@ def nudges(fleet: Fleet) -> list[Action]:
     for slot in fleet.alive():
         if slot.state not in (State.READY, State.BOOTING):
             continue
-        if fleet.all_called:
+        if slot.kind in fleet.kinds_to_wake:
             actions.append(WakeChild(slot))
             fleet.nudged(slot)
         elif (
@@ -160,9 +160,8 @@ def nudges(fleet: Fleet) -> list[Action]:
             fleet.pending_wakeups -= 1
             actions.append(WakeChild(slot))
             fleet.nudged(slot)
-        elif (slot.kind is KEEPER and fleet.keeper_called) or (slot.kind is RESETTER and fleet.resetter_called):
-            actions.append(WakeChild(slot))
-    fleet.pending_wakeups, fleet.all_called, fleet.keeper_called, fleet.resetter_called = 0, False, False, False
+    fleet.pending_wakeups = 0
+    fleet.kinds_to_wake.clear()
     return actions
 
 
@@ -336,11 +335,11 @@ def _replace(fleet: Fleet, now: float, result: Plan) -> None:
         for slot in resting:
             result.later(slot.rest_until)
         missing = wanted - len(here) - len(resting)
-        if old and kind is WORKER and missing <= 0 and not resting and len(here) <= wanted:
+        if old and kind.works and missing <= 0 and not resting and len(here) <= wanted:
             missing = 1  # one new worker at a time; an old one is dismissed when it is READY
         free = [slot for slot in slots if not slot.alive and slot.rest_until <= now]
         forked = free[: max(missing, 0)]
-        if fleet.limits.reserved and kind is WORKER:
+        if fleet.limits.reserved and kind.works:
             _reserve(forked, [slot for slot in here if slot not in old], fleet)
         result.actions.extend(Fork(slot) for slot in forked)
         for slot in _surplus(here, old, wanted, kind):
@@ -376,7 +375,7 @@ def _surplus(here: list[Slot], old: list[Slot], wanted: int, kind: Kind) -> list
     First outdated ones, while enough others are READY, then the highest numbers above the wanted
     count.
     """
-    if kind is not WORKER:
+    if not kind.works:
         return old if len(here) <= wanted else here[wanted:]
     ready = sum(slot.state is State.READY for slot in here)
     fresh = [slot for slot in here if slot not in old]

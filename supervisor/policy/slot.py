@@ -142,7 +142,7 @@ class Slot:
     @property
     def name(self) -> str:
         """The name for logs and users, with a number only for kinds that can have several children."""
-        return self.kind.name if self.kind.count == 1 else f"{self.kind.name} {self.number}"
+        return f"{self.kind.name} {self.number}" if self.kind.works else self.kind.name
 
     @property
     def alive(self) -> bool:

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from jobherd.supervisor.policy.fleet import Fleet, RunState
-from jobherd.supervisor.policy.kinds import RESETTER, WORKER
+from jobherd.supervisor.policy.kinds import KEEPER, RESETTER, WORKER
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.plan import (
     NEVER,
@@ -176,7 +176,7 @@ class World:
     def plan(self) -> bool:
         """Plan once and do it; return whether there is nothing more to do at this time."""
         fleet = self.fleet
-        calls, everybody = fleet.pending_wakeups, fleet.all_called
+        calls, everybody = fleet.pending_wakeups, WORKER in fleet.kinds_to_wake
         sleeping = [
             child
             for child in self.children.values()
@@ -475,7 +475,7 @@ class World:
             case 1:
                 self.fleet.gates_changed(self.now)
             case 2:
-                self.fleet.keeper_called = self.fleet.resetter_called = True
+                self.fleet.kinds_to_wake |= {KEEPER, RESETTER}
             case _:
                 self.fleet.request_wakeups(n % 4)
         self.turn()

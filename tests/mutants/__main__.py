@@ -479,7 +479,7 @@ MUTANTS = (
     Mutant(
         "a jump of the server's clock is told to nobody",
         "supervisor/database/lease.py",
-        "            self._fleet.keeper_called = True\n",
+        "            self._fleet.kinds_to_wake.add(KEEPER)\n",
         "",
         ("tests/system/test_clocks.py",),
     ),

@@ -22,6 +22,7 @@ from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
 from jobherd.supervisor.database.notifications import Pooler, Rejected
 from jobherd.supervisor.loop import Supervisor
 from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.kinds import KEEPER
 from jobherd.supervisor.policy.plan import Plan
 from jobherd.supervisor.settings.definitions import Settings
 from tests.support.patience import LIMIT
@@ -101,7 +102,7 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
         case "database_up":
             fleet.database_up(now)
         case "the keeper":
-            fleet.keeper_called = True
+            fleet.kinds_to_wake.add(KEEPER)
     assert supervisor._wake_at(now) <= now
 
 

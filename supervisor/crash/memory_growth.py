@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.observe.sampler import ask_stacks
+from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ class MemoryGrowth:
 
         Growth of its first job is measured from here.
         """
-        rss = orphans.rss(slot.pid)
+        rss = procfs.rss(slot.pid)
         self._sizes[slot.number] = _Size(slot.incarnation, rss, rss)
 
     def look(self, slot: Slot, board: StatusBoard, record: CurrentWork, now: float) -> None:
@@ -78,7 +78,7 @@ class MemoryGrowth:
         size = self._sizes.get(slot.number)
         if size is None or size.incarnation != slot.incarnation:
             return  # it was not seen READY, so its size before the job is not known
-        rss = orphans.rss(slot.pid)
+        rss = procfs.rss(slot.pid)
         if size.claim != (record.token, record.job):
             size.claim, size.asked_from, size.asked_at = (record.token, record.job), min(size.latest, rss), 0.0
         size.latest = rss

@@ -1,4 +1,4 @@
-"""Finds and ends processes that dead children left behind; also reads memory use and load.
+"""Finds and ends processes that dead children left behind.
 
 The supervisor is a subreaper: a daemon of a dead child (in a session of its own, two forks deep)
 becomes the supervisor's child and is found here. A mark in its environment tells which child it
@@ -18,6 +18,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from jobherd.workers.system import procfs
 from jobherd.workers.system.procfs import started
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from jobherd.supervisor.policy.slot import Slot
 
 MARK: Final = b"JOBHERD_CHILD="
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
@@ -39,7 +39,7 @@ class Orphans:
     """Finds and ends orphans."""
 
     def __init__(self) -> None:
-        self._strangers = _children()
+        self._strangers = procfs.own_children()
         self._alone = os.getpid() != 1 and not self._strangers
         """Every new child of this process was started by a child of the supervisor."""
 
@@ -50,7 +50,7 @@ class Orphans:
             alive: the slots whose children are alive.
         """
         ended = []
-        children = _children()
+        children = procfs.own_children()
         self._strangers &= children  # the number of a dead process may be reused
         for pid in children - {slot.pid for slot in alive} - self._strangers:
             title, environment = _read(pid, "cmdline"), _read(pid, "environ")
@@ -79,31 +79,9 @@ class Orphans:
         return ended
 
 
-def rss(pid: int) -> int:
-    """Return the bytes of memory that a process uses; 0 if it does not exist."""
-    with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/statm", "rb") as file:
-        return int(file.read().split()[1]) * _PAGE
-    return 0
-
-
-def crowd() -> float:
-    """Return runnable processes per processor, without this one; at least 1."""
-    with suppress(OSError, IndexError, ValueError), open("/proc/loadavg", "rb") as file:
-        wanting = int(file.read().split()[3].partition(b"/")[0]) - 1
-        return max(1.0, wanting / len(os.sched_getaffinity(0)))
-    return 1.0
-
-
-def _children() -> set[int]:
-    me = os.getpid()
-    with suppress(OSError), open(f"/proc/{me}/task/{me}/children", "rb") as file:
-        return {int(pid) for pid in file.read().split()}
-    return set()
-
-
 def _read(pid: int, name: str) -> bytes:
-    with suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
-        return file.read()
+    with suppress(OSError):
+        return procfs.read(pid, name)
     return b""
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -36,6 +37,7 @@ from jobherd.supervisor.policy.fleet import RunState
 from jobherd.supervisor.policy.slot import State
 from jobherd.workers.inspect.live_output import tail_of
 from jobherd.workers.ipc.status_board import Phase
+from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,8 +61,6 @@ LONGEST_TAIL: Final = 8192
 """Characters of a job's output."""
 MOST_TAILS: Final = 8
 """Jobs whose output is reported at a time: everyone who looks at the fleet reads this row."""
-_TICK: Final = os.sysconf("SC_CLK_TCK")
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 _CHANNELS: Final = (
     ("a lock", ("futex",)),
@@ -265,7 +265,7 @@ class Facts:
             "up": now - slot.forked_at,
             "rss": seen.rss if seen is not None else None,
             "cpu": cpu,
-            "cpu_seconds": seen.ticks / _TICK if seen is not None else None,
+            "cpu_seconds": seen.ticks / procfs.TICKS_PER_SECOND if seen is not None else None,
             "jobs": board.jobs_started - slot.started_at_fork,
             "held": board.held,
         }
@@ -291,12 +291,10 @@ class Facts:
 
 def look(pid: int, now: float) -> Look | None:
     """Return the state of a process, from one file of /proc; None if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return Look(now, fields[0].decode(), int(fields[11]) + int(fields[12]), int(fields[21]) * _PAGE)
-    except (OSError, IndexError, ValueError):
-        return None
+    with suppress(OSError):
+        found = procfs.stat(pid)
+        return None if found is None else Look(now, found.state, found.ticks, found.rss)
+    return None
 
 
 def share(before: Look | None, after: Look | None) -> float | None:
@@ -304,18 +302,14 @@ def share(before: Look | None, after: Look | None) -> float | None:
 
     None if a look is missing, or they are too close together.
     """
-    if before is None or after is None or after.at - before.at < 2 / _TICK:
+    if before is None or after is None or after.at - before.at < 2 / procfs.TICKS_PER_SECOND:
         return None
-    return max(0.0, (after.ticks - before.ticks) / _TICK / (after.at - before.at))
+    return max(0.0, (after.ticks - before.ticks) / procfs.TICKS_PER_SECOND / (after.at - before.at))
 
 
 def channel(pid: int) -> str | None:
     """Return what a sleeping process waits for, in words; None if that is not known."""
-    try:
-        with open(f"/proc/{pid}/wchan", "rb") as file:
-            name = file.read(64).decode(errors="replace")
-    except OSError:
-        return None
+    name = procfs.wait_channel(pid) or ""
     return next((words for words, parts in _CHANNELS if any(part in name for part in parts)), None)
 
 

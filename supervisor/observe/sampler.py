@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from jobherd.supervisor.database.fleet_commands import Refused
 from jobherd.workers.inspect.flamegraph import document
 from jobherd.workers.inspect.stacks import read
-from jobherd.workers.system.threads import hears, holds_back, processor, silence, tasks
+from jobherd.workers.system.procfs import cpu_seconds
+from jobherd.workers.system.threads import blocks_sigusr1, describe_silence, describe_threads, handles_sigusr1
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,7 +132,7 @@ class Sampler:
         if any(other.every and other.slot is question.slot for other in self._questions):
             raise Refused(f"{question.slot.name} is being profiled already: wait until that is over")
         question.until, question.every = now + seconds, 1 / rate
-        question.processor = processor(question.slot.pid)
+        question.processor = cpu_seconds(question.slot.pid)
         self._begin(question)
 
     def asks(self, number: int) -> bool:
@@ -232,7 +233,7 @@ class Sampler:
         if now < again:
             return
         written = board.stacks()
-        if not written or holds_back(slot.pid):
+        if not written or blocks_sigusr1(slot.pid):
             self._asked[number] = (asked, now + min(max(again - asked, SOONEST), LATEST), record)
             return
         del self._asked[number]
@@ -281,9 +282,9 @@ class Sampler:
         elif why:
             self._answer(question, None, f"{why}: there is no stack of it any more")
         elif question.every:
-            self._answer(question, None, silence(slot.pid))
+            self._answer(question, None, describe_silence(slot.pid))
         else:
-            known = {"threads": [], "tasks": tasks(slot.pid), "silent": silence(slot.pid)}
+            known = {"threads": [], "tasks": describe_threads(slot.pid), "silent": describe_silence(slot.pid)}
             self._answer(question, self._about(question, now) | known, None)
 
     def _answer(self, question: Question, answer: dict[str, Any] | None, error: str | None) -> None:
@@ -304,11 +305,15 @@ class Sampler:
     def _stack(self, question: Question, written: bytes, now: float) -> dict[str, Any]:
         threads = [thread.document() for thread in read(written.decode(errors="replace")).threads]
         took = round(now - question.began, 4)
-        return self._about(question, now) | {"took": took, "threads": threads, "tasks": tasks(question.slot.pid)}
+        return self._about(question, now) | {
+            "took": took,
+            "threads": threads,
+            "tasks": describe_threads(question.slot.pid),
+        }
 
     def _profile(self, question: Question, now: float, ended: str) -> dict[str, Any]:
         seconds = min(now, question.until) - question.began
-        used = processor(question.slot.pid) - question.processor
+        used = cpu_seconds(question.slot.pid) - question.processor
         return {
             **self._about(question, now),
             "rate": round(1 / question.every, 3),
@@ -328,7 +333,7 @@ def ask_stacks(pid: int, board: StatusBoard) -> bool:
         pid: of a child of this supervisor that is not reaped.
         board: its status board.
     """
-    if not hears(pid):
+    if not handles_sigusr1(pid):
         return False
     board.open_stacks()
     if hasattr(_libc, "tgkill"):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import setproctitle
 
-from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.policy.fleet import RunState
 from jobherd.supervisor.version import VERSION
 from jobherd.workers.ipc.counters import OUTCOMES
+from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.recovery import CrashOutcome, DeadChild
@@ -128,7 +128,7 @@ class StatusReport:
         self._at = now + TELL
         if fleet.limits.web:
             for slot in fleet.alive():
-                slot.rss = orphans.rss(slot.pid)
+                slot.rss = procfs.rss(slot.pid)
         self._control.publish(self.facts(now))
         busy = sum(1 for slot in fleet.workers() if slot.alive and not self._boards[slot.number].idle)
         here = sum(1 for slot in fleet.workers() if slot.alive)

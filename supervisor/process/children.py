@@ -44,6 +44,7 @@ from jobherd.workers.inspect.captured import digest
 from jobherd.workers.ipc.pipes import Inbox, nudge
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
 from jobherd.workers.job.finished import Finished, settlement
+from jobherd.workers.system import procfs
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ class Children:
         for slot in self._fleet.alive():
             board = self.boards[slot.number]
             record = board.now()
-            rss = orphans.rss(slot.pid) if limit and slot.kind.works else 0
+            rss = procfs.rss(slot.pid) if limit and slot.kind.works else 0
             self._fleet.on_status(
                 slot, now_record=record, started=board.jobs_started, rss=rss, now=now, hook=board.hook
             )
@@ -340,7 +341,7 @@ class Children:
         elif any(at <= now for at in late.values()):
             # Read it only now: on each check it would cost 1% of a processor, at the expense of
             # very short jobs.
-            self._fleet.saw_crowd(orphans.crowd(), idle=False)
+            self._fleet.saw_crowd(procfs.runnable_per_processor(), idle=False)
         for slot in self._fleet.alive():
             if slot.number in boards:
                 board = boards[slot.number]

@@ -25,6 +25,7 @@ from jobherd.workers import main
 from jobherd.workers.ipc import pipes
 from jobherd.workers.process.spec import ChildSpec
 from jobherd.workers.system.failpoints import reach
+from jobherd.workers.system.procfs import open_descriptors
 
 if TYPE_CHECKING:
     import selectors
@@ -273,7 +274,7 @@ class Lookup:
             for signum in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(signum, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
-            for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, write}:
+            for number in open_descriptors() - {0, 1, 2, write}:
                 # The pipe of another child, kept open here, would hide that child's dismissal from
                 # it.
                 with suppress(OSError):

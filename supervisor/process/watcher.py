@@ -19,6 +19,7 @@ import setproctitle
 
 from jobherd.supervisor.process import spawn
 from jobherd.workers.ipc import pipes
+from jobherd.workers.system.procfs import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,7 +52,7 @@ class Watcher:
             for signum in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(signum, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
-            for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, write}:
+            for number in open_descriptors() - {0, 1, 2, write}:
                 with suppress(OSError):
                     os.close(number)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())

@@ -11,7 +11,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.crash import orphans
+from jobherd.workers.system import procfs
 from jobherd.workers.web.server import Limits
 from tests.support.flood import Flood
 from tests.system.test_metrics import fetch
@@ -55,7 +55,7 @@ def test_jobs_go_on_under_a_flood_and_it_is_answered_at_once_when_it_is_over(sta
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     web, before = web_of(fleet), fleet.workers()
     assert fetch(address, "/metrics")[0] == 200
-    files, memory = len(os.listdir(f"/proc/{web}/fd")), orphans.rss(web)
+    files, memory = len(os.listdir(f"/proc/{web}/fd")), procfs.rss(web)
     most, largest = files, memory
     with Flood(int(address.rpartition(":")[2])) as flood:
         flood.wait(1)
@@ -64,7 +64,7 @@ def test_jobs_go_on_under_a_flood_and_it_is_answered_at_once_when_it_is_over(sta
             flood.wait(1)  # it has not ceased meanwhile
             stage.wait(lambda: lives(address), "who asks for its health to be heard among them")
             most = max(most, len(os.listdir(f"/proc/{web}/fd")))
-            largest = max(largest, orphans.rss(web))
+            largest = max(largest, procfs.rss(web))
     assert most <= files + Limits().connections + 8, "with those that come and those that are just leaving"
     assert largest <= memory + GROWTH
     assert [fetch(address, path)[0] for path in ("/livez", "/readyz", "/metrics")] == [200] * 3

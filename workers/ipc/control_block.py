@@ -13,7 +13,7 @@ import os
 from typing import Final
 
 from jobherd.workers.ipc.record import DoubleBuffer, barrier
-from jobherd.workers.system.procfs import space, started
+from jobherd.workers.system.procfs import pid_namespace, started
 
 NAME: Final = "jobherd-notice:"
 """Name of the memory, followed by its owner. It shows in the memory maps of every process that
@@ -39,7 +39,7 @@ class ControlBlock:
     _FACTS = 64 * 1024
 
     def __init__(self) -> None:
-        self.owner = f"{os.getpid()}/{started(os.getpid())}/{space()}"
+        self.owner = f"{os.getpid()}/{started(os.getpid())}/{pid_namespace()}"
         self.fd = os.memfd_create(NAME + self.owner, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._size = 4096 + DoubleBuffer.size(self._FACTS)
         os.ftruncate(self.fd, self._size)

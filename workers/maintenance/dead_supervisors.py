@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from jobherd.workers.ipc.control_block import NAME
 from jobherd.workers.process.spec import MARKER
-from jobherd.workers.system.procfs import alive, space
+from jobherd.workers.system import procfs
+from jobherd.workers.system.procfs import alive
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -44,7 +45,7 @@ def find() -> dict[int, str]:
 
     The result maps each pid to the `owner` in that supervisor's control block.
     """
-    here, found = space(), {}
+    here, found = procfs.pid_namespace(), {}
     for pid in _others():
         with suppress(OSError):
             owner = _owner(pid)
@@ -96,13 +97,13 @@ def _members(groups: set[int], marks: str) -> set[int]:
     found = set()
     for pid in _others():
         try:
-            fields = _stat(pid)
-            if fields[0] in {b"Z", b"X"}:
+            stat = procfs.stat(pid)
+            if stat is None or stat.ended:
                 continue
-            if int(fields[2]) in groups and int(fields[3]) == session:
+            if stat.group in groups and stat.session == session:
                 found.add(pid)
                 continue
-            environment = _read(pid, "environ")
+            environment = procfs.read(pid, "environ")
         except OSError:
             continue
         if environment.startswith(mark) or b"\0" + mark in environment:
@@ -112,27 +113,18 @@ def _members(groups: set[int], marks: str) -> set[int]:
 
 def _owner(pid: int) -> str | None:
     """Return the supervisor that a process comes from, as its `owner`; None if it is not from Jobherd."""
-    found = _MARKED.search(_read(pid, "environ"))
+    found = _MARKED.search(procfs.read(pid, "environ"))
     if found is None and os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
         # A forked process: its environment is the supervisor's, or is overwritten by its title.
-        found = _MAPPED.search(_read(pid, "maps"))
+        found = _MAPPED.search(procfs.read(pid, "maps"))
     return None if found is None else found[1].decode()
 
 
 def _is_dead(owner: str, here: int) -> bool:
-    pid, born, space_ = (int(number) for number in owner.split("/"))
+    pid, born, namespace = (int(number) for number in owner.split("/"))
     # In another namespace, such as a container's, the pids mean other processes.
-    return space_ == here and not alive(pid, born)
+    return namespace == here and not alive(pid, born)
 
 
 def _others() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
-
-
-def _stat(pid: int) -> list[bytes]:
-    return _read(pid, "stat").rpartition(b")")[2].split()
-
-
-def _read(pid: int, name: str) -> bytes:
-    with open(f"/proc/{pid}/{name}", "rb") as file:
-        return file.read()
+    return [pid for pid in procfs.processes() if pid != os.getpid()]

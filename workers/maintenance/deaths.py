@@ -34,6 +34,7 @@ from jobherd.workers.process.exits import forget_inherited, run_exits
 from jobherd.workers.run.hooks import LIMIT
 from jobherd.workers.run.loading import put_on_path
 from jobherd.workers.run.output import flush
+from jobherd.workers.system.procfs import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -193,7 +194,7 @@ def _become_plain(progress: int) -> None:
     Its files, its signal handlers and its crash traces.
     """
     faulthandler.disable()
-    for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, progress}:
+    for number in open_descriptors() - {0, 1, 2, progress}:
         with suppress(OSError):
             os.close(number)
     for signum in signal.valid_signals():

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from jobherd.handlers._values.outcome import OK
-from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.loop import Supervisor
 from jobherd.supervisor.policy.plan import FlushOutcomes, ReleaseRest
 from jobherd.supervisor.process import children as crew_module
@@ -16,6 +15,7 @@ from jobherd.supervisor.settings.definitions import Settings
 from jobherd.workers.ipc.pipes import Ready
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.job.finished import Finished
+from jobherd.workers.system import procfs
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_worker_among_many_keeps_its_jobs_until_somebody_is_idle(supervisor, m
         children.boards[slot.number].set_idle(idle=False)
     children.boards[slots[0].number].begin_claim(9, 3)
     children.boards[slots[0].number].say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now - 0.1, now + 60))
-    monkeypatch.setattr(orphans, "crowd", lambda: 8.0)
+    monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 8.0)
     children.take_back(now)
     children.look_for_late(now)
     assert slots[0].late is None, "it may only be waiting for a processor"
@@ -62,7 +62,7 @@ def test_the_crowd_is_looked_at_when_somebody_is_late_and_not_before(supervisor,
     board.begin_claim(9, 3)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60))
     looks = []
-    monkeypatch.setattr(orphans, "crowd", lambda: looks.append(now) or 1.0)
+    monkeypatch.setattr(procfs, "runnable_per_processor", lambda: looks.append(now) or 1.0)
     children.take_back(now)
     children.look_for_late(now)
     assert not looks, "or a hundredth of a processor goes to reading a file, while short jobs run"
@@ -78,7 +78,7 @@ def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(su
     fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     fleet.on_message(slot, Ready(1, 7), now)
     board = children.boards[slot.number]
-    monkeypatch.setattr(orphans, "crowd", lambda: 1.0)
+    monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 1.0)
     board.begin_claim(9, 3)
     board.say_unwritten(now)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now + patience / 2, now + 60))
@@ -111,7 +111,7 @@ def test_in_a_crowd_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_
     board.outcomes.open(8)
     board.begin_claim(9, 0)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60))
-    monkeypatch.setattr(orphans, "crowd", lambda: 8.0)
+    monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 8.0)
     children.take_back(now)
     children.look_for_late(now)
     assert slot.owing is None
@@ -213,7 +213,7 @@ def test_a_letter_that_was_refused_after_a_long_wait_is_rested_for_from_then(sup
 
 
 def test_there_is_always_at_least_one_process_for_a_processor():
-    assert orphans.crowd() >= 1.0
+    assert procfs.runnable_per_processor() >= 1.0
 
 
 def test_a_child_is_told_nothing_of_what_was_done_about_a_claim_of_its_predecessor(supervisor):

@@ -7,13 +7,14 @@ import signal
 
 import pytest
 
-from jobherd.supervisor.crash import memory_growth, orphans
+from jobherd.supervisor.crash import memory_growth
 from jobherd.supervisor.crash.memory_growth import LEAST, MemoryGrowth
 from jobherd.supervisor.crash.postmortem import examine
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.slot import Death, Exit
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+from jobherd.workers.system import procfs
 
 MIB = 2**20
 ASKED = b'Current thread 0x1 (most recent call first):\n  File "/srv/app/resize.py", line 41 in shrink\n'
@@ -33,7 +34,7 @@ class Place:
         self.growth = MemoryGrowth()
         self.asked = 0
         self.rss = 0
-        monkeypatch.setattr(orphans, "rss", lambda pid: self.rss)
+        monkeypatch.setattr(procfs, "rss", lambda pid: self.rss)
         monkeypatch.setattr(memory_growth, "ask_stacks", self.answer)
 
     def answer(self, pid, board) -> bool:

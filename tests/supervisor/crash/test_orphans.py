@@ -36,9 +36,9 @@ def test_a_process_that_begins_a_program_this_instant_is_looked_at_again(monkeyp
         marked.stdout.readline()
         with monkeypatch.context() as early:
             early.setattr(
-                "jobherd.supervisor.crash.orphans.open", lambda *_: io.BytesIO(), raising=False
+                "jobherd.workers.system.procfs.open", lambda *_: io.BytesIO(), raising=False
             )  # what the kernel gives until it is set up
-            early.setattr("jobherd.supervisor.crash.orphans._children", lambda: {marked.pid})
+            early.setattr("jobherd.workers.system.procfs.own_children", lambda: {marked.pid})
             assert strays.end() == []
         assert marked.pid in strays.end(), "taken for a stranger, it would be let live for ever"
 
@@ -51,15 +51,15 @@ def test_what_names_nobody_is_ended_only_where_no_stranger_can_become_our_child(
         nameless.stdin.write(b"are you there?\n")
         nameless.stdout.readline()
         with monkeypatch.context() as start:
-            start.setattr("jobherd.supervisor.crash.orphans._children", lambda: {1} if others else set())
+            start.setattr("jobherd.workers.system.procfs.own_children", lambda: {1} if others else set())
             strays = Orphans()
         with monkeypatch.context() as later:
-            later.setattr("jobherd.supervisor.crash.orphans._children", lambda: {nameless.pid})
+            later.setattr("jobherd.workers.system.procfs.own_children", lambda: {nameless.pid})
             assert strays.end() == ([] if others else [nameless.pid])
 
 
 def test_process_1_of_a_container_inherits_strangers(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobherd.supervisor.crash.orphans._children", set)
+    monkeypatch.setattr("jobherd.workers.system.procfs.own_children", set)
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert not Orphans()._alone
 

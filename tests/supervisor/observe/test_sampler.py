@@ -26,7 +26,7 @@ from jobherd.workers.inspect import flamegraph
 from jobherd.workers.inspect.stacks import MAIN, thread_of
 from jobherd.workers.ipc.counters import Policy
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
-from jobherd.workers.system.threads import tasks
+from jobherd.workers.system.threads import describe_threads
 from tests.support.patience import LIMIT
 
 JOB = CurrentWork(Phase.RUNNING, child=5, token=8, job=42, started=time.monotonic())
@@ -186,7 +186,7 @@ def test_what_does_not_answer_is_explained_and_not_harmed(place, monkeypatch):
         sleep_in_c(begun)
 
     place.start(blocks)
-    place.until(lambda: tasks(place.pid)[0]["state"] == "waits")
+    place.until(lambda: describe_threads(place.pid)[0]["state"] == "waits")
     place.stack()
     answer, error = place.wait()
     assert error is None

@@ -14,7 +14,7 @@ import pytest
 
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.maintenance.dead_supervisors import end, end_groups, find
-from jobherd.workers.system.procfs import alive, space, started
+from jobherd.workers.system.procfs import alive, pid_namespace, started
 from tests.support.patience import LIMIT
 from tests.support.processes import is_running
 
@@ -55,17 +55,17 @@ def zoo() -> Iterator[Zoo]:
 def dead() -> str:
     """The name of a process that is no more."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    name = f"{process.pid}/{started(process.pid)}/{space()}"
+    name = f"{process.pid}/{started(process.pid)}/{pid_namespace()}"
     process.communicate(b"\n")
     return name
 
 
 def test_what_a_dead_supervisor_started_is_found_by_its_mark_and_that_of_a_living_one_is_not(zoo: Zoo):
     ours, gone = started(os.getpid()), dead()
-    again = f"{os.getpid()}/{ours - 1}/{space()}"  # its number was given to us
-    elsewhere = f"{gone.rpartition('/')[0]}/{space() + 1}"  # in a container the numbers mean others
+    again = f"{os.getpid()}/{ours - 1}/{pid_namespace()}"  # its number was given to us
+    elsewhere = f"{gone.rpartition('/')[0]}/{pid_namespace() + 1}"  # in a container the numbers mean others
     long = "1" * 5000
-    marks = [f"{os.getpid()}/{ours}/{space()}:3", f"{elsewhere}:3", "7", f"{long}/1/1:3", None]
+    marks = [f"{os.getpid()}/{ours}/{pid_namespace()}:3", f"{elsewhere}:3", "7", f"{long}/1/1:3", None]
     others = [*(zoo.start(mark=mark) for mark in marks), zoo.start(TITLED)]
     # last: a keeper of another test may end them in three seconds
     orphans = [zoo.start(mark=f"{gone}:3"), zoo.start(mark=f"{again}:3")]
@@ -83,9 +83,9 @@ def test_a_supervisor_of_which_nothing_can_be_told_lives(zoo: Zoo, monkeypatch: 
     gone = dead()
     orphan = zoo.start(mark=f"{gone}:3")
     assert orphan.pid in find()
-    monkeypatch.setattr("jobherd.workers.system.procfs._stat", refuse(OSError(errno.ENFILE, "none left")))
+    monkeypatch.setattr("jobherd.workers.system.procfs.read", refuse(OSError(errno.ENFILE, "none left")))
     assert orphan.pid not in find()
-    monkeypatch.setattr("jobherd.workers.system.procfs._stat", refuse(FileNotFoundError()))
+    monkeypatch.setattr("jobherd.workers.system.procfs.read", refuse(FileNotFoundError()))
     monkeypatch.setattr("jobherd.workers.system.procfs.os.kill", refuse(PermissionError()))
     assert orphan.pid not in find()
     assert alive(orphan.pid + 2**22, 1)
@@ -94,7 +94,7 @@ def test_a_supervisor_of_which_nothing_can_be_told_lives(zoo: Zoo, monkeypatch: 
 
 
 def refuse(problem: OSError) -> Callable[..., NoReturn]:
-    def refused(*_: object) -> NoReturn:
+    def refused(*_: object, **__: object) -> NoReturn:
         raise problem
 
     return refused
@@ -132,7 +132,7 @@ def test_what_was_forked_and_began_no_program_is_found_by_its_notice(title: str)
     with subprocess.Popen([sys.executable, "-c", FORKS, title], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
-        owner = f"{parent.pid}/{started(parent.pid)}/{space()}"
+        owner = f"{parent.pid}/{started(parent.pid)}/{pid_namespace()}"
         before = find()
         parent.kill()
         parent.wait(LIMIT)
@@ -143,7 +143,7 @@ def test_what_was_forked_and_began_no_program_is_found_by_its_notice(title: str)
 
 
 def test_the_notice_names_who_made_it():
-    assert ControlBlock().owner == f"{os.getpid()}/{started(os.getpid())}/{space()}"
+    assert ControlBlock().owner == f"{os.getpid()}/{started(os.getpid())}/{pid_namespace()}"
 
 
 def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left_alone(zoo: Zoo):

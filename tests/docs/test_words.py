@@ -20,11 +20,6 @@ BUDGET = {
     "docs/screenshots.py": 1,
     "supervisor/cli/demo.py": 3,
     "supervisor/embedded/binaries.py": 2,
-    "workers/page/access.py": 1,
-    "workers/page/access_log.py": 3,
-    "workers/page/guard.py": 1,
-    "workers/page/templates/base.html": 1,
-    "workers/web/page_handoff.py": 1,
 }
 """How often such a word stands in a file.
 

@@ -15,8 +15,11 @@ from starlette.routing import Route
 
 from jobherd.workers.page import Role, application
 from jobherd.workers.page.access import SESSION, Keys, Signer
+from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.application import PAGES
-from jobherd.workers.page.guard import HEADERS, VISIT, Done, action, local, viewer_of
+from jobherd.workers.page.cookies import VISIT
+from jobherd.workers.page.guard import HEADERS
+from jobherd.workers.page.request import local, viewer_of
 from tests.page.support import W01, Page
 
 OPERATE, VIEW = "operate-0123456789abcdef", "view-0123456789abcdef"

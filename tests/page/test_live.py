@@ -13,8 +13,8 @@ import pytest
 
 from jobherd.workers.page import application
 from jobherd.workers.page.database import Away
-from jobherd.workers.page.guard import Refused
 from jobherd.workers.page.live_updates import TOPICS, VIEWERS, Hub, Stream, Topic, _Way
+from jobherd.workers.page.request import Refused
 from tests.page.support import finish
 from tests.support.patience import LIMIT
 

@@ -17,7 +17,7 @@ from starlette.routing import Route
 import jobherd.workers.page
 from jobherd import Client
 from jobherd.workers.page import live_updates
-from jobherd.workers.page.guard import Done, action
+from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.render import environment, page
 from tests.page.support import W01
 from tests.support.postgres import Cluster

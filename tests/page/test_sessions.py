@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from jobherd.workers.page import Role, application, attempts, live_updates, sessions
-from jobherd.workers.page.attempts import ADDRESS, ALL, Attempts
-from jobherd.workers.page.guard import VISIT
+from jobherd.workers.page import Role, application, live_updates, login_limits, sessions
+from jobherd.workers.page.cookies import VISIT
+from jobherd.workers.page.login_limits import ADDRESS, ALL, LoginLimits
 from jobherd.workers.page.sessions import ROTATE
 from tests.cli.rows import send
 from tests.page.support import Page
@@ -181,7 +181,7 @@ def test_a_schema_before_this_version_leaves_the_dashboard_its_own_secret(databa
 def test_after_some_wrong_tokens_of_an_address_no_more_are_compared(database, monkeypatch, bearer):
     now = [1000.0]
     app = application(database, operate_tokens=[OPERATE])
-    app.state.attempts = Attempts(clock=lambda: now[0])
+    app.state.login_limits = LoginLimits(clock=lambda: now[0])
 
     def show(page, token):
         if bearer:
@@ -227,7 +227,7 @@ def test_a_session_goes_on_while_logins_are_limited(database):
 
 def test_guesses_from_many_addresses_are_limited_together_but_not_those_who_were_here(monkeypatch):
     now = [50.0]
-    counted = Attempts(clock=lambda: now[0])
+    counted = LoginLimits(clock=lambda: now[0])
     counted.succeeded("192.0.2.7")
     for number in range(ALL[0]):
         assert counted.wait(f"10.0.{number}.1") == 0
@@ -236,7 +236,7 @@ def test_guesses_from_many_addresses_are_limited_together_but_not_those_who_were
     assert counted.wait("192.0.2.7") == 0
     now[0] += ALL[1]
     assert counted.wait("10.9.9.9") == 0
-    monkeypatch.setattr(attempts, "KEPT", 50)
+    monkeypatch.setattr(login_limits, "KEPT", 50)
     for number in range(2 * ALL[0]):
         counted.failed(f"10.1.{number}.1")
         counted.succeeded(f"10.2.{number}.1")
@@ -244,7 +244,7 @@ def test_guesses_from_many_addresses_are_limited_together_but_not_those_who_were
 
 
 def test_a_network_of_ipv6_counts_as_one_address():
-    counted = Attempts(clock=lambda: 0.0)
+    counted = LoginLimits(clock=lambda: 0.0)
     for number in range(ADDRESS[0]):
         counted.failed(f"2001:db8::{number:x}")
         counted.failed(f"::ffff:192.0.2.{number + 1}")

@@ -5,28 +5,34 @@ It can be mounted in other sites:
     from jobherd.workers.page import application
     site.mount("/jobs", application("postgresql://...", authorize=who_may))
 
-`application.py` assembles it. `guard.py` checks every request and decides what it may do;
-`access.py` has the roles, tokens and cookies; `database.py` is the only access to PostgreSQL;
-`live_updates.py` sends updates to open pages; `render.py` formats values; `redaction.py` removes
-what must never be shown. Each page has its own module with `routes`, and `topics` if it is live.
-The templates are in `templates/`. The style sheet and the scripts are in `static/`, including
-third-party files with their license.
+`application.py` assembles it. `guard.py` admits or rejects every request; `request.py` has what it
+found out. `access.py` has the roles, tokens and signatures, `cookies.py` the cookies,
+`login_limits.py` the limits on wrong tokens. `actions.py` makes endpoints that change something,
+`forms.py` reads their forms. `database.py` is the only access to PostgreSQL; `live_updates.py` sends
+updates to open pages; `render.py` formats values; `redaction.py` removes what must never be shown.
+Each page has its own module with `routes`, and `topics` if it is live. The templates are in
+`templates/`. The style sheet and the scripts are in `static/`, including third-party files with
+their license.
 
 A page is a module like `queues.py`:
 
-    topics = (live_updates.Topic("queues", "queues/_live.html", ask),)   # async ask(database,
-        argument) -> what the fragment knows
+    # async ask(database, argument) returns the context of the fragment
+    topics = (live_updates.Topic("queues", "queues/_live.html", ask),)
 
     async def show(request):
         return page(request, "queues.html", **await ask(database(request), ""))
 
-    @action                                                         # role, token, origin and
-    read-only are checked before it async def act(request, form): await
-    database(request).act("page/pause_queue", {"queue": form["queue"], "actor":
-    viewer_of(request).actor}) return Done("The queue is paused.")
+    @action  # checks the role, the token, the origin and read-only before it runs
+    async def act(request, form):
+        await database(request).act(
+            "page/pause_queue", {"queue": form["queue"], "actor": viewer_of(request).actor}
+        )
+        return Done("The queue is paused.")
 
-    routes = (Route("/queues", show, name="queues"), Route("/queues/action", act, methods=["POST"],
-        name="queues-action"))
+    routes = (
+        Route("/queues", show, name="queues"),
+        Route("/queues/action", act, methods=["POST"], name="queues-action"),
+    )
 
 Its template includes the fragment at its place, here without and with an argument:
 
@@ -37,7 +43,7 @@ The script replaces the content of `data-live` part by part, so it keeps what th
 ticked, typed or focused; rows that come and go need an `id`.
 
 Rules for a page: it reads with statements of `sql/queries/page/` that never scan the hot table. It
-changes data only in an endpoint made by `guard.action`. It shows everything in server-rendered
+changes data only in an endpoint made by `actions.action`. It shows everything in server-rendered
 HTML, so that only live updates need a script. It builds no HTML outside templates. It must not
 import from `workers/web/`, which serves it, or anything that runs jobs.
 """

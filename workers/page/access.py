@@ -66,7 +66,7 @@ class Viewer:
     Empty for requests that no browser sends on behalf of another site.
     """
     way: str
-    """The kind of authentication: cookie, bearer, local or site; without one `nobody`."""
+    """The kind of authentication: cookie, bearer, local or site; without one `none`."""
     session: Session | None = None
     """The session of the cookie."""
 

@@ -17,7 +17,7 @@ import orjson
 import psycopg
 
 from jobherd.workers.page.database import Away, name_of
-from jobherd.workers.page.guard import address_of
+from jobherd.workers.page.request import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,10 +34,10 @@ ADDRESSES: Final = 100
 """Addresses that are counted separately at a time; all others are counted together."""
 WAITING: Final = 300
 """Entries that wait to be written; if the database is away, the oldest are lost."""
-NOBODY: Final = "page:unknown"
+UNKNOWN: Final = "page:unknown"
 
 
-class Door:
+class AccessLog:
     """Write the entries. Made by `application`, one a process."""
 
     def __init__(self, database: Database) -> None:
@@ -72,7 +72,7 @@ class Door:
             self._since[what] += 1
             return
         log.warning(said, extra={"address": what[1]})
-        self._note(NOBODY, action, {"address": what[1]})
+        self._note(UNKNOWN, action, {"address": what[1]})
         self._since[what] = 0
         self._timers[what] = asyncio.get_running_loop().call_later(TOGETHER, self._count, what)
 
@@ -90,7 +90,7 @@ class Door:
         self._timers.pop(what, None)
         action, address = what
         if times := self._since.pop(what, 0):
-            self._note(NOBODY, action, {"address": address, "times": times})
+            self._note(UNKNOWN, action, {"address": address, "times": times})
 
     def _note(self, actor: str, action: str, target: Mapping[str, object]) -> None:
         self._notes.append({"actor": actor, "action": action, "target": orjson.dumps(target).decode()})

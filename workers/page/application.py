@@ -31,12 +31,14 @@ from jobherd.workers.page import (
     search,
 )
 from jobherd.workers.page.access import Keys
-from jobherd.workers.page.access_log import Door
-from jobherd.workers.page.attempts import Attempts
+from jobherd.workers.page.access_log import AccessLog
+from jobherd.workers.page.actions import sentence_of
 from jobherd.workers.page.database import Away, Database, name_of
-from jobherd.workers.page.guard import Guard, Refused, Rules, said
+from jobherd.workers.page.guard import Guard
+from jobherd.workers.page.login_limits import LoginLimits
 from jobherd.workers.page.redaction import Redactions
 from jobherd.workers.page.render import HERE, page
+from jobherd.workers.page.request import Refused, Rules
 from jobherd.workers.page.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from jobherd.workers.ipc.status_board import StatusBoard
-    from jobherd.workers.page.guard import Actor, Authorize
+    from jobherd.workers.page.request import Actor, Authorize
 
 __all__ = ["application"]
 
@@ -113,9 +115,9 @@ def application(
     )
     app.state.rules = rules
     app.state.database = Database(dsn, schema)
-    app.state.door = Door(app.state.database)
+    app.state.access_log = AccessLog(app.state.database)
     app.state.sessions = Sessions(app.state.database, rules.keys, shared=not rules.is_open)
-    app.state.attempts = Attempts()
+    app.state.login_limits = LoginLimits()
     app.state.redactions = Redactions()
     app.state.boards = tuple(boards)
     app.state.bulks = bulk.Runner(app.state.database, enabled=not read_only)
@@ -145,7 +147,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         resuming.cancel()
         app.state.hub.close()
         await app.state.bulks.close()
-        await app.state.door.close()
+        await app.state.access_log.close()
         await app.state.database.close()
 
 
@@ -177,7 +179,7 @@ async def _trouble(request: Request, problem: Exception) -> Response:
         )
     assert isinstance(problem, psycopg.Error)
     # a traceback would quote the row
-    log.error("%s: the database refused (%s): %s", request.url.path, name_of(problem), said(problem))
+    log.error("%s: the database refused (%s): %s", request.url.path, name_of(problem), sentence_of(problem))
     if isinstance(
         problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn
     ):

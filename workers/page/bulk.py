@@ -21,20 +21,21 @@ from psycopg import errors
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from jobherd.workers.page.actions import Done, action, sentence_of
 from jobherd.workers.page.database import Away, database, name_of
 from jobherd.workers.page.filters import Wanted
-from jobherd.workers.page.guard import Done, action, root_of, said, viewer_of
 from jobherd.workers.page.listing import look
 from jobherd.workers.page.live_updates import FINAL, Topic
 from jobherd.workers.page.redaction import paths_of
 from jobherd.workers.page.render import page
+from jobherd.workers.page.request import root_of, viewer_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
     from jobherd.workers.page.database import Database, Row
-    from jobherd.workers.page.guard import Form
+    from jobherd.workers.page.forms import Form
 
 log = logging.getLogger("jobherd.page")
 
@@ -135,12 +136,12 @@ class Runner:
                 except _COLLISIONS as problem:
                     tries, size = tries + 1, max(1, size // 2)
                     log.info("bulk %d: a slice of it is tried again (%s)", bulk, name_of(problem))
-                    if tries >= TRIES and await self._broken(bulk, said(problem)):
+                    if tries >= TRIES and await self._broken(bulk, sentence_of(problem)):
                         return
                 except psycopg.Error as problem:
                     # No traceback: it would quote the job.
                     log.error("bulk %d: the database refused (%s); its row says why", bulk, name_of(problem))
-                    if await self._broken(bulk, said(problem)):
+                    if await self._broken(bulk, sentence_of(problem)):
                         return
 
     async def _broken(self, bulk: int, error: str) -> bool:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from starlette.routing import Route
 
+from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.database import database
-from jobherd.workers.page.guard import Done, action, viewer_of
 from jobherd.workers.page.live_updates import Topic
 from jobherd.workers.page.render import duration, page
+from jobherd.workers.page.request import viewer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from jobherd.workers.page.database import Database, Row
-    from jobherd.workers.page.guard import Form
+    from jobherd.workers.page.forms import Form
 
 MOST: Final = 200
 """Supervisors on one page."""

@@ -19,14 +19,15 @@ from starlette.routing import Route
 from jobherd.handlers._values.encryption import HEAD, cover
 from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
 from jobherd.workers.inspect.live_output import tail_of
+from jobherd.workers.page.actions import Done, action, allow_acting
 from jobherd.workers.page.database import database
-from jobherd.workers.page.guard import Done, Refused, action, allow_acting, root_of, viewer_of
 from jobherd.workers.page.job_facts import OVER, document, head_of, pretty, trail_of
 from jobherd.workers.page.job_id import JOB_PATH
 from jobherd.workers.page.live_updates import FINAL, PACE, Topic
 from jobherd.workers.page.redaction import redact, restore
 from jobherd.workers.page.remote_output import said_elsewhere
 from jobherd.workers.page.render import page
+from jobherd.workers.page.request import Refused, root_of, viewer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from jobherd.workers.page.database import Database, Row
-    from jobherd.workers.page.guard import Form
+    from jobherd.workers.page.forms import Form
 
 LARGEST_ID: Final = 2**63 - 1
 GONE: Final = "It never was, it was deleted, or its time in the history is over."

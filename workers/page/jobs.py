@@ -18,20 +18,21 @@ from starlette.routing import Route
 
 from jobherd.handlers._policy import durations
 from jobherd.workers.page import bulk
+from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.database import database
 from jobherd.workers.page.filters import LIVE, OVER, STATES, TEXT_REACHES, Wanted
-from jobherd.workers.page.guard import Done, Refused, action, root_of, viewer_of
 from jobherd.workers.page.listing import LARGEST, look
 from jobherd.workers.page.live_updates import Topic
 from jobherd.workers.page.redaction import paths_of
 from jobherd.workers.page.render import page
+from jobherd.workers.page.request import Refused, root_of, viewer_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
     from jobherd.workers.page.database import Database, Row
-    from jobherd.workers.page.guard import Form
+    from jobherd.workers.page.forms import Form
     from jobherd.workers.page.listing import Found
 
 SIZES: Final = (50, 200, 1000)

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from starlette.routing import Route
 
+from jobherd.workers.page.cookies import is_session_valid
 from jobherd.workers.page.database import Away, name_of
-from jobherd.workers.page.guard import Refused, is_still_let_in, may_act, root_of
 from jobherd.workers.page.render import fragment
+from jobherd.workers.page.request import Refused, may_act, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -325,7 +326,7 @@ def _event(name: str, document: Mapping[str, object]) -> str:
 async def _watch(request: Request) -> Stream:
     hub: Hub = request.app.state.hub
     topics = hub.find(request.query_params.getlist("topic"))
-    return Stream(hub, hub.enter(topics, _Way(root_of(request), may_act(request))), partial(is_still_let_in, request))
+    return Stream(hub, hub.enter(topics, _Way(root_of(request), may_act(request))), partial(is_session_valid, request))
 
 
 routes = (Route("/live", _watch, name="live"),)

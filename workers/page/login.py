@@ -11,28 +11,17 @@ from typing import TYPE_CHECKING
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from jobherd.workers.page.guard import (
-    Done,
-    Refused,
-    action,
-    begin_session,
-    check_attempts,
-    check_csrf,
-    count_right,
-    count_wrong,
-    end_session,
-    local,
-    read_form,
-    root_of,
-    rules_of,
-    viewer_of,
-)
+from jobherd.workers.page.actions import Done, action
+from jobherd.workers.page.cookies import begin_session, end_session
+from jobherd.workers.page.forms import check_csrf, read_form
+from jobherd.workers.page.login_limits import check_attempts, count_right, count_wrong
 from jobherd.workers.page.render import page
+from jobherd.workers.page.request import Refused, local, root_of, rules_of, viewer_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from jobherd.workers.page.guard import Form
+    from jobherd.workers.page.forms import Form
 
 
 async def show(request: Request) -> Response:
@@ -66,7 +55,7 @@ async def enter(request: Request) -> Response:
     count_right(request)
     entered = RedirectResponse(local(onward) or f"{root_of(request)}/", HTTPStatus.SEE_OTHER)
     begin_session(request, entered, found)
-    request.app.state.door.opened(request, f"page:{found.name}", found.role.word)
+    request.app.state.access_log.opened(request, f"page:{found.name}", found.role.word)
     return entered
 
 
@@ -74,7 +63,7 @@ async def leave(request: Request) -> Response:
     """End the session."""
     check_csrf(request, await read_form(request))
     if viewer_of(request).way == "cookie":
-        request.app.state.door.left(request, viewer_of(request).actor)
+        request.app.state.access_log.left(request, viewer_of(request).actor)
     answer = RedirectResponse(f"{root_of(request)}/login", HTTPStatus.SEE_OTHER)
     await end_session(request, answer)
     return answer

@@ -15,11 +15,12 @@ from starlette.routing import Route
 
 from jobherd.workers.inspect.flamegraph import ROW, SHADES, WIDTH, boxes, counts_of, hottest, picture
 from jobherd.workers.inspect.stacks import thread_of
+from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.database import database
-from jobherd.workers.page.guard import Done, Refused, action, root_of, viewer_of
 from jobherd.workers.page.job_id import JOB_PATH
 from jobherd.workers.page.live_updates import FINAL, Topic
 from jobherd.workers.page.render import duration, page
+from jobherd.workers.page.request import Refused, root_of, viewer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from jobherd.workers.page.database import Database
-    from jobherd.workers.page.guard import Form
+    from jobherd.workers.page.forms import Form
 
 SECONDS: Final = 10
 """Seconds of a profile, unless the form says otherwise."""

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.routing import Route
 
 from jobherd.handlers._policy.durations import seconds
+from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.database import database
-from jobherd.workers.page.guard import Done, action, viewer_of
 from jobherd.workers.page.live_updates import Topic
 from jobherd.workers.page.render import page
+from jobherd.workers.page.request import viewer_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
     from jobherd.workers.page.database import Database
-    from jobherd.workers.page.guard import Form
+    from jobherd.workers.page.forms import Form
 
 QUEUES: Final = 200
 """Queues on one page."""

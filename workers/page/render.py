@@ -20,7 +20,8 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from jobherd.handlers._values.encryption import MARK, cover
-from jobherd.workers.page.guard import last_said, may_act, root_of, rules_of, take_said, viewer_of
+from jobherd.workers.page.cookies import clear_message, last_message
+from jobherd.workers.page.request import may_act, root_of, rules_of, viewer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,7 @@ def page(request: Request, template: str, *, status: int = 200, **context: Any) 
             common(request.app, root_of(request), acting=may_act(request)),
             viewer=viewer,
             csrf_token=viewer.csrf,
-            said=last_said(request),
+            said=last_message(request),
             path=request.url.path.removeprefix(root_of(request)),
             query=request.url.query,
             read_only=rules.read_only,
@@ -63,7 +64,7 @@ def page(request: Request, template: str, *, status: int = 200, **context: Any) 
         )
     )
     answer = HTMLResponse(text, status)
-    take_said(request, answer)
+    clear_message(request, answer)
     return answer
 
 

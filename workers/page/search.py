@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
-from jobherd.workers.page.guard import root_of
+from jobherd.workers.page.request import root_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request

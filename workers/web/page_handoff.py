@@ -227,7 +227,7 @@ async def _serve_page(page: Starlette, scope: Scope, receive: Receive, send: Sen
 
     def is_known() -> bool:
         viewer = state.get("viewer")
-        return viewer is not None and viewer.way != "nobody"
+        return viewer is not None and viewer.way != "none"
 
     async def received() -> Message:
         connection.is_known = is_known()  # also before it reads the body of a form

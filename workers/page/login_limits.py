@@ -9,11 +9,17 @@ Must not read a clock except by default.
 from __future__ import annotations
 
 import ipaddress
+import math
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
+
+from jobherd.workers.page.request import Refused, address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from starlette.requests import Request
 
 ADDRESS: Final = (10, 10.0)
 """Allowed wrong tokens of one address.
@@ -29,13 +35,13 @@ If there are more, the address whose last wrong token is the oldest is forgotten
 """
 
 
-class Attempts:
+class LoginLimits:
     """Count wrong tokens. Made by `application`, one a process.
 
-    >>> attempts = Attempts(clock=lambda: 0.0)
+    >>> limits = LoginLimits(clock=lambda: 0.0)
     >>> for _ in range(10):
-    ...     attempts.failed("10.1.2.3")
-    >>> attempts.wait("10.1.2.3"), attempts.wait("10.1.2.4")
+    ...     limits.failed("10.1.2.3")
+    >>> limits.wait("10.1.2.3"), limits.wait("10.1.2.4")
     (10.0, 0.0)
     """
 
@@ -69,6 +75,32 @@ class Attempts:
         self._right[key] = None
         while len(self._right) > KEPT:
             del self._right[next(iter(self._right))]
+
+
+def count_wrong(request: Request) -> None:
+    """Count and record a wrong token."""
+    request.app.state.login_limits.failed(address_of(request))
+    request.app.state.access_log.refused(request)
+
+
+def count_right(request: Request) -> None:
+    """Record a right token."""
+    request.app.state.login_limits.succeeded(address_of(request))
+
+
+def check_attempts(request: Request) -> None:
+    """Raise Refused if too many wrong tokens came from this address, or from all.
+
+    The token is not compared then.
+    """
+    if wait := request.app.state.login_limits.wait(address_of(request)):
+        request.app.state.access_log.limited(request)
+        seconds = math.ceil(wait)
+        raise Refused(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            f"Too many wrong tokens. Try again in {seconds} s.",
+            headers={"Retry-After": str(seconds)},
+        )
 
 
 def _left(back_at: float, now: float, limit: tuple[int, float]) -> float:

@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from jobherd.workers.page import application
-from jobherd.workers.page.access_log import ADDRESSES, Door
+from jobherd.workers.page.access_log import ADDRESSES, AccessLog
 from tests.cli.rows import send
 from tests.page.support import Page, finish
 
@@ -59,7 +59,7 @@ def test_a_flood_of_guesses_from_everywhere_is_bounded_and_all_are_counted(datab
     app = application(database)
 
     async def flood():
-        door = Door(app.state.database)
+        door = AccessLog(app.state.database)
         for number in range(5000):
             door.refused(SimpleNamespace(client=SimpleNamespace(host=f"10.0.{number // 250}.{number % 250}")))
         await door._writing
@@ -83,7 +83,7 @@ def test_what_is_counted_is_noted_when_its_time_is_over(database):
     app = application(database)
 
     async def twice():
-        door, somebody = Door(app.state.database), SimpleNamespace(client=None)
+        door, somebody = AccessLog(app.state.database), SimpleNamespace(client=None)
         door.refused(somebody)
         door.refused(somebody)
         door._timers["refuse login", "?"]._run()  # its time has come

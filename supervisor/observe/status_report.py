@@ -148,7 +148,7 @@ class StatusReport:
             "version": VERSION,
             "database": up,
             "listening": up and self._registration.heard_back,
-            "deaf": up and self._db.polls,
+            "polling": up and self._db.polls,
             "draining": fleet.run_state is not RunState.SERVING,
             "lease_until": self._control.lease_deadline,
             "ready_ever": fleet.ever_ready,

@@ -83,7 +83,7 @@ def test_flags_and_commands_are_known(page):
 
 def metrics():
     """Every metric's name, with what its kind appends."""
-    source = (ROOT / "workers" / "web" / "metrics.py").read_text()
+    source = "".join(path.read_text() for path in (ROOT / "workers" / "web").glob("*_metrics.py"))
     found = set()
     for kind, name in re.findall(r'(Counter|Gauge|Histogram|Info)MetricFamily\(\s*"(\w+)"', source):
         found |= {

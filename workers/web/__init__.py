@@ -1,10 +1,11 @@
 """The web process: serves metrics and health over HTTP, and the dashboard with the extra `web`.
 
-Metrics and health come from the status boards and need only the core packages. `server.py` speaks
-HTTP and does not know jobs, `health.py` judges health, `metrics.py` collects the metrics and
-`exposition.py` renders them. `queue_depth.py` queries the database for the depth of the queues,
-`fleet_facts.py` holds what the supervisor publishes, and `page_handoff.py` hands connections over
-to the dashboard (`workers/page/`).
+Metrics and health come from the status boards and need only the core packages. `server.py` serves
+connections, with `http_message.py` for their bytes; neither knows jobs. `health.py` judges health.
+`metrics.py` collects the metrics of the `*_metrics.py` modules and `exposition.py` renders them.
+`queue_depth.py` decides when the database is queried for the depth of the queues,
+`queue_counts.py` queries it. `status_report.py` reads what the supervisor publishes, and
+`page_handoff.py` hands connections over to the dashboard (`workers/page/`).
 
 This process claims, changes and stops nothing, and never waits for another child process: a scrape
 reads shared memory. Metrics and health never show a payload, a DSN or a process ID.
@@ -27,11 +28,11 @@ from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.system.local_address import is_loopback
 from jobherd.workers.web.cpu_budget import CpuBudget
 from jobherd.workers.web.exposition import Exposition
-from jobherd.workers.web.fleet_facts import Reader
 from jobherd.workers.web.health import pages
 from jobherd.workers.web.page_handoff import Hosting, why_off
 from jobherd.workers.web.queue_depth import Measurer
 from jobherd.workers.web.server import Server
+from jobherd.workers.web.status_report import StatusReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,11 +77,11 @@ async def _live(spec: ChildSpec, title: Callable[[str], object]) -> None:
         spec.settings.dsn,
         spec.settings.schema,
         tenants=spec.settings.metrics_tenants,
-        tell=lambda up: spec.board.set_database(connected=up),
+        on_session=lambda up: spec.board.set_database(connected=up),
     )
     dismissed = loop.create_future()
 
-    def heard() -> None:
+    def read_wake() -> None:
         try:
             word = os.read(spec.wake, 65536)
         except BlockingIOError:
@@ -91,7 +92,7 @@ async def _live(spec: ChildSpec, title: Callable[[str], object]) -> None:
             loop.remove_reader(spec.wake)  # a closed pipe is always readable: the loop would spin on it
             dismissed.set_result(None)
 
-    loop.add_reader(spec.wake, heard)
+    loop.add_reader(spec.wake, read_wake)
     serving = loop.create_task(_serve(spec, measurer, title))
     try:
         await asyncio.wait((dismissed, serving), return_when=asyncio.FIRST_COMPLETED)
@@ -106,15 +107,15 @@ async def _live(spec: ChildSpec, title: Callable[[str], object]) -> None:
 
 
 async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], object]) -> None:
-    reader = Reader(spec.control)
-    thrift = CpuBudget()
+    reader = StatusReader(spec.control)
+    budget = CpuBudget()
     why_no_page = why_off(spec.settings) if spec.settings.http else ""
     routes = pages(reader, why_no_page=why_no_page) | {
-        "/metrics": Exposition(spec.boards, reader, measurer, thrift).answer
+        "/metrics": Exposition(spec.boards, reader, measurer, budget).answer
     }
     if spec.settings.http is None:
         title("has no address to serve")
-        _take_the_seat(spec)
+        _report_ready(spec)
         await asyncio.get_running_loop().create_future()
         return
     host, port = spec.settings.http
@@ -124,7 +125,7 @@ async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], obj
     title(f"serves {shown}:{address[1]}")
     log.info("metrics and health on http://%s:%d", shown, address[1])
     own_names = frozenset({host.lower()}) if is_loopback(address[0]) else None
-    server = Server(listening, routes, names=own_names, thrift=thrift)
+    server = Server(listening, routes, names=own_names, budget=budget)
     if why_no_page:
         log.info("no page: %s", why_no_page)
         await server.serve()
@@ -144,27 +145,27 @@ async def _listen(spec: ChildSpec, host: str, port: int, title: Callable[[str], 
     Otherwise the start of the fleet would hang on a port that only scrapes need.
     """
     rest = RETRY_FIRST
-    told = False
+    reported = False
     while True:
         try:
             listening = await _bind(host, port)
         except OSError as error:
-            if not told:
-                told = True
+            if not reported:
+                reported = True
                 title(f"waits for {host}:{port}")
                 text = f"metrics and health are off: cannot listen on {host}:{port} ({error.strerror or error}); free the port or set --http"
                 log.warning("%s; trying again", text)
                 send(spec.report, Problem(text))
-                _take_the_seat(spec)
+                _report_ready(spec)
         else:
-            if not told:
-                _take_the_seat(spec)
+            if not reported:
+                _report_ready(spec)
             return listening
         await asyncio.sleep(rest)
         rest = min(2 * rest, RETRY_MOST)
 
 
-def _take_the_seat(spec: ChildSpec) -> None:
+def _report_ready(spec: ChildSpec) -> None:
     spec.board.say(CurrentWork(Phase.IDLE))
     # Zeros: this process holds no jobs, so it has no row in the database.
     send(spec.report, Ready(0, 0))

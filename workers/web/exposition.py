@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from jobherd.workers.web.http_message import Answer
 from jobherd.workers.web.metrics import JobherdCollector
 from jobherd.workers.web.queue_depth import PATIENCE
-from jobherd.workers.web.server import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.web.cpu_budget import CpuBudget
-    from jobherd.workers.web.fleet_facts import Reader
+    from jobherd.workers.web.http_message import Request
     from jobherd.workers.web.queue_depth import Measurer
-    from jobherd.workers.web.server import Request
+    from jobherd.workers.web.status_report import StatusReader
 
 REUSED: Final = 1.0
 """Seconds for which a rendering is reused while the process is over half of its CPU budget."""
@@ -49,15 +49,15 @@ class Exposition:
     def __init__(
         self,
         boards: Sequence[StatusBoard],
-        reader: Reader,
+        reader: StatusReader,
         measurer: Measurer,
-        thrift: CpuBudget,
+        budget: CpuBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(JobherdCollector(boards, reader, measurer))
         self._measurer = measurer
-        self._thrift = thrift
+        self._budget = budget
         self._clock = clock
         self._rendered: dict[str, tuple[float, bytes]] = {}
 
@@ -69,7 +69,7 @@ class Exposition:
         )
         at, body = self._rendered.get(content_type, (-float("inf"), b""))
         now = self._clock()
-        if now - at > REUSED or not self._thrift.is_strained():
+        if now - at > REUSED or not self._budget.is_strained():
             body = encode(self._registry)
             self._rendered[content_type] = (now, body)
         return Answer(200, body, content_type)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from jobherd.workers.web.server import Answer
+from jobherd.workers.web.http_message import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobherd.workers.web.fleet_facts import Facts, Reader
-    from jobherd.workers.web.server import Request, Route
+    from jobherd.workers.web.http_message import Request
+    from jobherd.workers.web.server import Route
+    from jobherd.workers.web.status_report import StatusReader, StatusReport
 
 LOOP_LATE: Final = 5.0
 """Seconds without a turn after which the supervisor's loop counts as dead."""
@@ -32,47 +33,47 @@ jobherd
 """
 
 
-def why_not_live(facts: Facts) -> list[str]:
+def why_not_live(report: StatusReport) -> list[str]:
     """Return why the supervisor should be restarted; empty if it should not."""
-    if facts.loop_age > LOOP_LATE:
+    if report.loop_age > LOOP_LATE:
         return [
             "the supervisor's loop has not run yet"
-            if not facts.loop_at
-            else f"the supervisor's loop has not run for {facts.loop_age:.0f} s"
+            if not report.loop_at
+            else f"the supervisor's loop has not run for {report.loop_age:.0f} s"
         ]
     return []
 
 
-def why_not_started(facts: Facts) -> list[str]:
+def why_not_started(report: StatusReport) -> list[str]:
     """Return why the supervisor does not count as started; empty if it does."""
-    return [] if facts.ready_ever else ["no child process has been ready yet"]
+    return [] if report.ready_ever else ["no child process has been ready yet"]
 
 
-def why_not_ready(facts: Facts) -> list[str]:
+def why_not_ready(report: StatusReport) -> list[str]:
     """Return why this supervisor accepts no new work; empty if it does."""
-    reasons = why_not_live(facts)
-    if facts.draining:
+    reasons = why_not_live(report)
+    if report.draining:
         reasons.append("the supervisor is draining")
-    if not facts.listening and not facts.deaf:
+    if not report.listening and not report.polling:
         reasons.append("the supervisor receives no notifications: its LISTEN connection is down")
-    if not facts.lease_until:
+    if not report.lease_until:
         reasons.append("the supervisor has no lease yet")
-    elif facts.lease_left <= 0:
-        reasons.append(f"the lease expired {abs(facts.lease_left):.0f} s ago")
-    if not any(child.kind == "worker" and child.state == "ready" for child in facts.children):
+    elif report.lease_left <= 0:
+        reasons.append(f"the lease expired {abs(report.lease_left):.0f} s ago")
+    if not any(child.kind == "worker" and child.state == "ready" for child in report.children):
         reasons.append("no worker is ready")
     return reasons
 
 
-def pages(reader: Reader, *, why_no_page: str = "") -> dict[str, Route]:
+def pages(reader: StatusReader, *, why_no_page: str = "") -> dict[str, Route]:
     """Return the health routes by path; also the index at `/` if `why_no_page` is given.
 
     Args:
-        reader: reads the facts of the supervisor.
+        reader: reads the status report of the supervisor.
         why_no_page: why there is no dashboard; empty if there is one.
     """
 
-    def page(ask: Callable[[Facts], list[str]]) -> Route:
+    def page(ask: Callable[[StatusReport], list[str]]) -> Route:
         async def answer(_: Request) -> Answer:
             reasons = ask(reader.read())
             body = json.dumps({"ok": not reasons, "reasons": reasons}) + "\n"

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.workers.system.local_address import is_local
-from jobherd.workers.web.server import TWO_LENGTHS, Refused, Request, has_two_lengths
+from jobherd.workers.web.http_message import TWO_LENGTHS, Refused, Request, has_two_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.process.spec import ChildSettings
-    from jobherd.workers.web.server import Answer, Server
+    from jobherd.workers.web.http_message import Answer
+    from jobherd.workers.web.server import Server
 
 log = logging.getLogger("jobherd")
 

@@ -15,37 +15,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import socket
 import struct
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jobherd.workers.system.local_address import host_of, is_loopback
+from jobherd.workers.web.http_message import Answer, Refused, parse, path_of, written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from jobherd.workers.web.cpu_budget import CpuBudget
+    from jobherd.workers.web.http_message import Request
 
-    Route = Callable[["Request"], Awaitable["Answer"]]
+    Route = Callable[[Request], Awaitable[Answer]]
     Beyond = Callable[[socket.socket, bytes], Awaitable[None]]
 
 log = logging.getLogger("jobherd")
-
-_REQUEST: Final = re.compile(r"([A-Z]{1,16}) (/[!-~]{0,2047}) HTTP/1\.([01])")
-_ALWAYS: Final = (
-    ("Cache-Control", "no-store"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
-)
-_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
-
-
-TWO_LENGTHS: Final = "Content-Length together with Transfer-Encoding, or Transfer-Encoding in HTTP/1.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,89 +52,6 @@ class Limits:
     """Most bytes that are read in this way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A parsed request. Header names are in lower case."""
-
-    method: str
-    path: str
-    query: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a request."""
-
-    status: int
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
-    headers: tuple[tuple[str, str], ...] = ()
-
-    def all_headers(self) -> tuple[tuple[str, str], ...]:
-        """Return all headers except Content-Type and Content-Length."""
-        return (*_ALWAYS, *self.headers)
-
-
-class Refused(Exception):  # noqa: N818 - says what happened
-    """The request is rejected. The reason repeats nothing of the request."""
-
-    def __init__(self, status: int, reason: str, *headers: tuple[str, str]) -> None:
-        super().__init__(reason)
-        self.answer = Answer(status, f"{reason}\n".encode(), headers=headers)
-
-
-def parse(head: bytes) -> Request:
-    r"""Return the parsed request. `head` must not include its empty line. Raises Refused.
-
-    >>> parse(b"GET /livez?x=1 HTTP/1.1\r\nHost: localhost").path
-    '/livez'
-    """
-    first, *lines = head.decode("latin-1").split("\r\n")
-    asked = _REQUEST.fullmatch(first)
-    if not asked:
-        raise Refused(HTTPStatus.BAD_REQUEST, "the request line is not one of HTTP/1")
-    headers: dict[str, str] = {}
-    for line in lines:
-        found = _HEADER.fullmatch(line)
-        if not found:
-            raise Refused(HTTPStatus.BAD_REQUEST, "a header is not one")
-        name = found[1].lower()
-        if name == "host" and name in headers:
-            raise Refused(HTTPStatus.BAD_REQUEST, "more than one Host")
-        headers[name] = found[2].rstrip()
-    if asked[3] == "1" and "host" not in headers:
-        raise Refused(HTTPStatus.BAD_REQUEST, "no Host")
-    if has_two_lengths(headers, asked[3]):
-        raise Refused(HTTPStatus.BAD_REQUEST, TWO_LENGTHS)
-    if asked[1] not in {"GET", "HEAD"}:
-        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", ("Allow", "GET, HEAD"))
-    path, _, query = asked[2].partition("?")
-    return Request(asked[1], path, query, headers)
-
-
-def has_two_lengths(headers: Collection[str], version: str) -> bool:
-    """Whether two servers could disagree about where a request with these headers ends.
-
-    Behind a proxy that uses the other length, the rest would count as a separate request.
-
-    Args:
-        headers: names in lower case.
-        version: the minor version of HTTP/1.
-    """
-    return "transfer-encoding" in headers and ("content-length" in headers or version == "0")
-
-
-def path_of(read: bytes) -> str:
-    """Return the path in the first bytes of a request; empty if they are not a request.
-
-    >>> path_of(b"POST /queues/action?x=1 HTTP/1.1")
-    '/queues/action'
-    """
-    words = read.partition(b"\r\n")[0].split(b" ")
-    return words[1].partition(b"?")[0].decode("latin-1") if len(words) == 3 else ""
-
-
 class Server:
     """Answers requests on one listening socket, which it owns."""
 
@@ -154,7 +61,7 @@ class Server:
         routes: Mapping[str, Route],
         *,
         names: frozenset[str] | None,
-        thrift: CpuBudget,
+        budget: CpuBudget,
         limits: Limits | None = None,
     ) -> None:
         """Prepare to serve.
@@ -167,30 +74,30 @@ class Server:
             routes: by path.
             names: hosts to answer for besides localhost and loopback addresses; None: any Host
                 header.
-            thrift: limits the processor time.
+            budget: limits the processor time.
             limits: of connections.
         """
         self.beyond: Beyond | None = None
         self._listening = listening
         self._routes = routes
         self._names = names
-        self._thrift = thrift
+        self._budget = budget
         self._limits = limits or Limits()
         self._open: dict[asyncio.Task[None], None] = {}
-        self._told_at = -float("inf")
+        self._logged_at = -float("inf")
 
     async def serve(self) -> None:
         """Answer until canceled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
-                await asyncio.sleep(self._thrift.pause())  # also at 0: open connections come before new ones
+                await asyncio.sleep(self._budget.pause())  # also at 0: open connections come before new ones
                 try:
                     connection, _ = await loop.sock_accept(self._listening)
                 except ConnectionError:
                     continue
                 except OSError as error:  # out of file descriptors or memory: free a place and try again
-                    self._tell("cannot take a connection", error)
+                    self._log("cannot take a connection", error)
                     self._displace()
                     await asyncio.sleep(0.1)
                     continue
@@ -223,13 +130,13 @@ class Server:
         # Here, not in the task: a task canceled before its first step never reaches its `finally`.
         connection.close()
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._tell("a connection failed", error)
+            self._log("a connection failed", error)
 
-    def _tell(self, what: str, error: BaseException) -> None:
+    def _log(self, what: str, error: BaseException) -> None:
         """Log at most once a minute: an error that any client can cause must not fill a disk."""
         now = time.monotonic()
-        if now - self._told_at >= 60:
-            self._told_at = now
+        if now - self._logged_at >= 60:
+            self._logged_at = now
             log.error("http: %s: %s", what, type(error).__name__, exc_info=error)
 
     async def _attend(self, connection: socket.socket) -> None:
@@ -294,7 +201,7 @@ class Server:
         try:
             return await route(request)
         except Exception as error:
-            self._tell(f"{request.path} failed", error)
+            self._log(f"{request.path} failed", error)
             raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log says why") from None
 
 
@@ -305,19 +212,3 @@ def _reset(connection: socket.socket) -> None:
     """
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def written(answer: Answer, *, head_only: bool = False) -> tuple[bytes, ...]:
-    """Return the answer as sent, in parts: a long body is not copied for each slow client."""
-    lines = [
-        f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
-        f"Content-Type: {answer.content_type}",
-        f"Content-Length: {len(answer.body)}",
-        "Connection: close",
-        *(f"{name}: {value}" for name, value in answer.all_headers()),
-        "\r\n",
-    ]
-    head = "\r\n".join(lines).encode("latin-1")
-    if head_only:
-        return (head,)
-    return (head, answer.body) if len(answer.body) > 65536 else (head + answer.body,)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from jobherd.workers.ipc.counters import OUTCOMES, Policy
-from jobherd.workers.web.queue_depth import STATES
+from jobherd.workers.web.queue_counts import STATES
 from tests.workers.web.support import Web
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")

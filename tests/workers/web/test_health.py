@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from jobherd.workers.web.fleet_facts import Facts, understand
 from jobherd.workers.web.health import LOOP_LATE, why_not_live, why_not_ready, why_not_started
+from jobherd.workers.web.status_report import StatusReport, understand
 from tests.workers.web.support import Web
 
 FINE = {
@@ -23,25 +23,25 @@ FINE = {
 }
 
 
-def facts(said=None, *, loop_at=99.9, lease_until=110.0, draining=False, **more) -> Facts:
+def report(said=None, *, loop_at=99.9, lease_until=110.0, draining=False, **more) -> StatusReport:
     return understand(
         {**FINE, **(said or {}), **more}, now=100.0, loop_at=loop_at, lease_until=lease_until, draining=draining
     )
 
 
 def test_all_is_well():
-    assert (why_not_live(facts()), why_not_started(facts()), why_not_ready(facts())) == ([], [], [])
+    assert (why_not_live(report()), why_not_started(report()), why_not_ready(report())) == ([], [], [])
 
 
 @pytest.mark.parametrize(
     ("age", "alive"), [(0.0, True), (LOOP_LATE, True), (LOOP_LATE + 0.001, False), (3600.0, False)]
 )
 def test_it_lives_while_its_loop_turns(age, alive):
-    assert bool(why_not_live(facts(loop_at=100.0 - age))) is not alive
+    assert bool(why_not_live(report(loop_at=100.0 - age))) is not alive
 
 
 def test_a_loop_that_never_turned_does_not_live():
-    assert why_not_live(facts(loop_at=0.0)) == ["the supervisor's loop has not run yet"]
+    assert why_not_live(report(loop_at=0.0)) == ["the supervisor's loop has not run yet"]
 
 
 @pytest.mark.parametrize(
@@ -60,23 +60,23 @@ def test_a_loop_that_never_turned_does_not_live():
     ],
 )
 def test_it_is_not_ready_and_says_why(case, reason):
-    assert why_not_ready(facts(**case)) == [reason]
+    assert why_not_ready(report(**case)) == [reason]
 
 
 def test_who_listens_to_nothing_by_design_is_ready():
-    assert why_not_ready(facts(listening=False, deaf=True)) == []
+    assert why_not_ready(report(listening=False, polling=True)) == []
 
 
 @pytest.mark.parametrize(
     "case", [{"draining": True}, {"listening": False}, {"lease_until": 0.0}, {"children": []}, {"database": False}]
 )
 def test_what_makes_it_unready_does_not_kill_it(case):
-    assert why_not_live(facts(**case)) == []
-    assert why_not_started(facts(**case)) == []
+    assert why_not_live(report(**case)) == []
+    assert why_not_started(report(**case)) == []
 
 
 def test_it_has_not_started_before_a_child_was_ready():
-    assert why_not_started(facts(ready_ever=False)) == ["no child process has been ready yet"]
+    assert why_not_started(report(ready_ever=False)) == ["no child process has been ready yet"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_it_has_not_started_before_a_child_was_ready():
         {"children": [None, 7, {}], "deaths": {"x": None}, "beats": "many", "listening": "yes", "respawns": math.inf},
     ],
 )
-def test_odd_facts_are_missing_facts(said):
+def test_an_odd_value_counts_as_missing(said):
     read = understand(said, now=1.0, loop_at=0.0, lease_until=0.0, draining=False)
     assert not read.listening
     assert read.counts["beats"] == 0

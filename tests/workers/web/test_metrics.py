@@ -17,9 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.counters import BUCKETS, MAX_ERRORS, MAX_KINDS, OUTCOMES, Policy
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
-from jobherd.workers.web import exposition, fleet_facts, metrics, queue_depth
+from jobherd.workers.web import exposition, queue_depth, status_report, supervisor_metrics
 from jobherd.workers.web.cpu_budget import CpuBudget
-from jobherd.workers.web.server import Request
+from jobherd.workers.web.http_message import Request
 from tests.support.patience import LIMIT
 from tests.workers.web.support import Scrape, Web
 
@@ -32,7 +32,7 @@ def policies(*names: str) -> list[Policy]:
     return [Policy(name) for name in names]
 
 
-def child_facts(slot: int, kind: str = "worker", state: str = "ready", pid: int = 4242, **more) -> dict[str, object]:
+def child_status(slot: int, kind: str = "worker", state: str = "ready", pid: int = 4242, **more) -> dict[str, object]:
     return {
         "slot": slot,
         "kind": kind,
@@ -125,11 +125,11 @@ def test_in_flight_counts_running_handlers_of_living_children():
         child.boards[0].say(CurrentWork(Phase.RUNNING, token=1, job=11, kind=number["a"]))
         child.boards[1].say(CurrentWork(Phase.RUNNING, token=2, job=12, kind=number["b"]))
         child.boards[2].say(CurrentWork(Phase.RUNNING, token=3, job=13, kind=number["b"]))
-        child.control.publish({"at": 100.0, "children": [child_facts(slot) for slot in range(3)]})
+        child.control.publish({"at": 100.0, "children": [child_status(slot) for slot in range(3)]})
         assert child.scrape().all(IN_FLIGHT) == {("a",): 1, ("b",): 2}
         child.boards[0].say(CurrentWork(Phase.SETTLING, token=1, job=11, kind=number["a"]))
         # the third was killed while it ran b
-        child.control.publish({"at": 101.0, "children": [child_facts(0), child_facts(1)]})
+        child.control.publish({"at": 101.0, "children": [child_status(0), child_status(1)]})
         assert child.scrape().all(IN_FLIGHT) == {("a",): 0, ("b",): 1}
         child.boards[2].say(
             CurrentWork(Phase.RUNNING, token=4, job=14, kind=number["a"], started=101.5)
@@ -243,7 +243,7 @@ def test_what_the_parent_says_is_shown():
                 "database": True,
                 "draining": False,
                 "ready_ever": True,
-                "children": [child_facts(0)],
+                "children": [child_status(0)],
                 "deaths": {"signal": 3, "oom": 1},
                 "respawns": 4,
                 "reclaimed": 5,
@@ -345,10 +345,10 @@ def test_children_are_counted_by_what_they_are_at():
             child.boards[slot].set_database(connected=slot != 1)
         states = ["ready", "ready", "ready", "ready", "leaving", "booting", "empty"]
         children = [
-            child_facts(slot, state=state, pid=0 if state == "empty" else 4242, rss=100)
+            child_status(slot, state=state, pid=0 if state == "empty" else 4242, rss=100)
             for slot, state in enumerate(states)
         ]
-        child.control.publish({"children": [*children, child_facts(7, kind="web")]})
+        child.control.publish({"children": [*children, child_status(7, kind="web")]})
         scrape = child.scrape()
     workers = {"booting": 1, "idle": 1, "claiming": 1, "running": 2, "settling": 0, "leaving": 1}
     assert scrape.all("jobherd_children", kind="worker") == {(state,): number for state, number in workers.items()}
@@ -361,7 +361,7 @@ def test_children_are_counted_by_what_they_are_at():
 def test_causes_of_death_are_bounded():
     with Web() as child:
         child.control.publish({"deaths": {f"cause {number}": 1 for number in range(500)}})
-        assert child.scrape().all("jobherd_child_deaths_total")["(other)",] == 500 - metrics.CAUSES
+        assert child.scrape().all("jobherd_child_deaths_total")["(other)",] == 500 - supervisor_metrics.CAUSES
 
 
 # -- formats
@@ -372,7 +372,7 @@ def test_openmetrics_is_spoken_when_asked_for(version):
     with Web() as child:
         board = child.boards[0]
         board.tally.count(board.tally.declare(policies("a"))["a"], 0, 0.1)
-        child.control.publish({"deaths": {"crash": 1}, "children": [child_facts(0)], "version": "1", "started": 1.0})
+        child.control.publish({"deaths": {"crash": 1}, "children": [child_status(0)], "version": "1", "started": 1.0})
         _, headers, text = child.ask(
             "/metrics", Accept=f"application/openmetrics-text;version={version},text/plain;version=0.0.4;q=0.5"
         )
@@ -436,7 +436,7 @@ def test_a_strained_child_hands_out_what_it_rendered_a_moment_ago():
         clock, purse, board = [10.0], Purse(), StatusBoard("test")
         measurer = queue_depth.Measurer("host=/nowhere")
         page = exposition.Exposition(
-            (board,), fleet_facts.Reader(ControlBlock()), measurer, purse, clock=lambda: clock[0]
+            (board,), status_report.StatusReader(ControlBlock()), measurer, purse, clock=lambda: clock[0]
         )
 
         async def started():

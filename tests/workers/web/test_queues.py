@@ -11,8 +11,8 @@ import pytest
 from jobherd import sql
 from jobherd.sql.migrate import migrate
 from jobherd.workers.ipc.counters import Policy
-from jobherd.workers.web import queue_depth
-from jobherd.workers.web.metrics import JobherdCollector
+from jobherd.workers.web import queue_counts, queue_depth
+from jobherd.workers.web.queue_metrics import queue_metrics
 from tests.support.network import Network
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster, quick_place
@@ -122,7 +122,7 @@ def test_caps_and_what_is_taken_of_them_are_shown(database, conn, always):
 
 
 def test_a_count_stops_at_its_cap_and_says_so(database, conn, always, monkeypatch):
-    monkeypatch.setattr(queue_depth, "MOST", 1000)
+    monkeypatch.setattr(queue_counts, "MOST", 1000)
     put(conn, "ready", "default", number=1500)
     put(conn, "scheduled", "default", age=-60, number=1500)
     with Web(database) as child:
@@ -138,8 +138,8 @@ def test_very_many_queues_make_no_flood_of_series(database, conn, always):
         "INSERT INTO jobherd.ready (kind, queue) SELECT 'k', 'tenant-' || n FROM generate_series(1, 1000) AS n"
     )
     with Web(database) as child:
-        assert len(child.scrape().all(JOBS, state="ready")) == queue_depth.QUEUES
-        assert len(child.scrape().all(JOBS, state="ready")) == queue_depth.QUEUES
+        assert len(child.scrape().all(JOBS, state="ready")) == queue_counts.QUEUES
+        assert len(child.scrape().all(JOBS, state="ready")) == queue_counts.QUEUES
 
 
 def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, monkeypatch):
@@ -148,7 +148,7 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
     Over all scrapes together the series stay few, and nothing is lost.
     """
     names = 2_000
-    monkeypatch.setattr(queue_depth, "TENANTS", 2)
+    monkeypatch.setattr(queue_counts, "TENANTS", 2)
     seen: set[tuple[str, frozenset]] = set()
     put(conn, "ready", "zz-first", number=7)
     with Web(database, metrics_tenants=3) as child:
@@ -184,9 +184,9 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
                 assert scrape.of("jobherd_queue_paused", queue="(other)") == 1
                 assert scrape.all("jobherd_cap_limit", scope="queue")["(other)",] > 2
     by_name = Counter(name for name, _ in seen)
-    assert by_name["jobherd_tenant_jobs"] <= 3 * (3 * queue_depth.TENANTS + 1)
-    assert by_name[JOBS] <= 3 * queue_depth.QUEUES
-    assert max(by_name.values()) <= 3 * queue_depth.QUEUES
+    assert by_name["jobherd_tenant_jobs"] <= 3 * (3 * queue_counts.TENANTS + 1)
+    assert by_name[JOBS] <= 3 * queue_counts.QUEUES
+    assert max(by_name.values()) <= 3 * queue_counts.QUEUES
     assert len(seen) < 6_000
 
 
@@ -238,7 +238,7 @@ def test_a_large_backlog_is_not_read_through(conn, state, analyzed):
 
 
 def test_a_table_that_is_locked_hides_no_other(database, conn, always, monkeypatch):
-    monkeypatch.setattr(queue_depth, "STATEMENT", 2.0)
+    monkeypatch.setattr(queue_counts, "STATEMENT", 2.0)
     put(conn, "scheduled", "default", age=-60)
     with Web(database) as child:
         with conn.transaction():
@@ -296,12 +296,12 @@ def test_a_measurement_that_is_stale_is_not_shown(database):
         measurer = queue_depth.Measurer(database, clock=lambda: now[0])
         try:
             await measurer.refresh(20)
-            assert set(measurer.latest()) == set(queue_depth.STATES)
+            assert set(measurer.latest()) == set(queue_counts.STATES)
             now[0] += queue_depth.STALE
             assert measurer.latest() == {}
             assert measurer.paused() == {}
-            told = {family.name: len(family.samples) for family in JobherdCollector((), None, measurer)._queues()}
-            assert (told[JOBS], told[MEASURED]) == (0, len(queue_depth.STATES)), (
+            told = {family.name: len(family.samples) for family in queue_metrics(measurer)}
+            assert (told[JOBS], told[MEASURED]) == (0, len(queue_counts.STATES)), (
                 "else the alert on its age would end as it begins"
             )
         finally:
@@ -392,7 +392,7 @@ def test_tenants_that_take_too_long_to_count_cost_no_other_measurement(database,
 
     monkeypatch.setattr(queue_depth, "PERIOD", 0.0)
     monkeypatch.setattr(queue_depth, "EASE", 0.0)
-    monkeypatch.setattr(queue_depth, "STATEMENT", 2.0)
+    monkeypatch.setattr(queue_counts, "STATEMENT", 2.0)
     conn.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
 
     async def measured():
@@ -409,9 +409,9 @@ def test_tenants_that_take_too_long_to_count_cost_no_other_measurement(database,
                 "load",
                 lambda name, *schema: "SELECT pg_sleep(60)" if name == "measure_tenants" else load(name, *schema),
             )
-            before = measurer.told_at()
+            before = measurer.measured_at()
             await measurer.refresh(LIMIT)
-            assert all(measurer.told_at()[state] > before[state] for state in queue_depth.STATES)
+            assert all(measurer.measured_at()[state] > before[state] for state in queue_counts.STATES)
             assert measurer.tenants() == {("acme", "ready"): 1}, "as they were counted last"
             assert conn.execute(
                 "SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'"

@@ -16,8 +16,10 @@ import pytest
 from jobherd.workers import web
 from jobherd.workers.ipc import pipes
 from jobherd.workers.ipc.status_board import Phase
+from jobherd.workers.system.local_address import host_of
 from jobherd.workers.web.cpu_budget import PAUSE, CpuBudget
-from jobherd.workers.web.server import Answer, Limits, Refused, Server, host_of, parse
+from jobherd.workers.web.http_message import Answer, Refused, parse
+from jobherd.workers.web.server import Limits, Server
 from tests.workers.web.support import LIMIT, NO_DATABASE, Web
 
 
@@ -202,7 +204,7 @@ def test_people_who_stay_silent_hold_no_place_that_others_need(child):
             assert silent[0].recv(1) == b"", "the oldest has made room"
 
 
-def in_a_loop(limits: Limits, body: bytes, talk, thrift: CpuBudget | None = None) -> None:
+def in_a_loop(limits: Limits, body: bytes, talk, budget: CpuBudget | None = None) -> None:
     """Run a server of one page, and `talk(port)` against it in a thread."""
 
     async def both() -> None:
@@ -216,7 +218,7 @@ def in_a_loop(limits: Limits, body: bytes, talk, thrift: CpuBudget | None = None
         listening.setblocking(False)
         port = listening.getsockname()[1]
         server = Server(
-            listening, {"/": page, "/broken": broken}, names=None, thrift=thrift or CpuBudget(), limits=limits
+            listening, {"/": page, "/broken": broken}, names=None, budget=budget or CpuBudget(), limits=limits
         )
         serving = asyncio.create_task(server.serve())
         try:
@@ -298,22 +300,22 @@ def test_a_flood_is_slowed_down_and_all_of_it_answered(monkeypatch):
     assert len(pauses) >= 50
 
 
-def test_thrift_pauses_for_what_was_overspent_and_forgives_with_time():
+def test_the_budget_pauses_for_what_was_overspent_and_refills_with_time():
     now, used = [100.0], [5.0]
-    thrift = CpuBudget(clock=lambda: now[0], used=lambda: used[0])
-    assert thrift.pause() == 0
-    assert not thrift.is_strained()
+    budget = CpuBudget(clock=lambda: now[0], used=lambda: used[0])
+    assert budget.pause() == 0
+    assert not budget.is_strained()
     used[0] += 0.6
-    assert thrift.is_strained()
-    assert thrift.pause() == 0, "what was saved up may be spent"
+    assert budget.is_strained()
+    assert budget.pause() == 0, "what was saved up may be spent"
     used[0] += 0.41
-    assert thrift.pause() == pytest.approx(0.1), "0.01 s too much is earned back in 0.1 s"
+    assert budget.pause() == pytest.approx(0.1), "0.01 s too much is earned back in 0.1 s"
     now[0] += 0.1
-    assert thrift.pause() == pytest.approx(0, abs=1e-9)
+    assert budget.pause() == pytest.approx(0, abs=1e-9)
     used[0] += 10
-    assert thrift.pause() == PAUSE, "never longer at a time: a probe must come through"
+    assert budget.pause() == PAUSE, "never longer at a time: a probe must come through"
     now[0] += 1000
-    assert not thrift.is_strained()
+    assert not budget.is_strained()
 
 
 # -- its life

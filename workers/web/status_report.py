@@ -1,6 +1,6 @@
-"""Reads the supervisor's facts about the fleet from the control block.
+"""Reads the supervisor's status report from the control block.
 
-A missing or malformed fact counts as missing and never raises.
+A missing or malformed value counts as missing and never raises.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class StatusReport:
     """What the supervisor published last. Times are monotonic seconds."""
 
     now: float
@@ -37,10 +37,10 @@ class Facts:
     lease_until: float
     """No process may claim after this time; 0: there was no lease yet."""
     draining: bool
-    told: bool = False
+    published: bool = False
     """Whether the supervisor has published something."""
     listening: bool = False
-    deaf: bool = False
+    polling: bool = False
     """Whether the supervisor polls without LISTEN.
 
     It does so behind a pooler, or if the server rejects LISTEN.
@@ -48,7 +48,7 @@ class Facts:
     database: bool = False
     ready_ever: bool = False
     at: float = 0.0
-    """When the supervisor published these facts."""
+    """When the supervisor published this report."""
     started: float = 0.0
     version: str = ""
     children: tuple[Child, ...] = ()
@@ -79,8 +79,8 @@ class Facts:
 COUNTS = ("respawns", "reclaimed", "released", "notifications", "wakes", "beats", "dropped")
 
 
-class Reader:
-    """Reads facts from the control block.
+class StatusReader:
+    """Reads the status report from the control block.
 
     An inconsistent record is ignored: the last good one stays valid, so that no counter goes down.
     """
@@ -90,13 +90,13 @@ class Reader:
         self._clock = clock
         self._last: dict[str, object] = {}
 
-    def read(self) -> Facts:
-        """Return the current facts of the supervisor."""
+    def read(self) -> StatusReport:
+        """Return the current report of the supervisor."""
         try:
-            said = self._control.facts()
+            document = self._control.facts()
         except ValueError:
-            said = {}
-        self._last = said or self._last
+            document = {}
+        self._last = document or self._last
         return understand(
             self._last,
             now=self._clock(),
@@ -106,33 +106,35 @@ class Reader:
         )
 
 
-def understand(said: Mapping[str, Any], *, now: float, loop_at: float, lease_until: float, draining: bool) -> Facts:
-    """Convert the published document to `Facts`.
+def understand(
+    document: Mapping[str, Any], *, now: float, loop_at: float, lease_until: float, draining: bool
+) -> StatusReport:
+    """Convert the published document to a `StatusReport`.
 
     >>> understand({"listening": True, "beats": 3}, now=9.0, loop_at=8.5, lease_until=20.0, draining=False).loop_age
     0.5
     """
-    return Facts(
+    return StatusReport(
         now=now,
         loop_at=loop_at,
         lease_until=lease_until,
-        draining=draining or said.get("draining") is True,
-        told=bool(said),
-        listening=said.get("listening") is True,
-        deaf=said.get("deaf") is True,
-        database=said.get("database") is True,
-        ready_ever=said.get("ready_ever") is True,
-        at=_time(said.get("at")),
-        started=_time(said.get("started")),
-        version=str(said.get("version") or ""),
-        children=tuple(_child(one) for one in said.get("children") or () if isinstance(one, dict)),
-        deaths=_numbers(said.get("deaths")),
-        counts={name: _number(said.get(name)) for name in COUNTS},
-        settled={str(kind): _numbers(outcomes) for kind, outcomes in (said.get("settled") or {}).items()},
-        timeouts=_numbers(said.get("timeouts")),
-        errors={str(kind): _numbers(codes) for kind, codes in (said.get("errors") or {}).items()},
-        late=_numbers(said.get("late")),
-        late_seconds=_time(said.get("late_seconds")),
+        draining=draining or document.get("draining") is True,
+        published=bool(document),
+        listening=document.get("listening") is True,
+        polling=document.get("polling") is True,
+        database=document.get("database") is True,
+        ready_ever=document.get("ready_ever") is True,
+        at=_time(document.get("at")),
+        started=_time(document.get("started")),
+        version=str(document.get("version") or ""),
+        children=tuple(_child(one) for one in document.get("children") or () if isinstance(one, dict)),
+        deaths=_numbers(document.get("deaths")),
+        counts={name: _number(document.get(name)) for name in COUNTS},
+        settled={str(kind): _numbers(outcomes) for kind, outcomes in (document.get("settled") or {}).items()},
+        timeouts=_numbers(document.get("timeouts")),
+        errors={str(kind): _numbers(codes) for kind, codes in (document.get("errors") or {}).items()},
+        late=_numbers(document.get("late")),
+        late_seconds=_time(document.get("late_seconds")),
     )
 
 

@@ -28,7 +28,7 @@ from jobherd.supervisor.cli.command import CONNECTION, given_flags
 from jobherd.supervisor.cli.console import JsonText, complain
 from jobherd.supervisor.settings.definitions import Settings
 from jobherd.supervisor.settings.sources import SettingsError
-from jobherd.workers.database.errors import takes_no_writes
+from jobherd.workers.database.errors import is_disconnected, takes_no_writes
 
 if TYPE_CHECKING:
     import argparse
@@ -196,7 +196,7 @@ def explained() -> Iterator[None]:
             raise CommandError(f"the database takes no writes: {_said(problem)}", ExitCode.NO_DATABASE) from None
         raise CommandError(_said(problem), ExitCode.USAGE) from None
     except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
-        if not is_away(problem):
+        if not is_disconnected(problem):
             raise CommandError(f"the database refuses: {_said(problem)}") from None
         if lacks_room(problem):
             raise CommandError(f"the database has no room: {_said(problem)}", ExitCode.NO_DATABASE) from None
@@ -209,11 +209,6 @@ def explained() -> Iterator[None]:
     except UnicodeEncodeError as problem:
         given = problem.object[max(0, problem.start - 20) : problem.end + 20]
         raise CommandError(f"{given!r} is no UTF-8, and the database takes no other text", ExitCode.USAGE) from None
-
-
-def is_away(problem: psycopg.Error) -> bool:
-    """Whether an error means that the database is down, not that it rejects the statement."""
-    return problem.sqlstate is None or problem.sqlstate[:2] in {"08", "53"} or problem.sqlstate[:3] == "57P"
 
 
 def lacks_room(problem: psycopg.Error) -> bool:

@@ -28,6 +28,7 @@ from jobherd.sql.parameters import as_text
 from jobherd.supervisor.database.hosts import Servers
 from jobherd.supervisor.database.notifications import Pooler, Rejected
 from jobherd.workers.database.errors import NO_TRANSACTION, is_used_up
+from jobherd.workers.database.pooler import is_pooled
 from jobherd.workers.database.response_check import Answers
 from jobherd.workers.system import failpoints
 
@@ -360,7 +361,7 @@ class DatabaseConnection:
         """Set up the session once the backend is known, before the queued statements."""
         if answer is None or self._conn is None:
             return
-        self.pooled = answer[0][0] != str(self._conn.backend_pid)
+        self.pooled = is_pooled(self._conn, answer[0][0] or 0)
         self.deaf = self.pooled and not self._listens
         waiting, self._queue = self._queue, deque()
         # otherwise other clients of the pooler would get these limits with the backend, and this

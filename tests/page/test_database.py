@@ -15,8 +15,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.routing import Route
 
+from jobherd.workers.database.errors import is_disconnected
 from jobherd.workers.page import application
-from jobherd.workers.page.database import SESSIONS, Database, is_away
+from jobherd.workers.page.database import SESSIONS, Database
 from jobherd.workers.page.database import database as database_of
 from jobherd.workers.page.render import page as page_of
 from tests.page.support import Page, finish
@@ -213,8 +214,8 @@ def test_what_the_database_refuses_is_logged_without_the_row_that_it_quotes(data
 
 
 def test_what_counts_as_away():
-    assert is_away(psycopg.OperationalError("connection refused"))
-    assert is_away(psycopg.errors.AdminShutdown())
-    assert is_away(psycopg.errors.TooManyConnections())
-    assert not is_away(psycopg.errors.QueryCanceled())
-    assert not is_away(psycopg.errors.UndefinedTable())
+    assert is_disconnected(psycopg.OperationalError("connection refused"))
+    assert is_disconnected(psycopg.errors.AdminShutdown())
+    assert is_disconnected(psycopg.errors.TooManyConnections())
+    assert not is_disconnected(psycopg.errors.QueryCanceled())
+    assert not is_disconnected(psycopg.errors.UndefinedTable())

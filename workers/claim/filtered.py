@@ -20,7 +20,7 @@ import psycopg
 from jobherd import sql
 from jobherd.workers.claim.admission import REST, Admission, Narrowing
 from jobherd.workers.claim.claimer import Claimer
-from jobherd.workers.database.connection import UNKNOWN_FUNCTION, is_away
+from jobherd.workers.database.errors import is_condition_wrong
 from jobherd.workers.ipc.pipes import MoreWork, Problem, send
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class FilteredClaimer(Claimer):
             return super()._claim(avoided, rested=rested)
         except psycopg.Error as problem:
             own = any(name.startswith("own_") for name in self._narrowing.conditions)
-            if not own or (is_away(problem) and problem.sqlstate != UNKNOWN_FUNCTION):
+            if not own or not is_condition_wrong(problem):
                 raise
             _log.error("PostgreSQL rejects a condition of before_claim: %s", " ".join(str(problem).split()))
             self._narrowing, self._failing = None, True

@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import random
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,7 +25,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.handlers._enqueue.dsn import KEPT_ALIVE, redact_dsn
-from jobherd.workers.database.errors import takes_no_writes
+from jobherd.workers.database.backoff import Backoff
+from jobherd.workers.database.errors import is_retryable, is_transient, is_unprepared
+from jobherd.workers.database.pooler import is_pooled
 from jobherd.workers.database.wire import Silence, Wire
 from jobherd.workers.system.procfs import started
 
@@ -42,24 +43,10 @@ Parameters: TypeAlias = "Mapping[str, object]"
 
 _log = logging.getLogger("jobherd.connection")
 
-_AT_ONCE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
-"""Serialization failure, deadlock, lock timeout, canceled statement: the session is usable, and a
-retry helps.
-"""
 _TRIES: Final = 5
-UNKNOWN_FUNCTION: Final = "42883"
-"""If a condition of the application raises it, the condition is wrong, and another session does not
-help.
-"""
-_AWAY_CODES: Final = frozenset(
-    {"25006", "0A000", "26000", "42P05", "42P01", UNKNOWN_FUNCTION, "3D000", "3F000", "42501", "72000"}
-)
-"""A standby; a plan from before a migration; statements that a pooler has lost; a database that is
-being restored or moved. Also a trigger that an application has just created, which finds its names
-only in a session that knows of it: see pin_search_path.sql.
-"""
-_AWAY_CLASSES: Final = frozenset({"08", "25", "28", "53", "57", "58", "XX", "F0"})
-_UNPREPARED: Final = frozenset({"26000", "42P05"})
+_SOON: Final = 0.002, 0.32
+_SOON_SPREAD: Final = 1.0, 10.0
+"""Delays in seconds before the first _TRIES retries in the same session, such as after a deadlock."""
 PATIENCE: Final = 10.0
 """Seconds without data from the server after which a session counts as lost. Shorter than a lease,
 so the claim is settled in time.
@@ -134,7 +121,7 @@ class Session:
         self._connection: psycopg.Connection[Row] | None = None
         self._prepare = True
         self._lost_at: float | None = None
-        self._pause = 0.0
+        self._backoff = Backoff(spec.settings.retry_initial, spec.settings.retry_max, spread=(0.75, 1.25))
         self._wire: Wire
         self._file: tuple[int, int] | None = None
         self._behind = False
@@ -203,7 +190,7 @@ class Session:
         try:
             self._ready().exchange_alone(statement)
         except psycopg.Error as problem:
-            if self._broken() or problem.sqlstate is None or problem.sqlstate in _UNPREPARED:
+            if self._broken() or problem.sqlstate is None or is_unprepared(problem):
                 self._note_lost(problem)
             else:
                 _log.warning("the server rejects %s: %s", statement, problem, extra={"sqlstate": problem.sqlstate})
@@ -226,13 +213,11 @@ class Session:
         try:
             one, two = self._opened().exchange_each((first, before), (second, after))
         except psycopg.Error as problem:
-            if self._broken() or (is_away(problem) and problem.sqlstate not in _AT_ONCE):
+            if self._is_lost_by(problem):
                 self._note_lost(problem)
             raise
         for said in (one, two):
-            if isinstance(said, psycopg.Error) and (
-                self._broken() or (is_away(said) and said.sqlstate not in _AT_ONCE)
-            ):
+            if isinstance(said, psycopg.Error) and self._is_lost_by(said):
                 self._note_lost(said)
         return one, two
 
@@ -249,13 +234,11 @@ class Session:
         try:
             said = self._opened().exchange_ahead((first, before), (behind, after))
         except (psycopg.Error, ValueError, OverflowError) as problem:
-            if isinstance(problem, psycopg.Error) and (
-                self._broken() or self._wire.owes or (is_away(problem) and problem.sqlstate not in _AT_ONCE)
-            ):
+            if isinstance(problem, psycopg.Error) and (self._wire.owes or self._is_lost_by(problem)):
                 self._note_lost(problem)
             self._give_up_behind(problem)
             raise
-        if isinstance(said, psycopg.Error) and (self._broken() or (is_away(said) and said.sqlstate not in _AT_ONCE)):
+        if isinstance(said, psycopg.Error) and self._is_lost_by(said):
             self._hear()  # The second statement may have been executed all the same.
             self._note_lost(said)
         return said
@@ -322,27 +305,25 @@ class Session:
     def _keep_trying(
         self, action: Callable[[], list[Row] | None], *, patient: bool, stubborn: bool = True
     ) -> list[Row]:
-        tries = 0
+        tries, soon = 0, None
         while True:
             try:
                 self._ready()
                 rows = action()
             except psycopg.Error as problem:
-                if problem.sqlstate in _AT_ONCE and not self._broken():
+                if is_transient(problem) and not self._broken():
                     if not stubborn:
                         raise
                     tries += 1
-                    self.rest(
-                        random.uniform(0.001, 0.01) * 2 ** min(tries, 8) if tries <= _TRIES else self._backoff(),
-                        patient=patient,
-                    )
+                    soon = soon or Backoff(*_SOON, spread=_SOON_SPREAD)
+                    self.rest(soon.next() if tries <= _TRIES else self._next_delay(), patient=patient)
                     continue
-                if not is_away(problem):
+                if not is_retryable(problem):
                     raise
                 self._note_lost(problem)
-                self.rest(self._backoff(), patient=patient)
+                self.rest(self._next_delay(), patient=patient)
             else:
-                self._pause = 0.0
+                self._backoff.reset()
                 if self._silences > 1:
                     self._silences = 1
                     self._wire.patience = self._patience
@@ -403,9 +384,8 @@ class Session:
     def _register(self) -> None:
         spec = self._spec
         wire = self._ready()
-        self.pooled = (
-            self._connection is not None and self._send("tell_backend")[0][0] != self._connection.info.backend_pid
-        )
+        [(backend,)] = self._send("tell_backend")
+        self.pooled = self._connection is not None and is_pooled(self._connection.pgconn, backend)
         names = (
             ("forgo_limits", "steer_planner", "pin_search_path") if self._pinned else ("forgo_limits", "steer_planner")
         )
@@ -447,13 +427,17 @@ class Session:
             _log.warning("released %d jobs of a claim whose response was lost", len(back), extra={"jobs": _ids(back)})
         return bool(back)
 
+    def _is_lost_by(self, problem: psycopg.Error) -> bool:
+        """Return whether the session cannot be used after an error."""
+        return self._broken() or (is_retryable(problem) and not is_transient(problem))
+
     def _broken(self) -> bool:
         return self._connection is None or self._connection.closed or self._connection.broken
 
     def _note_lost(self, problem: psycopg.Error) -> None:
         if isinstance(problem, Silence):
             self._silences = min(2 * self._silences, MOST_PATIENT)
-        if problem.sqlstate in _UNPREPARED:
+        if is_unprepared(problem):
             self._prepare = False  # A pooler is in between: send whole statements from now on.
         if self._connection is not None:
             self._connection.close()
@@ -467,12 +451,9 @@ class Session:
                 "the database is away, waiting for it: %s", reason[:500], extra={"sqlstate": problem.sqlstate or ""}
             )
 
-    def _backoff(self) -> float:
-        settings = self._spec.settings
-        self._pause = min(settings.retry_max, max(settings.retry_initial, 2 * self._pause))
-        if self._wake.dismissed:
-            self._pause = min(self._pause, 1.0)  # No wake can end this wait any more.
-        return min(settings.retry_max, self._pause * random.uniform(0.75, 1.25))
+    def _next_delay(self) -> float:
+        # After a dismissal, no wake can end this wait any more.
+        return self._backoff.next(limit=1.0 if self._wake.dismissed else float("inf"))
 
     def rest(self, seconds: float, *, patient: bool) -> None:
         """Wait this many seconds, or until the supervisor wakes this process.
@@ -493,16 +474,8 @@ class Session:
             if left <= 0:
                 return
             if self._wake.wait(left):
-                self._pause = 0.0  # The supervisor has seen that the database is back.
+                self._backoff.reset()  # The supervisor has seen that the database is back.
                 return
-
-
-def is_away(problem: psycopg.Error) -> bool:
-    """Return whether the session or the server failed, and not the statement, so that a retry may succeed."""
-    code = problem.sqlstate or ""
-    if code:
-        return code in _AWAY_CODES or code in _AT_ONCE or code[:2] in _AWAY_CLASSES or takes_no_writes(problem)
-    return isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
 
 
 def open_session(dsn: str, name: str, **more: Any) -> psycopg.Connection[Row]:

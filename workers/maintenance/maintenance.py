@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import psycopg
 
-from jobherd.workers.database.connection import Left, Session, is_away
+from jobherd.workers.database.connection import Left, Session
+from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready, send
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.maintenance.dead_supervisors import PATIENCE as ORPHANED
@@ -302,7 +303,7 @@ class Maintenance:
         try:
             self._session.run("enable_webhooks", stubborn=False)
         except psycopg.Error as problem:
-            if not is_away(problem):
+            if not is_retryable(problem):
                 raise
             self._webhooks_at = time.monotonic() + _ENABLE
             _log.info("webhooks are not enabled yet, trying again in %g s: %s", _ENABLE, type(problem).__name__)
@@ -337,7 +338,7 @@ class Maintenance:
             with self._session.unhurried(_SLOW):
                 [(made, dropped)] = self._session.run("keep_partitions", {"ahead": ahead, "most": _FEW}, stubborn=False)
         except psycopg.Error as problem:
-            if not is_away(problem):
+            if not is_retryable(problem):
                 raise
             # A long read of the history. Rows that go to the default partition until then are moved
             # later, and nothing is lost.

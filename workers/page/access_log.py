@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import psycopg
 
-from jobherd.workers.page.database import Away, name_of
+from jobherd.workers.database.errors import error_name
+from jobherd.workers.page.database import Away
 from jobherd.workers.page.request import address_of
 
 if TYPE_CHECKING:
@@ -104,5 +105,5 @@ class AccessLog:
                 await self._database.act("page/note_visit", note)
             except (Away, psycopg.Error) as problem:
                 log.warning(
-                    "the audit could not be written (%s): %s by %s", name_of(problem), note["action"], note["actor"]
+                    "the audit could not be written (%s): %s by %s", error_name(problem), note["action"], note["actor"]
                 )

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import psycopg
 from starlette.responses import RedirectResponse, Response
 
+from jobherd.workers.database.errors import error_name
 from jobherd.workers.page.access import Role
 from jobherd.workers.page.cookies import set_message
-from jobherd.workers.page.database import Away, name_of
+from jobherd.workers.page.database import Away
 from jobherd.workers.page.forms import Form, check_csrf, read_form
 from jobherd.workers.page.request import Refused, local, root_of, rules_of, split_address, viewer_of
 
@@ -69,7 +70,7 @@ def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
                 well=False,
             )
         except psycopg.Error as problem:
-            log.info("an action was refused by the database: %s", name_of(problem))
+            log.info("an action was refused by the database: %s", error_name(problem))
             done = Done(sentence_of(problem), well=False)
         return _redirect(request, done, form) if isinstance(done, Done) else done
 

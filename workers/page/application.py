@@ -16,6 +16,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from jobherd import sql
+from jobherd.workers.database.errors import error_name
 from jobherd.workers.page import (
     audit,
     bulk,
@@ -33,7 +34,7 @@ from jobherd.workers.page import (
 from jobherd.workers.page.access import Keys
 from jobherd.workers.page.access_log import AccessLog
 from jobherd.workers.page.actions import sentence_of
-from jobherd.workers.page.database import Away, Database, name_of
+from jobherd.workers.page.database import Away, Database
 from jobherd.workers.page.guard import Guard
 from jobherd.workers.page.login_limits import LoginLimits
 from jobherd.workers.page.redaction import Redactions
@@ -179,7 +180,7 @@ async def _trouble(request: Request, problem: Exception) -> Response:
         )
     assert isinstance(problem, psycopg.Error)
     # a traceback would quote the row
-    log.error("%s: the database refused (%s): %s", request.url.path, name_of(problem), sentence_of(problem))
+    log.error("%s: the database refused (%s): %s", request.url.path, error_name(problem), sentence_of(problem))
     if isinstance(
         problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn
     ):
@@ -189,7 +190,7 @@ async def _trouble(request: Request, problem: Exception) -> Response:
         request,
         HTTPStatus.INTERNAL_SERVER_ERROR,
         "The database refused",
-        f"It said {name_of(problem)}; the log says more.",
+        f"It said {error_name(problem)}; the log says more.",
     )
 
 

@@ -21,8 +21,9 @@ from psycopg import errors
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from jobherd.workers.database.errors import error_name
 from jobherd.workers.page.actions import Done, action, sentence_of
-from jobherd.workers.page.database import Away, database, name_of
+from jobherd.workers.page.database import Away, database
 from jobherd.workers.page.filters import Wanted
 from jobherd.workers.page.listing import look
 from jobherd.workers.page.live_updates import FINAL, Topic
@@ -135,12 +136,12 @@ class Runner:
                     patience = min(longest, patience * 2)
                 except _COLLISIONS as problem:
                     tries, size = tries + 1, max(1, size // 2)
-                    log.info("bulk %d: a slice of it is tried again (%s)", bulk, name_of(problem))
+                    log.info("bulk %d: a slice of it is tried again (%s)", bulk, error_name(problem))
                     if tries >= TRIES and await self._broken(bulk, sentence_of(problem)):
                         return
                 except psycopg.Error as problem:
                     # No traceback: it would quote the job.
-                    log.error("bulk %d: the database refused (%s); its row says why", bulk, name_of(problem))
+                    log.error("bulk %d: the database refused (%s); its row says why", bulk, error_name(problem))
                     if await self._broken(bulk, sentence_of(problem)):
                         return
 

@@ -22,7 +22,7 @@ from psycopg.types.string import TextLoader
 
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
-from jobherd.workers.database.errors import takes_no_writes
+from jobherd.workers.database.errors import error_name, is_disconnected, takes_no_writes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -164,13 +164,13 @@ class Database:
                 async with self._lent() as connection:
                     yield connection
             except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
-                if not is_away(problem):
+                if not (is_disconnected(problem) or takes_no_writes(problem)):
                     raise
                 if self.away_since is None:
                     self.away_since = datetime.now(UTC)
                     log.warning(
                         "the page's database does not answer (%s); it is asked again with each request",
-                        name_of(problem),
+                        error_name(problem),
                     )
                 raise Away(self.away_since) from None
             if self.away_since is not None:
@@ -234,24 +234,6 @@ def database(request: HTTPConnection) -> Database:
     found = request.app.state.database
     assert isinstance(found, Database)
     return found
-
-
-def is_away(problem: Exception) -> bool:
-    """Whether an error means that the database is away now, not that the statement is wrong."""
-    if not isinstance(problem, psycopg.Error):
-        return True
-    code = problem.sqlstate
-    return code is None or code[:2] in {"08", "53"} or code[:3] == "57P" or takes_no_writes(problem)
-
-
-def name_of(error: BaseException) -> str:
-    """Return the loggable part of a database error: its class, and the server's code if any.
-
-    >>> name_of(psycopg.errors.QueryCanceled())
-    'QueryCanceled, 57014'
-    """
-    code = getattr(error, "sqlstate", None)
-    return f"{type(error).__name__}, {code}" if code else type(error).__name__
 
 
 def _has_ended(connection: Connection) -> bool:

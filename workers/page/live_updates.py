@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from starlette.routing import Route
 
+from jobherd.workers.database.errors import error_name
 from jobherd.workers.page.cookies import is_session_valid
-from jobherd.workers.page.database import Away, name_of
+from jobherd.workers.page.database import Away
 from jobherd.workers.page.render import fragment
 from jobherd.workers.page.request import Refused, may_act, root_of
 
@@ -214,8 +215,8 @@ class Hub:
             except psycopg.Error as problem:
                 # A statement took too long, or the schema is of another version: show it and
                 # continue.
-                log.warning("live: %s could not be asked (%s)", watch.topic.name, name_of(problem))
-                self._tell_all(watch, "trouble", {"topic": watch.key, "reason": name_of(problem)})
+                log.warning("live: %s could not be asked (%s)", watch.topic.name, error_name(problem))
+                self._tell_all(watch, "trouble", {"topic": watch.key, "reason": error_name(problem)})
             except Exception:
                 log.exception("live: %s failed", watch.topic.name)
                 self._tell_all(

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
+from jobherd.workers.database.errors import error_name
 from jobherd.workers.page.access import SESSION, Keys, Session, Signer
-from jobherd.workers.page.database import Away, name_of
+from jobherd.workers.page.database import Away
 
 if TYPE_CHECKING:
     from jobherd.workers.page.database import Database
@@ -80,7 +81,8 @@ class Sessions:
             await self._database.act("page/end_page_session", {"session": session.id, "until": session.until})
         except (Away, psycopg.Error) as problem:
             log.warning(
-                "a logout was not stored: other supervisors accept the session until it expires (%s)", name_of(problem)
+                "a logout was not stored: other supervisors accept the session until it expires (%s)",
+                error_name(problem),
             )
 
     async def end_all(self, actor: str) -> None:
@@ -105,7 +107,8 @@ class Sessions:
         except psycopg.Error as problem:
             if self._read_at < 0:
                 log.warning(
-                    "the dashboard's secrets cannot be read: its sessions end with this process (%s)", name_of(problem)
+                    "the dashboard's secrets cannot be read: its sessions end with this process (%s)",
+                    error_name(problem),
                 )
         finally:
             self._read_at = time.monotonic()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from jobherd.workers.database.connection import is_away
+from jobherd.workers.database.errors import error_name, is_retryable
 from jobherd.workers.job.finished import Finished, is_plain, least_of, settlement
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Settler:
         touched: Callable[[], ParentWrites],
     ) -> None:
         """Check an answer to settle_completed.sql, or an exception of any statement."""
-        if isinstance(said, Exception) and not (isinstance(said, psycopg.Error) and is_away(said)):
+        if isinstance(said, Exception) and not (isinstance(said, psycopg.Error) and is_retryable(said)):
             _log.warning(
                 "the database rejected the outcomes of a claim, writing them job by job: %s",
                 type(said).__name__,
@@ -157,13 +157,13 @@ class Settler:
                 return [row for one in finished for row in self._settle(token, [one])]
             _log.warning(
                 "an outcome cannot be stored (%s), writing a minimal one",
-                _kind_of(problem),
+                error_name(problem),
                 extra={"job": finished[0].job, "token": token},
             )
         try:
             return self._session.run("settle_jobs", self._parameters(token, [least_of(finished[0])]), patient=True)
         except (psycopg.Error, ValueError, OverflowError) as problem:
-            message = f"job {finished[0].job} cannot be settled: {_kind_of(problem)}"
+            message = f"job {finished[0].job} cannot be settled: {error_name(problem)}"
             raise UnsettledError(message) from problem
 
     def _parameters(self, token: int, finished: Sequence[Finished]) -> dict[str, object]:
@@ -189,8 +189,3 @@ class Settler:
         )  # fmt: skip
         self._on_lost()
         return False
-
-
-def _kind_of(problem: BaseException) -> str:
-    code = getattr(problem, "sqlstate", None)
-    return f"{type(problem).__name__} {code}" if code else type(problem).__name__

@@ -25,7 +25,8 @@ from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.handlers._values.sanitize import sanitize
 from jobherd.sql.composed import compose
-from jobherd.workers.database.connection import Left, Session, is_away
+from jobherd.workers.database.connection import Left, Session
+from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, CancelJob, MoreWork, Ready, send
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.job.finished import STATE_OF, Finished
@@ -186,7 +187,7 @@ class Resetter:
         except psycopg.Error as problem:
             if self._connection is not None:
                 self._connection.close()
-            level = logging.WARNING if is_away(problem) else logging.ERROR
+            level = logging.WARNING if is_retryable(problem) else logging.ERROR
             _log.log(
                 level,
                 "%s could not be looked after, trying again: %s",

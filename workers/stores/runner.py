@@ -30,7 +30,8 @@ from jobherd.handlers._enqueue.adapters import OurCursor
 from jobherd.handlers._values.outcome import UNHANDLED_ERROR, Outcome, Raised
 from jobherd.handlers._values.sanitize import sanitize
 from jobherd.sql.composed import compose
-from jobherd.workers.database.connection import UNKNOWN_FUNCTION, is_away
+from jobherd.workers.database.backoff import Backoff
+from jobherd.workers.database.errors import is_condition_wrong, is_retryable
 from jobherd.workers.ipc.pipes import Problem, send
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.job.row import JobRow
@@ -136,7 +137,7 @@ class Tables:
         self._hooks = hooks
         self._connection: psycopg.Connection[Any] | None = None
         self._at = 0.0
-        self._pause = 0.0
+        self._backoff = Backoff(spec.settings.retry_initial, spec.settings.retry_max)
         self._answered = 0.0
         """When the session was last used successfully, in monotonic seconds."""
 
@@ -150,11 +151,11 @@ class Tables:
             try:
                 problems = look_at_tables(self._spec.settings, self._tables, pooled=self._session.pooled)
             except psycopg.Error as problem:
-                if not is_away(problem):
+                if not is_retryable(problem):
                     raise
-                self._session.rest(self._backoff(), patient=False)
+                self._session.rest(self._backoff.next(), patient=False)
                 continue
-            self._pause = 0.0
+            self._backoff.reset()
             for each in problems:
                 if not send(self._spec.report, Problem(each)):
                     _log.error("%s", each)
@@ -187,7 +188,7 @@ class Tables:
             board.count_claim(empty=True)
             return False
         now = self._answered = time.monotonic()
-        self._pause = 0.0
+        self._backoff.reset()
         self._at = now if found is not None else now + min(table.store.interval for table in self._tables)
         return found is not None
 
@@ -228,7 +229,7 @@ class Tables:
                     dequeue, {**parameters, "jobherd_host": settings.host, "jobherd_kind": table.kind}
                 ).fetchone()
             except psycopg.Error as problem:
-                if condition == "true" or (is_away(problem) and problem.sqlstate != UNKNOWN_FUNCTION):
+                if condition == "true" or not is_condition_wrong(problem):
                     raise
                 _log.error(
                     "PostgreSQL rejects a condition of before_claim: %s",
@@ -397,11 +398,11 @@ class Tables:
                 OurCursor(connection).execute(compose("settle_record", table.store.names), attempts[0])
             except (psycopg.Error, ValueError) as refusal:
                 self.close()
-                if isinstance(refusal, psycopg.Error) and is_away(refusal):
+                if isinstance(refusal, psycopg.Error) and is_retryable(refusal):
                     # The session responds, but connecting or settling fails, for lack of space, ids
                     # or connections. Without a pause, each worker would open sessions as fast as
                     # the server can fork, until that is fixed.
-                    self._session.rest(self._backoff(), patient=True)
+                    self._session.rest(self._backoff.next(), patient=True)
                     continue
                 _log.error(
                     "the database rejected the outcome of record %d: %s",
@@ -453,17 +454,12 @@ class Tables:
         if (now := self._spec.board.now()) is not None:
             self._spec.board.say(now._replace(phase=Phase.SETTLING))
 
-    def _backoff(self) -> float:
-        settings = self._spec.settings
-        self._pause = min(settings.retry_max, max(settings.retry_initial, 2 * self._pause))
-        return self._pause
-
     def _lose(self, problem: psycopg.Error) -> None:
         self.close()
-        self._at = time.monotonic() + self._backoff()
+        self._at = time.monotonic() + self._backoff.next()
         _log.warning(
             "querying a table failed, retrying in %g s: %s",
-            self._pause,
+            self._backoff.delay,
             sanitize(problem, 300),
             extra={"sqlstate": problem.sqlstate or ""},
         )

@@ -17,6 +17,7 @@ import psycopg
 
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
+from jobherd.workers.database.errors import error_name
 from jobherd.workers.web.queue_counts import QueueCounts
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class Measurer:
             self._away = True
             log.warning(
                 "metrics: the depth of the queues cannot be measured (%s); the rest of the metrics goes on",
-                name_of(error),
+                error_name(error),
             )
 
     async def _connect(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
@@ -188,13 +189,3 @@ class Measurer:
             connection, self._connection = self._connection, None
             self._on_session(False)
             await connection.close()
-
-
-def name_of(error: BaseException) -> str:
-    """Return what may be logged of a database error: its class, and its SQLSTATE if it has one.
-
-    >>> name_of(psycopg.errors.QueryCanceled())
-    'QueryCanceled, 57014'
-    """
-    code = getattr(error, "sqlstate", None)
-    return f"{type(error).__name__}, {code}" if code else type(error).__name__

@@ -23,10 +23,11 @@ import psycopg
 from rich.console import Console
 from rich.live import Live
 
-from jobherd.supervisor.cli.database import is_away, why_away
+from jobherd.supervisor.cli.database import why_away
 from jobherd.supervisor.cli.top.frame import Frame, Status
 from jobherd.supervisor.cli.top.view import View
 from jobherd.supervisor.cli.top.watch import Look
+from jobherd.workers.database.errors import is_disconnected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,7 +196,7 @@ class Screen:
                 self._look = await self._watch.look()
                 self._away = None
             except psycopg.Error as problem:
-                self._why = why_away(problem) if is_away(problem) else f"it refuses: {why_away(problem)}"
+                self._why = why_away(problem) if is_disconnected(problem) else f"it refuses: {why_away(problem)}"
                 self._away = self._away or (time.monotonic(), _clock())
             self._asked = None
             self._news.set()

@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from jobherd.sql.migrate import migrate
-from jobherd.workers.database.connection import Session, _file, is_away, session_parameters
+from jobherd.workers.database.connection import Session, _file, session_parameters
+from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready
 from jobherd.workers.system.procfs import started
 from tests.support.gate import Gate
@@ -304,8 +305,8 @@ def test_a_nudge_ends_the_wait_for_the_database(bench: Bench, tmp_path):
         (psycopg.errors.InvalidTextRepresentation(), False),
     ],
 )
-def test_what_means_that_the_database_is_away(problem: psycopg.Error, away: bool):
-    assert is_away(problem) is away
+def test_what_means_that_the_database_is_retryable(problem: psycopg.Error, away: bool):
+    assert is_retryable(problem) is away
 
 
 def test_our_time_limits_give_way_to_those_of_the_dsn():
@@ -326,11 +327,11 @@ def test_several_hosts_share_the_time_to_connect(hosts: str, seconds: str):
 @pytest.mark.promise("C33")
 def test_pauses_double_up_to_their_longest_and_begin_anew_after_a_success():
     spec = SimpleNamespace(settings=SimpleNamespace(retry_initial=0.5, retry_max=30.0))
-    session = SimpleNamespace(_spec=spec, _wake=SimpleNamespace(dismissed=False), _pause=0.0)
+    pauses = Session(spec, SimpleNamespace(dismissed=False))._backoff
     for plain in (0.5, 1, 2, 4, 8, 16, 30, 30):
-        assert 0.75 * plain <= Session._backoff(session) <= min(30, 1.25 * plain)
-    session._pause = 0.0
-    assert Session._backoff(session) <= 0.625
+        assert 0.75 * plain <= pauses.next() <= min(30, 1.25 * plain)
+    pauses.reset()
+    assert pauses.next() <= 0.625
 
 
 def test_a_session_whose_file_a_job_has_made_wait_does_not_wait_when_it_is_looked_after(database):

@@ -46,13 +46,13 @@ def purge_completed(job: Job, older_than: str = "7d", kind: str | None = None, b
         raise Poison(f"batch must be 1 to 100,000, not {batch}")
     wanted: dict[str, Any] = {"states": ["completed"], "kind": kind}
     client = default_client()
-    cutoff, total = client.run(Statement("count_purgeable", wanted | {"older": older}, _read_count))
+    cutoff, total = client.run(Statement("control/count_purgeable", wanted | {"older": older}, _read_count))
     deleted, after = 0, 0
     while True:
         # The cutoff is fixed and the ids advance. Jobs that complete meanwhile are left out, and no
         # row is examined twice.
         most = {"cutoff": cutoff, "after": after, "most": batch}
-        gone, reached = client.run(Statement("purge_history", wanted | most, _read_batch))
+        gone, reached = client.run(Statement("control/purge_history", wanted | most, _read_batch))
         deleted += gone
         if gone:
             job.progress(deleted / total if total else 1.0, f"{deleted} of {total} jobs")

@@ -119,7 +119,7 @@ def find_end(event: Mapping[str, Any]) -> tuple[str, bytes] | None:
         end = {"id": check_id(event["id"]), "finished_at": datetime.fromisoformat(event["finished_at"])}
     except (KeyError, TypeError, ValueError):
         return None
-    return default_client().run(Statement("find_webhook_event", end, _read_end))
+    return default_client().run(Statement("observe/find_webhook_event", end, _read_end))
 
 
 def _read_end(rows: list[Row], _: tuple[str, ...]) -> tuple[str, bytes] | None:

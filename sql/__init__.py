@@ -2,12 +2,18 @@
 
 Must not open connections or handle jobs: it only returns text.
 
-`queries/` holds one statement a file, named verb_noun. `tables/` holds templates of statements
-about a table that an application owns, filled by `composed.py`. `migrations/` are forward-only and
-applied by `migrate.py`; `drift.py` uses them to report how a schema differs. `schema.sql` is
-generated from them for people to read. `parameters.py` writes values in the form that PostgreSQL
-reads. `forge/` belongs to the example application. Only `migrate` and `drift` use a connection,
-which the caller gives.
+`queries/` holds one statement a file, named verb_noun, in folders along the path of a job: `enqueue`,
+`claim`, `settle`, `recover` (after crashes), `lease`, `wake` (notifications). Then come
+`maintenance`, `control` (users' actions), `observe` (users' queries), `session` (settings of a
+connection), `migrate`, `table` (an application's own table), `bench`, `doctor`, `top` and `page`.
+A statement is loaded by its path, `load("claim/claim_jobs")`, so the name in the code is the name
+to search for.
+
+`tables/` holds templates of statements about a table that an application owns, filled by
+`composed.py`. `migrations/` are forward-only and applied by `migrate.py`; `drift.py` uses them to
+report how a schema differs. `schema.sql` is generated from them for people to read. `parameters.py`
+writes values in the form that PostgreSQL reads. `forge/` belongs to the example application. Only
+`migrate` and `drift` use a connection, which the caller gives.
 
 Read the head of `migrations/0001_jobs.sql` first: the life of a job. The state is the table. A
 claim moves a batch of whole rows from `ready` into one row of `running`. A settlement deletes that
@@ -37,6 +43,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container
+    from importlib.resources.abc import Traversable
 
 SCHEMA = "jobherd"
 CHANNEL = "jobherd_jobs"
@@ -94,10 +101,10 @@ def narrow(statement: str, *conditions: str) -> str:
 
     The name is for `load` and `numbered`.
 
-    conditions: names of files in `queries/conditions/`, or results of `own_condition`.
+    conditions: names of files in `queries/claim/conditions/`, or results of `own_condition`.
 
-    >>> narrow("claim_jobs", "of_kinds")
-    'claim_jobs+of_kinds'
+    >>> narrow("claim/claim_jobs", "of_kinds")
+    'claim/claim_jobs+of_kinds'
     """
     return "+".join((statement, *conditions))
 
@@ -107,10 +114,10 @@ def seeking(statement: str) -> str:
 
     The name is for `load` and `numbered`.
 
-    >>> seeking("claim_jobs")
-    'claim_jobs~sought'
+    >>> seeking("claim/claim_jobs")
+    'claim/claim_jobs~seek'
     """
-    return statement + "~sought"
+    return statement + "~seek"
 
 
 def own_condition(text: str, prefix: str, given: Container[str]) -> str:
@@ -134,8 +141,31 @@ def own_condition(text: str, prefix: str, given: Container[str]) -> str:
     return name
 
 
-def _read(folder: str, name: str) -> str:
-    return (files(__name__) / folder / f"{name}.sql").read_text(encoding="utf-8")
+@cache
+def read(path: str) -> str:
+    """Return the text of a file below `sql/`, given without its ending.
+
+    Upgrade: cached, so that a process started by the old version never gets a file of the new one.
+    """
+    return (files(__name__) / f"{path}.sql").read_text(encoding="utf-8")
+
+
+def load_all() -> None:
+    """Read every statement, condition and template now.
+
+    Later the process may have no free file descriptor, or the files may be those of another
+    version. Processes forked from this one have the texts too.
+    """
+
+    def walk(folder: Traversable, path: str) -> None:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                walk(entry, f"{path}/{entry.name}")
+            elif entry.name.endswith(".sql"):
+                read(f"{path}/{entry.name.removesuffix('.sql')}")
+
+    for folder in ("queries", "tables"):
+        walk(files(__name__) / folder, folder)
 
 
 def _narrowed(text: str, conditions: list[str]) -> str:
@@ -144,7 +174,7 @@ def _narrowed(text: str, conditions: list[str]) -> str:
         raise ValueError(message)
     # Each on its own lines: a condition may end with a comment.
     added = "".join(
-        f"AND (\n{_own[name] if name in _own else _read('queries/conditions', name)}\n)\n" for name in conditions
+        f"AND (\n{_own[name] if name in _own else read(f'queries/claim/conditions/{name}')}\n)\n" for name in conditions
     )
     return text.replace(NARROWED, "\n" + added)
 
@@ -157,27 +187,16 @@ def load(name: str, schema: str = SCHEMA) -> str:
     FileNotFoundError if there is no such statement. The text is returned as written, only with the
     name of another schema.
 
-    >>> load("list_migrations").splitlines()[-1]
+    >>> load("migrate/list_migrations").splitlines()[-1]
     'SELECT version FROM jobherd.migrations WHERE area = %(area)s ORDER BY version'
     """
     statement, *conditions = name.split("+")
-    statement, _, way = statement.partition("~")
-    text = _read("queries", statement)
-    if way:
+    statement, _, walk = statement.partition("~")
+    text = read(f"queries/{statement}")
+    if walk:
         before, _, rest = text.partition(WALK)
-        text = before + _read("queries/walks", way) + rest.partition(END_OF_WALK)[2]
+        text = before + read(f"queries/claim/walks/{walk}") + rest.partition(END_OF_WALK)[2]
     return in_schema(_narrowed(text, conditions) if conditions else text, schema)
-
-
-def load_all(schema: str = SCHEMA) -> None:
-    """Read every statement now.
-
-    Later the process may have no free file descriptor, or the files may be those of another
-    version.
-    """
-    for file in (files(__name__) / "queries").iterdir():
-        if file.name.endswith(".sql"):
-            load(file.name.removesuffix(".sql"), schema)
 
 
 @cache

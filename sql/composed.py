@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
-from jobherd.sql import CHANNEL, SCHEMA, load
+from jobherd.sql import CHANNEL, SCHEMA, load, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,7 +158,7 @@ def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str =
     >>> compose("try_order", names)
     b'SELECT FROM "example_jobs" AS "example_jobs" WHERE false ORDER BY "example_jobs"."id"'
     """
-    text = (files("jobherd.sql") / "tables" / f"{statement}.sql").read_text(encoding="utf-8")
+    text = read(f"tables/{statement}")
     body = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
     parts: dict[str, Composable] = {ours: Identifier(theirs) for ours, theirs in names.columns}
     parts |= {
@@ -271,4 +270,4 @@ def _plain_order(names: Names) -> str:
 
 def find_columns(schema: str) -> str:
     """Return the statement that reads the columns for `misfits`."""
-    return load("find_columns", schema)
+    return load("table/list_columns", schema)

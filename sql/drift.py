@@ -81,7 +81,7 @@ def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> li
         except errors.LockNotAvailable:
             raise MigratingError from None
         if _WEBHOOKS in found:
-            connection.execute(load("enable_webhooks", schema=_SKETCH))
+            connection.execute(load("maintenance/enable_webhooks", schema=_SKETCH))
         wanted = _read(connection, _SKETCH, called=schema)
     return [
         Difference(

@@ -103,11 +103,11 @@ def migrate(
     told = False
     with connection.transaction():
         check_server(connection)
-        connection.cursor().execute(load("forgo_limits"), {"local": True})
-        connection.cursor().execute(load("steer_migrating"))
+        connection.cursor().execute(load("session/disable_timeouts"), {"local": True})
+        connection.cursor().execute(load("migrate/reset_settings"))
         if patience is not None:
-            connection.cursor().execute(load("wait_briefly"), {"milliseconds": round(patience * 1000)})
-        connection.cursor().execute(load("lock_migrations"))
+            connection.cursor().execute(load("session/set_lock_timeout"), {"milliseconds": round(patience * 1000)})
+        connection.cursor().execute(load("migrate/lock_migrations"))
         while True:
             try:
                 with connection.transaction():
@@ -130,21 +130,25 @@ def _apply(connection: psycopg.Connection[object], *, schema: str, area: str, gr
     Raises LockNotAvailable if a table stays in use.
     """
     cursor = connection.cursor
-    cursor().execute(load("wait_briefly"), {"milliseconds": round(BRIEFLY * 1000)})
-    cursor().execute(load("prepare_migrations", schema))
+    cursor().execute(load("session/set_lock_timeout"), {"milliseconds": round(BRIEFLY * 1000)})
+    cursor().execute(load("migrate/create_migrations_table", schema))
     missing = _missing(connection, schema=schema, area=area)
     for step in missing:
         cursor().execute(in_schema(step.text, schema).encode())
-        cursor().execute(load("note_migration", schema), {"area": area, "version": step.version, "name": step.name})
+        cursor().execute(
+            load("migrate/record_migration", schema), {"area": area, "version": step.version, "name": step.name}
+        )
     if missing or grant:
         _grant(connection, schema)
     return len(missing)
 
 
 def _grant(connection: psycopg.Connection[object], schema: str) -> None:
-    connection.cursor().execute(load("grant_roles", schema))
+    connection.cursor().execute(load("migrate/grant_roles", schema))
     lacking = [
-        str(row[0]) for row in connection.cursor().execute(load("find_roles")).fetchall() if isinstance(row, tuple)
+        str(row[0])
+        for row in connection.cursor().execute(load("migrate/list_missing_roles")).fetchall()
+        if isinstance(row, tuple)
     ]
     if lacking:
         log.warning(
@@ -162,7 +166,7 @@ def pending(connection: psycopg.Connection[object], *, schema: str = SCHEMA, are
     check_schema(schema)
     with connection.transaction():
         check_server(connection)
-        row = connection.cursor().execute(load("find_migrations", schema)).fetchone()
+        row = connection.cursor().execute(load("migrate/find_migrations", schema)).fetchone()
         if not (isinstance(row, tuple) and row[0]):
             return len(migrations(area))
         if row[1]:
@@ -173,7 +177,7 @@ def pending(connection: psycopg.Connection[object], *, schema: str = SCHEMA, are
 
 def check_server(connection: psycopg.Connection[object]) -> None:
     """Raise SchemaError unless the server is PostgreSQL 15 or newer and the encoding UTF-8."""
-    row = connection.cursor().execute(load("check_server")).fetchone()
+    row = connection.cursor().execute(load("migrate/check_server")).fetchone()
     version, encoding = row if isinstance(row, tuple) else (0, "")
     if version < OLDEST_SERVER:
         msg = f"PostgreSQL {version // 10000} is too old: Jobherd needs 15 or newer"
@@ -187,7 +191,7 @@ def check_server(connection: psycopg.Connection[object]) -> None:
 
 def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) -> list[Migration]:
     known = migrations(area)
-    rows = connection.cursor().execute(load("list_migrations", schema), {"area": area}).fetchall()
+    rows = connection.cursor().execute(load("migrate/list_migrations", schema), {"area": area}).fetchall()
     applied = {row[0] for row in rows if isinstance(row, tuple)}
     newest = max(applied, default=0)
     if newest > known[-1].version:
@@ -196,7 +200,7 @@ def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) 
             "a newer version has migrated it; upgrade this one"
         )
         raise SchemaError(msg)
-    row = connection.cursor().execute(load("find_former_name"), {"schema": schema}).fetchone()
+    row = connection.cursor().execute(load("migrate/find_former_name"), {"schema": schema}).fetchone()
     if isinstance(row, tuple) and row[0]:
         remedy = f"ALTER SCHEMA {schema} RENAME TO {row[0]}"
         msg = f"the schema {schema!r} was renamed, but its functions still call {row[0]!r}. Give it back its name: {remedy}"

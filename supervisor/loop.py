@@ -102,7 +102,7 @@ class Supervisor:
         self.voice = voice or LogStream()
         self.lateness = LoopLag()
         self.control = ControlBlock()
-        sql.load_all(settings.schema)
+        sql.load_all()
         self.db = DatabaseConnection(
             settings.listen_dsn or dsn,
             schema=settings.schema,
@@ -444,7 +444,7 @@ class Supervisor:
 
     def _hear_event(self, event: Event) -> None:
         match event:
-            case Rejected(statement, why) if statement != "listen_jobs":  # `notify_mode` logs a rejected LISTEN
+            case Rejected(statement, why) if statement != "wake/listen_jobs":  # `notify_mode` logs a rejected LISTEN
                 self._say_refused(statement, why, time.monotonic())
             case Pooler() if not self._told_of_pooler:
                 self._told_of_pooler = True
@@ -663,7 +663,7 @@ class Supervisor:
         # registration, left behind, would last until its lease expires.
         self._hear(lambda: not self.registration.underway, until)
         if self.fleet.supervisor and self.db.link is Link.UP:
-            self.db.ask("leave_supervisor", {"supervisor": self.fleet.supervisor}, gone.append)
+            self.db.ask("recover/unregister_supervisor", {"supervisor": self.fleet.supervisor}, gone.append)
             self._hear(lambda: bool(gone), until)
         self.db.close()
         self.deaths.close()

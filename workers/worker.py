@@ -158,8 +158,8 @@ class Worker:
         """
         self._session.connect()
         kinds = kinds_of(self._claimer.handlers)
-        self._session.run("register_kinds", kinds)
-        self._session.run("declare_caps", kinds)
+        self._session.run("lease/register_kinds", kinds)
+        self._session.run("lease/declare_limits", kinds)
         if self._tables is not None and not self._tables.fit():
             return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)
@@ -380,7 +380,7 @@ class Worker:
         while True:
             epoch, sessions = self._control.epoch, session.sessions
             found = session.run(
-                *self._claimer.narrow("claim_more", {**more, "wanted": self._together[kind] - len(rows)})
+                *self._claimer.narrow("claim/claim_more", {**more, "wanted": self._together[kind] - len(rows)})
             )
             now = time.monotonic()
             # What the database returned about these jobs counts from now, not from the first claim.

@@ -166,7 +166,7 @@ class AsyncClient:
         async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with aanswered(ears, vigil.within()):
                 promised = ears.info.backend_pid
-                if await arun_on(ears, _enqueue.forgo_compiling(promised), schema=self.schema) == promised or listens:
+                if await arun_on(ears, _enqueue.disable_jit(promised), schema=self.schema) == promised or listens:
                     for statement in ready_to_hear(vigil):
                         await arun_on(ears, statement, schema=self.schema)
                 else:

@@ -22,8 +22,8 @@ from jobherd.handlers._enqueue.options import (
     check_options,
     copy_jobs,
     enqueue_jobs,
-    note_demands,
     reserve_jobs,
+    store_costs,
 )
 from jobherd.handlers._policy.policy import check_kind
 from jobherd.handlers._values.encryption import seal_bytes, seal_document
@@ -91,7 +91,7 @@ class Chunk:
     def demands(self, ids: list[int]) -> Statement[None] | None:
         """Return the statement that stores the costs of these jobs; None if there are none."""
         costs = [self.options.cost] * len(ids) if self.options.cost is not None else self.costs
-        return None if costs is None else note_demands(ids, costs)
+        return None if costs is None else store_costs(ids, costs)
 
     @property
     def is_one_statement(self) -> bool:

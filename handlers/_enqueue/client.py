@@ -301,7 +301,7 @@ class Client:
         with psycopg.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with answered(ears, vigil.within()):
                 promised = ears.info.backend_pid
-                if run_on(ears, _enqueue.forgo_compiling(promised), schema=self.schema) == promised or listens:
+                if run_on(ears, _enqueue.disable_jit(promised), schema=self.schema) == promised or listens:
                     for statement in ready_to_hear(vigil):
                         run_on(ears, statement, schema=self.schema)
                 else:

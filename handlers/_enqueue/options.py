@@ -137,13 +137,13 @@ def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[lis
 
     `texts`: checked payloads; the answer is their ids, in order.
     """
-    return Statement("enqueue_jobs", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
+    return Statement("enqueue/enqueue_jobs", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
 
 
-def note_demands(ids: list[int], costs: list[dict[str, float]]) -> Statement[None]:
+def store_costs(ids: list[int], costs: list[dict[str, float]]) -> Statement[None]:
     """Return the statement that stores each job's cost, in the enqueueing transaction."""
     return Statement(
-        "note_demands", {"ids": ids, "costs": [orjson.dumps(cost).decode() for cost in costs]}, _read_nothing
+        "enqueue/store_costs", {"ids": ids, "costs": [orjson.dumps(cost).decode() for cost in costs]}, _read_nothing
     )
 
 
@@ -152,7 +152,7 @@ def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved 
 
     The answer is None if the role must not choose ids, or if COPY is not possible.
     """
-    return Statement("reserve_jobs", {"kind": kind, "count": count, **options.parameters()}, _read_reserved)
+    return Statement("enqueue/reserve_jobs", {"kind": kind, "count": count, **options.parameters()}, _read_reserved)
 
 
 def copy_jobs(kind: str, texts: list[str], options: Options, reserved: Reserved) -> Statement[None]:
@@ -170,12 +170,12 @@ def copy_jobs(kind: str, texts: list[str], options: Options, reserved: Reserved)
     line = "%d\t" + "\t".join("" if value is None else str(value) for value in common) + "\t%s\n"
     # A checked document contains no tab and no newline, and only a document contains a backslash.
     lines = "".join(map(line.__mod__, zip(reserved.ids, texts, strict=True))).replace("\\", "\\\\")
-    return Statement("copy_ready" if reserved.due else "copy_scheduled", {}, _read_nothing, lines)
+    return Statement("enqueue/copy_ready" if reserved.due else "enqueue/copy_scheduled", {}, _read_nothing, lines)
 
 
 def show_job(job_id: int) -> Statement[dict[str, Any] | None]:
     """Return the statement that reads one job; the answer is its row of the view, or None."""
-    return Statement("show_job", {"id": check_id(job_id)}, _read_job)
+    return Statement("observe/show_job", {"id": check_id(job_id)}, _read_job)
 
 
 def show_jobs(job_ids: list[int]) -> Statement[dict[int, dict[str, Any]]]:
@@ -183,32 +183,32 @@ def show_jobs(job_ids: list[int]) -> Statement[dict[int, dict[str, Any]]]:
 
     The answer is the rows of the view by id, of the jobs that exist.
     """
-    return Statement("show_jobs", {"ids": job_ids}, _read_jobs)
+    return Statement("observe/show_jobs", {"ids": job_ids}, _read_jobs)
 
 
-def listen_ended() -> Statement[None]:
+def listen_finished() -> Statement[None]:
     """Return the statement that listens for finished jobs."""
-    return Statement("listen_ended", {}, _read_nothing)
+    return Statement("wake/listen_finished", {}, _read_nothing)
 
 
-def forgo_compiling(promised: int) -> Statement[int]:
+def disable_jit(promised: int) -> Statement[int]:
     """Return the statement that disables compilation and returns the backend's process id.
 
     If that is not the process id that the connection was given, a pooler is in between; then the
     setting lasts only for the statement. Compiling the query of a job took 0.3 s, and running it 1
     ms.
     """
-    return Statement("forgo_compiling", {"promised": promised}, lambda rows, _names: int(rows[0][0]))
+    return Statement("session/disable_jit", {"promised": promised}, lambda rows, _names: int(rows[0][0]))
 
 
 def announce_wait(job_ids: list[int]) -> Statement[None]:
     """Return the statement that announces a wait for these jobs, until the session ends."""
-    return Statement("announce_wait", {"ids": job_ids}, _read_nothing)
+    return Statement("wake/announce_wait", {"ids": job_ids}, _read_nothing)
 
 
-def meet_settlements(job_ids: list[int]) -> Statement[None]:
+def wait_for_settlements(job_ids: list[int]) -> Statement[None]:
     """Return the statement that waits until running settlements of these jobs are committed."""
-    return Statement("meet_settlements", {"ids": job_ids}, _read_nothing)
+    return Statement("wake/wait_for_settlements", {"ids": job_ids}, _read_nothing)
 
 
 def cancel_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
@@ -216,7 +216,7 @@ def cancel_job(job_id: int, actor: str | None = None, reason: str | None = None)
 
     The answer is the result, or None if there is no such job.
     """
-    return Statement("cancel_job_as", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
+    return Statement("control/cancel_job", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 
 
 def retry_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
@@ -224,7 +224,7 @@ def retry_job(job_id: int, actor: str | None = None, reason: str | None = None) 
 
     The answer is the job's state, or None if there is no such job.
     """
-    return Statement("retry_job_as", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
+    return Statement("control/retry_job", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 
 
 def _moment(value: object, *, field: str) -> datetime:

@@ -15,7 +15,7 @@ import psycopg_pool
 from jobherd import sql
 from jobherd.handlers._enqueue.answer_deadline import SilentError
 from jobherd.handlers._enqueue.dsn import redact_dsn
-from jobherd.handlers._enqueue.options import forgo_compiling
+from jobherd.handlers._enqueue.options import disable_jit
 from jobherd.handlers._enqueue.send import arun_on, run_on
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Sessions:
         """Record a session of the pool, and prepare it as `prepare_nothing_on_others` does."""
         self._open.add(connection)
         promised = connection.info.backend_pid
-        if await arun_on(connection, forgo_compiling(promised), schema=sql.SCHEMA) != promised:
+        if await arun_on(connection, disable_jit(promised), schema=sql.SCHEMA) != promised:
             connection.prepare_threshold = None
 
     def end(self) -> None:
@@ -150,7 +150,7 @@ def prepare_nothing_on_others(connection: psycopg.Connection[Row]) -> None:
     statement or has another client's under that name.
     """
     promised = connection.info.backend_pid
-    if run_on(connection, forgo_compiling(promised), schema=sql.SCHEMA) != promised:
+    if run_on(connection, disable_jit(promised), schema=sql.SCHEMA) != promised:
         connection.prepare_threshold = None
 
 

@@ -198,7 +198,7 @@ def ready_to_hear(vigil: CompletionWait) -> list[Statement[None]]:
     Order: any other order could miss the end of a job.
     """
     waited_for = list(vigil.left)
-    return [options.listen_ended(), options.announce_wait(waited_for), options.meet_settlements(waited_for)]
+    return [options.listen_finished(), options.announce_wait(waited_for), options.wait_for_settlements(waited_for)]
 
 
 def _listed(numbers: list[int]) -> str:

@@ -45,12 +45,12 @@ class Database:
     schema: str
 
     def rows(self, statement: str, **parameters: object) -> list[Row]:
-        """Run the statement of that name below `queries/forge/` and return its rows.
+        """Run a statement, for example "forge/show_repo", and return its rows.
 
         Returns an empty list if the statement returns none.
         """
         with self.connection.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(sql.load(f"forge/{statement}", self.schema).encode(), parameters)
+            cursor.execute(sql.load(statement, self.schema).encode(), parameters)
             return cursor.fetchall() if cursor.description is not None else []
 
     def row(self, statement: str, **parameters: object) -> Row | None:
@@ -83,7 +83,7 @@ def transaction() -> Iterator[Database]:
 
     Raises NotConfiguredError if no database is configured, and psycopg's errors.
     >>> with transaction() as database:  # doctest: +SKIP
-    ...     database.row("show_repo", id=7)
+    ...     database.row("forge/show_repo", id=7)
     """
     client = default_client()
     own = client._connection  # noqa: SLF001  # a test's: what it enqueues and what it reads must be one transaction

@@ -78,7 +78,7 @@ def repository_id(database: Database, path: str) -> int:
         raise ValueError(message) from None
     name = os.path.basename(path.removesuffix("/.git"))
     for _ in range(2):  # another process may add it between the two halves of the statement; the second try sees it
-        row = database.row("add_repo", path=path, name=name.removesuffix(".git") or name)
+        row = database.row("forge/add_repo", path=path, name=name.removesuffix(".git") or name)
         if row is not None:
             break
     assert row is not None, "a repository that is neither new nor known"
@@ -96,7 +96,7 @@ def record(database: Database, path: str, pushes: Sequence[Push]) -> list[int]:
     repo = repository_id(database, path)
     told = [(push.name, change) for push in pushes for change in push.changes if change.old != change.new]
     events = database.rows(
-        "insert_pushes",
+        "forge/insert_pushes",
         repo=repo,
         pushes=[name for name, _ in told],
         refs=[change.ref for _, change in told],
@@ -109,7 +109,7 @@ def record(database: Database, path: str, pushes: Sequence[Push]) -> list[int]:
         if ids
         else []
     )
-    database.rows("note_push_jobs", ids=ids, jobs=jobs)
+    database.rows("forge/note_push_jobs", ids=ids, jobs=jobs)
     return jobs
 
 
@@ -170,7 +170,7 @@ def tell(path: str, push: Push | None, *, patience: float = 10.0) -> list[int]:
     before = list(kept(path))
     pushes = [one for _, one in before] + ([] if push is None else [push])
     with transaction() as database:
-        database.rows("limit_transaction", milliseconds=str(int(patience * 1000)))
+        database.rows("forge/limit_transaction", milliseconds=str(int(patience * 1000)))
         jobs = record(database, path, pushes)
     for file, _ in before:
         with contextlib.suppress(FileNotFoundError):
@@ -188,7 +188,8 @@ def catch_up(path: str) -> list[int]:
     jobs = tell(path, None, patience=60)
     with transaction() as database:
         known = {
-            row["ref"]: row["new_sha"] for row in database.rows("list_known_refs", repo=repository_id(database, path))
+            row["ref"]: row["new_sha"]
+            for row in database.rows("forge/list_known_refs", repo=repository_id(database, path))
         }
     there: dict[str, str | None] = {**dict.fromkeys(known), **_git.list_refs(path)}
     changes = tuple(Change(ref, known.get(ref), now) for ref, now in there.items() if now != known.get(ref))

@@ -32,9 +32,9 @@ def request_import(org: str) -> tuple[int, int]:
     except _github.NotFoundError as problem:
         raise ValueError(str(problem)) from None
     with transaction() as database:
-        wanted = int(database.one("insert_import", org=org)["id"])
+        wanted = int(database.one("forge/insert_import", org=org)["id"])
         job = discover.options(connection=database.connection).enqueue(import_id=wanted)
-        database.rows("note_import_job", id=wanted, job=job)
+        database.rows("forge/note_import_job", id=wanted, job=job)
     return wanted, job
 
 
@@ -52,7 +52,7 @@ def discover(job: Job, import_id: int) -> dict[str, Any]:
     42
     """
     with transaction() as database:
-        row = database.row("show_import", id=import_id)
+        row = database.row("forge/show_import", id=import_id)
     if row is None:
         raise Poison(f"import {import_id} does not exist", code="IMPORT_VANISHED")
     if row["status"] == "discovered":
@@ -81,14 +81,14 @@ def _discover(job: Job, row: Row, github: GitHub) -> dict[str, Any]:
             status = "discovering" if page.following else "discovered"
             if (
                 database.row(
-                    "move_import_undiscovered", id=row["id"], status=status, next_page=page.following, note=None
+                    "forge/move_import_undiscovered", id=row["id"], status=status, next_page=page.following, note=None
                 )
                 is None
             ):
                 return {"skipped": "this organization was discovered meanwhile", "import": row["id"]}
             for name, clone_url in page.repositories:
                 _add(database, row["id"], github, name=name, clone_url=clone_url)
-            found = database.one("count_import_repos", **{"import": row["id"]})
+            found = database.one("forge/count_import_repos", **{"import": row["id"]})
         job.progress(0.5, f"{found['repos']} repositories on {pages} pages so far")
         following = page.following
     return {"import": row["id"], "repositories": int(found["repos"]), "refused": int(found["refused"])}
@@ -110,10 +110,10 @@ def _add(database: Database, wanted: int, github: GitHub, *, name: str, clone_ur
         "status": "discovered" if refusal is None else "refused",
         "note": refusal,
     }
-    fresh = database.row("insert_import_repo", **values)
+    fresh = database.row("forge/insert_import_repo", **values)
     if fresh is not None and refusal is None:
         job = import_repo.options(connection=database.connection).enqueue(import_repo_id=fresh["id"])
-        database.rows("note_import_repo_job", id=fresh["id"], job=job)
+        database.rows("forge/note_import_repo_job", id=fresh["id"], job=job)
 
 
 def _note(row: Row, note: str, *, status: str) -> None:
@@ -122,9 +122,9 @@ def _note(row: Row, note: str, *, status: str) -> None:
     The page at which it is stays unchanged.
     """
     with transaction() as database:
-        now = database.row("show_import", id=row["id"])
+        now = database.row("forge/show_import", id=row["id"])
         page = now["next_page"] if now is not None else None
-        database.rows("move_import_undiscovered", id=row["id"], status=status, next_page=page, note=note)
+        database.rows("forge/move_import_undiscovered", id=row["id"], status=status, next_page=page, note=note)
 
 
 @handler("org:github_import_repo", timeout="2h", priority=10)
@@ -138,7 +138,7 @@ def import_repo(job: Job, import_repo_id: int) -> dict[str, Any]:
     42
     """
     with transaction() as database:
-        row = database.row("show_import_repo", id=import_repo_id)
+        row = database.row("forge/show_import_repo", id=import_repo_id)
     if row is None:
         raise Poison(f"repository {import_repo_id} to import does not exist", code="IMPORT_VANISHED")
     if row["status"] == "imported":
@@ -162,7 +162,7 @@ def import_repo(job: Job, import_repo_id: int) -> dict[str, Any]:
         raise
     with transaction() as database:
         if (
-            database.row("move_import_repo_unimported", id=row["id"], status="imported", note=None, path=path)
+            database.row("forge/move_import_repo_unimported", id=row["id"], status="imported", note=None, path=path)
             is not None
         ):
             size_recalc.options(connection=database.connection).enqueue(repo=repository_id(database, path))
@@ -171,4 +171,4 @@ def import_repo(job: Job, import_repo_id: int) -> dict[str, Any]:
 
 def _move(row: Row, status: str, *, note: str) -> None:
     with transaction() as database:
-        database.rows("move_import_repo_unimported", id=row["id"], status=status, note=note, path=None)
+        database.rows("forge/move_import_repo_unimported", id=row["id"], status=status, note=note, path=None)

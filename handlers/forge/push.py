@@ -43,25 +43,29 @@ def push_process(job: Job, push_event: int) -> dict[str, Any]:
     42
     """
     with transaction() as database:
-        event = database.row("show_push", id=push_event)
+        event = database.row("forge/show_push", id=push_event)
         if event is None:
             raise Poison(f"push event {push_event} does not exist", code="PUSH_EVENT_VANISHED")
         if event["processed_at"] is not None:
             return {"skipped": "this push was processed before", "push_event": push_event}
-        earlier = [row["sha"] for row in database.rows("list_earlier_tips", repo=event["repo"], id=push_event)]
+        earlier = [row["sha"] for row in database.rows("forge/list_earlier_tips", repo=event["repo"], id=push_event)]
     repository = _git.check_repository(event["path"])
     nature = _examine(repository, event, earlier)
     if nature.tip is not None:
         _record(job, repository, event, tip=nature.tip, without=nature.brought)
     with transaction() as database:
         said = database.row(
-            "finish_push_unprocessed", id=push_event, change=nature.change, dropped=nature.dropped, note=nature.note
+            "forge/finish_push_unprocessed",
+            id=push_event,
+            change=nature.change,
+            dropped=nature.dropped,
+            note=nature.note,
         )
         if said is None:  # another attempt of this job was faster and has enqueued the jobs that follow
             return {"skipped": "this push was processed meanwhile", "push_event": push_event}
         size_job = size_recalc.options(connection=database.connection).enqueue(repo=event["repo"])
-        database.rows("note_size_job", id=push_event, job=size_job)
-        languages = database.rows("sum_push_languages", id=push_event)
+        database.rows("forge/note_size_job", id=push_event, job=size_job)
+        languages = database.rows("forge/sum_push_languages", id=push_event)
     shown = {row["language"]: [int(row["added"]), int(row["deleted"])] for row in languages[:LANGUAGES_SHOWN]}
     numbers = {name: int(said[name]) for name in ("commits", "merges", "added", "deleted")}
     return {
@@ -125,7 +129,7 @@ def _record(job: Job, repository: str, event: Row, *, tip: str, without: Sequenc
     with contextlib.closing(commits(repository, reached=[tip], without=without)) as found:
         while batch := list(itertools.islice(found, BATCH)):
             with transaction() as database:
-                database.rows("insert_commits", repo=event["repo"], push_event=event["id"], **_columns(batch))
+                database.rows("forge/insert_commits", repo=event["repo"], push_event=event["id"], **_columns(batch))
             done += len(batch)
             job.progress(done / total if total else 1.0, f"{done} of {total} commits")
 

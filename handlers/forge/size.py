@@ -25,7 +25,7 @@ def size_recalc(job: Job, repo: int) -> dict[str, Any]:
     42
     """
     with transaction() as database:
-        row = database.row("show_repo", id=repo)
+        row = database.row("forge/show_repo", id=repo)
     if row is None:
         raise Poison(f"repository {repo} does not exist", code="REPOSITORY_VANISHED")
     path = _git.check_repository(row["path"])
@@ -37,8 +37,8 @@ def size_recalc(job: Job, repo: int) -> dict[str, Any]:
         "tags": sum(ref.startswith("refs/tags/") for ref in refs),
     }
     with transaction() as database:
-        written = database.row("overwrite_size", id=repo, began=row["began"], **numbers)
-        if written is None and database.row("show_repo", id=repo) is None:
+        written = database.row("forge/overwrite_size", id=repo, began=row["began"], **numbers)
+        if written is None and database.row("forge/show_repo", id=repo) is None:
             raise Poison(f"repository {repo} was removed while it was measured", code="REPOSITORY_VANISHED")
     return {"repo": repo, **numbers, "written": written is not None}
 

@@ -40,9 +40,9 @@ def trending_compute(job: Job, every: int = EVERY, days: int = WINDOW_DAYS) -> d
     with transaction() as database:
         following = plan_next(database, every=every, days=days, job=job.id) if every else None
     with transaction() as database:
-        if database.row("find_trending", job=job.id) is not None:
+        if database.row("forge/find_trending", job=job.id) is not None:
             return {"skipped": "this job has appended its snapshot before", "next_job": following}
-        best = database.rows("append_trending", job=job.id, window=days * 86400.0)
+        best = database.rows("forge/append_trending", job=job.id, window=days * 86400.0)
     shown = [{"name": row["name"], "score": row["score"]} for row in best if row["place"]]
     return {"best": shown[:5], "repositories": len(shown), "next_job": following}
 
@@ -57,8 +57,8 @@ def plan_next(
     job: id of the calling run, which does not count as planned; default 0, none.
     delay: delay of the next run. Default: until the next multiple of `every`.
     """
-    database.one("lock_trending_plan")
-    planned = database.row("find_planned_trending", job=job)
+    database.one("forge/lock_trending_plan")
+    planned = database.row("forge/find_planned_trending", job=job)
     if planned is not None:
         return int(planned["job"])
     if delay is None:
@@ -68,5 +68,5 @@ def plan_next(
     else:
         wait = positive(delay, field="delay")
     following = trending_compute.options(connection=database.connection, delay=wait).enqueue(every=every, days=days)
-    database.rows("plan_trending", job=following)
+    database.rows("forge/plan_trending", job=following)
     return following

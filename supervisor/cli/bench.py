@@ -195,13 +195,13 @@ def _scratch(connection: psycopg.Connection[object]) -> Iterator[Session]:
     First drop the schemas of killed measurements; drop the new schema at the end.
     """
     at = Session(connection, PREFIX + secrets.token_hex(6))
-    at.row("lock_scratch", {"name": at.schema})
+    at.row("bench/lock_scratch", {"name": at.schema})
     try:
         _drop_left_behind(at)
         migrate(connection, schema=at.schema)
         # Otherwise the maintenance process does this during the first measured jobs, and blocks
         # settlements.
-        at.row("keep_partitions", {"ahead": AHEAD, "most": None})
+        at.row("maintenance/keep_partitions", {"ahead": AHEAD, "most": None})
         yield at
     finally:
         with _undisturbed():
@@ -213,11 +213,11 @@ def _drop(at: Session) -> None:
     try:
         _calm(at.connection)
         at.connection.rollback()
-        at.connection.execute(sql.load("drop_scratch", at.schema).encode())
+        at.connection.execute(sql.load("bench/drop_scratch", at.schema).encode())
     except psycopg.Error as problem:
         # In a read-only database the schema exists only if the database accepted writes at first.
         if not isinstance(problem, errors.ReadOnlySqlTransaction) or at.schema in {
-            row["name"] for row in at.rows("list_scratches")
+            row["name"] for row in at.rows("bench/list_scratches")
         }:
             console.complain(
                 f"the schema {at.schema} could not be dropped; the next `jobherd bench` on this database drops it"
@@ -225,8 +225,8 @@ def _drop(at: Session) -> None:
 
 
 def _drop_left_behind(at: Session) -> None:
-    for row in at.rows("list_scratches"):
-        if row["name"] != at.schema and at.row("lock_scratch", {"name": row["name"]})["locked"]:
+    for row in at.rows("bench/list_scratches"):
+        if row["name"] != at.schema and at.row("bench/lock_scratch", {"name": row["name"]})["locked"]:
             _drop(Session(at.connection, row["name"]))
             console.complain(f"dropped the schema {row['name']}, which a measurement that was killed had left")
 
@@ -241,8 +241,8 @@ def _measure(at: Session, dsn: str, settings: Settings, jobs: int) -> dict[str, 
         "server": at.connection.info.parameter_status("server_version"),
         "workers": settings.workers,
         "jobs": jobs,
-        "round_trip_ms": _spread(lambda: at.row("tell_time")),
-        "commit_ms": _spread(lambda: at.row("note_commit")),
+        "round_trip_ms": _spread(lambda: at.row("observe/show_time")),
+        "commit_ms": _spread(lambda: at.row("bench/write_wal_record")),
     }
     with _supervisor(at, dsn, settings, batch=1):
         tell("starts of jobs")
@@ -286,7 +286,8 @@ def _shown(spread: Spread) -> dict[str, float]:
 
 def _enqueue(at: Session, kind: str, payloads: list[str]) -> list[int]:
     return [
-        row["id"] for row in at.rows("enqueue_jobs", {**NOTHING, "kind": kind, "queue": QUEUE, "payloads": payloads})
+        row["id"]
+        for row in at.rows("enqueue/enqueue_jobs", {**NOTHING, "kind": kind, "queue": QUEUE, "payloads": payloads})
     ]
 
 
@@ -300,11 +301,21 @@ def _starts(at: Session) -> dict[str, float]:
             sent[job] = before
         time.sleep(GAP)
     _wait_empty(at)
-    rows = at.rows("show_jobs", {"ids": list(sent)})
+    rows = at.rows("observe/show_jobs", {"ids": list(sent)})
     stamps = {row["id"]: float(row["result"]) for row in rows if row["state"] == "completed"}
     if len(stamps) < len(sent):
         raise CommandError(f"{len(sent) - len(stamps)} of {len(sent)} jobs were not completed", ExitCode.WRONG)
     return _shown(Spread.of([stamps[job] - before for job, before in sent.items()]))
+
+
+_PAUSE: Final = {
+    "queue": QUEUE,
+    "kind": None,
+    "reason": "jobherd bench loads it",
+    "resume_at": None,
+    "delay": None,
+    "actor": None,
+}
 
 
 def _drain(at: Session, jobs: int) -> tuple[float, float]:
@@ -313,15 +324,15 @@ def _drain(at: Session, jobs: int) -> tuple[float, float]:
     Returns:
         Jobs drained per second and jobs enqueued per second.
     """
-    at.row("pause_queue", {"queue": QUEUE, "reason": "jobherd bench loads it"})
+    at.row("control/pause_claims", _PAUSE)
     start = time.monotonic()
     for first in range(0, jobs, SLICE):
         _enqueue(at, "bench:noop", [f'{{"n": {number}}}' for number in range(first, min(first + SLICE, jobs))])
     put = jobs / (time.monotonic() - start)
-    since = at.row("tell_time")["now"]
-    at.row("resume_queue", {"queue": QUEUE})
+    since = at.row("observe/show_time")["now"]
+    at.row("control/resume_claims", _PAUSE)
     _wait_empty(at)
-    past = at.row("sum_past", {"since": since})
+    past = at.row("observe/sum_finished", {"since": since})
     if past["completed"] < jobs:
         raise CommandError(f"{jobs - past['completed']} of {jobs} jobs were not completed", ExitCode.WRONG)
     return jobs / past["took"], put
@@ -332,9 +343,9 @@ def _wait_empty(at: Session) -> None:
     # result.
     until = time.monotonic() + PATIENCE
     before = -1
-    while at.row("find_work", {"served": None})["left_over"]:
+    while at.row("observe/find_work", {"served": None})["left_over"]:
         if time.monotonic() > until:
-            past = at.row("sum_past", {"since": "-infinity"})["ended"]
+            past = at.row("observe/sum_finished", {"since": "-infinity"})["ended"]
             if past == before:
                 raise CommandError(f"nothing was drained for {PATIENCE:.0f} s", ExitCode.WRONG)
             before, until = past, time.monotonic() + PATIENCE
@@ -388,7 +399,7 @@ def _supervisor(at: Session, dsn: str, settings: Settings, *, batch: int) -> Ite
 
 def _wait_ready(at: Session, process: subprocess.Popen[bytes], workers: int, said: Path) -> None:
     until = time.monotonic() + START
-    while sum(child["kind"] == "worker" for child in at.rows("list_children")) < workers:
+    while sum(child["kind"] == "worker" for child in at.rows("observe/list_children")) < workers:
         if process.poll() is not None or time.monotonic() > until:
             last = said.read_text(errors="replace").strip().splitlines()[-3:]
             raise CommandError("the supervisor does not start: " + " / ".join(map(console.plain, last)), ExitCode.WRONG)

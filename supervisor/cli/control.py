@@ -22,7 +22,7 @@ _WAITS: Final = {"ready", "scheduled", "retrying"}
 def _retry(arguments: argparse.Namespace) -> int:
     return _tell(
         arguments,
-        "retry_job_as",
+        "control/retry_job",
         fine={"ready", "running"},
         words={"running": "runs already", None: "there is no such job"},
     )
@@ -32,7 +32,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
     late: dict[str | None, str] = {state: f"too late: it is {state}" for state in ("completed", "failed", "expired")}
     return _tell(
         arguments,
-        "cancel_job_as",
+        "control/cancel_job",
         fine={"cancelled", "cancelling"},
         words={**late, "cancelling": "cancelling: it runs and has been told", None: "there is no such job"},
     )
@@ -41,15 +41,17 @@ def _cancel(arguments: argparse.Namespace) -> int:
 def _delete(arguments: argparse.Namespace) -> int:
     waits: dict[str | None, str] = dict.fromkeys(_WAITS, "not deleted: it waits; cancel it first")
     words = {**waits, "running": "not deleted: it runs; cancel it first", None: "there is no such job"}
-    return _tell(arguments, "delete_job", fine={"deleted"}, words=words)
+    return _tell(arguments, "control/delete_job", fine={"deleted"}, words=words)
 
 
 def _reprioritize(arguments: argparse.Namespace) -> int:
-    return _tell(arguments, "reprioritize_job", fine=_WAITS, words=_LATE, priority=arguments.priority)
+    return _tell(arguments, "control/reprioritize_job", fine=_WAITS, words=_LATE, priority=arguments.priority)
 
 
 def _reschedule(arguments: argparse.Namespace) -> int:
-    return _tell(arguments, "reschedule_job", fine=_WAITS, words=_LATE, run_at=arguments.at, delay=arguments.delay)
+    return _tell(
+        arguments, "control/reschedule_job", fine=_WAITS, words=_LATE, run_at=arguments.at, delay=arguments.delay
+    )
 
 
 def _tell(

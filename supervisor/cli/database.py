@@ -139,7 +139,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     try:
         for kind in ("json", "jsonb"):
             connection.adapters.register_loader(kind, _JsonLoader)
-        connection.execute(sql.load("forgo_compiling").encode(), {"promised": connection.info.backend_pid})
+        connection.execute(sql.load("session/disable_jit").encode(), {"promised": connection.info.backend_pid})
     except BaseException:
         connection.close()
         raise
@@ -161,8 +161,8 @@ def session(arguments: argparse.Namespace, *, may_create: bool = False) -> Itera
         at = Session(connection, settings.schema)
         look_at_schema(at, may_create=may_create)
         # Otherwise a pooler shares this backend with other clients.
-        if at.row("tell_backend")["backend"] == connection.info.backend_pid:
-            at.send("pin_search_path", {"local": False})
+        if at.row("session/show_backend")["backend"] == connection.info.backend_pid:
+            at.send("session/pin_search_path", {"local": False})
         yield at
 
 
@@ -235,7 +235,7 @@ def look_at_schema(at: Session, *, may_create: bool = False) -> None:
     missing = pending(at.connection, schema=schema)
     if not missing:
         return
-    present = at.row("find_migrations")["present"]
+    present = at.row("migrate/find_migrations")["present"]
     if may_create and present:
         return  # the statement of `enqueue` is the same in every version
     if may_create:

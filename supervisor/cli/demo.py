@@ -90,10 +90,10 @@ def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool])
     """
     start, told, before, same = time.monotonic(), False, frozenset[int](), 0
     while is_wanted():
-        alive = {supervisor["id"] for supervisor in at.rows("list_supervisors") if not supervisor["lapsed"]}
+        alive = {supervisor["id"] for supervisor in at.rows("observe/list_supervisors") if not supervisor["lapsed"]}
         here = frozenset(
             child["id"]
-            for child in at.rows("list_children")
+            for child in at.rows("observe/list_children")
             if child["kind"] == "worker" and child["supervisor"] in alive
         )
         same = same + 1 if here and here == before else 0
@@ -189,7 +189,7 @@ class _Look:
     def __init__(self, repository: str) -> None:
         with transaction() as database:
             self._repo = repository_id(database, repository)
-            self._after = database.one("find_last_event", repo=self._repo)["id"]
+            self._after = database.one("forge/find_last_event", repo=self._repo)["id"]
         self._shown: dict[int, str] = {}
         self._open = True
         self._waiting = False
@@ -197,7 +197,7 @@ class _Look:
     def again(self) -> bool:
         """Print what has changed; return whether anything has."""
         with transaction() as database:
-            rows = database.rows("list_push_jobs", repo=self._repo, after=self._after)
+            rows = database.rows("forge/list_push_jobs", repo=self._repo, after=self._after)
         changed = [row for row in rows if self._shown.get(row["job"]) != row["state"]]
         for row in changed:
             self._shown[row["job"]] = row["state"]

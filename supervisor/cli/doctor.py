@@ -87,7 +87,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     yield from doctor_findings.advisory_locks(at.rows("doctor/list_wake_locks"))
     try:
         with at.connection.transaction():
-            at.rows("wait_briefly", {"milliseconds": round(_BRIEFLY * 1000)})
+            at.rows("session/set_lock_timeout", {"milliseconds": round(_BRIEFLY * 1000)})
             yield from _look_inside(at)
     except psycopg.errors.LockNotAvailable:
         yield Finding(
@@ -134,11 +134,14 @@ def _look_inside(at: Session) -> Iterator[Finding]:
     yield from doctor_findings.fleet(
         at.row("doctor/show_fleet"), unserved, at.rows("doctor/list_unhandled", {"most": _MOST})
     )
-    yield from doctor_findings.keys(at.rows("count_lacking", {"served": None, "most": _MOST}))
+    yield from doctor_findings.keys(at.rows("observe/count_unrunnable", {"served": None, "most": _MOST}))
     try:
         with at.connection.transaction():
-            paused, gates = at.rows("doctor/list_paused", {"most": _MOST}), at.rows("list_gates", {"most": 1000})
-            retrying = at.rows("list_retrying", {"most": _MOST, "rows": _GROUPS})
+            paused, gates = (
+                at.rows("doctor/list_paused", {"most": _MOST}),
+                at.rows("observe/list_limits", {"most": 1000}),
+            )
+            retrying = at.rows("observe/list_retrying", {"most": _MOST, "rows": _GROUPS})
     except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as problem:
         yield Finding(
             "note", "backlog", f"not examined: {problem.diag.message_primary}", "repair the schema as described above"

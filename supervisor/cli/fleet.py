@@ -102,23 +102,23 @@ def _fleet(arguments: argparse.Namespace) -> int:
 def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[str, Any]:
     wanted = {"supervisor": supervisor, "name": name, "arguments": "{}", "actor": actor(), "reason": reason}
     try:
-        number = at.row("give_order", wanted)["id"]
+        number = at.row("control/send_fleet_command", wanted)["id"]
     except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
         if takes_no_writes(problem):
             raise
         return {"answer": None, "error": problem.diag.message_primary or str(problem)}
-    look, patience = partial(at.row, "show_order", {"order": number}), PATIENCE
+    look, patience = partial(at.row, "control/show_fleet_command", {"order": number}), PATIENCE
     row = _wait(look, PATIENCE)
     if name == "reload" and row["done_at"] is None and row["taken_at"] is not None:
         patience = RELOADING
         row = _wait(look, RELOADING - PATIENCE)
-    if row["done_at"] is None and at.row("withdraw_order", {"order": number})["withdrawn"]:
+    if row["done_at"] is None and at.row("control/withdraw_fleet_command", {"order": number})["withdrawn"]:
         return {
             "answer": None,
             "error": f"the supervisor did not take the fleet command within {PATIENCE:.0f} s; it is withdrawn",
         }
     if row["done_at"] is None:
-        row = at.row("show_order", {"order": number})
+        row = at.row("control/show_fleet_command", {"order": number})
     if row["done_at"] is None:
         return {"answer": None, "error": f"it took the fleet command and did not answer within {patience:.0f} s"}
     return {"answer": json.loads(row["answer"]) if row["answer"] else None, "error": row["error"]}
@@ -146,9 +146,9 @@ def _words(action: str, answer: Mapping[str, Any]) -> str:
 
 def _list(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        supervisors = at.rows("list_fleet", {"most": MOST})
+        supervisors = at.rows("observe/list_fleet", {"most": MOST})
         if _ask(at, supervisors):
-            supervisors = at.rows("list_fleet", {"most": MOST})
+            supervisors = at.rows("observe/list_fleet", {"most": MOST})
     if arguments.json:
         console.print_json(supervisors)
         return ExitCode.DONE
@@ -172,7 +172,7 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
                 "reason": None,
             }
             try:
-                asked.append(at.row("give_order", wanted)["id"])
+                asked.append(at.row("control/send_fleet_command", wanted)["id"])
             except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
                 if takes_no_writes(problem):
                     return False
@@ -181,7 +181,7 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
                 return False  # a read-only user sees the last reports
     until = time.monotonic() + FRESH
     for number in asked:
-        _wait(partial(at.row, "show_order", {"order": number}), max(0.0, until - time.monotonic()))
+        _wait(partial(at.row, "control/show_fleet_command", {"order": number}), max(0.0, until - time.monotonic()))
     return bool(asked)
 
 

@@ -79,9 +79,11 @@ def _jobs(arguments: argparse.Namespace) -> int:
     filtered = any(value is not None for value in wanted.values())
     scan = max(FARTHEST, arguments.limit) if filtered else arguments.limit
     with session(arguments) as at:
-        rows = at.rows("list_jobs", wanted | {"limit": arguments.limit, "before": arguments.before, "scan": scan})
+        rows = at.rows(
+            "observe/list_jobs", wanted | {"limit": arguments.limit, "before": arguments.before, "scan": scan}
+        )
         floor, jobs = rows[0]["floor"], [row for row in rows if row["id"] is not None]
-        whole = at.rows("show_jobs", {"ids": [job["id"] for job in jobs]}) if arguments.json else []
+        whole = at.rows("observe/show_jobs", {"ids": [job["id"] for job in jobs]}) if arguments.json else []
     if arguments.json:
         console.print_json([_document(row) for row in whole])
     elif jobs:
@@ -152,8 +154,8 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _job(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        rows = at.rows("show_jobs", {"ids": [arguments.id]})
-        logs = at.rows("show_logs", {"id": arguments.id})
+        rows = at.rows("observe/show_jobs", {"ids": [arguments.id]})
+        logs = at.rows("observe/show_logs", {"id": arguments.id})
     if not rows:
         raise CommandError(f"there is no job {arguments.id}: it never was, or its time in the history is over")
     if arguments.decrypt:
@@ -319,9 +321,9 @@ def _wait(arguments: argparse.Namespace) -> int:
                 with answered(at.connection, _within(until)):
                     if not (over := _look(at, ids, found, printed, {}, quiet=arguments.json)):
                         # Otherwise a shared backend would listen.
-                        if at.row("tell_backend")["backend"] == at.connection.info.backend_pid:
+                        if at.row("session/show_backend")["backend"] == at.connection.info.backend_pid:
                             # In this order: see migrations/0013.
-                            for name in ("listen_ended", "announce_wait", "meet_settlements"):
+                            for name in ("wake/listen_finished", "wake/announce_wait", "wake/wait_for_settlements"):
                                 at.send(name, {"ids": ids})
                         over = _look(at, ids, found, printed, {}, quiet=arguments.json)
                 while not over:
@@ -390,7 +392,7 @@ def _look(
         quiet: print nothing.
     """
     rest = [number for number in ids if found.get(number, NOWHERE)["state"] not in OVER]
-    seen = {row["id"]: row for row in at.rows("list_states", {"ids": rest})}
+    seen = {row["id"]: row for row in at.rows("observe/list_states", {"ids": rest})}
     for number in rest:
         found[number] = seen.get(number) or NOWHERE | ({"state": told[number]} if number in told else {})
         if found[number]["state"] in OVER and not quiet and number not in printed:

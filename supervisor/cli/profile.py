@@ -47,7 +47,7 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
         arguments: its arguments.
         takes: seconds that the work itself takes.
     """
-    found = at.rows("find_runner", {"id": job})
+    found = at.rows("observe/find_runner", {"id": job})
     if not found:
         raise CommandError(f"there is no job {job}: it never was, it was deleted, or its time in the history is over")
     runner = found[0]
@@ -59,16 +59,16 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
         )
     given = orjson.dumps({"job": job, "child": runner["child"], **arguments}).decode()
     wanted = {"supervisor": runner["supervisor"], "name": name, "arguments": given, "actor": actor(), "reason": None}
-    order = at.row("give_order", wanted)["id"]
+    order = at.row("control/send_fleet_command", wanted)["id"]
     until = time.monotonic() + takes + PATIENCE
     while time.monotonic() < until:
-        answered = at.row("show_order", {"order": order})
+        answered = at.row("control/show_fleet_command", {"order": order})
         if answered["error"] is not None:
             raise CommandError(answered["error"])
         if answered["done_at"] is not None:
             return orjson.loads(answered["answer"].encode())  # type: ignore[no-any-return]
         time.sleep(SELDOM if takes else OFTEN)
-    at.send("withdraw_order", {"order": order})
+    at.send("control/withdraw_fleet_command", {"order": order})
     raise CommandError(
         f"the supervisor on {runner['host']} did not answer within {PATIENCE + takes:.0f} s: is it there? (jobherd status)"
     )

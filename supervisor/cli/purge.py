@@ -56,7 +56,7 @@ def _states(text: str) -> list[str]:
 def _purge(arguments: argparse.Namespace) -> int:
     wanted = {"states": arguments.state, "kind": arguments.kind}
     with session(arguments) as at:
-        rows = at.rows("count_purgeable", wanted | {"older": arguments.older_than})
+        rows = at.rows("control/count_purgeable", wanted | {"older": arguments.older_than})
         counts = {row["state"]: row["jobs"] for row in rows if row["state"]}
         total = sum(counts.values())
         deleted = 0
@@ -97,10 +97,10 @@ def _delete(at: Session, wanted: dict[str, object], total: int, target: dict[str
         with at.connection.transaction():
             if not after:  # in the first batch: every purge that has deleted jobs gets an audit entry
                 at.row(
-                    "note_audit",
+                    "control/write_audit_entry",
                     {"actor": actor(), "action": "purge", "target": orjson.dumps(target).decode(), "reason": None},
                 )
-            row = at.row("purge_history", wanted | {"after": after})
+            row = at.row("control/purge_history", wanted | {"after": after})
         deleted += int(row["jobs"])
         if sys.stderr.isatty():
             print(f"\r{deleted:,} of {total:,}", end="", file=sys.stderr, flush=True)

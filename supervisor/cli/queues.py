@@ -58,7 +58,7 @@ def print_gates(gates: Sequence[dict[str, Any]]) -> None:
 
 def _queues(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        queues, gates = at.rows("list_queues"), at.rows("list_gates", {"most": 1000})
+        queues, gates = at.rows("observe/list_queues"), at.rows("observe/list_limits", {"most": 1000})
     beyond = [gate for gate in gates if gate["scope"] != "queue" or gate["max_running"] is not None]
     if arguments.json:
         console.print_json(queues)
@@ -119,7 +119,7 @@ def _pause(arguments: argparse.Namespace) -> int:
             "delay": delay,
             "actor": arguments.by or actor(),
         }
-        changed = at.row("pause_gate", wanted)["changed"]
+        changed = at.row("control/pause_claims", wanted)["changed"]
     print(f"{_called(arguments)} is paused" if changed else f"{_called(arguments)} was paused already")
     return ExitCode.DONE
 
@@ -131,7 +131,9 @@ def _resume_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _resume(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        changed = at.row("resume_gate", {**_gate(arguments), "actor": actor(), "reason": arguments.reason})["changed"]
+        changed = at.row("control/resume_claims", {**_gate(arguments), "actor": actor(), "reason": arguments.reason})[
+            "changed"
+        ]
     print(f"{_called(arguments)} is resumed" if changed else f"{_called(arguments)} was not paused")
     return ExitCode.DONE
 
@@ -161,7 +163,7 @@ def _cap(arguments: argparse.Namespace) -> int:
         )
     limit = None if arguments.limit == "off" else int(arguments.limit)
     with session(arguments) as at:
-        before = at.row("set_cap", {**_gate(arguments), "max_running": limit, "actor": actor()})["before"]
+        before = at.row("control/set_limit", {**_gate(arguments), "max_running": limit, "actor": actor()})["before"]
     was = "there was no concurrency limit" if before is None else f"it was {before}"
     print(
         f"{_called(arguments)} has no concurrency limit; {was}"

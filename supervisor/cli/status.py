@@ -22,8 +22,12 @@ _CHILDREN: Final = (
 
 def _status(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        supervisors, children, queues = at.rows("list_supervisors"), at.rows("list_children"), at.rows("list_queues")
-        gates = at.rows("list_gates", {"most": 1000})
+        supervisors, children, queues = (
+            at.rows("observe/list_supervisors"),
+            at.rows("observe/list_children"),
+            at.rows("observe/list_queues"),
+        )
+        gates = at.rows("observe/list_limits", {"most": 1000})
     for supervisor in supervisors:
         supervisor["children"] = [child for child in children if child["supervisor"] == supervisor["id"]]
     if arguments.json:

@@ -32,7 +32,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _why(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        rows = at.rows("show_circumstances", {"id": arguments.id, "most": reasons.MOST})
+        rows = at.rows("observe/explain_job", {"id": arguments.id, "most": reasons.MOST})
     if not rows:
         raise CommandError(
             f"there is no job {arguments.id}: it never existed, it was deleted, or its retention has ended"

@@ -219,7 +219,7 @@ class CrashRecovery:
         child: dict[str, object] = {"supervisor": death.supervisor, "incarnation": death.incarnation}
         match case.step:
             case Step.BACKEND:
-                self._post.ask("end_backend", child, lambda answer: self._ended(case, answer, now))
+                self._post.ask("recover/terminate_child_sessions", child, lambda answer: self._ended(case, answer, now))
             case Step.SETTLE if case.parts:
                 part = case.parts[0]
                 name, parameters = self._letter(case, part, now)
@@ -239,11 +239,11 @@ class CrashRecovery:
         """Return the statement that settles a part of a case, and its parameters."""
         token, finished = part
         if not case.policy.table or token != case.token:
-            return "settle_jobs", settlement(
+            return "settle/settle_jobs", settlement(
                 case.now.child, token, finished, ran_on=f"{self._host}/{case.death.pid}", now=now
             )
         [one] = finished  # a record is always claimed alone; the supervisor does not know its table
-        return "note_table_end", {
+        return "table/record_table_end", {
             "kind": case.policy.name,
             "record": one.job,
             "token": case.token,
@@ -272,7 +272,7 @@ class CrashRecovery:
         """Return whether the server has refused for one lease to end the session of a dead worker.
 
         Then its jobs are settled and released anyway: the fencing token guards that. If the session
-        commits a claim later, `release_orphans` releases those jobs.
+        commits a claim later, `requeue_orphans` releases those jobs.
         """
         if answer[0][1] in (None, "0"):
             case.refused_at = None
@@ -327,7 +327,7 @@ class CrashRecovery:
     def _release(self, case: DeadChild, now: float) -> None:
         death = case.death
         self._post.ask(
-            "release_child",
+            "recover/requeue_child",
             {
                 "supervisor": death.supervisor,
                 "incarnation": death.incarnation,

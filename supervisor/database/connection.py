@@ -58,7 +58,7 @@ LOCK_PATIENCE_MS: Final = 2500
 """Milliseconds after which the server cancels a wait for a lock, before a renewal's echo is
 overdue. Otherwise each new session would wait for the same lock, be given up, and wake every
 worker, every few seconds."""
-URGENT: Final = ("end_backend", "settle_jobs", "release_child")
+URGENT: Final = ("recover/terminate_child_sessions", "settle/settle_jobs", "recover/requeue_child")
 """Statements that jobs wait for after a child's death. They are prepared, since planning takes
 longer than running them."""
 _FOR_GOOD: Final = frozenset({b"22", b"23", b"54"})
@@ -241,7 +241,7 @@ class DatabaseConnection:
 
     def listen(self) -> None:
         """Send LISTEN for the queue."""
-        self.ask("listen_jobs", {}, self._listening)
+        self.ask("wake/listen_jobs", {}, self._listening)
 
     def lose(self, why: str, now: float) -> None:
         """Give up the session: it is up, but an expected notification does not arrive."""
@@ -354,7 +354,7 @@ class DatabaseConnection:
             self.pooled, self.deaf = False, True  # until the backend is known
             self.listening, self.unheard = False, ""
             waiting, self._queue = self._queue, deque()
-            self.ask("tell_backend", {}, self._met)
+            self.ask("session/show_backend", {}, self._met)
             self._queue.extend(waiting)
 
     def _met(self, answer: Answer) -> None:
@@ -378,7 +378,7 @@ class DatabaseConnection:
         # After the queued statements: on a slow line each takes half a second, and a renewal may be
         # among them.
         if not self.pooled:
-            self.ask("watch_client", {}, self._steered)
+            self.ask("session/enable_keepalives", {}, self._steered)
             for name in URGENT:
                 self._queue.append(
                     Request(
@@ -392,7 +392,9 @@ class DatabaseConnection:
 
     def _steer(self) -> None:
         self.ask(
-            "steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms", "locks": f"{LOCK_PATIENCE_MS}ms"}, self._steered
+            "session/set_supervisor_timeouts",
+            {"patience": f"{SERVER_PATIENCE_MS}ms", "locks": f"{LOCK_PATIENCE_MS}ms"},
+            self._steered,
         )
 
     def _steered(self, answer: Answer) -> None:
@@ -444,7 +446,7 @@ class DatabaseConnection:
                 letter.give_up_at = now + ANSWER_PATIENCE
                 self._sent, self._rows, self._refused = letter, [], None
                 if failpoints.armed:
-                    failpoints.reach(f"parent:{letter.name}.before")
+                    failpoints.reach(f"parent:{letter.name.rpartition('/')[2]}.before")
                 if letter.prepares:
                     conn.send_prepare(letter.name.encode(), letter.text)
                 elif letter.name in self._prepared:
@@ -453,7 +455,7 @@ class DatabaseConnection:
                     conn.send_query_params(letter.text, letter.parameters)
                 self._flushing = bool(conn.flush())
                 if failpoints.armed:
-                    failpoints.reach(f"parent:{letter.name}.sent")
+                    failpoints.reach(f"parent:{letter.name.rpartition('/')[2]}.sent")
         except Exception as problem:  # psycopg raises OperationalError for whatever libpq reports
             self._lose(str(problem), now)
             return
@@ -469,7 +471,7 @@ class DatabaseConnection:
                 self.answered_at = now
                 if letter is not None:
                     if failpoints.armed:
-                        failpoints.reach(f"parent:{letter.name}.done")
+                        failpoints.reach(f"parent:{letter.name.rpartition('/')[2]}.done")
                     if self._refused is not None and not self.barred:
                         self.happened.append(Rejected(letter.name, self._refused))
                     if self._refused is not None and letter.refused is not None and self._refused_for_good:
@@ -490,7 +492,7 @@ class DatabaseConnection:
                 if (
                     state in _UNFOUND
                     and not self.pooled
-                    and not any(letter.name == "steer_parent" for letter in self._queue)
+                    and not any(letter.name == "session/set_supervisor_timeouts" for letter in self._queue)
                 ):
                     self._steer()  # the rejected statement is sent again after it
                 self._refused_for_good = state[:2] in _FOR_GOOD and not is_used_up(by)

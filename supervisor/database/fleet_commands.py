@@ -129,7 +129,7 @@ class FleetCommands:
         if self._wanted and not self._asking and now >= self._at and self._fleet.supervisor:
             self._wanted, self._asking, self._at = False, True, now + SOONEST
             wanted = {"supervisor": self._fleet.supervisor, "most": MOST}
-            self._db.ask("take_orders", wanted, lambda answer: self._took(answer, asked=now))
+            self._db.ask("control/take_fleet_commands", wanted, lambda answer: self._took(answer, asked=now))
 
     def answer(self, number: int, answer: Mapping[str, Any] | None = None, *, error: str | None = None) -> None:
         """Write the result of a command. Only the first answer counts.
@@ -183,7 +183,7 @@ class FleetCommands:
         text, error = self._answers[number]
         self._sent.add(number)
         self._db.ask(
-            "answer_order",
+            "control/answer_fleet_command",
             {"order": number, "answer": text, "error": error},
             partial(self._answered, number, now),
             partial(self._unwritable, number),

@@ -137,7 +137,9 @@ class Lease:
         if now >= self._neighbours_at:
             self._neighbours_at = float("inf")
             self._db.ask(
-                "find_neighbours", {"machine": self._me.machine, "supervisor": self._fleet.supervisor}, self._met
+                "lease/find_host_supervisors",
+                {"machine": self._me.machine, "supervisor": self._fleet.supervisor},
+                self._met,
             )
         if now >= self._children_at:
             self._look_for_children(now)
@@ -172,7 +174,7 @@ class Lease:
     def look_for_cancels(self) -> None:
         """Query for jobs that should be canceled, since one of this supervisor's may be among them."""
         if self._fleet.supervisor:
-            self._db.ask("find_cancels", {"supervisor": self._fleet.supervisor}, self._cancelled)
+            self._db.ask("control/find_cancels", {"supervisor": self._fleet.supervisor}, self._cancelled)
 
     def _echo_due(self) -> float:
         return max(self._echo_by, self._db.answered_at + ECHO_PATIENCE) if self._in_flight else self._echo_by
@@ -188,7 +190,7 @@ class Lease:
         self._beat_at = float("inf")  # until the answer, nothing is due
         me, asked = self._me, time.monotonic()
         self._db.ask(
-            "register_supervisor",
+            "lease/register_supervisor",
             {
                 "host": me.host,
                 "machine": me.machine,
@@ -220,7 +222,7 @@ class Lease:
             self._echo_by, self._in_flight = now + ECHO_PATIENCE, True
         number, asked, self._unanswered = self._fleet.supervisor, time.monotonic(), True
         self._db.ask(
-            "renew_lease",
+            "lease/renew_lease",
             {"supervisor": number, "lease": self._lease},
             lambda answer: self._renewed(answer, number, sent=now, asked=asked),
         )
@@ -283,7 +285,7 @@ class Lease:
         fleet = self._fleet
         living = [slot.incarnation for slot in fleet.alive()] + self._mourned()
         parameters = {"supervisor": fleet.supervisor, "latest": fleet.incarnations, "living": living}
-        self._db.ask("forget_children", parameters, lambda answer: self._forgotten(answer, now))
+        self._db.ask("recover/unregister_children", parameters, lambda answer: self._forgotten(answer, now))
 
     def _forgotten(self, answer: Answer, sent: float) -> None:
         if answer is None:
@@ -342,7 +344,7 @@ class Lease:
         patient = now - self._open_since >= self._lease and time.monotonic() >= self._steady_at
         dead = list(self._dead)  # dead supervisors found before the answer are not in this request
         self._db.ask(
-            "reclaim_supervisors",
+            "recover/reclaim_supervisors",
             {
                 "supervisor": self._fleet.supervisor,
                 "dead": dead,

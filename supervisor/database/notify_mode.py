@@ -131,7 +131,7 @@ class NotifyMode:
         self.stage = Stage.ASKING
         self._pause, self._committing = SOONEST, None
         epoch = self._epoch
-        self._db.ask("start_hearing", {}, lambda answer: self._started(answer, epoch, asked=now))
+        self._db.ask("wake/enable_notify", {}, lambda answer: self._started(answer, epoch, asked=now))
 
     def _started(self, answer: Answer, epoch: int, *, asked: float) -> None:
         if epoch != self._epoch:
@@ -145,7 +145,9 @@ class NotifyMode:
         self.stage = Stage.ASKING
         epoch = self._epoch
         self._db.ask(
-            "find_committing", {"seen": self._committing}, lambda answer: self._looked(answer, epoch, asked=now)
+            "wake/find_committing_producers",
+            {"seen": self._committing},
+            lambda answer: self._looked(answer, epoch, asked=now),
         )
 
     def _looked(self, answer: Answer, epoch: int, *, asked: float) -> None:
@@ -173,7 +175,7 @@ class NotifyMode:
             return
         self.stage, self._again_at = Stage.DEAF, 0.0
         # A new start before the answer is fine: the session executes one request after the other.
-        self._db.ask("stop_hearing", {}, _ignore)
+        self._db.ask("wake/disable_notify", {}, _ignore)
 
 
 def _ignore(answer: Answer) -> None:

@@ -77,7 +77,7 @@ class UntilEmpty:
             self._empty(now)
             return
         self._ask_at = now + _WAIT
-        self._db.ask("find_work", {"served": list(self._served()) or None}, self._heard)
+        self._db.ask("observe/find_work", {"served": list(self._served()) or None}, self._heard)
 
     def _asks(self) -> bool:
         return self._fleet.limits.until_empty and self._fleet.run_state is RunState.SERVING
@@ -103,7 +103,9 @@ class UntilEmpty:
             return  # there was more than one query, or the supervisor was asked to stop meanwhile
         if answer and answer[0][0] == "f":
             self._ask_at = now + _WAIT
-            self._db.ask("count_lacking", {"served": list(self._served()) or None, "most": _MOST}, self._counted)
+            self._db.ask(
+                "observe/count_unrunnable", {"served": list(self._served()) or None, "most": _MOST}, self._counted
+            )
         else:
             self._ask_at = now + _AGAIN
 

@@ -191,7 +191,7 @@ class Facts:
         if me is not None:
             self._looks[os.getpid()] = me
         self._db.ask(
-            "note_facts",
+            "lease/store_report",
             {"supervisor": self._fleet.supervisor, "facts": as_json(document)},
             lambda answer: self._written(asked, answer),
             lambda: self._written(asked, None),

@@ -475,7 +475,7 @@ class Children:
             "job": record.job,
             "called": [one.job for one in board.company(record)] or None,
         }
-        self._db.ask("release_rest", rest, answered)
+        self._db.ask("recover/requeue_rest", rest, answered)
 
     def _help(self, slot: Slot, token: int, now: float) -> None:
         """Write the outcomes that precede the running job, and no later one.
@@ -512,7 +512,7 @@ class Children:
         for claim, part in finished:
             if part:
                 written = settlement(record.child, claim, part, ran_on=f"{self.settings.host}/{slot.pid}", now=now)
-                self._db.ask("settle_jobs", written, answered, _leave_it_to_the_child)
+                self._db.ask("settle/settle_jobs", written, answered, _leave_it_to_the_child)
 
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
         # Its pid cannot be reused until it is reaped, and only this class reaps.

@@ -69,16 +69,16 @@ def main() -> int:
         load(connection, len(CAPS) * given.rounds * 2 * BLOCK + given.held)
         for _ in range(given.held):
             other = queue.child()
-            Turn(other).claim("claim_jobs")
+            Turn(other).claim("claim/claim_jobs")
             other.connection.close()
         turn = Turn(queue.child())
         for name, target in CAPS.items():
             plain, capped = [], []
             for _ in range(given.rounds):
-                plain.append(turn.claims("claim_jobs"))
+                plain.append(turn.claims("claim/claim_jobs"))
                 connection.execute(SET_CAP, {**target, "cap": AMPLE})
                 connection.execute("UPDATE jobherd.gates SET seen_at = now() - interval '1 hour'")
-                capped.append(turn.claims("claim_gated"))
+                capped.append(turn.claims("claim/claim_gated"))
                 connection.execute(SET_CAP, {**target, "cap": None})
             report.figure(f"the server, a claim under {name}, against a plain one", capped, plain, unit="us")
     return report.end()

@@ -26,9 +26,9 @@ def explain(queue: Queue, wanted: int) -> tuple[str, int]:
     """The shape of the plan as a short name, and the buffers it touched."""
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"))
+        connection.execute(queue.text("session/force_index_plans"))
         row = connection.execute(
-            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim_jobs"), child.parameters(wanted)
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim/claim_jobs"), child.parameters(wanted)
         ).fetchone()
         connection.rollback()
     plan = row[0][0]["Plan"]
@@ -45,11 +45,11 @@ def timed(queue: Queue, wanted: int, rounds: int) -> list[float]:
     """Milliseconds of a claim, prepared, rolled back."""
     child, found = queue.child(), []
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"))
+        connection.execute(queue.text("session/force_index_plans"))
         connection.commit()
         for _ in range(rounds):
             start = time.perf_counter()
-            connection.execute(queue.text("claim_jobs"), child.parameters(wanted), prepare=True).fetchall()
+            connection.execute(queue.text("claim/claim_jobs"), child.parameters(wanted), prepare=True).fetchall()
             found.append((time.perf_counter() - start) * 1000)
             connection.rollback()
     return found[5:]

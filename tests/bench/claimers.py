@@ -62,9 +62,9 @@ def claimer(dsn: str, supervisor: int, number: int, orders: Connection) -> None:
     """One of them: for each order (until when, how many a claim) claim and settle until then, and say what came of it."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         wire = Wire(connection, "jobherd", prepared=True)
-        wire.exchange(("steer_planner", {}))
+        wire.exchange(("session/force_index_plans", {}))
         me = {"supervisor": supervisor, "incarnation": number, "slot": 0, "kind": "worker", "pid": 1, "pid_started": 1}
-        [[(child, backend)]] = wire.exchange(("register_child", me))
+        [[(child, backend)]] = wire.exchange(("lease/register_child", me))
         orders.send(backend)
         while order := orders.recv():
             until, batch = order
@@ -79,16 +79,18 @@ def claimer(dsn: str, supervisor: int, number: int, orders: Connection) -> None:
             claim |= {"kinds": None, "shares": None, "short": ["bench:noop"]}
             spans: list[float] = []
             jobs = 0
-            rows: Any = wire.exchange(("claim_jobs", claim))[0]
+            rows: Any = wire.exchange(("claim/claim_jobs", claim))[0]
             while rows and (begun := time.monotonic()) < until:
                 done = [Finished(row[1], OK, 1e-6, begun, KEEP) for row in rows]
                 said = settlement(child, rows[0][0], done, ran_on="host/1", now=begun)
-                _, rows = wire.exchange_each(("settle_completed", said), ("claim_jobs", claim))
+                _, rows = wire.exchange_each(("settle/settle_completed", said), ("claim/claim_jobs", claim))
                 spans.append(time.monotonic() - begun)
                 jobs += len(done)
             if rows:
                 done = [Finished(row[1], OK, 1e-6, begun, KEEP) for row in rows]
-                wire.exchange(("settle_completed", settlement(child, rows[0][0], done, ran_on="host/1", now=begun)))
+                wire.exchange(
+                    ("settle/settle_completed", settlement(child, rows[0][0], done, ran_on="host/1", now=begun))
+                )
             orders.send((jobs, spans))
 
 

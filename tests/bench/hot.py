@@ -60,7 +60,7 @@ class ThinAir:
 
     def run(self, statement: str, said: dict[str, Any] | None = None, **_how: object) -> list[tuple[object, ...]]:
         if said is None:
-            assert statement == "measure_dead"
+            assert statement == "maintenance/count_dead_rows"
             return [("ready", 0, 0), ("scheduled", 0, 0)]
         if "wanted" not in said:  # a settlement by itself: the batch took longer than an outcome may wait
             return [(job,) for job in said["ids"]]
@@ -91,13 +91,13 @@ class ThinAir:
         self, _first: str, before: dict[str, Any], _second: str, claim: dict[str, Any]
     ) -> tuple[list[tuple[object, ...]], ...]:
         assert before["ids"]
-        return [(len(before["ids"]),)], self.run("claim_jobs", claim)
+        return [(len(before["ids"]),)], self.run("claim/claim_jobs", claim)
 
     def run_ahead(
         self, _first: str, claim: dict[str, Any], _behind: str, after: dict[str, Any]
     ) -> list[tuple[object, ...]]:
         assert after["ids"]
-        return self.run("claim_jobs", claim)
+        return self.run("claim/claim_jobs", claim)
 
     def hear(self) -> list[tuple[object, ...]]:
         return [(1,)]
@@ -146,13 +146,13 @@ def turns(child: Child, batch: int, rounds: int, keep: int) -> Iterator[tuple[fl
     claim = {**child.parameters(batch), "kinds": ["bench:noop"], "shares": [1e-6]}
     for _ in range(rounds):
         at, start = time.process_time(), used(pid)
-        jobs = [JobRow._make(row) for row in wire.exchange(("claim_jobs", claim))[0]]
+        jobs = [JobRow._make(row) for row in wire.exchange(("claim/claim_jobs", claim))[0]]
         between, claimed = time.process_time() - at, used(pid)
         assert len(jobs) == batch
         done = [Finished(job.id, OK, 1e-6, time.monotonic(), keep) for job in jobs]
         at = time.process_time()
         parameters = settlement(child.id, jobs[0].token, done, ran_on="host/1", now=time.monotonic())
-        assert wire.exchange(("settle_completed", parameters)) == [[(batch,)]]
+        assert wire.exchange(("settle/settle_completed", parameters)) == [[(batch,)]]
         own = between + time.process_time() - at
         yield own / batch * 1e6, (claimed - start) / batch, (used(pid) - claimed) / batch
 

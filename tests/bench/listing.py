@@ -106,9 +106,9 @@ def show_plan(connection: psycopg.Connection) -> None:
     from jobherd import sql
 
     with connection.transaction():
-        connection.execute(sql.load("page/steer_stretch"), {"milliseconds": 60_000})
+        connection.execute(sql.load("page/force_block_summaries"), {"milliseconds": 60_000})
         lines = connection.execute(
-            "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) " + sql.load("page/list_stretch"), STEPS | {"kind": "rare:kind"}
+            "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) " + sql.load("page/list_id_ranges"), STEPS | {"kind": "rare:kind"}
         ).fetchall()
     print("\n".join(line for (line,) in lines if "never executed" not in line))
 

@@ -52,7 +52,7 @@ def main() -> int:
         claim = child.parameters(given.batch)
         with psycopg.connect(dsn) as reader, psycopg.connect(dsn, autocommit=True) as probing:
             reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            probing.execute(queue.text("steer_planner"))
+            probing.execute(queue.text("session/force_index_plans"))
             stride = ScanStart()
 
             def probe() -> float:
@@ -61,7 +61,9 @@ def main() -> int:
                 `--walk 1`: always walking.
                 """
                 if stride.doubt and not given.walk:
-                    dead = {table: dead for table, dead, _ in probing.execute(queue.text("measure_dead"))}
+                    dead = {
+                        table: dead for table, dead, _ in probing.execute(queue.text("maintenance/count_dead_rows"))
+                    }
                     stride.note_dead(dead["ready"], named=False, now=time.monotonic())
                 sought = stride.until > time.monotonic()
                 place = dict(
@@ -70,7 +72,9 @@ def main() -> int:
                 with probing.transaction(force_rollback=True):
                     begun = time.perf_counter()
                     rows = probing.execute(
-                        queue.text(SOUGHT if sought else "claim_jobs"), claim | place | {"back": False}, prepare=True
+                        queue.text(SOUGHT if sought else "claim/claim_jobs"),
+                        claim | place | {"back": False},
+                        prepare=True,
                     ).fetchall()
                     took = time.perf_counter() - begun
                 stride.note_claim(

@@ -75,7 +75,7 @@ def main() -> int:
             for _ in range(given.workers):
                 connection.execute("SELECT jobherd.enqueue('bench:hold', '{\"seconds\": 3600}')")
             wait_for_keys(connection, held=False)
-            ears.execute(sql.load("listen_jobs"))
+            ears.execute(sql.load("wake/listen_jobs"))
             rates: dict[str, list[float]] = {NONE: [], BUSY: [], ASLEEP: []}
             notified = dict.fromkeys(rates, 0)
             commits = dict.fromkeys(rates, 0)
@@ -87,7 +87,7 @@ def main() -> int:
                         f"ALTER TABLE jobherd.ready {'DISABLE' if what is NONE else 'ENABLE'} TRIGGER wake"
                     )
                     if what is ASLEEP:
-                        ears.execute(sql.load("start_hearing"))
+                        ears.execute(sql.load("wake/enable_notify"))
                     heard(ears)
                     until = time.monotonic() + given.seconds
                     for ours, _ in ends:
@@ -95,7 +95,7 @@ def main() -> int:
                     count = sum(ours.recv() for ours, _ in ends)
                     told = heard(ears)
                     if what is ASLEEP:
-                        ears.execute(sql.load("stop_hearing"))
+                        ears.execute(sql.load("wake/disable_notify"))
                     if number >= 0:
                         rates[what].append(count / given.seconds)
                         notified[what] += told

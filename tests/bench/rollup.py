@@ -36,12 +36,12 @@ def main() -> int:
     with ground() as (cluster, _), fresh(cluster) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         report.on(dsn)
         connection.execute("SELECT pg_advisory_lock(hashtext('jobherd.count_past'))")  # keepers leave it to us
-        connection.execute(sql.load("steer_planner"))
+        connection.execute(sql.load("session/force_index_plans"))
         backend = connection.info.backend_pid
 
         def look() -> float:
             before = processor(backend)
-            connection.execute(sql.load("count_past"), {"span": 300.0, "lag": LAG}).fetchone()
+            connection.execute(sql.load("maintenance/update_rollup"), {"span": 300.0, "lag": LAG}).fetchone()
             return processor(backend) - before
 
         with Herd(dsn, WORK, "--batch", str(given.batch), workers=given.workers) as herd:
@@ -53,7 +53,7 @@ def main() -> int:
                 draining.append(1e6 * (processor_seconds([herd.pid, cluster.pid]) - before) / given.jobs)
                 counting.append(1e6 * (look() + look()) / given.jobs)
             report.holds("the supervisor left well", herd.stop() == 0)
-        while connection.execute(sql.load("count_past"), {"span": 86400.0, "lag": LAG}).fetchone()[1]:
+        while connection.execute(sql.load("maintenance/update_rollup"), {"span": 86400.0, "lag": LAG}).fetchone()[1]:
             continue
         [(counted, kept)] = connection.execute(f"SELECT ({COUNTED}), (SELECT count(*) FROM jobherd.history)").fetchall()
     report.figure("counting a job, against draining it, processor time", counting, draining, unit="us", aim=0.015)

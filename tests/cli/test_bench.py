@@ -110,7 +110,7 @@ def test_what_a_killed_one_left_is_dropped_by_the_next_and_what_a_living_one_use
     with psycopg.connect(empty_database, autocommit=True) as living:
         living.execute(f"CREATE SCHEMA {left}")
         living.execute(f"CREATE SCHEMA {used}")
-        living.execute(sql.load("lock_scratch"), {"name": used})
+        living.execute(sql.load("bench/lock_scratch"), {"name": used})
         answer = jobherd("bench", *SMALL, dsn=empty_database)
     assert answer.code == 0, answer
     assert answer.err == f"jobherd: dropped the schema {left}, which a measurement that was killed had left\n"
@@ -122,7 +122,7 @@ def test_no_other_schema_can_be_dropped_by_its_statement(database):
         psycopg.connect(database, autocommit=True) as connection,
         pytest.raises(psycopg.errors.RaiseException, match="no scratch schema"),
     ):
-        connection.execute(sql.load("drop_scratch"))
+        connection.execute(sql.load("bench/drop_scratch"))
     assert send(database, "SELECT count(*) FROM jobherd.ready") == [(0,)]
 
 

@@ -166,7 +166,7 @@ def test_sessions_that_hold_advisory_locks_of_ours_are_seen(database):
 
 def test_a_migration_that_does_not_end_is_not_waited_for(database):
     with psycopg.connect(database, autocommit=True) as migrator, migrator.transaction():
-        migrator.execute(sql.load("lock_migrations"))
+        migrator.execute(sql.load("migrate/lock_migrations"))
         found = findings(database, 0)
     assert {text: note["about"] for text, note in found.items() if "compared" in text} == {
         "not compared: another session is migrating or comparing the schema": "schema"

@@ -130,9 +130,9 @@ def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
         "scan": 50_000,
     }
     with psycopg.connect(database) as conn:
-        plan = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql.load("list_jobs"), parameters).fetchone()[
-            0
-        ][0]["Plan"]
+        plan = conn.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql.load("observe/list_jobs"), parameters
+        ).fetchone()[0][0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 60
 
 

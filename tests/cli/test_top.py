@@ -279,7 +279,7 @@ def test_its_statements_read_no_backlog_and_no_past_through(database, name):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("ANALYZE")
         with connection.transaction(), psycopg.ClientCursor(connection) as cursor:
-            connection.execute(sql.load("steer_measuring").encode(), {"milliseconds": 60_000})
+            connection.execute(sql.load("session/limit_measurement").encode(), {"milliseconds": 60_000})
             cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(name), {"most": 200})
             plan = cursor.fetchone()[0][0]["Plan"]
     for node in nodes(plan):

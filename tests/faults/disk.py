@@ -62,7 +62,7 @@ def main() -> int:
         dsn = cluster.dsn("kept")
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
-            connection.execute(sql.load("keep_partitions"), {"ahead": AHEAD, "most": None})
+            connection.execute(sql.load("maintenance/keep_partitions"), {"ahead": AHEAD, "most": None})
         report.on(dsn)
         with Campaign(report, dsn, seed=given.seed, rate=given.rate) as field:
             field.work_on(20)

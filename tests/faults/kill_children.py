@@ -88,7 +88,7 @@ class Listener:
         self.heard: list[tuple[float, str]] = []
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._connection.execute(f"LISTEN {channel}")
-        self._connection.execute(sql.load("start_hearing"))  # a busy fleet is told nothing
+        self._connection.execute(sql.load("wake/enable_notify"))  # a busy fleet is told nothing
         self._stop = False
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()

@@ -63,8 +63,8 @@ CORE = frozenset(
         "claim_jobs.before", "claim_jobs.sent", "claim_jobs.done", "settle_completed.before", "settle_completed.sent", "settle_completed.done",
         "settle_jobs.sent", "job.announced", "job.started", "job.ended", "job.entered", "transaction.begun", "transaction.settled", "transaction.committed",
         "parent:forked", "parent:reaped", "parent:register_supervisor.sent", "parent:register_supervisor.done", "parent:listen_jobs.sent",
-        "parent:renew_lease.sent", "parent:end_backend.before", "parent:end_backend.done", "parent:settle_jobs.sent", "parent:release_child.sent",
-        "parent:release_child.done", "parent:leave_supervisor.sent", "parent:draining", "parent:leaving",
+        "parent:renew_lease.sent", "parent:terminate_child_sessions.before", "parent:terminate_child_sessions.done", "parent:settle_jobs.sent", "parent:requeue_child.sent",
+        "parent:requeue_child.done", "parent:unregister_supervisor.sent", "parent:draining", "parent:leaving",
     }
 )  # fmt: skip
 EFFECTS = "CREATE TABLE audit.effects (job bigint NOT NULL, attempt int NOT NULL)"
@@ -87,14 +87,14 @@ NEEDS = {
     "child.leaving": RELOAD,
     "register_child.done": DEATH,
     "parent:draining": LEAVING,
-    "parent:end_backend.before": DEATH,
-    "parent:end_backend.done": DEATH,
+    "parent:terminate_child_sessions.before": DEATH,
+    "parent:terminate_child_sessions.done": DEATH,
     "parent:forked": DEATH,
-    "parent:leave_supervisor.sent": LEAVING,
+    "parent:unregister_supervisor.sent": LEAVING,
     "parent:leaving": LEAVING,
     "parent:reaped": DEATH,
-    "parent:release_child.done": DEATH,
-    "parent:release_child.sent": DEATH,
+    "parent:requeue_child.done": DEATH,
+    "parent:requeue_child.sent": DEATH,
     "parent:settle_jobs.sent": DEATH,
 }
 """What brings about those that nobody reaches by working.

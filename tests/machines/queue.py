@@ -105,7 +105,7 @@ class Model:
         self.queue = queue
         self.cursor = queue.connection.cursor(row_factory=dict_row)
         queue.run("TRUNCATE " + ", ".join(f"jobherd.{table}" for table in TABLES) + " CASCADE")
-        queue.connection.execute(queue.text("steer_planner"), {"local": False})
+        queue.connection.execute(queue.text("session/force_index_plans"), {"local": False})
         queue.connection.execute("SET lock_timeout = '20s'")  # one at a time: nobody need wait for anybody
         self.jobs: dict[int, Job] = {}
         self.seen: Counter[str] = Counter()
@@ -124,14 +124,14 @@ class Model:
 
     def supervisor(self) -> int:
         return self.send(
-            "register_supervisor", host="test", machine="test", pid=1, pid_started=1, version="0", lease=600.0
+            "lease/register_supervisor", host="test", machine="test", pid=1, pid_started=1, version="0", lease=600.0
         )[0]["id"]
 
     def child(self, place: int) -> Child:
         self.incarnation += 1
         supervisor = self.supervisors[place]
         row = self.send(
-            "register_child", supervisor=supervisor, incarnation=self.incarnation, slot=0, kind="worker", pid=1, pid_started=1
+            "lease/register_child", supervisor=supervisor, incarnation=self.incarnation, slot=0, kind="worker", pid=1, pid_started=1
         )[0]  # fmt: skip
         return Child(row["id"], supervisor, self.incarnation)
 
@@ -203,7 +203,7 @@ class Model:
             "max_attempts": most,
             "delay": delay,
         }
-        for row in self.send("enqueue_jobs", **said):
+        for row in self.send("enqueue/enqueue_jobs", **said):
             self.jobs[row["id"]] = Job(row["id"], queue, kind, priority, most, "scheduled" if delay else "ready")
 
     def move_claim(self, n: int) -> None:
@@ -250,9 +250,9 @@ class Model:
         gated = bool(limits) or served is not None and any("*" in one for one in served)
         for _ in range(4):
             rows = (
-                self.send("claim_gated", **asked, **more)
+                self.send("claim/claim_gated", **asked, **more)
                 if gated
-                else self.send("claim_job" if alone else "claim_jobs", **asked)
+                else self.send("claim/claim_job" if alone else "claim/claim_jobs", **asked)
             )
             if not rows or rows[0]["id"] is not None:
                 break
@@ -315,7 +315,7 @@ class Model:
         ]
         expected = sorted(waiting, key=lambda job: job.rank)[:wanted] if may else []
         rows = self.send(
-            "claim_more", supervisor=child.supervisor, child=child.id, token=claim.token, kind=kind, wanted=wanted
+            "claim/claim_more", supervisor=child.supervisor, child=child.id, token=claim.token, kind=kind, wanted=wanted
         )
         assert [row["id"] for row in rows] == [job.id for job in expected]
         for job in expected:
@@ -372,9 +372,11 @@ class Model:
             common |= {"code": "OUT_OF_PAPER", "error": "no paper"}
         parameters = self.said(child.id, claim.token, ids, outcome, **common)
         for stranger in (other for other in self.children if other is not child):
-            assert self.send("settle_jobs", **parameters | {"child": stranger.id}) == [], "a stranger has settled it"
-        assert {row["id"] for row in self.send("settle_jobs", **parameters)} == set(ids)
-        assert self.send("settle_jobs", **parameters) == [], "it was settled twice"
+            assert self.send("settle/settle_jobs", **parameters | {"child": stranger.id}) == [], (
+                "a stranger has settled it"
+            )
+        assert {row["id"] for row in self.send("settle/settle_jobs", **parameters)} == set(ids)
+        assert self.send("settle/settle_jobs", **parameters) == [], "it was settled twice"
         for job in jobs:
             became = "cancelled" if job.cancelled and outcome in ("retry", "snoozed", "abandoned") else outcome
             attempts = job.attempts - (ran is None or outcome in ("snoozed", "abandoned"))
@@ -395,9 +397,9 @@ class Model:
         parameters = self.said(child.id, claim.token, ids, "ok", ran=1.0, ago=0.0, keep=7)
         if len(ids) > 1:
             fewer = self.said(child.id, claim.token, ids[1:], "ok", ran=1.0, ago=0.0, keep=7)
-            assert self.send("settle_completed", **fewer) == [], "not the whole claim"
-        assert [tuple(row.values()) for row in self.send("settle_completed", **parameters)] == [(len(ids),)]
-        assert self.send("settle_completed", **parameters) == []
+            assert self.send("settle/settle_completed", **fewer) == [], "not the whole claim"
+        assert [tuple(row.values()) for row in self.send("settle/settle_completed", **parameters)] == [(len(ids),)]
+        assert self.send("settle/settle_completed", **parameters) == []
         for job in list(claim.jobs):
             job.ends("completed")
         self.let_go(child, claim, claim.jobs)
@@ -413,13 +415,13 @@ class Model:
         job, n = claim.jobs[0], n // 7
         with psycopg.connect(self.queue.dsn, row_factory=dict_row) as own:
             locked = own.execute(
-                self.queue.text("lock_claim"), {"child": child.id, "token": claim.token, "job": job.id}
+                self.queue.text("settle/lock_claim"), {"child": child.id, "token": claim.token, "job": job.id}
             ).fetchall()
             if len(claim.jobs) > 1:
                 assert locked == [], "others are held up with it"
                 return
             asked = {"xact": locked[0]["xact"], "child": child.id, "token": claim.token}
-            assert self.send("find_fate", **asked) == [{"fate": "in progress", "held": True}]
+            assert self.send("settle/find_transaction_state", **asked) == [{"fate": "in progress", "held": True}]
             if n % 3 == 1:
                 assert self.queue.cancel(job.id) == "cancelling"
                 job.cancelled = True
@@ -429,7 +431,7 @@ class Model:
                 assert self.queue.orphans() == [], "its transaction may still commit"
                 self.seen["reclaimed around a transaction"] += 1
             done = self.said(child.id, claim.token, [job.id], "ok", ran=1.0, ago=0.0, keep=30)
-            assert own.execute(self.queue.text("settle_jobs"), done).fetchall() == [{"id": job.id}]
+            assert own.execute(self.queue.text("settle/settle_jobs"), done).fetchall() == [{"id": job.id}]
             if n // 3 % 2:
                 own.commit()
                 job.ends("completed")
@@ -437,7 +439,7 @@ class Model:
             else:
                 own.rollback()
             committed = job.place == "completed"
-            assert self.send("find_fate", **asked) == [
+            assert self.send("settle/find_transaction_state", **asked) == [
                 {"fate": "committed" if committed else "aborted", "held": not committed}
             ]
             self.seen["committed by itself" if committed else "rolled back"] += 1
@@ -453,11 +455,14 @@ class Model:
         for who in (child, *(other.id for other in self.children)):
             assert (
                 self.send(
-                    "settle_jobs", **self.said(who, token, ids, "failed", ran=1.0, ago=0.0, code="LATE", error="late")
+                    "settle/settle_jobs",
+                    **self.said(who, token, ids, "failed", ran=1.0, ago=0.0, code="LATE", error="late"),
                 )
                 == []
             )
-            assert self.send("settle_completed", **self.said(who, token, ids, "ok", ran=1.0, ago=0.0, keep=7)) == []
+            assert (
+                self.send("settle/settle_completed", **self.said(who, token, ids, "ok", ran=1.0, ago=0.0, keep=7)) == []
+            )
 
     def let_go(self, child: Child, claim: Claim, jobs: list[Job]) -> None:
         ids = [job.id for job in jobs]
@@ -491,10 +496,10 @@ class Model:
         if job is not None and job.place in ("ready", "scheduled"):
             self.queue.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job.id)
             self.seen["cancelled late"] += 1
-            assert self.send("apply_cancels", most=1000) == [{"id": job.id}]
+            assert self.send("maintenance/apply_cancels", most=1000) == [{"id": job.id}]
             job.ends("cancelled")
         else:
-            assert self.send("apply_cancels", most=1000) == []
+            assert self.send("maintenance/apply_cancels", most=1000) == []
         left = {row[0] for row in self.queue.run("SELECT job FROM jobherd.cancels")}
         assert left == {job.id for job in self.jobs.values() if job.place == "running" and job.cancelled}
 
@@ -519,7 +524,7 @@ class Model:
             job = found[n % len(found)]
             self.queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s' WHERE id = %s", job.id)
             job.place = "ready"
-        self.send("promote_due", most=100)
+        self.send("maintenance/promote_due", most=100)
 
     def move_edit(self, n: int) -> None:
         """Somebody runs one that is over again, with another payload: as a new job."""
@@ -536,7 +541,7 @@ class Model:
         if (job := self.any_job(n)) is None:
             return
         priority = n // 7 % 5 - 2
-        rows = self.send("reprioritize_job", id=job.id, priority=priority, actor=None, reason=None)
+        rows = self.send("control/reprioritize_job", id=job.id, priority=priority, actor=None, reason=None)
         assert rows == [{"answer": None if job.place == "gone" else job.told}]
         if job.place in ("ready", "scheduled"):
             job.priority = priority
@@ -548,7 +553,7 @@ class Model:
         delay = (LATER, -1.0)[n // 7 % 2]
         if job.place in ("ready", "scheduled"):
             job.place = "scheduled" if delay > 0 else "ready"
-        rows = self.send("reschedule_job", id=job.id, run_at=None, delay=delay, actor=None, reason=None)
+        rows = self.send("control/reschedule_job", id=job.id, run_at=None, delay=delay, actor=None, reason=None)
         assert rows == [{"answer": None if job.place == "gone" else job.told}]
 
     def move_delete(self, n: int) -> None:
@@ -556,7 +561,7 @@ class Model:
         if (job := self.any_job(n)) is None:
             return
         over = job.place in TERMINAL.values()
-        rows = self.send("delete_job", id=job.id, actor=None, reason=None)
+        rows = self.send("control/delete_job", id=job.id, actor=None, reason=None)
         assert rows == [{"answer": "deleted" if over else None if job.place == "gone" else job.told}]
         if over:
             job.place, job.tried = "gone", 0
@@ -572,7 +577,7 @@ class Model:
         cutoff = self.queue.run("SELECT clock_timestamp()")[0][0]
         while reached is not None:
             (row,) = self.send(
-                "purge_history", after=reached, most=n // 9 % 3 + 1, cutoff=cutoff, states=states, kind=kind
+                "control/purge_history", after=reached, most=n // 9 % 3 + 1, cutoff=cutoff, states=states, kind=kind
             )
             reached, gone = row["reached"], gone + row["jobs"]
         assert gone == len(doomed)
@@ -601,11 +606,11 @@ class Model:
                 self.caps.pop(gate, None)
         free = "SELECT count(*) FROM jobherd.parked WHERE kind NOT IN (SELECT name FROM jobherd.gates WHERE scope = 'kind')"
         while (parked := self.queue.run(free)[0][0]) > 0:
-            self.send("release_parked", most=n // 5 % 2 + 1)
+            self.send("maintenance/release_parked", most=n // 5 % 2 + 1)
             assert self.queue.run(free)[0][0] < parked, "nobody comes back who is parked without a gate"
             self.seen["came back"] += 1
         held_up = self.queue.count("parked")
-        self.send("release_parked", most=1000)
+        self.send("maintenance/release_parked", most=1000)
         assert self.queue.count("parked") == held_up, "the gate of its kind still stands"
 
     # -- deaths
@@ -641,7 +646,7 @@ class Model:
             "cleared": cleared,
             "error": "it crashed",
         }
-        rows = self.send("release_child", **given)
+        rows = self.send("recover/requeue_child", **given)
         assert {row["id"] for row in rows} == {job.id for job in jobs}
         for claim in child.claims:
             suspect = cleared is not None and claim.token not in cleared
@@ -680,7 +685,7 @@ class Model:
             return
         heard = child.claims[: n // 3 % (len(child.claims) + 1)]
         unheard = [job for claim in child.claims if claim not in heard for job in claim.jobs]
-        rows = self.send("release_unheard", child=child.id, heard=[claim.token for claim in heard])
+        rows = self.send("recover/requeue_unacknowledged", child=child.id, heard=[claim.token for claim in heard])
         assert {row["id"] for row in rows} == {job.id for job in unheard}
         self.give_back(unheard, counted=False, alone=None)
         for claim in [claim for claim in child.claims if claim not in heard]:
@@ -695,7 +700,11 @@ class Model:
         front = claim.jobs[n // 3 % len(claim.jobs)]
         called = claim.jobs[: n // 15 % 3]  # these run in the same call
         rows = self.send(
-            "release_rest", child=child.id, token=claim.token, job=front.id, called=[job.id for job in called] or None
+            "recover/requeue_rest",
+            child=child.id,
+            token=claim.token,
+            job=front.id,
+            called=[job.id for job in called] or None,
         )
         back = [job for job in claim.jobs if job.rank > front.rank and not job.cancelled and job not in called]
         assert {row["id"] for row in rows} == {job.id for job in back}
@@ -713,7 +722,7 @@ class Model:
         leaving = self.supervisors[place]
         theirs = [child for child in self.children if child.supervisor == leaving and child.registered]
         jobs = [job for child in theirs for claim in child.claims for job in claim.jobs]
-        rows = self.send("leave_supervisor", supervisor=leaving)
+        rows = self.send("recover/unregister_supervisor", supervisor=leaving)
         assert rows == [{"jobs": sum(not job.cancelled for job in jobs)}]
         self.give_back(jobs, counted=False, alone=None)
         for child in theirs:
@@ -733,10 +742,15 @@ class Model:
             for child in theirs:
                 self.move_claim_of(child)
         row = self.send(
-            "reclaim_supervisors", supervisor=living, dead=[] if lapsed else [dead], lease=0.0, clock=None, patient=True
+            "recover/reclaim_supervisors",
+            supervisor=living,
+            dead=[] if lapsed else [dead],
+            lease=0.0,
+            clock=None,
+            patient=True,
         )[0]
         assert (row["supervisors"], row["jobs"]) == (1, sum(len(claim.jobs) for _, claim in lost))
-        assert self.send("renew_lease", supervisor=dead, lease=600.0) == [], (
+        assert self.send("lease/renew_lease", supervisor=dead, lease=600.0) == [], (
             "it must hear that it is not there any more"
         )
         for child, claim in lost:
@@ -763,7 +777,7 @@ class Model:
     def move_claim_of(self, child: Child) -> None:
         """One whose supervisor was reclaimed takes nothing."""
         rows = self.send(
-            "claim_jobs", supervisor=child.supervisor, child=child.id, wanted=1, served=None, turns=None, avoided=None, short=None, kinds=None, shares=None
+            "claim/claim_jobs", supervisor=child.supervisor, child=child.id, wanted=1, served=None, turns=None, avoided=None, short=None, kinds=None, shares=None
         )  # fmt: skip
         assert all(row["id"] is None for row in rows), "it claims under a lease that is lost"
 

@@ -142,7 +142,7 @@ def test_whoever_leaves_while_a_session_is_being_made_leaves_none_behind(databas
     monkeypatch.setattr(psycopg.AsyncConnection, "execute", never)
 
     async def work(at):
-        looking = asyncio.create_task(at.rows("tell_time"))
+        looking = asyncio.create_task(at.rows("observe/show_time"))
         await begun.wait()
         looking.cancel()
         await asyncio.wait([looking])
@@ -176,7 +176,7 @@ def test_a_session_that_comes_back_after_the_end_is_closed(database, statement, 
 
 def test_an_outage_is_said_on_the_page_and_heals():
     async def look(request):
-        await database_of(request).rows("tell_time")
+        await database_of(request).rows("observe/show_time")
         return page_of(request, "error.html", title="Look", reason="here", since=None)
 
     with Cluster() as own:

@@ -44,7 +44,7 @@ def site(monkeypatch):
     done = []
 
     async def ask(database, _argument):
-        await database.rows("tell_time")
+        await database.rows("observe/show_time")
         return {"number": next(numbers), "text": " ".join(W01), "at": datetime.now(UTC)}
 
     async def show(request):

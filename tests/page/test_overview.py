@@ -25,7 +25,9 @@ def queue(database):
 
 
 def look(queue: Queue) -> None:
-    while queue.connection.execute(queue.text("count_past"), {"span": 86400.0, "lag": 30.0}).fetchone()[1]:
+    while queue.connection.execute(queue.text("maintenance/update_rollup"), {"span": 86400.0, "lag": 30.0}).fetchone()[
+        1
+    ]:
         pass
 
 
@@ -189,13 +191,13 @@ def test_no_statement_of_these_pages_reads_the_whole_of_a_hot_table(queue):
     queue.run("VACUUM ANALYZE jobherd.ready, jobherd.scheduled")
     bounds = {"most": 10_000, "queues": 12, "hours": 24, "names": []}
     for name in (
-        "measure_ready",
-        "measure_scheduled",
-        "measure_running",
+        "observe/measure_ready",
+        "observe/measure_scheduled",
+        "observe/measure_running",
         "page/count_due",
         "page/list_due",
         "page/list_running",
-        "page/show_beginnings",
+        "page/show_first_steps",
     ):
         [(plan,)] = queue.connection.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(name), bounds).fetchall()
         read = [

@@ -97,15 +97,17 @@ def test_what_a_handler_declares_the_database_knows_and_the_page_reads(database)
 
     with psycopg.connect(database, autocommit=True) as conn:
         declared = kinds_of({one.kind: one for one in (charge, receipt)})
-        conn.execute(sql.load("register_kinds"), declared)
-        assert conn.execute(sql.load("register_kinds"), declared).rowcount == 0, "what has not changed is not written"
+        conn.execute(sql.load("lease/register_kinds"), declared)
+        assert conn.execute(sql.load("lease/register_kinds"), declared).rowcount == 0, (
+            "what has not changed is not written"
+        )
         plain = handler("card:charge")(charge.function)
 
         async def read():
             at = Database(database)
             try:
                 first = await Redactions().read(at)
-                conn.execute(sql.load("register_kinds"), kinds_of({plain.kind: plain}))
+                conn.execute(sql.load("lease/register_kinds"), kinds_of({plain.kind: plain}))
                 return first, await Redactions().read(at)
             finally:
                 await at.close()

@@ -60,7 +60,7 @@ def test_a_settlement_that_has_waited_for_the_relief_of_its_claim(queue):
     relief = {"child": child.id, "token": token, "job": ids[0], "called": None}
     settled = one_after_the_other(
         queue,
-        lambda connection: connection.execute(queue.text("release_rest"), relief).fetchall(),
+        lambda connection: connection.execute(queue.text("recover/requeue_rest"), relief).fetchall(),
         lambda: child.settle(token, ids[:1], "ok"),
     )
     assert settled == ids[:1]
@@ -77,9 +77,9 @@ def test_a_relief_that_has_waited_for_a_settlement(queue, through):
     settlement = child.settlement(token, ids[:through], "ok")
     back = one_after_the_other(
         queue,
-        lambda connection: connection.execute(queue.text("settle_jobs"), settlement).fetchall(),
+        lambda connection: connection.execute(queue.text("settle/settle_jobs"), settlement).fetchall(),
         lambda: child.connection.execute(
-            queue.text("release_rest"), {"child": child.id, "token": token, "job": ids[through], "called": None}
+            queue.text("recover/requeue_rest"), {"child": child.id, "token": token, "job": ids[through], "called": None}
         ).fetchall(),
     )
     assert [row[0] for row in back] == ids[through + 1 :]
@@ -97,7 +97,7 @@ def test_two_settlements_of_one_claim(queue):
     settlement = child.settlement(token, ids[:1], "ok")
     settled = one_after_the_other(
         queue,
-        lambda connection: connection.execute(queue.text("settle_jobs"), settlement).fetchall(),
+        lambda connection: connection.execute(queue.text("settle/settle_jobs"), settlement).fetchall(),
         lambda: child.settle(token, ids, "ok"),
     )
     assert settled == ids[1:]

@@ -39,7 +39,7 @@ def queue(database):
 class Claimer:
     """A child that claims within a budget, as a selective worker does."""
 
-    def __init__(self, queue, *, budget=None, supervisor=None, by="claim_jobs", **more):
+    def __init__(self, queue, *, budget=None, supervisor=None, by="claim/claim_jobs", **more):
         self.by = by
         self.child = (supervisor or queue).child()
         self.wire = Wire(self.child.connection, "jobherd", prepared=True)
@@ -60,7 +60,7 @@ class Claimer:
     def letters(self, wanted, conditions, avoided):
         by = sql.narrow(self.by, *conditions, "within_budget")
         claim = self.child.parameters(wanted) | self.given | {"avoided": avoided or None}
-        return ("lock_budget", {"supervisor": self.child.supervisor}), (by, claim)
+        return ("claim/lock_budget", {"supervisor": self.child.supervisor}), (by, claim)
 
     def settle(self, *jobs, outcome="ok"):
         self.child.settle(self.token, list(jobs), outcome, error=None if outcome == "ok" else "no")
@@ -143,11 +143,11 @@ def test_supervisors_of_two_schemas_with_one_number_do_not_wait_for_each_other(q
     migrate(queue.connection, schema="jobs_eu")
     number = {"supervisor": queue.child().supervisor}
     with queue.child().connection as here, queue.child().connection as there, here.transaction(), there.transaction():
-        here.execute(sql.load("lock_budget"), number)
+        here.execute(sql.load("claim/lock_budget"), number)
         there.execute("SET LOCAL lock_timeout = '1ms'")
-        there.execute(sql.load("lock_budget", "jobs_eu"), number)
+        there.execute(sql.load("claim/lock_budget", "jobs_eu"), number)
         with pytest.raises(psycopg.errors.LockNotAvailable), there.transaction():
-            there.execute(sql.load("lock_budget"), number)
+            there.execute(sql.load("claim/lock_budget"), number)
 
 
 def age(queue, job):
@@ -203,7 +203,7 @@ def test_caps_and_the_budget_hold_together(queue):
     """A claim that looks at gates is narrowed as any other, and a job that its gate keeps out is kept no room."""
     queue.run("SELECT jobherd.set_cap(queue => 'capped', max_running => 1)")
     gated = {"limited": None, "limits": None, "left_queue": None, "left_kind": None, "narrowed": True}
-    holder, other = (Claimer(queue, by="claim_gated", **gated) for _ in range(2))
+    holder, other = (Claimer(queue, by="claim/claim_gated", **gated) for _ in range(2))
     first, second = queue.enqueue_many("k:small", 2, queue="capped")
     large, middle, small = (
         queue.enqueue("k:large"),
@@ -213,7 +213,7 @@ def test_caps_and_the_budget_hold_together(queue):
     assert holder.claim() == [first]
     age(queue, second)
     assert other.claim() == [middle], "the large one does not fit, the second is one too many, and keeps no room"
-    third = Claimer(queue, by="claim_gated", **gated)
+    third = Claimer(queue, by="claim/claim_gated", **gated)
     assert third.claim() == [small]
     third.settle(small)
     other.settle(middle)
@@ -247,12 +247,12 @@ def test_what_a_single_job_costs_goes_before_its_kind_and_outlives_its_end(queue
     one.settle(cheap, outcome="failed")
     assert other.claim() == [dear]
     queue.retry(cheap)
-    queue.run(sql.load("drop_demands"))
+    queue.run(sql.load("maintenance/delete_costs"))
     assert Claimer(queue).claim() == []
     other.settle(dear)
     assert Claimer(queue).claim() == [cheap]
     queue.run("DELETE FROM jobherd.history")
-    queue.run(sql.load("drop_demands"))
+    queue.run(sql.load("maintenance/delete_costs"))
     assert queue.run("SELECT job FROM jobherd.demands") == [(cheap,)]
 
 
@@ -265,8 +265,8 @@ def test_an_operator_who_holds_what_a_job_costs_does_not_hold_up_the_keeper(queu
     with psycopg.connect(queue.dsn) as operator:
         operator.execute("SET ROLE jobherd_admin")
         operator.execute("SELECT FROM jobherd.demands FOR UPDATE")
-        queue.run(sql.load("drop_demands"))
-    queue.run(sql.load("drop_demands"))
+        queue.run(sql.load("maintenance/delete_costs"))
+    queue.run(sql.load("maintenance/delete_costs"))
     assert queue.run("SELECT job FROM jobherd.demands") == []
 
 
@@ -279,9 +279,9 @@ def test_what_runs_is_read_once_however_many_jobs_have_a_cost(queue):
         [*jobs[-200:], *(-job for job in jobs[-200:])],
     )
     queue.run("ANALYZE")
-    plan = child.connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.load('drop_demands')}").fetchone()[0][0][
-        "Plan"
-    ]
+    plan = child.connection.execute(
+        f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.load('maintenance/delete_costs')}"
+    ).fetchone()[0][0]["Plan"]
     assert [part["Actual Loops"] for part in parts(plan) if part["Node Type"] == "Function Scan"] == [2], (
         "once for each claim"
     )
@@ -312,7 +312,7 @@ def test_what_does_not_wait_cannot_be_given_a_cost(queue):
         queue.run("SELECT jobherd.demand(77, '{}')")
 
 
-@pytest.mark.parametrize("by", ["claim_jobs", "claim_job"])
+@pytest.mark.parametrize("by", ["claim/claim_jobs", "claim/claim_job"])
 def test_a_claim_that_finds_no_room_does_not_weigh_all_that_waits(queue, by):
     first = queue.enqueue("k:large")
     queue.enqueue_many("k:large", 3000)
@@ -342,7 +342,7 @@ def test_the_state_of_the_budget_is_found_once_for_each_claim(queue):
     queue.enqueue_many("k:large", 300)
     claimer = Claimer(queue)
     claimer.given["budget"] = json.dumps({"memory_mb": 1})
-    text, names = sql.numbered(sql.narrow("claim_jobs", "within_budget"))
+    text, names = sql.numbered(sql.narrow("claim/claim_jobs", "within_budget"))
     parameters = claimer.child.parameters(1) | claimer.given
     connection = claimer.child.connection
     for number, name in reversed(list(enumerate(names, 1))):

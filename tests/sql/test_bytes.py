@@ -51,12 +51,18 @@ def by_gates(child, wanted):
         "left_kind": None,
         "narrowed": False,
     }
-    return child.connection.cursor(row_factory=dict_row).execute(child.queue.text("claim_gated"), known).fetchall()
+    return (
+        child.connection.cursor(row_factory=dict_row).execute(child.queue.text("claim/claim_gated"), known).fetchall()
+    )
 
 
 def by_seeking(child, wanted):
     known = child.parameters(wanted) | {"past_queue": None, "past_priority": None, "past_id": None, "back": False}
-    return child.connection.cursor(row_factory=dict_row).execute(sql.load(sql.seeking("claim_jobs")), known).fetchall()
+    return (
+        child.connection.cursor(row_factory=dict_row)
+        .execute(sql.load(sql.seeking("claim/claim_jobs")), known)
+        .fetchall()
+    )
 
 
 @pytest.mark.parametrize("claim", [by_plain, by_gates, by_seeking])
@@ -92,9 +98,9 @@ def test_a_call_that_waits_for_more_is_filled_by_bytes_too(as_it_is):
     child = queue.child()
     [first] = child.claim(1)
     known = {"supervisor": child.supervisor, "child": child.id, "token": first.token, "kind": "a:b", "wanted": 100}
-    more = [row[1] for row in child.connection.execute(queue.text("claim_more"), known)]
+    more = [row[1] for row in child.connection.execute(queue.text("claim/claim_more"), known)]
     assert (first.id, more) == (jobs[0], jobs[1:2])
-    assert list(child.connection.execute(queue.text("claim_more"), known)) == [], "it is full"
+    assert list(child.connection.execute(queue.text("claim/claim_more"), known)) == [], "it is full"
     assert [job.id for job in child.claim(100)] == jobs[2:]
 
 

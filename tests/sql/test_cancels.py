@@ -26,11 +26,11 @@ def queue(database: str) -> Iterator[Queue]:
 
 
 def apply(queue: Queue) -> list[int]:
-    return [row[0] for row in queue.run(queue.text("apply_cancels").replace("%(most)s", "100"))]
+    return [row[0] for row in queue.run(queue.text("maintenance/apply_cancels").replace("%(most)s", "100"))]
 
 
 def found(queue: Queue, child: Child) -> list[tuple[int, int, int]]:
-    return queue.connection.execute(queue.text("find_cancels"), {"supervisor": child.supervisor}).fetchall()
+    return queue.connection.execute(queue.text("control/find_cancels"), {"supervisor": child.supervisor}).fetchall()
 
 
 def late(queue: Queue, child: Child, outcome: str, **more: object) -> int:
@@ -67,12 +67,12 @@ def test_a_late_request_ends_the_job_where_it_waits(
     queue.enqueue("a:b")
     job = late(queue, queue.child(), outcome, delay=delay, error="why")
     assert queue.state(job) == before
-    assert queue.run(queue.text("open_gates"))[0][4], "the maintenance process is told"
+    assert queue.run(queue.text("maintenance/end_pauses"))[0][4], "the maintenance process is told"
     assert apply(queue) == [job]
     row = queue.job(job)
     assert (row["state"], row["error_code"]) == ("cancelled", "JOB_CANCELLED")
     assert queue.count("cancels") == 0
-    assert not queue.run(queue.text("open_gates"))[0][4]
+    assert not queue.run(queue.text("maintenance/end_pauses"))[0][4]
 
 
 def test_a_late_request_ends_a_parked_job(queue: Queue) -> None:

@@ -93,7 +93,7 @@ def test_a_claim_waits_for_its_fsync_unless_all_of_its_jobs_are_short(queue, sho
     queue.enqueue("a:c")
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
-        assert connection.execute(queue.text("claim_jobs"), {**child.parameters(2), "short": short}).fetchall()
+        assert connection.execute(queue.text("claim/claim_jobs"), {**child.parameters(2), "short": short}).fetchall()
         assert connection.execute("SHOW synchronous_commit").fetchone() == (waits,)
         connection.rollback()
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
@@ -148,7 +148,7 @@ def test_a_queue_whose_rows_are_in_other_hands_does_not_starve_the_others(queue)
         (row,) = child.claim_raw(1)
         assert (row["id"], row["queue"]) == (None, "held")
         (row,) = child.connection.cursor(row_factory=dict_row).execute(
-            queue.text("claim_jobs"), {**child.parameters(1), "avoided": ["held"]}
+            queue.text("claim/claim_jobs"), {**child.parameters(1), "avoided": ["held"]}
         )
         assert row["id"] == other
 
@@ -156,10 +156,10 @@ def test_a_queue_whose_rows_are_in_other_hands_does_not_starve_the_others(queue)
 def explain(queue, child, wanted=10):
     """The shape of the claim's plan and the buffers it touched, in a transaction that is rolled back."""
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"), {"local": False})
+        connection.execute(queue.text("session/force_index_plans"), {"local": False})
         connection.execute("SET LOCAL enable_seqscan = off")
         row = connection.execute(
-            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim_jobs"), child.parameters(wanted)
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim/claim_jobs"), child.parameters(wanted)
         ).fetchone()
         connection.rollback()
     plan = row[0][0]["Plan"] if not isinstance(row[0], str) else json.loads(row[0])[0]["Plan"]
@@ -209,7 +209,7 @@ def test_a_lone_claim_takes_what_a_batch_of_one_would(queue, seed):
                 "short": dice.choice([None, ["a:b"]]),
             }
             found = []
-            for name in ("claim_jobs", "claim_job"):
+            for name in ("claim/claim_jobs", "claim/claim_job"):
                 rows = connection.execute(queue.text(name), parameters).fetchall()
                 waits = connection.execute("SHOW synchronous_commit").fetchone()
                 moved = connection.execute("SELECT child, queue, jobs::text FROM jobherd.running").fetchall()
@@ -224,7 +224,7 @@ def test_a_lone_claim_takes_nothing_under_a_lapsed_lease(queue):
     queue.enqueue("a:b")
     child = queue.child()
     queue.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 second'")
-    assert queue.connection.execute(queue.text("claim_job"), child.parameters(1)).fetchall() == []
+    assert queue.connection.execute(queue.text("claim/claim_job"), child.parameters(1)).fetchall() == []
 
 
 @pytest.mark.parametrize("odd", ["attempts, 32767", "crashes, 32767", "timeout, 'NaN'", "timeout, 'infinity'"])

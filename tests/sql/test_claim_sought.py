@@ -49,7 +49,7 @@ def test_it_takes_what_a_walking_claim_takes_of_all_that_is_not_before_the_place
                 "served": dice.choice([None, ["b", "a"], ["c", "no-such", "d"]]),
                 "avoided": dice.choice([None, ["a"]]),
             }
-            assert claimed(SOUGHT, parameters | NOWHERE) == claimed("claim_jobs", parameters)
+            assert claimed(SOUGHT, parameters | NOWHERE) == claimed("claim/claim_jobs", parameters)
         locker.rollback()
         for _ in range(25):
             place = (dice.choice(["a", "b", "c", "d", "0", "zz"]), dice.choice([-1, 0, 3]), dice.choice(ids))
@@ -58,14 +58,14 @@ def test_it_takes_what_a_walking_claim_takes_of_all_that_is_not_before_the_place
             # From a more urgent job it may go on into what is before the place: nobody seeks there,
             # but it is not forbidden.
             assert claimed(SOUGHT, sought) in (
-                claimed("claim_jobs", parameters, without=place),
-                claimed("claim_jobs", parameters),
+                claimed("claim/claim_jobs", parameters, without=place),
+                claimed("claim/claim_jobs", parameters),
             )
 
 
 def buffers(queue, name, parameters):
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"), {"local": False})
+        connection.execute(queue.text("session/force_index_plans"), {"local": False})
         for _ in range(2):
             row = connection.execute(
                 "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text(name), parameters
@@ -88,7 +88,7 @@ def test_behind_a_place_the_dead_of_an_old_snapshot_are_not_walked_past(queue):
         last = queue.enqueue_many("a:b", 20)
         place = {"past_queue": "default", "past_priority": 0, "past_id": last[0] - 1}
         behind = buffers(queue, SOUGHT, child.parameters(10) | place | {"back": False})
-        walked = buffers(queue, "claim_jobs", child.parameters(10))
+        walked = buffers(queue, "claim/claim_jobs", child.parameters(10))
         assert first
         old.execute("SELECT 1")
     print(f"fresh {fresh}, behind a place {behind}, walked {walked} buffers")
@@ -102,7 +102,7 @@ def test_named_queues_are_sought_by_their_names(queue):
     )
     child = queue.child()
     parameters = child.parameters(1, ["q0250", "q0400"])
-    walked, sought = buffers(queue, "claim_jobs", parameters), buffers(queue, SOUGHT, parameters | NOWHERE)
+    walked, sought = buffers(queue, "claim/claim_jobs", parameters), buffers(queue, SOUGHT, parameters | NOWHERE)
     print(f"walked {walked}, sought {sought} buffers")
     assert walked > 1000
     assert sought < 100

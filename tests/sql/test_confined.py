@@ -40,11 +40,11 @@ def looks(node, table, within=()):
         yield from looks(part, table, within)
 
 
-@pytest.mark.parametrize("statement", ["claim_jobs", "claim_job", SOUGHT])
+@pytest.mark.parametrize("statement", ["claim/claim_jobs", "claim/claim_job", SOUGHT])
 def test_a_claim_touches_rows_of_its_queue_alone(queue, statement):
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"), {"local": False})
+        connection.execute(queue.text("session/force_index_plans"), {"local": False})
         connection.commit()
         plan = plan_of(connection, queue.text(statement), child.parameters(10, ["own"]) | NOWHERE)
     found = list(looks(plan, "ready"))
@@ -63,10 +63,10 @@ def test_a_settlement_touches_the_row_of_its_claim_alone(queue):
     batch = child.claim(10, ["own"])
     other.claim(5, ["other"])
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"), {"local": False})
+        connection.execute(queue.text("session/force_index_plans"), {"local": False})
         connection.commit()
         parameters = child.settlement(batch[0].token, [job.id for job in batch], "ok")
-        plan = plan_of(connection, queue.text("settle_jobs"), parameters)
+        plan = plan_of(connection, queue.text("settle/settle_jobs"), parameters)
     found = list(looks(plan, "running"))
     assert found
     for node, _ in found:
@@ -76,11 +76,11 @@ def test_a_settlement_touches_the_row_of_its_claim_alone(queue):
 def test_what_a_claim_costs_does_not_depend_on_a_neighbours_backlog(queue):
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"), {"local": False})
+        connection.execute(queue.text("session/force_index_plans"), {"local": False})
         connection.commit()
 
         def buffers():
-            plan = plan_of(connection, queue.text("claim_jobs"), child.parameters(10, ["own"]))
+            plan = plan_of(connection, queue.text("claim/claim_jobs"), child.parameters(10, ["own"]))
             return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
         alone = [buffers(), buffers()][1]

@@ -91,7 +91,7 @@ def test_what_a_job_costs_the_database(still, batch):
         line = Line(child.connection, child.id)
         settler = Settler(line, ran_on="host/1")
         claim = child.parameters(batch) | {"durable": True}
-        rows = line.run("claim_jobs", claim)
+        rows = line.run("claim/claim_jobs", claim)
 
         def turn(rows):
             jobs = [JobRow._make(row) for row in rows]

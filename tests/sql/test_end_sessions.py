@@ -38,15 +38,16 @@ def transaction(dsn, child, job):
     """A session in which a transaction of the child's job is open."""
     connection = psycopg.connect(dsn)
     child.queue.opened.append(connection)
-    connection.execute(child.queue.text("register_transactions"), {"child": child.id})
+    connection.execute(child.queue.text("settle/register_transaction_session"), {"child": child.id})
     connection.commit()
-    connection.execute(child.queue.text("lock_claim"), {"child": child.id, "token": job.token, "job": job.id})
+    connection.execute(child.queue.text("settle/lock_claim"), {"child": child.id, "token": job.token, "job": job.id})
     return connection
 
 
 def ended(queue, child):
     return queue.connection.execute(
-        queue.text("end_backend"), {"supervisor": child.supervisor, "incarnation": child.incarnation}
+        queue.text("recover/terminate_child_sessions"),
+        {"supervisor": child.supervisor, "incarnation": child.incarnation},
     ).fetchone()
 
 

@@ -28,8 +28,8 @@ def listen(queue):
     """A session for whose sake producers notify; when they need not: test_wake.py."""
     connection = psycopg.connect(queue.dsn, autocommit=True)
     queue.opened.append(connection)
-    connection.execute(queue.text("listen_jobs"))
-    connection.execute(queue.text("start_hearing"))
+    connection.execute(queue.text("wake/listen_jobs"))
+    connection.execute(queue.text("wake/enable_notify"))
     return connection
 
 

@@ -50,7 +50,7 @@ def test_they_go_with_the_job_through_all_of_its_states(queue):
     job = put(queue, options='{"tenant": "acme", "webhook": "https://example.com/done", "delay": 3600}')
     assert extras(queue, job) == WHOLE
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")
-    queue.connection.execute(queue.text("promote_due"), {"most": 10})
+    queue.connection.execute(queue.text("maintenance/promote_due"), {"most": 10})
     assert extras(queue, job) == WHOLE
     child = queue.child()
     for outcome in ("retry", "snoozed", "abandoned", "failed"):
@@ -188,7 +188,7 @@ def test_a_tenant_s_role_enqueues_many_and_their_ids_are_in_the_order_of_the_pay
     tenants.execute("SET ROLE jobherd_test_acme")
     payloads = [f'{{"n": {number}}}' for number in range(2_500)]
     rows = tenants.execute(
-        queue.text("enqueue_jobs"), NOTHING | {"kind": "a:b", "payloads": payloads, "delay": delay}
+        queue.text("enqueue/enqueue_jobs"), NOTHING | {"kind": "a:b", "payloads": payloads, "delay": delay}
     ).fetchall()
     table = "ready" if delay is None else "scheduled"
     assert rows == queue.run(f"SELECT id FROM jobherd.{table} ORDER BY (payload ->> 'n')::integer")
@@ -313,7 +313,7 @@ def test_a_whole_batch_that_went_well_is_told_of_though_nothing_of_it_is_kept(qu
     child = queue.child()
     (one,) = child.claim(10)
     parameters = child.settlement(one.token, [one.id], "ok") | {"keeps": [0], "ago": [0.0]}
-    child.connection.execute(queue.text("settle_completed"), parameters)
+    child.connection.execute(queue.text("settle/settle_completed"), parameters)
     assert [message["event"]["state"] for message in told(queue)] == ["completed"]
 
 
@@ -368,7 +368,7 @@ def test_an_end_without_a_settlement_is_told_too(queue, how):
             child.release()
         else:
             queue.run("DELETE FROM jobherd.children WHERE id = %s", child.id)
-            queue.connection.execute(queue.text("release_orphans"))
+            queue.connection.execute(queue.text("recover/requeue_orphans"))
     (message,) = told(queue)
     assert (message["event"]["id"], message["event"]["state"]) == (
         job,

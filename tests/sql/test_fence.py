@@ -14,18 +14,18 @@ WRITE = re.compile(
     r"(?P<what>UPDATE|DELETE FROM|TRUNCATE|INSERT INTO|MERGE INTO)\s+(?:ONLY\s+)?(?:jobherd\.)?running\b(?P<how>[^;]*?)(?=\bRETURNING\b|\n\)|;|\Z)"
 )
 FENCED = re.compile(r"(?:running\.)?child = %\(child\)s AND (?:running\.)?token = %\(token\)s")
-BEGINS = {"claim_job", "claim_jobs"}
+BEGINS = {"claim/claim_job", "claim/claim_jobs"}
 """They make the row, under a token of its own."""
 OTHERWISE = {
     # its children are dismissed and reaped, and their rows go in the same statement
-    "leave_supervisor": "USING gone g WHERE r.child = g.id",
+    "recover/unregister_supervisor": "USING gone g WHERE r.child = g.id",
     # its process is reaped and its session ended before this is sent
-    "release_child": "USING gone WHERE r.child = gone.id",
+    "recover/requeue_child": "USING gone WHERE r.child = gone.id",
     # rows that were locked, of supervisors whose lease has lapsed
-    "reclaim_supervisors": "WHERE r.child = f.child AND r.token = f.token",
-    "release_orphans": "WHERE r.child = f.child AND r.token = f.token",  # the same, of children that are not registered
+    "recover/reclaim_supervisors": "WHERE r.child = f.child AND r.token = f.token",
+    "recover/requeue_orphans": "WHERE r.child = f.child AND r.token = f.token",  # the same, of children that are not registered
     # by the child itself: what it does not know of
-    "release_unheard": "WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])",
+    "recover/requeue_unacknowledged": "WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])",
 }
 
 
@@ -36,13 +36,22 @@ def writes(text: str) -> list[tuple[str, str]]:
 
 
 STATEMENTS = {
-    path.stem: found for path in sorted((FOLDER / "queries").glob("*.sql")) if (found := writes(path.read_text()))
+    f"{path.parent.name}/{path.stem}": found
+    for path in sorted((FOLDER / "queries").rglob("*.sql"))
+    if (found := writes(path.read_text()))
 }
 
 
 def test_all_the_statements_that_write_it_are_known_here():
-    assert set(STATEMENTS) == {*BEGINS, *OTHERWISE, "claim_more", "release_rest", "settle_completed", "settle_jobs"}
-    assert len(STATEMENTS["settle_jobs"]) == 2
+    assert set(STATEMENTS) == {
+        *BEGINS,
+        *OTHERWISE,
+        "claim/claim_more",
+        "recover/requeue_rest",
+        "settle/settle_completed",
+        "settle/settle_jobs",
+    }
+    assert len(STATEMENTS["settle/settle_jobs"]) == 2
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

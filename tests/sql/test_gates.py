@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from importlib.resources import files
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -29,7 +29,9 @@ def gated(child, wanted=10, **parameters):
     """The rows of claim_gated.sql."""
     nothing = dict.fromkeys(("limited", "limits", "left_queue", "left_kind")) | {"narrowed": False}
     known = child.parameters(wanted) | nothing | parameters
-    return child.connection.cursor(row_factory=dict_row).execute(child.queue.text("claim_gated"), known).fetchall()
+    return (
+        child.connection.cursor(row_factory=dict_row).execute(child.queue.text("claim/claim_gated"), known).fetchall()
+    )
 
 
 def ids(rows):
@@ -193,13 +195,13 @@ def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
 def test_what_is_claimed_after_a_keeper_has_seen_the_cap_was_claimed_under_it(queue):
     queue.enqueue_many("a:b", 4, queue="media")
     queue.run("SELECT jobherd.set_cap('media', 9), jobherd.set_cap(kind => 'a:b', max_running => 9)")
-    assert queue.run(queue.text("open_gates"))[0][3]
+    assert queue.run(queue.text("maintenance/end_pauses"))[0][3]
     with psycopg.connect(queue.dsn) as other:
         other.execute("SELECT FROM jobherd.gates WHERE scope = 'queue' FOR UPDATE")
-        queue.run(queue.text("note_caps"))  # and it does not wait
+        queue.run(queue.text("maintenance/mark_limits_seen"))  # and it does not wait
     assert queue.run("SELECT scope FROM jobherd.gates WHERE seen_at IS NULL") == [("queue",)]
-    queue.run(queue.text("note_caps"))
-    assert not queue.run(queue.text("open_gates"))[0][3]
+    queue.run(queue.text("maintenance/mark_limits_seen"))
+    assert not queue.run(queue.text("maintenance/end_pauses"))[0][3]
     # Such a claim is not made any more. That it is not counted shows that a claim under a cap need
     # not open the batches of all others.
     queue.run(
@@ -236,7 +238,7 @@ def test_a_stranger_with_advisory_locks_holds_up_no_claim(queue):
         stranger.execute(OLD_KEYS, [["media", "a:b", f"{child.supervisor} media"]])
         stranger.execute("SELECT pg_advisory_lock(hashtextextended('jobherd.budget', %s))", [child.supervisor])
         assert ids(gated(child, limited=["media"], limits=[2])) == jobs[:1]
-        child.connection.execute(queue.text("lock_budget"), {"supervisor": child.supervisor})
+        child.connection.execute(queue.text("claim/lock_budget"), {"supervisor": child.supervisor})
 
 
 def test_two_limits_never_share_a_lock(queue):
@@ -291,9 +293,9 @@ def test_locks_of_supervisors_that_are_gone_are_deleted(queue):
     here, gone = queue.supervisor(), queue.supervisor()
     for child in (here.child(), gone.child()):
         assert gated(child, limited=["media"], limits=[1])
-        child.connection.execute(queue.text("lock_budget"), {"supervisor": child.supervisor})
-    queue.run(queue.text("leave_supervisor").replace("%(supervisor)s", str(gone.id)))
-    queue.run(queue.text("drop_claim_locks"))
+        child.connection.execute(queue.text("claim/lock_budget"), {"supervisor": child.supervisor})
+    queue.run(queue.text("recover/unregister_supervisor").replace("%(supervisor)s", str(gone.id)))
+    queue.run(queue.text("maintenance/delete_claim_locks"))
     left = [("budget", str(here.id)), ("queue", "media"), ("supervisor", f"{here.id} media")]
     assert queue.run("SELECT scope, name FROM jobherd.claim_locks ORDER BY scope, name") == left
 
@@ -359,7 +361,7 @@ def test_what_a_hook_lets_through_is_taken_and_nothing_else(queue):
         child = queue.child()
         known = child.parameters(9) | dict.fromkeys(("limited", "limits", "left_queue", "left_kind"))
         rows = wire.exchange(
-            (sql.narrow("claim_gated", "of_kinds"), known | {"narrowed": True, "only_kinds": ["a:slow"]})
+            (sql.narrow("claim/claim_gated", "of_kinds"), known | {"narrowed": True, "only_kinds": ["a:slow"]})
         )[0]
         assert [row[1] for row in rows] == taken
 
@@ -378,14 +380,14 @@ def test_pauses_of_a_kind_and_of_everything(queue):
     assert gated(child) == []
     queue.run("SELECT jobherd.resume(kind => 'mail:send')")
     assert [(row["id"], row["queue"]) for row in gated(child)] == [(None, None)], "no gate is left"
-    assert queue.connection.execute(queue.text("release_parked"), {"most": 10}).rowcount == 1
+    assert queue.connection.execute(queue.text("maintenance/release_parked"), {"most": 10}).rowcount == 1
     assert [job.id for job in child.claim(10)] == [mail]
 
 
 def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
     def declare(**limits):
         queue.connection.execute(
-            queue.text("declare_caps"), {"names": list(limits), "max_running": list(limits.values())}
+            queue.text("lease/declare_limits"), {"names": list(limits), "max_running": list(limits.values())}
         )
         return sorted(queue.run("SELECT name, max_running, capped_by = '@handler' FROM jobherd.gates"))
 
@@ -406,8 +408,8 @@ def test_a_process_that_starts_waits_for_no_transaction_that_holds_a_kind_or_a_g
     caps = {"names": ["a:b", "c:d", "e:f"], "max_running": [2, None, 3]}
 
     def declare(**more):
-        kinds = queue.connection.execute(queue.text("register_kinds"), kind | more).rowcount
-        return kinds, queue.connection.execute(queue.text("declare_caps"), caps).rowcount
+        kinds = queue.connection.execute(queue.text("lease/register_kinds"), kind | more).rowcount
+        return kinds, queue.connection.execute(queue.text("lease/declare_limits"), caps).rowcount
 
     queue.run("SELECT jobherd.set_cap(kind => 'e:f', max_running => 9)")
     assert declare() == (1, 1)
@@ -449,7 +451,7 @@ def test_who_resumes_while_somebody_sets_a_cap_resumes(queue):
 
 
 def test_a_cap_that_is_declared_no_more_goes_while_somebody_pauses_and_resumes(queue):
-    declare = queue.text("declare_caps")
+    declare = queue.text("lease/declare_limits")
     queue.connection.execute(declare, {"names": ["a:b"], "max_running": [2]})
     behind(queue, "SELECT jobherd.pause(kind => 'a:b')", [declare, {"names": ["a:b"], "max_running": [None]}])
     assert queue.run("SELECT name, paused_at IS NOT NULL, max_running FROM jobherd.gates") == [("a:b", True, None)]
@@ -461,11 +463,11 @@ def test_a_cap_that_is_declared_no_more_goes_while_somebody_pauses_and_resumes(q
 def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
     queue.run("SELECT jobherd.set_cap('media', 2)")
     queue.run("SELECT jobherd.pause('media', resume_at => %s)", datetime.now(UTC) + timedelta(hours=1))
-    [(opened, next_in, *_)] = queue.run(queue.text("open_gates"))
+    [(opened, next_in, *_)] = queue.run(queue.text("maintenance/end_pauses"))
     assert opened == 0
     assert 3500 < next_in <= 3600
     queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
-    assert queue.run(queue.text("open_gates")) == [(1, None, False, True, False)]
+    assert queue.run(queue.text("maintenance/end_pauses")) == [(1, None, False, True, False)]
     assert queue.run("SELECT name, max_running, paused_at FROM jobherd.gates") == [("media", 2, None)]
     assert queue.run("SELECT jobherd.set_cap('media')") == [(2,)]
     assert queue.count("gates") == 0
@@ -514,11 +516,7 @@ def test_a_claim_costs_the_same_however_many_are_parked(queue):
 
 def test_whoever_finds_a_ready_row_by_its_place_looks_into_one_table_alone():
     """A place is a place in one table: another table of the same family has a row there too."""
-    for file in (files("jobherd.sql") / "queries").iterdir():
-        text = (
-            "\n".join(line for line in file.read_text().splitlines() if not line.startswith("--"))
-            if file.is_file()
-            else ""
-        )
+    for file in (Path(sql.__file__).parent / "queries").rglob("*.sql"):
+        text = "\n".join(line for line in file.read_text().splitlines() if not line.startswith("--"))
         if "ctid" in text:
             assert not re.search(r"(FROM|USING|UPDATE) jobherd\.(ready)\b", text), f"{file.name}: say ONLY"

@@ -29,7 +29,8 @@ def origin(queue, job):
 
 def set_off(queue, job):
     return [
-        row[0] for row in queue.connection.execute(queue.text("page/list_set_off"), {"id": job, "most": 50}).fetchall()
+        row[0]
+        for row in queue.connection.execute(queue.text("page/list_child_jobs"), {"id": job, "most": 50}).fetchall()
     ]
 
 
@@ -44,7 +45,7 @@ def test_it_goes_with_the_job_through_all_of_its_states_and_is_found_in_each(que
 
     look()
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")
-    queue.connection.execute(queue.text("promote_due"), {"most": 10})
+    queue.connection.execute(queue.text("maintenance/promote_due"), {"most": 10})
     look()
     child = queue.child()
     for outcome in ("retry", "abandoned", "failed"):
@@ -86,7 +87,7 @@ def test_what_is_none_is_refused_with_its_name(queue, options, says):
 
 @pytest.mark.parametrize("table", ["ready", "parked", "scheduled", "history"])
 def test_what_a_job_set_off_is_found_by_index(queue, table):
-    statement, names = sql.numbered("page/list_set_off")
+    statement, names = sql.numbered("page/list_child_jobs")
     queue.run("SET enable_seqscan = off")  # the tables are empty; what is asked is whether an index can be used at all
     given = {"id": "7", "most": "50"}
     queue.run(f"PREPARE found AS {statement}")

@@ -142,9 +142,9 @@ def test_what_is_done_to_a_job_is_noted_with_who_did_it(queue):
 
 def plan_of(queue, steer, name, parameters):
     with queue.connection.transaction(force_rollback=True):
-        queue.connection.execute(queue.text(f"page/{steer}"), {"milliseconds": 60_000})
+        queue.connection.execute(queue.text(steer), {"milliseconds": 60_000})
         (found,) = queue.connection.execute(
-            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text(f"page/{name}"), parameters
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text(name), parameters
         ).fetchone()
         return found[0]["Plan"]
 
@@ -152,7 +152,7 @@ def plan_of(queue, steer, name, parameters):
 @pytest.fixture(scope="module")
 def long_past(cluster, template):
     with cluster.database(template=template) as dsn, Queue(dsn) as queue:
-        queue.connection.execute(sql.load("keep_partitions"), {"ahead": DAYS + 1, "most": None})
+        queue.connection.execute(sql.load("maintenance/keep_partitions"), {"ahead": DAYS + 1, "most": None})
         queue.connection.execute(FILL, {"jobs": 200_000, "days": DAYS})
         queue.run("UPDATE jobherd.history SET kind = 'rare:one', queue = 'rare' WHERE id IN (70000, 150001)")
         queue.run("VACUUM ANALYZE jobherd.history")
@@ -172,7 +172,7 @@ def long_past(cluster, template):
 )
 def test_the_rare_is_found_without_reading_the_rest(long_past, wanted):
     parameters = LOOK | {"low": 0, "high": 10**6, "most": 20_000} | wanted
-    plan = plan_of(long_past, "steer_stretch", "list_stretch", parameters)
+    plan = plan_of(long_past, "page/force_block_summaries", "page/list_id_ranges", parameters)
     pages = long_past.run(
         "SELECT sum(pg_relation_size(inhrelid)) / 8192 FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
     )[0][0]
@@ -190,7 +190,7 @@ def test_what_waits_is_never_read_to_its_end(queue):
     queue.enqueue_many("a:b", 5_000)
     queue.run("ANALYZE jobherd.ready")
     for wanted in ({"kind": "no:such"}, {"text": "%no such%"}, {"states": ["retrying"]}):
-        plan = plan_of(queue, "steer_looking", "list_live", LOOK | {"scan": 100} | wanted)
+        plan = plan_of(queue, "page/force_id_order", "page/list_live", LOOK | {"scan": 100} | wanted)
         for node in nodes(plan):
             if node.get("Relation Name") == "ready":
                 assert node["Node Type"].startswith("Index"), node

@@ -32,7 +32,7 @@ def test_each_attempt_keeps_its_own_under_the_fence(queue):
     (second,) = child.claim(1)
     child.settle(second.token, [second.id], "ok", log='{"output": "done"}', keep=7)
     assert logs(queue) == [(number, 1, "hello", [{"key": "step"}], 30), (number, 2, "done", None, 7)]
-    assert [row[0] for row in queue.run(queue.text("show_logs").replace("%(id)s", str(number)))] == [1, 2]
+    assert [row[0] for row in queue.run(queue.text("observe/show_logs").replace("%(id)s", str(number)))] == [1, 2]
 
 
 def test_nothing_is_kept_where_nothing_is_said_or_nothing_of_the_job_is_kept(queue):
@@ -51,12 +51,12 @@ def test_they_go_when_their_day_is_past_and_with_a_purge(queue):
         child.settle(job.token, [job.id], "ok", log=SAID, keep=7)
     (old, purged, _) = [row[0] for row in logs(queue)]
     queue.run("UPDATE jobherd.logs SET drop_on = (now() AT TIME ZONE 'UTC')::date - 1 WHERE job = %s", old)
-    assert queue.connection.execute(queue.text("drop_logs"), {"most": 10}).rowcount == 1
+    assert queue.connection.execute(queue.text("maintenance/delete_logs"), {"most": 10}).rowcount == 1
     queue.run(
         "UPDATE jobherd.history SET finished_at = now() - interval '1 day', started_at = NULL WHERE id = %s", purged
     )
     wanted = {"most": 10, "after": 0, "cutoff": "yesterday", "states": ["completed"], "kind": None}
     queue.connection.execute(
-        queue.text("purge_history"), wanted | {"cutoff": queue.run("SELECT now() - interval '1 hour'")[0][0]}
+        queue.text("control/purge_history"), wanted | {"cutoff": queue.run("SELECT now() - interval '1 hour'")[0][0]}
     )
     assert len(logs(queue)) == 1

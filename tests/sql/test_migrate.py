@@ -198,7 +198,7 @@ def test_every_statement_has_a_head_that_says_what_it_does():
 
 
 def test_numbered_gives_the_names_in_the_order_of_their_numbers():
-    text, names = sql.numbered("end_backend")
+    text, names = sql.numbered("recover/terminate_child_sessions")
     assert names == ("supervisor", "incarnation")
     assert "$1" in text
     assert "$2" in text
@@ -207,7 +207,7 @@ def test_numbered_gives_the_names_in_the_order_of_their_numbers():
 
 def test_a_statement_that_does_not_exist_is_named():
     with pytest.raises(FileNotFoundError, match="no_such"):
-        sql.load("no_such")
+        sql.load("claim/no_such")
 
 
 def test_partitions_are_kept_in_a_schema_of_another_name(empty_database):
@@ -216,7 +216,7 @@ def test_partitions_are_kept_in_a_schema_of_another_name(empty_database):
         migrate(connection, schema="jobs_eu")
         for made in (4, 0):
             assert connection.execute(
-                sql.load("keep_partitions", "jobs_eu"), {"ahead": 2, "most": None}
+                sql.load("maintenance/keep_partitions", "jobs_eu"), {"ahead": 2, "most": None}
             ).fetchone() == (made, 0)
 
 

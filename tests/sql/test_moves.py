@@ -90,9 +90,9 @@ def test_a_claim_counts_the_attempt_and_whoever_gives_it_back_unstarted_uncounts
     job, child = full(queue), queue.child()
     unheard: dict[str, object] = {"child": child.id, "heard": []}
     assert changed(queue, job, lambda: child.claim(1)) == {"attempts": 4}
-    assert changed(queue, job, lambda: queue.connection.execute(queue.text("release_unheard"), unheard)) == {
-        "attempts": 3
-    }
+    assert changed(
+        queue, job, lambda: queue.connection.execute(queue.text("recover/requeue_unacknowledged"), unheard)
+    ) == {"attempts": 3}
 
 
 def test_what_waits_behind_a_long_job_is_given_back_whole(queue):
@@ -105,7 +105,9 @@ def test_what_waits_behind_a_long_job_is_given_back_whole(queue):
     queue.run("DELETE FROM jobherd.ready WHERE id = %s", job)
     token = queue.run("SELECT token FROM jobherd.running")[0][0]
     rest = {"child": child.id, "token": token, "job": first, "called": None}
-    assert changed(queue, job, lambda: queue.connection.execute(queue.text("release_rest"), rest)) == {"attempts": 2}
+    assert changed(queue, job, lambda: queue.connection.execute(queue.text("recover/requeue_rest"), rest)) == {
+        "attempts": 2
+    }
 
 
 CRASHED = {"attempts": 3, "crashes": 3, "last_error": {"code": "WORKER_CRASHED", "message": "it crashed"}}
@@ -185,7 +187,10 @@ def test_parked_and_brought_back_it_is_as_it_was(queue):
     assert changed(queue, job, lambda: gated(other)) == {}
     assert queue.count("parked") == 1
     queue.run("SELECT jobherd.set_cap(kind => 'a:b')")
-    assert changed(queue, job, lambda: queue.connection.execute(queue.text("release_parked"), {"most": 10})) == {}
+    assert (
+        changed(queue, job, lambda: queue.connection.execute(queue.text("maintenance/release_parked"), {"most": 10}))
+        == {}
+    )
     assert queue.run("SELECT count(*) FROM ONLY jobherd.ready")[0][0] == 1
 
 
@@ -205,7 +210,8 @@ def whole(child: Child, job: int) -> None:
     line = Line(child.connection, child.id)
     token = child.queue.run("SELECT token FROM jobherd.running")[0][0]
     assert line.run(
-        "settle_completed", settlement(child.id, token, [Finished(job, OK, ran=0.1, keep=3)], ran_on="host/1", now=1.0)
+        "settle/settle_completed",
+        settlement(child.id, token, [Finished(job, OK, ran=0.1, keep=3)], ran_on="host/1", now=1.0),
     )
 
 
@@ -214,10 +220,10 @@ ENDS: dict[str, Callable[[Child, int], object]] = {
     "settled with its whole claim": whole,
     "released": lambda child, _: child.release(),
     "unheard": lambda child, _: child.queue.connection.execute(
-        child.queue.text("release_unheard"), {"child": child.id, "heard": []}
+        child.queue.text("recover/requeue_unacknowledged"), {"child": child.id, "heard": []}
     ),
     "left": lambda child, _: child.queue.connection.execute(
-        child.queue.text("leave_supervisor"), {"supervisor": child.supervisor}
+        child.queue.text("recover/unregister_supervisor"), {"supervisor": child.supervisor}
     ),
     "reclaimed": lambda child, _: child.queue.supervisor().reclaim(dead=[child.supervisor]),
     "orphaned": lambda child, _: child.queue.run("DELETE FROM jobherd.children") or child.queue.orphans(),

@@ -11,10 +11,10 @@ from jobherd import sql
 from jobherd.workers.database.wire import Wire
 from tests.support.queue import Queue
 
-CLAIMS = ("claim_jobs", "claim_job")
+CLAIMS = ("claim/claim_jobs", "claim/claim_job")
 
 
-@pytest.mark.parametrize("name", [*CLAIMS, "claim_more"])
+@pytest.mark.parametrize("name", [*CLAIMS, "claim/claim_more"])
 def test_nothing_is_added_unless_asked_for(name):
     text, names = sql.numbered(name)
     assert "narrow" not in text
@@ -28,7 +28,7 @@ def test_conditions_of_users_get_names_of_their_own_and_their_number_is_bounded(
     monkeypatch.setattr(sql, "_own", {})
     name = sql.own_condition("kind = %(kind)s AND 1 %% 2 = 1", "own_0_", {"kind"})
     assert sql.own_condition("kind = %(kind)s AND 1 %% 2 = 1", "own_0_", {"kind"}) == name
-    text, names = sql.numbered(sql.narrow("claim_jobs", name))
+    text, names = sql.numbered(sql.narrow("claim/claim_jobs", name))
     assert "own_0_kind" in names
     assert "1 % 2 = 1\n" in text
     with pytest.raises(ValueError, match="put what changes into their parameters"):
@@ -43,7 +43,7 @@ def test_a_parameter_that_nobody_gave_is_named():
 
 def test_a_statement_without_a_place_for_them_is_named():
     with pytest.raises(ValueError, match="no place for conditions"):
-        sql.load("tell_time+of_kinds")
+        sql.load("observe/show_time+of_kinds")
 
 
 @pytest.mark.parametrize("name", CLAIMS)

@@ -51,8 +51,8 @@ class Scene:
         self.capped = queue.enqueue("a:b", queue="capped")
         queue.run("SELECT jobherd.demand(%s, '{\"memory_mb\": 1}')", self.ready)
         self.session = self.other.connection
-        queue.connection.execute(queue.text("declare_caps"), DECLARED)
-        queue.connection.execute(queue.text("register_kinds"), KIND)
+        queue.connection.execute(queue.text("lease/declare_limits"), DECLARED)
+        queue.connection.execute(queue.text("lease/register_kinds"), KIND)
         self.line = Line(self.session, self.other.id)
         self.session.execute(f"SET lock_timeout TO '{WAIT}'")
 
@@ -67,46 +67,57 @@ class Scene:
             given = child.settlement(
                 self.token, [self.busy, self.neighbour, self.third], outcome, delay=5.0, error="x", code="X"
             )
-            return lambda: self.session.execute(self.queue.text("settle_jobs"), given)
+            return lambda: self.session.execute(self.queue.text("settle/settle_jobs"), given)
 
         def complete() -> None:
             done = [Finished(self.whole, OK, ran=0.1, keep=3)]
             assert self.line.run(
-                "settle_completed", settlement(self.other.id, self.second, done, ran_on="host/1", now=1.0)
+                "settle/settle_completed", settlement(self.other.id, self.second, done, ran_on="host/1", now=1.0)
             ) == [(1,)]
 
         return {
-            "claim_jobs": lambda: self.other.claim_raw(10),
-            "claim_gated": lambda: gated(self.other),
+            "claim/claim_jobs": lambda: self.other.claim_raw(10),
+            "claim/claim_gated": lambda: gated(self.other),
             "settle_jobs ok": settle("ok"),
             "settle_jobs retry": settle("retry"),
             "settle_jobs failed": settle("failed"),
-            "settle_completed": complete,
-            "lock_claim": send("lock_claim", child=self.other.id, token=self.second, job=self.whole),
-            "release_child": send("release_child", incarnation=child.incarnation, cleared=None, error=""),
-            "release_unheard": send("release_unheard", child=child.id, heard=[]),
-            "release_rest": send("release_rest", child=child.id, token=self.token, job=self.busy, called=None),
-            "leave_supervisor": send("leave_supervisor"),
-            "reclaim_supervisors": send(
-                "reclaim_supervisors", supervisor=0, dead=[self.supervisor.id], lease=15.0, clock=None, patient=True
+            "settle/settle_completed": complete,
+            "settle/lock_claim": send("settle/lock_claim", child=self.other.id, token=self.second, job=self.whole),
+            "recover/requeue_child": send(
+                "recover/requeue_child", incarnation=child.incarnation, cleared=None, error=""
             ),
-            "release_orphans": send("release_orphans"),
-            "register_child": send("register_child", incarnation=99, slot=9, kind="worker", pid=1, pid_started=1),
-            "register_kinds": send("register_kinds", **KIND),
-            "declare_caps": send("declare_caps", **DECLARED),
-            "renew_lease": send("renew_lease", lease=15.0),
-            "find_cancels": send("find_cancels"),
-            "take_orders": send("take_orders", most=10),
-            "promote_due": send("promote_due", most=10),
-            "open_gates": send("open_gates"),
-            "note_caps": send("note_caps"),
-            "apply_cancels": send("apply_cancels", most=10),
-            "release_parked": send("release_parked", most=10),
-            "drop_logs": send("drop_logs", most=10),
-            "drop_orders": send("drop_orders", most=10),
-            "drop_demands": send("drop_demands"),
-            "drop_progress": send("drop_progress"),
-            "count_past": send("count_past", span=86400.0, lag=60.0),
+            "recover/requeue_unacknowledged": send("recover/requeue_unacknowledged", child=child.id, heard=[]),
+            "recover/requeue_rest": send(
+                "recover/requeue_rest", child=child.id, token=self.token, job=self.busy, called=None
+            ),
+            "recover/unregister_supervisor": send("recover/unregister_supervisor"),
+            "recover/reclaim_supervisors": send(
+                "recover/reclaim_supervisors",
+                supervisor=0,
+                dead=[self.supervisor.id],
+                lease=15.0,
+                clock=None,
+                patient=True,
+            ),
+            "recover/requeue_orphans": send("recover/requeue_orphans"),
+            "lease/register_child": send(
+                "lease/register_child", incarnation=99, slot=9, kind="worker", pid=1, pid_started=1
+            ),
+            "lease/register_kinds": send("lease/register_kinds", **KIND),
+            "lease/declare_limits": send("lease/declare_limits", **DECLARED),
+            "lease/renew_lease": send("lease/renew_lease", lease=15.0),
+            "control/find_cancels": send("control/find_cancels"),
+            "control/take_fleet_commands": send("control/take_fleet_commands", most=10),
+            "maintenance/promote_due": send("maintenance/promote_due", most=10),
+            "maintenance/end_pauses": send("maintenance/end_pauses"),
+            "maintenance/mark_limits_seen": send("maintenance/mark_limits_seen"),
+            "maintenance/apply_cancels": send("maintenance/apply_cancels", most=10),
+            "maintenance/release_parked": send("maintenance/release_parked", most=10),
+            "maintenance/delete_logs": send("maintenance/delete_logs", most=10),
+            "maintenance/delete_fleet_commands": send("maintenance/delete_fleet_commands", most=10),
+            "maintenance/delete_costs": send("maintenance/delete_costs"),
+            "maintenance/delete_progress": send("maintenance/delete_progress"),
+            "maintenance/update_rollup": send("maintenance/update_rollup", span=86400.0, lag=60.0),
         }
 
     def held_up(self) -> dict[str, str]:
@@ -198,4 +209,9 @@ def test_a_lock_on_a_claim_would_be_seen(scene: Scene) -> None:
     """Or the test above would prove nothing."""
     with psycopg.connect(scene.queue.dsn) as caller:
         caller.execute("SELECT FROM jobherd.running FOR UPDATE")
-        assert {"settle_jobs ok", "settle_completed", "release_child", "leave_supervisor"} <= scene.held_up().keys()
+        assert {
+            "settle_jobs ok",
+            "settle/settle_completed",
+            "recover/requeue_child",
+            "recover/unregister_supervisor",
+        } <= scene.held_up().keys()

@@ -29,16 +29,22 @@ def send(queue, statement, /, **parameters):
 
 def give(queue, supervisor, name="drain", arguments="{}", actor="anna", reason=None):
     return rows(
-        queue, "give_order", supervisor=supervisor.id, name=name, arguments=arguments, actor=actor, reason=reason
+        queue,
+        "control/send_fleet_command",
+        supervisor=supervisor.id,
+        name=name,
+        arguments=arguments,
+        actor=actor,
+        reason=reason,
     )[0]["id"]
 
 
 def take(queue, supervisor, most=8):
-    return [row["id"] for row in rows(queue, "take_orders", supervisor=supervisor.id, most=most)]
+    return [row["id"] for row in rows(queue, "control/take_fleet_commands", supervisor=supervisor.id, most=most)]
 
 
 def order(queue, number):
-    return rows(queue, "show_order", order=number)[0]
+    return rows(queue, "control/show_fleet_command", order=number)[0]
 
 
 def notes(queue):
@@ -57,11 +63,13 @@ def test_an_order_is_notified_taken_once_by_whom_it_names_and_answered_once(queu
         number = give(queue, mine, arguments='{"job": 7}')
         assert next(ears.notifies(timeout=LIMIT, stop_after=1)).payload == f"@order:{mine.id}"
     assert take(queue, other) == []
-    [taken] = rows(queue, "take_orders", supervisor=mine.id, most=8)
+    [taken] = rows(queue, "control/take_fleet_commands", supervisor=mine.id, most=8)
     assert taken == {"id": number, "name": "drain", "arguments": {"job": 7}, "asked_by": "anna"}
     assert take(queue, mine) == []
-    assert send(queue, "answer_order", order=number, answer='{"running": 2}', error=None).rowcount == 1
-    assert send(queue, "answer_order", order=number, answer=None, error="no").rowcount == 0, "the first answer stands"
+    assert send(queue, "control/answer_fleet_command", order=number, answer='{"running": 2}', error=None).rowcount == 1
+    assert send(queue, "control/answer_fleet_command", order=number, answer=None, error="no").rowcount == 0, (
+        "the first answer stands"
+    )
     assert (order(queue, number)["answer"], order(queue, number)["error"]) == ({"running": 2}, None)
 
 
@@ -85,9 +93,9 @@ def test_what_nobody_took_in_time_is_refused_and_never_carried_out_late(queue):
 def test_what_was_withdrawn_is_not_taken_and_what_was_taken_is_not_withdrawn(queue):
     supervisor = queue.supervisor()
     first, second = give(queue, supervisor, "add"), give(queue, supervisor, "add")
-    assert rows(queue, "withdraw_order", order=first) == [{"withdrawn": True}]
+    assert rows(queue, "control/withdraw_fleet_command", order=first) == [{"withdrawn": True}]
     assert take(queue, supervisor) == [second]
-    assert rows(queue, "withdraw_order", order=second) == [{"withdrawn": False}]
+    assert rows(queue, "control/withdraw_fleet_command", order=second) == [{"withdrawn": False}]
 
 
 def test_keepers_close_what_nobody_answers_and_forget_what_was_answered(queue):
@@ -97,10 +105,10 @@ def test_keepers_close_what_nobody_answers_and_forget_what_was_answered(queue):
     )
     queue.run("UPDATE jobherd.orders SET taken_at = clock_timestamp() WHERE id = %s", unanswered)
     for number in (done, report):
-        send(queue, "answer_order", order=number, answer="{}", error=None)
+        send(queue, "control/answer_fleet_command", order=number, answer="{}", error=None)
     for number, span in ((untaken, "31 s"), (unanswered, "11 minutes"), (done, "2 minutes"), (report, "2 minutes")):
         age(queue, number, span)
-    assert send(queue, "drop_orders", most=10).rowcount == 1
+    assert send(queue, "maintenance/delete_fleet_commands", most=10).rowcount == 1
     assert "did not take" in order(queue, untaken)["error"]
     assert "did not answer" in order(queue, unanswered)["error"]
     assert order(queue, fresh)["done_at"] is None
@@ -108,7 +116,7 @@ def test_keepers_close_what_nobody_answers_and_forget_what_was_answered(queue):
         (number,) for number in (untaken, unanswered, fresh, done)
     ]
     age(queue, done, "1 day")
-    assert send(queue, "drop_orders", most=10).rowcount == 1
+    assert send(queue, "maintenance/delete_fleet_commands", most=10).rowcount == 1
 
 
 def test_a_report_is_asked_for_once_a_second_however_many_look_on(queue):
@@ -150,7 +158,7 @@ def test_a_flood_is_refused_at_a_hundred(queue):
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="100 orders"):
         give(queue, supervisor)
     taken = take(queue, supervisor)
-    send(queue, "answer_order", order=taken[0], answer="{}", error=None)
+    send(queue, "control/answer_fleet_command", order=taken[0], answer="{}", error=None)
     give(queue, supervisor)
 
 
@@ -195,7 +203,7 @@ def test_what_is_rolled_back_was_not_done(queue):
 def test_many_things_done_as_one_are_noted_once(queue):
     jobs = queue.enqueue_many("a:b", 3)
     with queue.connection.transaction():
-        rows(queue, "note_audit", actor="anna", action="cancel many", target='{"jobs": 3}', reason=None)
+        rows(queue, "control/write_audit_entry", actor="anna", action="cancel many", target='{"jobs": 3}', reason=None)
         queue.run("SELECT jobherd.cancel(id) FROM unnest(%s::bigint[]) AS id", jobs)
     assert [(row["action"], row["target"]) for row in notes(queue)] == [("cancel many", {"jobs": 3})]
     queue.run("SELECT jobherd.pause('mail')")
@@ -222,7 +230,7 @@ def test_the_role_is_what_the_database_knows_whatever_the_actor_says(queue):
 def test_a_gate_that_a_keeper_opens_is_noted_as_the_keepers(queue):
     queue.run("SELECT jobherd.pause('mail', resume_at => clock_timestamp() + interval '1 hour', actor => 'anna')")
     queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
-    assert send(queue, "open_gates").fetchone()[0] == 1
+    assert send(queue, "maintenance/end_pauses").fetchone()[0] == 1
     assert [(row["actor"], row["action"]) for row in notes(queue)] == [("keeper", "resume"), ("anna", "pause")]
 
 
@@ -231,5 +239,5 @@ def test_old_notes_are_dropped_and_young_ones_are_not(queue):
         "INSERT INTO jobherd.audit (at, actor, role, action) SELECT now() - n * interval '1 day', 'a', 'a', 'x' FROM generate_series(9, 1, -1) n"
     )
     keep = 5.5 * 86400
-    assert [send(queue, "drop_audit", most=3, keep=keep).rowcount for _ in range(3)] == [3, 1, 0]
+    assert [send(queue, "maintenance/delete_audit", most=3, keep=keep).rowcount for _ in range(3)] == [3, 1, 0]
     assert queue.count("audit") == 5

@@ -42,7 +42,7 @@ def pasts(cluster, template):
         Queue(long) as much,
     ):
         for queue, jobs in ((little, LITTLE), (much, MUCH)):
-            queue.connection.execute(sql.load("keep_partitions"), {"ahead": DAYS + 1, "most": None})
+            queue.connection.execute(sql.load("maintenance/keep_partitions"), {"ahead": DAYS + 1, "most": None})
             queue.connection.execute(FILL, {"jobs": jobs, "days": DAYS})
             queue.run("SELECT setval('jobherd.job_ids', %s)", jobs)
             queue.run("VACUUM ANALYZE jobherd.history")
@@ -90,17 +90,17 @@ PURGE = {"after": 0, "most": 100, "cutoff": "infinity", "states": ["completed"],
 @pytest.mark.parametrize(
     ("statement", "parameters"),
     [
-        ("show_job", {"id": 1000}),
-        ("show_jobs", {"ids": [1000, 1001]}),
-        ("list_states", {"ids": [1000, 10**9]}),
-        ("list_jobs", PAGE),
-        ("list_jobs", PAGE | {"states": ["failed"]}),
-        ("cancel_job", {"id": 1000}),
-        ("cancel_job", {"id": 10**9}),
-        ("retry_job", {"id": 1000}),
-        ("purge_history", PURGE),
-        ("purge_history", PURGE | {"kind": "no:such"}),
-        ("purge_history", PURGE | {"after": 10**9}),
+        ("observe/show_job", {"id": 1000}),
+        ("observe/show_jobs", {"ids": [1000, 1001]}),
+        ("observe/list_states", {"ids": [1000, 10**9]}),
+        ("observe/list_jobs", PAGE),
+        ("observe/list_jobs", PAGE | {"states": ["failed"]}),
+        ("control/cancel_job", {"id": 1000, "actor": None, "reason": None}),
+        ("control/cancel_job", {"id": 10**9, "actor": None, "reason": None}),
+        ("control/retry_job", {"id": 1000, "actor": None, "reason": None}),
+        ("control/purge_history", PURGE),
+        ("control/purge_history", PURGE | {"kind": "no:such"}),
+        ("control/purge_history", PURGE | {"after": 10**9}),
     ],
 )
 def test_what_is_asked_of_the_past_costs_the_same_however_long_it_is(pasts, statement, parameters):
@@ -114,10 +114,10 @@ def test_a_claim_and_its_settlement_cost_the_same_however_long_the_past_is(pasts
     for queue in pasts:
         child = queue.child()
         queue.enqueue_many("a:b", 40)
-        claim = touched(child.connection, queue.text("claim_jobs"), child.parameters(20))
+        claim = touched(child.connection, queue.text("claim/claim_jobs"), child.parameters(20))
         batch = child.claim(20)
         settle = child.settlement(batch[0].token, [job.id for job in batch], "ok")
-        found.append((claim, touched(child.connection, queue.text("settle_jobs"), settle)))
+        found.append((claim, touched(child.connection, queue.text("settle/settle_jobs"), settle)))
         child.settle(batch[0].token, [job.id for job in batch], "ok")
     (claim, settle), (claim_later, settle_later) = found
     print(f"claim {claim} and {claim_later} buffers, settlement {settle} and {settle_later}")
@@ -137,7 +137,9 @@ def test_a_purge_goes_along_the_ids_and_ends(database):
         queue.connection.execute(FILL, {"jobs": 250, "days": DAYS})
         after, gone = 0, []
         while after is not None:
-            jobs, after = queue.connection.execute(queue.text("purge_history"), PURGE | {"after": after}).fetchone()
+            jobs, after = queue.connection.execute(
+                queue.text("control/purge_history"), PURGE | {"after": after}
+            ).fetchone()
             gone.append(jobs)
         assert gone == [99, 99, 50, 0]
         assert queue.run("SELECT state, count(*) FROM jobherd.history GROUP BY state") == [("failed", 2)]
@@ -162,7 +164,7 @@ def test_a_job_that_is_over_is_there_while_its_row_moves_to_its_partition(databa
         job = queue.enqueue("a:b")
         child.settle(child.claim(1)[0].token, [job], "ok", keep=3)
         assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(1,)]
-        keeper.execute(sql.load("keep_partitions"), {"ahead": 3, "most": None})
+        keeper.execute(sql.load("maintenance/keep_partitions"), {"ahead": 3, "most": None})
         found: list = []
         reader = threading.Thread(
             target=lambda: found.extend(queue.run("SELECT state FROM jobherd.jobs WHERE id = %s", job))

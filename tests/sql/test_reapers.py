@@ -87,7 +87,10 @@ def test_a_job_that_many_speak_of_at_once_is_in_one_place_and_counted_once(queue
         if not named:
             queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 h' WHERE id = %s", dead.id)
         reclaims = [
-            (sql.load("reclaim_supervisors"), {**RECLAIM, "supervisor": reaper.id, "dead": [dead.id] if named else []})
+            (
+                sql.load("recover/reclaim_supervisors"),
+                {**RECLAIM, "supervisor": reaper.id, "dead": [dead.id] if named else []},
+            )
             for reaper in reapers
         ]
         late = children[0].settlement(claims[0][0].token, mine, "ok")
@@ -96,8 +99,8 @@ def test_a_job_that_many_speak_of_at_once_is_in_one_place_and_counted_once(queue
             cancelled = next(job.id for job in claims[1] if job.id not in (retried, deleted))
         deeds = [
             *reclaims,
-            (sql.load("settle_jobs"), late),
-            (sql.load("release_orphans"), {}),
+            (sql.load("settle/settle_jobs"), late),
+            (sql.load("recover/requeue_orphans"), {}),
             ("SELECT jobherd.cancel(%s)", [cancelled]),
             ("SELECT jobherd.cancel(%s)", [also]),
             ("SELECT jobherd.retry(%s)", [retried]),
@@ -112,7 +115,9 @@ def test_a_job_that_many_speak_of_at_once_is_in_one_place_and_counted_once(queue
         def sees(turn=turn, deeds=deeds, taken=taken, settled=settled, swept=swept):
             return f"round {turn}: {taken=} {settled=} {swept=} {deeds[5:]}"
 
-        swept += queue.run(sql.load("release_orphans"))  # what a claim's row was locked for is left to the next time
+        swept += queue.run(
+            sql.load("recover/requeue_orphans")
+        )  # what a claim's row was locked for is left to the next time
         gone = {deleted} if by_delete == "deleted" else set()
         assert sum(row[0][0] for row in taken) == 1, sees()
         assert sum(row[0][1] for row in taken) + len(settled) + len(swept) == len(jobs), sees()

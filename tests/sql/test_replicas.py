@@ -46,7 +46,7 @@ def test_jobs_go_all_their_ways_where_all_tables_are_published(published):
     assert gated(child) == []
     assert queue.count("parked") == 1
     queue.run("SELECT jobherd.resume(kind => 'a:b')")
-    assert queue.connection.execute(queue.text("release_parked"), {"most": 10}).rowcount == 1
+    assert queue.connection.execute(queue.text("maintenance/release_parked"), {"most": 10}).rowcount == 1
     assert queue.cancel(job) == "cancelled"
     assert queue.run("SELECT jobherd.delete(%s)", job) == [("deleted",)]
     assert [queue.count(table) for table in ("ready", "parked", "scheduled", "running", "history", "attempts")] == [

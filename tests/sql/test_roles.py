@@ -2,7 +2,7 @@
 
 Every statement that there is on every object of the schema, tried as each role.
 
-What they may is read from the two tables of sql/queries/grant_roles.sql; here it is tried, and an
+What they may is read from the two tables of sql/queries/migrate/grant_roles.sql; here it is tried, and an
 object that has no place there fails.
 """
 
@@ -29,7 +29,7 @@ EVERYBODY = re.compile(r"p\.proname IN \(([^)]*)\)")
 
 def written() -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
     """What each role may do with each object, in the order of ROLES, and the functions that everybody may call."""
-    text = sql.load("grant_roles")
+    text = sql.load("migrate/grant_roles")
     rows = {name: tuple(part.strip() for part in may.split(",")) for name, may in ROW.findall(text)}
     open_to_all = EVERYBODY.search(text)
     assert open_to_all
@@ -98,7 +98,7 @@ def test_every_object_of_the_schema_has_its_place(connection):
         "let_enqueue",
         "leave_first_range",
     }
-    assert there - placed == set(), "say in sql/queries/grant_roles.sql who may do what with it"
+    assert there - placed == set(), "say in sql/queries/migrate/grant_roles.sql who may do what with it"
     assert placed - there == set(), "it is gone"
 
 

@@ -35,7 +35,7 @@ FAILURES = "SELECT kind, state, code, sum(jobs)::bigint FROM jobherd.rollup_fail
 
 
 def look(queue: Queue, *, span: float = 300.0, lag: float = LAG) -> tuple[int, bool]:
-    return queue.connection.execute(queue.text("count_past"), {"span": span, "lag": lag}).fetchone()
+    return queue.connection.execute(queue.text("maintenance/update_rollup"), {"span": span, "lag": lag}).fetchone()
 
 
 def look_all(queue: Queue, **how: float) -> int:
@@ -187,7 +187,10 @@ def test_only_one_looks_at_a_time(queue):
     look(queue)
     one_of_each(queue)
     with psycopg.connect(queue.dsn) as other:
-        assert other.execute(sql.load("count_past"), {"span": 300.0, "lag": LAG}).fetchone() == (6, False)
+        assert other.execute(sql.load("maintenance/update_rollup"), {"span": 300.0, "lag": LAG}).fetchone() == (
+            6,
+            False,
+        )
         assert look(queue) == (0, False)
         other.commit()
     assert look(queue) == (0, False)
@@ -296,7 +299,9 @@ def test_slices_become_coarser_and_the_sums_stay(queue):
     look_all(queue, span=86400.0)
     before = queue.run(FROM_ROLLUP), queue.run(TIMES), queue.run(FAILURES)
     coarsen = {"step": 60, "coarser": 900, "older": 3 * 3600}
-    moved = [queue.connection.execute(queue.text("coarsen_rollup"), coarsen).fetchone()[0] for _ in range(5)]
+    moved = [
+        queue.connection.execute(queue.text("maintenance/coarsen_rollup"), coarsen).fetchone()[0] for _ in range(5)
+    ]
     assert sum(moved) > 1000
     assert max(moved) <= sum(moved) / 2, "a part of it at a time: nothing becomes due meanwhile"
     assert moved[-1] == 0
@@ -305,7 +310,7 @@ def test_slices_become_coarser_and_the_sums_stay(queue):
     child = queue.child()
     child.settle(child.claim(1)[0].token, [job], "ok", ago=12 * 3600.0)
     look_all(queue, span=86400.0)
-    queue.connection.execute(queue.text("coarsen_rollup"), coarsen)
+    queue.connection.execute(queue.text("maintenance/coarsen_rollup"), coarsen)
     assert_equal(queue)
     assert queue.run(FAILURES) == before[2]
     assert queue.run("SELECT DISTINCT step FROM jobherd.rollup WHERE at < now() - interval '4 hours'") == [(900,)]
@@ -320,10 +325,10 @@ def test_what_is_old_is_forgotten(queue):
     look_all(queue, span=86400.0)
     queue.run("INSERT INTO jobherd.kinds VALUES ('old:1', 'default', 0, 5, 3, 1, 30)")
     before = queue.count("rollup")
-    queue.connection.execute(queue.text("drop_rollup"), {"days": 2})
+    queue.connection.execute(queue.text("maintenance/delete_rollup"), {"days": 2})
     assert queue.count("rollup") == before, "it is kept as long as any job"
     queue.run("UPDATE jobherd.kinds SET keep_failed = 1")
-    queue.connection.execute(queue.text("drop_rollup"), {"days": 2})
+    queue.connection.execute(queue.text("maintenance/delete_rollup"), {"days": 2})
     for table in ("rollup", "rollup_times", "rollup_failures"):
         [(old, new)] = queue.run(
             f"SELECT count(*) FILTER (WHERE at < now() - interval '2 days'), count(*) FILTER (WHERE at >= now() - interval '2 days') FROM jobherd.{table}"
@@ -340,7 +345,7 @@ def test_a_percentile_errs_by_a_tenth_at_the_most(queue):
     ids = queue.enqueue_many("a:b", len(times))
     batch = child.claim(len(times))
     parameters = child.settlement(batch[0].token, ids, "ok") | {"ran": times}
-    child.connection.execute(queue.text("settle_jobs"), parameters)
+    child.connection.execute(queue.text("settle/settle_jobs"), parameters)
     look(queue)
     row = queue.connection.execute(queue.text("page/list_kinds"), {"seconds": 3600, "most": 10}).fetchall()[1]
     for share, found in zip((0.5, 0.95, 0.99), row[-3:], strict=True):
@@ -351,11 +356,13 @@ def test_a_look_costs_the_same_however_long_the_past_is(cluster, template):
     found = []
     for jobs in (20_000, 200_000):
         with cluster.database(template=template) as dsn, Queue(dsn) as queue:
-            queue.connection.execute(sql.load("keep_partitions"), {"ahead": 8, "most": None})
+            queue.connection.execute(sql.load("maintenance/keep_partitions"), {"ahead": 8, "most": None})
             queue.connection.execute(PAST, {"jobs": jobs, "apart": 1})
             queue.run("VACUUM ANALYZE jobherd.history")
             look_all(queue, span=86400.0)
-            queue.connection.execute(queue.text("steer_planner"), {"local": False})  # as a keeper's session is
+            queue.connection.execute(
+                queue.text("session/force_index_plans"), {"local": False}
+            )  # as a keeper's session is
             for _ in range(3):
                 one_of_each(queue)
                 [(plan,)] = queue.run(

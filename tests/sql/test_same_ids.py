@@ -33,9 +33,9 @@ def test_the_others_that_are_due_are_promoted(queue):
     queue.run(TWIN, job)
     assert queue.promote() == 1
     assert ready(queue) == {other}
-    assert queue.run(queue.text("next_due")) == [], "or the keeper would ask again and again"
+    assert queue.run(queue.text("maintenance/find_next_due")) == [], "or the keeper would ask again and again"
     first_goes(queue, job)
-    assert len(queue.run(queue.text("next_due"))) == 1
+    assert len(queue.run(queue.text("maintenance/find_next_due"))) == 1
     assert queue.promote() == 1
     assert ready(queue) == {job, other}
 
@@ -53,10 +53,12 @@ def test_the_others_that_were_parked_are_released_those_of_another_kind_too(queu
         "SELECT jobherd.set_cap(kind => kind, max_running => NULL) FROM unnest('{slow:one,slow:two}'::text[]) AS kind"
     )
     queue.run(TWIN, jobs[1])
-    moved = [queue.connection.execute(queue.text("release_parked"), {"most": 10}).rowcount for _ in range(3)]
+    moved = [
+        queue.connection.execute(queue.text("maintenance/release_parked"), {"most": 10}).rowcount for _ in range(3)
+    ]
     assert (moved, ready(queue)) == ([1, 1, 0], {jobs[2], others[1]})
     first_goes(queue, jobs[1])
-    assert queue.connection.execute(queue.text("release_parked"), {"most": 10}).rowcount == 1
+    assert queue.connection.execute(queue.text("maintenance/release_parked"), {"most": 10}).rowcount == 1
 
 
 def test_a_claim_that_parks_is_not_refused(queue):
@@ -113,16 +115,17 @@ def child_dies(queue, child, jobs):
 
 
 def answer_is_lost(queue, child, jobs):
-    child.connection.execute(queue.text("release_unheard"), {"child": child.id, "heard": []})
+    child.connection.execute(queue.text("recover/requeue_unacknowledged"), {"child": child.id, "heard": []})
 
 
 def supervisor_leaves(queue, child, jobs):
-    queue.connection.execute(queue.text("leave_supervisor"), {"supervisor": child.supervisor})
+    queue.connection.execute(queue.text("recover/unregister_supervisor"), {"supervisor": child.supervisor})
 
 
 def first_takes_long(queue, child, jobs):
     child.connection.execute(
-        queue.text("release_rest"), {"child": child.id, "token": jobs[0].token, "job": jobs[0].id, "called": None}
+        queue.text("recover/requeue_rest"),
+        {"child": child.id, "token": jobs[0].token, "job": jobs[0].id, "called": None},
     )
 
 

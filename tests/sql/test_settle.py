@@ -273,7 +273,7 @@ def test_what_ended_today_is_not_dropped_by_who_has_tomorrow(queue):
     child.settle(job.token, [number], "ok", keep=1, log='{"output": "said"}')
     queue.run("SET timezone TO 'Etc/GMT-14'")
     queue.run("SELECT jobherd.keep_partitions(3)")
-    assert queue.connection.execute(queue.text("drop_logs"), {"most": 10}).rowcount == 0
+    assert queue.connection.execute(queue.text("maintenance/delete_logs"), {"most": 10}).rowcount == 0
     assert queue.state(number) == "completed"
 
 
@@ -287,7 +287,7 @@ def test_what_ended_last_night_and_has_a_day_to_be_kept_is_there_until_tonight(q
         for table in ("history", "logs"):  # a day passes
             queue.run(f"UPDATE jobherd.{table} SET drop_on = drop_on - 1")
         queue.run("SELECT jobherd.keep_partitions(3)")
-        queue.connection.execute(queue.text("drop_logs"), {"most": 10})
+        queue.connection.execute(queue.text("maintenance/delete_logs"), {"most": 10})
         left = sorted(set(numbers) - gone)
         for table, name in (("history", "id"), ("logs", "job")):
             assert [job for (job,) in queue.run(f"SELECT {name} FROM jobherd.{table} ORDER BY 1")] == left, table
@@ -355,7 +355,7 @@ def test_a_supervisor_that_leaves_gives_back_what_runs_but_not_what_was_cancelle
     child = queue.child()
     one, two = child.claim(2)
     assert queue.cancel(two.id) == "cancelling"
-    queue.connection.execute(queue.text("leave_supervisor"), {"supervisor": child.supervisor})
+    queue.connection.execute(queue.text("recover/unregister_supervisor"), {"supervisor": child.supervisor})
     assert queue.states([one.id, two.id]) == ["ready", "cancelled"]
     assert [queue.job(job.id)["attempts"] for job in (one, two)] == [0, 0]
 

@@ -45,7 +45,7 @@ def written(line, statement, child, jobs, said):
 
 def test_it_writes_what_settle_jobs_would(queue, child, line):
     rows = []
-    for statement in ("settle_jobs", "settle_completed"):
+    for statement in ("settle/settle_jobs", "settle/settle_completed"):
         queue.enqueue_many("a:b", 4, priority=3)
         jobs = child.claim(4)
         said = [spoken(job, usage='{"cpu_user": 1.5}' if place == 2 else None) for place, job in enumerate(jobs)]
@@ -58,7 +58,7 @@ def test_it_writes_what_settle_jobs_would(queue, child, line):
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("statement", ["settle_jobs", "settle_completed"])
+@pytest.mark.parametrize("statement", ["settle/settle_jobs", "settle/settle_completed"])
 def test_of_a_kind_of_which_nothing_is_kept_nothing_is_written(queue, child, line, statement):
     queue.enqueue_many("a:b", 3)
     jobs = child.claim(3)
@@ -71,7 +71,7 @@ def test_of_a_kind_of_which_nothing_is_kept_nothing_is_written(queue, child, lin
 def test_less_than_the_whole_claim_is_not_written_by_it(queue, child, line):
     queue.enqueue_many("a:b", 3)
     jobs = child.claim(3)
-    assert written(line, "settle_completed", child, jobs, [spoken(job) for job in jobs[:2]]) == []
+    assert written(line, "settle/settle_completed", child, jobs, [spoken(job) for job in jobs[:2]]) == []
     assert queue.states([job.id for job in jobs]) == ["running"] * 3
 
 
@@ -79,9 +79,9 @@ def test_nor_without_the_claim(queue, child, line):
     queue.enqueue_many("a:b", 2)
     jobs = child.claim(2)
     said = [spoken(job) for job in jobs]
-    assert written(line, "settle_completed", queue.child(), jobs, said) == []
+    assert written(line, "settle/settle_completed", queue.child(), jobs, said) == []
     child.release()
-    assert written(line, "settle_completed", child, jobs, said) == []
+    assert written(line, "settle/settle_completed", child, jobs, said) == []
     assert queue.states([job.id for job in jobs]) == ["ready"] * 2
 
 
@@ -89,7 +89,7 @@ def test_outcomes_in_another_order_than_the_jobs_are_refused(queue, child, line)
     queue.enqueue_many("a:b", 3)
     jobs = child.claim(3)
     with pytest.raises(psycopg.errors.NotNullViolation):
-        written(line, "settle_completed", child, jobs, [spoken(job) for job in reversed(jobs)])
+        written(line, "settle/settle_completed", child, jobs, [spoken(job) for job in reversed(jobs)])
     assert queue.states([job.id for job in jobs]) == ["running"] * 3
 
 
@@ -104,10 +104,12 @@ def test_a_job_that_nobody_spoke_of_is_not_lost_in_the_place_of_another(queue, c
     more = queue.enqueue("a:b")
     token = jobs[0].token
     wanted = {"supervisor": child.supervisor, "child": child.id, "token": token, "kind": "a:b", "wanted": 1}
-    assert [row[1] for row in child.connection.execute(queue.text("claim_more"), wanted)] == [more]
+    assert [row[1] for row in child.connection.execute(queue.text("claim/claim_more"), wanted)] == [more]
     child.settle(token, [jobs[1].id], "abandoned", ran=None)
     with pytest.raises(psycopg.errors.NotNullViolation):
-        written(line, "settle_completed", child, jobs, [Finished(job.id, OK, ran=0.1, keep=keep) for job in jobs])
+        written(
+            line, "settle/settle_completed", child, jobs, [Finished(job.id, OK, ran=0.1, keep=keep) for job in jobs]
+        )
     assert queue.states([jobs[0].id, jobs[1].id, more]) == ["running", "ready", "running"]
 
 
@@ -128,7 +130,7 @@ def test_the_next_claim_is_made_by_the_statement_that_is_named(queue, child, lin
     queue.enqueue_many("a:b", 5)
     jobs = child.claim(1)
     claimed = Settler(line, ran_on="host/1").settle_and_claim(
-        jobs[0].token, [spoken(jobs[0])], child.parameters(3), by="claim_job"
+        jobs[0].token, [spoken(jobs[0])], child.parameters(3), by="claim/claim_job"
     )
     assert (len(claimed), line.exchanges) == (1, 1), "claim_job.sql takes one, whatever is wanted"
 
@@ -150,7 +152,7 @@ def test_a_late_settlement_does_not_touch_the_next_claim_of_the_same_child(queue
     late = settlement(
         child.id, first[0].token, [Finished(first[0].id, OK, ran=0.1, keep=keep)], ran_on="host/1", now=1.0
     )
-    assert line.run("settle_completed", late)
+    assert line.run("settle/settle_completed", late)
     (second,) = child.claim(1)
-    assert line.run("settle_completed", late) == []
+    assert line.run("settle/settle_completed", late) == []
     assert queue.state(second.id) == "running"

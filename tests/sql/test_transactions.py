@@ -27,19 +27,19 @@ class Working:
         self.connection = psycopg.connect(queue.dsn)
         queue.opened.append(self.connection)
         self.connection.autocommit = True
-        self.connection.execute(queue.text("register_transactions"), {"child": self.child.id})
+        self.connection.execute(queue.text("settle/register_transaction_session"), {"child": self.child.id})
         self.connection.autocommit = False
         self.xact = self.lock(self.job.token)
 
     def lock(self, token):
         row = self.connection.execute(
-            self.queue.text("lock_claim"), {"child": self.child.id, "token": token, "job": self.job.id}
+            self.queue.text("settle/lock_claim"), {"child": self.child.id, "token": token, "job": self.job.id}
         ).fetchone()
         return None if row is None else row[0]
 
     def complete(self):
         parameters = self.child.settlement(self.job.token, [self.job.id], "ok", keep=7, ago=0.0)
-        return self.connection.execute(self.queue.text("settle_completed"), parameters).fetchall()
+        return self.connection.execute(self.queue.text("settle/settle_completed"), parameters).fetchall()
 
 
 @pytest.mark.promise("B11", "B43", "B56")
@@ -71,7 +71,7 @@ def test_the_job_must_be_alone_in_its_claim(queue):
     first, _ = child.claim(2)
     lock = {"child": child.id, "token": first.token, "job": first.id}
     assert queue.run("SELECT 1") == [(1,)]
-    assert child.connection.execute(queue.text("lock_claim"), lock).fetchall() == []
+    assert child.connection.execute(queue.text("settle/lock_claim"), lock).fetchall() == []
     child.settle(first.token, [first.id], "abandoned")
 
 
@@ -93,12 +93,12 @@ def test_nobody_settles_or_gives_back_what_it_holds_and_cancelling_does_not_wait
 def test_a_dead_child_is_rid_of_both_its_sessions(queue):
     one = Working(queue)
     me = {"supervisor": one.child.supervisor, "incarnation": one.child.incarnation}
-    assert queue.connection.execute(queue.text("end_backend"), me).fetchone()[0] == 2
-    while queue.connection.execute(queue.text("end_backend"), me).fetchone()[0]:
+    assert queue.connection.execute(queue.text("recover/terminate_child_sessions"), me).fetchone()[0] == 2
+    while queue.connection.execute(queue.text("recover/terminate_child_sessions"), me).fetchone()[0]:
         pass
     assert one.child.release() == [one.job.id]
     asked = {"xact": one.xact, "child": one.child.id, "token": one.job.token}
-    assert queue.connection.execute(queue.text("find_fate"), asked).fetchone() == ("aborted", False)
+    assert queue.connection.execute(queue.text("settle/find_transaction_state"), asked).fetchone() == ("aborted", False)
 
 
 def test_a_session_for_tables_is_ended_by_its_name_and_not_that_of_another_queue(queue, cluster):
@@ -114,7 +114,10 @@ def test_a_session_for_tables_is_ended_by_its_name_and_not_that_of_another_queue
         psycopg.connect(cluster.dsn(), application_name=name, autocommit=True) as theirs,
         psycopg.connect(queue.dsn, application_name=session_name(one.child.id, "other"), autocommit=True) as neighbour,
     ):
-        for statement, parameters in (("end_table_session", {"child": one.child.id}), ("end_backend", me)):
+        for statement, parameters in (
+            ("table/terminate_table_session", {"child": one.child.id}),
+            ("recover/terminate_child_sessions", me),
+        ):
             while queue.connection.execute(queue.text(statement), parameters).fetchone()[0]:
                 pass
         assert theirs.execute("SELECT 1").fetchone() == neighbour.execute("SELECT 1").fetchone() == (1,)
@@ -130,7 +133,7 @@ def test_the_name_of_a_session_for_tables_holds_its_number_whole():
     names = {session_name(child, schema) for child in (1, 12, 2**63 - 1) for schema in ("jobherd", "a" * 41, "b" * 41)}
     assert len(names) == len({name[:63] for name in names}) == 9
     schema = "s" * 41
-    text = sql.load("end_table_session", schema)
+    text = sql.load("table/terminate_table_session", schema)
     assert session_name(7, schema) == f"jobherd:table:{(schema + '.')[:25]}7"
     assert f"left('{schema}.', 25)" in text
 

@@ -31,9 +31,9 @@ ENDS = {
     "expired": "expired",
     "whole": "completed",
     "nothing kept": "completed",
-    "release_child": "cancelled",
-    "release_orphans": "failed",
-    "release_unheard": "cancelled",
+    "recover/requeue_child": "cancelled",
+    "recover/requeue_orphans": "failed",
+    "recover/requeue_unacknowledged": "cancelled",
     "reclaim": "failed",
     "leave": "cancelled",
     "cancel": "cancelled",
@@ -83,7 +83,7 @@ def heard(connection):
 
 def announce(connection, *ids):
     connection.execute("SELECT pg_advisory_unlock_all()")
-    connection.execute(_text("announce_wait"), {"ids": list(ids)})
+    connection.execute(_text("wake/announce_wait"), {"ids": list(ids)})
 
 
 def _text(name):
@@ -104,21 +104,21 @@ def end(queue, how):
     match how:
         case "whole" | "nothing kept":
             done = Finished(number, OK, ran=0.1, keep=0 if how == "nothing kept" else 7)
-            assert line.run("settle_completed", settlement(child.id, job.token, [done], ran_on="h", now=1.0))
-        case "release_child":
+            assert line.run("settle/settle_completed", settlement(child.id, job.token, [done], ran_on="h", now=1.0))
+        case "recover/requeue_child":
             queue.cancel(number)
             child.release()
-        case "release_orphans":
+        case "recover/requeue_orphans":
             queue.run("DELETE FROM jobherd.children")
             assert queue.orphans() == [number]
-        case "release_unheard":
+        case "recover/requeue_unacknowledged":
             queue.cancel(number)
-            line.run("release_unheard", {"child": child.id, "heard": []})
+            line.run("recover/requeue_unacknowledged", {"child": child.id, "heard": []})
         case "reclaim":
             assert queue.supervisor().reclaim(dead=[child.supervisor]) == (1, 1)
         case "leave":
             queue.cancel(number)
-            queue.connection.execute(queue.text("leave_supervisor"), {"supervisor": child.supervisor})
+            queue.connection.execute(queue.text("recover/unregister_supervisor"), {"supervisor": child.supervisor})
         case _:
             assert child.settle(job.token, [number], how, error="why") == [number]
     return number
@@ -259,7 +259,7 @@ def test_whoever_may_only_look_holds_up_no_settlement_however_long_its_transacti
     assert len(child.claim(3)) == 3
     with psycopg.connect(queue.dsn) as watcher:
         watcher.execute("SET ROLE jobherd_read")
-        watcher.execute(_text("meet_settlements"), {"ids": jobs})
+        watcher.execute(_text("wake/wait_for_settlements"), {"ids": jobs})
         queue.run("SELECT FROM jobherd.running FOR UPDATE NOWAIT")
 
 

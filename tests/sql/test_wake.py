@@ -11,7 +11,16 @@ import pytest
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
-DOORS = ("enqueue", "enqueue_jobs", "insert", "copy", "retry", "promote_due", "settle_jobs", "release_child")
+DOORS = (
+    "enqueue",
+    "enqueue/enqueue_jobs",
+    "insert",
+    "copy",
+    "retry",
+    "maintenance/promote_due",
+    "settle/settle_jobs",
+    "recover/requeue_child",
+)
 
 
 class Ears:
@@ -21,17 +30,20 @@ class Ears:
         self._queue = queue
         self.connection = psycopg.connect(queue.dsn, autocommit=True)
         queue.opened.append(self.connection)
-        self.connection.execute(queue.text("listen_jobs"))
+        self.connection.execute(queue.text("wake/listen_jobs"))
 
     def sleep(self):
-        self.connection.execute(self._queue.text("start_hearing"))
+        self.connection.execute(self._queue.text("wake/enable_notify"))
 
     def wake(self):
-        self.connection.execute(self._queue.text("stop_hearing"))
+        self.connection.execute(self._queue.text("wake/disable_notify"))
 
     def committing(self, seen=None):
         return [
-            row[0] for row in self.connection.execute(self._queue.text("find_committing"), {"seen": seen}).fetchall()
+            row[0]
+            for row in self.connection.execute(
+                self._queue.text("wake/find_committing_producers"), {"seen": seen}
+            ).fetchall()
         ]
 
     def heard(self):
@@ -75,7 +87,7 @@ def enter(queue, door):
     match door:
         case "enqueue":
             enqueue(queue.connection)
-        case "enqueue_jobs":
+        case "enqueue/enqueue_jobs":
             queue.enqueue_many("a:b", 3)
         case "insert":
             queue.run("INSERT INTO jobherd.ready (kind) VALUES ('a:b'), ('a:c')")
@@ -84,14 +96,14 @@ def enter(queue, door):
                 copy.write("a:b\na:c\n")
         case "retry":
             queue.retry(queue.enqueue("a:b", delay=3600))
-        case "promote_due":
+        case "maintenance/promote_due":
             queue.run("INSERT INTO jobherd.scheduled (kind, run_at) VALUES ('a:b', now() - interval '1 second')")
             assert queue.promote() == 1
-        case "settle_jobs" | "release_child":
+        case "settle/settle_jobs" | "recover/requeue_child":
             queue.enqueue("a:b")
             child = queue.child()
             (job,) = child.claim(1)
-            assert child.settle(job.token, [job.id], "abandoned") if door == "settle_jobs" else child.release()
+            assert child.settle(job.token, [job.id], "abandoned") if door == "settle/settle_jobs" else child.release()
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -105,7 +117,7 @@ def test_while_somebody_sleeps_each_transaction_notifies(queue, ears, door):
     ears.sleep()
     enter(queue, door)
     # these come in first
-    assert ears.heard().count("default") == (2 if door in {"settle_jobs", "release_child"} else 1)
+    assert ears.heard().count("default") == (2 if door in {"settle/settle_jobs", "recover/requeue_child"} else 1)
 
 
 def test_who_commits_may_be_somebody_who_may_do_nothing_here(queue, ears, producer):
@@ -135,7 +147,7 @@ def test_a_job_that_was_second_when_it_was_put_in_is_the_first_when_it_is_commit
     producer.execute("SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": 7200}')")
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s' WHERE id = %s", first)
     assert queue.promote() == 1
-    assert queue.run(queue.text("next_due")) == []
+    assert queue.run(queue.text("maintenance/find_next_due")) == []
     producer.commit()
     assert ears.heard() == ["@due"]
 
@@ -169,13 +181,13 @@ def test_a_name_within_a_name_is_another_queue(queue, ears, producer):
     assert sorted(ears.heard()) == ["ail", "eu", "mail", "mail.eu"]
 
 
-@pytest.mark.parametrize("how", ["stop_hearing", "the session ends"])
+@pytest.mark.parametrize("how", ["wake/disable_notify", "the session ends"])
 def test_the_last_sleeper_takes_the_notifications_with_it(queue, ears, how):
     other, another = Ears(queue), Ears(queue)
     other.sleep()
     another.sleep()
     for sleeper, left in ((other, ["default"]), (another, [])):
-        if how == "stop_hearing":
+        if how == "wake/disable_notify":
             sleeper.wake()
         else:
             backend = sleeper.connection.info.backend_pid

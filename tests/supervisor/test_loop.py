@@ -80,7 +80,7 @@ def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
     assert caplog.records == []
     assert not supervisor._told_of_pooler
     supervisor.db.deaf = True
-    supervisor.db.happened = [Pooler(), Rejected("claim_jobs", "ERROR: it is so")]
+    supervisor.db.happened = [Pooler(), Rejected("claim/claim_jobs", "ERROR: it is so")]
     supervisor._take_notifications()
     assert ["a pooler stands" in caplog.text, "claim_jobs: ERROR: it is so" in caplog.text] == [True, True]
 
@@ -225,5 +225,10 @@ def test_who_has_left_its_group_is_killed_with_those_it_has_left_there(superviso
 def test_it_reads_no_statement_later(supervisor, monkeypatch):
     """There may be no file left to be opened: a parent died of that, in the middle of its work."""
     monkeypatch.setattr(sql, "_read", lambda *_: pytest.fail("a statement is read now"))
-    for name in ("stop_hearing", "end_backend", "leave_supervisor", "find_cancels"):
+    for name in (
+        "wake/disable_notify",
+        "recover/terminate_child_sessions",
+        "recover/unregister_supervisor",
+        "control/find_cancels",
+    ):
         assert sql.numbered(name, supervisor.settings.schema)[0]

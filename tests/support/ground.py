@@ -39,7 +39,7 @@ def fresh(cluster: Cluster) -> Iterator[str]:
             migrate(connection)
             # Else the first keeper does it, and for that second no settlement gets through: it
             # would be measured as the work's.
-            connection.execute(sql.load("keep_partitions"), {"ahead": AHEAD, "most": None})
+            connection.execute(sql.load("maintenance/keep_partitions"), {"ahead": AHEAD, "most": None})
         yield dsn
 
 

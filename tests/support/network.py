@@ -9,7 +9,7 @@ By the name of the session it happens to.
         sessions that stand now network.cut("jobherd:worker:*")                     # RST, both
         sides network.slow("*", latency=0.2, bandwidth=10_000, crumbs=True)
         network.refuse("jobherd:supervisor:*", "LISTEN")    # an error is the answer, and the server
-        never sees it; until it heals network.arm("jobherd:worker:*", "claim_jobs",
+        never sees it; until it heals network.arm("jobherd:worker:*", "claim/claim_jobs",
         where="answered", action="cut") network.wait_hit()                                  # the
         server has committed, and the client was not told
 

@@ -64,7 +64,7 @@ class Child:
         self.connection = psycopg.connect(queue.dsn, autocommit=True)
         queue.opened.append(self.connection)
         row = self.connection.execute(
-            queue.text("register_child"),
+            queue.text("lease/register_child"),
             {
                 "supervisor": supervisor,
                 "incarnation": incarnation,
@@ -76,7 +76,7 @@ class Child:
         ).fetchone()
         assert row is not None
         self.id = row[0]
-        self.connection.execute(queue.text("steer_planner"), {"local": False})
+        self.connection.execute(queue.text("session/force_index_plans"), {"local": False})
 
     def parameters(self, wanted: int, served: list[str] | None = None) -> dict[str, Any]:
         return {
@@ -95,7 +95,7 @@ class Child:
     def claim_raw(self, wanted: int, served: list[str] | None = None) -> list[dict[str, Any]]:
         return (
             self.connection.cursor(row_factory=dict_row)
-            .execute(self.queue.text("claim_jobs"), self.parameters(wanted, served))
+            .execute(self.queue.text("claim/claim_jobs"), self.parameters(wanted, served))
             .fetchall()
         )
 
@@ -121,7 +121,7 @@ class Child:
 
     def settle(self, token: int | None, ids: list[int], outcome: str, **common: object) -> list[int]:
         parameters = self.settlement(token, ids, outcome, **common)
-        return [row[0] for row in self.connection.execute(self.queue.text("settle_jobs"), parameters).fetchall()]
+        return [row[0] for row in self.connection.execute(self.queue.text("settle/settle_jobs"), parameters).fetchall()]
 
     def release(self, *, cleared: list[int] | None = None) -> list[int]:
         """Release what this child had claimed. cleared.
@@ -135,7 +135,8 @@ class Child:
             "error": "it crashed",
         }
         return [
-            row[0] for row in self.queue.connection.execute(self.queue.text("release_child"), parameters).fetchall()
+            row[0]
+            for row in self.queue.connection.execute(self.queue.text("recover/requeue_child"), parameters).fetchall()
         ]
 
 
@@ -163,7 +164,7 @@ class Supervisor:
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         row = queue.connection.execute(
-            queue.text("register_supervisor"),
+            queue.text("lease/register_supervisor"),
             {"host": "test", "machine": "test", "pid": 1, "pid_started": 1, "version": "0", "lease": 600.0},
         ).fetchone()
         assert row is not None
@@ -178,7 +179,7 @@ class Supervisor:
         self, *, dead: list[int] | None = None, lease: float = 15.0, patient: bool = True, clock: float | None = None
     ) -> tuple[int, int]:
         row = self.queue.connection.execute(
-            self.queue.text("reclaim_supervisors"),
+            self.queue.text("recover/reclaim_supervisors"),
             {"supervisor": self.id, "dead": dead or [], "lease": lease, "patient": patient, "clock": clock},
         ).fetchone()
         assert row is not None
@@ -218,19 +219,23 @@ class Queue:
 
     def enqueue(self, kind: str, payload: str = "{}", **options: object) -> int:
         rows = self.connection.execute(
-            self.text("enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": [payload], **options}
+            self.text("enqueue/enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": [payload], **options}
         ).fetchall()
         return rows[0][0]
 
     def enqueue_many(self, kind: str, count: int, **options: object) -> list[int]:
         payloads = [f'{{"n": {number}}}' for number in range(count)]
         rows = self.connection.execute(
-            self.text("enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": payloads, **options}
+            self.text("enqueue/enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": payloads, **options}
         ).fetchall()
         return [row[0] for row in rows]
 
     def job(self, number: int) -> dict[str, Any]:
-        row = self.connection.cursor(row_factory=dict_row).execute(self.text("show_job"), {"id": number}).fetchone()
+        row = (
+            self.connection.cursor(row_factory=dict_row)
+            .execute(self.text("observe/show_job"), {"id": number})
+            .fetchone()
+        )
         assert row is not None, f"no job {number}"
         return row
 
@@ -252,7 +257,7 @@ class Queue:
         return self.run("SELECT jobherd.retry(%s)", number)[0][0]
 
     def orphans(self) -> list[int]:
-        return [row[0] for row in self.run(self.text("release_orphans"))]
+        return [row[0] for row in self.run(self.text("recover/requeue_orphans"))]
 
     def promote(self) -> int:
-        return self.connection.execute(self.text("promote_due"), {"most": 1000}).rowcount
+        return self.connection.execute(self.text("maintenance/promote_due"), {"most": 1000}).rowcount

@@ -171,7 +171,7 @@ class Bench:
             self.connection.execute(WATCH)
         self.connection.execute("LISTEN seen")
         self.supervisor = self.ask(
-            sql.load("register_supervisor"),
+            sql.load("lease/register_supervisor"),
             host="test",
             machine="test",
             pid=os.getpid(),

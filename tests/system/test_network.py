@@ -216,7 +216,7 @@ def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice
     assert [one["outcome"] for one in stage.attempts(taken)] == ["lost"]
     assert child.settle(claim.token, [claim.id], "ok") == []
 
-    for word in ("end_backend", "settle_jobs", "release_child"):
+    for word in ("recover/terminate_child_sessions", "settle/settle_jobs", "recover/requeue_child"):
         hits += 1
         labels = "CASE n WHEN 1 THEN json_build_object('label', %s::text)::jsonb ELSE '{}' END"
         jobs = [

@@ -141,7 +141,7 @@ def test_who_looks_on_leaves_no_limit_to_who_shares_the_backend(database: str, h
         for _ in range(7):  # psycopg would prepare what it sends for the sixth time
             match how:
                 case "page":
-                    await page.rows("tell_time")
+                    await page.rows("observe/show_time")
                 case "metrics":
                     await measurer.refresh(LONG)
                     assert measurer.latest()

@@ -121,7 +121,7 @@ def test_behind_a_pooler_it_asks_for_them_without_being_called(bench: Bench, mon
         claim = claim_of(bench)
         with psycopg.connect(bench.dsn) as other:  # nobody sees the job before it is claimed
             (job,) = other.execute("SELECT jobherd.enqueue('act:returns', '{\"value\": 1}')").fetchone()
-            assert other.execute(sql.load("claim_job"), claim).fetchone()[1] == job
+            assert other.execute(sql.load("claim/claim_job"), claim).fetchone()[1] == job
         assert bench.wait(job, "completed")["attempts"] == 1
 
 
@@ -166,7 +166,7 @@ def claim_of(bench: Bench) -> dict[str, object]:
 def claim_unheard(bench: Bench, job: int) -> None:
     """Claim it in the name of the one child, which does not hear of it."""
     with psycopg.connect(bench.dsn, autocommit=True) as other:
-        [[row]] = Wire(other, "jobherd", prepared=False).exchange(("claim_job", claim_of(bench)))
+        [[row]] = Wire(other, "jobherd", prepared=False).exchange(("claim/claim_job", claim_of(bench)))
     assert row[1] == job  # and committed; by now the child may have given it back
 
 
@@ -323,7 +323,7 @@ def test_a_place_under_a_cap_that_was_left_is_told_once(bench: Bench):
     job = bench.enqueue("act:nothing")
     with psycopg.connect(bench.dsn, autocommit=True) as parent:
         parent.execute("LISTEN jobherd_jobs")
-        parent.execute(sql.load("start_hearing"))
+        parent.execute(sql.load("wake/enable_notify"))
         child = bench.start()
         bench.wait(job, "completed")
         assert [heard.payload for heard in parent.notifies(timeout=LIMIT, stop_after=1)] == ["*"]

@@ -1,7 +1,7 @@
 """Decides which jobs a worker may claim now, from its `before_claim` hooks and the budget of its supervisor.
 
 This module turns the hooks' answers and the budget into names of conditions in
-`sql/queries/conditions/` and their parameters. It calls the hooks and sends nothing to the
+`sql/queries/claim/conditions/` and their parameters. It calls the hooks and sends nothing to the
 database. Without a restriction, it adds no condition.
 """
 
@@ -129,7 +129,7 @@ class Admission:
 
     def joining(self) -> Narrowing:
         """Return additional conditions for jobs that join a claim whose cost is already counted."""
-        return Narrowing(("undemanding",), {"costs": self._costs}) if self._budget else Narrowing()
+        return Narrowing(("without_cost",), {"costs": self._costs}) if self._budget else Narrowing()
 
     def _narrowing(self, said: Sequence[Only]) -> Narrowing:
         conditions: list[str] = []

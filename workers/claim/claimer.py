@@ -230,7 +230,7 @@ class Claimer:
             return False
         self._checked_at = now
         self._settle_apart()
-        return self._session.release_unheard()
+        return self._session.requeue_unacknowledged()
 
     def _settle_apart(self) -> None:
         """Write pending outcomes before any query that is not a claim.
@@ -269,7 +269,7 @@ class Claimer:
         It claims nothing more, so its next claim cannot announce that place.
         """
         if self._last[0]:
-            self._session.run("tell_sleepers", {"queue": "*"})
+            self._session.run("wake/notify_workers", {"queue": "*"})
 
     # -- claiming
 
@@ -281,7 +281,7 @@ class Claimer:
         # After a wake, a producer may wait for the job to start, so this check is postponed.
         if scan_start.doubt and not rested:
             self._settle_apart()
-            dead = {table: dead for table, dead, _ in self._session.run("measure_dead")}
+            dead = {table: dead for table, dead, _ in self._session.run("maintenance/count_dead_rows")}
             scan_start.note_dead(dead["ready"], named=bool(self._settings.queues), now=time.monotonic())
         by, claim = self._statement(avoided, rested=rested)
         begun, together = time.monotonic(), bool(in_flight.unsettled)
@@ -332,7 +332,10 @@ class Claimer:
         their settlement is lost and a job runs long.
         """
         return (
-            by in {"claim_jobs", SOUGHT} and self._wanted > 1 and not self._session.pooled and bool(self._settings.hold)
+            by in {"claim/claim_jobs", SOUGHT}
+            and self._wanted > 1
+            and not self._session.pooled
+            and bool(self._settings.hold)
         )
 
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
@@ -365,11 +368,11 @@ class Claimer:
             claim["tiers"] = None
             if self._turns is not None:
                 claim["turns"], claim["tiers"] = self._turns.order(spent), self._turns.tiers
-            return self.narrow("claim_gated", claim)
+            return self.narrow("claim/claim_gated", claim)
         if self._turns is not None:
             claim["turns"] = self._turns.order_served(spent) if settings.queues else self._turns.order(spent)
         alone = rested and settings.hold and not self._executor.sizes
-        by, claim = self.narrow("claim_job" if alone else "claim_jobs", claim)
+        by, claim = self.narrow("claim/claim_job" if alone else "claim/claim_jobs", claim)
         if (turns := self._turns) is not None and turns.shared and self._scan_start.turn_until and by in WALKS:
             # A claim can skip the dead rows of one queue only. The full scan of all queues waits
             # until the next turn.
@@ -445,7 +448,7 @@ class Claimer:
             # The claims of table stores are the application's statements and do not check pauses. A
             # new pause changes the epoch, as a new job does.
             self._pauses_epoch, self._pauses_at = self._control.epoch, time.monotonic() + self._settings.poll
-            self._paused = {row[0] for row in self._session.run("find_pauses")}
+            self._paused = {row[0] for row in self._session.run("control/find_pauses")}
         worked = self._tables.work(lambda kind: self._paused.isdisjoint((kind, "*")) and self._admits(kind))
         if worked:
             self._tidy.examine()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.hooks")
 
 
-_BY_HEAD: Final = frozenset({"claim_job", "claim_jobs"})
+_BY_HEAD: Final = frozenset({"claim/claim_job", "claim/claim_jobs"})
 """Statements that choose a queue before they look at its jobs."""
 
 
@@ -85,7 +85,7 @@ class FilteredClaimer(Claimer):
         if not self._budgeted:
             return super()._send_claim(by, claim, eager=eager)
         return self._session.run_in_one(
-            ("lock_budget", {"supervisor": self._spec.supervisor}), (by, claim), eager=eager
+            ("claim/lock_budget", {"supervisor": self._spec.supervisor}), (by, claim), eager=eager
         )
 
     def narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
@@ -93,7 +93,7 @@ class FilteredClaimer(Claimer):
         if narrowing is None or not narrowing.conditions:
             return by, claim
         conditions, parameters = narrowing.conditions, narrowing.parameters
-        if by == "claim_more":
+        if by == "claim/claim_more":
             joining = self._admission.joining()
             conditions = tuple(name for name in conditions if name != "within_budget") + joining.conditions
             parameters = parameters | joining.parameters

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from jobherd.workers.job.row import JobRow
 
-SOUGHT: Final = sql.seeking("claim_jobs")
-WALKS: Final = frozenset({"claim_jobs", "claim_job"})
+SOUGHT: Final = sql.seeking("claim/claim_jobs")
+WALKS: Final = frozenset({"claim/claim_jobs", "claim/claim_job"})
 """The statements that make a full scan. A claim with conditions leaves live jobs behind, so its
 result says nothing about the rows before it.
 """

@@ -280,18 +280,18 @@ class Session:
         finally:
             self._patience = self._wire.patience = before
 
-    def release_unheard(self) -> bool:
+    def requeue_unacknowledged(self) -> bool:
         """Release jobs that were claimed for this process and that it does not hold.
 
         Return whether there were any. Raises as `run`.
         """
         return self._note_unheard(
-            self._keep_trying(lambda: self._send("release_unheard", self._unheard()), patient=False)
+            self._keep_trying(lambda: self._send("recover/requeue_unacknowledged", self._unheard()), patient=False)
         )
 
     def is_registered(self) -> bool:
         """Return whether the database has this process under its number. Raises as `run`."""
-        return bool(self.run("find_child", {"child": self.child}))
+        return bool(self.run("recover/find_child", {"child": self.child}))
 
     def close(self) -> None:
         """End the session."""
@@ -384,27 +384,30 @@ class Session:
     def _register(self) -> None:
         spec = self._spec
         wire = self._ready()
-        [(backend,)] = self._send("tell_backend")
+        [(backend,)] = self._send("session/show_backend")
         self.pooled = self._connection is not None and is_pooled(self._connection.pgconn, backend)
         names = (
-            ("forgo_limits", "steer_planner", "pin_search_path") if self._pinned else ("forgo_limits", "steer_planner")
+            ("session/disable_timeouts", "session/force_index_plans", "session/pin_search_path")
+            if self._pinned
+            else ("session/disable_timeouts", "session/force_index_plans")
         )
         steering = [(name, {"local": self.pooled}) for name in names]
         if self.pooled:  # Session settings would stay with the backend, for the next client that gets it.
             wire.share(*steering)
         else:
-            wire.exchange(*steering, ("watch_client", {}))
+            wire.exchange(*steering, ("session/enable_keepalives", {}))
         me = {"supervisor": spec.supervisor, "incarnation": spec.incarnation}
         if self.child:
             since = time.monotonic()
             while True:  # The old session may still commit a claim whose response would never arrive.
-                [(alive, refused)] = self._send("end_backend", me)
+                [(alive, refused)] = self._send("recover/terminate_child_sessions", me)
                 if not alive or time.monotonic() - since >= (spec.settings.lease if refused else _ENDING):
                     break
                 self._wake.wait(0.05)
         pid = os.getpid()
         rows = self._send(
-            "register_child", {**me, "slot": spec.slot, "kind": spec.kind, "pid": pid, "pid_started": started(pid)}
+            "lease/register_child",
+            {**me, "slot": spec.slot, "kind": spec.kind, "pid": pid, "pid_started": started(pid)},
         )
         if not rows:
             message = (
@@ -414,9 +417,9 @@ class Session:
         self.sessions += 1
         known, (self.child, self.backend) = self.child, rows[0]
         if self.pooled:
-            self._send("disown_backend", {"child": self.child})
+            self._send("recover/mark_shared_backend", {"child": self.child})
         if known:
-            self._note_unheard(self._send("release_unheard", self._unheard()))
+            self._note_unheard(self._send("recover/requeue_unacknowledged", self._unheard()))
 
     def _unheard(self) -> Parameters:
         return {"child": self.child, "heard": list(self._holding())}

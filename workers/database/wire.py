@@ -373,7 +373,7 @@ class _Urgent:
 
 def _reach(letters: Sequence[tuple[str, object]], step: str) -> None:
     for name, _ in letters:
-        failpoints.reach(f"{name}.{step}")
+        failpoints.reach(f"{name.rpartition('/')[2]}.{step}")
 
 
 def _label(name: str) -> bytes:

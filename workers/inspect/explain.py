@@ -1,6 +1,6 @@
 """Explains in sentences why a job is in its state, and how it got there.
 
-It gets one row, `sql/queries/show_circumstances.sql`, and neither queries nor changes anything.
+It gets one row, `sql/queries/observe/explain_job.sql`, and neither queries nor changes anything.
 What the row does not show is not guessed: a queue that seems unserved is described as seeming so.
 """
 

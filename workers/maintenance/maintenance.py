@@ -220,9 +220,12 @@ class Maintenance:
             self._sweep()
             self._sweep_at = now + self._spec.settings.sweep
         if now >= self._forget_at:
-            self._session.run("drop_progress")
-            self._session.run("drop_claim_locks")
-            self._old |= {"drop_logs": {"most": MOST}, "drop_orders": {"most": MOST}}
+            self._session.run("maintenance/delete_progress")
+            self._session.run("maintenance/delete_claim_locks")
+            self._old |= {
+                "maintenance/delete_logs": {"most": MOST},
+                "maintenance/delete_fleet_commands": {"most": MOST},
+            }
             self._warn_of_transactions()
             self._forget_at = now + _FORGET
         if self._old:
@@ -245,9 +248,9 @@ class Maintenance:
     def _promote(self) -> None:
         while True:
             asked = time.monotonic()
-            if self._session.count("promote_due", {"most": MOST}) >= MOST:
+            if self._session.count("maintenance/promote_due", {"most": MOST}) >= MOST:
                 continue
-            rows = self._session.run("next_due")
+            rows = self._session.run("maintenance/find_next_due")
             now = time.monotonic()
             backstop = self._spec.settings.poll * random.uniform(0.9, 1.1)
             due_in = rows[0][0] if rows else backstop
@@ -262,14 +265,14 @@ class Maintenance:
 
         Also make those parked jobs ready that no pause or limit holds back any more.
         """
-        [(opened, next_in, parked, unseen, asked)] = self._session.run("open_gates")
+        [(opened, next_in, parked, unseen, asked)] = self._session.run("maintenance/end_pauses")
         if opened:
             _log.info("resumed %d gates that were paused until now", opened)
         if unseen:
-            self._session.run("note_caps")
+            self._session.run("maintenance/mark_limits_seen")
         if asked:
-            self._session.run("apply_cancels", {"most": MOST})
-        moved = self._session.count("release_parked", {"most": MOST}) if parked else 0
+            self._session.run("maintenance/apply_cancels", {"most": MOST})
+        moved = self._session.count("maintenance/release_parked", {"most": MOST}) if parked else 0
         # While no job is parked and no pause is to end, changes arrive as a wake. The poll is for a
         # wake that was lost.
         pause = (
@@ -282,11 +285,11 @@ class Maintenance:
         self._gates_at = time.monotonic() + (pause if next_in is None else min(pause, max(next_in, _MOVING)))
 
     def _find_dead(self, job: int) -> Row | None:
-        rows = self._session.run("find_dead_job", {"id": job})
+        rows = self._session.run("recover/find_dead_job", {"id": job})
         return rows[0] if rows else None
 
     def _sweep(self) -> None:
-        rows = self._session.run("release_orphans")
+        rows = self._session.run("recover/requeue_orphans")
         if rows:
             _log.warning(
                 "released %d running jobs whose worker is gone",
@@ -301,7 +304,7 @@ class Maintenance:
         """
         self._webhooks_at = _FOR_EVER
         try:
-            self._session.run("enable_webhooks", stubborn=False)
+            self._session.run("maintenance/enable_webhooks", stubborn=False)
         except psycopg.Error as problem:
             if not is_retryable(problem):
                 raise
@@ -310,7 +313,7 @@ class Maintenance:
 
     def _warn_of_transactions(self) -> None:
         wanted = {"supervisor": self._spec.supervisor, "seconds": self._spec.settings.long_transaction}
-        for job, kind, seconds in self._session.run("find_long_transactions", wanted):
+        for job, kind, seconds in self._session.run("maintenance/find_long_transactions", wanted):
             _log.warning(
                 "the transaction of %s #%d has been open for %.0f s: nothing that is updated or deleted meanwhile can be vacuumed, in the whole "
                 "database; do the slow part before it, and in `with job.transaction():` only what belongs together",
@@ -327,7 +330,7 @@ class Maintenance:
         begun = time.monotonic()
         try:
             wanted = {"least": AHEAD, "most": FARTHEST, "crowded": CROWDED}
-            [(ahead, crowded, locks)] = self._session.run("count_days_ahead", wanted)
+            [(ahead, crowded, locks)] = self._session.run("maintenance/count_days_ahead", wanted)
             # Another maintenance process does this, perhaps for minutes. The next statement would
             # wait for it, and due jobs would wait here.
             if crowded is None:
@@ -336,7 +339,9 @@ class Maintenance:
             if crowded and not ready:
                 return False
             with self._session.unhurried(_SLOW):
-                [(made, dropped)] = self._session.run("keep_partitions", {"ahead": ahead, "most": _FEW}, stubborn=False)
+                [(made, dropped)] = self._session.run(
+                    "maintenance/keep_partitions", {"ahead": ahead, "most": _FEW}, stubborn=False
+                )
         except psycopg.Error as problem:
             if not is_retryable(problem):
                 raise
@@ -355,9 +360,9 @@ class Maintenance:
             return True
         self._partitions_at = now + _HOUR
         self._parted = True
-        self._session.run("drop_demands")
+        self._session.run("maintenance/delete_costs")
         if keep := self._spec.settings.audit_keep:
-            self._old["drop_audit"] = {"most": MOST, "keep": keep}
+            self._old["maintenance/delete_audit"] = {"most": MOST, "keep": keep}
         if self._made or dropped:
             _log.info("made %d partitions, dropped %d", self._made, dropped)
             self._made = 0
@@ -384,15 +389,15 @@ class Maintenance:
             self._count_at = max(begun, self._due_at) + _MOVING
             return
         with self._session.unhurried(max(20 * looks.took, _PATIENCE) if self._counted else _SLOW):
-            [(_, behind)] = self._session.run("count_past", {"span": looks.span, "lag": LAG})
+            [(_, behind)] = self._session.run("maintenance/update_rollup", {"span": looks.span, "lag": LAG})
         self._counted = time.monotonic()
         looks.done(took=self._counted - begun, behind=behind)
         self._count_at = self._counted + looks.pause
         if self._counted >= self._coarsen_at:
             self._coarsen_at = self._counted + COARSEN
             for step, coarser, older in STEPS:
-                self._session.run("coarsen_rollup", {"step": step, "coarser": coarser, "older": older})
-            self._session.run("drop_rollup", {"days": KEEP_DAYS})
+                self._session.run("maintenance/coarsen_rollup", {"step": step, "coarser": coarser, "older": older})
+            self._session.run("maintenance/delete_rollup", {"days": KEEP_DAYS})
 
     def _drop_old(self) -> None:
         """Delete a limited number of old rows.
@@ -405,7 +410,7 @@ class Maintenance:
 
     def _clear_away(self) -> None:
         """Vacuum the busy tables if that pays and no due job has to wait for it."""
-        rows = self._session.run("measure_dead")
+        rows = self._session.run("maintenance/count_dead_rows")
         for table, dead, live in rows:
             begun = time.monotonic()
             if (
@@ -415,7 +420,7 @@ class Maintenance:
                 with self._session.unhurried(_SLOWEST):
                     # Whether it succeeds or not, the rest is left for a later vacuum.
                     self._session.run_alone(VACUUMS[table])
-                left = {name: dead for name, dead, _ in self._session.run("measure_dead")}
+                left = {name: dead for name, dead, _ in self._session.run("maintenance/count_dead_rows")}
                 self._clearing.done(table, left=left[table], begun=begun, ended=time.monotonic())
         busy = any(dead > DEAD / 10 for _, dead, _ in rows)
         self._glance_at = time.monotonic() + (_GLANCE if busy else _SELDOM)
@@ -433,7 +438,7 @@ class Maintenance:
             tokens.append(told[1])
             progresses.append(told[2].decode())
         if jobs:
-            self._session.run("write_progress", {"jobs": jobs, "tokens": tokens, "progresses": progresses})
+            self._session.run("maintenance/write_progress", {"jobs": jobs, "tokens": tokens, "progresses": progresses})
 
 
 def _progress_on(board: StatusBoard) -> tuple[int, int, bytes] | None:

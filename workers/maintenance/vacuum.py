@@ -11,7 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-VACUUMS: Final = {"ready": "vacuum_ready", "scheduled": "vacuum_scheduled", "running": "vacuum_running"}
+VACUUMS: Final = {
+    "ready": "maintenance/vacuum_ready",
+    "scheduled": "maintenance/vacuum_scheduled",
+    "running": "maintenance/vacuum_running",
+}
 """The statement for each of the tables."""
 DEAD: Final = 20_000
 SHARE: Final = 0.05

@@ -24,10 +24,9 @@ A page is a module like `queues.py`:
 
     @action  # checks the role, the token, the origin and read-only before it runs
     async def act(request, form):
-        await database(request).act(
-            "page/pause_queue", {"queue": form["queue"], "actor": viewer_of(request).actor}
-        )
-        return Done("The queue is paused.")
+        given = {"id": form["id"], "actor": viewer_of(request).actor, "reason": form["reason"]}
+        await database(request).act("control/cancel_job", given)
+        return Done("The job is canceled.")
 
     routes = (
         Route("/queues", show, name="queues"),

@@ -102,7 +102,7 @@ class AccessLog:
         while self._notes:
             note = self._notes.popleft()
             try:
-                await self._database.act("page/note_visit", note)
+                await self._database.act("page/record_visit", note)
             except (Away, psycopg.Error) as problem:
                 log.warning(
                     "the audit could not be written (%s): %s by %s", error_name(problem), note["action"], note["actor"]

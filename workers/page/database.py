@@ -146,7 +146,7 @@ class Database:
             await connection.set_read_only(read_only)
             async with connection.transaction():
                 for steer, given in (
-                    ("limit_statements", {"milliseconds": round(STATEMENT * 1000)}),
+                    ("session/set_statement_timeout", {"milliseconds": round(STATEMENT * 1000)}),
                     *((before,) if before else ()),
                 ):
                     await connection.execute(sql.load(steer, self.schema).encode(), given)
@@ -215,7 +215,9 @@ class Database:
         for kind in ("json", "jsonb"):
             connection.adapters.register_loader(kind, _JsonText)
         try:
-            await connection.execute(sql.load("allow_idling"), {"promised": connection.info.backend_pid})
+            await connection.execute(
+                sql.load("session/disable_idle_timeout"), {"promised": connection.info.backend_pid}
+            )
         except BaseException:  # the request was canceled: no other code has this session
             await connection.close()
             raise

@@ -58,7 +58,7 @@ QUIET: Final = frozenset({"left", "worn"})
 
 async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     """Return the context of the page."""
-    rows = await db.rows("list_fleet", {"most": MOST})
+    rows = await db.rows("observe/list_fleet", {"most": MOST})
     await _have_it_said(db, rows)
     supervisors = [supervisor(row) for row in rows]
     children = [
@@ -90,14 +90,14 @@ async def order(request: Request, form: Form) -> Done:
     db = database(request)
     wanted = {"supervisor": int(number), "name": name, "arguments": "{}", "actor": viewer_of(request).actor,
               "reason": form.get("reason", "").replace("\0", "")[:LONGEST] or None}  # fmt: skip
-    [given] = await db.act("give_order", wanted)
+    [given] = await db.act("control/send_fleet_command", wanted)
     until = time.monotonic() + PATIENCE
-    row = await db.row("show_order", {"order": given["id"]})
+    row = await db.row("control/show_fleet_command", {"order": given["id"]})
     while row is not None and row["done_at"] is None and time.monotonic() < until:
         await asyncio.sleep(GLANCE)
-        row = await db.row("show_order", {"order": given["id"]})
+        row = await db.row("control/show_fleet_command", {"order": given["id"]})
     if row is None or row["done_at"] is None:
-        [taken_back] = await db.act("withdraw_order", {"order": given["id"]})
+        [taken_back] = await db.act("control/withdraw_fleet_command", {"order": given["id"]})
         if taken_back["withdrawn"]:
             return Done(
                 f"Supervisor {number} did not answer within {duration(PATIENCE)}: the fleet command is withdrawn and will not be executed.",
@@ -121,7 +121,7 @@ async def _have_it_said(db: Database, rows: list[Row]) -> None:
     asked = [row["id"] for row in rows if not row["lapsed"] and _is_ending(document(row["facts"]), row["facts_age"])]
     if asked:
         try:
-            await db.act("page/ask_reports", {"supervisors": asked, "seconds": WATCH})
+            await db.act("page/request_reports", {"supervisors": asked, "seconds": WATCH})
         except psycopg.Error:
             pass  # a read-only role, or a supervisor that has exited meanwhile: the last report is shown
 

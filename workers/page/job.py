@@ -74,7 +74,7 @@ async def show(request: Request) -> Response:
 async def show_document(request: Request) -> Response:
     """Return a whole payload or result as text, for those that are too long for the page."""
     number, name = _number(request), request.path_params["part"]
-    row = await database(request).row("show_job", {"id": number})
+    row = await database(request).row("observe/show_job", {"id": number})
     if row is None or name not in {"payload", "result"} or row[name] is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"Of a job {number} there is no such document.")
     paths = (await request.app.state.redactions.read(database(request))).get(row["kind"], ())
@@ -116,7 +116,7 @@ async def act(request: Request, form: Form) -> Done:
     if what not in {"retry", "cancel", "delete"}:
         raise Refused(HTTPStatus.BAD_REQUEST, "A job can be told to retry, to cancel and to delete.")
     given = {"id": number, "actor": viewer_of(request).actor, "reason": form.get("reason", "")}
-    answer = (await database(request).act(f"page/{what}_job", given))[0]["answer"]
+    answer = (await database(request).act(f"control/{what}_job", given))[0]["answer"]
     if answer is None:
         return Done(f"There is no job {number} any more.", _path(request, "jobs"), well=False)
     sentence, well = _ANSWERS.get((what, answer), (f"Job {{id}} was left as it is: it is {answer}.", False))
@@ -166,7 +166,7 @@ async def _tail(app: Starlette, at: Database, job: Row) -> str | None:
 async def _past(request: Request) -> Row:
     """Return the job. Raises Refused unless it has finished."""
     number = _number(request)
-    row = await database(request).row("show_job", {"id": number})
+    row = await database(request).row("observe/show_job", {"id": number})
     if row is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {number}. {GONE}")
     if row["state"] not in OVER:

@@ -119,7 +119,7 @@ Sentence = list["str | datetime"]
 
 async def head_of(database: Database, hidden: Redactions, number: int) -> Head | None:
     """Return the live part of a job, or None if there is no such job. Raises as `Database.rows`."""
-    row = await database.row("show_circumstances", {"id": number, "most": reasons.MOST})
+    row = await database.row("observe/explain_job", {"id": number, "most": reasons.MOST})
     if row is None:
         return None
     paths = (await hidden.read(database)).get(row["kind"], ())
@@ -154,12 +154,12 @@ async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[
     """
     given = {"id": number}
     # one query after the other: sessions are few, and shared with other viewers
-    row = await database.row("show_job", given)
+    row = await database.row("observe/show_job", given)
     if row is None:
         return None
-    logs = await database.rows("show_logs", given)
+    logs = await database.rows("observe/show_logs", given)
     ancestors = await database.rows("page/list_ancestors", {**given, "most": GENERATIONS})
-    set_off = await database.rows("page/list_set_off", {**given, "most": SET_OFF + 1})
+    set_off = await database.rows("page/list_child_jobs", {**given, "most": SET_OFF + 1})
     paths = (await hidden.read(database)).get(row["kind"], ())
     said = {log["token"]: log for log in logs}
     attempts = [_attempt(each, said.pop(each.get("token"), None)) for each in _history(row, paths)]

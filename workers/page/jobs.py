@@ -107,7 +107,7 @@ async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[st
     hidden = await paths_of(at)
     found = await look(at, wanted, before=before, limit=size, hidden=hidden)
     attempts = {row["name"]: row["max_attempts"] for row in await at.rows("page/list_names")} if found.rows else {}
-    reached = await at.row("page/date_stretch", {"id": found.floor}) if found.floor and not found.is_full else None
+    reached = await at.row("page/show_created", {"id": found.floor}) if found.floor and not found.is_full else None
     return {
         "rows": [_shown(row, found.asked_at, attempts) for row in found.rows],
         "wanted": wanted,
@@ -177,7 +177,7 @@ async def _choose(at: Database, given: Form) -> Choice:
                 f"“{DEEDS[deed].word}” is for jobs that are {' or '.join(states)}: the filter wants none of these.",
             )
         if among.is_relative:
-            among = among.fixed((await at.rows("tell_time"))[0]["now"])
+            among = among.fixed((await at.rows("observe/show_time"))[0]["now"])
         found: Found = await look(at, among, limit=COUNTED, hidden=await paths_of(at))
         return Choice(deed, {"filter": among.document()}, found.rows, Counter(), at_least=found.onward is not None)
     ids = sorted(
@@ -251,7 +251,7 @@ async def _value(at: Database, deed: str, text: str) -> str | None:
             HTTPStatus.BAD_REQUEST, "The priority is a whole number from -32768 to 32767: the lower, the sooner."
         )
     if deed == "reschedule":
-        now: datetime = (await at.rows("tell_time"))[0]["now"]
+        now: datetime = (await at.rows("observe/show_time"))[0]["now"]
         try:
             return due(text, now).isoformat()
         except (ValueError, TypeError, OverflowError):

@@ -89,7 +89,7 @@ async def look(
     >>> await look(database(request), Wanted(states=("failed",), since="24h"))  # doctest: +SKIP
     """
     hidden = hidden or {}
-    now = (await database.rows("tell_time"))[0]["now"] if wanted.is_relative else datetime.now(UTC)
+    now = (await database.rows("observe/show_time"))[0]["now"] if wanted.is_relative else datetime.now(UTC)
     looking = _Look(
         database,
         wanted.parameters(now) | {"before": before, "limit": limit, "hidden": list(hidden)},
@@ -130,7 +130,7 @@ class _Look:
 
     async def live(self, scan: int) -> int:
         """Add live jobs; return the id down to which was searched."""
-        rows = await self._rows("list_live", "steer_looking", scan=scan)
+        rows = await self._rows("page/list_live", "page/force_id_order", scan=scan)
         if rows is None:
             return int(self.parameters["before"])
         limit: int = self.parameters["limit"]
@@ -140,7 +140,7 @@ class _Look:
 
     async def past(self, low: int, scan: int, *, troubled: bool) -> int:
         """Add finished jobs, down to `low`; return the id down to which was searched."""
-        rows = await self._rows("list_past", "steer_looking", scan=scan, troubled=troubled)
+        rows = await self._rows("page/list_finished", "page/force_id_order", scan=scan, troubled=troubled)
         if rows is None:
             return int(self.parameters["before"])
         got, top, limit = self._take(rows), int(rows[0]["floor"]), int(self.parameters["limit"])
@@ -153,7 +153,13 @@ class _Look:
             bottom = max(high - width + 1, 0)
             began = self.clock()
             rows = await self._rows(
-                "list_stretch", "steer_stretch", before=top, low=bottom, high=high, most=MOST, limit=limit - got
+                "page/list_id_ranges",
+                "page/force_block_summaries",
+                before=top,
+                low=bottom,
+                high=high,
+                most=MOST,
+                limit=limit - got,
             )
             if rows is None:
                 break
@@ -173,9 +179,7 @@ class _Look:
         left = round(self.left * 1000)
         try:
             if left > 0:
-                return await self.database.rows(
-                    f"page/{name}", self.parameters | step, before=(f"page/{steer}", {"milliseconds": left})
-                )
+                return await self.database.rows(name, self.parameters | step, before=(steer, {"milliseconds": left}))
         except errors.QueryCanceled:
             pass
         self.found.is_late = True

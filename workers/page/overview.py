@@ -53,17 +53,19 @@ async def show(request: Request) -> Response:
 
 async def ask_now(data: Database, _: str) -> dict[str, Any]:
     """Return how many jobs wait and run, and how far a new installation is."""
-    found = {state: total_of(await data.rows(f"measure_{state}", BOUNDS)) for state in STATES}
-    [beginnings] = await data.rows("page/show_beginnings")
-    retrying = await data.rows("list_retrying", RETRYING)
+    found = {state: total_of(await data.rows(f"observe/measure_{state}", BOUNDS)) for state in STATES}
+    [beginnings] = await data.rows("page/show_first_steps")
+    retrying = await data.rows("observe/list_retrying", RETRYING)
     return {"totals": found, "beginnings": beginnings, "retrying": retrying}
 
 
 async def ask_work(data: Database, _: str) -> dict[str, Any]:
     """Return the queues, the running jobs, and the jobs due next."""
-    found = {state: await data.rows(f"measure_{state}", BOUNDS) for state in STATES}
+    found = {state: await data.rows(f"observe/measure_{state}", BOUNDS) for state in STATES}
     return {
-        "queues": queues_of(found, {row["queue"]: row["paused"] for row in await data.rows("name_queues", BOUNDS)}),
+        "queues": queues_of(
+            found, {row["queue"]: row["paused"] for row in await data.rows("observe/list_queue_names", BOUNDS)}
+        ),
         "running": await data.rows("page/list_running", {"most": SHOWN}),
         "due": await data.rows("page/list_due", {"most": 5}),
         "ahead": ahead_of(await data.rows("page/count_due", {"most": MOST, "hours": AHEAD})),
@@ -81,7 +83,7 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
     *rows, whole = await data.rows("page/sum_chart", wanted | {"point": window.point})
     hidden = await Redactions().read(data)
     failures = await data.rows("page/list_failures", wanted | {"most": SHOWN, "hidden": list(hidden)})
-    retrying = [row for row in await data.rows("list_retrying", RETRYING) if not kind or row["kind"] == kind]
+    retrying = [row for row in await data.rows("observe/list_retrying", RETRYING) if not kind or row["kind"] == kind]
     for failure in failures:
         failure["error"] = redact_text(failure["error"], failure.pop("payload"), hidden.get(failure["kind"], ()))
     return {

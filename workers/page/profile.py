@@ -57,7 +57,7 @@ async def ask(request: Request, form: Form) -> Done:
     seconds = str(form.get("seconds", SECONDS))
     if not (seconds.isascii() and seconds.isdecimal() and len(seconds) < 4 and 1 <= int(seconds) <= LONGEST):
         raise Refused(HTTPStatus.BAD_REQUEST, f"A profile takes 1 to {LONGEST} seconds, a whole number.")
-    found = await database(request).row("find_runner", {"id": min(job, _LARGEST)})
+    found = await database(request).row("observe/find_runner", {"id": min(job, _LARGEST)})
     if found is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {job}.")
     back = _path(request, "job", id=job)
@@ -73,9 +73,11 @@ async def ask(request: Request, form: Form) -> Done:
         {"seconds": int(seconds), "rate": RATE} if name == "profile" else {}
     )
     given = {"supervisor": found["supervisor"], "name": name, "arguments": orjson.dumps(arguments).decode()}
-    order = (await database(request).act("give_order", given | {"actor": viewer_of(request).actor, "reason": None}))[0][
-        "id"
-    ]
+    order = (
+        await database(request).act(
+            "control/send_fleet_command", given | {"actor": viewer_of(request).actor, "reason": None}
+        )
+    )[0]["id"]
     said = (
         f"Job {job} was asked where it is."
         if name == "stack"
@@ -126,7 +128,7 @@ async def _look(at: Database, argument: str) -> Mapping[str, Any]:
     }
     if not (job.isdecimal() and order.isdecimal()):
         return known | {"error": _GONE}
-    row = await at.row("page/show_inside", {"job": job, "order": min(int(order), _LARGEST)})
+    row = await at.row("page/show_profile", {"job": job, "order": min(int(order), _LARGEST)})
     if row is None:
         return known | {"error": _GONE}
     known |= {"name": row["name"], "error": row["error"], "waits": row["done_at"] is None}

@@ -44,13 +44,13 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     """Return the context of the page."""
     bounds: dict[str, Any] = {"most": MOST, "queues": QUEUES, "names": []}
     queues: dict[str, dict[str, Any]] = {}
-    for row in await db.rows("name_queues", bounds):
+    for row in await db.rows("observe/list_queue_names", bounds):
         _of(queues, row["queue"])
     for name in ("ready", "scheduled", "running"):
-        for row in await db.rows(f"measure_{name}", bounds):
+        for row in await db.rows(f"observe/measure_{name}", bounds):
             one = _of(queues, row["queue"] or OTHERS)
             one[name], one[f"{name}_capped"], one[f"{name}_oldest"] = row["jobs"], row["capped"], row["oldest"]
-    gates = await db.rows("list_gates", {"most": GATES})
+    gates = await db.rows("observe/list_limits", {"most": GATES})
     others = []
     for gate in gates:
         if gate["scope"] == "queue" and len(queues) <= 2 * QUEUES:
@@ -58,7 +58,7 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
         else:
             others.append(gate)
     tenants: dict[str, dict[str, Any]] = {}
-    for row in await db.rows("measure_tenants", {"most": SAMPLE, "tenants": TENANTS, "names": []}):
+    for row in await db.rows("observe/measure_tenants", {"most": SAMPLE, "tenants": TENANTS, "names": []}):
         one = tenants.setdefault(row["tenant"] or OTHERS, dict.fromkeys(("ready", "scheduled", "running"), 0))
         one[row["state"]] += row["jobs"]
     return {
@@ -106,19 +106,21 @@ async def change(request: Request, form: Form) -> Done:
                 delay = seconds(span, field="the time") if (span := _field(form, "for")) else None
             except (TypeError, ValueError) as problem:
                 return Done(f"{problem}.", well=False)
-            [row] = await db.act("pause_gate", {**gate, **who, "reason": reason, "resume_at": None, "delay": delay})
+            [row] = await db.act(
+                "control/pause_claims", {**gate, **who, "reason": reason, "resume_at": None, "delay": delay}
+            )
             return Done(
                 f"{called} is paused{'' if row['changed'] else ', as it was before; the reason and the time are the new ones'}."
             )
         case "resume":
-            [row] = await db.act("resume_gate", {**gate, **who, "reason": reason})
+            [row] = await db.act("control/resume_claims", {**gate, **who, "reason": reason})
             return Done(f"{called} is resumed." if row["changed"] else f"{called} was not paused.")
         case "cap" | "uncap":
             limit = _field(form, "max_running")
             if what == "cap" and not (limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit)):
                 return Done("A concurrency limit is a number from 1. To run nothing, pause it.", well=False)
             most = int(limit) if what == "cap" else None
-            [row] = await db.act("set_cap", {**gate, **who, "max_running": most})
+            [row] = await db.act("control/set_limit", {**gate, **who, "max_running": most})
             was = "there was no limit before" if row["before"] is None else f"it was {row['before']}"
             return Done(
                 f"{called} has no concurrency limit any more; {was}."

@@ -26,11 +26,11 @@ async def said_elsewhere(at: Database, job: int, token: int) -> str | None:
 
     token: of the job's claim. None if the supervisor has stored nothing.
     """
-    row = await at.row("page/show_said", {"id": job, "token": token})
+    row = await at.row("page/show_output", {"id": job, "token": token})
     if row is None:
         return None
     if row["left"] is None or row["left"] < RENEW:
         with suppress(psycopg.Error):  # a read-only role, or a supervisor that has exited meanwhile
-            await at.act("page/ask_said", {"supervisor": row["supervisor"], "id": job, "seconds": WATCH})
+            await at.act("page/request_output", {"supervisor": row["supervisor"], "id": job, "seconds": WATCH})
     said: str | None = row["said"]
     return said

@@ -270,7 +270,7 @@ class Transactions:
         holder.autocommit = False
         self.active = True
         claim = {"child": self._session.child, "token": running.token, "job": running.id}
-        rows = self._wire.exchange(("begin_transaction", {}), ("lock_claim", claim))[-1]
+        rows = self._wire.exchange(("settle/begin_transaction", {}), ("settle/lock_claim", claim))[-1]
         if not rows:
             self._lose()
         self._xact = rows[0][0]
@@ -290,7 +290,7 @@ class Transactions:
         self._holder, self._wire = holder, Wire(holder, spec.settings.schema, prepared=False, patience=PATIENCE)
         # Behind a pooler, the backend may belong to another client when this worker is dead.
         if not self._session.pooled:
-            self._ask("register_transactions", {"child": self._session.child})
+            self._ask("settle/register_transaction_session", {"child": self._session.child})
         return holder
 
     def _commit(self, outcome: Outcome) -> None:
@@ -303,11 +303,11 @@ class Transactions:
             parameters = settlement(
                 self._session.child, running.token, [finished], ran_on=self._ran_on, now=time.monotonic()
             )
-            statement = "settle_completed" if finished.log is None else "settle_jobs"
+            statement = "settle/settle_completed" if finished.log is None else "settle/settle_jobs"
             with holder.pipeline():
                 xact, settled = (
                     holder.execute(self._text(name), values)
-                    for name, values in (("show_transaction", {}), (statement, parameters))
+                    for name, values in (("settle/show_transaction", {}), (statement, parameters))
                 )
             if xact.fetchall()[0][0] != self._xact:
                 self._note_ended()
@@ -357,7 +357,11 @@ class Transactions:
             if holder is not None and self._interrupts.raised is None:
                 holder.rollback()
                 holder.autocommit = True
-                fate, _ = self._found(self._ask("find_fate", self._asked())) if self._xact else ("", False)
+                fate, _ = (
+                    self._found(self._ask("settle/find_transaction_state", self._asked()))
+                    if self._xact
+                    else ("", False)
+                )
         except psycopg.Error:
             fate = ""
         # If the session broke, the server may have crashed. Then another transaction may have this
@@ -380,7 +384,7 @@ class Transactions:
             return  # No transaction begins on it again.
         try:
             holder.autocommit = True
-            self._wire.exchange(("discard_session", {}))
+            self._wire.exchange(("session/discard_session", {}))
             while holder.pgconn.notifies():
                 pass  # Notifications for this job's handler are not for the next job.
         except psycopg.Error:
@@ -393,10 +397,16 @@ class Transactions:
         """
         self.close()
         for _ in range(_ENDING):
-            if not self._session.run("end_transactions", {"child": self._session.child}, patient=True)[0][0]:
+            if not self._session.run(
+                "settle/terminate_transaction_session", {"child": self._session.child}, patient=True
+            )[0][0]:
                 break
             time.sleep(0.05)
-        return self._found(self._session.run("find_fate", self._asked(), patient=True)) if self._xact else ("", False)
+        return (
+            self._found(self._session.run("settle/find_transaction_state", self._asked(), patient=True))
+            if self._xact
+            else ("", False)
+        )
 
     def _asked(self) -> dict[str, object]:
         running = self.executor.running

@@ -81,7 +81,7 @@ class Settler:
         finished: Sequence[Finished],
         claim: Parameters,
         *,
-        by: str = "claim_jobs",
+        by: str = "claim/claim_jobs",
         touched: Callable[[], ParentWrites] = _untouched,
     ) -> list[Row] | None:
         """Record the outcomes of these jobs and claim the next ones, in one round trip.
@@ -91,7 +91,7 @@ class Settler:
         call again. Raises as `settle`.
         """
         whole = not touched() and is_plain(finished)
-        statement = "settle_completed" if whole else "settle_jobs"
+        statement = "settle/settle_completed" if whole else "settle/settle_jobs"
         session = self._session.sessions
         settled: list[Row] | Exception
         claimed: list[Row] | Exception | None
@@ -117,7 +117,7 @@ class Settler:
         the claimed rows, or None: then call again.
         """
         try:
-            claimed = self._session.run_ahead(by, claim, "settle_completed", self._parameters(token, finished))
+            claimed = self._session.run_ahead(by, claim, "settle/settle_completed", self._parameters(token, finished))
         except (psycopg.Error, ValueError, OverflowError):
             return None
         return None if isinstance(claimed, psycopg.Error) else claimed
@@ -151,7 +151,7 @@ class Settler:
 
     def _settle(self, token: int, finished: Sequence[Finished]) -> list[Row]:
         try:
-            return self._session.run("settle_jobs", self._parameters(token, finished), patient=True)
+            return self._session.run("settle/settle_jobs", self._parameters(token, finished), patient=True)
         except (psycopg.Error, ValueError, OverflowError) as problem:
             if len(finished) > 1:
                 return [row for one in finished for row in self._settle(token, [one])]
@@ -161,7 +161,9 @@ class Settler:
                 extra={"job": finished[0].job, "token": token},
             )
         try:
-            return self._session.run("settle_jobs", self._parameters(token, [least_of(finished[0])]), patient=True)
+            return self._session.run(
+                "settle/settle_jobs", self._parameters(token, [least_of(finished[0])]), patient=True
+            )
         except (psycopg.Error, ValueError, OverflowError) as problem:
             message = f"job {finished[0].job} cannot be settled: {error_name(problem)}"
             raise UnsettledError(message) from problem

@@ -252,7 +252,7 @@ class Resetter:
         connection = self._ready()
         with connection.transaction():
             taken = connection.execute(
-                sql.load("take_table_ends", self._spec.settings.schema), {"kinds": list(stores)}
+                sql.load("table/take_table_ends", self._spec.settings.schema), {"kinds": list(stores)}
             ).fetchall()
             for kind, record, token, label, crashed, delay, error, log, ran, at in taken:
                 duties = stores[kind]
@@ -306,7 +306,7 @@ class Resetter:
 
     def _ready(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            self._session.run("tell_time")  # It waits for as long as the database is away.
+            self._session.run("observe/show_time")  # It waits for as long as the database is away.
             self._connection = connect(
                 self._spec.settings, "jobherd:resetter", pooled=self._session.pooled, lock_timeout=_LOCKS, context=OURS
             )

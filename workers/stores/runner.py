@@ -147,7 +147,7 @@ class Tables:
         Problems are reported to the supervisor, which logs them once for all workers.
         """
         while True:
-            self._session.run("tell_time")
+            self._session.run("observe/show_time")
             try:
                 problems = look_at_tables(self._spec.settings, self._tables, pooled=self._session.pooled)
             except psycopg.Error as problem:
@@ -420,7 +420,9 @@ class Tables:
         As long as that session exists, it locks the record.
         """
         for _ in range(_ENDING):
-            if not self._session.run("end_table_session", {"child": self._session.child}, patient=True)[0][0]:
+            if not self._session.run("table/terminate_table_session", {"child": self._session.child}, patient=True)[0][
+                0
+            ]:
                 break
             self._session.rest(0.05, patient=True)
 
@@ -431,7 +433,7 @@ class Tables:
         """
         connection, settings = self._connection, self._spec.settings
         if connection is not None and not connection.closed:
-            connection.execute(sql.load("discard_session", settings.schema))
+            connection.execute(sql.load("session/discard_session", settings.schema))
             if not self._session.pooled:
                 steer(connection, settings, lock_timeout="0")
 

@@ -30,7 +30,7 @@ QUIET: Final = 0.5
 """Seconds without use after which the session is tested before its next use."""
 
 _OF_SCHEMA: Final = 25
-"""Must equal the number in `end_backend` and `end_table_session`."""
+"""Must equal the number in `terminate_child_sessions` and `terminate_table_session`."""
 
 
 def session_name(child: int, schema: str) -> str:
@@ -88,7 +88,7 @@ def steer(
     Raises psycopg.Error.
     """
     OurCursor(connection).execute(
-        sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout, "local": local}
+        sql.load("table/prepare_table_session", settings.schema), {"lock_timeout": lock_timeout, "local": local}
     )
 
 

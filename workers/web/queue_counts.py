@@ -118,12 +118,14 @@ class QueueCounts:
 
     async def update(self, session: Session) -> None:
         """Count everything again. Raises psycopg.Error."""
-        names = await self._rows(session, "name_queues", {"queues": 2 * QUEUES, "names": self._labels.all()})
+        names = await self._rows(
+            session, "observe/list_queue_names", {"queues": 2 * QUEUES, "names": self._labels.all()}
+        )
         known = dict.fromkeys(self.paused, False)
         for queue, paused in names:
             called = label(self._labels, str(queue))
             known[called] = known.get(called, False) or bool(paused)
-        gates = await self._rows(session, "list_gates", {"most": 2 * QUEUES})
+        gates = await self._rows(session, "observe/list_limits", {"most": 2 * QUEUES})
         self.gates = self._gathered(
             [Gate(scope, name, paused, most, running) for scope, name, paused, _, _, _, _, most, running, *_ in gates]
         )
@@ -137,7 +139,7 @@ class QueueCounts:
     async def _count_state(self, session: Session, state: str) -> Iterable[str]:
         """Count the jobs in one state. Return the queues that have some."""
         wanted = {"most": MOST, "queues": QUEUES, "names": self._labels.all()}
-        rows = await self._in_time(session, f"measure_{state}", wanted, what=f"the depth of {state} jobs")
+        rows = await self._in_time(session, f"observe/measure_{state}", wanted, what=f"the depth of {state} jobs")
         if rows is None:
             return ()
         depths: dict[str, Depth] = {}
@@ -149,7 +151,7 @@ class QueueCounts:
 
     async def _count_tenants(self, session: Session) -> None:
         wanted = {"most": MOST, "tenants": self._tenants}
-        found = await self._in_time(session, "measure_tenants", wanted, what="the number of jobs of tenants")
+        found = await self._in_time(session, "observe/measure_tenants", wanted, what="the number of jobs of tenants")
         if found is None:
             return
         counted = dict.fromkeys(self.tenants, 0)
@@ -187,5 +189,7 @@ class QueueCounts:
     async def _rows(self, session: Session, name: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement that the server cancels after STATEMENT seconds."""
         async with session.transaction():
-            await session.execute(sql.load("steer_measuring", self._schema), {"milliseconds": round(STATEMENT * 1000)})
+            await session.execute(
+                sql.load("session/limit_measurement", self._schema), {"milliseconds": round(STATEMENT * 1000)}
+            )
             return await (await session.execute(sql.load(name, self._schema), parameters)).fetchall()

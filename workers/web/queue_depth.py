@@ -180,7 +180,9 @@ class Measurer:
                 context=OURS,
                 **_SESSION,
             )
-            await self._connection.execute(sql.load("allow_idling"), {"promised": self._connection.info.backend_pid})
+            await self._connection.execute(
+                sql.load("session/disable_idle_timeout"), {"promised": self._connection.info.backend_pid}
+            )
             self._on_session(True)
         return self._connection
 

@@ -4,7 +4,7 @@
 -- Each table is walked along its ids, at most %(scan)s rows back, whatever its size; `running` is as small as
 -- the fleet. floor is where the walk that stopped first had to end, 0 if none stopped: nothing is known below
 -- it, and no row below it is returned. There is always a row: one with a null id carries only the floor. Needs
--- page/steer_looking.sql before it. Text is not searched in jobs of the kinds in %(hidden)s: a search would
+-- page/force_id_order.sql before it. Text is not searched in jobs of the kinds in %(hidden)s: a search would
 -- reveal hidden values. Their payloads are returned, to know what to hide in an error.
 WITH cut AS MATERIALIZED (
     SELECT greatest(

@@ -203,7 +203,7 @@ class View:
             return
         job = row["id"]
         self.question = Question(
-            f"cancel the job {job} {row['kind']}? y or n", lambda _: _tell_job("cancel_job_as", job, _CANCELLED)
+            f"cancel the job {job} {row['kind']}? y or n", lambda _: _tell_job("control/cancel_job", job, _CANCELLED)
         )
 
     def _retry(self, panel: Panel, row: Row | None, _: Look) -> None:
@@ -212,7 +212,7 @@ class View:
             return
         job = row["id"]
         self.question = Question(
-            f"run the job {job} {row['kind']} again? y or n", lambda _: _tell_job("retry_job_as", job, _RETRIED)
+            f"run the job {job} {row['kind']} again? y or n", lambda _: _tell_job("control/retry_job", job, _RETRIED)
         )
 
 
@@ -228,13 +228,15 @@ _RETRIED: Final = {"ready": "will run again", "running": "runs already"}
 
 def _pause(queue: str, reason: str) -> Act:
     wanted = {"queue": queue, "kind": None, "reason": reason or None, "resume_at": None, "delay": None}
-    return Act("pause_gate", wanted, lambda row: f"the queue {queue} {'is' if row['changed'] else 'was'} paused")
+    return Act(
+        "control/pause_claims", wanted, lambda row: f"the queue {queue} {'is' if row['changed'] else 'was'} paused"
+    )
 
 
 def _resume(queue: str) -> Act:
     wanted = {"queue": queue, "kind": None, "reason": None}
     return Act(
-        "resume_gate",
+        "control/resume_claims",
         wanted,
         lambda row: f"the queue {queue} is resumed" if row["changed"] else f"the queue {queue} was not paused",
     )

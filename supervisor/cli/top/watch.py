@@ -134,7 +134,7 @@ class Watch:
         connection = await self._session()
         async with self._asking, connection.transaction():
             await connection.execute(
-                sql.load("steer_measuring", self._schema).encode(), {"milliseconds": round(STATEMENT * 1000)}
+                sql.load("session/limit_measurement", self._schema).encode(), {"milliseconds": round(STATEMENT * 1000)}
             )
             cursor = await connection.execute(sql.load(name, self._schema).encode(), parameters or {})
             return await cursor.fetchall()
@@ -156,17 +156,19 @@ class Watch:
                 connection.prepare_threshold = None
                 self._connection = connection
                 self._ended.clear()  # a server that was restored or crashed counts from the beginning
-                await connection.execute(sql.load("allow_idling").encode(), {"promised": connection.info.backend_pid})
+                await connection.execute(
+                    sql.load("session/disable_idle_timeout").encode(), {"promised": connection.info.backend_pid}
+                )
             return connection
 
     async def _look(self) -> Look:
         ended = (await self._rows("top/count_ended"))[0]["ended"]
-        gates = await self._rows("list_gates", {"most": ROWS})
+        gates = await self._rows("observe/list_limits", {"most": ROWS})
         await self._measure()
         retrying = [_retrying(row) for row in self._again]
         return Look(
-            supervisors=await self._rows("list_fleet", {"most": ROWS}),
-            children=await self._rows("list_children"),
+            supervisors=await self._rows("observe/list_fleet", {"most": ROWS}),
+            children=await self._rows("observe/list_children"),
             queues=self._queues([gate for gate in gates if gate["scope"] == "queue"]),
             gates=[gate for gate in gates if gate["scope"] != "queue"],
             running=await self._rows("top/list_running", {"most": ROWS}),
@@ -183,12 +185,12 @@ class Watch:
         wanted = {"most": MOST, "queues": QUEUES, "names": []}
         for state in _STATES:
             try:
-                rows = await self._rows(f"measure_{state}", wanted)
+                rows = await self._rows(f"observe/measure_{state}", wanted)
             except psycopg.errors.QueryCanceled:  # a state that took too long keeps its last depth
                 continue
             self._depths[state] = {row["queue"] or OTHERS: row for row in rows}
         with suppress(psycopg.errors.QueryCanceled):
-            self._again = await self._rows("list_retrying", {"most": RETRYING, "rows": ROWS})
+            self._again = await self._rows("observe/list_retrying", {"most": RETRYING, "rows": ROWS})
         ended = self._clock()
         self._next = ended + EASE * (ended - started)
 

@@ -44,7 +44,7 @@ def setup():
     )
     # else the first supervisor does it, for a second, while jobs wait
     with psycopg.connect(notes.DSN, autocommit=True) as connection:
-        connection.execute(sql.load("keep_partitions"), {"ahead": 32, "most": None})
+        connection.execute(sql.load("maintenance/keep_partitions"), {"ahead": 32, "most": None})
 
 
 def load(count):

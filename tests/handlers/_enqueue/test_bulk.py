@@ -153,7 +153,7 @@ def test_what_the_kind_declares_holds_for_copies(client, database, copied):
 def test_ids_come_in_order_and_with_one_notification_however_many_chunks(client, database):
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute("LISTEN jobherd_jobs")
-        listener.execute(sql.load("start_hearing"))  # somebody sleeps, or nobody is told
+        listener.execute(sql.load("wake/enable_notify"))  # somebody sleeps, or nobody is told
         found = client.enqueue_many("a:b", numbers(MANY))
         heard = list(listener.notifies(timeout=LIMIT, stop_after=1))
         heard += list(listener.notifies(timeout=0))

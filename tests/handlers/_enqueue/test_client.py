@@ -200,8 +200,8 @@ def test_a_handler_enqueues_what_it_takes(as_default, database):
 
 def test_a_handler_enqueues_many_by_one_statement_and_one_notification(as_default, database):
     with psycopg.connect(database, autocommit=True) as listener:
-        listener.execute(sql.load("listen_jobs"))
-        listener.execute(sql.load("start_hearing"))
+        listener.execute(sql.load("wake/listen_jobs"))
+        listener.execute(sql.load("wake/enable_notify"))
         found = receipt.enqueue_many([{"order_id": 1}, (2,), receipt.payload(order_id=3)])
         heard = list(listener.notifies(timeout=LIMIT, stop_after=1))
         heard += list(listener.notifies(timeout=0))

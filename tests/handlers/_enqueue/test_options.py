@@ -42,7 +42,7 @@ def test_options_are_in_the_units_of_the_statement():
         "media",
         8,
     )
-    assert statement.name == "enqueue_jobs"
+    assert statement.name == "enqueue/enqueue_jobs"
     assert statement.parameters["payloads"] == ['{"a":1}', "{}"]
     assert statement.parameters["delay"] == 600
     assert statement.parameters["queue"] is None

@@ -55,8 +55,8 @@ def test_a_push_of_many_refs_wakes_once(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     commit(source, "refs/heads/main", {"a.py": b"1\n"})
     with psycopg.connect(forge.dsn, autocommit=True) as ears:
-        ears.execute(sql.load("listen_jobs"))
-        ears.execute(sql.load("start_hearing"))
+        ears.execute(sql.load("wake/listen_jobs"))
+        ears.execute(sql.load("wake/enable_notify"))
         push(source, remote, *(f"main:refs/heads/branch-{number}" for number in range(30)))
         heard = [one.payload for one in ears.notifies(timeout=LIMIT, stop_after=1)]
         heard += [one.payload for one in ears.notifies(timeout=0)]
@@ -317,8 +317,8 @@ def test_a_folder_whose_name_begins_with_a_dash_is_a_folder(forge: Forge, monkey
 
 def test_a_transaction_that_is_torn_leaves_a_connection_that_works(forge: Forge) -> None:
     with pytest.raises(KeyboardInterrupt), transaction() as database:
-        database.rows("add_repo", path="/x", name="x")
+        database.rows("forge/add_repo", path="/x", name="x")
         raise KeyboardInterrupt
     forge.rows("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'jobherd forge'")
     with transaction() as database:
-        assert database.rows("show_repo", id=1) == []
+        assert database.rows("forge/show_repo", id=1) == []

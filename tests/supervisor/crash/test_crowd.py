@@ -136,7 +136,7 @@ def test_who_is_helped_goes_on_and_what_was_finished_later_is_left_to_it(supervi
     board.say(running)
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
     children.do(FlushOutcomes(slot, 9), now)
-    assert asked == [("settle_jobs", 8, [3], 9), ("settle_jobs", 9, [4], 9)], (
+    assert asked == [("settle/settle_jobs", 8, [3], 9), ("settle/settle_jobs", 9, [4], 9)], (
         "said first: the child may miss it a moment later"
     )
     assert board.revoked == 0
@@ -177,7 +177,7 @@ def test_what_is_read_of_the_next_claim_while_one_is_relieved_is_not_written(sup
     board.say(running)
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
     children.do(ReleaseRest(slot, 9), now)
-    assert asked == ["settle_jobs", "release_rest"]
+    assert asked == ["settle/settle_jobs", "recover/requeue_rest"]
     asked.clear()
     real = board.outcomes.claims
 

@@ -103,7 +103,7 @@ def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_
     assert rests[0] <= 0.05
     assert all(later > 1.1 * earlier for earlier, later in zip(rests[:6], rests[1:7], strict=True))
     assert all(SELDOM * 0.7 < rest <= SELDOM for rest in rests[8:]), rests
-    assert post.letters == ["end_backend"] * 20
+    assert post.letters == ["recover/terminate_child_sessions"] * 20
     recovery.hurry()
     assert recovery.wake_at() == 0.0
     recovery.step(clock)
@@ -120,7 +120,7 @@ class Protected:
 
     def ask(self, name, parameters, answered, refused=None):
         self.letters.append(name)
-        answered([("1", self.refused)] if name == "end_backend" else [])
+        answered([("1", self.refused)] if name == "recover/terminate_child_sessions" else [])
 
 
 def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
@@ -133,7 +133,7 @@ def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
         if recovery.cases:
             clock = max(clock, recovery.wake_at())
     assert 115.0 <= clock < 116.0
-    assert post.letters[-1] == "release_child"
+    assert post.letters[-1] == "recover/requeue_child"
     assert len(closed) == 1
     assert "must not end the database session" in caplog.text
 
@@ -146,5 +146,5 @@ def test_a_session_that_was_told_to_end_is_waited_for_as_long_as_it_takes():
     while clock < 200:
         recovery.step(clock)
         clock = max(clock, recovery.wake_at())
-    assert set(post.letters) == {"end_backend"}
+    assert set(post.letters) == {"recover/terminate_child_sessions"}
     assert not closed

@@ -69,7 +69,7 @@ def test_the_time_is_told_to_the_moment_however_few_digits_a_role_wants(database
     with Queue(database) as queue:
         queue.run("ALTER DATABASE " + conninfo_to_dict(database)["dbname"] + " SET extra_float_digits = -15")
         driver = Driver(database).up()
-        ((_, _, _, told, *_),) = driver.ask("renew_lease", supervisor=queue.supervisor().id, lease=15.0)
+        ((_, _, _, told, *_),) = driver.ask("lease/renew_lease", supervisor=queue.supervisor().id, lease=15.0)
         ((own,),) = queue.run("SELECT extract(epoch FROM clock_timestamp())")
         assert 0 <= own - Decimal(told) < 2 * LIMIT
         driver.db.close()
@@ -89,7 +89,7 @@ def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whate
             Finished(died, failed, 0.2, time.monotonic(), usage='{"max_rss": 1}', crashed=1),
         ]
         written = settlement(child.id, token, finished, ran_on="here/1", now=time.monotonic())
-        assert driver.ask("settle_jobs", **written), "refused"
+        assert driver.ask("settle/settle_jobs", **written), "refused"
         assert queue.states([done, died]) == ["completed", "failed"]
         assert queue.run("SELECT error IS NULL, usage IS NULL FROM jobherd.history WHERE id = %s", done) == [
             (True, True)
@@ -99,10 +99,12 @@ def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whate
 
 def test_it_asks_and_is_answered_in_order(driver):
     driver.up()
-    assert driver.ask("next_due") == []
+    assert driver.ask("maintenance/find_next_due") == []
     answers = []
     for number in range(3):
-        driver.db.ask("show_job", {"id": number}, lambda answer, number=number: answers.append((number, answer)))
+        driver.db.ask(
+            "observe/show_job", {"id": number}, lambda answer, number=number: answers.append((number, answer))
+        )
     driver.until(lambda: len(answers) == 3)
     assert answers == [(0, []), (1, []), (2, [])]
 
@@ -110,13 +112,13 @@ def test_it_asks_and_is_answered_in_order(driver):
 @pytest.mark.promise("A7")
 def test_a_notification_is_heard_at_once_also_one_that_came_while_a_statement_ran(driver, database):
     driver.up()
-    assert driver.ask("start_hearing") == [("16", "yes")]
+    assert driver.ask("wake/enable_notify") == [("16", "yes")]
     with psycopg.connect(database, autocommit=True) as other:
         other.execute("SELECT jobherd.enqueue('a:b')")
         driver.until(lambda: "default" in driver.db.notifications)
         driver.db.notifications.clear()
         other.execute("SELECT jobherd.enqueue('a:b')")
-        driver.ask("show_job", id=1)
+        driver.ask("observe/show_job", id=1)
     driver.until(lambda: "default" in driver.db.notifications)
 
 
@@ -131,7 +133,7 @@ def test_a_notification_behind_the_last_answer_is_heard_with_it(driver, database
     driver.step()
     driver.db.notifications.clear()
     answers = []
-    driver.db.ask("next_due", {}, answers.append)
+    driver.db.ask("maintenance/find_next_due", {}, answers.append)
     driver.step()
     fd = driver.db.fileno()
     assert select.select([fd], [], [], LIMIT)[0]
@@ -150,9 +152,9 @@ def test_a_notification_behind_the_last_answer_is_heard_with_it(driver, database
 
 def test_a_refused_statement_is_answered_with_none_and_the_session_goes_on(driver):
     driver.up()
-    assert driver.ask("show_job", id="not a number") is None
-    assert [event.statement for event in driver.db.happened] == ["show_job"]
-    assert driver.ask("next_due") == []
+    assert driver.ask("observe/show_job", id="not a number") is None
+    assert [event.statement for event in driver.db.happened] == ["observe/show_job"]
+    assert driver.ask("maintenance/find_next_due") == []
 
 
 @pytest.mark.promise("A7", "C26")
@@ -162,11 +164,11 @@ def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
     answers = []
     with psycopg.connect(database, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test'")
-        driver.db.ask("next_due", {}, answers.append)
+        driver.db.ask("maintenance/find_next_due", {}, answers.append)
         driver.until(lambda: answers)
         assert answers == [None]
         driver.until(lambda: driver.db.link is Link.UP and driver.db.epoch > epoch)
-        assert driver.ask("start_hearing") == [("16", "yes")]
+        assert driver.ask("wake/enable_notify") == [("16", "yes")]
         other.execute("SELECT jobherd.enqueue('a:b')")
         driver.until(lambda: "default" in driver.db.notifications)
 
@@ -180,10 +182,11 @@ def test_a_session_that_may_not_write_any_more_is_made_anew(driver):
     epoch, answers = driver.db.epoch, []
     driver.db._queue.append(Request("steer", b"SET default_transaction_read_only = on", [], answers.append))
     assert (
-        driver.ask("register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0) is None
+        driver.ask("lease/register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0)
+        is None
     )
     driver.until(lambda: driver.db.epoch > epoch and driver.db.link is Link.UP)
-    assert driver.ask("register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0)
+    assert driver.ask("lease/register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0)
 
 
 @pytest.mark.promise("C26")
@@ -232,7 +235,7 @@ def test_a_statement_without_an_answer_is_given_up_in_time(driver, database):
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE jobherd.scheduled IN ACCESS EXCLUSIVE MODE")
         now = time.monotonic()
-        driver.db.ask("next_due", {}, answers.append)
+        driver.db.ask("maintenance/find_next_due", {}, answers.append)
         driver.step(now)
         driver.step(now + ANSWER_PATIENCE + 0.1)
         assert answers == [None]
@@ -246,7 +249,7 @@ def test_what_is_asked_between_two_steps_is_not_kept_until_something_else_happen
     """
     driver.until(lambda: driver.db.is_quiet)
     answers = []
-    driver.db.ask("next_due", {}, answers.append)
+    driver.db.ask("maintenance/find_next_due", {}, answers.append)
     assert driver.db.wake_at() <= time.monotonic()
     driver.step()
     assert driver.db.wake_at() > time.monotonic(), "it is on its way"
@@ -421,7 +424,7 @@ def test_without_a_session_the_answer_is_none(silent):
     answers = []
     driver.step()
     driver.db.addressed({}, time.monotonic())
-    driver.db.ask("next_due", {}, answers.append)
+    driver.db.ask("maintenance/find_next_due", {}, answers.append)
     driver.db.step(0.0)
     assert answers == [None]
 

@@ -99,7 +99,11 @@ def give(queue, parent, name, **arguments):
 
 
 def told(queue, number):
-    row = queue.connection.cursor(row_factory=dict_row).execute(queue.text("show_order"), {"order": number}).fetchone()
+    row = (
+        queue.connection.cursor(row_factory=dict_row)
+        .execute(queue.text("control/show_fleet_command"), {"order": number})
+        .fetchone()
+    )
     return row if row["done_at"] is not None else None
 
 
@@ -172,7 +176,7 @@ def test_a_flood_is_worked_off_a_few_at_a_time(parent, queue):
         parent.turn()
         most = max(most, len(parent.done) - before)
     assert most <= MOST
-    times = [at for name, at in asked if name == "take_orders"]
+    times = [at for name, at in asked if name == "control/take_fleet_commands"]
     assert len(times) >= 40 / MOST
     assert min(after - before for before, after in zip(times, times[1:], strict=False)) >= SOONEST * 0.99
 

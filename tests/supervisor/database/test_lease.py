@@ -152,7 +152,7 @@ def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):
     epoch, beats, answers = parent.db.epoch, parent.registration.beats, []
     parent.registration.heard_back = False
     for _ in range(5):
-        parent.db.ask("next_due", {}, answers.append)
+        parent.db.ask("maintenance/find_next_due", {}, answers.append)
     now = time.monotonic() + LEASE
     parent.turn(now)
     assert parent.registration._echo_by < float("inf"), "a beat waits behind them"
@@ -170,13 +170,13 @@ def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):
 def test_a_beat_that_waits_for_a_lock_costs_no_session(parent, database):
     """Somebody holds it, or a session of ours from before, whose commit waits for a standby that is away. The server refuses the beat in time, each time."""
     parent.until(lambda: parent.db.is_quiet)
-    epoch, beat = parent.db.epoch, "renew_lease"
+    epoch, beat = parent.db.epoch, "lease/renew_lease"
     with psycopg.connect(database) as stranger:
         stranger.execute("LOCK TABLE jobherd.supervisors IN EXCLUSIVE MODE")
         parent.registration.change_lease(3.0)  # it beats each second, and each beat waits for longer
         most = 0
         limit = time.monotonic() + LIMIT
-        while parent.refused.count("renew_lease") < 2:
+        while parent.refused.count("lease/renew_lease") < 2:
             assert time.monotonic() < limit
             parent.turn(time.monotonic())
             most = max(most, [letter.name for letter in parent.db._queue].count(beat))
@@ -237,7 +237,7 @@ def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last
     refused = []
 
     def refusing(name, schema):
-        if name == "tell_backend" and not refused:
+        if name == "session/show_backend" and not refused:
             refused.append(name)
             return "SELECT 1 / 0", ()
         return sound(name, schema)
@@ -284,7 +284,7 @@ def noted(parent):
     asked, ask = [], parent.db.ask
 
     def noting(name, parameters, *more):
-        if name == "reclaim_supervisors":
+        if name == "recover/reclaim_supervisors":
             asked.append(parameters["patient"])
         ask(name, parameters, *more)
 
@@ -350,7 +350,7 @@ def test_whoever_could_not_register_for_long_gives_everybody_a_whole_lease_too(d
         living = queue.supervisor()
         queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute'")
         lock(queue, "INSERT")
-        parent.until(lambda: "register_supervisor" in parent.refused and parent.db.is_quiet)
+        parent.until(lambda: "lease/register_supervisor" in parent.refused and parent.db.is_quiet)
         unlock(queue)
         later = time.monotonic() + 2 * LEASE
         turned(parent, later, lambda: parent.fleet.supervisor)
@@ -374,7 +374,7 @@ def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to
         queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", living.id)
         lock(queue, "UPDATE")
         now += LEASE / 3
-        turned(parent, now, lambda: "renew_lease" in parent.refused)
+        turned(parent, now, lambda: "lease/renew_lease" in parent.refused)
         unlock(queue)
         now += LEASE / 2
         asked.clear()
@@ -393,7 +393,7 @@ def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(
     ask = parent.db.ask
 
     def noting(name, parameters, *more):
-        if name == "reclaim_supervisors":
+        if name == "recover/reclaim_supervisors":
             asked.append((parameters["patient"], parent.registration.reclaimed))
         ask(name, parameters, *more)
 
@@ -432,7 +432,7 @@ def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
     ask = parent.db.ask
 
     def noting(name, parameters, *more):
-        if name == "reclaim_supervisors":
+        if name == "recover/reclaim_supervisors":
             asked.append(parameters["patient"])
         ask(name, parameters, *more)
 
@@ -469,7 +469,7 @@ def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_leas
     ask = parent.db.ask
 
     def jumping(name, parameters, *more):
-        if name == "reclaim_supervisors":
+        if name == "recover/reclaim_supervisors":
             with Queue(database) as queue:  # the clock goes one way as everything that was written by it goes the other
                 queue.run(
                     "UPDATE jobherd.supervisors SET lease_until = lease_until - %s::interval, beat_at = beat_at - %s::interval",
@@ -573,7 +573,7 @@ def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
     parent.registration._register = noting
     parent.until(lambda: len(tried) == 3)
     assert all(later - earlier >= 0.5 for earlier, later in itertools.pairwise(tried))
-    assert parent.refused.count("register_supervisor") == 2
+    assert parent.refused.count("lease/register_supervisor") == 2
     parent.db.close()
 
 

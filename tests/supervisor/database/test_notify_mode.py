@@ -165,7 +165,7 @@ def test_a_session_that_is_lost_takes_the_keys_with_it_and_the_next_one_begins_a
 
 def test_what_is_refused_is_asked_for_again(parent, queue):
     queue.run("ALTER FUNCTION pg_catalog.pg_advisory_lock_shared(int, int) RENAME TO gone")
-    parent.until(lambda: any(event.statement == "start_hearing" for event in parent.db.happened))
+    parent.until(lambda: any(event.statement == "wake/enable_notify" for event in parent.db.happened))
     assert parent.hearing.stage is Stage.DEAF
     queue.run("ALTER FUNCTION pg_catalog.gone(int, int) RENAME TO pg_advisory_lock_shared")
     parent.until(parent.hears)

@@ -86,7 +86,7 @@ class Scene:
     def written(self):
         """The last document."""
         name, parameters, _ = self.post.letters[-1]
-        assert (name, parameters["supervisor"]) == ("note_facts", 7)
+        assert (name, parameters["supervisor"]) == ("lease/store_report", 7)
         return json.loads(parameters["facts"])
 
     def close(self):

@@ -368,7 +368,8 @@ def help_it(bench: Bench, child: Child) -> None:
     for token in child.board.outcomes.claims():
         if finished := finished_of(child.board, token):
             bench.ask(
-                sql.load("settle_jobs"), **settlement(now.child, token, finished, ran_on="test/1", now=time.monotonic())
+                sql.load("settle/settle_jobs"),
+                **settlement(now.child, token, finished, ran_on="test/1", now=time.monotonic()),
             )
 
 

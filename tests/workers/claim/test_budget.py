@@ -80,7 +80,7 @@ def test_a_killed_child_gives_its_room_back_with_its_jobs(bench: Bench, gate: Ga
     os.kill(arrival.pid, signal.SIGKILL)
     one.wait()
     given = {"supervisor": bench.supervisor, "incarnation": one.spec.incarnation, "cleared": None, "error": ""}
-    assert [row["id"] for row in bench.ask(sql.load("release_child"), **given)] == [job]
+    assert [row["id"] for row in bench.ask(sql.load("recover/requeue_child"), **given)] == [job]
     bench.start(**GIVEN)
     gate.wait_arrival("job").open("again")
     assert bench.wait(job, "completed")["result"] == "again"

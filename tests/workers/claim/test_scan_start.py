@@ -82,16 +82,20 @@ def test_a_place_is_at_least_a_lag_old_and_before_the_first_that_was_seen():
 
 def test_only_a_claim_that_leaves_something_out_shortens_the_sleep():
     way = long_way()
-    assert way.seeks("claim_jobs", 10.1)
+    assert way.seeks("claim/claim_jobs", 10.1)
     assert not way.left_out  # there is no place yet
     for now in (11.0, 11.0 + LAG):
         claim(way, rows(100), now, sought=True)
-    assert way.seeks("claim_job", 12.0)
+    assert way.seeks("claim/claim_job", 12.0)
     assert way.left_out
     assert way.back
     assert way.rest(60.0, 12.0) == way.until - 12.0
     assert way.rest(60.0, way.until + 1.0) == 0.0  # it was up while the claim was made: now one walks
-    for statement, now in (("claim_gated", 12.0), ("claim_jobs+of_kinds", 12.0), ("claim_jobs", way.until)):
+    for statement, now in (
+        ("claim/claim_gated", 12.0),
+        ("claim/claim_jobs+of_kinds", 12.0),
+        ("claim/claim_jobs", way.until),
+    ):
         assert not way.seeks(statement, now)
         assert not way.left_out, "or a worker that may not claim by walking would never sleep again"
 
@@ -129,21 +133,21 @@ def placed(before=100):
 def test_it_looks_back_again_as_long_as_something_came_back_and_then_seldom():
     way = placed()
     for now in (12.0, 12.001):
-        assert way.seeks("claim_jobs", now)
+        assert way.seeks("claim/claim_jobs", now)
         assert way.back
         claim(way, rows(40), now, sought=True)
     assert way.place == Place("default", 0, 99), "what was seen before it says nothing of it"
-    assert way.seeks("claim_jobs", 12.002)
+    assert way.seeks("claim/claim_jobs", 12.002)
     claim(way, rows(600), 12.003, sought=True, took=0.004)
-    assert way.seeks("claim_jobs", 12.003 + BACK * 0.004 - 0.001)
+    assert way.seeks("claim/claim_jobs", 12.003 + BACK * 0.004 - 0.001)
     assert not way.back
     # asleep before it has looked, it would leave out what came back
     assert way.rest(60.0, 12.003) == pytest.approx(BACK * 0.004)
-    assert way.seeks("claim_jobs", 12.004 + BACK * 0.004)
+    assert way.seeks("claim/claim_jobs", 12.004 + BACK * 0.004)
     assert way.back
     claim(way, [], 13.0, sought=True, took=0.0)
     assert way.rest(60.0, 13.0) == way.until - 13.0  # nothing came back, and whoever brings something calls
-    assert way.seeks("claim_jobs", 13.0 + SOONEST / 2)
+    assert way.seeks("claim/claim_jobs", 13.0 + SOONEST / 2)
     assert not way.back
 
 

@@ -102,7 +102,7 @@ def test_an_outcome_is_written_as_it_is_though_the_answer_to_it_was_none_of_a_se
         arrival = gate.wait_arrival("a")
         child.board.dismiss()
         child.close_wake()  # who leaves settles alone
-        network.arm("jobherd:worker:*", "settle_jobs", where=where, action="garble")
+        network.arm("jobherd:worker:*", "settle/settle_jobs", where=where, action="garble")
         arrival.open("kept")
         network.wait_hit()
         row = bench.wait(job, "completed", "failed")
@@ -119,7 +119,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(Session.__init__.__kwdefaults__, "patience", 1.0)
 
 
-@pytest.mark.parametrize("word", ["claim_job", "settle_"])
+@pytest.mark.parametrize("word", ["claim/claim_job", "settle_"])
 def test_wherever_the_network_breaks_or_goes_silent_each_job_is_done_once(bench: Bench, impatient: None, word: str):
     """A line that is stalled here confirms every packet.
 

@@ -48,7 +48,7 @@ def test_no_answer_of_somebody_else_is_believed(database: str, who: str):
         ):
             wire = Wire(connection, "jobherd", prepared=False)
             ask = _through_a_courier(pooler.dsn) if who == "parent" else lambda name: wire.exchange((name, {}))[0]
-            first = {name: ask(name) for name in ("tell_backend", "next_due")}
+            first = {name: ask(name) for name in ("session/show_backend", "maintenance/find_next_due")}
             listener.execute("LISTEN storm")
             over = threading.Event()
             storm = threading.Thread(target=_notify, args=(database, over))

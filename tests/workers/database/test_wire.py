@@ -19,6 +19,11 @@ def connection(database: str):
         yield connection
 
 
+def wanted(queue: str, reason: str | None = None) -> dict[str, object]:
+    """Parameters that pause a queue, or resume it."""
+    return {"queue": queue, "reason": reason, "kind": None, "resume_at": None, "delay": None, "actor": None}
+
+
 @pytest.mark.parametrize("prepared", [True, False])
 def test_two_statements_are_one_transaction(connection, prepared):
     wire = Wire(connection, "jobherd", prepared=prepared)
@@ -30,21 +35,21 @@ def test_two_statements_are_one_transaction(connection, prepared):
     connection.execute(
         "CREATE TRIGGER note AFTER INSERT OR DELETE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION public.note()"
     )
-    queue = {"queue": "a", "reason": 'a "quoted" \\ reason'}
-    assert wire.exchange(("pause_queue", queue), ("resume_queue", queue)) == [[(True,)], [(True,)]]
+    queue = wanted("a", reason='a "quoted" \\ reason')
+    assert wire.exchange(("control/pause_claims", queue), ("control/resume_claims", queue)) == [[(True,)], [(True,)]]
     assert connection.execute("SELECT count(*), count(DISTINCT n) FROM public.seen").fetchone() == (2, 1)
 
 
 @pytest.mark.parametrize("prepared", [True, False])
 def test_each_in_a_transaction_of_its_own_one_may_be_refused(connection, prepared):
     wire = Wire(connection, "jobherd", prepared=prepared)
-    good, bad = {"queue": "a", "reason": None}, {"queue": "no name", "reason": None}
+    good, bad = wanted("a"), wanted("no name")
     for first, second in ((good, bad), (bad, good)):
-        said = wire.exchange_each(("pause_queue", first), ("pause_queue", second))
+        said = wire.exchange_each(("control/pause_claims", first), ("control/pause_claims", second))
         assert [type(one) for one in said] == [
             list if one is good else psycopg.errors.InvalidParameterValue for one in (first, second)
         ]
-        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], (
+        assert wire.exchange(("control/resume_claims", wanted("a"))) == [[(True,)]], (
             "what was not refused is done, and the wire goes on"
         )
 
@@ -52,13 +57,13 @@ def test_each_in_a_transaction_of_its_own_one_may_be_refused(connection, prepare
 @pytest.mark.parametrize("prepared", [True, False])
 def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared):
     wire = Wire(connection, "jobherd", prepared=prepared)
-    good, bad = {"queue": "a", "reason": None}, {"queue": "no name", "reason": None}
+    good, bad = wanted("a"), wanted("no name")
     for first, behind in ((good, bad), (bad, good)):
-        said = [wire.exchange_ahead(("pause_queue", first), ("pause_queue", behind)), wire.hear()]
+        said = [wire.exchange_ahead(("control/pause_claims", first), ("control/pause_claims", behind)), wire.hear()]
         assert [type(one) for one in said] == [
             list if one is good else psycopg.errors.InvalidParameterValue for one in (first, behind)
         ]
-        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], (
+        assert wire.exchange(("control/resume_claims", wanted("a"))) == [[(True,)]], (
             "what was not refused is done, and the wire goes on"
         )
 
@@ -75,9 +80,9 @@ def refuse_late(connection, how: str) -> None:
 
 
 LATE, FINE, FREE = (
-    ("pause_queue", {"queue": "late", "reason": None}),
-    ("pause_queue", {"queue": "a", "reason": None}),
-    ("resume_queue", {"queue": "a"}),
+    ("control/pause_claims", wanted("late")),
+    ("control/pause_claims", wanted("a")),
+    ("control/resume_claims", wanted("a")),
 )
 
 
@@ -153,9 +158,9 @@ def test_a_session_that_is_ended_in_the_middle_is_no_answer(connection, database
         backend = connection.info.backend_pid
         killer = threading.Thread(target=_end_once_it_waits, args=(database, backend))
         killer.start()
-        queue = {"queue": "a", "reason": None}
+        queue = wanted("a")
         with pytest.raises(psycopg.OperationalError):
-            wire.exchange_each(("pause_queue", queue), ("resume_queue", queue))
+            wire.exchange_each(("control/pause_claims", queue), ("control/resume_claims", queue))
         killer.join()
     assert connection.broken
 
@@ -170,19 +175,19 @@ def _end_once_it_waits(database, backend):
 def test_a_statement_that_cannot_be_prepared_says_why(connection):
     connection.execute("DROP TABLE jobherd.progress CASCADE")
     with pytest.raises(psycopg.errors.UndefinedTable):
-        Wire(connection, "jobherd", prepared=True).exchange(("drop_progress", {}))
+        Wire(connection, "jobherd", prepared=True).exchange(("maintenance/delete_progress", {}))
 
 
 def test_a_name_that_another_session_has_left_is_not_taken_for_ours(connection):
     """As behind a pooler, where two schemas may share a server session."""
-    connection.execute("PREPARE drop_progress AS SELECT 1")
+    connection.execute('PREPARE "maintenance/delete_progress" AS SELECT 1')
     with pytest.raises(psycopg.errors.DuplicatePreparedStatement):
-        Wire(connection, "jobherd", prepared=True).exchange(("drop_progress", {}))
+        Wire(connection, "jobherd", prepared=True).exchange(("maintenance/delete_progress", {}))
 
 
 def test_nothing_with_a_nul_is_sent(connection):
     with pytest.raises(ValueError, match="NUL"):
-        Wire(connection, "jobherd", prepared=True).exchange(("pause_queue", {"queue": "a", "reason": "a\0b"}))
+        Wire(connection, "jobherd", prepared=True).exchange(("control/pause_claims", wanted("a", reason="a\0b")))
     assert connection.execute("SELECT count(*) FROM jobherd.gates").fetchone() == (0,)
 
 
@@ -225,7 +230,7 @@ def test_a_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench
 
 
 def test_every_statement_is_numbered_without_a_gap():
-    for name in ("claim_job", "claim_jobs", "settle_jobs", "release_rest"):
+    for name in ("claim/claim_job", "claim/claim_jobs", "settle/settle_jobs", "recover/requeue_rest"):
         text, names = sql.numbered(name)
         assert all(f"${place}" in text for place in range(1, len(names) + 1))
         assert "%(" not in text

@@ -145,13 +145,13 @@ def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monk
     [room] = bench.ask(
         "SELECT current_setting('max_locks_per_transaction')::float * current_setting('max_connections')::float / 70 AS days"
     )
-    [found] = bench.ask(sql.load("count_days_ahead"), least=3, most=100_000, crowded=0)
+    [found] = bench.ask(sql.load("maintenance/count_days_ahead"), least=3, most=100_000, crowded=0)
     assert found["days"] == int(room["days"])
     assert (
         found["locks"] * room["days"] / int(bench.ask("SHOW max_locks_per_transaction")[0]["max_locks_per_transaction"])
         >= 36502
     )
-    assert bench.ask(sql.load("count_days_ahead"), least=3, most=5, crowded=0) == [
+    assert bench.ask(sql.load("maintenance/count_days_ahead"), least=3, most=5, crowded=0) == [
         {"days": 5, "crowded": True, "locks": None}
     ]
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance.CROWDED", 0)
@@ -166,7 +166,7 @@ def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(mon
 
     class Crowded:
         def run(self, statement, parameters=None, **_how):
-            if statement == "count_days_ahead":
+            if statement == "maintenance/count_days_ahead":
                 return [(90, True, None)]
             clock[0] += took
             return [(2, 0)]
@@ -348,7 +348,7 @@ def test_a_keeper_whose_parent_is_dead_ends_what_is_left_of_the_others(bench: Be
 
 
 def test_every_table_that_turns_over_is_measured_and_has_its_vacuum(bench: Bench):
-    assert {row["relname"] for row in bench.ask(sql.load("measure_dead"))} == set(VACUUMS)
+    assert {row["relname"] for row in bench.ask(sql.load("maintenance/count_dead_rows"))} == set(VACUUMS)
     for table, statement in VACUUMS.items():
         assert f" jobherd.{table}\n" in sql.load(statement)
         bench.ask(sql.load(statement))

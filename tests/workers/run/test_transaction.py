@@ -299,9 +299,14 @@ def test_the_claim_is_settled_by_whoever_comes_next_exactly_when_the_transaction
         assert child.wait() == -signal.SIGKILL
         me = {"supervisor": bank.supervisor, "incarnation": child.spec.incarnation}
         bank.wait_until(
-            lambda me=me: bank.ask(sql.load("end_backend"), **me)[0]["alive"] == 0 or bank.ask("NOTIFY seen")
+            lambda me=me: (
+                bank.ask(sql.load("recover/terminate_child_sessions"), **me)[0]["alive"] == 0 or bank.ask("NOTIFY seen")
+            )
         )
-        outcome[how] = {row["id"] for row in bank.ask(sql.load("release_child"), cleared=None, error="", **me)}, job
+        outcome[how] = (
+            {row["id"] for row in bank.ask(sql.load("recover/requeue_child"), cleared=None, error="", **me)},
+            job,
+        )
     assert outcome["gate"][0] == {outcome["gate"][1]}, "given back: nothing was committed"
     assert outcome["dies"][0] == set(), "nothing to give back: it is completed"
     notes = {row["job"]: row["note"] for row in bank.ask("SELECT job, note FROM public.ledger")}

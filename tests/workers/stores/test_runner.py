@@ -111,7 +111,10 @@ class Answering:
         self.rests: list[tuple[float, bool]] = []
 
     def run(self, statement: str, parameters: object = None, *, patient: bool = False) -> list[tuple[Any, ...]]:
-        assert (statement, parameters) in [("tell_time", None), ("end_table_session", {"child": self.child})]
+        assert (statement, parameters) in [
+            ("observe/show_time", None),
+            ("table/terminate_table_session", {"child": self.child}),
+        ]
         return [(0,)]
 
     def rest(self, seconds: float, *, patient: bool) -> None:

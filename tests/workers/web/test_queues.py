@@ -225,9 +225,9 @@ def test_a_large_backlog_is_not_read_through(conn, state, analyzed):
     if analyzed:
         conn.execute(f"VACUUM ANALYZE jobherd.{state}")
     with conn.transaction(), psycopg.ClientCursor(conn) as cursor:
-        conn.execute(sql.load("steer_measuring"), {"milliseconds": 60_000})
+        conn.execute(sql.load("session/limit_measurement"), {"milliseconds": 60_000})
         cursor.execute(
-            "EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(f"measure_{state}"),
+            "EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(f"observe/measure_{state}"),
             {"most": 2000, "queues": 200, "names": ["default"]},
         )
         (answer,) = cursor.fetchone()
@@ -407,7 +407,9 @@ def test_tenants_that_take_too_long_to_count_cost_no_other_measurement(database,
             monkeypatch.setitem(
                 vars(sql),
                 "load",
-                lambda name, *schema: "SELECT pg_sleep(60)" if name == "measure_tenants" else load(name, *schema),
+                lambda name, *schema: (
+                    "SELECT pg_sleep(60)" if name == "observe/measure_tenants" else load(name, *schema)
+                ),
             )
             before = measurer.measured_at()
             await measurer.refresh(LIMIT)

@@ -13,9 +13,9 @@
 -- Order: like every statement it names history before attempts, because the maintenance process locks them in
 -- that order.
 -- A claim is locked by the open transaction of its job. The session of that transaction is ended here, and the
--- job is left to release_orphans.sql, shortly after. Waiting for it would delay all others, and the server may
+-- job is left to requeue_orphans.sql, shortly after. Waiting for it would delay all others, and the server may
 -- take hours to notice that a host is dead. If this role must not end that session, the job waits until the
--- server ends it. release_orphans.sql also handles a claim of a job whose id a ready job has: the server would
+-- server ends it. requeue_orphans.sql also handles a claim of a job whose id a ready job has: the server would
 -- reject it, and all others with it. If two jobs return with one id, the second one gets another, as in a claim
 -- that parks.
 WITH lapsed AS (

@@ -1,6 +1,6 @@
 -- Unregister a supervisor that exits: its lease ends, and the jobs that its child processes may still hold are
 -- ready again at once, the attempt not counted. Jobs with a request to cancel are canceled. A job whose id a
--- ready job has gets another id, as in release_child.sql.
+-- ready job has gets another id, as in requeue_child.sql.
 WITH me AS (
     DELETE FROM jobherd.supervisors WHERE id = %(supervisor)s RETURNING id
 ), gone AS (

@@ -1,7 +1,7 @@
 -- Release the jobs of a claim after the one that runs, which takes longer than expected. Run by the supervisor,
 -- which has told the worker on its status board to start none of them. Jobs with a request to cancel stay, for
 -- the worker to record, and so do those that run in the same call: %(called)s. A job whose id a ready job has
--- gets another id, as in release_child.sql.
+-- gets another id, as in requeue_child.sql.
 WITH held AS MATERIALIZED (
     SELECT jobs
       FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE

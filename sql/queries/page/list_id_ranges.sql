@@ -3,7 +3,7 @@
 --
 -- The block summaries of the history (history_in_brief) name the pages that can hold a match, and no other page
 -- is read. At most %(most)s are found, of any ids: if `found` equals that number, they are not the newest, and
--- the caller must ask for a shorter range. Needs page/steer_stretch.sql before it. The expression on the id
+-- the caller must ask for a shorter range. Needs page/force_block_summaries.sql before it. The expression on the id
 -- keeps every plan from using the b-tree of the ids, which would read all rows of the range.
 WITH found AS MATERIALIZED (
     SELECT h.id, h.kind, h.queue, h.priority, h.state, h.attempts, h.max_attempts, h.crashes, h.error_code,

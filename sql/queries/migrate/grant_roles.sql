@@ -19,7 +19,7 @@ BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', who);
         EXCEPTION
             WHEN duplicate_object OR unique_violation THEN NULL;  -- Race: a session in another database of this server created it
-            WHEN insufficient_privilege THEN NULL;  -- find_roles.sql reports it
+            WHEN insufficient_privilege THEN NULL;  -- list_missing_roles.sql reports it
         END;
     END LOOP;
     -- New functions can be called by every role, and some run as the owner.

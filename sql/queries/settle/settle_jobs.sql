@@ -6,7 +6,7 @@
 -- updated, not deleted and inserted again: worker and supervisor may both settle, and the one that waited must
 -- still find the row. It finds an updated row by its key; an inserted one is not in its snapshot. Returns the ids that were settled: a
 -- missing id means that its claim was lost.
--- A job that returns to the queue and whose id a waiting job has gets another id, as in release_child.sql.
+-- A job that returns to the queue and whose id a waiting job has gets another id, as in requeue_child.sql.
 WITH said AS MATERIALIZED (
     SELECT job, coalesce(outcome, 'ok') AS outcome, delay, result, code, error, traceback, ran, ago, usage, progress, post_mortem, crashed, keep
       FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[], %(delays)s::double precision[], %(results)s::text[], %(codes)s::text[],

@@ -1,7 +1,7 @@
 -- Release what this worker has claimed without receiving the answer: the session broke between the commit and
 -- the answer. Run by a worker that has a new session, once its old one is certainly dead. %(heard)s are the
 -- tokens that it holds. Nothing of the other claims has started, so the attempt is not counted. A job whose id a
--- ready job has gets another id, as in release_child.sql.
+-- ready job has gets another id, as in requeue_child.sql.
 WITH held AS (
     DELETE FROM jobherd.running r WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])
     RETURNING r.token, r.jobs

@@ -1,2 +1,0 @@
--- Run a job again. Returns where it is now.
-SELECT jobherd.retry(%(id)s::bigint) AS answer

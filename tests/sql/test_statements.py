@@ -1,0 +1,80 @@
+"""Every statement in `sql/queries/` is loaded by the product, and every name that it loads exists."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from jobherd import sql
+
+SQL = Path(sql.__file__).parent
+ROOT = SQL.parent
+FILES = {str(path.relative_to(SQL / "queries").with_suffix("")) for path in (SQL / "queries").rglob("*.sql")}
+PARTS = {name for name in FILES if name.count("/") > 1}
+"""Conditions and walks: inserted into a statement, never sent alone."""
+FOLDERS = {name.split("/")[0] for name in FILES}
+A_NAME = re.compile(rf"({'|'.join(FOLDERS)})/[a-z_*]*[a-z*]")
+
+
+def texts() -> list[tuple[str, str]]:
+    """Return the string constants of the product, each with its file. `*` is what an f-string inserts."""
+    found = []
+    for folder in ("sql", "handlers", "workers", "supervisor"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    parts = [str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values]
+                    found.append((str(path.relative_to(ROOT)), "".join(parts)))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append((str(path.relative_to(ROOT)), node.value))
+    return found
+
+
+NAMES = [(file, text) for file, text in texts() if A_NAME.fullmatch(text)]
+
+
+def matches(name: str) -> set[str]:
+    """Return the statements that a name of the code can mean."""
+    pattern = re.compile(re.escape(name).replace(r"\*", "[a-z_]+"))
+    return {file for file in FILES if pattern.fullmatch(file)}
+
+
+def test_every_name_that_is_loaded_exists():
+    assert [(file, name) for file, name in NAMES if not matches(name)] == []
+
+
+def test_every_statement_is_loaded_by_the_product():
+    loaded = {found for _, name in NAMES for found in matches(name)}
+    assert sorted(FILES - PARTS - loaded) == []
+
+
+def test_every_condition_and_walk_is_used():
+    said = {text for _, text in texts()}
+    assert {
+        name for name in PARTS if name.split("/")[-1] not in said and f"~{name.split('/')[-1]}" not in said
+    } == set()
+
+
+def test_a_statement_is_not_loaded_by_its_last_name():
+    """`load` fails on it only when it runs."""
+    stems = {name.split("/")[-1] for name in FILES - PARTS}
+    assert [(file, text) for file, text in texts() if text in stems] == []
+
+
+def test_a_process_does_not_read_statements_of_a_later_version():
+    """An upgrade in place replaces the files while the old supervisor runs, and its workers need statements that were not used yet."""
+    sql.read.cache_clear()
+    sql.load.cache_clear()
+    sql.load_all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql, "files", None)
+        for name in sorted(FILES - PARTS):
+            sql.load(name)
+        sql.load(sql.seeking("claim/claim_jobs"))
+        sql.load(sql.narrow("claim/claim_job", "of_kinds", "near_head"), "other")
+        for file in os.listdir(SQL / "tables"):
+            sql.read(f"tables/{file.removesuffix('.sql')}")

@@ -24,13 +24,17 @@ to 219,000; the same with the second index, by id, 175,000 to 220,000. The reada
 fifth of a limit that Python cannot reach, so it was chosen.
 
 Rejected layouts, measured again (tests/bench/layouts.py, two sessions, batches of 100, no history,
-nothing vacuumed; counts, because these do not depend on other load): one table with a state,
-claimed and settled by updates      20.7 buffers and 1,038 bytes of log a job the same, settled by a
-delete                               14.5 and 732 a narrow table of waiting jobs, one that keeps all
-jobs     11.1 and 446, but two rows a job, and a join the state is the table, as here
-10.1 and 516 the same, a partition for each of 64 queues                 7.5 and 516, for named
-queues only; a walk needs every partition The finish times of the history in a b-tree cost 65 bytes
-of log a job more than summaries (0014_scale.sql).
+nothing vacuumed; counts, because these do not depend on other load):
+
+    one table with a state, claimed and settled by updates     20.7 buffers and 1,038 bytes of log a job
+    the same, settled by a delete                              14.5 and 732
+    a narrow table of waiting jobs, one that keeps all jobs    11.1 and 446, but two rows a job, and a join
+    the state is the table, as here                            10.1 and 516
+    the same, a partition for each of 64 queues                7.5 and 516, for named queues only;
+                                                               a walk needs every partition
+
+The finish times of the history in a b-tree cost 65 bytes of log a job more than summaries
+(0014_scale.sql).
 """
 
 from __future__ import annotations

@@ -4,19 +4,18 @@ Workers and the inline runner of tests call the same function, so a test sees wh
 This module writes nothing and never raises: the attempt has ended, and an exception here would
 leave its outcome unrecorded. The table it implements:
 
-    the handler                                              state                    counted  label
-    returns a value, Completed                               completed                yes      ok
-    returns a value that is not valid JSON                   failed                   yes
-    failed raises any exception, Failed; exceeds its timeout        scheduled or failed      yes
-    retry / failed raises Poison, or fails with an error in poison_on       failed
-    yes      poison fails with an error missing from the retry_on given      failed
-    yes      failed Nack, Retry                                              scheduled or failed
-    yes      retry / failed Snooze                                                   scheduled
-    no       snoozed Abandon; is interrupted by a drain                       ready
-    no       abandoned is canceled                                              cancelled
-    yes      cancelled its good_until has passed                                expired
-    no       expired has a kind without a loaded handler                      scheduled, then failed
-    no       snoozed / failed
+    the handler                                           state                    counted  label
+    returns a value, Completed                            completed                yes      ok
+    returns a value that is not valid JSON                failed                   yes      failed
+    raises any exception, Failed; exceeds its timeout     scheduled or failed      yes      retry / failed
+    raises Poison, or fails with an error in poison_on    failed                   yes      poison
+    fails with an error missing from the retry_on given   failed                   yes      failed
+    Nack, Retry                                           scheduled or failed      yes      retry / failed
+    Snooze                                                scheduled                no       snoozed
+    Abandon; is interrupted by a drain                    ready                    no       abandoned
+    is canceled                                           cancelled                yes      cancelled
+    its good_until has passed                             expired                  no       expired
+    has a kind without a loaded handler                   scheduled, then failed   no       snoozed / failed
 
 A return value that is not valid JSON fails the job at once, without a retry. The work is done:
 running it again would repeat its effects and return the same. Fix the handler, then use `jobherd

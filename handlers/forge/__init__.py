@@ -3,12 +3,12 @@
 A working example. Load them with `--handlers jobherd.handlers.forge` (`make run` does). They are
 never loaded by default. `docs/forge.md` is the guide. The kinds:
 
-    push:process               one per pushed ref, enqueued by the post-receive hook (`_hook`);
-    guarded by processed_at repo:size_recalc           after each push; overwrites, the last one
-    wins trending:compute           enqueues its own next run, exactly one; appends snapshots
-    org:github_import_discover one per requested organization; guarded by the import's status
-    org:github_import_repo     one per discovered repository; guarded by its status demo:resize,
-    :mail, :report simulated work of `jobherd forge demo --keep`; changes nothing
+    push:process                one per pushed ref, enqueued by the post-receive hook (`_hook`); guarded by processed_at
+    repo:size_recalc            after each push; overwrites, the last one wins
+    trending:compute            enqueues its own next run, exactly one; appends snapshots
+    org:github_import_discover  one per requested organization; guarded by the import's status
+    org:github_import_repo      one per discovered repository; guarded by its status
+    demo:resize, :mail, :report simulated work of `jobherd forge demo --keep`; changes nothing
 
 Rules of this package: any job may run twice, or stop halfway. Rows written by a guarded statement
 record what was done, never the fact that a job ran. No transaction is open while git or the network

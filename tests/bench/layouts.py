@@ -1,15 +1,15 @@
-"""What was rejected.
+"""Measures rejected layouts of the queue beside the present one.
 
-Other ways to keep jobs, each draining the same jobs by claims and settlements of as many, and
-nothing else.
+Each drains the same jobs by claims and settlements of as many, and does nothing else.
 
-  updated   one table with a state: a claim updates it, a settlement updates it again; a partial
-  index on what waits. What most queues do. deleted   the same, but a settlement deletes the row.
-  narrow    a narrow table of what waits, beside one that keeps the jobs: a claim deletes from the
-      first and enters its lease there.
-  moved     state is table, as here: a claim moves whole rows into one row for the batch, a
-  settlement deletes it. queues    the same with a partition for each of 64 queues, of which one is
-  drained.
+    updated   one table with a state: a claim updates it, a settlement updates it again; a partial
+              index on waiting jobs. What most queues do.
+    deleted   the same, but a settlement deletes the row.
+    narrow    a narrow table of waiting jobs, beside one that keeps the jobs: a claim deletes from
+              the first and enters its lease there.
+    moved     state is table, as here: a claim moves whole rows into one row for the batch, a
+              settlement deletes it.
+    queues    the same with a partition for each of 64 queues, of which one is drained.
 
 No history in any. Rates are of two sessions that do nothing else; buffers, log and what the table
 has become do not depend on the machine. The figures stand in the docstring of `sql`.

@@ -6,15 +6,17 @@ That is all of `logging`, the current event loop and its policy, warnings, and h
     restored    logging: `disable`, `raiseExceptions`, record factory, logger class; of each logger
                 level, handlers, filters, `propagate`, `disabled`; level, formatter and filters of
                 the handlers that were there. A logger that a job has created becomes a new one
-                again, except for its NullHandlers. asyncio: policy, current loop of the main
-                thread, running loop warnings: filters, showwarning, formatwarning sys: path, argv,
-                stdin, excepthook, unraisablehook, displayhook, breakpointhook, meta_path,
-                path_hooks, coroutine origins threading: excepthook, stack size, trace and profile
-                functions of new threads gc: callbacks, debug flags. decimal: the default of new
-                threads. tracemalloc: stopped if a job started it kept        imported modules and
-                all their attributes; the state of `random`; codecs, error handlers, `mimetypes`,
-                names of log levels, audit hooks: Python cannot remove these, or a library adds them
-                when it is first used
+                again, except for its NullHandlers.
+                asyncio: policy, current loop of the main thread, running loop
+                warnings: filters, showwarning, formatwarning
+                sys: path, argv, stdin, excepthook, unraisablehook, displayhook, breakpointhook,
+                meta_path, path_hooks, coroutine origins
+                threading: excepthook, stack size, trace and profile functions of new threads
+                gc: callbacks, debug flags. decimal: the default of new threads.
+                tracemalloc: stopped if a job started it
+    kept        imported modules and all their attributes; the state of `random`; codecs, error
+                handlers, `mimetypes`, names of log levels, audit hooks: Python cannot remove these,
+                or a library adds them when it is first used
 
 The rest of the process, from the working folder to signal handlers, is in `process_state.py`.
 docs/writing-handlers.md has the whole table.

@@ -4,11 +4,11 @@ It ends no job and writes nothing. What is restored, and where:
 
     interpreter.py      Python's own tables: logging, asyncio, warnings, hooks, `sys.path`
     process_state.py    the process: folder, umask, environment, locale, limits, priority, garbage
-        collection, streams, decimals, signals
+                        collection, streams, decimals, signals
     here                replaced: blocked signals, the interval timer, the clock, a thread that is
-                        not a daemon, a closed session, and what the two others cannot restore not
-                        restored        imported modules and their attributes;
-                        docs/writing-handlers.md names what else stays
+                        not a daemon, a closed session, and what the two others cannot restore
+    not restored        imported modules and their attributes; docs/writing-handlers.md names what
+                        else stays
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 token by renaming it to `job.started@ANYTHING:PID`, and executes its content. The content is one
 word or two:
 
-    kill        SIGKILL to itself                      stop        SIGSTOP to itself exit 3
-    exits at once with that code           raise       raises PointError delay 0.2   sleeps for this
-    many seconds           hold        waits until the renamed file is removed
+    kill        SIGKILL to itself                      stop        SIGSTOP to itself
+    exit 3      exits at once with that code           raise       raises PointError
+    delay 0.2   sleeps for this many seconds           hold        waits until the renamed file is removed
 
 So a test sets a point at any moment by writing a file, and sees from the new name that it was
 reached, and by which process. While a file `seen` exists there, each process writes the names it

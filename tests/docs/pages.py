@@ -4,9 +4,9 @@ Nothing here runs anything.
 
 A block may have marks: HTML comments on the lines right above it.
 
-    <!-- not run: why -->       it is looked at by people only; the reason is required <!-- exits 2:
-    why -->       its last command ends with that exit code <!-- stays up: why -->      its command
-    is started, and told to stop (SIGTERM) at the end of the page
+    <!-- not run: why -->       it is looked at by people only; the reason is required
+    <!-- exits 2: why -->       its last command ends with that exit code
+    <!-- stays up: why -->      its command is started, and told to stop (SIGTERM) at the end of the page
 
 A Python block, or one in another language, whose first line is a comment with a path (`#
 my_handlers/mail.py`) is written to that file.

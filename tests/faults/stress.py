@@ -3,16 +3,20 @@
 Forks by the thousand, signals in storms, a system that refuses files and processes, a log that
 nobody reads.
 
-    python -m tests.faults.stress forks --times 100000      children that run one job each, which
-    wears them out, and are replaced; none may draw what another has drawn python -m
-    tests.faults.stress kills --times 10000       children that are killed, idle and at work python
-    -m tests.faults.stress signals --times 100000    TTIN, TTOU, HUP, USR1, CHLD in any order at the
-    parent, and deaths among them python -m tests.faults.stress storm --times 100000      CHLD,
-    WINCH, URG, a thousand a second, at parent, workers and keeper: every wait is broken off python
-    -m tests.faults.stress pipes --times 5000        report pipes filled, the log read by nobody
-    python -m tests.faults.stress outputs --times 3         a job that writes a gigabyte to its
-    streams, without a line python -m tests.faults.stress refusals --times 50       EMFILE and
-    EAGAIN, from without, by the limits of the process
+    python -m tests.faults.stress forks --times 100000
+        children that run one job each and are then replaced; no two draw the same random numbers
+    python -m tests.faults.stress kills --times 10000
+        children that are killed, idle and at work
+    python -m tests.faults.stress signals --times 100000
+        TTIN, TTOU, HUP, USR1, CHLD in any order at the parent, and deaths among them
+    python -m tests.faults.stress storm --times 100000
+        CHLD, WINCH, URG, a thousand a second, at parent, workers and maintenance: every wait is interrupted
+    python -m tests.faults.stress pipes --times 5000
+        report pipes that are full, a log that no process reads
+    python -m tests.faults.stress outputs --times 3
+        a job that writes a gigabyte to its streams, without a line
+    python -m tests.faults.stress refusals --times 50
+        EMFILE and EAGAIN, from without, by the limits of the process
 
 Each looks at the parent from outside now and then: descriptors, memory, zombies, how late its loop
 was. The rows go to .bench/stress-NAME.csv. What must hold does not depend on the machine; how late

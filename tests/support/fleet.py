@@ -1,9 +1,13 @@
 """Real supervisors under test, and the database they work on, watched without a poll or a sleep.
 
-    with Stage(database, tmp_path) as stage: fleet = stage.run(workers=2)                       # a
-        supervisor with its children, in a session of its own job = stage.enqueue("t:gate",
-        '{"label": "a"}') arrival = gate.wait_arrival("a") fleet.signal(signal.SIGTERM)
-        arrival.open() stage.wait_state(job, "completed") assert fleet.wait_exit() == 0
+    with Stage(database, tmp_path) as stage:
+        fleet = stage.run(workers=2)                       # a supervisor with its children, in a session of its own
+        job = stage.enqueue("t:gate", '{"label": "a"}')
+        arrival = gate.wait_arrival("a")
+        fleet.signal(signal.SIGTERM)
+        arrival.open()
+        stage.wait_state(job, "completed")
+        assert fleet.wait_exit() == 0
 
 Triggers, in the test database only, write each move of a job into the table `t_trans` and notify
 the test. `Stage.wait` looks again at its condition whenever that happened, a line was logged, or a

@@ -12,8 +12,9 @@ JOBHERD_TEST_GATE):
 In the test, with the fixture ``gate``:
 
     arrival = gate.wait_arrival("a")    # blocks in select until a handler with this label is there
-    os.kill(arrival.pid, signal.SIGKILL) arrival.wait_gone()                 # the handler left
-    without our leave: killed, or torn out by an interrupt gate.wait_arrival("a").open("hello")
+    os.kill(arrival.pid, signal.SIGKILL)
+    arrival.wait_gone()                 # the handler left without our leave: killed, or torn out by an interrupt
+    gate.wait_arrival("a").open("hello")
 
 Nobody sleeps or polls: both sides wait on a socket, and the kernel closes a dead handler's end.
 """

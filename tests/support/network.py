@@ -2,16 +2,16 @@
 
 By the name of the session it happens to.
 
-    with Network(dsn) as network: fleet = stage.run_fleet(dsn=network.dsn)
-        network.blackhole("jobherd:supervisor:*")           # nothing passes, and nobody is told:
-        half-open network.heal()                                      # what was held back arrives
-        network.stall("jobherd:supervisor:*")               # the same, for ever, and only for the
-        sessions that stand now network.cut("jobherd:worker:*")                     # RST, both
-        sides network.slow("*", latency=0.2, bandwidth=10_000, crumbs=True)
-        network.refuse("jobherd:supervisor:*", "LISTEN")    # an error is the answer, and the server
-        never sees it; until it heals network.arm("jobherd:worker:*", "claim/claim_jobs",
-        where="answered", action="cut") network.wait_hit()                                  # the
-        server has committed, and the client was not told
+    with Network(dsn) as network:
+        fleet = stage.run_fleet(dsn=network.dsn)
+        network.blackhole("jobherd:supervisor:*")           # nothing passes, and nobody is told: half-open
+        network.heal()                                      # what was held back arrives
+        network.stall("jobherd:supervisor:*")               # the same, for ever, and only for the sessions that stand now
+        network.cut("jobherd:worker:*")                     # RST, both sides
+        network.slow("*", latency=0.2, bandwidth=10_000, crumbs=True)
+        network.refuse("jobherd:supervisor:*", "LISTEN")    # an error is the answer, and the server never sees it; until it heals
+        network.arm("jobherd:worker:*", "claim/claim_jobs", where="answered", action="cut")
+        network.wait_hit()                                  # the server has committed, and the client was not told
 
 `arm` waits for the next message of a client that holds a word (the label of a prepared statement,
 or its text). where: `before` (the server never sees it), `torn` (half of it arrives), `answered`

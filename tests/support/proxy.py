@@ -1,10 +1,12 @@
 """A proxy before a PostgreSQL socket that can lose an answer, for what a network does at the worst of moments, and that counts round trips.
 
-    with Proxy(dsn) as proxy: child = bench.start(dsn=proxy.dsn) proxy.swallow()     # the next
-        message is delivered and answered, but the answer is lost and the connection with it
-        proxy.wait()        # that has happened proxy.round_trips() # so far, all connections
-        together proxy.cut(2)        # ends so many connections; 0: all proxy.hold()        # from
-        now on everything is swallowed whole, as by a network that is down; until proxy.heal()
+    with Proxy(dsn) as proxy:
+        child = bench.start(dsn=proxy.dsn)
+        proxy.swallow()     # the next message is delivered and answered, but the answer is lost and the connection with it
+        proxy.wait()        # that has happened
+        proxy.round_trips() # so far, all connections together
+    proxy.cut(2)        # ends so many connections; 0: all
+    proxy.hold()        # from now on everything is swallowed whole, as by a network that is down; until proxy.heal()
 
 It is a process of its own: the tests fork, so their process holds no threads.
 """

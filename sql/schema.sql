@@ -277,7 +277,6 @@ BEGIN
                 shut_kinds := shut_kinds || next.kind;  -- being cancelled
                 CONTINUE;
             END IF;
-            job.attempts := job.attempts + 1;
             batch := ARRAY[job];
             single := job.kind;
             EXIT;
@@ -315,16 +314,17 @@ BEGIN
                 weight := weight + share;
             END IF;
             taken := taken || job.id;
-            job.attempts := job.attempts + 1;
             batch := batch || job;
             EXIT WHEN single IS NOT NULL;
         END LOOP;
         IF cardinality(aside) > 0 THEN
-            WITH gone AS (DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (aside) RETURNING *)
+            -- A job whose id another parked job has gets a new one.
+            WITH gone AS (DELETE FROM ONLY jobherd.ready WHERE id = ANY (aside) RETURNING ready AS job)
             INSERT INTO jobherd.parked
-            SELECT coalesce((SELECT nextval('jobherd.job_ids') FROM jobherd.parked p WHERE p.id = g.id), g.id), g.created_at, g.run_at, g.good_until,
-                   g.timeout, g.last_error, g.priority, g.attempts, g.max_attempts, g.crashes, g.alone, g.queue, g.kind, g.payload, g.extras
-              FROM gone g;
+            SELECT p.*
+              FROM gone g
+             CROSS JOIN LATERAL jsonb_populate_record(g.job, CASE WHEN EXISTS (SELECT FROM jobherd.parked o WHERE o.id = (g.job).id)
+                                                                  THEN jsonb_build_object('id', nextval('jobherd.job_ids')) ELSE '{}' END) AS p;
         END IF;
         IF cardinality(taken) > 0 THEN
             DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (taken);
@@ -1220,15 +1220,13 @@ BEGIN
         DELETE FROM jobherd.ready r WHERE r.id = job_id RETURNING r.* INTO job;
         IF NOT FOUND THEN
             DELETE FROM jobherd.scheduled s WHERE s.id = job_id
-            RETURNING s.id, s.created_at, s.run_at, s.good_until, s.timeout, s.last_error, s.priority, s.attempts, s.max_attempts, s.crashes, s.alone,
-                      s.queue, s.kind, s.payload, s.extras INTO job;
+            RETURNING s.* INTO job;
         END IF;
         IF job.id IS NOT NULL THEN
             job.run_at := due;
             -- It is put in anew and not updated: who sleeps until the first one is due hears of rows that arrive.
             IF due > clock_timestamp() THEN
-                INSERT INTO jobherd.scheduled (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
-                                               queue, kind, payload, extras) SELECT job.*;
+                INSERT INTO jobherd.scheduled SELECT job.*;
                 answer := 'scheduled';
             ELSE
                 job.run_at := greatest(due, job.created_at + interval '1 microsecond');  -- see the index ready_came_back
@@ -1275,6 +1273,7 @@ CREATE FUNCTION jobherd.retry_as(job_id bigint, actor text, reason text DEFAULT 
     LANGUAGE plpgsql
     AS $$
 DECLARE
+    later  jobherd.ready;
     answer text;
     did    boolean := false;
 BEGIN
@@ -1282,13 +1281,11 @@ BEGIN
         RETURN jobherd.retry_own(job_id);
     END IF;
     FOR look IN 1..3 LOOP
-        WITH later AS (
-            DELETE FROM jobherd.scheduled WHERE id = job_id RETURNING *
-        )
-        INSERT INTO jobherd.ready
-        SELECT id, created_at, now(), good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras
-          FROM later
-        RETURNING 'ready' INTO answer;
+        DELETE FROM jobherd.scheduled s WHERE s.id = job_id RETURNING s.* INTO later;
+        IF FOUND THEN
+            later.run_at := now();
+            INSERT INTO jobherd.ready SELECT later.* RETURNING 'ready' INTO answer;
+        END IF;
         IF answer IS NULL THEN
             WITH over AS (
                 DELETE FROM jobherd.history WHERE id = job_id RETURNING *
@@ -1296,9 +1293,8 @@ BEGIN
                 INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback,
                                               ran_on, usage, post_mortem)
                 SELECT id, token, attempts, state, started_at, finished_at,
-                       (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30), error_code, error, traceback,
-                       ran_on, usage,
-                       post_mortem
+                       (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30),
+                       error_code, error, traceback, ran_on, usage, post_mortem
                   FROM over
             )
             INSERT INTO jobherd.ready (id, created_at, run_at, timeout, last_error, priority, max_attempts, queue, kind, payload, extras)
@@ -1798,7 +1794,9 @@ CREATE VIEW jobherd.jobs AS
     priority,
     state,
     attempts,
-    max_attempts,
+    COALESCE(max_attempts, ( SELECT k.max_attempts
+           FROM jobherd.kinds k
+          WHERE (k.name = one.kind)), (5)::smallint) AS max_attempts,
     crashes,
     payload,
     result,
@@ -1861,133 +1859,125 @@ CREATE VIEW jobherd.jobs AS
              LIMIT 1)
             ELSE NULL::text
         END AS error_class
-   FROM ( SELECT ready.id,
-            ready.kind,
-            ready.queue,
-            ready.priority,
+   FROM ( SELECT r.id,
+            r.kind,
+            r.queue,
+            r.priority,
                 CASE
-                    WHEN (ready.attempts > 0) THEN 'retrying'::text
+                    WHEN (r.attempts > 0) THEN 'retrying'::text
                     ELSE 'ready'::text
                 END AS state,
-            ready.attempts,
-            COALESCE(ready.max_attempts, ( SELECT k.max_attempts
-                   FROM jobherd.kinds k
-                  WHERE (k.name = ready.kind)), (5)::smallint) AS max_attempts,
-            ready.crashes,
-            ready.payload,
+            r.attempts,
+            r.max_attempts,
+            r.crashes,
+            r.payload,
             NULL::json AS result,
-            (ready.last_error ->> 'message'::text) AS error,
-            (ready.last_error ->> 'code'::text) AS error_code,
-            ready.run_at,
-            ready.created_at,
+            (r.last_error ->> 'message'::text) AS error,
+            (r.last_error ->> 'code'::text) AS error_code,
+            r.run_at,
+            r.created_at,
             NULL::timestamp with time zone AS started_at,
             NULL::timestamp with time zone AS finished_at,
             NULL::jsonb AS progress,
-            ready.good_until,
-            ready.timeout,
+            r.good_until,
+            r.timeout,
             NULL::bigint AS token,
             NULL::text AS traceback,
             NULL::text AS ran_on,
             NULL::jsonb AS usage,
             NULL::jsonb AS post_mortem,
-            ready.extras
-           FROM jobherd.ready
+            r.extras
+           FROM jobherd.ready r
         UNION ALL
-         SELECT scheduled.id,
-            scheduled.kind,
-            scheduled.queue,
-            scheduled.priority,
+         SELECT s.id,
+            s.kind,
+            s.queue,
+            s.priority,
                 CASE
-                    WHEN (scheduled.attempts > 0) THEN 'retrying'::text
+                    WHEN (s.attempts > 0) THEN 'retrying'::text
                     ELSE 'scheduled'::text
                 END AS "case",
-            scheduled.attempts,
-            COALESCE(scheduled.max_attempts, ( SELECT k.max_attempts
-                   FROM jobherd.kinds k
-                  WHERE (k.name = scheduled.kind)), (5)::smallint) AS "coalesce",
-            scheduled.crashes,
-            scheduled.payload,
-            NULL::json AS "json",
-            (scheduled.last_error ->> 'message'::text),
-            (scheduled.last_error ->> 'code'::text),
-            scheduled.run_at,
-            scheduled.created_at,
-            NULL::timestamp with time zone AS timestamptz,
-            NULL::timestamp with time zone AS timestamptz,
-            NULL::jsonb AS jsonb,
-            scheduled.good_until,
-            scheduled.timeout,
-            NULL::bigint AS int8,
-            NULL::text AS text,
-            NULL::text AS text,
-            NULL::jsonb AS jsonb,
-            NULL::jsonb AS jsonb,
-            scheduled.extras
-           FROM jobherd.scheduled
+            s.attempts,
+            s.max_attempts,
+            s.crashes,
+            s.payload,
+            NULL::json,
+            (s.last_error ->> 'message'::text),
+            (s.last_error ->> 'code'::text),
+            s.run_at,
+            s.created_at,
+            NULL::timestamp with time zone,
+            NULL::timestamp with time zone,
+            NULL::jsonb,
+            s.good_until,
+            s.timeout,
+            NULL::bigint,
+            NULL::text,
+            NULL::text,
+            NULL::jsonb,
+            NULL::jsonb,
+            s.extras
+           FROM jobherd.scheduled s
         UNION ALL
          SELECT j.id,
             j.kind,
             j.queue,
             j.priority,
-            'running'::text AS text,
-            j.attempts,
-            COALESCE(j.max_attempts, ( SELECT k.max_attempts
-                   FROM jobherd.kinds k
-                  WHERE (k.name = j.kind)), (5)::smallint) AS "coalesce",
+            'running'::text,
+            ((j.attempts + 1))::smallint AS int2,
+            j.max_attempts,
             j.crashes,
             j.payload,
-            NULL::json AS "json",
+            NULL::json,
             (j.last_error ->> 'message'::text),
             (j.last_error ->> 'code'::text),
             j.run_at,
             j.created_at,
-            r.claimed_at,
-            NULL::timestamp with time zone AS timestamptz,
+            c.claimed_at,
+            NULL::timestamp with time zone,
             ( SELECT p.progress
                    FROM jobherd.progress p
-                  WHERE ((p.job = j.id) AND (p.token = r.token))) AS progress,
+                  WHERE ((p.job = j.id) AND (p.token = c.token))) AS progress,
             j.good_until,
             j.timeout,
-            r.token,
-            NULL::text AS text,
-            ( SELECT ((s.host || '/'::text) || c.pid)
-                   FROM (jobherd.children c
-                     JOIN jobherd.supervisors s ON ((s.id = c.supervisor)))
-                  WHERE (c.id = r.child)),
-            NULL::jsonb AS jsonb,
-            NULL::jsonb AS jsonb,
+            c.token,
+            NULL::text,
+            ( SELECT ((s.host || '/'::text) || w.pid)
+                   FROM (jobherd.children w
+                     JOIN jobherd.supervisors s ON ((s.id = w.supervisor)))
+                  WHERE (w.id = c.child)),
+            NULL::jsonb,
+            NULL::jsonb,
             j.extras
-           FROM (jobherd.running r
-             CROSS JOIN LATERAL unnest(r.jobs) j(id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras))
+           FROM (jobherd.running c
+             CROSS JOIN LATERAL unnest(c.jobs) j(id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras))
         UNION ALL
-         SELECT history.id,
-            history.kind,
-            history.queue,
-            history.priority,
-            history.state,
-            history.attempts,
-            COALESCE(history.max_attempts, ( SELECT k.max_attempts
-                   FROM jobherd.kinds k
-                  WHERE (k.name = history.kind)), (5)::smallint) AS "coalesce",
-            history.crashes,
-            history.payload,
-            history.result,
-            history.error,
-            history.error_code,
-            history.run_at,
-            history.created_at,
-            history.started_at,
-            history.finished_at,
-            history.progress,
-            NULL::timestamp with time zone AS timestamptz,
-            history.timeout,
-            history.token,
-            history.traceback,
-            history.ran_on,
-            history.usage,
-            history.post_mortem,
-            history.extras
-           FROM jobherd.history) one;
+         SELECT h.id,
+            h.kind,
+            h.queue,
+            h.priority,
+            h.state,
+            h.attempts,
+            h.max_attempts,
+            h.crashes,
+            h.payload,
+            h.result,
+            h.error,
+            h.error_code,
+            h.run_at,
+            h.created_at,
+            h.started_at,
+            h.finished_at,
+            h.progress,
+            NULL::timestamp with time zone,
+            h.timeout,
+            h.token,
+            h.traceback,
+            h.ran_on,
+            h.usage,
+            h.post_mortem,
+            h.extras
+           FROM jobherd.history h) one;
 
 CREATE TABLE jobherd.logs (
     job bigint NOT NULL,

@@ -56,11 +56,25 @@ MUTANTS = (
         ("tests/sql/test_claim.py",),
     ),
     Mutant(
-        "a claim does not count the attempt",
+        "a claim does not return the new attempt",
         "sql/queries/claim/claim_jobs.sql",
-        "t.attempts + 1::smallint",
-        "t.attempts",
+        "(t.job).attempts + 1 AS attempts",
+        "(t.job).attempts AS attempts",
         ("tests/sql/test_claim.py",),
+    ),
+    Mutant(
+        "a settlement does not count the attempt",
+        "sql/queries/settle/settle_jobs.sql",
+        "THEN 0 ELSE 1 END AS attempts",
+        "THEN 0 ELSE 0 END AS attempts",
+        ("tests/sql/test_moves.py",),
+    ),
+    Mutant(
+        "a settlement of completed jobs does not count the attempt",
+        "sql/queries/settle/settle_completed.sql",
+        "attempts + 1, max_attempts",
+        "attempts, max_attempts",
+        ("tests/sql/test_settle_completed.py",),
     ),
     Mutant(
         "a claim takes what others hold",
@@ -225,7 +239,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is parked is overtaken",
-        "sql/migrations/0030_bounded_by_bytes.sql",
+        "sql/migrations/0090_whole_rows.sql",
         "            EXIT WHEN cardinality(aside) > 0 AND cardinality(taken) = 0 AND job.kind <> ALL (shut_kinds);\n",
         "",
         ("tests/sql/test_gates.py::test_a_parked_job_is_not_overtaken_when_somebody_else_stands_at_the_head",),
@@ -274,7 +288,7 @@ MUTANTS = (
     ),
     Mutant(
         "a request to cancel outlives a retry by in_flight",
-        "sql/migrations/0060_cancels.sql",
+        "sql/migrations/0090_whole_rows.sql",
         "            DELETE FROM jobherd.cancels WHERE job = job_id;",
         "            NULL;",
         ("tests/sql/test_cancels.py",),

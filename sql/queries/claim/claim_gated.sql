@@ -55,7 +55,7 @@ WITH RECURSIVE head AS (
      WHERE NOT EXISTS (SELECT FROM claimed c CROSS JOIN LATERAL unnest(c.jobs) AS j
                         WHERE %(short)s::text[] IS NULL OR j.kind <> ALL (%(short)s::text[]))
 )
-SELECT c.token, j.id, j.kind, c.queue, j.payload::text AS payload, j.attempts, j.max_attempts, j.crashes, j.priority,
+SELECT c.token, j.id, j.kind, c.queue, j.payload::text AS payload, j.attempts + 1 AS attempts, j.max_attempts, j.crashes, j.priority,
        j.timeout, date_part('epoch', j.created_at) AS created_at,
        date_part('epoch', j.run_at) AS run_at,
        date_part('epoch', j.good_until - clock_timestamp()) AS good_for,

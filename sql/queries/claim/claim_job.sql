@@ -34,26 +34,23 @@ WITH RECURSIVE me AS MATERIALIZED (
        -- AND what narrows it
      ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED
 ), taken AS (
-    DELETE FROM ONLY jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
+    DELETE FROM ONLY jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING ready AS job, id, kind, queue, priority
 ), batch AS (
     INSERT INTO jobherd.running (child, token, queue, jobs)
-    SELECT %(child)s, nextval('jobherd.tokens'), t.queue,
-           ARRAY[(t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority, t.attempts + 1::smallint,
-                  t.max_attempts, t.crashes, t.alone, t.queue, t.kind, t.payload, t.extras)::jobherd.ready]
-      FROM taken t
+    SELECT %(child)s, nextval('jobherd.tokens'), t.queue, ARRAY[t.job] FROM taken t
     RETURNING token
 ), relaxed AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
      WHERE %(short)s::text[] IS NOT NULL AND NOT EXISTS (SELECT FROM taken WHERE kind <> ALL (%(short)s::text[]))
 )
-SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
-       t.timeout, date_part('epoch', t.created_at) AS created_at,
-       date_part('epoch', t.run_at) AS run_at,
-       date_part('epoch', t.good_until - clock_timestamp()) AS good_for,
-       date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
+SELECT b.token, t.id, t.kind, c.queue, (t.job).payload::text AS payload, (t.job).attempts + 1 AS attempts, (t.job).max_attempts,
+       (t.job).crashes, t.priority, (t.job).timeout, date_part('epoch', (t.job).created_at) AS created_at,
+       date_part('epoch', (t.job).run_at) AS run_at,
+       date_part('epoch', (t.job).good_until - clock_timestamp()) AS good_for,
+       date_part('epoch', clock_timestamp() - greatest((t.job).run_at, (t.job).created_at)) AS waited,
        EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = t.queue AND (r.priority, r.id) > (t.priority, t.id)) AS more,
-       CASE WHEN NOT t.extras IS NULL
-            THEN json_build_object('tenant', (t.extras).tenant, 'webhook', (t.extras).webhook, 'payload_bytes',
-                                   encode((t.extras).payload_bytes, 'base64'), 'set_off_by', (t.extras).set_off_by,
-                                   'traceparent', (t.extras).traceparent)::text END AS extras
+       CASE WHEN NOT (t.job).extras IS NULL
+            THEN json_build_object('tenant', ((t.job).extras).tenant, 'webhook', ((t.job).extras).webhook, 'payload_bytes',
+                                   encode(((t.job).extras).payload_bytes, 'base64'), 'set_off_by', ((t.job).extras).set_off_by,
+                                   'traceparent', ((t.job).extras).traceparent)::text END AS extras
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true

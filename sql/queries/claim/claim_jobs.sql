@@ -1,6 +1,7 @@
--- Claim up to %(wanted)s jobs of one queue, in the order of priority and id, and count the attempt. Run by a
--- worker.
+-- Claim up to %(wanted)s jobs of one queue, in the order of priority and id. Run by a worker.
 --
+-- Jobs move to running as whole rows, so a column that a later version adds moves too. The row keeps the count of
+-- the attempts before the claim. The returned count includes the new attempt.
 -- head walks from queue to queue by index: one probe for each queue that holds jobs, whatever their number.
 -- picked starts at the row that head has found, with nothing before it in this snapshot, so dead rows are read
 -- only once. It locks rows and skips those that others have locked. It is materialized and deleted by ctid, so
@@ -74,12 +75,10 @@ barred AS MATERIALIZED (
 ), taken AS (
     DELETE FROM ONLY jobherd.ready
      WHERE ctid = ANY (ARRAY(SELECT place FROM counted WHERE before IS NULL OR (before < 1 AND share < 1)))
-    RETURNING *
+    RETURNING ready AS job, id, kind, queue, priority
 ), batch AS (
     INSERT INTO jobherd.running (child, token, queue, jobs)
-    SELECT %(child)s, nextval('jobherd.tokens'), min(t.queue),
-           array_agg((t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority, t.attempts + 1::smallint,
-                      t.max_attempts, t.crashes, t.alone, t.queue, t.kind, t.payload, t.extras)::jobherd.ready ORDER BY t.priority, t.id)
+    SELECT %(child)s, nextval('jobherd.tokens'), min(t.queue), array_agg(t.job ORDER BY t.priority, t.id)
       FROM taken t
     HAVING count(*) > 0
     RETURNING token
@@ -87,17 +86,17 @@ barred AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
      WHERE %(short)s::text[] IS NOT NULL AND NOT EXISTS (SELECT FROM taken WHERE kind <> ALL (%(short)s::text[]))
 )
-SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
-       t.timeout, date_part('epoch', t.created_at) AS created_at,
-       date_part('epoch', t.run_at) AS run_at,
-       date_part('epoch', t.good_until - clock_timestamp()) AS good_for,
-       date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
+SELECT b.token, t.id, t.kind, c.queue, (t.job).payload::text AS payload, (t.job).attempts + 1 AS attempts, (t.job).max_attempts,
+       (t.job).crashes, t.priority, (t.job).timeout, date_part('epoch', (t.job).created_at) AS created_at,
+       date_part('epoch', (t.job).run_at) AS run_at,
+       date_part('epoch', (t.job).good_until - clock_timestamp()) AS good_for,
+       date_part('epoch', clock_timestamp() - greatest((t.job).run_at, (t.job).created_at)) AS waited,
        (SELECT EXISTS (SELECT FROM ONLY jobherd.ready r
                         WHERE r.queue = (SELECT queue FROM chosen) AND (r.priority, r.id) > (x.priority, x.id))
           FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more,
-       CASE WHEN NOT t.extras IS NULL
-            THEN json_build_object('tenant', (t.extras).tenant, 'webhook', (t.extras).webhook, 'payload_bytes',
-                                   encode((t.extras).payload_bytes, 'base64'), 'set_off_by', (t.extras).set_off_by,
-                                   'traceparent', (t.extras).traceparent)::text END AS extras
+       CASE WHEN NOT (t.job).extras IS NULL
+            THEN json_build_object('tenant', ((t.job).extras).tenant, 'webhook', ((t.job).extras).webhook, 'payload_bytes',
+                                   encode(((t.job).extras).payload_bytes, 'base64'), 'set_off_by', ((t.job).extras).set_off_by,
+                                   'traceparent', ((t.job).extras).traceparent)::text END AS extras
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true
  ORDER BY t.priority, t.id

@@ -1,5 +1,5 @@
--- Add new jobs of the same kind and queue to a claim, up to %(wanted)s jobs, and count the attempt. Run by a
--- worker whose batch handler waits for more jobs for a call. It found the queue empty when it claimed, so the
+-- Add new jobs of the same kind and queue to a claim, up to %(wanted)s jobs. Run by a worker whose batch handler
+-- waits for more jobs for a call. It found the queue empty when it claimed, so the
 -- jobs are searched among the first 500.
 -- me and picked are as in claim_jobs.sql, and so is the fence. A job that must run alone is not added, and gets
 -- no others. A job is claimed under the token of the claim that it joins. The row of the claim is locked first:
@@ -34,23 +34,21 @@ WITH me AS MATERIALIZED (
                                FROM (SELECT place, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) + (SELECT pg_column_size(jobs) FROM held) AS bytes
                                        FROM picked) AS p
                               WHERE bytes <= 1000000))
-    RETURNING *
+    RETURNING ready AS job, id, kind, queue, priority
 ), joined AS (
     UPDATE jobherd.running
-       SET jobs = running.jobs || (SELECT array_agg((t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority,
-                                                     t.attempts + 1::smallint, t.max_attempts, t.crashes, t.alone, t.queue, t.kind,
-                                                     t.payload, t.extras)::jobherd.ready ORDER BY t.priority, t.id) FROM taken t)
+       SET jobs = running.jobs || (SELECT array_agg(t.job ORDER BY t.priority, t.id) FROM taken t)
      WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM taken)
 )
-SELECT h.token, t.id, t.kind, t.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
-       t.timeout, date_part('epoch', t.created_at) AS created_at,
-       date_part('epoch', t.run_at) AS run_at,
-       date_part('epoch', t.good_until - clock_timestamp()) AS good_for,
-       date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
+SELECT h.token, t.id, t.kind, t.queue, (t.job).payload::text AS payload, (t.job).attempts + 1 AS attempts, (t.job).max_attempts,
+       (t.job).crashes, t.priority, (t.job).timeout, date_part('epoch', (t.job).created_at) AS created_at,
+       date_part('epoch', (t.job).run_at) AS run_at,
+       date_part('epoch', (t.job).good_until - clock_timestamp()) AS good_for,
+       date_part('epoch', clock_timestamp() - greatest((t.job).run_at, (t.job).created_at)) AS waited,
        false AS more,
-       CASE WHEN NOT t.extras IS NULL
-            THEN json_build_object('tenant', (t.extras).tenant, 'webhook', (t.extras).webhook, 'payload_bytes',
-                                   encode((t.extras).payload_bytes, 'base64'), 'set_off_by', (t.extras).set_off_by,
-                                   'traceparent', (t.extras).traceparent)::text END AS extras
+       CASE WHEN NOT (t.job).extras IS NULL
+            THEN json_build_object('tenant', ((t.job).extras).tenant, 'webhook', ((t.job).extras).webhook, 'payload_bytes',
+                                   encode(((t.job).extras).payload_bytes, 'base64'), 'set_off_by', ((t.job).extras).set_off_by,
+                                   'traceparent', ((t.job).extras).traceparent)::text END AS extras
   FROM held h CROSS JOIN taken t
  ORDER BY t.priority, t.id

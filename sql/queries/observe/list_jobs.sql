@@ -19,7 +19,7 @@ WITH seen AS MATERIALIZED (
       ORDER BY id DESC
       LIMIT %(scan)s)
     UNION ALL
-    (SELECT 'running', j.id, j.kind, j.queue, j.priority, 'running', j.attempts, j.max_attempts, j.crashes, j.last_error ->> 'code',
+    (SELECT 'running', j.id, j.kind, j.queue, j.priority, 'running', (j.attempts + 1)::smallint, j.max_attempts, j.crashes, j.last_error ->> 'code',
             left(j.last_error ->> 'message', 200), j.run_at, j.created_at, r.claimed_at, NULL, (j.extras).tenant
        FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
       WHERE j.id < %(before)s::bigint AND (%(states)s::text[] IS NULL OR %(states)s::text[] && '{running}')

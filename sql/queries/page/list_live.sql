@@ -52,7 +52,7 @@ WITH cut AS MATERIALIZED (
       ORDER BY s.id DESC
       LIMIT %(limit)s)
     UNION ALL
-    (SELECT j.id, j.kind, j.queue, j.priority, 'running', j.attempts, j.max_attempts, j.crashes,
+    (SELECT j.id, j.kind, j.queue, j.priority, 'running', (j.attempts + 1)::smallint, j.max_attempts, j.crashes,
             j.last_error ->> 'code', left(j.last_error ->> 'message', 300), j.run_at, j.created_at, b.claimed_at, NULL, (j.extras).tenant,
             CASE WHEN j.kind = ANY (%(hidden)s::text[]) THEN j.payload END, false
        FROM jobherd.running b CROSS JOIN LATERAL unnest(b.jobs) AS j

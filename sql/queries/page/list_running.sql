@@ -3,7 +3,7 @@
 WITH oldest AS MATERIALIZED (
     SELECT r.child, r.token, r.claimed_at FROM jobherd.running r ORDER BY r.claimed_at LIMIT %(most)s::integer
 )
-SELECT j.id, j.kind, r.queue, j.attempts, cardinality(r.jobs) AS jobs, r.claimed_at,
+SELECT j.id, j.kind, r.queue, j.attempts + 1 AS attempts, cardinality(r.jobs) AS jobs, r.claimed_at,
        extract(epoch FROM clock_timestamp() - r.claimed_at)::double precision AS seconds, s.host, c.pid,
        (p.progress ->> 'fraction')::double precision AS fraction, left(p.progress ->> 'note', 200) AS note
   FROM oldest o

@@ -23,7 +23,7 @@ WITH gone AS (
     SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = judged.id) THEN id ELSE nextval('jobherd.job_ids') END,
            created_at, run_at, good_until, timeout,
            CASE WHEN crashed THEN jsonb_build_object('code', 'WORKER_CRASHED', 'message', %(error)s::text) ELSE last_error END, priority,
-           greatest(attempts - 1, 0), max_attempts, crashes + crashed::integer, suspect, queue, kind, payload, extras
+           attempts, max_attempts, crashes + crashed::integer, suspect, queue, kind, payload, extras
       FROM judged
      WHERE NOT cancelled AND NOT failed
 ), past AS (
@@ -31,14 +31,14 @@ WITH gone AS (
                                  queue, kind, payload, extras, timeout, error_code, error)
     SELECT id, created_at, run_at, clock_timestamp(),
            (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = judged.kind), 30), token, priority,
-           greatest(attempts - 1, 0), max_attempts, crashes + crashed::integer, CASE WHEN cancelled THEN 'cancelled' ELSE 'failed' END,
+           attempts, max_attempts, crashes + crashed::integer, CASE WHEN cancelled THEN 'cancelled' ELSE 'failed' END,
            queue, kind, payload, extras, timeout, CASE WHEN cancelled THEN 'JOB_CANCELLED' ELSE 'WORKER_CRASHED' END,
            CASE WHEN cancelled THEN 'cancelled before it started' ELSE %(error)s::text END
       FROM judged
      WHERE cancelled OR failed
 ), tried AS (
     INSERT INTO jobherd.attempts (job, token, attempt, outcome, finished_at, drop_on, error_code, error)
-    SELECT id, token, greatest(attempts, 1), 'abandoned', clock_timestamp(),
+    SELECT id, token, attempts + 1, 'abandoned', clock_timestamp(),
            (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = judged.kind), 30),
            'WORKER_CRASHED', %(error)s::text
       FROM judged

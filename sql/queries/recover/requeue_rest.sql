@@ -6,21 +6,19 @@ WITH held AS MATERIALIZED (
     SELECT jobs
       FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE
 ), job AS MATERIALIZED (
-    SELECT j.*, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) OR (j.priority, j.id) <= (one.priority, one.id)
+    SELECT j AS job, j.*, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) OR (j.priority, j.id) <= (one.priority, one.id)
                 OR j.id = ANY (coalesce(%(called)s::bigint[], '{}')) AS stays
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
            CROSS JOIN LATERAL (SELECT c.priority, c.id FROM unnest(h.jobs) AS c WHERE c.id = %(job)s) AS one
 ), kept AS (
     UPDATE jobherd.running
-       SET jobs = (SELECT array_agg((j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.last_error, j.priority, j.attempts, j.max_attempts,
-                                     j.crashes, j.alone, j.queue, j.kind, j.payload, j.extras)::jobherd.ready ORDER BY j.priority, j.id)
-                     FROM job j WHERE j.stays)
+       SET jobs = (SELECT array_agg(j.job ORDER BY j.priority, j.id) FROM job j WHERE j.stays)
      WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM job WHERE NOT stays)
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
     SELECT CASE WHEN row_number() OVER (PARTITION BY id) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = job.id) THEN id ELSE nextval('jobherd.job_ids') END,
-           created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
+           created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
            queue, kind, payload, extras
       FROM job
      WHERE NOT stays

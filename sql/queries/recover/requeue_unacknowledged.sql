@@ -11,7 +11,7 @@ WITH held AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
     SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = job.id) THEN id ELSE nextval('jobherd.job_ids') END,
-           created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
+           created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
            queue, kind, payload, extras
       FROM job
      WHERE NOT cancelled
@@ -19,7 +19,7 @@ WITH held AS (
     INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes, state,
                                  queue, kind, payload, extras, timeout, error_code, error)
     SELECT id, created_at, run_at, clock_timestamp(),
-           (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = job.kind), 30), token, priority, greatest(attempts - 1, 0), max_attempts, crashes,
+           (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = job.kind), 30), token, priority, attempts, max_attempts, crashes,
            'cancelled', queue, kind, payload, extras, timeout, 'JOB_CANCELLED', 'cancelled before it started'
       FROM job
      WHERE cancelled

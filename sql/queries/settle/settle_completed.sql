@@ -15,13 +15,13 @@ WITH gone AS MATERIALIZED (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, timeout, result, ran_on, usage, progress)
     SELECT CASE WHEN j.id = j.job THEN j.id END, created_at, run_at, statement_timestamp() - make_interval(secs => ago + ran),
-           statement_timestamp() - make_interval(secs => ago), (now() AT TIME ZONE 'UTC')::date + keep, g.token, priority, attempts, max_attempts, crashes,
+           statement_timestamp() - make_interval(secs => ago), (now() AT TIME ZONE 'UTC')::date + keep, g.token, priority,
+           attempts + 1, max_attempts, crashes,
            'completed', queue, kind, payload, extras, timeout, result::json, %(ran_on)s::text, usage::jsonb, progress::jsonb
       FROM gone g CROSS JOIN LATERAL ROWS FROM (
-           unnest(g.jobs), unnest(%(ids)s::bigint[]), unnest(%(ran)s::double precision[]), unnest(%(ago)s::double precision[]),
-           unnest(%(keeps)s::integer[]), unnest(%(results)s::text[]), unnest(%(usages)s::text[]), unnest(%(progresses)s::text[])
-           ) AS j (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind,
-                   payload, extras, job, ran, ago, keep, result, usage, progress)
+           unnest(%(ids)s::bigint[]), unnest(%(ran)s::double precision[]), unnest(%(ago)s::double precision[]), unnest(%(keeps)s::integer[]),
+           unnest(%(results)s::text[]), unnest(%(usages)s::text[]), unnest(%(progresses)s::text[]), unnest(g.jobs)
+           ) AS j (job, ran, ago, keep, result, usage, progress)  -- and a job's columns, by their names
      WHERE keep > 0 OR (extras).webhook IS NOT NULL OR j.id IS DISTINCT FROM j.job
 )
 SELECT cardinality(jobs) FROM gone

@@ -4,8 +4,8 @@
 -- Without %(outcomes)s all of them are 'ok'. Fencing: `held` finds the batch by worker and token or finds
 -- nothing, and then nothing is written. Jobs of the batch that are not named stay claimed. The row is
 -- updated, not deleted and inserted again: worker and supervisor may both settle, and the one that waited must
--- still find the row. It finds an updated row by its key; an inserted one is not in its snapshot. Returns the ids that were settled: a
--- missing id means that its claim was lost.
+-- still find the row. It finds an updated row by its key; an inserted one is not in its snapshot. Returns the ids
+-- that were settled: a missing id means that its claim was lost.
 -- A job that returns to the queue and whose id a waiting job has gets another id, as in requeue_child.sql.
 WITH said AS MATERIALIZED (
     SELECT job, coalesce(outcome, 'ok') AS outcome, delay, result, code, error, traceback, ran, ago, usage, progress, post_mortem, crashed, keep
@@ -25,11 +25,10 @@ WITH said AS MATERIALIZED (
     DELETE FROM jobherd.running USING rest
      WHERE running.child = %(child)s AND running.token = %(token)s AND rest.jobs IS NULL
 ), done AS MATERIALIZED (
-    SELECT j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.priority, j.max_attempts, j.queue, j.kind, j.payload, j.extras,
-           j.last_error, s.delay, s.result, s.code, s.error, s.traceback, s.usage, s.progress, s.post_mortem, s.keep, h.token,
+    SELECT j AS job, j.id, s.delay, s.result, s.code, s.error, s.traceback, s.usage, s.progress, s.post_mortem, s.keep, h.token,
            j.crashes + coalesce(s.crashed, 0::smallint) AS crashes,
-           -- The claim has counted an attempt: subtract it if the job did not start or only asked for more time.
-           CASE WHEN s.ran IS NULL OR s.outcome IN ('snoozed', 'abandoned') THEN greatest(j.attempts - 1, 0) ELSE j.attempts END AS attempts,
+           -- The attempt does not count if the job did not start or only asked for more time.
+           j.attempts + CASE WHEN s.ran IS NULL OR s.outcome IN ('snoozed', 'abandoned') THEN 0 ELSE 1 END AS attempts,
            -- Cost: finished jobs do not check for a request to cancel.
            CASE WHEN s.outcome NOT IN ('retry', 'snoozed', 'abandoned') THEN s.outcome
                 WHEN EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) THEN 'cancelled' ELSE s.outcome END AS outcome,
@@ -41,29 +40,28 @@ WITH said AS MATERIALIZED (
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, timeout, result, error_code, error, traceback, ran_on, usage, post_mortem, progress)
-    SELECT id, created_at, run_at, started_at, finished_at, (now() AT TIME ZONE 'UTC')::date + coalesce(keep, 30), token, priority, attempts, max_attempts,
-           crashes, CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END,
-           queue, kind, payload, extras, timeout, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
+    SELECT id, (job).created_at, (job).run_at, started_at, finished_at, (now() AT TIME ZONE 'UTC')::date + coalesce(keep, 30), token,
+           (job).priority, attempts, (job).max_attempts, crashes,
+           CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END,
+           (job).queue, (job).kind, (job).payload, (job).extras, (job).timeout, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
       FROM done
-     WHERE (outcome = 'ok' AND (keep IS DISTINCT FROM 0 OR (extras).webhook IS NOT NULL)) OR outcome IN ('failed', 'poison', 'cancelled', 'expired')
+     WHERE (outcome = 'ok' AND (keep IS DISTINCT FROM 0 OR ((job).extras).webhook IS NOT NULL)) OR outcome IN ('failed', 'poison', 'cancelled', 'expired')
+), back AS MATERIALIZED (
+    SELECT coalesce(delay > 0, false) AS later,
+           jsonb_populate_record(job, jsonb_build_object(
+               'id', CASE WHEN CASE WHEN delay > 0 THEN EXISTS (SELECT FROM jobherd.scheduled w WHERE w.id = done.id)
+                                    ELSE EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = done.id) END
+                          THEN nextval('jobherd.job_ids') ELSE id END,
+               'run_at', clock_timestamp() + make_interval(secs => CASE WHEN delay > 0 THEN delay ELSE 0 END),
+               'last_error', CASE WHEN outcome = 'retry' OR code IS NOT NULL
+                                  THEN jsonb_build_object('code', code, 'message', error) ELSE (job).last_error END,
+               'attempts', attempts, 'crashes', crashes, 'alone', false)) AS job
+      FROM done
+     WHERE outcome IN ('retry', 'snoozed', 'abandoned')
 ), later AS (
-    INSERT INTO jobherd.scheduled (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
-                                   queue, kind, payload, extras)
-    SELECT CASE WHEN EXISTS (SELECT FROM jobherd.scheduled w WHERE w.id = done.id) THEN nextval('jobherd.job_ids') ELSE id END,
-           created_at, clock_timestamp() + make_interval(secs => delay), good_until, timeout,
-           CASE WHEN outcome = 'retry' OR code IS NOT NULL THEN jsonb_build_object('code', code, 'message', error) ELSE last_error END,
-           priority, attempts, max_attempts, crashes, queue, kind, payload, extras
-      FROM done
-     WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND delay > 0
+    INSERT INTO jobherd.scheduled SELECT (job).* FROM back WHERE later
 ), again AS (
-    INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
-                               queue, kind, payload, extras)
-    SELECT CASE WHEN EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = done.id) THEN nextval('jobherd.job_ids') ELSE id END,
-           created_at, clock_timestamp(), good_until, timeout,
-           CASE WHEN outcome = 'retry' OR code IS NOT NULL THEN jsonb_build_object('code', code, 'message', error) ELSE last_error END,
-           priority, attempts, max_attempts, crashes, queue, kind, payload, extras
-      FROM done
-     WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND NOT coalesce(delay > 0, false)
+    INSERT INTO jobherd.ready SELECT (job).* FROM back WHERE NOT later
 ), tried AS (
     INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback, ran_on,
                                   usage, post_mortem)

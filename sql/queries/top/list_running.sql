@@ -14,5 +14,5 @@ SELECT j.id, j.kind, r.queue, j.attempts, s.host, c.slot, cardinality(r.jobs) AS
      WHERE p.token = r.token AND p.job = ANY (ARRAY(SELECT h.id FROM unnest(r.jobs) AS h))
      ORDER BY p.at DESC LIMIT 1
  ) AS p ON true
- CROSS JOIN LATERAL (SELECT h.id, h.kind, h.attempts FROM unnest(r.jobs) AS h WHERE h.id = coalesce(p.job, r.jobs[1].id) LIMIT 1) AS j
+ CROSS JOIN LATERAL (SELECT h.id, h.kind, h.attempts + 1 AS attempts FROM unnest(r.jobs) AS h WHERE h.id = coalesce(p.job, r.jobs[1].id) LIMIT 1) AS j
  ORDER BY r.claimed_at

@@ -13,12 +13,13 @@ import pytest
 
 from jobherd.workers.page import application
 from jobherd.workers.page.database import Away
-from jobherd.workers.page.live_updates import TOPICS, VIEWERS, Hub, Stream, Topic, _Way
+from jobherd.workers.page.event_stream import Stream
+from jobherd.workers.page.live_updates import TOPICS, VIEWERS, Audience, Hub, Topic
 from jobherd.workers.page.request import Refused
 from tests.page.support import finish
 from tests.support.patience import LIMIT
 
-HERE, LOOKING = _Way("", acting=True), _Way("", acting=False)
+HERE, LOOKING = Audience("", acting=True), Audience("", acting=False)
 
 
 class Asked:
@@ -112,7 +113,7 @@ def test_however_many_watch_it_is_asked_once():
             assert {shown(await wire.next()) for wire in wires} == {"a"}
             asked.answers.put_nowait("b")
             assert {shown(await wire.next()) for wire in wires} == {"b"}
-            assert hub.asked == len(asked.at)
+            assert hub.queries == len(asked.at)
             # So often as one viewer would ask: once each `every`, not once a viewer. A process that
             # is held up before the first of two stamps takes up to half of the time between them.
             assert all(later - earlier >= 0.02 for earlier, later in pairwise(asked.at))
@@ -225,7 +226,7 @@ def test_who_is_slow_gets_the_latest_and_holds_up_nobody():
 
 
 def test_who_takes_nothing_is_left(monkeypatch):
-    monkeypatch.setattr("jobherd.workers.page.live_updates.SLOW", 0.05)
+    monkeypatch.setattr("jobherd.workers.page.event_stream.SLOW", 0.05)
 
     async def watch():
         asked = Asked()
@@ -242,7 +243,7 @@ def test_who_takes_nothing_is_left(monkeypatch):
 
 
 def test_a_silent_stream_says_that_it_lives(monkeypatch):
-    monkeypatch.setattr("jobherd.workers.page.live_updates.ALIVE", 0.01)
+    monkeypatch.setattr("jobherd.workers.page.event_stream.ALIVE", 0.01)
 
     async def watch():
         asked = Asked()

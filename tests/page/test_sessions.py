@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from jobherd.workers.page import Role, application, live_updates, login_limits, sessions
+from jobherd.workers.page import Role, application, event_stream, login_limits, sessions
 from jobherd.workers.page.cookies import VISIT
 from jobherd.workers.page.login_limits import ADDRESS, ALL, LoginLimits
 from jobherd.workers.page.sessions import ROTATE
@@ -110,7 +110,7 @@ def test_a_rotation_ends_no_session(supervisors, database):
 
 
 def test_a_stream_ends_with_its_session(database, monkeypatch):
-    monkeypatch.setattr(live_updates, "ALIVE", 0.1)
+    monkeypatch.setattr(event_stream, "ALIVE", 0.1)
     headers = {"Origin": "http://127.0.0.1"}
     with (
         Web(database, page=True, page_operate_token=(OPERATE,)) as web,

@@ -20,6 +20,7 @@ from jobherd.workers.database.errors import error_name
 from jobherd.workers.page import (
     audit,
     bulk,
+    event_stream,
     fleet,
     job,
     jobs,
@@ -56,7 +57,7 @@ __all__ = ["application"]
 
 log = logging.getLogger("jobherd.page")
 
-PAGES: Final = (overview, jobs, job, profile, fleet, queues, kinds, audit, search, login, live_updates)
+PAGES: Final = (overview, jobs, job, profile, fleet, queues, kinds, audit, search, login, event_stream)
 """The modules of pages. Each has `routes`; a live one also has `topics`."""
 
 

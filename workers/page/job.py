@@ -21,7 +21,8 @@ from jobherd.handlers._values.payload import PayloadError, check_payload, decode
 from jobherd.workers.inspect.live_output import tail_of
 from jobherd.workers.page.actions import Done, action, allow_acting
 from jobherd.workers.page.database import database
-from jobherd.workers.page.job_facts import OVER, document, head_of, pretty, trail_of
+from jobherd.workers.page.documents import document, pretty
+from jobherd.workers.page.job_details import OVER, head_of, trail_of
 from jobherd.workers.page.job_id import JOB_PATH
 from jobherd.workers.page.live_updates import FINAL, PACE, Topic
 from jobherd.workers.page.redaction import redact, restore

@@ -1,0 +1,124 @@
+"""Reads one job and prepares it for its page: redacted, and split into what the templates need.
+
+The page of a bad job must work: `documents.py` and `job_attempts.py` accept any content. Must not send
+anything to a browser or change anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from jobherd.workers.inspect import explain as reasons
+from jobherd.workers.page.documents import document, parsed, sendable
+from jobherd.workers.page.job_attempts import attempt_of, history_of, moment_of
+from jobherd.workers.page.redaction import redact, redact_text
+from jobherd.workers.page.timeline import timeline
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.redaction import Redactions
+    from jobherd.workers.page.timeline import Timeline
+
+OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
+IN_FULL: Final = 20
+"""Attempts that are shown in full; earlier ones get a line each."""
+CHILDREN: Final = 50
+"""Child jobs that are listed."""
+GENERATIONS: Final = 20
+"""Ancestors that are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The live part of the page: state and reasons, progress, and the timeline."""
+
+    job: Row
+    now: list[Sentence]
+    remedy: list[tuple[str, str]]
+    """Commands and their purpose."""
+    life: Timeline
+    fraction: float | None
+    note: str
+
+
+Sentence = list["str | datetime"]
+"""Text with timestamps, which the browser writes in the viewer's time zone."""
+
+
+async def head_of(database: Database, hidden: Redactions, number: int) -> Head | None:
+    """Return the live part of a job, or None if there is no such job. Raises as `Database.rows`."""
+    row = await database.row("observe/explain_job", {"id": number, "most": reasons.MOST})
+    if row is None:
+        return None
+    paths = (await hidden.read(database)).get(row["kind"], ())
+    history = history_of(row, paths)
+    progress = parsed(row["progress"])
+    job = {
+        **row,
+        "history": history,
+        "gates": parsed(row["gates"]),
+        "error": redact_text(row["error"], row["payload"], paths),
+    }
+    job["progress"] = progress if isinstance(progress, dict) else None
+    explained = reasons.explain(job, history, _mark)
+    fraction, note = (job["progress"] or {}).get("fraction"), (job["progress"] or {}).get("note", "")
+    return Head(
+        job=job,
+        now=[_sentence(each) for each in explained.now],
+        remedy=[
+            (command.strip(), purpose.strip())
+            for command, _, purpose in (each.partition("   ") for each in explained.remedy)
+        ],
+        life=timeline(job, history, job["asked_at"]),
+        fraction=float(fraction) if isinstance(fraction, int | float) else None,
+        note=note if isinstance(note, str) else "",
+    )
+
+
+async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[str, Any] | None:
+    """Return a job's results and related jobs for its template; None if there is no such job.
+
+    Raises as `Database.rows`.
+    """
+    given = {"id": number}
+    # one query after the other: sessions are few, and shared with other viewers
+    row = await database.row("observe/show_job", given)
+    if row is None:
+        return None
+    logs = await database.rows("observe/show_logs", given)
+    ancestors = await database.rows("page/list_ancestors", {**given, "most": GENERATIONS})
+    children = await database.rows("page/list_child_jobs", {**given, "most": CHILDREN + 1})
+    paths = (await hidden.read(database)).get(row["kind"], ())
+    logged = {log["token"]: log for log in logs}
+    attempts = [attempt_of(each, logged.pop(each.get("token"), None)) for each in history_of(row, paths)]
+    attempts.reverse()
+    return {
+        "job": row,
+        "result": document("result", redact(row["result"], paths)),
+        "attempts": attempts[:IN_FULL],
+        "earlier": attempts[IN_FULL:],
+        "ancestors": ancestors,
+        "children": children[:CHILDREN],
+        "more_children": len(children) > CHILDREN,
+    }
+
+
+def _mark(moment: datetime) -> str:
+    """Return a marked timestamp, to find it again in a sentence.
+
+    No text of the database contains a NUL.
+    """
+    return f"\0{moment.isoformat()}\0"
+
+
+def _sentence(text: str) -> Sentence:
+    parts = text.split("\0")
+    found: Sentence = [moment_of(part) or part if place % 2 else sendable(part) for place, part in enumerate(parts)]
+    if isinstance(found[0], str):
+        found[0] = found[0][:1].upper() + found[0][1:]
+    if not text.endswith((".", "!", "?")):
+        found.append(".")
+    return found

@@ -21,7 +21,7 @@ from jobherd.handlers._enqueue.async_client import AsyncClient
 from jobherd.handlers._enqueue.bulk import Chunk, sealed
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._policy.costs import check_amounts
-from jobherd.handlers._values.payload import check_bytes, check_payload, decode_payload
+from jobherd.handlers._values.payload import check_bytes, decode_payload, encode_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,8 +37,12 @@ _ARGUMENTS: Final = (dict, tuple)
 Target: TypeAlias = "Client | AsyncClient | psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 
 
-class _Document(dict[str, Any]):
-    """A payload from `Producer.payload`: valid JSON, already compared with its arguments."""
+_CHECKED: Final[dict[type, Any]] = {
+    kind: type(f"Checked{kind.__name__.title()}", (kind,), {}) for kind in (dict, list, str, int)
+}
+"""Types of what `Producer.payload` returns: documents that were compared with their arguments, so
+`enqueue_many` does not compare them again."""
+_COMPARED: Final = frozenset(_CHECKED.values())
 
 
 class Producer(Generic[P]):
@@ -163,7 +167,8 @@ class Producer(Generic[P]):
         {'order_id': 7}
         """
         found = decode_payload(self._encoded(self.signature.payload(args, self.split_bytes(args, kwargs)[1])))
-        return _Document(found) if isinstance(found, dict) else found
+        kind = _CHECKED.get(type(found))
+        return found if kind is None else kind(found)
 
     def split_bytes(
         self, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -267,10 +272,11 @@ class Producer(Generic[P]):
         return signature.payload((), {signature.parameters[0].name: call})
 
     def _encoded(self, payload: object) -> str:
-        text = check_payload(payload)
+        binding = self.binding
+        text = encode_arguments(payload, wide=binding.is_wide)
         # Bind as the worker will: a payload that does not fit would otherwise fail permanently
         # there.
-        self.binding.compare(payload, self.binding.bind(decode_payload(text)))
+        binding.compare(payload, binding.bind(decode_payload(text)))
         return text
 
     def _one(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Chunk:
@@ -307,13 +313,13 @@ class Producer(Generic[P]):
             )
             raise TypeError(message)
         # looked up once, not once per job
-        arguments, bind, compare = self._call, self.binding.bind, self.binding.compare
+        arguments, bind, compare, wide = self._call, self.binding.bind, self.binding.compare, self.binding.is_wide
 
         def encode(call: object) -> str:
             payload = arguments(call)
-            text = check_payload(payload)
+            text = encode_arguments(payload, wide=wide)
             found = bind(decode_payload(text))
-            if type(call) is not _Document:
+            if type(call) not in _COMPARED:
                 compare(payload, found)
             return text
 

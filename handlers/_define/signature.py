@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack, get_args, get_o
 
 from jobherd.handlers._define.wrapping import annotated, name_of, parameters_of
 from jobherd.handlers._run.job import Job
-from jobherd.handlers._values.converters import UNKNOWN, Convert, Facts, converter_for, describe_type, facts
+from jobherd.handlers._values.converters import UNKNOWN, converter_for, describe_type
 from jobherd.handlers._values.fidelity import compare
 from jobherd.handlers._values.misfit import Misfit, path_step
 from jobherd.handlers._values.payload import PayloadError
 from jobherd.handlers._values.shapes import fields_of
+from jobherd.handlers._values.traits import Traits, traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from jobherd.handlers._values.scalars import Convert
 
 Slot: TypeAlias = "tuple[str, Any, Convert | None, bool]"
 """One parameter: its name, the type whose values are passed unchanged, the converter for other
@@ -181,23 +184,31 @@ class Binding:
         self._expected = {name: describe_type(hint) for name, hint in hints.items()}
 
     @cached_property
-    def facts(self) -> dict[str, Facts]:
+    def _traits(self) -> dict[str, Traits]:
         """Properties of each annotation, by parameter name; those of `**more` under "**"."""
-        known = {name: facts(hint) for name, hint in self._hints.items()}
-        return known if self._rest_hint is None else known | {"**": facts(self._rest_hint)}
+        known = {name: traits(hint) for name, hint in self._hints.items()}
+        return known if self._rest_hint is None else known | {"**": traits(self._rest_hint)}
 
     @cached_property
     def problems(self) -> list[str]:
         """Return a sentence for each parameter whose type no converter supports."""
         return [
             f"parameter {name!r} is annotated {kind}, {UNKNOWN}"
-            for name, one in self.facts.items()
+            for name, one in self._traits.items()
             for kind in one.unknown
         ]
 
     @cached_property
+    def is_wide(self) -> bool:
+        """Whether arguments have sets, or keys that are text in JSON only."""
+        return any(one.wide for one in self._traits.values())
+
+    @cached_property
     def _compared(self) -> dict[str, frozenset[type]]:
-        return {name: one.own for name, one in self.facts.items() if one.compared}
+        """Parameters whose arguments may arrive changed, with their `Traits.own`."""
+        if self.is_wide:  # a set given for any other parameter would arrive as a list
+            return dict.fromkeys([*self._names, "**"], frozenset()) | {n: one.own for n, one in self._traits.items()}
+        return {name: one.own for name, one in self._traits.items() if one.compared}
 
     def takes_alone(self, kind: type) -> bool:
         """Return whether the only parameter is annotated with exactly this class.

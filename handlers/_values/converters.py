@@ -1,41 +1,27 @@
-"""Converts and checks a JSON value for each type that can annotate a handler's parameter.
+"""Chooses the converter for a type that annotates a handler's parameter.
 
 A converter takes a value decoded from JSON and returns the argument, or raises Misfit with what is
-expected. Containers add their step to the Misfit as it passes, so the path is built only on an
-error. A converter of None accepts any value, as for `Any`. An unsupported type is rejected: by
-`facts` when handlers are loaded, otherwise with the first value.
+expected. A converter of None accepts any value, as for `Any`. An unsupported type is rejected: by
+`traits` when handlers are loaded, otherwise with the first value.
 """
 
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
-import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable
-from datetime import date, datetime, time
-from decimal import Decimal, InvalidOperation
 from enum import Enum
-from functools import cache
-from typing import Any, Final, NamedTuple, TypeAlias
-from uuid import UUID
+from functools import cache, partial
+from typing import Any, Final, NamedTuple
 
+from jobherd.handlers._values import containers, scalars
 from jobherd.handlers._values.misfit import Misfit
-from jobherd.handlers._values.misfit import path_step as step
 from jobherd.handlers._values.models import library_of, model_converter
-from jobherd.handlers._values.sanitize import describe_exception
-from jobherd.handlers._values.shapes import (
-    NOTHING,
-    Field,
-    fields_of,
-    has_fields,
-    is_named_tuple,
-    is_typed_dict,
-    substituted,
-)
+from jobherd.handlers._values.scalars import JSON_TYPES, PLAIN, TEXTS, Convert
+from jobherd.handlers._values.shapes import Field, fields_of, has_fields, is_typed_dict, substituted
 
-Convert: TypeAlias = Callable[[Any], Any]
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _SEQUENCES: Final = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
@@ -56,49 +42,26 @@ def converter_for(hint: Any) -> Convert | None:
     """
     try:
         return _converter(hint)
-    except _UnknownError as unknown:
+    except UnknownError as unknown:
         return _refusing(unknown)
     # a schema that its library cannot build, or an annotation that refers only to itself
     except (TypeError, RecursionError):
-        return _refusing(_UnknownError(hint))
+        return _refusing(UnknownError(hint))
 
 
-def facts(hint: Any) -> Facts:
-    """Return what can be known of an annotation without a value.
+class UnknownError(Exception):
+    """No converter supports an annotation. name: how to show it."""
 
-    Checks every field of every class.
-    """
-    found = Facts()
-    _explore(hint, found, set())
-    return found
-
-
-@dataclasses.dataclass(slots=True)
-class Facts:
-    """Properties of an annotation.
-
-    unknown: names of types without a converter.
-    compared: whether an argument may arrive changed and has to be compared.
-    own: JSON types that must arrive unchanged, because another member of a union has the same JSON
-        form.
-    """
-
-    unknown: list[str] = dataclasses.field(default_factory=list)
-    compared: bool = False
-    own: frozenset[type] = frozenset()
-
-
-class _UnknownError(Exception):
     def __init__(self, hint: Any) -> None:
         super().__init__(hint)
         self.name = describe_type(hint)[:200]
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """How an annotation is converted: `make` takes the converters of the annotations in `inner`.
 
     later: annotations needed only when a value arrives; they may refer to this one.
-    compared, own: as in `Facts`.
+    compared, own, wide: as in `Traits`.
     """
 
     make: Callable[..., Convert | None]
@@ -106,27 +69,7 @@ class _Form(NamedTuple):
     later: Callable[[], Iterable[Any]] = tuple
     compared: bool = False
     own: frozenset[type] = frozenset()
-
-
-def _explore(hint: Any, found: Facts, seen: set[int | Any]) -> None:
-    key = hint if isinstance(hint, collections.abc.Hashable) else id(hint)
-    try:
-        if key in seen:
-            return
-        seen.add(key)
-        form = _form(hint)
-        inner = (*form.inner, *form.later())
-        form.make(*map(converter_for, form.inner))
-    except _UnknownError as unknown:
-        found.unknown.append(unknown.name)
-        return
-    except (TypeError, RecursionError):
-        found.unknown.append(_UnknownError(hint).name)
-        return
-    found.compared |= form.compared
-    found.own |= form.own
-    for one in inner:
-        _explore(one, found, seen)
+    wide: bool = False
 
 
 def describe_type(hint: Any) -> str:
@@ -143,7 +86,7 @@ def describe_type(hint: Any) -> str:
 def _converter(hint: Any) -> Convert | None:
     """Return the converter for an annotation.
 
-    Raises _UnknownError, and TypeError for what cannot annotate a payload.
+    Raises UnknownError, and TypeError for what cannot annotate a payload.
     """
     try:
         hash(hint)
@@ -154,15 +97,16 @@ def _converter(hint: Any) -> Convert | None:
 
 @cache
 def _known_converter(hint: Any, _written: str) -> Convert | None:
-    return _build(hint)  # two unions in different order are equal but convert differently: `_written` tells them apart
+    # Two unions in different order are equal but convert differently: `_written` tells them apart.
+    return _build(hint)
 
 
 def _build(hint: Any) -> Convert | None:
-    form = _form(hint)
+    form = form_of(hint)
     return form.make(*map(converter_for, form.inner))
 
 
-def _refusing(unknown: _UnknownError) -> Convert:
+def _refusing(unknown: UnknownError) -> Convert:
     def convert(_: Any) -> Any:
         reason = f"is annotated {unknown.name}, {UNKNOWN}"
         raise Misfit(reason)
@@ -170,37 +114,45 @@ def _refusing(unknown: _UnknownError) -> Convert:
     return convert
 
 
-def _form(hint: Any) -> _Form:  # one return for each form of annotation
+def form_of(hint: Any) -> Form:  # one return for each form of annotation
+    """Return how an annotation is converted. Raises UnknownError."""
     if hint is None:
         hint = type(None)
-    if isinstance(hint, collections.abc.Hashable) and hint in _PLAIN:
-        return _Form(lambda: _PLAIN[hint])
+    if isinstance(hint, collections.abc.Hashable) and hint in PLAIN:
+        return Form(lambda: PLAIN[hint])
     if isinstance(hint, typing.ForwardRef):  # a name that could not be resolved
-        return _Form(lambda: None)
+        return Form(lambda: None)
     if isinstance(hint, typing.TypeVar):
-        return _Form(_itself, (substituted(hint, {}),))
+        return Form(_itself, (substituted(hint, {}),))
     if hasattr(hint, "__supertype__"):  # NewType
-        return _Form(_itself, (hint.__supertype__,))
+        return Form(_itself, (hint.__supertype__,))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if type(hint).__name__ == "TypeAliasType" or type(origin).__name__ == "TypeAliasType":
-        value = hint.__value__ if origin is None else origin.__value__[arguments]
-        return _Form(lambda: _lazy(value), later=lambda: [value])
+    if (aliased := _aliased(hint)) is not None:
+        return Form(lambda: _lazy(aliased), later=lambda: [aliased])
     if (library := library_of(hint)) is not None:
-        return _Form(lambda: model_converter(hint, library), compared=True)
+        return Form(lambda: model_converter(hint, library), compared=True)
     if origin in _WRAPPERS:
-        return _Form(_itself, arguments[:1])
+        return Form(_itself, arguments[:1])
     if origin is typing.Union or origin is types.UnionType:
         return _union_form(hint, arguments)
     if origin is typing.Literal:
-        return _Form(lambda: _literal(arguments))
+        return Form(lambda: scalars.literal(arguments))
     kind = hint if origin is None else origin
     if is_typed_dict(kind):
-        return _Form(lambda: _record(hint, kind), later=lambda: [one.hint for one in fields_of(hint)])
+        return Form(lambda: containers.record(kind, _fields(hint)), later=lambda: _hints(hint))
     if has_fields(kind):
-        return _Form(lambda: _object(hint, kind), later=lambda: [one.hint for one in fields_of(hint)], compared=True)
+        return Form(lambda: containers.instance(kind, _fields(hint)), later=lambda: _hints(hint), compared=True)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _Form(lambda: _enum(kind))
-    return _container_form(kind, arguments)
+        return Form(lambda: scalars.enum(kind))
+    return _container_form(hint, kind, arguments)
+
+
+def _fields(hint: Any) -> Callable[[], list[tuple[Field, Convert | None]]]:
+    return cache(lambda: [(one, converter_for(one.hint)) for one in fields_of(hint)])
+
+
+def _hints(hint: Any) -> list[Any]:
+    return [one.hint for one in fields_of(hint)]
 
 
 def _itself(convert: Convert | None) -> Convert | None:
@@ -217,31 +169,63 @@ def _lazy(hint: Any) -> Convert:
     return convert
 
 
-def _container_form(origin: Any, arguments: tuple[Any, ...]) -> _Form:
+def _container_form(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Form:
     if origin in _SEQUENCES:
-        return _Form(lambda item: _list(item, list), arguments or (Any,))
+        return Form(lambda item: containers.array(item, list), arguments or (Any,))
     if origin in {set, frozenset}:
-        return _Form(lambda item: _list(item, origin), arguments or (Any,))
+        if arguments and _is_unhashable(arguments[0]):
+            raise UnknownError(hint)
+        return Form(lambda item: containers.array(item, origin), arguments or (Any,), compared=True, wide=True)
     if origin is tuple:
         if not arguments:
-            return _Form(lambda: _list(None, tuple))
+            return Form(lambda: containers.array(None, tuple))
         if len(arguments) == 2 and arguments[1] is Ellipsis:  # tuple[int, ...]
-            return _Form(lambda item: _list(item, tuple), arguments[:1])
-        return _Form(lambda *items: _row(items), tuple(one for one in arguments if one != ()))
+            return Form(lambda item: containers.array(item, tuple), arguments[:1])
+        return Form(lambda *items: containers.row(items), tuple(one for one in arguments if one != ()))
     if origin in _MAPPINGS:
         key, value = arguments or (str, Any)
-        return _Form(lambda *both: _mapping(None if key in {str, Any} else both[0], both[1]), (key, value))
-    raise _UnknownError(origin)
+        if _bare(key) in (str, Any):  # it may not be hashable
+            return Form(lambda item: containers.mapping(None, item), (value,))
+        if (key_of := _key_converter(key)) is None:
+            raise UnknownError(hint)
+        return Form(lambda _, item: containers.mapping(key_of, item), (key, value), compared=True, wide=True)
+    raise UnknownError(hint)
 
 
-def _union_form(hint: Any, members: tuple[Any, ...]) -> _Form:
+def _is_unhashable(hint: Any) -> bool:
+    kind = typing.get_origin(_bare(hint)) or _bare(hint)
+    return kind in _SEQUENCES or kind in _MAPPINGS or is_typed_dict(kind) or getattr(kind, "__hash__", kind) is None
+
+
+def _key_converter(hint: Any) -> Convert | None:
+    """Return the converter from the text of a key to `hint`, or None if JSON has no such keys."""
+    kind = _bare(hint)
+    if kind is int:
+        return scalars.integer_key
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return scalars.enum_key(kind) if all(type(one.value) in {int, str} for one in kind) else None
+    members = typing.get_args(kind) if typing.get_origin(kind) in {typing.Union, types.UnionType} else (kind,)
+    return converter_for(kind) if all(map(_is_text, members)) else None
+
+
+def _is_text(hint: Any) -> bool:
+    """Return whether every value of the annotation is text in JSON."""
+    kind = _bare(hint)
+    if typing.get_origin(kind) is typing.Literal:
+        return all(type(one) is str for one in typing.get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return all(type(one.value) is str for one in kind)
+    return kind is str or kind in TEXTS or library_of(kind) is not None
+
+
+def _union_form(hint: Any, members: tuple[Any, ...]) -> Form:
     # A member that accepts any object would also accept the values of the others, so it comes last.
     members = tuple(sorted(map(_bare, members), key=_is_mapping))
-    others = [member for member in members if member not in _JSON_TYPES]
+    others = [member for member in members if member not in JSON_TYPES]
     own: set[type] = set()
     if others:
         bases = (typing.get_args(one)[0] if typing.get_origin(one) is typing.Annotated else one for one in members)
-        own.update(base for base in bases if base in _JSON_TYPES)
+        own.update(base for base in bases if base in JSON_TYPES)
         own.update(
             type(value) for one in others if typing.get_origin(one) is typing.Literal for value in typing.get_args(one)
         )
@@ -250,289 +234,36 @@ def _union_form(hint: Any, members: tuple[Any, ...]) -> _Form:
     if len(others) > 1 and any(map(_is_mapping, others)):
         own.add(dict)
     compared = len(others) > 1 or (bool(others) and bool(own - {type(None)}))
-    return _Form(lambda *converts: _union(hint, members, converts), members, compared=compared, own=frozenset(own))
+    make = partial(_union, describe_type(hint), members)
+    return Form(make, members, compared=compared, own=frozenset(own))
+
+
+def _union(expected: str, members: tuple[Any, ...], *converts: Convert | None) -> Convert | None:
+    return containers.union(expected, members, converts)
 
 
 def _bare(hint: Any) -> Any:
-    """Return the type below a NewType, or below an Annotated that no library checks."""
+    """Return the type below a NewType, an alias, or an Annotated that no library checks."""
     while True:
         if hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
+        elif isinstance(hint, typing.TypeVar):
+            hint = substituted(hint, {})
+        elif (aliased := _aliased(hint)) is not None:
+            hint = aliased
         elif typing.get_origin(hint) is typing.Annotated and library_of(hint) is None:
             hint = typing.get_args(hint)[0]
         else:
             return hint
 
 
+def _aliased(hint: Any) -> Any:
+    """Return what a `type` alias stands for, or None if the annotation is not an alias."""
+    if type(hint).__name__ == "TypeAliasType":
+        return hint.__value__
+    origin = typing.get_origin(hint)
+    return origin.__value__[typing.get_args(hint)] if type(origin).__name__ == "TypeAliasType" else None
+
+
 def _is_mapping(hint: Any) -> bool:
     return (typing.get_origin(hint) or hint) in _MAPPINGS
-
-
-def _exactly(kind: type, expected: str) -> Convert:
-    def convert(value: Any) -> Any:
-        if type(value) is kind:
-            return value
-        raise Misfit(_mismatch(expected, value))
-
-    return convert
-
-
-def _float(value: Any) -> float:
-    if type(value) is float:
-        return value
-    if type(value) is int:
-        try:
-            return float(value)
-        except OverflowError:
-            reason = "must be float, not an integer that is too large for one"
-            raise Misfit(reason) from None
-    raise Misfit(_mismatch("float", value))
-
-
-def _text(build: Callable[[str], object], name: str, example: str) -> Convert:
-    """Return a converter for a type that travels as text."""
-
-    def convert(value: Any) -> object:
-        if type(value) is not str:
-            raise Misfit(_mismatch(f"{name} as a string like {example!r}", value))
-        try:
-            return build(value)
-        except (ValueError, OverflowError, InvalidOperation):
-            reason = f"must be {name} as a string like {example!r}"
-            raise Misfit(reason) from None
-
-    return convert
-
-
-def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.utcoffset() is None:  # a date without a time has no zone either
-        raise ValueError
-    return moment
-
-
-def _decimal(value: Any) -> Decimal:
-    if type(value) is int:
-        return Decimal(value)
-    number = _decimal_text(value)
-    if not number.is_finite():
-        reason = "must be Decimal as a string like '12.50', and finite"
-        raise Misfit(reason)
-    return typing.cast("Decimal", number)
-
-
-def _union(hint: Any, members: tuple[Any, ...], converts: tuple[Convert | None, ...]) -> Convert | None:
-    exact: dict[type, Convert] = {}
-    others: list[Convert] = []
-    for member, convert in zip(members, converts, strict=True):
-        if convert is None:
-            return None
-        if member in _JSON_TYPES:
-            exact[member] = convert
-        else:
-            others.append(convert)
-    if float in exact and int not in exact:
-        exact[int] = exact[float]
-    expected = describe_type(hint)
-
-    def convert_union(value: Any) -> Any:
-        if (known := exact.get(type(value))) is not None and not (others and type(value) is str):
-            return known(value)
-        alone = None
-        for convert in others:
-            try:
-                return convert(value)
-            except Misfit as misfit:
-                alone = misfit
-        if known is not None:
-            return known(value)
-        if alone is not None and len(others) == 1 and alone.steps:
-            raise alone  # only one member fits the value's form: its error names the place
-        raise Misfit(_mismatch(expected, value))
-
-    return convert_union
-
-
-def _literal(values: tuple[Any, ...]) -> Convert:
-    known: dict[tuple[type, Any], Any] = {}
-    for value in values:
-        plain = value.value if isinstance(value, Enum) else value
-        known[type(plain), plain] = value
-    expected = f"one of {', '.join(repr(plain) for _, plain in known)}"
-
-    def convert(value: Any) -> Any:
-        found = known.get((type(value), value), NOTHING) if isinstance(value, collections.abc.Hashable) else NOTHING
-        if found is NOTHING:
-            raise Misfit(_mismatch(expected, value))
-        return found
-
-    return convert
-
-
-def _enum(kind: type[Enum]) -> Convert:
-    try:
-        known = {(type(member.value), member.value): member for member in kind}
-    except TypeError:  # values that cannot be hashed
-        known = {}
-    expected = f"{kind.__name__}, one of {', '.join(repr(member.value) for member in list(kind)[:20])}"
-
-    def convert(value: Any) -> Enum:
-        if isinstance(value, collections.abc.Hashable) and (found := known.get((type(value), value))) is not None:
-            return found
-        try:
-            if type(value) is not bool:
-                return kind(value)  # flags, and enums with their own _missing_
-        except Exception:  # noqa: S110  # _missing_ is user code
-            pass
-        raise Misfit(_mismatch(expected, value))
-
-    return convert
-
-
-def _list(item: Convert | None, build: Callable[[list[Any]], Any]) -> Convert:
-    def convert(value: Any) -> Any:
-        if type(value) is not list:
-            raise Misfit(_mismatch("an array", value))
-        if item is not None:
-            result = []
-            try:
-                for part in value:
-                    result.append(item(part))  # noqa: PERF401  # its length is the index of a misfit
-            except Misfit as misfit:
-                misfit.steps.append(f"[{len(result)}]")
-                raise
-            value = result
-        if build is list:
-            return value
-        try:
-            return build(value)
-        except TypeError:  # set: a member that cannot be hashed
-            reason = "holds arrays or objects, which cannot be members of a set"
-            raise Misfit(reason) from None
-
-    return convert
-
-
-def _row(items: tuple[Convert | None, ...]) -> Convert:
-    def convert(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list or len(value) != len(items):
-            length = f" with {len(value)}" if type(value) is list else ""
-            raise Misfit(_mismatch(f"an array with {len(items)} items", value) + length)
-        result = []
-        for place, (item, part) in enumerate(zip(items, value, strict=True)):
-            try:
-                result.append(part if item is None else item(part))
-            except Misfit as misfit:
-                misfit.steps.append(f"[{place}]")
-                raise
-        return tuple(result)
-
-    return convert
-
-
-def _mapping(key_of: Convert | None, value_of: Convert | None) -> Convert:
-    def convert(value: Any) -> dict[Any, Any]:
-        if type(value) is not dict:
-            raise Misfit(_mismatch("an object", value))
-        if key_of is None and value_of is None:
-            return value
-        result = {}
-        for key, part in value.items():
-            try:
-                result[key if key_of is None else key_of(key)] = part if value_of is None else value_of(part)
-            except Misfit as misfit:
-                misfit.steps.append(step(key))
-                raise
-        return result
-
-    return convert
-
-
-def _record(hint: Any, kind: Any) -> Convert:
-    """Return a converter for an object with known keys.
-
-    Its fields are resolved on first use: a type may refer to itself.
-    """
-    fields: list[tuple[Field, Convert | None]] = []
-    name = kind.__name__
-
-    def convert(value: Any) -> dict[str, Any]:
-        if type(value) is not dict:
-            raise Misfit(_mismatch(f"an object with the fields of {name}", value))
-        if not fields:
-            fields.extend([(one, converter_for(one.hint)) for one in fields_of(hint)])
-        result = {}
-        for field, item in fields:
-            key = field.name
-            if key in value:
-                try:
-                    result[key] = value[key] if item is None else item(value[key])
-                except Misfit as misfit:
-                    misfit.steps.append(step(key))
-                    raise
-            elif field.required:
-                lost = "" if field.kept else ", an InitVar, which an object does not keep: pass a dict that has it"
-                reason = f"lacks the field {key!r} of {name}{lost}"
-                raise Misfit(reason)
-        if len(result) != len(value):
-            reason = f"has a key {min(value.keys() - result.keys())[:80]!r} that {name} has no field for"
-            raise Misfit(reason)
-        return result
-
-    return convert
-
-
-def _object(hint: Any, kind: Any) -> Convert:
-    read = _record(hint, kind)
-    arguments: dict[str, str | None] = {}
-
-    names = kind._fields if is_named_tuple(kind) else None
-
-    def convert(value: Any) -> Any:
-        # other libraries write a named tuple as a list
-        if names is not None and type(value) is list and len(value) == len(names):
-            value = dict(zip(names, value, strict=True))
-        fields = read(value)
-        if not arguments:
-            arguments.update({field.name: field.argument for field in fields_of(hint)})
-        try:
-            made = kind(
-                **{
-                    argument: fields[name]
-                    for name, argument in arguments.items()
-                    if argument is not None and name in fields
-                }
-            )
-            for name, argument in arguments.items():
-                if argument is None and name in fields:
-                    object.__setattr__(made, name, fields[name])  # the class may be frozen
-        except Exception as problem:  # user code raised: __post_init__
-            reason = f"makes no {kind.__name__}: {describe_exception(problem, message_bytes=500)[0]}"
-            raise Misfit(reason) from None
-        return made
-
-    return convert
-
-
-def _mismatch(expected: str, value: object) -> str:
-    names = {type(None): "null", dict: "an object", list: "an array"}
-    return f"must be {expected}, not {names.get(type(value), type(value).__name__)}"
-
-
-_decimal_text: Final = _text(Decimal, "Decimal", "12.50")
-_JSON_TYPES: Final = frozenset({int, float, str, bool, type(None)})
-_PLAIN: Final[dict[Any, Convert | None]] = {
-    int: _exactly(int, "int"),
-    str: _exactly(str, "str"),
-    bool: _exactly(bool, "bool"),
-    type(None): _exactly(type(None), "null"),
-    float: _float,
-    datetime: _text(_moment, "a date and time with a zone", "2025-01-31T12:00:00+00:00"),
-    date: _text(date.fromisoformat, "a date", "2025-01-31"),
-    time: _text(time.fromisoformat, "a time", "12:00:00"),
-    UUID: _text(UUID, "a UUID", "12345678-1234-5678-1234-567812345678"),
-    Decimal: _decimal,
-    Any: None,
-    object: None,
-    inspect.Parameter.empty: None,
-}

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jobherd.handlers._values.misfit import Misfit, path_step
+from jobherd.handlers._values.models import is_model
 from jobherd.handlers._values.shapes import NOTHING, attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _JSON: Final = frozenset({str, int, float, bool, type(None), list, dict})
 
@@ -22,7 +26,7 @@ _JSON: Final = frozenset({str, int, float, bool, type(None), list, dict})
 def compare(given: object, arrived: object, own: frozenset[type]) -> None:
     """Raise Misfit with the first place at which an argument does not arrive as given.
 
-    own: JSON types that must arrive unchanged, see `Facts`.
+    own: JSON types that must arrive unchanged, see `Traits`.
     """
     kind, came = type(given), type(arrived)
     if kind is not came:
@@ -32,8 +36,11 @@ def compare(given: object, arrived: object, own: frozenset[type]) -> None:
     elif isinstance(given, dict):
         assert isinstance(arrived, dict)
         # A TypedDict arrives in the order of its fields. Converted keys keep their order.
-        values = [arrived[key] for key in given] if given.keys() == arrived.keys() else list(arrived.values())
-        _compare_items(list(given.values()), values, own, list(given))
+        if given.keys() == arrived.keys():
+            arrived = {key: arrived[key] for key in given}
+        else:
+            _compare_keys(given, arrived, own)
+        _compare_items(list(given.values()), list(arrived.values()), own, list(given))
     elif names := attributes(kind):
         for name in names:
             one, other = getattr(given, name, NOTHING), getattr(arrived, name, NOTHING)
@@ -70,12 +77,49 @@ def _compare_types(given: object, arrived: object, own: frozenset[type]) -> None
     elif kind in _JSON and came in _JSON:
         if not (kind is int and came is float and _is_equal(given, arrived)):
             raise Misfit(CHANGED)
+    elif came in _JSON and kind is not tuple and kind not in _JSON:
+        _check_plain(given)  # an object arrives as its document
     elif (kind in _JSON or kind is tuple) is (came in _JSON) and not _is_equal(given, arrived):
         raise Misfit(_taken_for(kind, came))
 
 
+def _check_plain(given: object) -> None:
+    """Raise Misfit for a set or a key inside an object that arrives as a document."""
+    if isinstance(given, set | frozenset):
+        reason = f"is a {type(given).__name__} and would arrive as a list: annotate it as a set, or pass sorted(value)"
+        raise Misfit(reason)
+    if isinstance(given, dict):
+        _compare_keys(given, map(str, given), frozenset())
+        parts = [(path_step(key), part) for key, part in given.items()]
+    elif isinstance(given, list | tuple):
+        parts = [(f"[{place}]", part) for place, part in enumerate(given)]
+    elif is_model(type(given)):
+        return  # its library has dumped it
+    else:
+        parts = [(path_step(name), getattr(given, name, None)) for name in attributes(type(given))]
+    for step, part in parts:
+        try:
+            _check_plain(part)
+        except Misfit as misfit:
+            misfit.steps.append(step)
+            raise
+
+
+def _compare_keys(given: Iterable[object], arrived: Iterable[object], own: frozenset[type]) -> None:
+    for one, other in zip(given, arrived, strict=False):  # two keys may have the same text: then the lengths differ
+        if not isinstance(one, str) and not _is_equal(one, other):
+            reason = (
+                f"has a key of type {type(one).__name__} that would arrive as {type(other).__name__}: pass str(key)"
+            )
+            raise Misfit(reason)
+        compare(one, other, own)
+
+
 def _taken_for(kind: type, came: type) -> str:
-    return f"would arrive as {came.__name__}, not as {kind.__name__}: in JSON the two look alike, use a type of its own for one of them"
+    return (
+        f"would arrive as {came.__name__}, not as {kind.__name__}: "
+        "in JSON the two look alike, use a type of its own for one of them"
+    )
 
 
 def _compare_items(

@@ -25,3 +25,13 @@ def path_step(key: object) -> str:
     """
     text = str(key)[:80]
     return f".{text}" if _PLAIN_KEY.fullmatch(text) else f"[{json.dumps(text)}]"
+
+
+def mismatch(expected: str, value: object) -> Misfit:
+    """Return the Misfit of a value of the wrong JSON type.
+
+    >>> str(mismatch("int", None))
+    'must be int, not null'
+    """
+    names = {type(None): "null", dict: "an object", list: "an array"}
+    return Misfit(f"must be {expected}, not {names.get(type(value), type(value).__name__)}")

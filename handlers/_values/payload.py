@@ -17,32 +17,22 @@ import json
 import math
 import os
 import re
-from datetime import date, datetime, time
-from decimal import Decimal
-from enum import Enum
 from functools import cache
 from typing import Final, NoReturn, TypeAlias
-from uuid import UUID
 
 import orjson
 
-from jobherd.handlers._values.misfit import path_step
-from jobherd.handlers._values.models import dump_model, is_model, naive_in
-from jobherd.handlers._values.shapes import NOTHING, attributes, has_fields
+from jobherd.handlers._values.json_form import DEEPEST, Walk, convert, convert_input
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """Any JSON document."""
 
-DEEPEST: Final = 100
-LONGEST_INTEGER: Final = 1000  # digits
 DEFAULT_BYTES: Final = 1_000_000
 
-_TOO_BIG: Final = 10**LONGEST_INTEGER
 _LONG_NUMBER: Final = re.compile(r"[0-9]{19,}")
 _SAMPLED: Final = re.compile(r"[0-9]{3}")
 """Nineteen digits in a row show as three in a row in every sixth character: checking a sixth clears
 most documents."""
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
@@ -92,6 +82,14 @@ def check_payload(value: object, *, max_bytes: int | None = None) -> str:
     return _encode(value, max_payload() if max_bytes is None else max_bytes, "payload", PayloadError)
 
 
+def encode_arguments(value: object, *, wide: bool) -> str:
+    """Like `check_payload`, for a producer that compares its arguments with what arrives.
+
+    wide: take sets as arrays, and keys such as integers and dates as text.
+    """
+    return _encode(value, max_payload(), "payload", PayloadError, wide=wide)
+
+
 def check_bytes(value: object) -> bytes:
     """Return `value` as the payload bytes of a job, or raise TypeError or PayloadError.
 
@@ -99,7 +97,10 @@ def check_bytes(value: object) -> bytes:
     b'PNG'
     """
     if not isinstance(value, bytes | bytearray | memoryview):
-        message = f"payload_bytes must be bytes, not a {type(value).__name__}: pass text.encode(), or a JSON value as the payload"
+        message = (
+            f"payload_bytes must be bytes, not a {type(value).__name__}: "
+            "pass text.encode(), or a JSON value as the payload"
+        )
         raise TypeError(message)
     data = bytes(value)
     if len(data) > max_payload():
@@ -180,9 +181,10 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(message)
 
 
-def _encode(value: object, max_bytes: int, what: str, error: type[PayloadError]) -> str:
+def _encode(value: object, max_bytes: int, what: str, error: type[PayloadError], *, wide: bool = False) -> str:
+    own = convert if error is ResultError else convert_input
     try:
-        fast = orjson.dumps(value, default=_convert if error is ResultError else _convert_input, option=_OPTIONS)
+        fast = orjson.dumps(value, default=own, option=_OPTIONS)
     except (TypeError, ValueError, RecursionError):  # orjson's own error is a TypeError that does not name the place
         fast = b""
     # These patterns also occur in valid documents (a None, a backslash in a text). Those take the
@@ -199,7 +201,7 @@ def _encode(value: object, max_bytes: int, what: str, error: type[PayloadError])
         if len(fast) > max_bytes:
             raise error(_too_long(what, len(fast), max_bytes))
         try:
-            plain = _walk(value, "$", 1, what, error)
+            plain = Walk(what, error, own, wide=wide).plain(value)
         except RecursionError:
             message = f"{what} at $ is nested too deeply for what is left of the stack: make it flatter"
             raise error(message) from None
@@ -235,148 +237,3 @@ def _too_long(what: str, size: int, max_bytes: int) -> str:
         f"{what} at $ is {size:,} bytes, more than {max_bytes:,}: store the data elsewhere and hand over its key, "
         "or raise JOBHERD_MAX_PAYLOAD"
     )
-
-
-class _NaiveError(TypeError):
-    """A datetime has no zone. place: its path inside the value."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__(
-            "has no time zone, so it is another moment on each host: pass datetime.now(UTC) + ..., or value.astimezone()"
-        )
-        self.place = place
-
-
-def _convert_input(value: object) -> object:
-    """Like `_convert`, for a payload, which must not contain datetimes without a zone."""
-    place = "" if isinstance(value, datetime) and value.utcoffset() is None else naive_in(value)
-    if place is not None:
-        raise _NaiveError(place)
-    return _convert(value)
-
-
-def _convert(value: object) -> object:
-    """Return the JSON form of a value of a type that JSON lacks.
-
-    Raises TypeError with the fix if there is none.
-    """
-    match value:
-        case datetime() | date() | time():
-            return value.isoformat()
-        case UUID():
-            return str(value)
-        case Decimal():
-            if not value.is_finite():
-                message = "is a Decimal that is no finite number: pass None instead"
-                raise TypeError(message)
-            return str(value)
-        case Enum():
-            return value.value
-    kind = type(value)
-    if is_model(kind):
-        return dump_model(value)
-    if has_fields(kind):
-        try:
-            parts = [
-                (name, getattr(value, name, NOTHING)) for name in attributes(kind)
-            ]  # a field that __init__ does not set may be missing
-        except Exception as problem:  # a property of the application raised
-            message = f"is a {type_name(value)} whose fields cannot be read: {type(problem).__name__}"
-            raise TypeError(message) from None
-        return {name: part for name, part in parts if part is not NOTHING}
-    message = f"is a {type_name(value)}, which JSON has no word for: {_remedy(value)}"
-    raise TypeError(message)
-
-
-def _remedy(value: object) -> str:
-    match value:
-        case bytes() | bytearray() | memoryview():
-            return "pass base64.b64encode(value).decode(), or store the bytes elsewhere and pass their key"
-        case set() | frozenset():
-            return "pass sorted(value)"
-        case os.PathLike():
-            return "pass str(value)"
-        case BaseException():
-            return "raise it instead"
-        case complex():
-            return "pass [value.real, value.imag]"
-    kind = type(value)
-    if hasattr(kind, "total_seconds"):
-        return "pass value.total_seconds()"
-    if kind.__module__.partition(".")[0] == "numpy":
-        return "pass value.item(), or value.tolist() for an array"
-    if hasattr(kind, "__next__"):
-        return "pass list(value)"
-    if hasattr(kind, "__await__"):
-        return "await it first"
-    return "pass its key, or a dict, list, str, int, float, bool or None made from it"
-
-
-def type_name(value: object) -> str:
-    """Return the dotted name of the type of a value, without the module for built-in types."""
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _walk(value: object, path: str, depth: int, what: str, error: type[PayloadError]) -> object:
-    """Return `value` in plain JSON types, or raise `error` naming the first invalid place."""
-    match value:
-        case None | bool():
-            return value
-        case Enum():
-            return _walk(value.value, path, depth, what, error)
-        case str():
-            _check_text(value, path, what, error)
-            return str.__str__(value)
-        case int():
-            if not -_TOO_BIG < value < _TOO_BIG:
-                message = f"{what} at {path} is an integer of more than {LONGEST_INTEGER:,} digits: pass it as a string"
-                raise error(message, path)
-            return int(value)
-        case float():
-            if not math.isfinite(value):
-                message = f"{what} at {path} is {float(value)!r}, which JSON has no word for: pass None instead"
-                raise error(message, path)
-            return float(value)
-    if isinstance(value, dict | list) or type(value) is tuple:
-        if depth > DEEPEST:
-            message = (
-                f"{what} at {_shortened(path)} is nested deeper than {DEEPEST} levels, or holds itself: make it flatter"
-            )
-            raise error(message, path)
-        if isinstance(value, dict):
-            return {
-                _key(key, path, what, error): _walk(part, path + path_step(key), depth + 1, what, error)
-                for key, part in value.items()
-            }
-        return [_walk(part, f"{path}[{place}]", depth + 1, what, error) for place, part in enumerate(value)]
-    try:
-        converted = (_convert if error is ResultError else _convert_input)(value)
-    except TypeError as problem:
-        path += problem.place if isinstance(problem, _NaiveError) else ""
-        message = f"{what} at {path} {problem}"
-        raise error(message, path) from None
-    return _walk(converted, path, depth, what, error)
-
-
-def _key(key: object, path: str, what: str, error: type[PayloadError]) -> str:
-    if not isinstance(key, str):
-        message = (
-            f"{what} at {path} has a key of type {type_name(key)}: keys of JSON objects are strings, pass str(key)"
-        )
-        raise error(message, path)
-    _check_text(key, path, f"a key of the {what}", error)
-    return str.__str__(key)
-
-
-def _check_text(text: str, path: str, what: str, error: type[PayloadError]) -> None:
-    if "\0" in text:
-        message = f"{what} at {path} holds a NUL character, which PostgreSQL refuses: remove it, or pass base64"
-        raise error(message, path)
-    if not text.isascii() and _SURROGATE.search(text):
-        message = f"{what} at {path} holds a lone surrogate, which is no Unicode text: decode the text with its right encoding"
-        raise error(message, path)
-
-
-def _shortened(path: str) -> str:
-    return path if len(path) <= 120 else f"{path[:60]} ... {path[-40:]}"

@@ -352,8 +352,15 @@ MUTANTS = (
     Mutant(
         "an argument arrives as another",
         "handlers/_define/producer.py",
-        "        self.binding.compare(payload, self.binding.bind(decode_payload(text)))\n",
-        "        self.binding.bind(decode_payload(text))\n",
+        "        binding.compare(payload, binding.bind(decode_payload(text)))\n",
+        "        binding.bind(decode_payload(text))\n",
+        ("tests/handlers/_values/test_fidelity.py",),
+    ),
+    Mutant(
+        "a set arrives as a list where another parameter takes sets",
+        "handlers/_values/fidelity.py",
+        "        _check_plain(given)  # an object arrives as its document\n",
+        "        pass\n",
         ("tests/handlers/_values/test_fidelity.py",),
     ),
     Mutant(

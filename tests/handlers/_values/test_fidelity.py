@@ -39,6 +39,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobherd import BindingError, PayloadError, handler
+from jobherd.handlers._define import signature
 from jobherd.handlers._enqueue.bulk import one_by_name
 from jobherd.handlers._values.payload import decode_payload
 
@@ -421,3 +422,135 @@ def test_enqueue_many_takes_what_enqueue_takes():
         texts_of(taker(str), "abc")
     with pytest.raises(TypeError, match="not one dict"):
         texts_of(taker(str), {"x": "a"})
+
+
+KEYS = [
+    Made(int, st.integers()),
+    Made(UUID, st.uuids()),
+    Made(date, st.dates()),
+    Made(datetime, st.datetimes(timezones=zones).map(lambda one: one.replace(fold=0))),
+    Made(Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
+    Made(Color, st.sampled_from(Color)),
+    Made(Level, st.sampled_from(Level)),
+    Made(Literal["a", "b"], st.sampled_from("ab")),
+    Made(NewType("UserId", int), st.integers()),
+    Made(date | UUID, st.dates() | st.uuids()),
+    Made(str | date, texts | st.dates(), sure=False),
+]
+members = st.sampled_from([one for one in SCALARS if one.annotation is not Literal["a", 1, True, Color.RED]])
+SETS = (
+    members.map(lambda one: Made(set[one.annotation], st.sets(one.values, max_size=3), one.sure))
+    | members.map(lambda one: Made(frozenset[one.annotation], st.frozensets(one.values, max_size=3), one.sure))
+    | st.tuples(st.sampled_from(KEYS), st.sampled_from(SCALARS)).map(
+        lambda two: Made(
+            dict[two[0].annotation, two[1].annotation],
+            st.dictionaries(two[0].values, two[1].values, max_size=3),
+            sure=two[0].sure and two[0].annotation is not Decimal,  # 1 and 1.0 are one key, and two texts
+        )
+    )
+)
+WIDE = (
+    SETS
+    | SETS.map(lambda one: Made(list[one.annotation], st.lists(one.values, max_size=2), one.sure))
+    | SETS.map(lambda one: Made(dict[int, one.annotation], st.dictionaries(st.integers(), one.values), one.sure))
+    | SETS.map(lambda one: Made(Page[one.annotation], st.builds(Page, st.lists(one.values, max_size=2)), one.sure))
+    | SETS.map(lambda one: Made(Optional[one.annotation], st.none() | one.values, one.sure))  # noqa: UP045
+)
+
+
+@given(WIDE, st.data())
+def test_a_set_and_keys_that_are_text_in_json_arrive_or_are_refused(made, data):
+    value = data.draw(made.values)
+    take = taker(made.annotation)
+    assert take.problems() == []
+    try:
+        [text] = take._one((), {"x": value}).texts
+    except PayloadError as problem:
+        assert problem.path.startswith("$.x")
+        assert not made.sure, problem
+        return
+    [[many]] = [chunk.texts for chunk in take._many([{"x": value}])]
+    arrived = take.binding.bind(decode_payload(text))["x"]
+    assert text == many
+    assert type(arrived) is type(value)
+    assert arrived == value
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [dict[float, str], dict[bool, str], dict[tuple[int, int], str], dict[int | str, str], dict[None, str]]
+    + [set[list[int]], set[dict[str, int]], frozenset[Page[int]], set[Sequence[int]], set[MoreWork]],
+)
+def test_check_refuses_the_annotations_that_no_value_fits(annotation):
+    [problem] = taker(list[annotation]).problems()
+    assert problem.startswith("parameter 'x' is annotated ")
+    assert "which Jobherd cannot convert from JSON" in problem
+
+
+@dataclass
+class Tags:
+    names: object
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "says"),
+    [
+        (list[str], {"a"}, r"payload at \$\.x is a set and would arrive as a list: annotate it as a set"),
+        (Any, {"a"}, r"payload at \$\.x is a set"),
+        (Any, [{"a"}], r"payload at \$\.x\[0\] is a set"),
+        (Any, Tags({"a"}), r"payload at \$\.x\.names is a set"),
+        (Any, Tags([{1: 2}]), r"payload at \$\.x\.names\[0\] has a key of type int that would arrive as str"),
+        (dict[str, int], {1: 2}, r"payload at \$\.x has a key of type int that would arrive as str"),
+        (dict[int, int], {1: 2, "1": 3}, r"payload at \$\.x would not arrive as it was given"),
+        (dict[int, int], {1.0: 2}, "keys of JSON objects are strings"),
+        (dict[int, int], {"01": 2}, r"payload at \$\.x\[\"01\"\] has a key that must be int"),
+        (set[date], {datetime(2030, 1, 31, tzinfo=UTC)}, r"payload at \$\.x"),
+    ],
+)
+def test_a_set_given_for_something_else_is_refused_also_beside_a_parameter_that_takes_sets(annotation, value, says):
+    def take(x, own): ...
+
+    take.__annotations__ = {"x": annotation, "own": set[int]}
+    own = handler("demo:take")(take)
+    with pytest.raises(PayloadError, match=says):
+        own.payload(x=value, own={1})
+    with pytest.raises(PayloadError):
+        taker(annotation).payload(x=value)
+
+
+def test_the_members_of_a_set_have_an_order_in_the_payload():
+    assert taker(set[str]).payload(x={"c", "a", "b"}) == {"x": ["a", "b", "c"]}
+    assert taker(set[str]).payload(x=["b", "a"]) == {"x": ["b", "a"]}  # a document in place of the set
+
+
+def test_a_member_of_a_union_that_has_another_name_is_told_apart_like_the_type_itself():
+    text = typing_extensions.TypeAliasType("text", str)
+    with pytest.raises(BindingError, match="would arrive as date, not as str"):
+        taker(text | date).payload(x="2030-01-31")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Page[int], Page([1])),
+        (list[str | date], [date(2030, 1, 31)]),
+        (str | date, date(2030, 1, 31)),
+        (Level | int, 7),
+    ],
+)
+def test_a_job_is_compared_once_also_if_its_payload_was_made_before(annotation, value, monkeypatch):
+    def take(payload): ...
+
+    take.__annotations__ = {"payload": annotation}
+    whole = handler("demo:take")(take)
+    seen = []
+    monkeypatch.setattr(signature, "compare", lambda *_: seen.append(1))
+    for make in (
+        lambda: whole._one((), {"payload": value}),
+        lambda: list(whole._many([value])),
+        lambda: list(whole._many([whole.payload(value)])),
+        lambda: list(taker(annotation)._many([taker(annotation).payload(x=value)])),
+    ):
+        seen.clear()
+        make()
+        assert len(seen) == 1

@@ -223,7 +223,7 @@ def play_top(folder: Path) -> list[tuple[str, Screen]]:
             shell.run("""seq 1204 | jq -c '{path: "\\(.).png"}' | jobherd enqueue image:resize - | tail -n 1""")
             for year in (2030, 2031, 2032):
                 shell.run(f"""jobherd enqueue report:build '{{"year": {year}}}'""")
-            shell.run("jobherd cap mail 1")
+            shell.run("jobherd limit mail 1")
             shell.run("""seq 900 | jq -c '{order_id: .}' | jobherd enqueue mail:receipt - | tail -n 1""")
             time.sleep(3.5)  # so that it has something to show
             shell.screen = Screen()

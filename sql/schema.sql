@@ -6,7 +6,7 @@ CREATE TYPE jobherd.extras AS (
 	tenant text,
 	webhook text,
 	payload_bytes bytea,
-	set_off_by bigint,
+	parent_id bigint,
 	traceparent text
 );
 
@@ -89,14 +89,6 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION jobherd.cap_from_here() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
-BEGIN
-    NEW.seen_at := NULL;
-    RETURN NEW;
-END $$;
-
 CREATE FUNCTION jobherd.check_tenant(tenant text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -144,7 +136,7 @@ CREATE TABLE jobherd.ready (
     id bigint DEFAULT nextval('jobherd.job_ids'::regclass) NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     run_at timestamp with time zone DEFAULT now() NOT NULL,
-    good_until timestamp with time zone,
+    expires_at timestamp with time zone,
     timeout double precision,
     last_error jsonb,
     priority smallint DEFAULT 0 NOT NULL,
@@ -158,7 +150,7 @@ CREATE TABLE jobherd.ready (
     extras jobherd.extras,
     CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
     CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
-    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
+    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((expires_at IS NULL) OR (isfinite(expires_at) AND (expires_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
 )
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0');
 
@@ -171,7 +163,7 @@ DECLARE
     shut_queues text[];                             -- paused or full, or not to be looked at again in this call
     shut_kinds  text[];
     gated       text[];                             -- kinds with a gate of any sort
-    capped      text[];                             -- queues with a cap
+    limited_queues      text[];                             -- queues with a limit
     next        record;
     job         jobherd.ready;
     batch       jobherd.ready[];
@@ -192,13 +184,13 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    -- What looks shut, at a glance and all at once, for there may be a cap for each of many queues. What looks open is looked at again under
-    -- its lock, where the jobs that were claimed before the cap are counted too.
+    -- What looks shut, at a glance and all at once, for there may be a limit for each of many queues. What looks open is looked at again under
+    -- its lock, where the jobs that were claimed before the limit are counted too.
     SELECT coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'queue' AND g.shut), '{}'),
            coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'kind' AND g.shut), '{}'),
            coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'kind'), '{}'),
            coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'queue' AND g.max_running IS NOT NULL), '{}')
-      INTO shut_queues, shut_kinds, gated, capped
+      INTO shut_queues, shut_kinds, gated, limited_queues
       FROM (SELECT g.scope, g.name, g.max_running, g.paused_at IS NOT NULL OR coalesce(u.jobs >= g.max_running, false) AS shut
               FROM jobherd.gates g LEFT JOIN (
                    SELECT 'queue' AS scope, r.queue AS name, count(*) AS jobs FROM jobherd.running r WHERE r.kind IS NOT NULL GROUP BY r.queue
@@ -243,7 +235,7 @@ BEGIN
 
         own := limits[jobherd.rank_queue(next.queue, limited)];
         IF own IS NOT NULL THEN
-            SELECT * INTO held, had FROM jobherd.lock_cap(1, me || ' ' || next.queue, held);
+            SELECT * INTO held, had FROM jobherd.lock_limit(1, me || ' ' || next.queue, held);
             had := had AND (SELECT count(*) FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child
                              WHERE r.queue = next.queue AND r.kind IS NOT NULL AND c.supervisor = me) < own;
             IF NOT had THEN
@@ -251,10 +243,10 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        IF next.queue = ANY (capped) THEN
-            SELECT * INTO held, had FROM jobherd.lock_cap(2, next.queue, held);
+        IF next.queue = ANY (limited_queues) THEN
+            SELECT * INTO held, had FROM jobherd.lock_limit(2, next.queue, held);
             had := had AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'queue' AND g.name = next.queue
-                                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running));
+                                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.limited_at) >= g.max_running));
             IF NOT had THEN
                 shut_queues := shut_queues || next.queue;
                 CONTINUE;
@@ -262,9 +254,9 @@ BEGIN
         END IF;
 
         IF next.kind IS NOT NULL THEN
-            SELECT * INTO held, had FROM jobherd.lock_cap(3, next.kind, held);
+            SELECT * INTO held, had FROM jobherd.lock_limit(3, next.kind, held);
             had := had AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = next.kind
-                                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running));
+                                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.limited_at) >= g.max_running));
             IF NOT had THEN
                 shut_kinds := shut_kinds || next.kind;
                 CONTINUE;
@@ -288,14 +280,14 @@ BEGIN
                       AND (among IS NULL OR r.id = ANY (among))
                     ORDER BY r.priority, r.id LIMIT greatest(wanted, 100) FOR UPDATE SKIP LOCKED LOOP
             had := true;
-            -- What is parked may come before it: choose anew. Before its cap is locked, for who finds a lock taken relies on its holder.
+            -- What is parked may come before it: choose anew. Before its limit is locked, for who finds a lock taken relies on its holder.
             EXIT WHEN cardinality(aside) > 0 AND cardinality(taken) = 0 AND job.kind <> ALL (shut_kinds);
             IF job.kind = ANY (gated) THEN
                 IF cardinality(taken) > 0 THEN EXIT; END IF;
                 IF job.kind <> ALL (shut_kinds) THEN
-                    SELECT * INTO held, had FROM jobherd.lock_cap(3, job.kind, held);
+                    SELECT * INTO held, had FROM jobherd.lock_limit(3, job.kind, held);
                     IF NOT had OR EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = job.kind
-                                             AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running)) THEN
+                                             AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.limited_at) >= g.max_running)) THEN
                         shut_kinds := shut_kinds || job.kind;
                     END IF;
                 END IF;
@@ -304,7 +296,7 @@ BEGIN
                     CONTINUE;
                 END IF;
                 single := job.kind;
-            ELSIF own IS NOT NULL OR next.queue = ANY (capped) THEN
+            ELSIF own IS NOT NULL OR next.queue = ANY (limited_queues) THEN
                 single := job.kind;
             ELSE
                 share := CASE WHEN job.alone THEN 2 WHEN kinds IS NULL THEN 0
@@ -344,13 +336,13 @@ BEGIN
         -- Who found the lock taken, or no slot, may sleep by now: if there is more to take, somebody must be told.
         IF more AND single IS NOT NULL
            AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE ((g.scope = 'queue' AND g.name = next.queue) OR (g.scope = 'kind' AND g.name = single))
-                              AND jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running) THEN
+                              AND jobherd.count_running(g.scope, g.name, g.limited_at) >= g.max_running) THEN
             PERFORM jobherd.tell_sleepers(CASE WHEN single = ANY (gated) THEN '*' ELSE next.queue END);
         END IF;
     ELSE
         queue := elsewhere;
     END IF;
-    IF (queue IS DISTINCT FROM left_queue AND (left_queue = ANY (capped) OR jobherd.rank_queue(left_queue, coalesce(limited, '{}')) IS NOT NULL))
+    IF (queue IS DISTINCT FROM left_queue AND (left_queue = ANY (limited_queues) OR jobherd.rank_queue(left_queue, coalesce(limited, '{}')) IS NOT NULL))
        OR (single IS DISTINCT FROM left_kind AND left_kind = ANY (gated)) THEN
         PERFORM jobherd.tell_sleepers(CASE WHEN left_kind = ANY (gated) THEN '*' ELSE left_queue END);
     END IF;
@@ -499,7 +491,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION jobherd.count_running(scope text, name text, capped_at timestamp with time zone) RETURNS bigint
+CREATE FUNCTION jobherd.count_running(scope text, name text, limited_at timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE
     AS $$
 DECLARE
@@ -624,7 +616,7 @@ BEGIN
     SET LOCAL lock_timeout = '50ms';  -- settlements queue behind us
     LOCK TABLE jobherd.history IN SHARE ROW EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
-        RETURN false;  -- another keeper was quicker
+        RETURN false;  -- another maintenance process was quicker
     END IF;
     CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN ((NEW.extras).webhook IS NOT NULL)
         EXECUTE FUNCTION jobherd.call_webhook();
@@ -708,7 +700,7 @@ CREATE FUNCTION jobherd.enqueue_with(kind text, payload jsonb, options jsonb, by
     LANGUAGE plpgsql
     AS $_$
 DECLARE
-    known  CONSTANT text[] := '{queue,priority,delay,run_at,max_attempts,timeout,good_until,tenant,webhook,set_off_by,traceparent}';
+    known  CONSTANT text[] := '{queue,priority,delay,run_at,max_attempts,timeout,expires_at,tenant,webhook,parent_id,traceparent}';
     name   text;
     wanted jsonb := coalesce(options, '{}');
     body   text := coalesce(payload, '{}')::text;
@@ -784,17 +776,17 @@ BEGIN
             job.timeout := extract(epoch FROM (wanted ->> 'timeout')::interval);
         END IF;
         IF job.timeout <= 0 THEN RAISE EXCEPTION 'must be more than 0 seconds'; END IF;
-        name := 'good_until';
-        job.good_until := (wanted ->> 'good_until')::timestamptz;
-        IF NOT isfinite(job.good_until) OR job.good_until <= '1900-01-01 00:00Z' OR job.good_until >= '9000-01-01 00:00Z' THEN
+        name := 'expires_at';
+        job.expires_at := (wanted ->> 'expires_at')::timestamptz;
+        IF NOT isfinite(job.expires_at) OR job.expires_at <= '1900-01-01 00:00Z' OR job.expires_at >= '9000-01-01 00:00Z' THEN
             RAISE EXCEPTION 'out of range';
         END IF;
         name := 'tenant';
         job.extras.tenant := coalesce(jobherd.check_tenant(wanted ->> 'tenant'), jobherd.default_tenant());
         name := 'webhook';
         job.extras.webhook := jobherd.check_webhook(wanted ->> 'webhook');
-        name := 'set_off_by';
-        job.extras.set_off_by := (wanted ->> 'set_off_by')::bigint;
+        name := 'parent_id';
+        job.extras.parent_id := (wanted ->> 'parent_id')::bigint;
         name := 'traceparent';
         job.extras.traceparent := jobherd.check_traceparent(wanted ->> 'traceparent');
         job.extras.payload_bytes := bytes;
@@ -806,25 +798,25 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END;
     IF due > now() THEN
-        INSERT INTO jobherd.scheduled (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
-        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload, job.extras)
+        INSERT INTO jobherd.scheduled (run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras)
+        VALUES (due, job.expires_at, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload, job.extras)
         RETURNING id INTO job.id;
     ELSE
-        INSERT INTO jobherd.ready (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
-        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload, job.extras)
+        INSERT INTO jobherd.ready (run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras)
+        VALUES (due, job.expires_at, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload, job.extras)
         RETURNING id INTO job.id;
     END IF;
     RETURN job.id;
 END $_$;
 
-CREATE FUNCTION jobherd.extras_of(tenant text, webhook text, payload_bytes bytea, set_off_by bigint DEFAULT NULL::bigint, traceparent text DEFAULT NULL::text) RETURNS jobherd.extras
+CREATE FUNCTION jobherd.extras_of(tenant text, webhook text, payload_bytes bytea, parent_id bigint DEFAULT NULL::bigint, traceparent text DEFAULT NULL::text) RETURNS jobherd.extras
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 BEGIN
-    IF num_nonnulls(tenant, webhook, payload_bytes, set_off_by, traceparent) = 0 THEN
+    IF num_nonnulls(tenant, webhook, payload_bytes, parent_id, traceparent) = 0 THEN
         RETURN NULL;
     END IF;
-    RETURN ROW(tenant, webhook, payload_bytes, set_off_by, traceparent)::jobherd.extras;
+    RETURN ROW(tenant, webhook, payload_bytes, parent_id, traceparent)::jobherd.extras;
 END $$;
 
 CREATE FUNCTION jobherd.gate_as_target(scope text, name text) RETURNS jsonb
@@ -936,7 +928,7 @@ BEGIN
     made := 0;
     dropped := 0;
     IF NOT pg_try_advisory_xact_lock(hashtext('jobherd.keep_partitions')) THEN
-        RETURN;  -- another keeper is at it
+        RETURN;  -- another maintenance process is at it
     END IF;
     -- Attaching and dropping wait for each reader of the past, and settlements wait behind us meanwhile. A reader may last for hours, as a
     -- backup does. So while only the last day is missing, or what is to be dropped was needed until yesterday, we wait briefly and come again.
@@ -992,11 +984,19 @@ CREATE FUNCTION jobherd.let_enqueue(role name) RETURNS void
     AS $$
 BEGIN
     EXECUTE format('REVOKE INSERT ON jobherd.ready, jobherd.scheduled FROM %I', let_enqueue.role);
-    EXECUTE format('GRANT SELECT, INSERT (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)'
+    EXECUTE format('GRANT SELECT, INSERT (run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras)'
                    ' ON jobherd.ready, jobherd.scheduled TO %I', let_enqueue.role);
 END $$;
 
-CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OUT had boolean) RETURNS record
+CREATE FUNCTION jobherd.limit_from_here() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    NEW.seen_at := NULL;
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION jobherd.lock_limit(rank integer, name text, INOUT held integer, OUT had boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -1004,13 +1004,13 @@ DECLARE
 BEGIN
     LOOP
         IF held < rank THEN
-            PERFORM FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_cap.name FOR NO KEY UPDATE;
+            PERFORM FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_limit.name FOR NO KEY UPDATE;
         ELSE
-            PERFORM FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_cap.name FOR NO KEY UPDATE SKIP LOCKED;
+            PERFORM FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_limit.name FOR NO KEY UPDATE SKIP LOCKED;
         END IF;
         had := FOUND;
-        EXIT WHEN had OR (held >= rank AND EXISTS (SELECT FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_cap.name));
-        INSERT INTO jobherd.claim_locks (scope, name) VALUES (wanted, lock_cap.name) ON CONFLICT DO NOTHING;
+        EXIT WHEN had OR (held >= rank AND EXISTS (SELECT FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_limit.name));
+        INSERT INTO jobherd.claim_locks (scope, name) VALUES (wanted, lock_limit.name) ON CONFLICT DO NOTHING;
     END LOOP;
     IF had THEN held := greatest(held, rank); END IF;
 END $$;
@@ -1058,7 +1058,7 @@ BEGIN
             RAISE EXCEPTION 'jobherd: role % may not enter % into the audit log', quote_ident(session_user), quote_literal(left(note_unless_noted.action, 100))
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
-        named := CASE WHEN note_unless_noted.action = 'resume' AND named = 'keeper' THEN named END;
+        named := CASE WHEN note_unless_noted.action = 'resume' AND named = 'maintenance' THEN named END;
     END IF;
     INSERT INTO jobherd.audit (actor, role, action, target, reason)
     VALUES (left(coalesce(named, session_user), 200), session_user, note_unless_noted.action,
@@ -1251,7 +1251,7 @@ DECLARE
     did  boolean;
 BEGIN
     SELECT * INTO gate FROM jobherd.gate_of('resume', queue, kind);
-    PERFORM FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name FOR UPDATE;  -- by here it has a cap, or it has none
+    PERFORM FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name FOR UPDATE;  -- by here it has a limit, or it has none
     UPDATE jobherd.gates g SET paused_at = NULL, paused_by = NULL, reason = NULL, resume_at = NULL
      WHERE g.scope = gate.scope AND g.name = gate.name AND g.paused_at IS NOT NULL AND g.max_running IS NOT NULL;
     did := FOUND;
@@ -1334,7 +1334,7 @@ BEGIN
     END IF;
     number := jobherd.enqueue_with(old.kind, retry_edited.payload, jsonb_strip_nulls(jsonb_build_object(
         'queue', old.queue, 'priority', old.priority, 'max_attempts', old.max_attempts, 'timeout', old.timeout, 'tenant', (old.extras).tenant,
-        'webhook', (old.extras).webhook, 'set_off_by', old.id, 'traceparent', (old.extras).traceparent)), (old.extras).payload_bytes);
+        'webhook', (old.extras).webhook, 'parent_id', old.id, 'traceparent', (old.extras).traceparent)), (old.extras).payload_bytes);
     INSERT INTO jobherd.demands (job, cost) SELECT number, d.cost FROM jobherd.demands d WHERE d.job = old.id;
     PERFORM jobherd.note_unless_noted(actor, 'edit', jsonb_build_object('job', old.id, 'new', number), reason);
     RETURN number;
@@ -1390,35 +1390,35 @@ BEGIN
     RETURN started;
 END $$;
 
-CREATE FUNCTION jobherd.set_cap(queue text DEFAULT NULL::text, max_running integer DEFAULT NULL::integer, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS integer
+CREATE FUNCTION jobherd.set_limit(queue text DEFAULT NULL::text, max_running integer DEFAULT NULL::integer, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 DECLARE
     gate   record;
     before integer;
 BEGIN
-    SELECT * INTO gate FROM jobherd.gate_of('set_cap', queue, kind);
+    SELECT * INTO gate FROM jobherd.gate_of('set_limit', queue, kind);
     IF gate.scope = 'all' THEN
-        RAISE EXCEPTION 'jobherd.set_cap: everything together has no cap'
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Cap a queue or a kind, or start fewer workers.';
-    ELSIF set_cap.max_running < 1 THEN
-        RAISE EXCEPTION 'jobherd.set_cap: max_running % is not a number from 1', set_cap.max_running
+        RAISE EXCEPTION 'jobherd.set_limit: everything together has no limit'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Limit a queue or a kind, or start fewer workers.';
+    ELSIF set_limit.max_running < 1 THEN
+        RAISE EXCEPTION 'jobherd.set_limit: max_running % is not a number from 1', set_limit.max_running
             USING ERRCODE = 'invalid_parameter_value', HINT = 'To let nothing run, pause it: SELECT jobherd.pause(...).';
     END IF;
     SELECT g.max_running INTO before FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name FOR UPDATE;
-    IF set_cap.max_running IS NOT NULL THEN
-        INSERT INTO jobherd.gates AS g (scope, name, max_running, capped_at, capped_by)
-        VALUES (gate.scope, gate.name, set_cap.max_running, clock_timestamp(), coalesce(actor, session_user))
+    IF set_limit.max_running IS NOT NULL THEN
+        INSERT INTO jobherd.gates AS g (scope, name, max_running, limited_at, limited_by)
+        VALUES (gate.scope, gate.name, set_limit.max_running, clock_timestamp(), coalesce(actor, session_user))
         ON CONFLICT ON CONSTRAINT gates_pkey DO UPDATE
-           SET max_running = excluded.max_running, capped_at = coalesce(g.capped_at, excluded.capped_at), capped_by = excluded.capped_by;
+           SET max_running = excluded.max_running, limited_at = coalesce(g.limited_at, excluded.limited_at), limited_by = excluded.limited_by;
     ELSE
-        UPDATE jobherd.gates g SET max_running = NULL, capped_at = NULL, capped_by = NULL
+        UPDATE jobherd.gates g SET max_running = NULL, limited_at = NULL, limited_by = NULL
          WHERE g.scope = gate.scope AND g.name = gate.name AND g.max_running IS NOT NULL AND g.paused_at IS NOT NULL;
         DELETE FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name AND g.paused_at IS NULL;
     END IF;
-    IF set_cap.max_running IS DISTINCT FROM before THEN
-        PERFORM jobherd.note_unless_noted(set_cap.actor, 'cap',
-            jobherd.gate_as_target(gate.scope, gate.name) || jsonb_build_object('max_running', set_cap.max_running, 'before', before), NULL);
+    IF set_limit.max_running IS DISTINCT FROM before THEN
+        PERFORM jobherd.note_unless_noted(set_limit.actor, 'limit',
+            jobherd.gate_as_target(gate.scope, gate.name) || jsonb_build_object('max_running', set_limit.max_running, 'before', before), NULL);
     END IF;
     RETURN before;
 END $$;
@@ -1588,33 +1588,6 @@ CREATE TABLE jobherd.cancels (
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
 
-CREATE TABLE jobherd.gates (
-    scope text NOT NULL COLLATE pg_catalog."C",
-    name text NOT NULL COLLATE pg_catalog."C",
-    paused_at timestamp with time zone,
-    paused_by text,
-    reason text,
-    resume_at timestamp with time zone,
-    max_running integer,
-    capped_at timestamp with time zone,
-    capped_by text,
-    seen_at timestamp with time zone,
-    CONSTRAINT gates_cap_is_a_count CHECK (((max_running >= 1) AND ((max_running IS NULL) = (capped_at IS NULL)))),
-    CONSTRAINT gates_resume_what_is_paused CHECK (((resume_at IS NULL) OR ((paused_at IS NOT NULL) AND isfinite(resume_at)))),
-    CONSTRAINT gates_say_something CHECK (((paused_at IS NOT NULL) OR (max_running IS NOT NULL))),
-    CONSTRAINT gates_scope_is_known CHECK (((scope = ANY (ARRAY['queue'::text, 'kind'::text, 'all'::text])) AND ((scope = 'all'::text) = (name = '*'::text))))
-);
-
-CREATE VIEW jobherd.caps AS
- SELECT scope,
-    name,
-    max_running,
-    jobherd.count_running(scope, name, capped_at) AS running,
-    capped_at,
-    capped_by
-   FROM jobherd.gates g
-  WHERE (max_running IS NOT NULL);
-
 CREATE TABLE jobherd.children (
     id bigint NOT NULL,
     supervisor bigint NOT NULL,
@@ -1648,6 +1621,23 @@ CREATE TABLE jobherd.demands (
     job bigint NOT NULL,
     cost jsonb NOT NULL,
     CONSTRAINT demands_are_amounts CHECK (((jsonb_typeof(cost) = 'object'::text) AND (NOT jsonb_path_exists(cost, 'strict $.*?(@.type() != "number" || @ < 0)'::jsonpath, '{}'::jsonb, true))))
+);
+
+CREATE TABLE jobherd.gates (
+    scope text NOT NULL COLLATE pg_catalog."C",
+    name text NOT NULL COLLATE pg_catalog."C",
+    paused_at timestamp with time zone,
+    paused_by text,
+    reason text,
+    resume_at timestamp with time zone,
+    max_running integer,
+    limited_at timestamp with time zone,
+    limited_by text,
+    seen_at timestamp with time zone,
+    CONSTRAINT gates_limit_is_a_count CHECK (((max_running >= 1) AND ((max_running IS NULL) = (limited_at IS NULL)))),
+    CONSTRAINT gates_resume_what_is_paused CHECK (((resume_at IS NULL) OR ((paused_at IS NOT NULL) AND isfinite(resume_at)))),
+    CONSTRAINT gates_say_something CHECK (((paused_at IS NOT NULL) OR (max_running IS NOT NULL))),
+    CONSTRAINT gates_scope_is_known CHECK (((scope = ANY (ARRAY['queue'::text, 'kind'::text, 'all'::text])) AND ((scope = 'all'::text) = (name = '*'::text))))
 );
 
 CREATE TABLE jobherd.history (
@@ -1754,7 +1744,7 @@ CREATE TABLE jobherd.scheduled (
     id bigint DEFAULT nextval('jobherd.job_ids'::regclass) CONSTRAINT ready_id_not_null NOT NULL,
     created_at timestamp with time zone DEFAULT now() CONSTRAINT ready_created_at_not_null NOT NULL,
     run_at timestamp with time zone DEFAULT now() CONSTRAINT ready_run_at_not_null NOT NULL,
-    good_until timestamp with time zone,
+    expires_at timestamp with time zone,
     timeout double precision,
     last_error jsonb,
     priority smallint DEFAULT 0 CONSTRAINT ready_priority_not_null NOT NULL,
@@ -1766,7 +1756,7 @@ CREATE TABLE jobherd.scheduled (
     kind text CONSTRAINT ready_kind_not_null NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json CONSTRAINT ready_payload_not_null NOT NULL,
     extras jobherd.extras,
-    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone))))),
+    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((expires_at IS NULL) OR (isfinite(expires_at) AND (expires_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at > '1900-01-01 00:00:00+00'::timestamp with time zone))))),
     CONSTRAINT scheduled_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
     CONSTRAINT scheduled_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63)))
 )
@@ -1837,7 +1827,7 @@ CREATE VIEW jobherd.jobs AS
                 ELSE usage
             END, 'post_mortem', post_mortem, 'token', token)))
         END) AS history,
-    good_until,
+    expires_at,
     timeout,
     token,
     ran_on,
@@ -1848,7 +1838,7 @@ CREATE VIEW jobherd.jobs AS
             WHEN (octet_length((extras).payload_bytes) > 16) THEN '...'::text
             ELSE ''::text
         END) AS payload_bytes,
-    (extras).set_off_by AS set_off_by,
+    (extras).parent_id AS parent_id,
     (extras).traceparent AS traceparent,
         CASE
             WHEN (finished_at IS NOT NULL) THEN (usage ->> 'error_class'::text)
@@ -1879,7 +1869,7 @@ CREATE VIEW jobherd.jobs AS
             NULL::timestamp with time zone AS started_at,
             NULL::timestamp with time zone AS finished_at,
             NULL::jsonb AS progress,
-            r.good_until,
+            r.expires_at,
             r.timeout,
             NULL::bigint AS token,
             NULL::text AS traceback,
@@ -1901,21 +1891,21 @@ CREATE VIEW jobherd.jobs AS
             s.max_attempts,
             s.crashes,
             s.payload,
-            NULL::json,
+            NULL::json AS "json",
             (s.last_error ->> 'message'::text),
             (s.last_error ->> 'code'::text),
             s.run_at,
             s.created_at,
-            NULL::timestamp with time zone,
-            NULL::timestamp with time zone,
-            NULL::jsonb,
-            s.good_until,
+            NULL::timestamp with time zone AS timestamptz,
+            NULL::timestamp with time zone AS timestamptz,
+            NULL::jsonb AS jsonb,
+            s.expires_at,
             s.timeout,
-            NULL::bigint,
-            NULL::text,
-            NULL::text,
-            NULL::jsonb,
-            NULL::jsonb,
+            NULL::bigint AS int8,
+            NULL::text AS text,
+            NULL::text AS text,
+            NULL::jsonb AS jsonb,
+            NULL::jsonb AS jsonb,
             s.extras
            FROM jobherd.scheduled s
         UNION ALL
@@ -1923,34 +1913,34 @@ CREATE VIEW jobherd.jobs AS
             j.kind,
             j.queue,
             j.priority,
-            'running'::text,
+            'running'::text AS text,
             ((j.attempts + 1))::smallint AS int2,
             j.max_attempts,
             j.crashes,
             j.payload,
-            NULL::json,
+            NULL::json AS "json",
             (j.last_error ->> 'message'::text),
             (j.last_error ->> 'code'::text),
             j.run_at,
             j.created_at,
             c.claimed_at,
-            NULL::timestamp with time zone,
+            NULL::timestamp with time zone AS timestamptz,
             ( SELECT p.progress
                    FROM jobherd.progress p
                   WHERE ((p.job = j.id) AND (p.token = c.token))) AS progress,
-            j.good_until,
+            j.expires_at,
             j.timeout,
             c.token,
-            NULL::text,
+            NULL::text AS text,
             ( SELECT ((s.host || '/'::text) || w.pid)
                    FROM (jobherd.children w
                      JOIN jobherd.supervisors s ON ((s.id = w.supervisor)))
                   WHERE (w.id = c.child)),
-            NULL::jsonb,
-            NULL::jsonb,
+            NULL::jsonb AS jsonb,
+            NULL::jsonb AS jsonb,
             j.extras
            FROM (jobherd.running c
-             CROSS JOIN LATERAL unnest(c.jobs) j(id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras))
+             CROSS JOIN LATERAL unnest(c.jobs) j(id, created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras))
         UNION ALL
          SELECT h.id,
             h.kind,
@@ -1969,7 +1959,7 @@ CREATE VIEW jobherd.jobs AS
             h.started_at,
             h.finished_at,
             h.progress,
-            NULL::timestamp with time zone,
+            NULL::timestamp with time zone AS timestamptz,
             h.timeout,
             h.token,
             h.traceback,
@@ -1978,6 +1968,16 @@ CREATE VIEW jobherd.jobs AS
             h.post_mortem,
             h.extras
            FROM jobherd.history h) one;
+
+CREATE VIEW jobherd.limits AS
+ SELECT scope,
+    name,
+    max_running,
+    jobherd.count_running(scope, name, limited_at) AS running,
+    limited_at,
+    limited_by
+   FROM jobherd.gates g
+  WHERE (max_running IS NOT NULL);
 
 CREATE TABLE jobherd.logs (
     job bigint NOT NULL,
@@ -2160,14 +2160,14 @@ CREATE VIEW jobherd.tenant_jobs WITH (security_barrier='true') AS
     finished_at,
     progress,
     history,
-    good_until,
+    expires_at,
     timeout,
     token,
     ran_on,
     tenant,
     webhook,
     payload_bytes,
-    set_off_by,
+    parent_id,
     traceparent
    FROM jobherd.jobs
   WHERE (tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[]));
@@ -2359,9 +2359,9 @@ CREATE INDEX history_troubled ON ONLY jobherd.history USING btree (id) WHERE (st
 
 CREATE INDEX history_default_id_idx1 ON jobherd.history_default USING btree (id) WHERE (state <> 'completed'::text);
 
-CREATE INDEX history_set_off ON ONLY jobherd.history USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
+CREATE INDEX history_parent ON ONLY jobherd.history USING btree (((extras).parent_id), id) WHERE ((extras).parent_id IS NOT NULL);
 
-CREATE INDEX history_default_set_off_by_id_idx ON jobherd.history_default USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
+CREATE INDEX history_default_parent_id_id_idx ON jobherd.history_default USING btree (((extras).parent_id), id) WHERE ((extras).parent_id IS NOT NULL);
 
 CREATE INDEX logs_by_day ON jobherd.logs USING btree (drop_on);
 
@@ -2375,7 +2375,7 @@ CREATE UNIQUE INDEX parked_by_kind ON jobherd.parked USING btree (kind, queue, p
 
 CREATE UNIQUE INDEX parked_in_claim_order ON jobherd.parked USING btree (queue, priority, id);
 
-CREATE INDEX parked_set_off ON jobherd.parked USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
+CREATE INDEX parked_parent ON jobherd.parked USING btree (((extras).parent_id), id) WHERE ((extras).parent_id IS NOT NULL);
 
 CREATE UNIQUE INDEX ready_by_id ON jobherd.ready USING btree (id);
 
@@ -2385,7 +2385,7 @@ CREATE INDEX ready_came_back ON jobherd.ready USING btree (queue, priority, id) 
 
 CREATE UNIQUE INDEX ready_in_claim_order ON jobherd.ready USING btree (queue, priority, id);
 
-CREATE INDEX ready_set_off ON jobherd.ready USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
+CREATE INDEX ready_parent ON jobherd.ready USING btree (((extras).parent_id), id) WHERE ((extras).parent_id IS NOT NULL);
 
 CREATE INDEX running_alone_by_queue ON jobherd.running USING btree (queue) WHERE (kind IS NOT NULL);
 
@@ -2393,7 +2393,7 @@ CREATE INDEX running_by_kind ON jobherd.running USING btree (kind) WHERE (kind I
 
 CREATE INDEX scheduled_by_time ON jobherd.scheduled USING btree (run_at, id);
 
-CREATE INDEX scheduled_set_off ON jobherd.scheduled USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
+CREATE INDEX scheduled_parent ON jobherd.scheduled USING btree (((extras).parent_id), id) WHERE ((extras).parent_id IS NOT NULL);
 
 ALTER INDEX jobherd.attempts_by_job ATTACH PARTITION jobherd.attempts_default_job_token_idx;
 
@@ -2403,11 +2403,11 @@ ALTER INDEX jobherd.history_by_id ATTACH PARTITION jobherd.history_default_id_id
 
 ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id_idx1;
 
-ALTER INDEX jobherd.history_set_off ATTACH PARTITION jobherd.history_default_set_off_by_id_idx;
-
-CREATE TRIGGER capped BEFORE UPDATE OF capped_at ON jobherd.gates FOR EACH ROW WHEN ((new.capped_at IS DISTINCT FROM old.capped_at)) EXECUTE FUNCTION jobherd.cap_from_here();
+ALTER INDEX jobherd.history_parent ATTACH PARTITION jobherd.history_default_parent_id_id_idx;
 
 CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
+
+CREATE TRIGGER limited BEFORE UPDATE OF limited_at ON jobherd.gates FOR EACH ROW WHEN ((new.limited_at IS DISTINCT FROM old.limited_at)) EXECUTE FUNCTION jobherd.limit_from_here();
 
 CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.gates FOR EACH ROW EXECUTE FUNCTION jobherd.wake_paused();
 

@@ -216,7 +216,7 @@ def handler(  # one parameter for each option
         backoff_on: other delays for certain exceptions. Default: none.
         exclusive: never run an attempt while another one is still running, not even briefly after a
             lost lease. Default False.
-        max_running: concurrency limit of the kind over all hosts, unless `jobherd cap` has set
+        max_running: concurrency limit of the kind over all hosts, unless `jobherd limit` has set
             another one. Default None: limited only by the number of workers.
         transactional: run each attempt in a transaction, `job.connection`, that commits together
             with the job's completion. A failed attempt leaves nothing in the database. Default

@@ -91,11 +91,11 @@ class Producer(Generic[P]):
         run_at: datetime | None = None,
         max_attempts: int | None = None,
         timeout: Duration | None = None,
-        good_until: datetime | None = None,
+        expires_at: datetime | None = None,
         cost: Mapping[str, float] | None = None,
         tenant: str | None = None,
         webhook: str | None = None,
-        set_off_by: int | None = None,
+        parent_id: int | None = None,
         traceparent: str | None = None,
         connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
         client: Client | AsyncClient | None = None,
@@ -112,11 +112,11 @@ class Producer(Generic[P]):
             run_at: timestamp at which they are due instead, a datetime with a time zone.
             max_attempts: attempts before a job fails permanently.
             timeout: longest duration of one attempt.
-            good_until: datetime with a time zone after which a job is not started any more.
+            expires_at: datetime with a time zone after which a job is not started any more.
             cost: resources of the host that a running job uses, amounts by name.
             tenant: tenant to which the jobs belong.
             webhook: URL that gets a request when a job reaches its final state.
-            set_off_by: id of the parent job. Default: the job whose handler runs this code.
+            parent_id: id of the parent job. Default: the job whose handler runs this code.
             traceparent: trace of the jobs in W3C Trace Context format. Default: the trace of the
                 job whose handler runs this code.
             connection: your own psycopg connection. The jobs become part of its transaction.
@@ -144,11 +144,11 @@ class Producer(Generic[P]):
             run_at=run_at,
             max_attempts=max_attempts,
             timeout=timeout,
-            good_until=good_until,
+            expires_at=expires_at,
             cost=cost,
             tenant=tenant,
             webhook=webhook,
-            set_off_by=set_off_by,
+            parent_id=parent_id,
             traceparent=traceparent,
         )
         return Producer(

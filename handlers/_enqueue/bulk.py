@@ -72,7 +72,7 @@ class Chunk:
             self,
             options=replace(
                 options,
-                set_off_by=origin.job if options.set_off_by is None else options.set_off_by,
+                parent_id=origin.job if options.parent_id is None else options.parent_id,
                 traceparent=options.traceparent or origin.traceparent,
             ),
         )

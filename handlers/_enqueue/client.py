@@ -98,8 +98,8 @@ class Client:
         Args:
             kind: kind of the job.
             payload: a dict of the handler's parameters, default {}.
-            options: queue, priority, delay, run_at, max_attempts, timeout, good_until, cost,
-                tenant, webhook, set_off_by and traceparent, as in `Handler.options`.
+            options: queue, priority, delay, run_at, max_attempts, timeout, expires_at, cost,
+                tenant, webhook, parent_id and traceparent, as in `Handler.options`.
                 `payload_bytes`: bytes that the handler gets unchanged, besides the payload.
                 `encrypt`: True for a kind that encrypts, which the client cannot detect; default
                 False.

@@ -61,12 +61,12 @@ class Options:
     run_at: datetime | None = None
     max_attempts: int | None = None
     timeout: float | None = None
-    good_until: datetime | None = None
+    expires_at: datetime | None = None
     cost: dict[str, float] | None = None
     tenant: str | None = None
     webhook: str | None = None
     payload_bytes: bytes | None = None
-    set_off_by: int | None = None
+    parent_id: int | None = None
     traceparent: str | None = None
 
     @property
@@ -74,7 +74,7 @@ class Options:
         """Whether an option that few jobs have is set: COPY does not support these."""
         return any(
             value is not None
-            for value in (self.tenant, self.webhook, self.payload_bytes, self.set_off_by, self.traceparent)
+            for value in (self.tenant, self.webhook, self.payload_bytes, self.parent_id, self.traceparent)
         )
 
     def parameters(self) -> dict[str, Any]:
@@ -90,12 +90,12 @@ def check_options(  # one parameter for each option
     run_at: datetime | None = None,
     max_attempts: int | None = None,
     timeout: Duration | None = None,
-    good_until: datetime | None = None,
+    expires_at: datetime | None = None,
     cost: Mapping[str, float] | None = None,
     tenant: str | None = None,
     webhook: str | None = None,
     payload_bytes: bytes | None = None,
-    set_off_by: int | None = None,
+    parent_id: int | None = None,
     traceparent: str | None = None,
 ) -> Options:
     """Return the checked options, durations in seconds.
@@ -112,12 +112,12 @@ def check_options(  # one parameter for each option
         run_at=None if run_at is None else _moment(run_at, field="run_at"),
         max_attempts=None if max_attempts is None else check_whole(max_attempts, field="max_attempts", least=1),
         timeout=None if timeout is None else positive(timeout, field="timeout"),
-        good_until=None if good_until is None else _moment(good_until, field="good_until"),
+        expires_at=None if expires_at is None else _moment(expires_at, field="expires_at"),
         cost=None if cost is None else check_amounts(cost, field="cost"),
         tenant=None if tenant is None else check_tenant(tenant),
         webhook=None if webhook is None else check_webhook(webhook),
         payload_bytes=None if payload_bytes is None else check_bytes(payload_bytes),
-        set_off_by=None if set_off_by is None else check_id(set_off_by),
+        parent_id=None if parent_id is None else check_id(parent_id),
         traceparent=None if traceparent is None else check_traceparent(traceparent),
     )
 
@@ -158,10 +158,10 @@ def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved 
 
 def copy_jobs(kind: str, texts: list[str], options: Options, reserved: Reserved) -> Statement[None]:
     """Return the statement that enqueues jobs by COPY under their reserved ids."""
-    good_until = None if options.good_until is None else options.good_until.astimezone(UTC).isoformat()
+    expires_at = None if options.expires_at is None else options.expires_at.astimezone(UTC).isoformat()
     common = (
         reserved.run_at,
-        good_until,
+        expires_at,
         options.timeout,
         reserved.priority,
         options.max_attempts,

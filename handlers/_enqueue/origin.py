@@ -3,7 +3,7 @@
 It is looked up only when something is enqueued, so a job that enqueues nothing pays nothing. A
 worker registers the lookup function once, when it starts. The function belongs to the context and
 not to the process. A thread started by a handler begins with a new context, and what it enqueues
-may be unrelated. To record the parent there, pass `set_off_by`, or run the thread in
+may be unrelated. To record the parent there, pass `parent_id`, or run the thread in
 `contextvars.copy_context()`.
 
 An id means nothing in another database. So the parent is left out for jobs enqueued into a database

@@ -14,7 +14,7 @@ leave its outcome unrecorded. The table it implements:
     Snooze                                                scheduled                no       snoozed
     Abandon; is interrupted by a drain                    ready                    no       abandoned
     is canceled                                           cancelled                yes      cancelled
-    its good_until has passed                             expired                  no       expired
+    its expires_at has passed                             expired                  no       expired
     has a kind without a loaded handler                   scheduled, then failed   no       snoozed / failed
 
 A return value that is not valid JSON fails the job at once, without a retry. The work is done:

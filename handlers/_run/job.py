@@ -114,7 +114,7 @@ class Job:
     """Tenant to which the job belongs, or None."""
     webhook: str | None = None
     """URL that gets a request when the job reaches its final state, or None."""
-    set_off_by: int | None = None
+    parent_id: int | None = None
     """Id of the parent job, whose handler enqueued this one, or None."""
     traceparent: str | None = None
     """Trace of the job in W3C Trace Context format, or None."""

@@ -210,7 +210,7 @@ class Watched:
                 limit = job.options["max_attempts"] or handler.policy.max_attempts
                 own = {
                     name: job.options[name]
-                    for name in ("tenant", "webhook", "payload_bytes", "set_off_by", "traceparent")
+                    for name in ("tenant", "webhook", "payload_bytes", "parent_id", "traceparent")
                 }
                 try:
                     ran = yield (

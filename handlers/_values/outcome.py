@@ -66,5 +66,5 @@ class Raised:
 
 OK: Final = Outcome("ok", "completed")
 EXPIRED: Final = Outcome(
-    "expired", "expired", counted=False, code=JOB_EXPIRED, error="its good_until passed before it was started"
+    "expired", "expired", counted=False, code=JOB_EXPIRED, error="its expires_at passed before it was started"
 )

@@ -32,7 +32,7 @@ FAMILIES = {
     "jobs": ("jobs", "job", "wait"),
     "control": ("retry", "cancel", "delete", "reprioritize", "reschedule"),
     "purge": ("purge",),
-    "queues": ("queues", "pause", "resume", "cap"),
+    "queues": ("queues", "pause", "resume", "limit"),
     "fleet": ("fleet",),
     "status": ("status",),
     "top": ("top",),

@@ -73,11 +73,11 @@ NOTHING: Final = dict.fromkeys(
         "run_at",
         "max_attempts",
         "timeout",
-        "good_until",
+        "expires_at",
         "tenant",
         "webhook",
         "payload_bytes",
-        "set_off_by",
+        "parent_id",
         "traceparent",
     )
 )

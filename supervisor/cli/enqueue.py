@@ -50,10 +50,10 @@ OPTIONS: Final = (
     "run_at",
     "max_attempts",
     "timeout",
-    "good_until",
+    "expires_at",
     "tenant",
     "webhook",
-    "set_off_by",
+    "parent_id",
     "traceparent",
     "cost",
 )
@@ -81,7 +81,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--max-attempts", type=whole, metavar="N", help="fail permanently after this number of attempts"
     )
     options.add_argument("--timeout", metavar="TIME", help='for one attempt, like "2m"')
-    options.add_argument("--good-until", type=moment, metavar="WHEN", help="do not start it after this time")
+    options.add_argument("--expires-at", type=moment, metavar="WHEN", help="do not start it after this time")
     options.add_argument(
         "--cost",
         type=_amounts,
@@ -90,7 +90,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--tenant", metavar="NAME", help="tenant that owns the job")
     options.add_argument("--webhook", metavar="URL", help="URL that is called when the job has finished")
-    options.add_argument("--set-off-by", type=job_id, metavar="ID", help="parent job that enqueued it")
+    options.add_argument("--parent", dest="parent_id", type=job_id, metavar="ID", help="parent job that enqueued it")
     options.add_argument(
         "--traceparent", metavar="TRACE", help="the trace that it belongs to, as W3C Trace Context writes it"
     )

@@ -212,11 +212,11 @@ def _page(job: dict[str, Any]) -> None:
     if job["finished_at"]:
         ran = f", ran for {_since(job['started_at'], job['finished_at'])}" if job["started_at"] else ""
         facts.append(("finished", show_moment(job["finished_at"]) + ran))
-    facts += [("good until", show_moment(job["good_until"]))] if job["good_until"] else []
+    facts += [("expires", show_moment(job["expires_at"]))] if job["expires_at"] else []
     facts += [("timeout", show_span(job["timeout"]))] if job["timeout"] else []
     facts += [("ran on" if job["finished_at"] else "runs on", job["ran_on"])] if job["ran_on"] else []
     facts += [(name, job[name]) for name in ("tenant", "webhook", "traceparent") if job[name] is not None]
-    facts += [("set off by", f"job {job['set_off_by']}")] if job["set_off_by"] is not None else []
+    facts += [("parent", f"job {job['parent_id']}")] if job["parent_id"] is not None else []
     facts += [("bytes", job["payload_bytes"])] if job["payload_bytes"] is not None else []
     facts += [(name, job[name]) for name in ("progress", "payload", "result") if job[name] is not None]
     facts += [("error", _why(job))] if job["error"] else []

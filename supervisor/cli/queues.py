@@ -1,4 +1,4 @@
-"""Commands for queues, pauses and concurrency limits: `queues`, `pause`, `resume`, `cap`."""
+"""Commands for queues, pauses and concurrency limits: `queues`, `pause`, `resume`, `limit`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _queues(arguments: argparse.Namespace) -> int:
         if beyond:
             print_gates(beyond)
     else:
-        console.complain("no queue holds a job, none is paused or capped")
+        console.complain("no queue holds a job, none is paused or limited")
     return ExitCode.DONE
 
 
@@ -138,7 +138,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _cap_arguments(parser: argparse.ArgumentParser) -> None:
+def _limit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="QUEUE", nargs="?", help="a queue")
     parser.add_argument(
         "limit",
@@ -149,12 +149,12 @@ def _cap_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", metavar="KIND", help="jobs of this kind instead, whatever their queue")
 
 
-def _cap(arguments: argparse.Namespace) -> int:
+def _limit(arguments: argparse.Namespace) -> int:
     if arguments.kind is not None and arguments.limit is None:
         arguments.what, arguments.limit = None, arguments.what
     arguments.queue = arguments.what
     if arguments.limit is None:
-        raise CommandError('say how many may run at a time, or "off": `jobherd cap media 10`', ExitCode.USAGE)
+        raise CommandError('say how many may run at a time, or "off": `jobherd limit media 10`', ExitCode.USAGE)
     if arguments.limit != "off" and not (
         arguments.limit.isdecimal() and len(arguments.limit) < 10 and int(arguments.limit)
     ):
@@ -197,11 +197,11 @@ COMMANDS: Final = (
     ),
     Command("resume", "resume a queue, a kind or everything", "  jobherd resume mail", _resume_arguments, _resume),
     Command(
-        "cap",
+        "limit",
         "set the concurrency limit of a queue or a kind",
-        "  jobherd cap media 10\n  jobherd cap --kind report:year 3\n  jobherd cap media off",
-        _cap_arguments,
-        _cap,
+        "  jobherd limit media 10\n  jobherd limit --kind report:year 3\n  jobherd limit media off",
+        _limit_arguments,
+        _limit,
         about="Let no more than N jobs of a queue or a kind run at a time, over all hosts. Jobs that run above a new limit continue.",
     ),
 )

@@ -151,7 +151,7 @@ class Settings:
     queue_max_concurrency: tuple[tuple[str, int], ...] = setting(
         (),
         values.numbers(1, 100_000),
-        "The most jobs of a queue that this supervisor runs at a time. For a limit over all hosts, use `jobherd cap`.",
+        "The most jobs of a queue that this supervisor runs at a time. For a limit over all hosts, use `jobherd limit`.",
         group="Work", metavar="NAMES", says="none",
     )  # fmt: skip
     max_claim_batch: int = setting(

@@ -26,7 +26,7 @@ CAPS: Final = {
     "a queue's cap": {"queue": "default", "kind": None},
     "a kind's cap": {"queue": None, "kind": "bench:noop"},
 }
-SET_CAP: Final = "SELECT jobherd.set_cap(%(queue)s, %(cap)s, %(kind)s)"
+SET_CAP: Final = "SELECT jobherd.set_limit(%(queue)s, %(cap)s, %(kind)s)"
 BLOCK: Final = 20
 """Claims in a row, so that few of them come right after a change of the cap."""
 AMPLE: Final = 1_000_000

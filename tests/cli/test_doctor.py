@@ -254,7 +254,7 @@ def test_a_job_that_waits_for_a_key_is_named(database):
 
 def test_jobs_that_were_put_aside_for_a_cap_are_no_sign_of_a_queue_that_nobody_serves(database):
     child(database, supervisor(database))
-    send(database, "SELECT jobherd.set_cap(kind => 'a:b', max_running => 1)")
+    send(database, "SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)")
     put = "INSERT INTO jobherd.{} (kind, queue, priority, run_at, created_at) VALUES ('a:b', %s, %s, now() - interval '5 min', now() - interval '5 min')"
     for queue in ("media", "mail"):
         send(database, put.format("parked"), queue, 0)
@@ -369,7 +369,7 @@ def test_a_paused_backlog_an_exceeded_limit_and_many_retries_are_notes(database)
     send(database, "INSERT INTO jobherd.ready (kind, queue) SELECT 'mail:receipt', 'mail' FROM generate_series(1, 3)")
     for _ in range(3):
         claim(database, at)
-    send(database, "SELECT jobherd.set_cap('mail', 2)")
+    send(database, "SELECT jobherd.set_limit('mail', 2)")
     send(database, "INSERT INTO jobherd.ready (kind, queue) SELECT 'mail:bulk', 'bulk' FROM generate_series(1, 25)")
     send(database, "SELECT jobherd.pause('bulk', reason => 'the provider is down')")
     send(

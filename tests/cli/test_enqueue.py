@@ -29,7 +29,7 @@ def test_it_prints_the_id_alone_on_its_line(database):
 def test_every_option_reaches_the_row(database):
     answer = jobherd(
         "enqueue", "a:b", "{}", "--queue", "media", "--priority", -5, "--delay", "1h30m", "--max-attempts", 2, "--timeout", "2m",
-        "--good-until", "2040-01-01T00:00:00+00:00", "--cost", "memory_mb=900,gpus=0.5", dsn=database,
+        "--expires-at", "2040-01-01T00:00:00+00:00", "--cost", "memory_mb=900,gpus=0.5", dsn=database,
     )  # fmt: skip
     job = jobherd("job", answer.out.strip(), "--json", dsn=database).json
     assert (job["state"], job["queue"], job["priority"], job["max_attempts"], job["timeout"]) == (
@@ -39,7 +39,7 @@ def test_every_option_reaches_the_row(database):
         2,
         120.0,
     )
-    assert job["good_until"] == "2040-01-01T00:00:00+00:00"
+    assert job["expires_at"] == "2040-01-01T00:00:00+00:00"
     assert send(database, "SELECT run_at - created_at FROM jobherd.jobs")[0][0].total_seconds() == 5400
     assert send(database, "SELECT job, cost FROM jobherd.demands") == [(job["id"], {"gpus": 0.5, "memory_mb": 900})]
 
@@ -72,7 +72,7 @@ def test_a_timestamp_means_the_same_in_every_time_zone(database):
         (["a:b", "{}", "--priority", "99999"], "priority"),
         (["a:b", "{}", "--run-at", "yesterday"], "timestamp"),
         (["a:b", "{}", "--run-at", "2040-01-01T08:00"], "has no time zone"),
-        (["a:b", "{}", "--good-until", "2040-01-01"], "has no time zone"),
+        (["a:b", "{}", "--expires-at", "2040-01-01"], "has no time zone"),
         (["a:b", "{}", "--colour", "red"], "--colour"),
     ],
 )

@@ -101,7 +101,7 @@ def test_whom_must_be_said(database):
 def test_who_acts_from_the_command_line_is_noted(database, capsys):
     job = past(database, "failed", error="it broke")
     for words in (
-        ("pause", "mail", "--reason", "down"), ("resume", "mail", "--reason", "up"), ("cap", "media", "3"), ("retry", job, "--reason", "mended"),
+        ("pause", "mail", "--reason", "down"), ("resume", "mail", "--reason", "up"), ("limit", "media", "3"), ("retry", job, "--reason", "mended"),
         ("cancel", job), ("pause", "mail", "--by", "ada"),
     ):  # fmt: skip
         assert run(database, capsys, *words)[0] == 0, words
@@ -109,7 +109,7 @@ def test_who_acts_from_the_command_line_is_noted(database, capsys):
     assert run(database, capsys, "purge", "--state", "failed", "--older-than", "1d", "--yes")[0] == 0
     me = f"{getpass.getuser()}@{socket.gethostname()}"
     assert send(database, "SELECT actor, action, reason FROM jobherd.audit ORDER BY id") == [
-        (me, "pause", "down"), (me, "resume", "up"), (me, "cap", None), (me, "retry", "mended"), (me, "cancel", None), ("ada", "pause", None),
+        (me, "pause", "down"), (me, "resume", "up"), (me, "limit", None), (me, "retry", "mended"), (me, "cancel", None), ("ada", "pause", None),
         (me, "purge", None),
     ]  # fmt: skip
     [(target,)] = send(database, "SELECT target FROM jobherd.audit WHERE action = 'purge'")

@@ -336,11 +336,11 @@ def test_pause_and_resume(database):
 
 def test_caps_and_pauses_of_kinds_are_set_and_shown(database):
     assert (
-        jobherd("cap", "media", "10", dsn=database).out
+        jobherd("limit", "media", "10", dsn=database).out
         == "media runs at most 10 at a time; there was no concurrency limit\n"
     )
     assert (
-        jobherd("cap", "--kind", "report:year", "3", dsn=database).out
+        jobherd("limit", "--kind", "report:year", "3", dsn=database).out
         == "report:year runs at most 3 at a time; there was no concurrency limit\n"
     )
     assert jobherd(
@@ -353,11 +353,11 @@ def test_caps_and_pauses_of_kinds_are_set_and_shown(database):
     assert (gates["media"]["scope"], gates["media"]["running"], gates["media"]["max_running"]) == ("queue", 0, 10)
     assert gates["mail:receipt"]["paused"] is True
     assert jobherd("resume", "--kind", "mail:receipt", dsn=database).out == "mail:receipt is resumed\n"
-    assert jobherd("cap", "media", "off", dsn=database).out == "media has no concurrency limit; it was 10\n"
+    assert jobherd("limit", "media", "off", dsn=database).out == "media has no concurrency limit; it was 10\n"
     assert jobherd("pause", "*", dsn=database).out == "everything is paused\n"
     assert jobherd("pause", "--all", dsn=database).out == "everything was paused already\n"
     assert jobherd("resume", "--all", dsn=database).out == "everything is resumed\n"
-    for wrong in (["cap", "media"], ["cap", "media", "0"], ["pause"], ["pause", "a", "--kind", "a:b"], ["pause", "a", "--for", "long"],
+    for wrong in (["limit", "media"], ["limit", "media", "0"], ["pause"], ["pause", "a", "--kind", "a:b"], ["pause", "a", "--for", "long"],
                   ["pause", "a", "--all"], ["resume", "--all", "--kind", "a:b"]):  # fmt: skip
         assert jobherd(*wrong, dsn=database).code == 2, wrong
 

@@ -37,7 +37,7 @@ def scrape(database, monkeypatch) -> Scrape:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
-        connection.execute("SELECT jobherd.set_cap('default', 5)")
+        connection.execute("SELECT jobherd.set_limit('default', 5)")
     with Web(database, metrics_tenants=1) as child:
         board = child.boards[0]
         board.tally.count(board.tally.declare([Policy("k")])["k"], 0, 0.1)

@@ -68,7 +68,7 @@ def main() -> int:
     with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection, contextlib.ExitStack() as stack:
         report.on(dsn)
         connection.execute(
-            "SELECT jobherd.set_cap('media', %s), jobherd.set_cap(kind => 'fault:sleep', max_running => %s)",
+            "SELECT jobherd.set_limit('media', %s), jobherd.set_limit(kind => 'fault:sleep', max_running => %s)",
             [QUEUE, KIND],
         )
         herds = [stack.enter_context(Herd(dsn, WORK, "--hold", "0.01", workers=given.workers)) for _ in range(HERDS)]

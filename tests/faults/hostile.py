@@ -61,8 +61,8 @@ NAMES = (
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"priority": 2**31}, {"priority": -(2**15)}, {"priority": 1.5}, {"priority": True}, {"max_attempts": 0}, {"max_attempts": 10**12}, {"delay": math.inf},
     {"delay": math.nan}, {"delay": "1e9d"}, {"delay": -5}, {"timeout": 0}, {"timeout": 1e300}, {"timeout": "100 years"}, {"run_at": "infinity"},
-    {"run_at": "10000-01-01"}, {"good_until": "-infinity"}, {"good_until": "4713-01-01 BC"}, {"unknown": 1}, {"tenant": "\0"}, {"tenant": "x" * 5000},
-    {"webhook": "javascript:alert(1)"}, {"webhook": "http://127.0.0.1:1/"}, {"traceparent": "x"}, {"set_off_by": -1}, {"payload_bytes": "text"}, {"queue": None}, {},
+    {"run_at": "10000-01-01"}, {"expires_at": "-infinity"}, {"expires_at": "4713-01-01 BC"}, {"unknown": 1}, {"tenant": "\0"}, {"tenant": "x" * 5000},
+    {"webhook": "javascript:alert(1)"}, {"webhook": "http://127.0.0.1:1/"}, {"traceparent": "x"}, {"parent_id": -1}, {"payload_bytes": "text"}, {"queue": None}, {},
 )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ class Doors:
         if dice.random() < 0.3:
             name, value = dice.choice(
                 (("priority", -32768), ("attempts", 32767), ("max_attempts", 32767), ("crashes", 32767), ("timeout", -1), ("timeout", 1e300), ("timeout", math.inf),
-                 ("timeout", math.nan), ("run_at", "8999-12-31"), ("run_at", "infinity"), ("created_at", "1901-01-01"), ("good_until", "1901-01-01"), ("alone", True),
+                 ("timeout", math.nan), ("run_at", "8999-12-31"), ("run_at", "infinity"), ("created_at", "1901-01-01"), ("expires_at", "1901-01-01"), ("alone", True),
                  ("last_error", '"no object"'), ("last_error", '{"code": 5}'), ("queue", dice.choice(NAMES)))
             )  # fmt: skip
             columns[name] = value

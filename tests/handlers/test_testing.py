@@ -145,7 +145,7 @@ def test_what_a_job_enqueues_here_remembers_it_too(jobherd_inline):  # noqa: F81
     job = jobherd_inline.client.enqueue("demo:first", {"count": 1})
     jobherd_inline.drain([first, second])
     rows = jobherd_inline.connection.execute(
-        "SELECT set_off_by FROM jobherd.jobs WHERE kind = 'demo:second' ORDER BY id"
+        "SELECT parent_id FROM jobherd.jobs WHERE kind = 'demo:second' ORDER BY id"
     ).fetchall()
     assert rows == [(None,), (job,)]
 

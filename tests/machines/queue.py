@@ -600,9 +600,9 @@ class Model:
                 self.paused.discard(gate)
             case 3 if scope != "all":
                 self.caps[gate] = n // 5 % 3 + 1
-                self.queue.run(f"SELECT jobherd.set_cap({word} => %s, max_running => %s)", name, self.caps[gate])
+                self.queue.run(f"SELECT jobherd.set_limit({word} => %s, max_running => %s)", name, self.caps[gate])
             case 4 if scope != "all":
-                self.queue.run(f"SELECT jobherd.set_cap({word} => %s)", name)
+                self.queue.run(f"SELECT jobherd.set_limit({word} => %s)", name)
                 self.caps.pop(gate, None)
         free = "SELECT count(*) FROM jobherd.parked WHERE kind NOT IN (SELECT name FROM jobherd.gates WHERE scope = 'kind')"
         while (parked := self.queue.run(free)[0][0]) > 0:

@@ -73,7 +73,7 @@ def fill(dsn: str) -> list[int]:
                 job, text, json.dumps([{"key": text, "out": text, "command": text, text: text}, text]),
             )  # fmt: skip
             queue.run(
-                "INSERT INTO jobherd.gates (scope, name, paused_at, paused_by, reason, max_running, capped_at, capped_by) VALUES ('queue', %s, now(), %s, %s, 3, now(), %s)",
+                "INSERT INTO jobherd.gates (scope, name, paused_at, paused_by, reason, max_running, limited_at, limited_by) VALUES ('queue', %s, now(), %s, %s, 3, now(), %s)",
                 text, text, text, text,
             )  # fmt: skip
             queue.run(

@@ -182,14 +182,14 @@ def test_what_an_attempt_said_stands_with_it(queue, page):
 
 
 def test_what_led_to_it_and_what_it_set_off_are_links(queue, page):
-    first = queue.enqueue("shop:day", set_off_by=10**15, traceparent=TRACE)
-    second = queue.enqueue("shop:order", set_off_by=first)
-    third = queue.enqueue("mail:receipt", set_off_by=second)
-    many = queue.enqueue_many("mail:receipt", 60, set_off_by=third)
+    first = queue.enqueue("shop:day", parent_id=10**15, traceparent=TRACE)
+    second = queue.enqueue("shop:order", parent_id=first)
+    third = queue.enqueue("mail:receipt", parent_id=second)
+    many = queue.enqueue_many("mail:receipt", 60, parent_id=third)
     said = words(page, f"/jobs/{second}")
-    assert f"What led to it {first} ● ready shop:day" in said
+    assert f"Parent jobs {first} ● ready shop:day" in said
     assert f"{10**15} is not kept any more" in said
-    assert f"What it set off {third} ● ready mail:receipt" in said
+    assert f"Child jobs {third} ● ready mail:receipt" in said
     said = words(page, f"/jobs/{third}")
     assert f"{many[0]} ●" in said and f"{many[-1]} ●" not in said and "more than these 50" in said
     assert said.index(f"{second} ● ready shop:order") < said.index(f"{first} ● ready shop:day")
@@ -240,14 +240,14 @@ def test_an_edited_payload_runs_as_a_new_job_and_the_old_one_stays(queue, page):
     assert (before["state"], before["payload"]) == ("failed", {"order_id": "seven"})
     kept = ("kind", "queue", "priority", "max_attempts", "tenant", "traceparent", "payload_bytes")
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
-    assert (after["payload"], after["set_off_by"], after["state"], after["attempts"]) == (
+    assert (after["payload"], after["parent_id"], after["state"], after["attempts"]) == (
         {"order_id": 7},
         job,
         "ready",
         0,
     )
-    assert f"What it set off {new}" in words(page, f"/jobs/{job}")
-    assert f"What led to it {job}" in words(page, f"/jobs/{new}")
+    assert f"Child jobs {new}" in words(page, f"/jobs/{job}")
+    assert f"Parent jobs {job}" in words(page, f"/jobs/{new}")
 
 
 @pytest.mark.parametrize(

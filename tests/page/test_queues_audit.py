@@ -27,7 +27,7 @@ def test_depth_age_what_runs_and_what_is_paused_is_shown(page, database, monkeyp
     claim(database, child(database, supervisor(database)))
     send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"mail\", \"delay\": 600}')")
     send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"deep\"}') FROM generate_series(1, 1200)")
-    send(database, "SELECT jobherd.set_cap('media', 9), jobherd.pause('mail', 'provider <b>down</b>', actor => 'anna'), "
+    send(database, "SELECT jobherd.set_limit('media', 9), jobherd.pause('mail', 'provider <b>down</b>', actor => 'anna'), "
                    "jobherd.pause(kind => 'k:slow', actor => 'bert')")  # fmt: skip
     send(database, 'SELECT jobherd.enqueue(\'a:b\', \'{}\', \'{"queue": "mail", "tenant": "acme"}\')')
     text = page.get("/queues").text
@@ -63,10 +63,10 @@ def noted(dsn):
         ({"scope": "kind", "name": "a:b", "do": "pause"}, "Kind a:b is paused.", ("pause", {"kind": "a:b"}, None)),
         ({"scope": "all", "do": "pause", "name": "mail"}, "Everything is paused.", ("pause", {"all": "everything"}, None)),
         ({"scope": "queue", "name": "mail", "do": "resume"}, "Queue mail was not paused.", None),
-        ({"scope": "queue", "name": "mail", "do": "cap", "max_running": "7"}, "runs at most 7 at a time; there was no limit before.",
-         ("cap", {"queue": "mail", "max_running": 7, "before": None}, None)),
-        ({"scope": "queue", "name": "mail", "do": "uncap"}, "has no concurrency limit any more", None),
-        ({"scope": "queue", "name": "mail", "do": "cap", "max_running": "0"}, "A concurrency limit is a number from 1", None),
+        ({"scope": "queue", "name": "mail", "do": "limit", "max_running": "7"}, "runs at most 7 at a time; there was no limit before.",
+         ("limit", {"queue": "mail", "max_running": 7, "before": None}, None)),
+        ({"scope": "queue", "name": "mail", "do": "unlimit"}, "has no concurrency limit any more", None),
+        ({"scope": "queue", "name": "mail", "do": "limit", "max_running": "0"}, "A concurrency limit is a number from 1", None),
         ({"scope": "queue", "name": "mail", "do": "pause", "for": "soon"}, "the time", None),
         ({"scope": "queue", "name": "", "do": "pause"}, "Say which queue.", None),
         ({"scope": "queue", "name": "Mail!", "do": "pause"}, "is not a queue name", None),

@@ -201,7 +201,7 @@ def test_a_job_that_is_not_taken_here_is_kept_no_room(queue, more, conditions):
 
 def test_caps_and_the_budget_hold_together(queue):
     """A claim that looks at gates is narrowed as any other, and a job that its gate keeps out is kept no room."""
-    queue.run("SELECT jobherd.set_cap(queue => 'capped', max_running => 1)")
+    queue.run("SELECT jobherd.set_limit(queue => 'capped', max_running => 1)")
     gated = {"limited": None, "limits": None, "left_queue": None, "left_kind": None, "narrowed": True}
     holder, other = (Claimer(queue, by="claim/claim_gated", **gated) for _ in range(2))
     first, second = queue.enqueue_many("k:small", 2, queue="capped")

@@ -79,8 +79,8 @@ def test_a_paused_queue_is_passed_over(queue):
 
 
 def test_a_claim_says_how_long_its_jobs_are_good_for(queue):
-    late = queue.enqueue("a:b", good_until="2020-01-01")
-    good = queue.enqueue("a:b", good_until="2999-01-01")
+    late = queue.enqueue("a:b", expires_at="2020-01-01")
+    good = queue.enqueue("a:b", expires_at="2999-01-01")
     ever = queue.enqueue("a:b")
     jobs = {job.id: job.good_for for job in queue.child().claim(10)}
     assert jobs[late] < 0 < jobs[good]
@@ -195,7 +195,7 @@ def test_a_lone_claim_takes_what_a_batch_of_one_would(queue, seed):
     for number in range(40):
         options = {"queue": dice.choice(["a", "b", "c"]), "priority": dice.choice([-1, 0, 0, 3])}
         if dice.random() < 0.2:
-            options["good_until"] = "2999-01-01"
+            options["expires_at"] = "2999-01-01"
         queue.enqueue(dice.choice(["a:b", "a:c"]), f'{{"n": {number}}}', **options)
     if dice.random() < 0.5:
         queue.run("SELECT jobherd.pause(%s)", dice.choice(["a", "b"]))

@@ -58,7 +58,7 @@ def test_every_option(queue):
     number = enqueue(
         queue,
         payload='{"order_id": 7}',
-        options='{"queue": "mail", "priority": -5, "delay": "10 minutes", "max_attempts": 8, "timeout": "2 minutes", "good_until": "2999-01-01"}',
+        options='{"queue": "mail", "priority": -5, "delay": "10 minutes", "max_attempts": 8, "timeout": "2 minutes", "expires_at": "2999-01-01"}',
     )
     row = queue.job(number)
     assert (row["state"], row["queue"], row["priority"], row["max_attempts"], row["timeout"], row["payload"]) == (
@@ -107,8 +107,8 @@ def test_a_kind_that_declares_its_queue_and_priority_gets_them(queue):
         ('{"run_at": "8999-12-31T23:00-01"}', 'option "run_at"'),
         ('{"delay": 1e12}', 'option "delay" has a bad value 1000000000000'),
         ('{"delay": 230000000000}', 'option "delay" has a bad value 230000000000'),
-        ('{"good_until": "-infinity"}', 'option "good_until"'),
-        ('{"good_until": "1900-01-01T01:00+01"}', 'option "good_until"'),
+        ('{"expires_at": "-infinity"}', 'option "expires_at"'),
+        ('{"expires_at": "1900-01-01T01:00+01"}', 'option "expires_at"'),
         ('{"timeout": 0}', 'option "timeout"'),
         ('{"timeout": "-3 seconds"}', 'option "timeout"'),
         ('{"max_attempts": 0}', 'option "max_attempts"'),

@@ -45,18 +45,18 @@ def settle(child, rows):
 def test_the_plain_claim_hands_what_has_a_cap_to_the_other_one(queue):
     queue.enqueue("a:b", queue="free", priority=-1)
     first = queue.enqueue("a:b", queue="media")
-    queue.run("SELECT jobherd.set_cap('media', 1)")
+    queue.run("SELECT jobherd.set_limit('media', 1)")
     child = queue.child()
     assert [row["queue"] for row in child.claim_raw(10)] == ["free"], "what has no cap is not slowed down"
     assert [(row["id"], row["queue"]) for row in child.claim_raw(10)] == [(None, None)]
     assert ids(gated(child)) == [first]
-    assert queue.run("SELECT scope, name, max_running, running FROM jobherd.caps") == [("queue", "media", 1, 1)]
+    assert queue.run("SELECT scope, name, max_running, running FROM jobherd.limits") == [("queue", "media", 1, 1)]
 
 
 @pytest.mark.promise("C41")
 def test_no_more_of_a_queue_than_its_cap(queue):
     jobs = queue.enqueue_many("a:b", 5, queue="media")
-    queue.run("SELECT jobherd.set_cap('media', 2)")
+    queue.run("SELECT jobherd.set_limit('media', 2)")
     one, other, third = queue.child(), queue.child(), queue.supervisor().child()
     mine, theirs = gated(one), gated(other)
     assert (ids(mine), ids(theirs), ids(gated(third))) == (jobs[:1], jobs[1:2], [])
@@ -68,7 +68,7 @@ def test_no_more_of_a_queue_than_its_cap(queue):
 def test_no_more_of_a_kind_than_its_cap_and_what_lies_behind_is_not_held_up(queue):
     jobs = queue.enqueue_many("slow:one", 250)
     others = queue.enqueue_many("a:b", 3)
-    queue.run("SELECT jobherd.set_cap(kind => 'slow:one', max_running => 1)")
+    queue.run("SELECT jobherd.set_limit(kind => 'slow:one', max_running => 1)")
     one, other = queue.child(), queue.child()
     mine = gated(one)
     assert ids(mine) == jobs[:1]
@@ -88,7 +88,7 @@ def test_a_parked_job_is_not_overtaken_when_somebody_else_stands_at_the_head(que
     What is at the head may not run, what was parked may, and so may one that came later.
     """
     for kind in ("slow:one", "slow:two"):
-        queue.run("SELECT jobherd.set_cap(kind => %s, max_running => 1)", kind)
+        queue.run("SELECT jobherd.set_limit(kind => %s, max_running => 1)", kind)
     first, parked, other = (queue.enqueue(kind) for kind in ("slow:one", "slow:one", "slow:two"))
     one, two = queue.child(), queue.child()
     mine = gated(one)
@@ -104,7 +104,7 @@ def test_a_parked_job_is_not_overtaken_when_somebody_else_stands_at_the_head(que
 
 @pytest.mark.promise("C11")
 def test_a_parked_job_keeps_its_place(queue):
-    queue.run("SELECT jobherd.set_cap(kind => 'slow:one', max_running => 1)")
+    queue.run("SELECT jobherd.set_limit(kind => 'slow:one', max_running => 1)")
     first, second = queue.enqueue_many("slow:one", 2)
     one, other = queue.child(), queue.child()
     mine = gated(one)
@@ -118,7 +118,7 @@ def test_a_parked_job_keeps_its_place(queue):
 @pytest.mark.parametrize("how", ["cancel", "release", "reclaim", "orphan"])
 def test_a_slot_is_free_however_its_job_ends(queue, how):
     jobs = queue.enqueue_many("a:b", 2, queue="media")
-    queue.run("SELECT jobherd.set_cap('media', 1)")
+    queue.run("SELECT jobherd.set_limit('media', 1)")
     supervisor, other = queue.supervisor(), queue.child()
     dying = supervisor.child()
     rows = gated(dying)
@@ -140,10 +140,10 @@ def test_jobs_claimed_before_the_cap_count(queue):
     jobs = queue.enqueue_many("a:b", 4, queue="media")
     early, late = queue.child(), queue.child()
     assert [job.id for job in early.claim(3)] == jobs[:3]
-    queue.run("SELECT jobherd.set_cap('media', 3), jobherd.set_cap(kind => 'a:b', max_running => 3)")
-    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 3), ("queue", 3)]
+    queue.run("SELECT jobherd.set_limit('media', 3), jobherd.set_limit(kind => 'a:b', max_running => 3)")
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.limits")) == [("kind", 3), ("queue", 3)]
     assert gated(late) == []
-    queue.run("SELECT jobherd.set_cap('media', 9), jobherd.set_cap(kind => 'a:b', max_running => 9)")
+    queue.run("SELECT jobherd.set_limit('media', 9), jobherd.set_limit(kind => 'a:b', max_running => 9)")
     assert ids(gated(late)) == jobs[3:]
 
 
@@ -151,14 +151,14 @@ def test_a_cap_in_a_transaction_that_stays_open_counts_from_its_commit_on(queue)
     jobs = queue.enqueue_many("a:b", 4, queue="media")
     early, late = queue.child(), queue.child()
     with psycopg.connect(queue.dsn) as slow:
-        slow.execute("SELECT jobherd.pause('media'), jobherd.set_cap('media', 3), jobherd.resume('media')")
+        slow.execute("SELECT jobherd.pause('media'), jobherd.set_limit('media', 3), jobherd.resume('media')")
         # so long ago, to whoever looks later
-        slow.execute("UPDATE jobherd.gates SET capped_at = capped_at - interval '1 minute'")
+        slow.execute("UPDATE jobherd.gates SET limited_at = limited_at - interval '1 minute'")
         slow.execute(
-            "INSERT INTO jobherd.gates (scope, name, max_running, capped_at) VALUES ('kind', 'a:b', 3, clock_timestamp() - interval '1 minute')"
+            "INSERT INTO jobherd.gates (scope, name, max_running, limited_at) VALUES ('kind', 'a:b', 3, clock_timestamp() - interval '1 minute')"
         )
         assert [job.id for job in early.claim(3)] == jobs[:3]
-    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 3), ("queue", 3)]
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.limits")) == [("kind", 3), ("queue", 3)]
     assert gated(late) == []
 
 
@@ -174,7 +174,7 @@ def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
     )
     with psycopg.connect(queue.dsn, autocommit=True) as holder, psycopg.connect(queue.dsn) as slow:
         holder.execute("SELECT pg_advisory_lock(7)")
-        slow.execute("SELECT jobherd.set_cap('media', 3), jobherd.set_cap(kind => 'a:b', max_running => 3)")
+        slow.execute("SELECT jobherd.set_limit('media', 3), jobherd.set_limit(kind => 'a:b', max_running => 3)")
         slow.execute("INSERT INTO slow DEFAULT VALUES")
         committing = threading.Thread(target=slow.commit)
         committing.start()
@@ -188,13 +188,13 @@ def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
         queue.run("UPDATE jobherd.running SET claimed_at = clock_timestamp() + interval '1 minute'")
         holder.execute("SELECT pg_advisory_unlock(7)")
         committing.join(LIMIT)
-    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 3), ("queue", 3)]
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.limits")) == [("kind", 3), ("queue", 3)]
     assert gated(late) == []
 
 
 def test_what_is_claimed_after_a_keeper_has_seen_the_cap_was_claimed_under_it(queue):
     queue.enqueue_many("a:b", 4, queue="media")
-    queue.run("SELECT jobherd.set_cap('media', 9), jobherd.set_cap(kind => 'a:b', max_running => 9)")
+    queue.run("SELECT jobherd.set_limit('media', 9), jobherd.set_limit(kind => 'a:b', max_running => 9)")
     assert queue.run(queue.text("maintenance/end_pauses"))[0][3]
     with psycopg.connect(queue.dsn) as other:
         other.execute("SELECT FROM jobherd.gates WHERE scope = 'queue' FOR UPDATE")
@@ -207,9 +207,9 @@ def test_what_is_claimed_after_a_keeper_has_seen_the_cap_was_claimed_under_it(qu
     queue.run(
         "INSERT INTO jobherd.running (child, token, claimed_at, queue, jobs) SELECT 1, 1, now() + interval '1 minute', 'media', array_agg(r) FROM jobherd.ready r"
     )
-    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 0), ("queue", 0)]
-    queue.run("SELECT jobherd.pause('media'), jobherd.set_cap('media'), jobherd.set_cap('media', 9)")
-    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 0), ("queue", 4)], (
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.limits")) == [("kind", 0), ("queue", 0)]
+    queue.run("SELECT jobherd.pause('media'), jobherd.set_limit('media'), jobherd.set_limit('media', 9)")
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.limits")) == [("kind", 0), ("queue", 4)], (
         "this one nobody has seen"
     )
 
@@ -217,11 +217,11 @@ def test_what_is_claimed_after_a_keeper_has_seen_the_cap_was_claimed_under_it(qu
 def test_the_cap_of_that_name_in_another_schema_holds_up_nobody(queue):
     migrate(queue.connection, schema="other")
     jobs = queue.enqueue_many("a:b", 2, queue="media")
-    queue.run("SELECT jobherd.set_cap('media', 1), jobherd.set_cap(kind => 'a:b', max_running => 1)")
+    queue.run("SELECT jobherd.set_limit('media', 1), jobherd.set_limit(kind => 'a:b', max_running => 1)")
     child = queue.child()
     child.connection.execute("SET lock_timeout TO '10ms'")
     with psycopg.connect(queue.dsn) as theirs:
-        theirs.execute("SELECT other.lock_cap(2, 'media', 0), other.lock_cap(3, 'a:b', 0)")
+        theirs.execute("SELECT other.lock_limit(2, 'media', 0), other.lock_limit(3, 'a:b', 0)")
         assert ids(gated(child)) == jobs[:1]
 
 
@@ -231,7 +231,7 @@ OLD_KEYS = """SELECT pg_advisory_lock(1785684586, hashtext('jobherd.' || r || ' 
 
 def test_a_stranger_with_advisory_locks_holds_up_no_claim(queue):
     jobs = queue.enqueue_many("a:b", 2, queue="media")
-    queue.run("SELECT jobherd.set_cap('media', 2), jobherd.set_cap(kind => 'a:b', max_running => 2)")
+    queue.run("SELECT jobherd.set_limit('media', 2), jobherd.set_limit(kind => 'a:b', max_running => 2)")
     child = queue.child()
     child.connection.execute("SET lock_timeout TO '10ms'")
     with psycopg.connect(queue.dsn) as stranger:
@@ -251,7 +251,7 @@ def test_two_limits_never_share_a_lock(queue):
         " GROUP BY hashtext('jobherd.2 ' || n) HAVING count(*) > 1 LIMIT 1"
     )
     jobs = [queue.enqueue("a:b", queue=name) for name in (one, other)]
-    queue.run("SELECT jobherd.set_cap(n, 1) FROM unnest(%s::text[]) AS n", [one, other])
+    queue.run("SELECT jobherd.set_limit(n, 1) FROM unnest(%s::text[]) AS n", [one, other])
     first, second = queue.child(), queue.child()
     second.connection.execute("SET lock_timeout TO '10ms'")
     with first.connection.transaction():
@@ -261,11 +261,11 @@ def test_two_limits_never_share_a_lock(queue):
 
 def test_a_claim_does_not_wait_for_an_open_change_of_its_limit(queue):
     jobs = queue.enqueue_many("a:b", 2, queue="media")
-    queue.run("SELECT jobherd.set_cap('media', 1)")
+    queue.run("SELECT jobherd.set_limit('media', 1)")
     child = queue.child()
     child.connection.execute("SET lock_timeout TO '10ms'")
     with psycopg.connect(queue.dsn) as caller:
-        caller.execute("SELECT jobherd.set_cap('media', 5), jobherd.pause('media')")
+        caller.execute("SELECT jobherd.set_limit('media', 5), jobherd.pause('media')")
         assert ids(gated(child)) == jobs[:1]
 
 
@@ -273,7 +273,7 @@ def test_a_lock_that_another_claim_has_is_only_tried_out_of_order(queue):
     one, other = queue.child(), queue.child()
 
     def lock(child, name, held):
-        return child.connection.execute("SELECT * FROM jobherd.lock_cap(2, %s, %s)", [name, held]).fetchone()
+        return child.connection.execute("SELECT * FROM jobherd.lock_limit(2, %s, %s)", [name, held]).fetchone()
 
     with one.connection.transaction():
         assert lock(one, "a", 0) == (2, True)
@@ -289,7 +289,7 @@ def test_a_lock_that_another_claim_has_is_only_tried_out_of_order(queue):
 
 def test_locks_of_supervisors_that_are_gone_are_deleted(queue):
     queue.enqueue_many("a:b", 2, queue="media")
-    queue.run("SELECT jobherd.set_cap('media', 5)")
+    queue.run("SELECT jobherd.set_limit('media', 5)")
     here, gone = queue.supervisor(), queue.supervisor()
     for child in (here.child(), gone.child()):
         assert gated(child, limited=["media"], limits=[1])
@@ -309,7 +309,7 @@ def test_who_waited_for_the_lock_counts_anew(queue, used):
     if used:
         queue.run("INSERT INTO jobherd.claim_locks VALUES ('queue', 'media')")
     queue.enqueue_many("a:b", 2, queue="media")
-    queue.run("SELECT jobherd.set_cap('media', 1)")
+    queue.run("SELECT jobherd.set_limit('media', 1)")
     one, other = queue.child(), queue.child()
     with psycopg.connect(queue.dsn, autocommit=True) as watcher, one.connection.transaction():
         assert len(gated(one)) == 1
@@ -324,7 +324,7 @@ def test_who_waited_for_the_lock_counts_anew(queue, used):
     while other.connection.pgconn.is_busy():
         other.connection.pgconn.consume_input()
     assert other.connection.pgconn.get_result().ntuples == 0
-    assert queue.run("SELECT running FROM jobherd.caps") == [(1,)]
+    assert queue.run("SELECT running FROM jobherd.limits") == [(1,)]
 
 
 @pytest.mark.promise("C22")
@@ -353,7 +353,7 @@ def test_prefixes_are_served_in_their_place(queue):
 
 
 def test_what_a_hook_lets_through_is_taken_and_nothing_else(queue):
-    queue.run("SELECT jobherd.set_cap(kind => 'a:slow', max_running => 1)")
+    queue.run("SELECT jobherd.set_limit(kind => 'a:slow', max_running => 1)")
     queue.enqueue_many("a:other", 3)
     slow = queue.enqueue_many("a:slow", 2)
     wire = Wire(queue.child().connection, "jobherd", prepared=True)
@@ -389,13 +389,13 @@ def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
         queue.connection.execute(
             queue.text("lease/declare_limits"), {"names": list(limits), "max_running": list(limits.values())}
         )
-        return sorted(queue.run("SELECT name, max_running, capped_by = '@handler' FROM jobherd.gates"))
+        return sorted(queue.run("SELECT name, max_running, limited_by = '@handler' FROM jobherd.gates"))
 
     assert declare(a=3, b=None) == [("a", 3, True)]
     assert declare(a=4) == [("a", 4, True)]
-    queue.run("SELECT jobherd.set_cap(kind => 'a', max_running => 9)")
+    queue.run("SELECT jobherd.set_limit(kind => 'a', max_running => 9)")
     assert declare(a=5) == declare(a=None) == [("a", 9, False)]
-    queue.run("SELECT jobherd.set_cap(kind => 'a')")
+    queue.run("SELECT jobherd.set_limit(kind => 'a')")
     assert declare(a=5, c=1) == [("a", 5, True), ("c", 1, True)]
     queue.run("SELECT jobherd.pause(kind => 'a')")
     assert declare(a=None, c=None) == [("a", None, None)], "paused it stays"
@@ -411,7 +411,7 @@ def test_a_process_that_starts_waits_for_no_transaction_that_holds_a_kind_or_a_g
         kinds = queue.connection.execute(queue.text("lease/register_kinds"), kind | more).rowcount
         return kinds, queue.connection.execute(queue.text("lease/declare_limits"), caps).rowcount
 
-    queue.run("SELECT jobherd.set_cap(kind => 'e:f', max_running => 9)")
+    queue.run("SELECT jobherd.set_limit(kind => 'e:f', max_running => 9)")
     assert declare() == (1, 1)
     with psycopg.connect(queue.dsn) as other:
         other.execute("UPDATE jobherd.kinds SET seen_at = clock_timestamp()")
@@ -443,10 +443,10 @@ def behind(queue, first, call):
 
 def test_who_resumes_while_somebody_sets_a_cap_resumes(queue):
     queue.run("SELECT jobherd.pause('media')")
-    assert behind(queue, "SELECT jobherd.set_cap('media', 2)", ["SELECT jobherd.resume('media')"]) == [(True,)]
+    assert behind(queue, "SELECT jobherd.set_limit('media', 2)", ["SELECT jobherd.resume('media')"]) == [(True,)]
     assert queue.run("SELECT name, paused_at, max_running FROM jobherd.gates") == [("media", None, 2)]
     queue.run("SELECT jobherd.pause('media')")
-    assert behind(queue, "SELECT jobherd.set_cap('media', NULL)", ["SELECT jobherd.resume('media')"]) == [(True,)]
+    assert behind(queue, "SELECT jobherd.set_limit('media', NULL)", ["SELECT jobherd.resume('media')"]) == [(True,)]
     assert queue.run("SELECT name FROM jobherd.gates") == []
 
 
@@ -461,7 +461,7 @@ def test_a_cap_that_is_declared_no_more_goes_while_somebody_pauses_and_resumes(q
 
 
 def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
-    queue.run("SELECT jobherd.set_cap('media', 2)")
+    queue.run("SELECT jobherd.set_limit('media', 2)")
     queue.run("SELECT jobherd.pause('media', resume_at => %s)", datetime.now(UTC) + timedelta(hours=1))
     [(opened, next_in, *_)] = queue.run(queue.text("maintenance/end_pauses"))
     assert opened == 0
@@ -469,7 +469,7 @@ def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
     queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
     assert queue.run(queue.text("maintenance/end_pauses")) == [(1, None, False, True, False)]
     assert queue.run("SELECT name, max_running, paused_at FROM jobherd.gates") == [("media", 2, None)]
-    assert queue.run("SELECT jobherd.set_cap('media')") == [(2,)]
+    assert queue.run("SELECT jobherd.set_limit('media')") == [(2,)]
     assert queue.count("gates") == 0
 
 
@@ -481,8 +481,8 @@ def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
         ("pause('A b')", "not a queue name"),
         ("pause(kind => 'A b')", "not a name like"),
         ("pause('a', resume_at => now() - interval '1 s')", "not in the future"),
-        ("set_cap('a', 0)", "max_running 0 is not a number from 1"),
-        ("set_cap('*', 3)", "everything together has no cap"),
+        ("set_limit('a', 0)", "max_running 0 is not a number from 1"),
+        ("set_limit('*', 3)", "everything together has no limit"),
     ],
 )
 def test_what_is_wrong_is_named(queue, call, words):
@@ -491,7 +491,7 @@ def test_what_is_wrong_is_named(queue, call, words):
 
 
 def test_a_claim_costs_the_same_however_many_are_parked(queue):
-    queue.run("SELECT jobherd.set_cap(kind => 'slow:one', max_running => 1)")
+    queue.run("SELECT jobherd.set_limit(kind => 'slow:one', max_running => 1)")
     child = queue.child()
 
     def touched():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.queue import Child, JobRow
 
 FULL = """
-INSERT INTO jobherd.{table} (created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras)
+INSERT INTO jobherd.{table} (created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras)
 VALUES ('2026-01-02 03:04:05.678901+00', %s, '8000-01-01', 12.5, '{{"code": "OLD"}}', -7, 3, 9, 2, true, 'media', 'a:b', '{{"n": [1, "\\u00e4"]}}',
         ROW ('acme', 'https://example.org/hook', '\\x00ff', 41, '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01')::jobherd.extras)
 RETURNING id"""
@@ -180,14 +180,14 @@ def test_what_runs_again_keeps_all_that_its_outcome_does_not_speak_of(queue, out
 
 
 def test_parked_and_brought_back_it_is_as_it_was(queue):
-    queue.run("SELECT jobherd.set_cap(kind => 'a:b', max_running => 1)")
+    queue.run("SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)")
     queue.enqueue("a:b", queue="media", priority=-8)
     one, other = queue.child(), queue.child()
     gated(one)
     job = full(queue)
     assert changed(queue, job, lambda: gated(other)) == {}
     assert queue.count("parked") == 1
-    queue.run("SELECT jobherd.set_cap(kind => 'a:b')")
+    queue.run("SELECT jobherd.set_limit(kind => 'a:b')")
     assert (
         changed(queue, job, lambda: queue.connection.execute(queue.text("maintenance/release_parked"), {"most": 10}))
         == {}
@@ -203,7 +203,7 @@ def test_what_is_over_is_remembered_as_it_was(queue, outcome):
     settle(child, job, outcome, **({"code": "NEW", "error": "why"} if outcome == "failed" else {}))
     [[after]] = queue.run("SELECT to_jsonb(h) FROM jobherd.history h WHERE id = %s", job)
     kept = before.keys() & after.keys()
-    assert kept == before.keys() - {"good_until", "last_error", "alone"}
+    assert kept == before.keys() - {"expires_at", "last_error", "alone"}
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept} | {"attempts": 4}
 
 

@@ -34,7 +34,7 @@ class Scene:
     def __init__(self, queue: Queue) -> None:
         self.queue, self.supervisor = queue, queue.supervisor()
         self.child, self.other = self.supervisor.child(), self.supervisor.child()
-        queue.run("SELECT jobherd.set_cap('capped', 5)")
+        queue.run("SELECT jobherd.set_limit('capped', 5)")
         queue.run("INSERT INTO jobherd.gates (scope, name, paused_at, resume_at) VALUES ('queue', 'due', now(), now())")
         self.past, busy, *more = queue.enqueue_many("a:b", 4, queue="media", tenant="acme")
         claim = self.child.claim(4)
@@ -158,9 +158,9 @@ CALLS = {
     "pause everything": ("jobherd_admin", "SELECT jobherd.pause('*')"),
     "pause a kind with a declared limit": ("jobherd_admin", "SELECT jobherd.pause(kind => 'slow:one')"),
     "resume": ("jobherd_admin", "SELECT jobherd.resume('due')"),
-    "cap": ("jobherd_admin", "SELECT jobherd.set_cap('capped', 9)"),
-    "lift a cap": ("jobherd_admin", "SELECT jobherd.set_cap('capped')"),
-    "cap a kind": ("jobherd_admin", "SELECT jobherd.set_cap(kind => 'a:b', max_running => 1)"),
+    "cap": ("jobherd_admin", "SELECT jobherd.set_limit('capped', 9)"),
+    "lift a cap": ("jobherd_admin", "SELECT jobherd.set_limit('capped')"),
+    "cap a kind": ("jobherd_admin", "SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)"),
     "order": ("jobherd_admin", "SELECT jobherd.order(:supervisor, 'drain')"),
     "audit": ("jobherd_admin", "SELECT jobherd.note_audit('ada', 'did it')"),
     "wait": ("jobherd_read", "SELECT jobherd.meet_settlements(ARRAY[:busy, :whole])"),

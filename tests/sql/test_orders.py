@@ -173,7 +173,7 @@ def test_every_action_is_noted_with_who_and_what(queue):
     queue.run("SELECT jobherd.resume('mail', actor => 'bert', reason => 'up again'), jobherd.resume('mail')")
     queue.run("SELECT jobherd.pause('*')")
     queue.run(
-        "SELECT jobherd.set_cap(kind => 'a:b', max_running => 3), jobherd.set_cap(kind => 'a:b', max_running => 3)"
+        "SELECT jobherd.set_limit(kind => 'a:b', max_running => 3), jobherd.set_limit(kind => 'a:b', max_running => 3)"
     )
     queue.run("SELECT jobherd.retry_as(%s, 'anna', 'now'), jobherd.retry(%s)", other, job)
     assert queue.cancel(job) == "cancelled"
@@ -186,7 +186,7 @@ def test_every_action_is_noted_with_who_and_what(queue):
         ("anna", "pause", {"queue": "mail"}, None),
         ("bert", "resume", {"queue": "mail"}, "up again"),
         (me, "pause", {"all": "everything"}, None),
-        (me, "cap", {"kind": "a:b", "max_running": 3, "before": None}, None),
+        (me, "limit", {"kind": "a:b", "max_running": 3, "before": None}, None),
         ("anna", "retry", {"job": other}, "now"),
         (me, "cancel", {"job": job}, None),
         ("anna", "drain", {"supervisor": supervisor.id, "process": "test/1", "order": number}, "moving"),

@@ -151,7 +151,7 @@ CALLS = {
     "delete": "SELECT jobherd.delete({past})",
     "pause": "SELECT jobherd.pause('mail')",
     "resume": "SELECT jobherd.resume('mail')",
-    "cap": "SELECT jobherd.set_cap('mail', 3)",
+    "limit": "SELECT jobherd.set_limit('mail', 3)",
     "reprioritize": "SELECT jobherd.reprioritize({job}, 4)",
     "reschedule": "SELECT jobherd.reschedule({job}, now() + interval '1 hour')",
     "retry edited": "SELECT jobherd.retry_edited({past}, '{{}}')",
@@ -174,7 +174,7 @@ OPERATES = {
     "delete",
     "pause",
     "resume",
-    "cap",
+    "limit",
     "reprioritize",
     "reschedule",
     "retry edited",
@@ -301,7 +301,7 @@ def refused(connection, statement, *parameters):
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
 def test_a_producer_gives_what_an_enqueue_gives_and_no_id(connection, table):
     connection.execute("SET ROLE jobherd_enqueue")
-    given = "run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras"
+    given = "run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras"
     connection.execute(
         f"INSERT INTO jobherd.{table} ({given}) VALUES (now(), NULL, 5, 1, 3, 'mail', 'a:b', '{{}}', NULL) RETURNING id"
     )

@@ -44,13 +44,13 @@ def test_the_others_that_were_parked_are_released_those_of_another_kind_too(queu
     jobs = queue.enqueue_many("slow:one", 3)
     others = queue.enqueue_many("slow:two", 2)
     queue.run(
-        "SELECT jobherd.set_cap(kind => kind, max_running => 1) FROM unnest('{slow:one,slow:two}'::text[]) AS kind"
+        "SELECT jobherd.set_limit(kind => kind, max_running => 1) FROM unnest('{slow:one,slow:two}'::text[]) AS kind"
     )
     child = queue.child()
     while gated(child):
         pass
     queue.run(
-        "SELECT jobherd.set_cap(kind => kind, max_running => NULL) FROM unnest('{slow:one,slow:two}'::text[]) AS kind"
+        "SELECT jobherd.set_limit(kind => kind, max_running => NULL) FROM unnest('{slow:one,slow:two}'::text[]) AS kind"
     )
     queue.run(TWIN, jobs[1])
     moved = [
@@ -63,7 +63,7 @@ def test_the_others_that_were_parked_are_released_those_of_another_kind_too(queu
 
 def test_a_claim_that_parks_is_not_refused(queue):
     jobs = queue.enqueue_many("slow:one", 2)
-    queue.run("SELECT jobherd.set_cap(kind => 'slow:one', max_running => 1)")
+    queue.run("SELECT jobherd.set_limit(kind => 'slow:one', max_running => 1)")
     child = queue.child()
     assert [row["id"] for row in [*gated(child), *gated(child)]] == jobs[:1]
     queue.run("INSERT INTO jobherd.ready (id, kind, payload) VALUES (%s, 'slow:one', '{\"n\": \"twin\"}')", jobs[1])

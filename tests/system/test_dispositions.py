@@ -95,7 +95,7 @@ def test_snooze_and_abandon_do_not_count_an_attempt(stage: Stage, gate: Gate):
 def test_a_job_whose_time_is_over_expires_and_never_starts(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, batch=2, hold="0s")
     late = stage.call(
-        """SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))"""
+        """SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('expires_at', now() - interval '1 s'))"""
     )
     assert stage.wait_state(late, "expired")["attempts"] == 0
     # Claimed in one batch with a job that takes longer than what is left of its time: looked at
@@ -103,11 +103,11 @@ def test_a_job_whose_time_is_over_expires_and_never_starts(stage: Stage, gate: G
     with stage.connection.transaction():
         first = stage.enqueue("t:gate", '{"label": "first"}')
         second = stage.call(
-            """SELECT jobherd.enqueue('t:gate', '{"label": "second"}', jsonb_build_object('good_until', now() + interval '200 ms'))"""
+            """SELECT jobherd.enqueue('t:gate', '{"label": "second"}', jsonb_build_object('expires_at', now() + interval '200 ms'))"""
         )
     arrival = gate.wait_arrival("first")
     assert stage.state(second) == "running"
-    stage.run("SELECT pg_sleep_until(good_until) FROM jobherd.jobs WHERE id = %s", second)
+    stage.run("SELECT pg_sleep_until(expires_at) FROM jobherd.jobs WHERE id = %s", second)
     arrival.open()
     stage.wait_state(first, "completed")
     row = stage.wait_state(second, "expired")

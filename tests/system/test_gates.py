@@ -32,7 +32,7 @@ SAMPLES = 3000
 @pytest.mark.promise("C41")
 def test_four_supervisors_never_run_one_too_many(stage: Stage):
     """Jobs of a millisecond, sampled as fast as one session can read."""
-    stage.run("SELECT jobherd.set_cap('media', 3), jobherd.set_cap(kind => 't:spin', max_running => 2)")
+    stage.run("SELECT jobherd.set_limit('media', 3), jobherd.set_limit(kind => 't:spin', max_running => 2)")
     spins = stage.run("SELECT jobherd.enqueue('t:spin', '{\"seconds\": 0.001}') FROM generate_series(1, 300)")
     jobs = [
         *stage.enqueue_many("t:noop", 600, queue="media"),
@@ -62,7 +62,7 @@ def test_four_supervisors_never_run_one_too_many(stage: Stage):
 
 
 def test_a_slot_is_free_at_once_when_its_child_is_killed(stage: Stage, gate: Gate):
-    stage.run("SELECT jobherd.set_cap('media', 1)")
+    stage.run("SELECT jobherd.set_limit('media', 1)")
     one, other = stage.run_fleet(workers=1, poll="300s"), stage.run_fleet(workers=1, poll="300s")
     first = stage.enqueue("t:gate", '{"label": "first"}', queue="media")
     second = stage.enqueue("t:gate", '{"label": "second"}', queue="media")
@@ -77,7 +77,7 @@ def test_a_slot_is_free_at_once_when_its_child_is_killed(stage: Stage, gate: Gat
 
 
 def test_who_waits_for_a_place_is_told_in_whatever_way_and_queue_it_was_left(stage: Stage, gate: Gate):
-    stage.run("SELECT jobherd.set_cap(kind => 't:once', max_running => 1)")
+    stage.run("SELECT jobherd.set_limit(kind => 't:once', max_running => 1)")
     one = stage.run_fleet(workers=1, queues="one", poll="300s")
     other = stage.run_fleet(workers=1, queues="two", poll="300s")
     parked = "SELECT count(*) FROM jobherd.parked"
@@ -110,7 +110,7 @@ def test_a_handler_declares_how_many_of_its_jobs_run(stage: Stage, gate: Gate):
     arrival.open()
     gate.wait_arrival("second").open()
     stage.wait_all(jobs, "completed")
-    assert stage.run("SELECT name, max_running, capped_by FROM jobherd.gates") == [("own:rare", 1, "@handler")]
+    assert stage.run("SELECT name, max_running, limited_by FROM jobherd.gates") == [("own:rare", 1, "@handler")]
     assert fleet.stop() == 0
 
 

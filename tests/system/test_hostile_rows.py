@@ -16,12 +16,12 @@ from jobherd import Job, handler
 
 @handler("row:any", max_attempts=1, max_crashes=1)
 def anything(job: Job, n: Any = None, **rest: Any) -> None:
-    str(job.tenant), str(job.webhook), str(job.traceparent), job.set_off_by, job.payload_bytes, job.created_at, job.run_at, job.remaining()
+    str(job.tenant), str(job.webhook), str(job.traceparent), job.parent_id, job.payload_bytes, job.created_at, job.run_at, job.remaining()
 
 @handler("row:several", batch=5, max_attempts=1, max_crashes=1)
 def several(jobs: list[Job], documents: list[Any]) -> None:
     for job in jobs:
-        str(job.tenant), job.set_off_by, job.payload_bytes, job.created_at, job.run_at, job.remaining()
+        str(job.tenant), job.parent_id, job.payload_bytes, job.created_at, job.run_at, job.remaining()
 
 @handler("row:transaction", transactional=True, max_attempts=1, max_crashes=1)
 def transaction(job: Job, n: Any = None) -> None: ...
@@ -47,7 +47,7 @@ VALUES = {
     "max_attempts": ["1", "32767"],
     "timeout": ["5e-324", "1e-9", "1e300", "1.7e308", "0.0001"],
     "run_at": ["'1900-01-01 00:00:01Z'", "'1969-12-31 23:59:59Z'"],
-    "good_until": ["'1900-01-01 00:00:01Z'", "'8999-12-31 23:59:59Z'", "now() + interval '1 microsecond'"],
+    "expires_at": ["'1900-01-01 00:00:01Z'", "'8999-12-31 23:59:59Z'", "now() + interval '1 microsecond'"],
     "queue": ["'0'", "repeat('q', 63)", "'_'"],
 }  # fmt: skip
 OVER = {"completed", "failed", "expired"}

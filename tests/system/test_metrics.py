@@ -84,7 +84,7 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     waiting = [stage.enqueue(kind) for kind in ("d:nack", "d:snooze", "d:backoff")]
     over += [
         stage.call(
-            """SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))"""
+            """SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('expires_at', now() - interval '1 s'))"""
         )
     ]
     cancelled = stage.enqueue("t:gate", '{"label": "cancelled"}')
@@ -133,8 +133,8 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     missing = {each for expression in expressions() for each in unanswered(expression, labels)}
     assert missing <= {
         "jobherd_tenant_jobs",
-        "jobherd_cap_limit",
-        "jobherd_cap_running",
+        "jobherd_concurrency_limit",
+        "jobherd_concurrency_running",
         "jobherd_paused",
         "jobherd_children_resident_bytes",
     }

@@ -20,12 +20,12 @@ def leaf() -> None:
 
 @handler("line:bytes")
 def takes_bytes(job: Job, payload_bytes: bytes) -> list[object]:
-    return [job.set_off_by, job.traceparent, len(payload_bytes)]
+    return [job.parent_id, job.traceparent, len(payload_bytes)]
 
 
 @handler("line:sees")
 def sees(job: Job) -> list[object]:
-    return [job.set_off_by, job.traceparent]
+    return [job.parent_id, job.traceparent]
 
 
 @handler("line:root", timeout="10m")
@@ -38,7 +38,7 @@ def root(dsn: str) -> dict[str, list[int]]:
     }
     with Client(dsn) as client:
         found["client"] = [client.enqueue("line:leaf")]
-        found["named"] = [client.enqueue("line:leaf", set_off_by=7, traceparent=OTHER_TRACE)]
+        found["named"] = [client.enqueue("line:leaf", parent_id=7, traceparent=OTHER_TRACE)]
     with psycopg.connect(dsn) as connection:
         found["connection"] = [enqueue_on(connection, "line:leaf")]
 

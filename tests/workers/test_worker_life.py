@@ -319,7 +319,7 @@ def test_claims_go_on_once_the_lease_is_renewed(bench: Bench):
 
 def test_a_place_under_a_cap_that_was_left_is_told_once(bench: Bench):
     """Told again with each empty claim, idle workers would call each other for ever."""
-    bench.ask("SELECT jobherd.set_cap(kind => 'act:nothing', max_running => 1)")
+    bench.ask("SELECT jobherd.set_limit(kind => 'act:nothing', max_running => 1)")
     job = bench.enqueue("act:nothing")
     with psycopg.connect(bench.dsn, autocommit=True) as parent:
         parent.execute("LISTEN jobherd_jobs")

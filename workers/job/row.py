@@ -26,7 +26,7 @@ class JobRow(NamedTuple):
     waited: float
     more: bool
     extras: str | None = None
-    """Rare attributes, as a JSON object: tenant, webhook, payload_bytes in base64, set_off_by,
+    """Rare attributes, as a JSON object: tenant, webhook, payload_bytes in base64, parent_id,
     traceparent.
     """
 

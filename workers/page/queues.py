@@ -115,11 +115,11 @@ async def change(request: Request, form: Form) -> Done:
         case "resume":
             [row] = await db.act("control/resume_claims", {**gate, **who, "reason": reason})
             return Done(f"{called} is resumed." if row["changed"] else f"{called} was not paused.")
-        case "cap" | "uncap":
+        case "limit" | "unlimit":
             limit = _field(form, "max_running")
-            if what == "cap" and not (limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit)):
+            if what == "limit" and not (limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit)):
                 return Done("A concurrency limit is a number from 1. To run nothing, pause it.", well=False)
-            most = int(limit) if what == "cap" else None
+            most = int(limit) if what == "limit" else None
             [row] = await db.act("control/set_limit", {**gate, **who, "max_running": most})
             was = "there was no limit before" if row["before"] is None else f"it was {row['before']}"
             return Done(

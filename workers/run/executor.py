@@ -517,10 +517,10 @@ def hand_over(extras: str | None, job: Job) -> Job:
         return job
     own = orjson.loads(extras)
     job = Job(id=0, kind="") if job is _NO_JOB else job
-    job.tenant, job.webhook, job.set_off_by, job.traceparent = (
+    job.tenant, job.webhook, job.parent_id, job.traceparent = (
         own["tenant"],
         own["webhook"],
-        own["set_off_by"],
+        own["parent_id"],
         own["traceparent"],
     )
     job.payload_bytes = None if own["payload_bytes"] is None else base64.b64decode(own["payload_bytes"])

@@ -50,9 +50,11 @@ def queue_metrics(measurer: Measurer) -> Iterator[Metric]:
         "jobherd_paused", "Whether a queue, a kind or everything is paused.", labels=["scope", "name"]
     )
     limit = GaugeMetricFamily(
-        "jobherd_cap_limit", "How many jobs of a queue or kind may run at a time.", labels=["scope", "name"]
+        "jobherd_concurrency_limit", "How many jobs of a queue or kind may run at a time.", labels=["scope", "name"]
     )
-    taken = GaugeMetricFamily("jobherd_cap_running", "How many of them run, over all hosts.", labels=["scope", "name"])
+    taken = GaugeMetricFamily(
+        "jobherd_concurrency_running", "How many of them run, over all hosts.", labels=["scope", "name"]
+    )
     for each in measurer.gates():
         gate.add_metric([each.scope, each.name], each.paused)
         if each.most is not None:

@@ -39,7 +39,7 @@ WITH RECURSIVE head AS (
      WHERE %(narrowed)s::boolean AND jobherd.rank_queue(queue, %(served)s::text[]) IS NOT NULL
        AND NOT EXISTS (SELECT FROM jobherd.gates g
                         WHERE (g.scope, g.name) IN (('queue', ready.queue), ('kind', ready.kind))
-                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running))
+                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.limited_at) >= g.max_running))
        -- AND what narrows it
      ORDER BY queue, priority, id
      LIMIT 2000
@@ -58,12 +58,12 @@ WITH RECURSIVE head AS (
 SELECT c.token, j.id, j.kind, c.queue, j.payload::text AS payload, j.attempts + 1 AS attempts, j.max_attempts, j.crashes, j.priority,
        j.timeout, date_part('epoch', j.created_at) AS created_at,
        date_part('epoch', j.run_at) AS run_at,
-       date_part('epoch', j.good_until - clock_timestamp()) AS good_for,
+       date_part('epoch', j.expires_at - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest(j.run_at, j.created_at)) AS waited,
        c.more,
        CASE WHEN NOT j.extras IS NULL
             THEN json_build_object('tenant', (j.extras).tenant, 'webhook', (j.extras).webhook, 'payload_bytes',
-                                   encode((j.extras).payload_bytes, 'base64'), 'set_off_by', (j.extras).set_off_by,
+                                   encode((j.extras).payload_bytes, 'base64'), 'parent_id', (j.extras).parent_id,
                                    'traceparent', (j.extras).traceparent)::text END AS extras
   FROM claimed c LEFT JOIN LATERAL unnest(c.jobs) AS j ON true
  WHERE (SELECT count(*) FROM relaxed) >= 0

@@ -48,7 +48,7 @@ barred AS MATERIALIZED (
 ), chosen AS MATERIALIZED (
     (SELECT CASE WHEN h.gate IS NULL THEN h.queue END AS queue, h.priority, h.id
        FROM (SELECT queue, priority, id,
-                    (SELECT CASE WHEN g.paused_at IS NULL THEN 'capped' ELSE 'paused' END
+                    (SELECT CASE WHEN g.paused_at IS NULL THEN 'limited' ELSE 'paused' END
                        FROM jobherd.gates g WHERE g.scope = 'queue' AND g.name = head.queue) AS gate
                FROM head
              OFFSET 0) AS h
@@ -89,14 +89,14 @@ barred AS MATERIALIZED (
 SELECT b.token, t.id, t.kind, c.queue, (t.job).payload::text AS payload, (t.job).attempts + 1 AS attempts, (t.job).max_attempts,
        (t.job).crashes, t.priority, (t.job).timeout, date_part('epoch', (t.job).created_at) AS created_at,
        date_part('epoch', (t.job).run_at) AS run_at,
-       date_part('epoch', (t.job).good_until - clock_timestamp()) AS good_for,
+       date_part('epoch', (t.job).expires_at - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest((t.job).run_at, (t.job).created_at)) AS waited,
        (SELECT EXISTS (SELECT FROM ONLY jobherd.ready r
                         WHERE r.queue = (SELECT queue FROM chosen) AND (r.priority, r.id) > (x.priority, x.id))
           FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more,
        CASE WHEN NOT (t.job).extras IS NULL
             THEN json_build_object('tenant', ((t.job).extras).tenant, 'webhook', ((t.job).extras).webhook, 'payload_bytes',
-                                   encode(((t.job).extras).payload_bytes, 'base64'), 'set_off_by', ((t.job).extras).set_off_by,
+                                   encode(((t.job).extras).payload_bytes, 'base64'), 'parent_id', ((t.job).extras).parent_id,
                                    'traceparent', ((t.job).extras).traceparent)::text END AS extras
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true
  ORDER BY t.priority, t.id

@@ -43,12 +43,12 @@ WITH me AS MATERIALIZED (
 SELECT h.token, t.id, t.kind, t.queue, (t.job).payload::text AS payload, (t.job).attempts + 1 AS attempts, (t.job).max_attempts,
        (t.job).crashes, t.priority, (t.job).timeout, date_part('epoch', (t.job).created_at) AS created_at,
        date_part('epoch', (t.job).run_at) AS run_at,
-       date_part('epoch', (t.job).good_until - clock_timestamp()) AS good_for,
+       date_part('epoch', (t.job).expires_at - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest((t.job).run_at, (t.job).created_at)) AS waited,
        false AS more,
        CASE WHEN NOT (t.job).extras IS NULL
             THEN json_build_object('tenant', ((t.job).extras).tenant, 'webhook', ((t.job).extras).webhook, 'payload_bytes',
-                                   encode(((t.job).extras).payload_bytes, 'base64'), 'set_off_by', ((t.job).extras).set_off_by,
+                                   encode(((t.job).extras).payload_bytes, 'base64'), 'parent_id', ((t.job).extras).parent_id,
                                    'traceparent', ((t.job).extras).traceparent)::text END AS extras
   FROM held h CROSS JOIN taken t
  ORDER BY t.priority, t.id

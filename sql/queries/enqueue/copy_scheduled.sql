@@ -1,3 +1,3 @@
 -- Copy many jobs that are not due yet into scheduled, under ids from reserve_jobs. Run by producers, in their
 -- own transaction. An empty field is null.
-COPY jobherd.scheduled (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload) FROM STDIN (NULL '')
+COPY jobherd.scheduled (id, run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload) FROM STDIN (NULL '')

@@ -12,19 +12,19 @@ WITH asked AS MATERIALIZED (
            coalesce(%(queue)s::text, k.queue, 'default') AS queue,
            coalesce(%(priority)s::smallint, k.priority, 0::smallint) AS priority,
            jobherd.extras_of(tenant => coalesce(%(tenant)s::text, jobherd.default_tenant()), webhook => jobherd.check_webhook(%(webhook)s::text),
-                             payload_bytes => %(payload_bytes)b::bytea, set_off_by => %(set_off_by)s::bigint,
+                             payload_bytes => %(payload_bytes)b::bytea, parent_id => %(parent_id)s::bigint,
                              traceparent => jobherd.check_traceparent(%(traceparent)s::text)) AS extras
       FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text
 ), at_once AS (
-    INSERT INTO jobherd.ready (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
-    SELECT c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
+    INSERT INTO jobherd.ready (run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras)
+    SELECT c.run_at, %(expires_at)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
            %(kind)s::text, a.payload, c.extras
       FROM asked a CROSS JOIN common c
      WHERE c.run_at <= now()
     RETURNING id
 ), later AS (
-    INSERT INTO jobherd.scheduled (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
-    SELECT c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
+    INSERT INTO jobherd.scheduled (run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras)
+    SELECT c.run_at, %(expires_at)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
            %(kind)s::text, a.payload, c.extras
       FROM asked a CROSS JOIN common c
      WHERE c.run_at > now()

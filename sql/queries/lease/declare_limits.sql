@@ -9,24 +9,24 @@ WITH declared AS MATERIALIZED (
 ), withdrawn AS MATERIALIZED (
     SELECT g.name, g.paused_at
       FROM jobherd.gates g JOIN declared d ON d.name = g.name
-     WHERE g.scope = 'kind' AND d.most IS NULL AND g.capped_by = '@handler'
+     WHERE g.scope = 'kind' AND d.most IS NULL AND g.limited_by = '@handler'
      ORDER BY g.name
        FOR UPDATE OF g
 ), dropped AS (
     DELETE FROM jobherd.gates g USING withdrawn w WHERE g.scope = 'kind' AND g.name = w.name AND w.paused_at IS NULL
 ), paused AS (
-    UPDATE jobherd.gates g SET paused_at = w.paused_at, max_running = NULL, capped_at = NULL, capped_by = NULL
+    UPDATE jobherd.gates g SET paused_at = w.paused_at, max_running = NULL, limited_at = NULL, limited_by = NULL
       FROM withdrawn w
      WHERE g.scope = 'kind' AND g.name = w.name AND w.paused_at IS NOT NULL
 )
-INSERT INTO jobherd.gates AS g (scope, name, max_running, capped_at, capped_by)
+INSERT INTO jobherd.gates AS g (scope, name, max_running, limited_at, limited_by)
 SELECT 'kind', d.name, d.most, clock_timestamp(), '@handler'
   FROM declared d
  WHERE d.most IS NOT NULL
    AND NOT EXISTS (SELECT FROM jobherd.gates o
                     WHERE o.scope = 'kind' AND o.name = d.name
-                      AND (o.capped_by <> '@handler' OR (o.capped_by = '@handler' AND o.max_running = d.most)))
+                      AND (o.limited_by <> '@handler' OR (o.limited_by = '@handler' AND o.max_running = d.most)))
  ORDER BY d.name
 ON CONFLICT (scope, name) DO UPDATE
-   SET max_running = excluded.max_running, capped_at = coalesce(g.capped_at, excluded.capped_at), capped_by = '@handler'
- WHERE coalesce(g.capped_by, '@handler') = '@handler' AND g.max_running IS DISTINCT FROM excluded.max_running
+   SET max_running = excluded.max_running, limited_at = coalesce(g.limited_at, excluded.limited_at), limited_by = '@handler'
+ WHERE coalesce(g.limited_by, '@handler') = '@handler' AND g.max_running IS DISTINCT FROM excluded.max_running

@@ -79,7 +79,7 @@ BEGIN
                     ('migrations',      '{r,      r,     r,    r}'),
                     ('tenants',         '{-,      -,     -,    -}'),
                     ('jobs',            '{-,      r,     r,    rd}'),
-                    ('caps',            '{-,      r,     r,    r}'),
+                    ('limits',        '{-,      r,     r,    r}'),
                     ('tenant_jobs',     '{-,      -,     -,    -}'),
                     ('job_ids',         '{U,      rU,    r,    rU}'),
                     ('tokens',          '{-,      U,     -,    -}')) AS m (name, may)
@@ -106,7 +106,7 @@ BEGIN
                     ('gate_as_target',    '{-, X, -, X}'),
                     ('gate_of',           '{-, X, X, X}'),
                     ('keep_partitions',   '{-, X, -, -}'),
-                    ('lock_cap',          '{-, X, -, -}'),
+                    ('lock_limit',        '{-, X, -, -}'),
                     ('meet_settlements',  '{-, X, X, X}'),
                     ('note_audit',        '{-, -, -, X}'),
                     ('note_unless_noted', '{-, X, -, X}'),
@@ -120,7 +120,7 @@ BEGIN
                     ('retry_edited',      '{-, -, -, X}'),
                     ('rollup_quantile',   '{-, X, X, X}'),
                     ('session_started',   '{-, X, -, -}'),
-                    ('set_cap',           '{-, -, -, X}'),
+                    ('set_limit',         '{-, -, -, X}'),
                     ('tell_sleepers',     '{-, X, -, X}'),
                     ('tell_waiters',      '{-, X, -, X}')) AS m (name, may)
               JOIN pg_proc p ON p.proname = m.name AND p.pronamespace = ours::regnamespace
@@ -146,7 +146,7 @@ BEGIN
     -- The columns that an INSERT returns, and those that decide whether to wake the maintenance process; no
     -- payload.
     IF to_regrole('jobherd_enqueue') IS NOT NULL THEN
-        EXECUTE format('GRANT INSERT (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)'
+        EXECUTE format('GRANT INSERT (run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras)'
                        ' ON %1$I.ready, %1$I.scheduled TO jobherd_enqueue', ours);
         EXECUTE format('GRANT SELECT (id) ON %I.ready TO jobherd_enqueue', ours);
         EXECUTE format('GRANT SELECT (id, run_at) ON %I.scheduled TO jobherd_enqueue', ours);

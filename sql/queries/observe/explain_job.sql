@@ -18,7 +18,7 @@ SELECT clock_timestamp() AS asked_at, j.*,
        (SELECT jsonb_agg(jsonb_build_object('scope', g.scope, 'name', g.name, 'paused_at', g.paused_at, 'paused_by', g.paused_by,
                                             'reason', g.reason, 'resume_at', g.resume_at, 'max_running', g.max_running,
                                             'running', CASE WHEN g.max_running IS NOT NULL
-                                                            THEN jobherd.count_running(g.scope, g.name, g.capped_at) END)
+                                                            THEN jobherd.count_running(g.scope, g.name, g.limited_at) END)
                          ORDER BY g.scope)
           FROM jobherd.gates g
          WHERE (g.scope, g.name) IN (('queue', j.queue), ('kind', j.kind), ('all', '*'))) AS gates,

@@ -1,11 +1,11 @@
 -- List the ancestors of a job, nearest first, at most %(most)s: its parent job, the parent of that, and so on.
 -- The list ends at an ancestor that is no longer stored: its row has no kind.
 WITH RECURSIVE up AS (
-    SELECT 1 AS step, j.set_off_by AS id FROM jobherd.jobs j WHERE j.id = %(id)s::bigint AND j.set_off_by IS NOT NULL
+    SELECT 1 AS step, j.parent_id AS id FROM jobherd.jobs j WHERE j.id = %(id)s::bigint AND j.parent_id IS NOT NULL
     UNION ALL
-    SELECT up.step + 1, next.set_off_by
-      FROM up CROSS JOIN LATERAL (SELECT j.set_off_by FROM jobherd.jobs j WHERE j.id = up.id LIMIT 1) AS next
-     WHERE next.set_off_by IS NOT NULL AND up.step < %(most)s::integer
+    SELECT up.step + 1, next.parent_id
+      FROM up CROSS JOIN LATERAL (SELECT j.parent_id FROM jobherd.jobs j WHERE j.id = up.id LIMIT 1) AS next
+     WHERE next.parent_id IS NOT NULL AND up.step < %(most)s::integer
 )
 SELECT up.id, found.kind, found.queue, found.state, found.created_at, found.finished_at
   FROM up LEFT JOIN LATERAL (

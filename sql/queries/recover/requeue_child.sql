@@ -18,10 +18,10 @@ WITH gone AS (
     SELECT job.*, crashed AND NOT cancelled AND crashes + 1 >= coalesce((SELECT k.max_crashes FROM jobherd.kinds k WHERE k.name = job.kind), 3) AS failed
       FROM job
 ), back AS (
-    INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+    INSERT INTO jobherd.ready (id, created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
     SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = judged.id) THEN id ELSE nextval('jobherd.job_ids') END,
-           created_at, run_at, good_until, timeout,
+           created_at, run_at, expires_at, timeout,
            CASE WHEN crashed THEN jsonb_build_object('code', 'WORKER_CRASHED', 'message', %(error)s::text) ELSE last_error END, priority,
            attempts, max_attempts, crashes + crashed::integer, suspect, queue, kind, payload, extras
       FROM judged

@@ -23,10 +23,10 @@ WITH stray AS (
                 ELSE 'ready' END AS fate
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j LEFT JOIN jobherd.kinds k ON k.name = j.kind
 ), back AS (
-    INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+    INSERT INTO jobherd.ready (id, created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
     SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 THEN id ELSE nextval('jobherd.job_ids') END,
-           created_at, run_at, good_until, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its child was lost'),
+           created_at, run_at, expires_at, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its child was lost'),
            priority, attempts + 1, max_attempts, crashes, true, queue, kind, payload, extras
       FROM job
      WHERE fate = 'ready'

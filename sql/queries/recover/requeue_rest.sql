@@ -15,10 +15,10 @@ WITH held AS MATERIALIZED (
        SET jobs = (SELECT array_agg(j.job ORDER BY j.priority, j.id) FROM job j WHERE j.stays)
      WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM job WHERE NOT stays)
 ), back AS (
-    INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+    INSERT INTO jobherd.ready (id, created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
     SELECT CASE WHEN row_number() OVER (PARTITION BY id) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = job.id) THEN id ELSE nextval('jobherd.job_ids') END,
-           created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+           created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
            queue, kind, payload, extras
       FROM job
      WHERE NOT stays

@@ -10,10 +10,10 @@ WITH me AS (
 ), job AS MATERIALIZED (
     SELECT j.*, h.token, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
 ), back AS (
-    INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+    INSERT INTO jobherd.ready (id, created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
     SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = job.id) THEN id ELSE nextval('jobherd.job_ids') END,
-           created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+           created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
            queue, kind, payload, extras
       FROM job
      WHERE NOT cancelled

@@ -253,7 +253,7 @@ QUEUES: Final = Panel(
         Sort("running", lambda row: row["running"], falling=True),
     ),
     ("queue", "reason"),
-    "no queue holds a job, none is paused or capped",
+    "no queue holds a job, none is paused or limited",
 )
 RUNNING: Final = Panel(
     "RUNNING",

@@ -82,7 +82,7 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
             base = files_of(first)
         audit = Audit(dsn)
         audit.run(INSTALL)
-        audit.run("SELECT jobherd.set_cap(kind => 'chaos:capped', max_running => 2)")
+        audit.run("SELECT jobherd.set_limit(kind => 'chaos:capped', max_running => 2)")
         storm = Storm(cluster, dsn, folder, seed=given.seed, rate=given.rate, workers=given.workers, journal=journal)
         try:
             storm.begin()

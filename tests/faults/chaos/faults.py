@@ -282,7 +282,7 @@ def pause(storm: Storm) -> Hit | None:
 
 
 def cap(storm: Storm) -> Hit | None:
-    return _deed(storm, f"SELECT jobherd.set_cap(kind => 'chaos:capped', max_running => {storm.dice.randint(1, 3)})")
+    return _deed(storm, f"SELECT jobherd.set_limit(kind => 'chaos:capped', max_running => {storm.dice.randint(1, 3)})")
 
 
 def reprioritize(storm: Storm) -> Hit | None:

@@ -99,7 +99,7 @@ def bad_at(place, n):
     "options",
     [
         {},
-        {"queue": "media", "priority": -5, "max_attempts": 8, "timeout": 90.5, "good_until": MOMENT},
+        {"queue": "media", "priority": -5, "max_attempts": 8, "timeout": 90.5, "expires_at": MOMENT},
         {"run_at": MOMENT, "priority": 2},
         {"run_at": datetime(2000, 1, 1, tzinfo=UTC)},
         {"delay": 0},
@@ -110,7 +110,7 @@ def test_what_is_copied_is_what_the_statement_would_put_in(client, database, mon
     by_statement = client.enqueue_many("a:b", PAYLOADS, **options)
     monkeypatch.setattr(bulk, "COPY_FROM", 1)
     by_copy = client.enqueue_many("a:b", PAYLOADS, **options)
-    columns = "id, state, queue, priority, attempts, max_attempts, crashes, kind, payload::text, good_until, timeout"
+    columns = "id, state, queue, priority, attempts, max_attempts, crashes, kind, payload::text, expires_at, timeout"
     # Without run_at the moment is that of the transaction, and under COPY that of the reservation,
     # a moment earlier.
     moment = "run_at" if "run_at" in options else "run_at <= created_at AND run_at > created_at - interval '1 min'"
@@ -132,9 +132,9 @@ def test_a_moment_survives_the_callers_way_of_writing_them(connection, database,
     connection.execute(
         "SELECT set_config('DateStyle', %s, false), set_config('TimeZone', 'Asia/Kolkata', false)", [style]
     )
-    enqueue_many_on(connection, "a:b", [{}], run_at=MOMENT, good_until=MOMENT)
+    enqueue_many_on(connection, "a:b", [{}], run_at=MOMENT, expires_at=MOMENT)
     connection.commit()
-    assert select(database, "SELECT run_at, good_until FROM jobherd.scheduled") == [(MOMENT, MOMENT)]
+    assert select(database, "SELECT run_at, expires_at FROM jobherd.scheduled") == [(MOMENT, MOMENT)]
 
 
 def test_what_the_kind_declares_holds_for_copies(client, database, copied):

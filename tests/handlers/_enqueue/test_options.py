@@ -31,7 +31,7 @@ def receipt(order_id: int) -> None: ...
 
 def test_options_are_in_the_units_of_the_statement():
     options = check_options(
-        delay="10m", timeout=timedelta(minutes=1), priority=-5, queue="media", max_attempts=8, good_until=MOMENT
+        delay="10m", timeout=timedelta(minutes=1), priority=-5, queue="media", max_attempts=8, expires_at=MOMENT
     )
     (chunk,) = many_by_name("mail:receipt", [{"a": 1}, {}], {"delay": "10m"})
     statement = chunk.statement()
@@ -56,9 +56,9 @@ def test_options_are_in_the_units_of_the_statement():
         ({"run_at": "2030-01-01"}, TypeError, "run_at must be a datetime"),
         ({"run_at": datetime(9999, 1, 1, tzinfo=UTC)}, ValueError, "run_at must lie between"),
         (
-            {"good_until": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))},
+            {"expires_at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))},
             ValueError,
-            "good_until must lie between",
+            "expires_at must lie between",
         ),
         (
             {"run_at": datetime(8999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-1)))},
@@ -66,11 +66,11 @@ def test_options_are_in_the_units_of_the_statement():
             "run_at must lie between",
         ),
         (
-            {"good_until": datetime(1900, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))},
+            {"expires_at": datetime(1900, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))},
             ValueError,
-            "good_until must lie between",
+            "expires_at must lie between",
         ),
-        ({"good_until": datetime(2030, 1, 1)}, ValueError, "good_until has no time zone"),  # noqa: DTZ001
+        ({"expires_at": datetime(2030, 1, 1)}, ValueError, "expires_at has no time zone"),  # noqa: DTZ001
         ({"queue": "No"}, ValueError, "queue 'No'"),
         ({"priority": 2**31}, ValueError, "priority"),
         ({"max_attempts": 0}, ValueError, "max_attempts"),

@@ -318,7 +318,7 @@ def test_the_claim_waits_for_the_settlement_where_it_must(bench: Bench, monkeypa
     elif why == "nobody looks after it":
         hold = 0.0
     elif why == "a cap":
-        bench.ask("SELECT jobherd.set_cap('default', 5)")
+        bench.ask("SELECT jobherd.set_limit('default', 5)")
     elif why == "what failed":
         kind, given = "act:says", {"what": "poison"}
     else:

@@ -196,11 +196,11 @@ def test_a_kind_that_nobody_has_known_for_a_day_fails(bench: Bench):
 def test_a_job_that_expires_between_its_claim_and_its_start_does_not_run(bench: Bench, gate):
     first = bench.enqueue("act:gated", name="a")
     job = bench.enqueue("act:gated", name="b")
-    bench.ask("UPDATE jobherd.ready SET good_until = clock_timestamp() + interval '1.5 s' WHERE id = %(id)s", id=job)
+    bench.ask("UPDATE jobherd.ready SET expires_at = clock_timestamp() + interval '1.5 s' WHERE id = %(id)s", id=job)
     child = bench.start(batch=2)
     arrival = gate.wait_arrival("a")
     bench.ask(
-        "SELECT pg_sleep_until(good_until) FROM (SELECT (unnest(jobs)).good_until FROM jobherd.running) AS j WHERE good_until IS NOT NULL"
+        "SELECT pg_sleep_until(expires_at) FROM (SELECT (unnest(jobs)).expires_at FROM jobherd.running) AS j WHERE expires_at IS NOT NULL"
     )
     arrival.open()
     row = bench.wait(job, "expired")

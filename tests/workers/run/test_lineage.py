@@ -13,9 +13,9 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def origins(bench: Bench, ids: list[int]) -> set[tuple[int | None, str | None]]:
-    rows = bench.ask("SELECT set_off_by, traceparent FROM jobherd.jobs WHERE id = ANY (%(ids)s)", ids=ids)
+    rows = bench.ask("SELECT parent_id, traceparent FROM jobherd.jobs WHERE id = ANY (%(ids)s)", ids=ids)
     assert len(rows) == len(ids)
-    return {(row["set_off_by"], row["traceparent"]) for row in rows}
+    return {(row["parent_id"], row["traceparent"]) for row in rows}
 
 
 def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench):
@@ -47,18 +47,18 @@ def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench)
         bench.wait(each, "completed")
     assert origins(bench, [first, second]) == {(None, None)}
     assert {
-        row["set_off_by"]
-        for row in bench.ask("SELECT set_off_by FROM jobherd.jobs WHERE id > %(id)s AND kind = 'line:leaf'", id=second)
+        row["parent_id"]
+        for row in bench.ask("SELECT parent_id FROM jobherd.jobs WHERE id > %(id)s AND kind = 'line:leaf'", id=second)
     } == {
         first,
         second,
     }
-    told = bench.enqueue("line:sees", options={"set_off_by": first, "traceparent": TRACE})
+    told = bench.enqueue("line:sees", options={"parent_id": first, "traceparent": TRACE})
     child.nudge()
     assert bench.wait(told, "completed")["result"] == [first, TRACE]
     with_bytes = bench.ask(
         "SELECT jobherd.enqueue_bytes('line:bytes', 'abc', %(options)s::jsonb) AS id",
-        options=f'{{"set_off_by": {first}}}',
+        options=f'{{"parent_id": {first}}}',
     )[0]["id"]
     child.nudge()
     assert bench.wait(with_bytes, "completed")["result"] == [first, None, 3]

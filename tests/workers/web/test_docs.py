@@ -42,7 +42,7 @@ def scraped(database, monkeypatch):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
-        connection.execute("SELECT jobherd.set_cap('default', 5)")
+        connection.execute("SELECT jobherd.set_limit('default', 5)")
     with Web(database, metrics_tenants=1) as child:
         child.boards[0].tally.count(child.boards[0].tally.declare([Policy("k")])["k"], 0, 0.1)
         child.boards[0].tally.count_error(1, "NO_PAPER")

@@ -112,13 +112,13 @@ def test_a_paused_queue_is_shown_as_paused(database, conn, always):
 
 
 def test_caps_and_what_is_taken_of_them_are_shown(database, conn, always):
-    conn.execute("SELECT jobherd.set_cap(kind => 'k', max_running => 3), jobherd.pause('*')")
+    conn.execute("SELECT jobherd.set_limit(kind => 'k', max_running => 3), jobherd.pause('*')")
     hold(conn, "default", jobs=2, age=20, token=1)
     with Web(database) as child:
         scrape = child.scrape()
     assert scrape.all("jobherd_paused") == {("*", "all"): 1, ("k", "kind"): 0}
-    assert scrape.all("jobherd_cap_limit") == {("k", "kind"): 3}
-    assert scrape.all("jobherd_cap_running") == {("k", "kind"): 2}
+    assert scrape.all("jobherd_concurrency_limit") == {("k", "kind"): 3}
+    assert scrape.all("jobherd_concurrency_running") == {("k", "kind"): 2}
 
 
 def test_a_count_stops_at_its_cap_and_says_so(database, conn, always, monkeypatch):
@@ -168,7 +168,7 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
                 "INSERT INTO jobherd.scheduled (kind, queue, run_at) SELECT 'k', queue, now() + interval '1 h' FROM jobherd.ready"
             )
             conn.execute(
-                "INSERT INTO jobherd.gates (scope, name, paused_at, max_running, capped_at) SELECT 'queue', queue, now(), 2, now() FROM jobherd.ready"
+                "INSERT INTO jobherd.gates (scope, name, paused_at, max_running, limited_at) SELECT 'queue', queue, now(), 2, now() FROM jobherd.ready"
                 " WHERE queue <> 'zz-first' LIMIT 300"
             )
             for code in range(40):
@@ -182,7 +182,7 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
             if wave:
                 assert scrape.of(CAPPED, queue="(other)", state="ready") == 1, "there are more than it has walked"
                 assert scrape.of("jobherd_queue_paused", queue="(other)") == 1
-                assert scrape.all("jobherd_cap_limit", scope="queue")["(other)",] > 2
+                assert scrape.all("jobherd_concurrency_limit", scope="queue")["(other)",] > 2
     by_name = Counter(name for name, _ in seen)
     assert by_name["jobherd_tenant_jobs"] <= 3 * (3 * queue_counts.TENANTS + 1)
     assert by_name[JOBS] <= 3 * queue_counts.QUEUES

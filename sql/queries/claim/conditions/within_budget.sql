@@ -46,7 +46,7 @@ NOT EXISTS (
                              AND NOT EXISTS (SELECT FROM jobherd.gates g
                                               WHERE (g.scope, g.name) IN (('queue', r.queue), ('kind', r.kind))
                                                 AND (g.paused_at IS NOT NULL
-                                                     OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running))
+                                                     OR jobherd.count_running(g.scope, g.name, g.limited_at) >= g.max_running))
                           ) AS w
                     WHERE jobherd.rank_queue(h.queue, %(served)s::text[]) IS NOT NULL
                       AND w.since < clock_timestamp() - make_interval(secs => %(patience)s::double precision)

@@ -233,8 +233,8 @@ MUTANTS = (
     Mutant(
         "a cap is counted without its lock",
         "sql/migrations/0061_claim_locks.sql",
-        "l.name = lock_limit.name FOR NO KEY UPDATE;",
-        "l.name = lock_limit.name;",
+        "l.name = lock_cap.name FOR NO KEY UPDATE;",
+        "l.name = lock_cap.name;",
         ("tests/sql/test_gates.py::test_who_waited_for_the_lock_counts_anew",),
     ),
     Mutant(

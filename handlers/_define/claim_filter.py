@@ -12,7 +12,7 @@ from typing import Any
 from psycopg.sql import Composable
 
 from jobherd.handlers._policy.costs import check_amounts, check_names
-from jobherd.handlers._policy.policy import check_kind
+from jobherd.handlers._policy.names import check_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

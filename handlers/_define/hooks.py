@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 from jobherd.handlers._define.definition_site import Made, note_made, where_made
-from jobherd.handlers._policy.policy import check_kind
+from jobherd.handlers._policy.names import check_kind
 from jobherd.handlers._run.call import call
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from jobherd.handlers._define.table_record import Scanner
 from jobherd.handlers._policy.backoff import Backoff
 from jobherd.handlers._policy.costs import check_amounts
 from jobherd.handlers._policy.durations import at_least_zero, positive
-from jobherd.handlers._policy.policy import check_kind, check_policy, check_whole
+from jobherd.handlers._policy.names import check_kind, check_whole
+from jobherd.handlers._policy.policy import check_policy
 from jobherd.sql.composed import Names, check_name, names_of
 
 if TYPE_CHECKING:
@@ -152,19 +153,15 @@ class TableStore:
             TypeError, ValueError: an option is invalid. Raised when the function is decorated.
         """
         policy = check_policy(
-            queue="default",
-            priority=0,
             timeout=timeout,
             max_attempts=min(self.max_retries + 1, 32767),
             max_crashes=min(self.max_resets + 1, 32767),
             backoff=Backoff(base=self.retry_after, factor=1.0, jitter=0.0, cap=self.retry_after),
             retry_on=retry_on,
             poison_on=poison_on,
-            backoff_on={},
-            exclusive=False,
             keep_completed=0,
             keep_failed=0,
-            cost=check_amounts(cost, field="cost"),
+            cost=check_amounts(cost, field="cost"),  # a store knows no payload to compute it from
             flags=flags,
         )
 

@@ -25,7 +25,7 @@ from jobherd.handlers._enqueue.options import (
     reserve_jobs,
     store_costs,
 )
-from jobherd.handlers._policy.policy import check_kind
+from jobherd.handlers._policy.names import check_kind
 from jobherd.handlers._values.encryption import seal_bytes, seal_document
 from jobherd.handlers._values.payload import PayloadError, check_payload
 

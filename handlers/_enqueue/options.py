@@ -14,7 +14,7 @@ import orjson
 
 from jobherd.handlers._policy.costs import check_amounts
 from jobherd.handlers._policy.durations import Duration, at_least_zero, positive
-from jobherd.handlers._policy.policy import check_queue, check_tenant, check_traceparent, check_webhook, check_whole
+from jobherd.handlers._policy.names import check_queue, check_tenant, check_traceparent, check_webhook, check_whole
 from jobherd.handlers._values.json_form import type_name
 from jobherd.handlers._values.payload import PayloadError, check_bytes, decode_payload
 

@@ -35,17 +35,17 @@ class Step(NamedTuple):
         return self.name is None and self.place in {None, place}
 
 
-def check_redact(value: object) -> tuple[str, ...]:
+def check_redact(value: object, *, field: str = "redact") -> tuple[str, ...]:
     """Return a handler's paths as a tuple. Raises TypeError or ValueError with the rule.
 
     >>> check_redact(["$.card", "$.items[*].code"])
     ('$.card', '$.items[*].code')
     """
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
-        message = f'redact must be a list of paths like ["$.card"], not {value!r:.80}'
+        message = f'{field} must be a list of paths like ["$.card"], not {value!r:.80}'
         raise TypeError(message)
     if len(value) > MOST:
-        message = f'redact has {len(value)} paths, at most {MOST} are taken: "$.*" hides everything'
+        message = f'{field} has {len(value)} paths, at most {MOST} are taken: "$.*" hides everything'
         raise ValueError(message)
     for each in value:
         steps_of(each)

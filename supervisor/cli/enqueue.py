@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jobherd.handlers import Client, PayloadError
 from jobherd.handlers._enqueue.bulk import chunks as chunks_of
 from jobherd.handlers._enqueue.options import check_options
-from jobherd.handlers._policy.policy import check_kind
+from jobherd.handlers._policy.names import check_kind
 from jobherd.handlers._values.payload import decode_payload, max_payload
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, job_id, moment, standard_input, whole

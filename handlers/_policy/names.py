@@ -1,0 +1,115 @@
+"""Checks names and whole numbers that users write: kinds, queues, tenants, addresses.
+
+An invalid one must fail where it is written. The error names the field, the value and the rule.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
+QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
+
+TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,99}")
+WEBHOOK: Final = re.compile(r"(?i:https?)://[^/?#@\s\x00-\x1f]+([/?][^\s\x00-\x1f]*)?")
+TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+_SMALLEST, _LARGEST = -32768, 32767  # the columns are smallint
+
+
+def check_kind(value: object) -> str:
+    """Return `value` if it is a valid kind, or raise ValueError with the rule.
+
+    >>> check_kind("mail:receipt")
+    'mail:receipt'
+    """
+    if not isinstance(value, str) or not KIND.fullmatch(value):
+        message = (
+            f"kind {shown(value)} is not a name like 'mail:receipt': use lower-case letters, digits and _ . : - , "
+            "at most 100 characters, the first a letter, digit or _"
+        )
+        raise ValueError(message)
+    return value
+
+
+def check_queue(value: object, *, field: str = "queue") -> str:
+    """Return `value` if it is a valid name of a queue, or raise ValueError with the rule.
+
+    >>> check_queue("media")
+    'media'
+    """
+    if not isinstance(value, str) or not QUEUE.fullmatch(value):
+        message = (
+            f"{field} {shown(value)} is not a name like 'media': use lower-case letters, digits and _ . - , "
+            "at most 63 characters, the first a letter, digit or _"
+        )
+        raise ValueError(message)
+    return value
+
+
+def check_tenant(value: object) -> str:
+    """Return `value` if it is a valid name of a tenant, or raise ValueError with the rule.
+
+    >>> check_tenant("acme")
+    'acme'
+    """
+    if not isinstance(value, str) or not TENANT.fullmatch(value):
+        message = (
+            f"tenant {shown(value)} is not a name like 'acme': "
+            "use letters, digits and _ . : @ - , at most 100 characters"
+        )
+        raise ValueError(message)
+    return value
+
+
+def check_webhook(value: object) -> str:
+    """Return `value` if it can be the URL of a webhook, or raise ValueError with the rule.
+
+    Whether the URL may be called is checked when it is called.
+
+    >>> check_webhook("https://example.com/done?by=jobherd")
+    'https://example.com/done?by=jobherd'
+    """
+    if not isinstance(value, str) or not WEBHOOK.fullmatch(value) or len(value) > 2000:
+        message = (
+            "webhook must be a URL like 'https://example.com/done', without a user, at most 2000 characters, "
+            f"not {shown(value)}"
+        )
+        raise ValueError(message)
+    return value
+
+
+def check_traceparent(value: object) -> str:
+    """Return `value` if it is a traceparent (W3C Trace Context), or raise ValueError.
+
+    >>> check_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")[3:7]
+    '4bf9'
+    """
+    if not isinstance(value, str) or not TRACEPARENT.fullmatch(value):
+        message = (
+            f"traceparent {shown(value)} is not like '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01': "
+            "version, trace, parent and flags in lower-case hexadecimal digits, trace and parent not all zeros"
+        )
+        raise ValueError(message)
+    return value
+
+
+def check_whole(value: object, *, field: str, least: int = _SMALLEST) -> int:
+    """Return `value` if it is a whole number from `least` to 32767.
+
+    Raises ValueError naming `field`.
+
+    >>> check_whole(5, field="max_attempts", least=1)
+    5
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
+        message = f"{field} must be a whole number from {least} to {_LARGEST}, not {shown(value)}"
+        raise ValueError(message)
+    return value
+
+
+def shown(value: object) -> str:
+    """Return a value for an error message, at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

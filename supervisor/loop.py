@@ -49,10 +49,11 @@ from jobherd.supervisor.observe.loop_lag import LoopLag
 from jobherd.supervisor.observe.sampler import Sampler
 from jobherd.supervisor.observe.status_report import StatusReport
 from jobherd.supervisor.observe.systemd import ServiceManager
+from jobherd.supervisor.policy.actions import Finish, Fork
 from jobherd.supervisor.policy.fleet import Fleet, RunState
 from jobherd.supervisor.policy.kinds import KEEPER, RESETTER
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.plan import Finish, Fork, nudges, plan
+from jobherd.supervisor.policy.plan import nudges, plan
 from jobherd.supervisor.process import spawn
 from jobherd.supervisor.process.children import Children
 from jobherd.supervisor.process.signals import SignalPipe
@@ -212,7 +213,7 @@ class Supervisor:
         if self._looked_at:
             self.lateness.note(now - self._looked_at)
         self._others_at = self._others_at or self._wake_at(now)
-        due = min(self._others_at, self.children.look_for_late_at, self.sampler.at)
+        due = min(self._others_at, self.children.offloader.wake_at(now), self.sampler.at)
         due = max(due, now)
         ready = self.selector.select(due - now)
         now = self._looked_at = time.monotonic()
@@ -220,8 +221,8 @@ class Supervisor:
             self.lateness.note(max(now - due, 0.0))
         if not ready and now < self._others_at:
             self.control.loop_at = now
-            self.children.look_for_late(now)
-            if not self.sampler.step(now) and not any(slot.late or slot.owing for slot in self.fleet.alive()):
+            straggler = self.children.offloader.step(now)
+            if not self.sampler.step(now) and not straggler:
                 return  # several dozen times a second while a worker is busy: nothing else is due or has changed
         self._others_at = 0.0
         self.control.loop_at = now
@@ -256,7 +257,7 @@ class Supervisor:
             self.children.look_now()
         self._poll(now)  # before the boards are read: idle flags are only read if a wake-up is pending
         self.children.look(now)
-        self.children.look_for_late(now)
+        self.children.offloader.step(now)
         self.sampler.step(now)
         self.recovery.step(now)
         self.until_empty.step(now)
@@ -427,7 +428,7 @@ class Supervisor:
                 case Gates():
                     now = time.monotonic()
                     self.fleet.gates_changed(now)
-                    self.children.take_back(now)
+                    self.children.offloader.hurry(now)
                     self.control.bump()
                 case Cancel():
                     self.registration.look_for_cancels()

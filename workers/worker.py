@@ -104,8 +104,10 @@ class Worker:
             Settler(self._session, ran_on=ran_on, on_lost=self._look_whether_known),
             self._board,
             self._interrupts,
-            self._executor,
+            unstarted=lambda row, cancelled: self._executor.unstarted(row, cancelled=cancelled),
+            is_running=lambda: self._executor.running is not None,
         )
+        self._executor.is_released = self._in_flight.is_released
         set_up(
             who=f"worker {self._spec.slot}",
             log_format=settings.log_format,
@@ -285,7 +287,7 @@ class Worker:
                 # Only after the outcome is stored: a process killed before that point would run the
                 # job again.
                 tidy.put_back(row.kind, now)
-            if not stands or (among and board.revoked == in_flight.token):
+            if not stands or (among and in_flight.is_released(in_flight.token)):
                 # Revoked: a job took longer than expected, and the supervisor has released the
                 # others. This call releases those that the supervisor has not.
                 in_flight.hand_back(batch[place + 1 :])
@@ -352,7 +354,7 @@ class Worker:
             stands = stands and self._in_flight.enter(one, more=among)
         self._executor.job_log.write()
         self._tidy.put_back(rows[0].kind, time.monotonic())
-        if not stands or (among and self._board.revoked == self._in_flight.token):
+        if not stands or (among and self._in_flight.is_released(self._in_flight.token)):
             self._in_flight.hand_back(batch[place + 1 :])
             return False
         return True
@@ -366,7 +368,7 @@ class Worker:
         """
         if not self._in_flight.settle(more=True):
             return False
-        if self._board.helped == self._in_flight.token:
+        if self._in_flight.is_flushed():
             # The supervisor's request may still be on its way. It must not find one of its jobs in
             # this claim again, for another attempt.
             return True

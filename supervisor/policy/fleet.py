@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from jobherd.supervisor.policy.kinds import KEEPER, KINDS, WORKER, Kind
 from jobherd.supervisor.policy.slot import Death, End, Exit, Slot, Stage, State, StopReason, StopSequence
+from jobherd.supervisor.policy.stragglers import Situation, smoothed_load
 from jobherd.workers.ipc.pipes import (
     EXIT_HANDLERS,
     EXIT_LEFT,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from jobherd.supervisor.policy.limits import Limits
+    from jobherd.supervisor.policy.slot import HeldClaim
 
 
 class RunState(Enum):
@@ -48,38 +50,6 @@ class RunState(Enum):
     """After a second signal: release running jobs, and exit within a second or two."""
     IMMEDIATE_SHUTDOWN = 4
     """After a signal to quit at once: kill every child."""
-
-
-PATIENCE_IN_A_CROWD = 1.0
-"""Maximum seconds for which a job may run in front of others when it may only be waiting for a
-processor."""
-LATEST = 1.1
-"""Part of `patience` for which an outcome may wait: with the default, 44 of the 50 ms (setting
-`hold`) after which it must be visible."""
-BARELY = 0.25
-"""Part of `patience` for which a job must have run before it counts as the cause of the delay."""
-RELIEF = 0.5
-"""Seconds for which unstarted jobs are released after a pause, resume or limit change. Claims that
-were under way at the change have arrived by then."""
-RELIEVE_AGAIN = 1.0
-"""Seconds before a failed release is tried again. Each attempt costs a read and two requests, and
-the cause of the rejection may last."""
-
-
-def late_at(record: CurrentWork, unwritten: float, patience: float) -> float:
-    """Return the time at which the running job counts as late: `patience` seconds after its start.
-
-    If an outcome of the same claim waits to be written, the time can be earlier: several jobs, each
-    shorter than `patience`, can delay an outcome longer than one job could. Normally a child writes
-    the outcome before that time, so a job that has only just started does not count as late.
-
-    Args:
-        record: the child's current work.
-        unwritten: since when an outcome of its claim waits to be written, 0 if none does.
-        patience: seconds for which a job may run in front of others.
-    """
-    at = record.started + patience
-    return min(at, max(unwritten + LATEST * patience, record.started + BARELY * patience)) if unwritten else at
 
 
 class Fleet:
@@ -120,14 +90,7 @@ class Fleet:
         """The workers claim nothing from the queue, only from such tables."""
         self.busy_since: float | None = None
         """Since when no worker was seen idle; None: one may be idle."""
-        self.crowd = 1.0
-        """Runnable processes per processor while no worker is idle. A job takes that many times
-        longer than its own processor time."""
-        self.relieve_until = float("-inf")
-        """Until then no child may keep claimed jobs behind a running one."""
-        self.relieve_again_at = 0.0
-        """No release and no flush of outcomes before this time: a request was lost or rejected, and
-        the cause may affect the next one as well."""
+        self.offloads = Situation()
         self.deaths_open = 0
         """Deaths whose jobs are not released yet."""
         self.buried_at = 0.0
@@ -222,25 +185,13 @@ class Fleet:
 
     def gates_changed(self, now: float) -> None:
         """A pause or limit has changed: release claimed, unstarted jobs and wake idle workers."""
-        self.relieve_until, self.relieve_again_at = now + RELIEF, 0.0
+        self.offloads = self.offloads._replace(gates_changed_at=now, failed_at=float("-inf"))
         self.kinds_to_wake.add(KEEPER)
         self.all_idle_called()
 
-    def patience(self, now: float) -> float:
-        """Return the seconds for which a job may run in front of others of its claim."""
-        if now < self.relieve_until:
-            return 0.0
-        if not self.limits.hold:
-            return float("inf")
-        return max(self.limits.patience, min(self.limits.patience * self.crowd, PATIENCE_IN_A_CROWD))
-
-    def saw_crowd(self, waiting: float, *, idle: bool) -> None:
-        """Update the number of runnable processes per processor, and whether any worker is idle.
-
-        A single sample says little, so a rise counts at once and a fall only gradually. If a worker
-        is idle it could run the waiting jobs now, so the value falls to 1 at once.
-        """
-        self.crowd = 1.0 if idle else max(waiting, 1.0 + (self.crowd - 1.0) * 0.8)
+    def on_load(self, waiting: float, *, idle: bool) -> None:
+        """The number of runnable processes per processor was read; `idle`: a worker is idle."""
+        self.offloads = self.offloads._replace(load=smoothed_load(self.offloads.load, waiting, idle=idle))
 
     def rested(self) -> None:
         """A worker has gone idle."""
@@ -272,7 +223,7 @@ class Fleet:
             False,
         )
         slot.hook, slot.stopped_at = 0.0, 0.0
-        slot.cancels, slot.untold, slot.late, slot.owing = set(), [], None, None
+        slot.cancels, slot.untold, slot.held = set(), [], None
         slot.started_at_fork = started
         spread = 1 + self.limits.jitter * jitter
         slot.jobs_limit = self.limits.max_jobs * spread
@@ -352,53 +303,19 @@ class Fleet:
         """
         slot.idle, slot.claims = idle and not slot.stopped_at and claims != slot.nudged_claims, claims
 
-    def saw_held(
-        self,
-        slot: Slot,
-        record: CurrentWork,
-        now: float,
-        *,
-        others: bool = True,
-        unwritten: float = 0.0,
-        before: bool = False,
-    ) -> None:
-        """A child was found with more than its running job.
+    def on_held_claim(self, slot: Slot, held: HeldClaim | None) -> None:
+        """The status board was read: what the child holds besides its running job, or nothing."""
+        slot.held = held
 
-        If the claim has no other jobs, nothing is released: the job's transaction may lock the row
-        of the claim, and the release would wait for it. A job that may only be waiting for a
-        processor keeps the others for longer, but not the outcomes in front of it.
-
-        Args:
-            slot: the child's slot.
-            record: its current work.
-            now: the current time.
-            others: the claim has other jobs.
-            unwritten: as in `late_at`.
-            before: an earlier claim has outcomes that are not known to be written.
-        """
-        slot.late = slot.owing = None
-        running = record.token, record.job
-        if not record.runs or record.token == slot.relieved or now < self.relieve_again_at:
+    def on_offload_failed(self, slot: Slot, token: int, *, release: bool, now: float) -> None:
+        """A request to release the rest of the claim, or to write its outcomes, was lost or rejected."""
+        if release and slot.released == token:
+            slot.released = 0
+        elif not release and slot.flushed is not None and slot.flushed[0] == token:
+            slot.flushed = None
+        else:
             return
-        if others and now >= late_at(record, unwritten, self.patience(now)):
-            slot.late = running
-        elif (
-            (unwritten or before)
-            and self.limits.hold
-            and running != slot.helped
-            and now >= late_at(record, unwritten, self.limits.patience)
-        ):
-            slot.owing = running
-
-    def not_relieved(self, slot: Slot, token: int, now: float) -> None:
-        """The request to release the claim's rest was lost or rejected: repeat it later."""
-        if slot.relieved == token:
-            slot.relieved, self.relieve_again_at = 0, now + RELIEVE_AGAIN
-
-    def not_helped(self, slot: Slot, token: int, now: float) -> None:
-        """The request to write the claim's outcomes was lost or rejected: repeat it later."""
-        if slot.helped is not None and slot.helped[0] == token:
-            slot.helped, self.relieve_again_at = None, now + RELIEVE_AGAIN
+        self.offloads = self.offloads._replace(failed_at=now)
 
     def saw_times_idle(self, seen: Mapping[int, tuple[bool, int]], now: float) -> None:
         """The boards of the READY workers were read.

@@ -11,9 +11,11 @@ import signal
 from dataclasses import dataclass, field
 from typing import Final
 
+from jobherd.supervisor.policy.actions import Action, Dismiss, Finish, Fork, Interrupt, Kill, WakeChild
 from jobherd.supervisor.policy.fleet import Fleet, RunState
 from jobherd.supervisor.policy.kinds import KINDS, Kind
 from jobherd.supervisor.policy.slot import REASONS, Slot, Stage, State, StopReason, StopSequence
+from jobherd.supervisor.policy.stragglers import offload
 from jobherd.workers.ipc.status_board import Interruption, Reason
 
 NEVER: Final = float("inf")
@@ -27,69 +29,6 @@ PATIENCE_WITH_DATABASE: Final = 6.0
 """The same limit, after `drain_timeout`, for a database that answers but executes nothing. Another
 session may hold a lock on a table for hours. It is longer than the server's time limit for a
 statement of the supervisor, and starts again with each death that is settled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Fork a child into the slot."""
-
-    slot: Slot
-
-
-@dataclass(frozen=True, slots=True)
-class WakeChild:
-    """Write a byte to the child's wake pipe."""
-
-    slot: Slot
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseRest:
-    """Stop the child from starting more jobs of that claim; write its outcomes, release the rest."""
-
-    slot: Slot
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class FlushOutcomes:
-    """Write the finished outcomes of that claim and the one before; the child continues."""
-
-    slot: Slot
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dismiss:
-    """Close the child's wake pipe."""
-
-    slot: Slot
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """Write the interruption to the child's status board and send SIGUSR2."""
-
-    slot: Slot
-    what: Interruption
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """Send a signal to the child's process group."""
-
-    slot: Slot
-    signum: signal.Signals
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Nothing is left to do: exit with this code."""
-
-    code: int
-
-
-Action = Fork | WakeChild | ReleaseRest | FlushOutcomes | Dismiss | Interrupt | Kill | Finish
 
 
 @dataclass(slots=True)
@@ -114,12 +53,12 @@ def plan(fleet: Fleet, now: float) -> Plan:
     _stop(fleet, now, result)
     _stop_the_late(fleet, now, result)
     for slot in fleet.alive():
-        if slot.late is not None and slot.state is State.READY:
-            result.actions.append(ReleaseRest(slot, slot.late[0]))
-            slot.relieved, slot.late = slot.late[0], None
-        elif slot.owing is not None and slot.state is State.READY:
-            result.actions.append(FlushOutcomes(slot, slot.owing[0]))
-            slot.helped, slot.owing = slot.owing, None
+        if (straggler := offload(fleet, slot)) is not None and slot.held is not None:
+            result.actions.append(straggler)
+            if straggler.release:
+                slot.released = straggler.token
+            else:
+                slot.flushed = straggler.token, slot.held.work.job
         _tell(slot, now, result)
         _advance(slot, now, result)
     if fleet.run_state is RunState.SERVING and fleet.exit_code is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, Reason
 
@@ -76,6 +76,24 @@ class StopSequence:
     """The interruption was sent, or the child's own timer does that part."""
 
 
+class HeldClaim(NamedTuple):
+    """What a child holds besides its running job, as its status board showed it.
+
+    Attributes:
+        work: the child's current work.
+        at: when the board was read.
+        others: the claim has other jobs.
+        unwritten: since when an outcome of the claim waits to be written, 0 if none does.
+        earlier: an earlier claim has outcomes that are not known to be written.
+    """
+
+    work: CurrentWork
+    at: float
+    others: bool = True
+    unwritten: float = 0.0
+    earlier: bool = False
+
+
 @dataclass(slots=True)
 class Slot:
     """A numbered position for a child; it outlives the processes that fill it."""
@@ -120,14 +138,11 @@ class Slot:
     """Number of claims on its status board when it was woken. Until that number changes, the
     wake-up is still under way."""
     started_at_fork: int = 0
-    late: tuple[int, int] | None = None
-    """(claim token, job) of a running job that blocks the other jobs of its claim for too long."""
-    relieved: int = 0
+    held: HeldClaim | None = None
+    """What it held besides its running job when its status board was last read."""
+    released: int = 0
     """Token of the claim whose other jobs were released last."""
-    owing: tuple[int, int] | None = None
-    """(claim token, job) of a running job that delays an outcome for too long, where no jobs are
-    released for it."""
-    helped: tuple[int, int] | None = None
+    flushed: tuple[int, int] | None = None
     """(claim token, job) for which the supervisor wrote outcomes last; the job is the one that
     delayed them."""
     rss: int = 0

@@ -12,7 +12,6 @@ import random
 import resource  # noqa: F401  # os.wait4 imports it at the first death, when no file descriptor may be left to open it
 import selectors
 import signal
-import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -24,35 +23,25 @@ from jobherd.supervisor.crash.postmortem import examine
 from jobherd.supervisor.crash.recovery import DeadChild
 from jobherd.supervisor.crash.revision import revision
 from jobherd.supervisor.observe.sampler import ask_stacks
-from jobherd.supervisor.policy.fleet import late_at
-from jobherd.supervisor.policy.plan import (
-    NEVER,
-    Dismiss,
-    Finish,
-    FlushOutcomes,
-    Fork,
-    Interrupt,
-    Kill,
-    ReleaseRest,
-    WakeChild,
-)
+from jobherd.supervisor.policy.actions import Dismiss, Finish, Fork, Interrupt, Kill, Offload, WakeChild
+from jobherd.supervisor.policy.plan import NEVER
 from jobherd.supervisor.policy.slot import End, Exit, Slot, Stage, State
 from jobherd.supervisor.process import spawn
+from jobherd.supervisor.process.offload import Offloader, outcomes_of
 from jobherd.supervisor.process.output_pipe import OutputPipe
 from jobherd.supervisor.settings.child import for_kind
 from jobherd.workers.inspect.captured import digest
 from jobherd.workers.ipc.pipes import Inbox, nudge
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
-from jobherd.workers.job.finished import Finished, settlement
 from jobherd.workers.system import procfs
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobherd.supervisor.database.connection import Answer, DatabaseConnection
+    from jobherd.supervisor.database.connection import DatabaseConnection
+    from jobherd.supervisor.policy.actions import Action
     from jobherd.supervisor.policy.fleet import Fleet
-    from jobherd.supervisor.policy.plan import Action
     from jobherd.supervisor.process.signals import SignalPipe
     from jobherd.workers.ipc.control_block import ControlBlock
     from jobherd.workers.process.spec import ChildSettings
@@ -65,8 +54,6 @@ late."""
 LOOK_IDLE: Final = 1.0
 FLOOD: Final = 0.001
 """Seconds to the next read while a worker prints more than its pipe holds."""
-_SOONEST: Final = 0.01
-"""Minimum seconds between two checks for claimed jobs behind a long-running one."""
 HEIRS: Final = 1.0
 """Seconds after a child's death in which the processes it left behind are looked for. Later, a new
 child of the supervisor is more likely a running job's daemon or an unrelated process."""
@@ -109,8 +96,7 @@ class Children:
         self.growth = MemoryGrowth()
         self._strays = orphans.Orphans()
         self._look_at = 0.0
-        self.look_for_late_at = NEVER
-        """When claimed jobs must be checked next."""
+        self.offloader = Offloader(fleet, self.boards, db, host=lambda: self.settings.host)
         self._heirs_until = 0.0
         self._read = (-1, "")
         """The reload generation whose code revision is known, and that revision."""
@@ -132,7 +118,7 @@ class Children:
             self._selector.unregister(ends.report)  # it is dying: SIGCHLD reports the rest
             return False
         before = slot.state
-        self._expect_work(now)
+        self.offloader.expect_work(now)
         for report in self._inboxes[number].take(data):
             self._fleet.on_message(slot, report, now)
         if slot.state is not before:
@@ -216,7 +202,7 @@ class Children:
         self._told_to_say.discard(slot.number)
         others = board.company(record) if record.job else []
         self._bury(
-            DeadChild(death, record, policy, report, _finished(board), others, digest(said), cleared=board.cleared)
+            DeadChild(death, record, policy, report, outcomes_of(board), others, digest(said), cleared=board.cleared)
         )
         expected = death.cause in ("left", "worn", "handlers")
         level = logging.INFO if expected else logging.WARNING
@@ -314,55 +300,6 @@ class Children:
             else NEVER
         )
 
-    def look_for_late(self, now: float) -> None:
-        """Check whether a child holds claimed jobs behind a long-running one.
-
-        This happens only while a worker is busy, and at the first time at which it can be the case.
-        """
-        if now < self.look_for_late_at:
-            return
-        # The interval stays the same when processors are overloaded: as soon as a worker is idle,
-        # it can take these jobs.
-        patience = max(min(self._fleet.patience(now), self._fleet.limits.patience or NEVER), _SOONEST)
-        again = NEVER
-        boards = {
-            slot.number: self.boards[slot.number]
-            for slot in self._fleet.alive()
-            if slot.state is State.READY and slot.kind.works
-        }
-        held = {number: board.now() for number, board in boards.items() if board.held or board.outcomes.is_doubled}
-        late = {
-            number: late_at(record, boards[number].unwritten, patience)
-            for number, record in held.items()
-            if record is not None and record.runs
-        }
-        if any(board.idle for board in boards.values()):
-            self._fleet.saw_crowd(1.0, idle=True)
-        elif any(at <= now for at in late.values()):
-            # Read it only now: on each check it would cost 1% of a processor, at the expense of
-            # very short jobs.
-            self._fleet.saw_crowd(procfs.runnable_per_processor(), idle=False)
-        for slot in self._fleet.alive():
-            if slot.number in boards:
-                board = boards[slot.number]
-                if not board.idle:
-                    # whatever it holds now: shortly it may have finished, and hold other jobs
-                    again = min(again, now + patience)
-                if (record := held.get(slot.number)) is not None:
-                    others, before = board.held > 0, board.outcomes.is_doubled
-                    self._fleet.saw_held(slot, record, now, others=others, unwritten=board.unwritten, before=before)
-                    if now < (at := late.get(slot.number, 0.0)):
-                        again = min(again, at)
-        self.look_for_late_at = again
-
-    def _expect_work(self, now: float) -> None:
-        if self._fleet.limits.hold:
-            self.look_for_late_at = min(self.look_for_late_at, now + self._fleet.limits.patience)
-
-    def take_back(self, now: float) -> None:
-        """Look for unstarted claimed jobs at once: a pause or limit has changed."""
-        self.look_for_late_at = now
-
     def look_now(self) -> None:
         """Read the boards in this turn."""
         self._look_at = 0.0
@@ -377,11 +314,9 @@ class Children:
             case WakeChild(slot):
                 if (ends := self._ends.get(slot.number)) is not None:
                     nudge(ends.wake)
-                    self._expect_work(now)
-            case ReleaseRest(slot, token):
-                self._relieve(slot, token, now)
-            case FlushOutcomes(slot, token):
-                self._help(slot, token, now)
+                    self.offloader.expect_work(now)
+            case Offload():
+                self.offloader.do(action, now)
             case Dismiss(slot):
                 if (ends := self._ends.get(slot.number)) is not None:
                     self.boards[slot.number].dismiss()
@@ -447,73 +382,6 @@ class Children:
             generation, known = self._read = self._fleet.generation, revision(self.settings.app_dir)
         return known
 
-    def _relieve(self, slot: Slot, token: int, now: float) -> None:
-        """Release the unstarted jobs of a claim.
-
-        Order: revoke first. Only what is read after that is reliable, since a job announced by then
-        may have started.
-        """
-        board = self.boards[slot.number]
-        board.revoke(token)
-        record = board.now()
-        if record is None or record.token != token or not record.job:
-            return  # it has finished that job, and releases the rest itself
-        finished = [(claim, [one for one in part if one.job != record.job]) for claim, part in _finished(board)]
-        if (later := board.now()) is None or later.token != token:
-            # The claim has ended. What was read may belong to the next one; the child, not notified
-            # of that, would conclude that it has lost that claim.
-            return
-
-        def answered(answer: Answer) -> None:
-            if answer is None:  # the child repeats all of it, but only when its job ends, which can take hours
-                self._fleet.not_relieved(slot, token, time.monotonic())
-
-        self._write_finished(slot, record, finished, answered, now)
-        rest = {
-            "child": record.child,
-            "token": token,
-            "job": record.job,
-            "called": [one.job for one in board.company(record)] or None,
-        }
-        self._db.ask("recover/requeue_rest", rest, answered)
-
-    def _help(self, slot: Slot, token: int, now: float) -> None:
-        """Write the outcomes that precede the running job, and no later one.
-
-        The child checks by the outcome of the job it ran last whether it still has its claim.
-        """
-        board = self.boards[slot.number]
-        board.help(token)
-        record = board.now()
-        if record is None or record.token != token or not record.runs:
-            return
-        finished = _finished(board)
-        if board.now() != record or any(
-            claim == token and one.job == record.job for claim, part in finished for one in part
-        ):
-            # It has finished that job. What was read may include later jobs, not all of them
-            # announced; the child writes these itself.
-            return
-
-        def answered(answer: Answer) -> None:
-            if answer is None:
-                self._fleet.not_helped(slot, token, time.monotonic())
-
-        self._write_finished(slot, record, finished, answered, now)
-
-    def _write_finished(
-        self,
-        slot: Slot,
-        record: CurrentWork,
-        finished: list[tuple[int, list[Finished]]],
-        answered: Callable[[Answer], None],
-        now: float,
-    ) -> None:
-        for claim, part in finished:
-            if part:
-                written = settlement(record.child, claim, part, ran_on=f"{self.settings.host}/{slot.pid}", now=now)
-                self._db.ask("settle/settle_jobs", written, answered, _leave_it_to_the_child)
-
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
         # Its pid cannot be reused until it is reaped, and only this class reaps.
         if group:
@@ -522,28 +390,6 @@ class Children:
         with suppress(ProcessLookupError, PermissionError):
             if not group or os.getpgid(slot.pid) != slot.pid:
                 os.kill(slot.pid, signum)
-
-
-def _leave_it_to_the_child() -> None:
-    """The server permanently rejects these outcomes: do nothing.
-
-    The child sends them again when its job ends, one by one if necessary.
-    """
-
-
-def finished_of(board: StatusBoard, token: int) -> list[Finished]:
-    """Return the outcomes of that claim in a board's outcome buffer."""
-    found = []
-    for entry in board.outcomes.entries(token):
-        # nothing that a child may have written can crash the supervisor
-        with suppress(ValueError, TypeError, KeyError):
-            found.append(Finished.from_entry(entry))
-    return found
-
-
-def _finished(board: StatusBoard) -> list[tuple[int, list[Finished]]]:
-    """Return the outcomes in a board's outcome buffer, by claim."""
-    return [(claim, finished_of(board, claim)) for claim in board.outcomes.claims()]
 
 
 def _next(changes: int) -> os.waitid_result | None:

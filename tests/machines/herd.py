@@ -12,24 +12,12 @@ import signal
 from collections import Counter
 from dataclasses import dataclass, field
 
+from jobherd.supervisor.policy.actions import Dismiss, Finish, Fork, Interrupt, Kill, Offload, WakeChild
 from jobherd.supervisor.policy.fleet import Fleet, RunState
 from jobherd.supervisor.policy.kinds import KEEPER, RESETTER, WORKER
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.plan import (
-    NEVER,
-    PATIENCE_WITHOUT_DATABASE,
-    Dismiss,
-    Finish,
-    FlushOutcomes,
-    Fork,
-    Interrupt,
-    Kill,
-    ReleaseRest,
-    WakeChild,
-    hears,
-    plan,
-)
-from jobherd.supervisor.policy.slot import Exit, Slot, State
+from jobherd.supervisor.policy.plan import NEVER, PATIENCE_WITHOUT_DATABASE, hears, plan
+from jobherd.supervisor.policy.slot import Exit, HeldClaim, Slot, State
 from jobherd.supervisor.process.children import LOOK, LOOK_IDLE
 from jobherd.workers.ipc.pipes import (
     EXIT_HANDLERS,
@@ -235,7 +223,7 @@ class World:
                 assert slot.stop_sequence is not None, "killed without a reason"
                 if signum is signal.SIGKILL:
                     child.killed, child.end = True, Exit(None, signum)
-            case ReleaseRest(_, token) | FlushOutcomes(_, token):
+            case Offload(_, token):
                 assert token, "nobody's claim is taken in hand"
 
     def fork(self, slot: Slot) -> None:
@@ -491,7 +479,7 @@ class World:
     def move_held(self, n: int) -> None:
         child = self.one(n, working=True)
         if child is not None and child.slot.state is State.READY:
-            self.fleet.saw_held(child.slot, child.record, self.now)
+            self.fleet.on_held_claim(child.slot, HeldClaim(child.record, self.now))
 
     def move_report(self, n: int) -> None:
         child = self.one(n)

@@ -8,7 +8,7 @@
  * The first outcome of job 1 is "again", so that a job comes back to a child whose board still speaks of its earlier run.
  * With BEHIND the next claim may be made before the last one is written: the settlement is sent behind it, executed at any time or lost with
  * its session, and heard of before the next exchange. Until then both claims stand on the board, each in a ledger of its own.
- * With HELP the parent may also write what is finished of a claim that goes on: a child knows by the last job that it has run whether its claim stands.
+ * With FLUSH the parent may also write the outcomes of a claim that continues: a child knows by the last job that it has run whether its claim stands.
  * Not modelled: leases (lease.pml), commits that a crash of the server swallows (claim.pml).
  *
  * Proved for every job, whatever the interleaving, with so many KILLS and REVOKES (EARLY: outcomes may also be settled in mid-batch):
@@ -27,11 +27,11 @@
  * holds:  K=2 EARLY
  * holds:  K=2 BEHIND KILLS=0
  * holds:  K=2 BEHIND REVOKES=0
- * holds:  HELP KILLS=0
- * holds:  K=2 HELP REVOKES=0
- * holds:  K=2 HELP BEHIND KILLS=0 REVOKES=0
+ * holds:  FLUSH KILLS=0
+ * holds:  K=2 FLUSH REVOKES=0
+ * holds:  K=2 FLUSH BEHIND KILLS=0 REVOKES=0
  * wide:   K=2 REVOKES=2
- * wide:   K=2 HELP
+ * wide:   K=2 FLUSH
  * wide:   K=2 KILLS=2
  * wide:   BEHIND REVOKES=0
  * breaks: NO_CHILD_FENCE      SIDE_BY_SIDE  the child reads `revoked` before its announcement can be seen
@@ -54,9 +54,9 @@
  * breaks: K=2 BEHIND REVOKES=0 ONE_LEDGER AGAIN     the next claim writes over the ledger of the one before
  * breaks: K=2 BEHIND REVOKES=0 UNHEARD AGAIN        with a new session the claim before is given back as one of which nobody has heard
  * breaks: K=2 BEHIND KILLS=0 READ_ON FORSAKEN      the parent relieves a claim and writes what it has read of the next
- * breaks: HELP KILLS=0 REVOKES=0 SAYS_NOTHING FORSAKEN  who helps does not say so
- * breaks: HELP KILLS=0 REVOKES=0 SAYS_LATER FORSAKEN    it says so once it is written
- * breaks: HELP KILLS=0 REVOKES=0 ONE_LOOK FORSAKEN      it writes what was finished of later jobs too
+ * breaks: FLUSH KILLS=0 REVOKES=0 SAYS_NOTHING FORSAKEN  the parent does not announce that it flushes
+ * breaks: FLUSH KILLS=0 REVOKES=0 SAYS_LATER FORSAKEN    it says so once it is written
+ * breaks: FLUSH KILLS=0 REVOKES=0 ONE_LOOK FORSAKEN      it writes what was finished of later jobs too
  */
 #ifndef K
 #define K 3
@@ -108,8 +108,8 @@ byte current[NC];               /* written by the child: token, job, started */
 byte content[NC];               /* written by the child: the outcomes themselves, as a set of jobs */
 byte count[NC];                 /* written by the child: how many of them are valid, as a set of jobs */
 byte revoked[NC];               /* written by the parent: a token */
-byte helped[NC];                /* written by the parent: a token */
-byte helps;
+byte flushed[NC];                /* written by the parent: a token */
+byte flushes;
 #ifdef BEHIND
 byte content_b[NC], count_b[NC]; /* the second ledger: a claim has the one that the claim before has not */
 bool pending[NC], gone[NC];     /* a settlement was sent behind a claim and is not executed; its session was lost */
@@ -207,7 +207,7 @@ inline settle(t, fin, back) {
 #define ANY_MISSING (MISSING(1) || MISSING(2))
 #endif
 /* The answer to a settlement says which were written. Nobody takes a living child's claim away here but by revoking it. */
-#define STANDS(i) require(FORSAKEN, !ANY_MISSING || revoked[i] == t || (helped[i] == t && HELD(HIGHEST(fin), t)))
+#define STANDS(i) require(FORSAKEN, !ANY_MISSING || revoked[i] == t || (flushed[i] == t && HELD(HIGHEST(fin), t)))
 #else
 #define STANDS(i) skip
 #endif
@@ -445,7 +445,7 @@ proctype Parent(byte i) {       /* what the parent does about one child: letters
   byte t, now, fin, con, mine, x;
 #ifdef BEHIND
   byte fin_b, con_b, y;
-#ifdef HELP
+#ifdef FLUSH
   byte v;
 #endif
 #endif
@@ -487,10 +487,10 @@ end:
 #ifdef BEHIND
      atomic { fin_b = 0; con_b = 0 }
 #endif
-#ifdef HELP
-  :: atomic { JOB(current[i]) && helps < HELP -> helps++; t = TOKEN(current[i]);         /* an outcome waits for long, and so may the job */
+#ifdef FLUSH
+  :: atomic { JOB(current[i]) && flushes < FLUSH -> flushes++; t = TOKEN(current[i]);         /* an outcome waits for long, and so may the job */
 #if !defined(SAYS_NOTHING) && !defined(SAYS_LATER)
-       helped[i] = t
+       flushed[i] = t
 #endif
      };
      now = current[i];
@@ -522,7 +522,7 @@ end:
         :: atomic { settle(t, fin, 0) }
 #endif
 #ifdef SAYS_LATER
-           helped[i] = t
+           flushed[i] = t
 #endif
         :: true                                               /* the letter is lost */
         fi
@@ -571,7 +571,7 @@ end:
        od;
        x = 0;
        current[i] = 0; content[i] = 0; count[i] = 0; revoked[i] = 0;
-       helped[i] = 0;
+       flushed[i] = 0;
 #ifdef BEHIND
        content_b[i] = 0; count_b[i] = 0; pending[i] = false; gone[i] = false; p_token[i] = 0; p_fin[i] = 0; heard[i] = 0
 #endif

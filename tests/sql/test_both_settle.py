@@ -17,7 +17,7 @@ import pytest
 
 from jobherd.handlers._values.outcome import OK
 from jobherd.workers.job.finished import Finished
-from jobherd.workers.settle.settler import ParentWrites, Settler
+from jobherd.workers.settle.settler import Settler
 from tests.support.patience import LIMIT
 from tests.support.queue import Line, Queue
 
@@ -125,7 +125,7 @@ def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue
     assert settler.settle(
         token,
         [Finished(ids[0], OK, 0.001, time.monotonic(), 7)],
-        touched=lambda: ParentWrites.ANY if revoked.is_set() else ParentWrites.NONE,
+        own=lambda finished: () if revoked.is_set() else finished,
     )
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert queue.states(ids) == ["completed", "running", "running"]
@@ -142,9 +142,9 @@ def test_who_was_helped_knows_by_its_last_job_whether_its_claim_stands(queue, ca
     done = [Finished(job, OK, 0.001, time.monotonic(), 7) for job in ids]
     settler = Settler(Line(child.connection, child.id), ran_on="host/1")
     child.settle(token, ids[:1], "ok")  # as the parent does
-    assert settler.settle(token, done[:2], touched=lambda: ParentWrites.EARLIER)
+    assert settler.settle(token, done[:2], own=lambda finished: finished[-1:])
     assert not caplog.records
     assert queue.states(ids) == ["completed", "completed", "running"]
     queue.run("DELETE FROM jobherd.running")
-    assert not settler.settle(token, done, touched=lambda: ParentWrites.EARLIER), "nobody but we writes the last one"
+    assert not settler.settle(token, done, own=lambda finished: finished[-1:]), "nobody but we writes the last one"
     assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]

@@ -24,7 +24,10 @@ from jobherd.supervisor.loop import Supervisor
 from jobherd.supervisor.policy.fleet import RunState
 from jobherd.supervisor.policy.kinds import KEEPER
 from jobherd.supervisor.policy.plan import Plan
+from jobherd.supervisor.policy.slot import HeldClaim
 from jobherd.supervisor.settings.definitions import Settings
+from jobherd.workers.ipc.pipes import Ready
+from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from tests.support.patience import LIMIT
 
 
@@ -106,21 +109,24 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
     assert supervisor._wake_at(now) <= now
 
 
-@pytest.mark.parametrize("what", ["nothing", "late", "owing"])
-def test_a_look_that_finds_what_must_be_written_is_followed_by_a_whole_turn(supervisor, monkeypatch, what):
+@pytest.mark.parametrize("found", [False, True])
+def test_a_look_that_finds_a_straggler_is_followed_by_a_whole_turn(supervisor, monkeypatch, found):
     now = time.monotonic()
     slot = next(supervisor.fleet.workers())
     supervisor.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    supervisor.fleet.on_message(slot, Ready(1, 7), now)
     supervisor._others_at = float("inf")
-    supervisor.children.look_for_late_at = now
+    offloader = supervisor.children.offloader
+    offloader.hurry(now)
+    work = CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60)
     monkeypatch.setattr(
-        supervisor.children, "look_for_late", lambda _now: setattr(slot, what, (9, 5)) if what != "nothing" else None
+        offloader, "_read", lambda at: supervisor.fleet.on_held_claim(slot, HeldClaim(work, at + 60) if found else None)
     )
     turns = []
     monkeypatch.setattr(supervisor, "_wake_for_work", lambda _now: turns.append(_now) or True)
     monkeypatch.setattr(supervisor, "_converse", lambda _now: None)
     supervisor.turn()
-    assert len(turns) == (what != "nothing")
+    assert len(turns) == found
 
 
 def test_who_is_drained_does_not_ask_whether_anything_is_left(supervisor):

@@ -138,7 +138,7 @@ _SIZE: Final = _AT_STACKS + _STACKS
     _READING,
     _WATCHED,
     _UNWRITTEN,
-    _HELPED,
+    _FLUSHED,
     _HOOK,
     _CLAIM,
 ) = range(19)
@@ -324,7 +324,7 @@ class StatusBoard:
         self._output.write(bytes(8))
         self._words[_DISMISSED] = 0
         self._words[_REVOKED] = 0
-        self._words[_HELPED] = 0
+        self._words[_FLUSHED] = 0
         self._words[_HOOK] = 0
         self.set_held(0)
         self.outcomes.restart()
@@ -352,12 +352,12 @@ class StatusBoard:
         self._words[_REVOKED] = token
         barrier()
 
-    def help(self, token: int) -> None:
+    def announce_flush(self, token: int) -> None:
         """Called in the supervisor, before it records the finished jobs of a claim that continues.
 
         A worker that misses these jobs in the database then knows why.
         """
-        self._words[_HELPED] = token
+        self._words[_FLUSHED] = token
         barrier()
 
     def say_draining(self, *, draining: bool) -> bool:
@@ -441,9 +441,9 @@ class StatusBoard:
         return int(self._words[_REVOKED])
 
     @property
-    def helped(self) -> int:
+    def flushed(self) -> int:
         """Token of the claim whose finished jobs the supervisor may have recorded during a run."""
-        return int(self._words[_HELPED])
+        return int(self._words[_FLUSHED])
 
     @property
     def begun(self) -> int:

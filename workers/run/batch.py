@@ -133,7 +133,7 @@ class BatchExecutor(Executor):
         board.say_together(now, [(row.id, row.attempts, self._most(row), row.crashes) for row in rows[1:]])
         if among:
             barrier()  # as in `execute`
-            if board.revoked == first.token:
+            if self.is_released(first.token):
                 self._forsake(first)
                 return finished + [self.unstarted(row, cancelled=False) for row in rows]
         for row in reversed(rows):

@@ -109,6 +109,7 @@ class Executor:
     running: the running job, for log lines.
     alone: kinds that are claimed alone, because their jobs have their own transactions.
     among: whether the claim of the running job holds other jobs.
+    is_released: whether the supervisor releases the unstarted jobs of a claim, by its token.
     committed: whether the last job is already settled, by its transaction. The reader resets it.
     job_log: holds the attempts that ended and are not logged yet.
     """
@@ -130,6 +131,7 @@ class Executor:
         self.job_log = JobLog(settings.log_jobs)
         self.running: JobRow | None = None
         self.committed = False
+        self.is_released: Callable[[int], bool] = _never
         self.alone = {kind for kind, handler in handlers.items() if handler.policy.transactional}
         self._output = output
         self.among = False
@@ -231,7 +233,7 @@ class Executor:
             # Race: the supervisor revokes, then reads what is announced. This worker announces,
             # then reads what is revoked. So at least one of the two sees the other.
             barrier()
-            if board.revoked == row.token:
+            if self.is_released(row.token):
                 self._forsake(row)
                 return self.unstarted(row, cancelled=False)
         board.count_started(row.id)
@@ -525,6 +527,10 @@ def hand_over(extras: str | None, job: Job) -> Job:
     )
     job.payload_bytes = None if own["payload_bytes"] is None else base64.b64decode(own["payload_bytes"])
     return job
+
+
+def _never(_token: int) -> bool:
+    return False
 
 
 def _cpu() -> tuple[float, float, int]:

@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING
 
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, Reason
 from jobherd.workers.job.finished import is_plain
-from jobherd.workers.settle.settler import ParentWrites
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from jobherd.workers.database.connection import Row, Session
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.job.finished import Finished
     from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.interrupt import Interrupts
-    from jobherd.workers.run.executor import Executor
     from jobherd.workers.settle.settler import Settler
 
 _log = logging.getLogger("jobherd.worker")
@@ -44,7 +42,14 @@ class InFlightClaim:
     """
 
     def __init__(
-        self, session: Session, settler: Settler, board: StatusBoard, interrupts: Interrupts, executor: Executor
+        self,
+        session: Session,
+        settler: Settler,
+        board: StatusBoard,
+        interrupts: Interrupts,
+        *,
+        unstarted: Callable[[JobRow, bool], Finished],
+        is_running: Callable[[], bool],
     ) -> None:
         self.token = 0
         self.held: set[int] = set()
@@ -59,7 +64,8 @@ class InFlightClaim:
         self._settler = settler
         self._board, self._outcomes = board, board.outcomes
         self._interrupts = interrupts
-        self._executor = executor
+        self._unstarted = unstarted
+        self._is_running = is_running
 
     def take(self, batch: Sequence[JobRow]) -> None:
         """Note that these jobs were claimed and start now."""
@@ -95,7 +101,7 @@ class InFlightClaim:
         """Note that these jobs were not started."""
         told = self._interrupts.told
         for row in rows:
-            self.note(self._executor.unstarted(row, cancelled=told.get(row.id) is Reason.CANCEL))
+            self.note(self._unstarted(row, told.get(row.id) is Reason.CANCEL))
 
     def settle(self, *, more: bool = False) -> bool:
         """Record the noted outcomes and return whether the claim was still valid.
@@ -108,7 +114,7 @@ class InFlightClaim:
             # Leave RUNNING first: while the database is down, the supervisor would see the job as
             # running and kill this process at its deadline.
             self.say(Phase.SETTLING, keep_job=True)
-            whole = self._settler.settle(self.token, self.unsettled, touched=self._touched)
+            whole = self._settler.settle(self.token, self.unsettled, own=self._own)
             if more:
                 self.unsettled, self._on_board = [], True
                 self._outcomes.clear()
@@ -136,8 +142,8 @@ class InFlightClaim:
             self.settle()
             return None
         self.say(Phase.SETTLING, keep_job=True)
-        if not (ahead and self._on_board and not self._touched() and is_plain(self.unsettled)):
-            rows = self._settler.settle_and_claim(self.token, self.unsettled, claim, by=by, touched=self._touched)
+        if not (ahead and self._on_board and not self._is_shared(self.token) and is_plain(self.unsettled)):
+            rows = self._settler.settle_and_claim(self.token, self.unsettled, claim, by=by, own=self._own)
             self.forget()
             return rows
         self.behind = self.token, self.unsettled
@@ -155,28 +161,40 @@ class InFlightClaim:
             # As in `settle`: however long this takes, the supervisor must not see a job that it
             # would kill at its deadline.
             self.say(Phase.SETTLING, keep_job=True)
-            self._settler.make_sure(token, finished, touched=lambda: self._touched_behind(token))
+            self._settler.make_sure(token, finished, own=lambda finished: self._own_behind(token, finished))
             self.behind = None
             self._outcomes.close(token)
 
-    def _touched(self) -> ParentWrites:
-        """Return which outcomes of the in-flight claim the supervisor may have recorded."""
-        board, token = self._board, self.token
-        if board.revoked == token:
-            return ParentWrites.ANY
-        if board.helped != token:
-            return ParentWrites.NONE
-        # While a job runs, the supervisor may have recorded every finished job, the last one
-        # included. Otherwise the last one was not finished yet when the supervisor wrote.
-        return ParentWrites.EARLIER if self._executor.running is None else ParentWrites.ANY
+    # -- what the supervisor does with a claim whose running job is a straggler
 
-    def _touched_behind(self, token: int) -> ParentWrites:
-        """Return which outcomes of the previous claim the supervisor may have recorded.
+    def is_released(self, token: int) -> bool:
+        """Return whether the supervisor releases the unstarted jobs of that claim: start none."""
+        return self._board.revoked == token
 
-        Any of them, if it wrote anything about that claim or the current one.
+    def is_flushed(self) -> bool:
+        """Return whether the supervisor may have recorded outcomes of the in-flight claim."""
+        return self._board.flushed == self.token
+
+    def _is_shared(self, *claims: int) -> bool:
+        """Return whether the supervisor may have recorded an outcome of one of these claims."""
+        return self._board.revoked in claims or self._board.flushed in claims
+
+    def _own(self, finished: Sequence[Finished]) -> Sequence[Finished]:
+        """Return those outcomes of the in-flight claim that only this worker can have recorded."""
+        if not self._is_shared(self.token):
+            return finished
+        if self.is_released(self.token) or self._is_running():
+            return ()
+        # The supervisor records no outcome of the job that it sees running, and none of a later
+        # job. So the job that ran last was not recorded by the supervisor.
+        return finished[-1:]
+
+    def _own_behind(self, token: int, finished: Sequence[Finished]) -> Sequence[Finished]:
+        """Return those outcomes of the previous claim that only this worker can have recorded.
+
+        None of them, if the supervisor wrote anything about that claim or the current one.
         """
-        board, claims = self._board, {token, self.token} - {0}
-        return ParentWrites.ANY if board.revoked in claims or board.helped in claims else ParentWrites.NONE
+        return () if self._is_shared(*{token, self.token} - {0}) else finished
 
     def lose(self, jobs: int) -> None:
         """Drop `jobs` jobs of the claim and its unrecorded outcomes.

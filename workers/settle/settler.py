@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -23,23 +22,13 @@ if TYPE_CHECKING:
 
     from jobherd.workers.database.connection import Parameters, Row, Session
 
+    Own = Callable[[Sequence[Finished]], Sequence[Finished]]
+
 _log = logging.getLogger("jobherd.settle")
 
 
-class ParentWrites(IntEnum):
-    """Which outcomes of the in-flight claim the supervisor may already have recorded."""
-
-    NONE = 0
-    EARLIER = 1
-    """Those of all jobs but the last one that ran. The claim continues, and if it is valid, that
-    last outcome is still to be recorded.
-    """
-    ANY = 2
-    """Any outcome. Other jobs of the claim may have been released."""
-
-
-def _untouched() -> ParentWrites:
-    return ParentWrites.NONE
+def _all(finished: Sequence[Finished]) -> Sequence[Finished]:
+    return finished
 
 
 def _nobody() -> None:
@@ -63,17 +52,17 @@ class Settler:
         self._ran_on = ran_on
         self._on_lost = on_lost
 
-    def settle(
-        self, token: int, finished: Sequence[Finished], *, touched: Callable[[], ParentWrites] = _untouched
-    ) -> bool:
+    def settle(self, token: int, finished: Sequence[Finished], *, own: Own = _all) -> bool:
         """Record the outcomes of these jobs of one claim, however long the database is away.
 
-        touched: returns what the supervisor may have recorded. It is called after the answer
-            arrives: an earlier call would mistake what the supervisor recorded meanwhile for lost.
-            Returns whether the claim was still valid. A settlement whose answer was lost looks as
-            if it was not. Raises UnsettledError, or Left if the supervisor is dead.
+        own: returns those of the outcomes that only this worker can have recorded. If one of them
+            is missing from the answer, the claim is lost. It is called after the answer arrives: an
+            earlier call would mistake what the supervisor recorded meanwhile for lost.
+
+        Returns whether the claim was still valid. A settlement whose answer was lost looks as if it
+        was not. Raises UnsettledError, or Left if the supervisor is dead.
         """
-        return self._report_lost(token, finished, self._settle(token, finished), touched=touched)
+        return self._report_lost(token, finished, self._settle(token, finished), own=own)
 
     def settle_and_claim(
         self,
@@ -82,7 +71,7 @@ class Settler:
         claim: Parameters,
         *,
         by: str = "claim/claim_jobs",
-        touched: Callable[[], ParentWrites] = _untouched,
+        own: Own = _all,
     ) -> list[Row] | None:
         """Record the outcomes of these jobs and claim the next ones, in one round trip.
 
@@ -90,7 +79,7 @@ class Settler:
         claim_jobs.sql. Returns the claimed rows, or None if only the settlement was possible: then
         call again. Raises as `settle`.
         """
-        whole = not touched() and is_plain(finished)
+        whole = len(own(finished)) == len(finished) and is_plain(finished)
         statement = "settle/settle_completed" if whole else "settle/settle_jobs"
         session = self._session.sessions
         settled: list[Row] | Exception
@@ -102,9 +91,9 @@ class Settler:
             # repetition harmless, and the new session releases a claim whose answer was lost.
             settled, claimed = problem, None
         if not whole and not isinstance(settled, Exception):
-            self._report_lost(token, finished, settled, touched=touched)
+            self._report_lost(token, finished, settled, own=own)
         else:
-            self._make_sure(token, finished, settled, touched=touched)
+            self._make_sure(token, finished, settled, own=own)
         # If `_make_sure` opened a new session, that session released the claimed jobs, so they must
         # not run.
         return None if isinstance(claimed, Exception) or self._session.sessions != session else claimed
@@ -122,14 +111,12 @@ class Settler:
             return None
         return None if isinstance(claimed, psycopg.Error) else claimed
 
-    def make_sure(
-        self, token: int, finished: Sequence[Finished], *, touched: Callable[[], ParentWrites] = _untouched
-    ) -> None:
+    def make_sure(self, token: int, finished: Sequence[Finished], *, own: Own = _all) -> None:
         """Wait for the settlement that `claim_ahead` sent, and record what it did not.
 
         Raises as `settle`.
         """
-        self._make_sure(token, finished, self._session.hear(), touched=touched)
+        self._make_sure(token, finished, self._session.hear(), own=own)
 
     def _make_sure(
         self,
@@ -137,7 +124,7 @@ class Settler:
         finished: Sequence[Finished],
         said: list[Row] | Exception,
         *,
-        touched: Callable[[], ParentWrites],
+        own: Own,
     ) -> None:
         """Check an answer to settle_completed.sql, or an exception of any statement."""
         if isinstance(said, Exception) and not (isinstance(said, psycopg.Error) and is_retryable(said)):
@@ -147,7 +134,7 @@ class Settler:
                 extra={"token": token},
             )
         if isinstance(said, Exception) or not said:  # No rows: these are not all jobs of the claim, or it is lost.
-            self.settle(token, finished, touched=touched)
+            self.settle(token, finished, own=own)
 
     def _settle(self, token: int, finished: Sequence[Finished]) -> list[Row]:
         try:
@@ -171,16 +158,11 @@ class Settler:
     def _parameters(self, token: int, finished: Sequence[Finished]) -> dict[str, object]:
         return settlement(self._session.child, token, finished, ran_on=self._ran_on, now=time.monotonic())
 
-    def _report_lost(
-        self, token: int, finished: Sequence[Finished], settled: Sequence[Row], *, touched: Callable[[], ParentWrites]
-    ) -> bool:
+    def _report_lost(self, token: int, finished: Sequence[Finished], settled: Sequence[Row], *, own: Own) -> bool:
         if len(settled) == len(finished):
             return True
         written = {row[0] for row in settled}
-        touch = touched()
-        if touch is ParentWrites.EARLIER and finished[-1].job in written:
-            return True
-        if touch is ParentWrites.ANY:
+        if all(one.job in written for one in own(finished)):
             if not settled:  # The claim may be lost as well, but then the supervisor was notified too.
                 _log.info("the supervisor has written the outcomes of %d jobs", len(finished), extra={"token": token})
             return True

@@ -9,86 +9,13 @@ import signal
 
 import pytest
 
-from jobherd.supervisor.policy.fleet import PATIENCE_IN_A_CROWD, Fleet, RunState
-from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.plan import (
-    BUSY,
-    NEVER,
-    PATIENCE_WITH_DATABASE,
-    Dismiss,
-    Finish,
-    Fork,
-    Interrupt,
-    Kill,
-    WakeChild,
-    hears,
-    plan,
-)
+from jobherd.supervisor.policy.actions import Dismiss, Finish, Fork, Interrupt, Kill, WakeChild
+from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.plan import BUSY, PATIENCE_WITH_DATABASE, hears
 from jobherd.supervisor.policy.slot import Exit, Stage, State, StopReason
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, MoreWork, Problem, Ready, WentIdle
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_WORN, MoreWork, Problem, WentIdle
 from jobherd.workers.ipc.status_board import CurrentWork, Interruption, Phase, Reason
-
-KILLED = Exit(None, signal.SIGKILL)
-LEFT = Exit(EXIT_LEFT, None)
-
-
-class Story:
-    """A fleet and its time; forks succeed at once."""
-
-    def __init__(self, **limits):
-        self.now = 100.0
-        self.fleet = Fleet(Limits(**{"workers": 2, "web": False, "jitter": 0.0} | limits))
-        self.fleet.registered(1)
-        self.fleet.database_up(self.now)
-        self.pids = iter(range(1000, 9000))
-
-    def step(self, after=0.0):
-        self.now += after
-        todo = plan(self.fleet, self.now)
-        for action in todo.actions:
-            if isinstance(action, Fork):
-                self.fleet.incarnations += 1
-                self.fleet.forked(
-                    action.slot,
-                    pid=next(self.pids),
-                    incarnation=self.fleet.incarnations,
-                    now=self.now,
-                    started=0,
-                    jitter=0.0,
-                )
-        self.wake_at = todo.wake_at
-        return todo.actions
-
-    def names(self, after=0.0):
-        return [
-            (type(action).__name__, getattr(getattr(action, "slot", None), "number", None))
-            for action in self.step(after)
-        ]
-
-    def ready(self, *numbers):
-        for number in numbers:
-            self.fleet.on_message(self.fleet.slots[number], Ready(number + 1, 7), self.now)
-
-    def up(self):
-        self.step()
-        self.ready(*(slot.number for slot in self.fleet.alive()))
-        self.step()
-        return self
-
-    def runs(self, number, *, job=5, token=9, deadline=NEVER, started=0):
-        slot = self.fleet.slots[number]
-        record = CurrentWork(Phase.RUNNING, 1, token, job, 1, 1, 5, 0, self.now, deadline)
-        self.fleet.on_status(slot, now_record=record, started=started, rss=0, now=self.now)
-        return slot
-
-    def idle(self, *numbers, claims=1):
-        for number in numbers:
-            slot = self.fleet.slots[number]
-            self.fleet.on_status(slot, now_record=CurrentWork(Phase.IDLE), started=0, rss=0, now=self.now)
-            self.fleet.saw_idle(slot, idle=True, claims=claims)
-
-    def dies(self, number, exit_=KILLED, *, started=0):
-        return self.fleet.on_exit(self.fleet.slots[number], exit_, now=self.now, started=started, jitter=0.0)
+from tests.supervisor.policy.story import LEFT, Story
 
 
 def keeper(story):
@@ -546,117 +473,6 @@ def test_a_call_reaches_everybody_where_the_first_idle_one_may_serve_another_que
     story.idle(0, 1)
     story.fleet.request_wakeups()
     assert story.names() == [("WakeChild", 0), ("WakeChild", 1)]
-
-
-@pytest.mark.promise("E7")
-def test_when_gates_change_claimed_jobs_go_back_whatever_they_may_wait_otherwise():
-    story = Story(hold=0.0).up()
-    slot = story.runs(0)
-    story.fleet.saw_held(slot, slot.now, story.now, unwritten=story.now, before=True)
-    assert (slot.late, slot.owing) == (None, None), "whole batches, whatever they take"
-    story.fleet.gates_changed(story.now)
-    story.fleet.saw_held(slot, slot.now, story.now)
-    assert ("ReleaseRest", 0) in story.names()
-    slot.relieved = 0
-    story.fleet.saw_held(slot, slot.now, story.now + 1)
-    assert slot.late is None
-
-
-def test_a_claim_whose_relief_was_lost_is_relieved_again_after_a_rest():
-    story = Story(hold=0.05).up()
-    slot = story.runs(0)
-
-    def late(after):
-        story.fleet.saw_held(slot, slot.now, story.now + after)
-        return slot.late is not None
-
-    assert late(1)
-    token = slot.late[0]
-    assert ("ReleaseRest", 0) in story.names()
-    assert not late(1.1), "the letter is on its way"
-    story.fleet.not_relieved(slot, token, story.now + 1.1)
-    assert not late(2)
-    assert late(2.2)
-    assert ("ReleaseRest", 0) in story.names()
-    story.fleet.not_relieved(slot, token + 1, story.now + 2.2)
-    assert not late(60), "that letter was about another claim"
-    story.fleet.not_relieved(slot, token, story.now + 60)
-    assert not late(60.1)
-    story.fleet.gates_changed(story.now + 60.2)
-    assert late(60.2), "somebody has ordered it"
-
-
-def test_where_nothing_stands_behind_a_job_nothing_is_given_back_but_what_the_claim_before_has_left_is_written():
-    """The job may be in a transaction, which holds the row of its claim.
-
-    Whoever gives back what that holds waits for it, and all that he has to say besides.
-    """
-    story = Story(hold=0.05).up()
-    slot = story.runs(0)
-    running = (slot.now.token, slot.now.job)
-    story.fleet.saw_held(slot, slot.now, story.now + 1, others=False, before=True)
-    assert (slot.late, slot.owing) == (None, running)
-    assert [name for name in story.names() if name[0] in ("ReleaseRest", "FlushOutcomes")] == [("FlushOutcomes", 0)]
-    story.fleet.saw_held(slot, slot.now, story.now + 60, others=False, before=True)
-    assert (slot.late, slot.owing) == (None, None)
-    story.fleet.gates_changed(story.now + 60)
-    story.fleet.saw_held(slot, slot.now, story.now + 60, others=False)
-    assert (slot.late, slot.owing) == (None, None)
-
-
-def test_a_job_that_may_only_wait_for_a_processor_keeps_what_stands_behind_it_for_longer_while_nobody_is_idle():
-    story = Story(hold=0.05).up()
-    slot = story.runs(0)
-    base = story.fleet.limits.patience
-
-    def late(after):
-        story.fleet.saw_held(slot, slot.now, story.now + after)
-        return slot.late is not None
-
-    assert (late(base * 0.99), late(base)) == (False, True)
-    story.fleet.saw_crowd(6.0, idle=False)
-    assert (late(base * 5.9), late(base * 6.1)) == (False, True)
-    story.fleet.saw_crowd(1.0, idle=False)
-    assert not late(base * 4.9), "one look at a moment tells little"
-    story.fleet.saw_crowd(600.0, idle=False)
-    assert (late(PATIENCE_IN_A_CROWD * 0.99), late(PATIENCE_IN_A_CROWD)) == (False, True)
-    story.fleet.saw_crowd(1.0, idle=True)
-    assert late(base), "somebody is there to run them"
-    story.fleet.saw_crowd(6.0, idle=False)
-    story.fleet.gates_changed(story.now)
-    assert late(0.0), "whatever the crowd"
-
-
-def test_the_outcomes_in_front_of_a_job_that_may_only_wait_for_a_processor_are_written_once():
-    story = Story(hold=0.05).up()
-    slot = story.runs(0)
-    base, begun = story.fleet.limits.patience, story.now
-    story.fleet.saw_crowd(10.0, idle=False)
-
-    def seen(after, *, unwritten=begun, before=False):
-        story.fleet.saw_held(slot, slot.now, begun + after, unwritten=unwritten, before=before)
-        return slot.owing
-
-    running = (slot.now.token, slot.now.job)
-    assert seen(base, unwritten=0.0) is None, "none waits"
-    assert seen(base, unwritten=0.0, before=True) == running, "those of the claim before may"
-    assert (seen(base * 0.99), seen(base)) == (None, running)
-    assert ("FlushOutcomes", 0) in story.names()
-    assert seen(base * 1.5) is None, "once is enough: nothing comes to it while that job runs"
-    story.fleet.not_helped(slot, running[0] + 1, story.now)
-    assert seen(base * 1.5) is None, "that letter was about another claim"
-    story.fleet.not_helped(slot, running[0], story.now)
-    story.fleet.relieve_again_at = begun + base * 1.5
-    assert seen(base * 1.49) is None, "whatever has stopped that letter may last"
-    assert seen(base * 1.5) == running
-    assert ("FlushOutcomes", 0) in story.names()
-    slot.now = slot.now._replace(job=running[1] + 1)
-    assert seen(base * 2) == (running[0], running[1] + 1), "another one holds up what came after"
-    assert seen(base * 10) is None
-    assert slot.late is not None, "it is relieved in the end"
-    assert ("ReleaseRest", 0) in story.names()
-    slot.late = None
-    assert seen(base * 11) is None, "all of it is written"
 
 
 def test_hup_with_broken_code_leaves_the_old_children_in_place():

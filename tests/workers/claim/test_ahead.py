@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from jobherd import sql
-from jobherd.supervisor.process.children import finished_of
+from jobherd.supervisor.process.offload import finished_of
 from jobherd.workers import worker
 from jobherd.workers.claim import claimer
 from jobherd.workers.claim.scan_start import ScanStart
@@ -364,7 +364,7 @@ def test_no_outcome_waits_behind_a_job_that_may_be_long(bench: Bench, gate: Gate
 def help_it(bench: Bench, child: Child) -> None:
     """Write what it has finished, as its parent does when it runs a long job in a crowd."""
     assert (now := child.board.now()) is not None
-    child.board.help(now.token)
+    child.board.announce_flush(now.token)
     for token in child.board.outcomes.claims():
         if finished := finished_of(child.board, token):
             bench.ask(

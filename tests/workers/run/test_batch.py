@@ -174,7 +174,7 @@ def test_a_call_does_not_linger_in_a_claim_of_which_a_letter_of_the_parent_may_b
     arrival = gate.wait_arrival("gate 1")
     assert (now := child.board.now()) is not None
     assert bench.job(ids[1])["state"] == "running", "of the same claim"
-    child.board.help(now.token)
+    child.board.announce_flush(now.token)
     later = bench.insert("sms:linger", "2")
     arrival.open()
     assert bench.wait(ids[1], "completed")["result"] == 1

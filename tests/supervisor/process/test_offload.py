@@ -1,4 +1,4 @@
-"""Whether a held job is taken back from a worker, by the boards and by how many processes want a processor."""
+"""Stragglers: which claims are offloaded, by the status boards and the load, and what is written for them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from jobherd.handlers._values.outcome import OK
 from jobherd.supervisor.loop import Supervisor
-from jobherd.supervisor.policy.plan import FlushOutcomes, ReleaseRest
-from jobherd.supervisor.process import children as crew_module
+from jobherd.supervisor.policy.actions import Offload
+from jobherd.supervisor.policy.stragglers import offload
+from jobherd.supervisor.process import offload as offload_module
 from jobherd.supervisor.settings.definitions import Settings
 from jobherd.workers.ipc.pipes import Ready
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
@@ -37,25 +38,27 @@ def spec(fleet, number, now):
     return slot
 
 
-def test_a_worker_among_many_keeps_its_jobs_until_somebody_is_idle(supervisor, monkeypatch):
+def test_a_worker_under_load_keeps_its_jobs_until_another_worker_is_idle(supervisor, monkeypatch):
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
+    offloader = children.offloader
     slots = [spec(fleet, number, now) for number in range(2)]
     for slot in slots:
         children.boards[slot.number].set_idle(idle=False)
     children.boards[slots[0].number].begin_claim(9, 3)
     children.boards[slots[0].number].say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now - 0.1, now + 60))
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 8.0)
-    children.take_back(now)
-    children.look_for_late(now)
-    assert slots[0].late is None, "it may only be waiting for a processor"
-    assert children.look_for_late_at <= now + fleet.limits.patience + 0.001, "looked at as often as ever"
+    offloader.hurry(now)
+    offloader.step(now)
+    assert offload(fleet, slots[0]) is None, "it may only be waiting for a processor"
+    assert offloader.wake_at(now) <= now + fleet.limits.patience + 0.001, "looked at as often as ever"
     children.boards[slots[1].number].set_idle(idle=True)
-    children.look_for_late(children.look_for_late_at)
-    assert slots[0].late == (9, 5)
+    offloader.step(offloader.wake_at(now))
+    assert offload(fleet, slots[0]) == Offload(slots[0], 9, release=True)
 
 
-def test_the_crowd_is_looked_at_when_somebody_is_late_and_not_before(supervisor, monkeypatch):
+def test_the_load_is_read_when_there_may_be_a_straggler_and_not_before(supervisor, monkeypatch):
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
+    offloader = children.offloader
     slot = spec(fleet, 0, now)
     board = children.boards[slot.number]
     board.set_idle(idle=False)
@@ -63,16 +66,17 @@ def test_the_crowd_is_looked_at_when_somebody_is_late_and_not_before(supervisor,
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60))
     looks = []
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: looks.append(now) or 1.0)
-    children.take_back(now)
-    children.look_for_late(now)
+    offloader.hurry(now)
+    offloader.step(now)
     assert not looks, "or a hundredth of a processor goes to reading a file, while short jobs run"
-    children.take_back(now)
-    children.look_for_late(now + fleet.limits.patience)
+    offloader.hurry(now)
+    offloader.step(now + fleet.limits.patience)
     assert len(looks) == 1
 
 
 def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(supervisor, monkeypatch):
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
+    offloader = children.offloader
     patience = fleet.limits.patience
     slot = next(iter(fleet.workers()))
     fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
@@ -82,29 +86,29 @@ def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(su
     board.begin_claim(9, 3)
     board.say_unwritten(now)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now + patience / 2, now + 60))
-    children.take_back(now)
-    children.look_for_late(now + patience)
-    assert slot.late is None, "it has hardly run"
-    due = children.look_for_late_at
+    offloader.hurry(now)
+    offloader.step(now + patience)
+    assert offload(fleet, slot) is None, "it has hardly run"
+    due = offloader.wake_at(now)
     assert now + patience < due < now + patience * 1.25, "sooner than when this job alone would be late"
-    children.look_for_late(due)
-    assert slot.late == (9, 5)
-    slot.late = None
+    offloader.step(due)
+    assert offload(fleet, slot) == Offload(slot, 9, release=True)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 6, 1, 1, 5, 0, due, now + 60))
-    children.take_back(due)
-    children.look_for_late(due)
-    assert slot.late is None, "another one has just started, and may be through in a moment"
+    offloader.hurry(due)
+    offloader.step(due)
+    assert offload(fleet, slot) is None, "another one has just started, and may be through in a moment"
     board.say_unwritten(0.0)
-    children.take_back(due)
-    children.look_for_late(due + patience / 2)
-    assert slot.late is None
-    assert children.look_for_late_at == pytest.approx(due + patience), "what was written by now waits for nobody"
+    offloader.hurry(due)
+    offloader.step(due + patience / 2)
+    assert offload(fleet, slot) is None
+    assert offloader.wake_at(now) == pytest.approx(due + patience), "what was written by now waits for nobody"
 
 
-def test_in_a_crowd_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_before_with_them(
+def test_under_load_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_before_with_them(
     supervisor, monkeypatch
 ):
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
+    offloader = children.offloader
     slot = spec(fleet, 0, now)
     board = children.boards[slot.number]
     board.set_idle(idle=False)
@@ -112,22 +116,21 @@ def test_in_a_crowd_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_
     board.begin_claim(9, 0)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60))
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 8.0)
-    children.take_back(now)
-    children.look_for_late(now)
-    assert slot.owing is None
-    children.look_for_late(children.look_for_late_at)
-    assert slot.late is None
-    assert slot.owing == (9, 5)
+    offloader.hurry(now)
+    offloader.step(now)
+    assert offload(fleet, slot) is None
+    offloader.step(offloader.wake_at(now))
+    assert offload(fleet, slot) == Offload(slot, 9, release=False)
 
 
-def test_who_is_helped_goes_on_and_what_was_finished_later_is_left_to_it(supervisor, monkeypatch):
+def test_after_a_flush_the_child_continues_and_writes_what_it_finished_later(supervisor, monkeypatch):
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
     slot = spec(fleet, 0, now)
     board, asked = children.boards[slot.number], []
     monkeypatch.setattr(
         supervisor.db,
         "ask",
-        lambda name, given, *_hear: asked.append((name, given["token"], given["ids"], board.helped)),
+        lambda name, given, *_hear: asked.append((name, given["token"], given["ids"], board.flushed)),
     )
     board.outcomes.open(8)
     board.outcomes.enter(Finished(3, OK, 0.001, now).as_entry())
@@ -135,39 +138,39 @@ def test_who_is_helped_goes_on_and_what_was_finished_later_is_left_to_it(supervi
     running = CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60)
     board.say(running)
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
-    children.do(FlushOutcomes(slot, 9), now)
+    children.do(Offload(slot, 9, release=False), now)
     assert asked == [("settle/settle_jobs", 8, [3], 9), ("settle/settle_jobs", 9, [4], 9)], (
         "said first: the child may miss it a moment later"
     )
     assert board.revoked == 0
     board.say(running._replace(phase=Phase.SETTLING))
-    children.do(FlushOutcomes(slot, 9), now)
+    children.do(Offload(slot, 9, release=False), now)
     board.say(running)
-    children.do(FlushOutcomes(slot, 10), now)
+    children.do(Offload(slot, 10, release=False), now)
     assert len(asked) == 2, "it writes that itself, or is in another claim"
 
-    real = crew_module.finished_of
+    real = offload_module.finished_of
 
     def goes_on(board, token):
         found = real(board, token)
         board.say(running._replace(job=6))
         return found
 
-    monkeypatch.setattr(crew_module, "finished_of", goes_on)
-    children.do(FlushOutcomes(slot, 9), now)
+    monkeypatch.setattr(offload_module, "finished_of", goes_on)
+    children.do(Offload(slot, 9, release=False), now)
     assert len(asked) == 2, "what was read may be of a later one"
 
-    monkeypatch.setattr(crew_module, "finished_of", real)
+    monkeypatch.setattr(offload_module, "finished_of", real)
     board.say(running)
     board.outcomes.enter(Finished(5, OK, 0.001, now).as_entry())
     board.outcomes.enter(Finished(7, OK, 0.001, now).as_entry())
-    children.do(FlushOutcomes(slot, 9), now)
+    children.do(Offload(slot, 9, release=False), now)
     assert len(asked) == 2, (
         "it is through with that job, and with one that was not announced: expired, or of the same call"
     )
 
 
-def test_what_is_read_of_the_next_claim_while_one_is_relieved_is_not_written(supervisor, monkeypatch):
+def test_what_is_read_of_the_next_claim_during_a_release_is_not_written(supervisor, monkeypatch):
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
     slot = spec(fleet, 0, now)
     board, asked = children.boards[slot.number], []
@@ -176,7 +179,7 @@ def test_what_is_read_of_the_next_claim_while_one_is_relieved_is_not_written(sup
     running = CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60)
     board.say(running)
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
-    children.do(ReleaseRest(slot, 9), now)
+    children.do(Offload(slot, 9, release=True), now)
     assert asked == ["settle/settle_jobs", "recover/requeue_rest"]
     asked.clear()
     real = board.outcomes.claims
@@ -188,15 +191,15 @@ def test_what_is_read_of_the_next_claim_while_one_is_relieved_is_not_written(sup
         return real()
 
     monkeypatch.setattr(board.outcomes, "claims", goes_on)
-    children.do(ReleaseRest(slot, 9), now)
-    assert asked == [], "its child was told of the one claim, and would take the other for lost"
+    children.do(Offload(slot, 9, release=True), now)
+    assert asked == [], "its child was notified of the one claim, and would take the other for lost"
 
 
-@pytest.mark.parametrize("action", [FlushOutcomes, ReleaseRest])
-def test_a_letter_that_was_refused_after_a_long_wait_is_rested_for_from_then(supervisor, monkeypatch, action):
+@pytest.mark.parametrize("release", [False, True])
+def test_a_request_that_was_rejected_after_a_long_wait_is_repeated_a_pause_after_that(supervisor, monkeypatch, release):
     """The server refuses what waits for a lock after seconds.
 
-    Counted from the asking the rest would be over by then, and one letter follow the other.
+    Counted from the request, the pause would have passed by then, and one request would follow the other.
     """
     fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic() - 60
     slot = spec(fleet, 0, now)
@@ -205,21 +208,21 @@ def test_a_letter_that_was_refused_after_a_long_wait_is_rested_for_from_then(sup
     board.begin_claim(9, 3)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 600))
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
-    slot.relieved, slot.helped = 9, (9, 5)
-    children.do(action(slot, 9), now)
+    slot.released, slot.flushed = 9, (9, 5)
+    children.do(Offload(slot, 9, release), now)
     before = time.monotonic()
     heard[0](None)
-    assert fleet.relieve_again_at > before
+    assert fleet.offloads.failed_at >= before
 
 
 def test_there_is_always_at_least_one_process_for_a_processor():
     assert procfs.runnable_per_processor() >= 1.0
 
 
-def test_a_child_is_told_nothing_of_what_was_done_about_a_claim_of_its_predecessor(supervisor):
+def test_a_new_child_sees_nothing_of_an_offload_of_its_predecessor(supervisor):
     board = supervisor.children.boards[0]
-    board.help(9)
+    board.announce_flush(9)
     board.revoke(8)
     board.begin_claim(9, 3)
     board.clear()
-    assert (board.helped, board.revoked, board.held, board.outcomes.claims()) == (0, 0, 0, [])
+    assert (board.flushed, board.revoked, board.held, board.outcomes.claims()) == (0, 0, 0, [])

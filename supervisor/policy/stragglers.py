@@ -1,0 +1,112 @@
+"""Decides when the supervisor takes over what waits behind a long-running job of a claim.
+
+A straggler is a job that runs so long that it delays the other jobs of its claim, or outcomes that
+are not written yet. For a straggler the supervisor writes these outcomes, and releases the other
+jobs so that an idle worker can run them. The decision is one action, `Offload`. This module reads
+facts and changes none: `plan` records what was decided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from jobherd.supervisor.policy.actions import Offload
+from jobherd.supervisor.policy.slot import State
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot import Slot
+    from jobherd.workers.ipc.status_board import CurrentWork
+
+LONGEST_PATIENCE: Final = 1.0
+"""Maximum seconds for which a job may run in front of others when it may only be waiting for a
+processor."""
+OUTCOME_PATIENCE: Final = 1.1
+"""Part of `patience` for which an outcome may wait: with the default, 44 of the 50 ms (setting
+`hold`) after which it must be visible."""
+LEAST_RUN: Final = 0.25
+"""Part of `patience` for which a job must have run before it counts as the cause of the delay."""
+RELEASE_AFTER_CHANGE: Final = 0.5
+"""Seconds for which unstarted jobs are released after a pause, resume or limit change. Claims that
+were under way at the change have arrived by then."""
+RETRY: Final = 1.0
+"""Seconds before a failed offload is tried again. Each attempt costs a read and two requests, and
+the cause of the rejection may last."""
+LOAD_DECAY: Final = 0.8
+"""Part of the excess load that remains at the next sample, if the sample is lower."""
+
+
+class Situation(NamedTuple):
+    """What the fleet as a whole says about stragglers.
+
+    Attributes:
+        load: runnable processes per processor while no worker is idle. A job takes that many times
+            longer than its own processor time.
+        gates_changed_at: when a pause or limit last changed.
+        failed_at: when an offload was last lost or rejected; the cause may affect the next as well.
+    """
+
+    load: float = 1.0
+    gates_changed_at: float = float("-inf")
+    failed_at: float = float("-inf")
+
+
+def smoothed_load(before: float, sample: float, *, idle: bool) -> float:
+    """Return the load after a new sample.
+
+    A single sample says little, so a rise counts at once and a fall only gradually. If a worker is
+    idle it could run the waiting jobs now, so the value falls to 1 at once.
+    """
+    return 1.0 if idle else max(sample, 1.0 + (before - 1.0) * LOAD_DECAY)
+
+
+def straggler_at(work: CurrentWork, unwritten: float, patience: float) -> float:
+    """Return the time at which the running job counts as a straggler.
+
+    That is `patience` seconds after its start. If an outcome of the same claim waits to be written,
+    the time can be earlier: several jobs, each shorter than `patience`, can delay an outcome longer
+    than one job could. Normally a child writes the outcome before that time, so a job that has only
+    just started does not count as a straggler.
+
+    Args:
+        work: the child's current work.
+        unwritten: since when an outcome of its claim waits to be written, 0 if none does.
+        patience: seconds for which a job may run in front of others.
+    """
+    at = work.started + patience
+    if not unwritten:
+        return at
+    return min(at, max(unwritten + OUTCOME_PATIENCE * patience, work.started + LEAST_RUN * patience))
+
+
+def patience(fleet: Fleet, now: float) -> float:
+    """Return the seconds for which a job may run in front of other jobs of its claim."""
+    limits, situation = fleet.limits, fleet.offloads
+    if 0.0 <= now - situation.gates_changed_at < RELEASE_AFTER_CHANGE:
+        return 0.0
+    if not limits.hold:
+        return float("inf")
+    return max(limits.patience, min(limits.patience * situation.load, LONGEST_PATIENCE))
+
+
+def offload(fleet: Fleet, slot: Slot) -> Offload | None:
+    """Return what to do about the claim that the slot's child holds; None: nothing.
+
+    If the claim has no other jobs, nothing is released: the job's transaction may lock the row of
+    the claim, and the release would wait for it. A job that may only be waiting for a processor
+    keeps the other jobs for longer, but not the outcomes in front of it.
+
+    The facts count for the time at which they were read. Later the child may run another job.
+    """
+    held = slot.held
+    if held is None or slot.state is not State.READY:
+        return None
+    work, at = held.work, held.at
+    if not work.runs or work.token == slot.released or at < fleet.offloads.failed_at + RETRY:
+        return None
+    if held.others and at >= straggler_at(work, held.unwritten, patience(fleet, at)):
+        return Offload(slot, work.token, release=True)
+    waits = (held.unwritten or held.earlier) and fleet.limits.hold and (work.token, work.job) != slot.flushed
+    if waits and at >= straggler_at(work, held.unwritten, fleet.limits.patience):
+        return Offload(slot, work.token, release=False)
+    return None

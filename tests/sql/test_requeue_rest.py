@@ -1,0 +1,34 @@
+"""A straggler's release is fenced by the token of its claim."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.queue import Queue
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def test_a_release_of_an_earlier_claim_changes_nothing(queue):
+    """A request that was sent for an earlier claim can arrive after it.
+
+    Its jobs would be ready and running at the same time.
+    """
+    child = queue.child()
+    earlier = queue.enqueue_many("a:b", 3)
+    old = child.claim(10)[0].token
+    child.settle(old, earlier, "ok")
+    jobs = queue.enqueue_many("a:b", 3)
+    token = child.claim(10)[0].token
+    assert token != old
+    rest = {"child": child.id, "token": old, "job": jobs[0], "called": None}
+    assert queue.connection.execute(queue.text("recover/requeue_rest"), rest).fetchall() == []
+    assert queue.states(jobs) == ["running"] * 3
+    assert queue.count("ready") == 0
+    released = queue.connection.execute(queue.text("recover/requeue_rest"), rest | {"token": token}).fetchall()
+    assert [row[0] for row in released] == jobs[1:]
+    assert queue.states(jobs) == ["running", "ready", "ready"]

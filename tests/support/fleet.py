@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
 
+from tests.support.checkout import import_path
 from tests.support.patience import GLANCE, LIMIT
 from tests.support.processes import is_running
 from tests.support.queue import Queue
@@ -287,7 +288,7 @@ class Stage(Queue):
             if not name.startswith("JOBHERD_") or name == "JOBHERD_TEST_GATE"
         }
         kept.pop("DATABASE_URL", None)
-        kept |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        kept |= {"PYTHONPATH": import_path(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         kept |= {f"JOBHERD_{name.upper()}": str(value) for name, value in given.items()}
         module = ("supervisor",) if patience is None else ("tests.support.hasty", str(patience))
         command = (*within, *PYTHON, *module, "run", *words)

@@ -14,6 +14,7 @@ DECLARE
     words CONSTANT text[] := names || '{{set_cap,set_limit},{lock_cap,lock_limit},{cap_from_here,limit_from_here},{capped,limited_queues},
                                         {cap,limit},{caps,limits},{Cap,Limit},{another keeper,another maintenance process},{keeper,maintenance}}';
     ours  CONSTANT oid := (SELECT relnamespace FROM pg_class WHERE oid = 'jobherd.gates'::regclass);
+    listed text;
     one   record;
     body  text;
     pair  text[];
@@ -30,9 +31,10 @@ BEGIN
     LOOP
         EXECUTE format('ALTER INDEX %s RENAME TO %I', one.name, one.called);
     END LOOP;
-    FOR one IN SELECT p.oid, p.oid::regprocedure AS name, pg_get_functiondef(p.oid) AS definition, v.text AS view
+    listed := pg_get_viewdef('jobherd.limits'::regclass);  -- not in the query of the loop, which drops the view and goes on
+    FOR one IN SELECT p.oid, p.oid::regprocedure AS name, pg_get_functiondef(p.oid) AS definition,
+                      CASE WHEN p.proname = 'count_running' THEN listed END AS view
                  FROM pg_proc p
-                 LEFT JOIN LATERAL (SELECT pg_get_viewdef('jobherd.limits'::regclass) AS text WHERE p.proname = 'count_running') v ON true
                 WHERE p.pronamespace = ours AND p.prokind IN ('f', 'p')
     LOOP
         body := one.definition;

@@ -142,7 +142,7 @@ class Model:
         rows = self.queue.run(
             "SELECT id, 'ready', attempts, crashes, alone, false, NULL::bigint FROM jobherd.ready"
             " UNION ALL SELECT id, 'scheduled', attempts, crashes, alone, false, NULL FROM jobherd.scheduled"
-            " UNION ALL SELECT j.id, 'running', j.attempts, j.crashes, j.alone, "
+            " UNION ALL SELECT j.id, 'running', j.attempts + 1, j.crashes, j.alone, "
             "       EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id), r.token"
             "   FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j"
             " UNION ALL SELECT id, state, attempts, crashes, false, false, NULL FROM jobherd.history"

@@ -11,22 +11,27 @@ from jobherd import sql
 
 FOLDER = Path(sql.__file__).parent
 WRITE = re.compile(
-    r"(?P<what>UPDATE|DELETE FROM|TRUNCATE|INSERT INTO|MERGE INTO)\s+(?:ONLY\s+)?(?:jobherd\.)?running\b(?P<how>[^;]*?)(?=\bRETURNING\b|\n\)|;|\Z)"
+    r"(?P<what>UPDATE|DELETE FROM|TRUNCATE|INSERT INTO|MERGE INTO)\s+(?:ONLY\s+)?(?:jobherd\.)?running\b(?P<how>[^;]*?)(?=\bRETURNING\b|\n\s*\)|;|\Z)"
 )
 FENCED = re.compile(r"(?:running\.)?child = %\(child\)s AND (?:running\.)?token = %\(token\)s")
 BEGINS = {"claim/claim_job", "claim/claim_jobs"}
 """They make the row, under a token of its own."""
-OTHERWISE = {
+RELEASES = {
     # its children are dismissed and reaped, and their rows go in the same statement
-    "recover/unregister_supervisor": "USING gone g WHERE r.child = g.id",
+    "recover/unregister_supervisor": "JOIN gone g ON g.id = r.child",
     # its process is reaped and its session ended before this is sent
-    "recover/requeue_child": "USING gone WHERE r.child = gone.id",
+    "recover/requeue_child": "JOIN gone ON gone.id = r.child",
     # rows that were locked, of supervisors whose lease has lapsed
-    "recover/reclaim_supervisors": "WHERE r.child = f.child AND r.token = f.token",
-    "recover/requeue_orphans": "WHERE r.child = f.child AND r.token = f.token",  # the same, of children that are not registered
-    # by the child itself: what it does not know of
+    "recover/reclaim_supervisors": "JOIN gone g ON g.id = r.child",
+    # the same, of children that are not registered
+    "recover/requeue_orphans": "NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)",
+    # by the child itself: the claims of which it has not received the answer
     "recover/requeue_unacknowledged": "WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])",
+    # jobs of one claim
+    "recover/requeue_rest": "WHERE child = %(child)s AND token = %(token)s FOR UPDATE",
 }
+"""They choose the claims that the function `requeue` ends, and these are the claims that they may choose."""
+PAIR = "r.child = rest.child AND r.token = rest.token"
 
 
 def writes(text: str) -> list[tuple[str, str]]:
@@ -43,14 +48,7 @@ STATEMENTS = {
 
 
 def test_all_the_statements_that_write_it_are_known_here():
-    assert set(STATEMENTS) == {
-        *BEGINS,
-        *OTHERWISE,
-        "claim/claim_more",
-        "recover/requeue_rest",
-        "settle/settle_completed",
-        "settle/settle_jobs",
-    }
+    assert set(STATEMENTS) == {*BEGINS, "claim/claim_more", "settle/settle_completed", "settle/settle_jobs"}
     assert len(STATEMENTS["settle/settle_jobs"]) == 2
 
 
@@ -60,16 +58,27 @@ def test_a_statement_is_fenced(name):
         if name in BEGINS:
             assert what == "INSERT INTO"
             assert how.startswith("(child, token,")
-        elif name in OTHERWISE:
-            assert what == "DELETE FROM"
-            assert OTHERWISE[name] in how
         else:
             assert what in {"UPDATE", "DELETE FROM"}
             assert FENCED.search(how), how
 
 
-def test_of_the_functions_only_the_claim_writes_it():
-    assert [what for what, _ in writes((FOLDER / "schema.sql").read_text())] == ["INSERT INTO"]
+def test_a_release_names_claims_that_it_may_end():
+    found = {
+        f"{path.parent.name}/{path.stem}": " ".join(path.read_text().split())
+        for path in sorted((FOLDER / "queries").rglob("*.sql"))
+        if "jobherd.requeue(" in path.read_text()
+    }
+    assert found.keys() == RELEASES.keys()
+    for name, condition in RELEASES.items():
+        assert condition in found[name], name
+
+
+def test_of_the_functions_the_claim_begins_it_and_requeue_ends_it_by_its_token():
+    begun, kept, gone = writes((FOLDER / "schema.sql").read_text())
+    assert [what for what, _ in (begun, kept, gone)] == ["INSERT INTO", "UPDATE", "DELETE FROM"]
+    assert PAIR in kept[1]
+    assert PAIR in gone[1]
 
 
 def test_no_module_writes_it_by_itself():

@@ -115,6 +115,7 @@ BEGIN
                     ('pause',             '{-, -, -, X}'),
                     ('rank_queue',        '{-, X, X, X}'),
                     ('reprioritize',      '{-, -, -, X}'),
+                    ('requeue',           '{-, X, -, -}'),
                     ('reschedule',        '{-, -, -, X}'),
                     ('resume',            '{-, X, -, X}'),
                     ('retry_edited',      '{-, -, -, X}'),

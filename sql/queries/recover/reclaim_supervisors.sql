@@ -40,37 +40,9 @@ WITH lapsed AS (
        AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE (SELECT true FROM ONLY jobherd.ready w WHERE w.id = j.id))
        FOR UPDATE OF r SKIP LOCKED
 ), held AS (
-    DELETE FROM jobherd.running r USING free f WHERE r.child = f.child AND r.token = f.token
-    RETURNING r.token, r.claimed_at, r.jobs, f.ran_on
-), job AS MATERIALIZED (
-    SELECT j.*, h.token, h.claimed_at, h.ran_on, coalesce(k.keep_failed, 30) AS keep,
-           CASE WHEN EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) THEN 'cancelled'
-                WHEN j.attempts + 1 >= coalesce(j.max_attempts, k.max_attempts, 5) THEN 'failed'
-                ELSE 'ready' END AS fate
-      FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j LEFT JOIN jobherd.kinds k ON k.name = j.kind
-), back AS (
-    INSERT INTO jobherd.ready (id, created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
-                               queue, kind, payload, extras)
-    SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 THEN id ELSE nextval('jobherd.job_ids') END,
-           created_at, run_at, expires_at, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its supervisor was lost'),
-           priority, attempts + 1, max_attempts, crashes, true, queue, kind, payload, extras
-      FROM job
-     WHERE fate = 'ready'
-), past AS (
-    INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
-                                 state, queue, kind, payload, extras, timeout, error_code, error, ran_on)
-    SELECT id, created_at, run_at, least(claimed_at, statement_timestamp()), clock_timestamp(), (now() AT TIME ZONE 'UTC')::date + keep, token, priority,
-           attempts + 1, max_attempts, crashes, fate, queue, kind, payload, extras, timeout, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
-           CASE fate WHEN 'failed' THEN 'its supervisor was lost in its last attempt' ELSE 'cancelled; its supervisor was lost' END, ran_on
-      FROM job
-     WHERE fate <> 'ready'
-), tried AS (
-    INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, ran_on)
-    SELECT id, token, attempts + 1, 'lost', claimed_at, clock_timestamp(), (now() AT TIME ZONE 'UTC')::date + keep, 'WORKER_LOST',
-           'its supervisor was lost: the lease lapsed or the process died', ran_on
-      FROM job
-     WHERE fate = 'ready'
-), told AS (
-    SELECT jobherd.tell_waiters(array_agg(id || '=' || fate)) FROM job WHERE fate <> 'ready'
+    SELECT array_agg(f.child) AS children, array_agg(f.token) AS tokens, array_agg(f.ran_on) AS ran_on FROM free f
 )
-SELECT (SELECT count(*) FROM lapsed) AS supervisors, (SELECT count(*) FROM job) AS jobs, (SELECT string_agg(host, ', ') FROM lapsed) AS hosts FROM told
+SELECT (SELECT count(*) FROM lapsed) AS supervisors, count(b.id) AS jobs, (SELECT string_agg(host, ', ') FROM lapsed) AS hosts
+  FROM held h
+  LEFT JOIN LATERAL jobherd.requeue(h.children, h.tokens, ran_on => h.ran_on, lost => true, message => 'its supervisor was lost',
+                                    detail => 'its supervisor was lost: the lease lapsed or the process died') AS b ON true

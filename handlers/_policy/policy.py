@@ -68,7 +68,7 @@ class CommonOptions(TypedDict, total=False):
     exclusive: bool
     """Never run an attempt while another one is still running, not even briefly after a lost lease."""
     max_running: int | None
-    """Concurrency limit of the kind over all hosts, unless `jobherd cap` has set another one. `None`:
+    """Concurrency limit of the kind over all hosts, unless `jobherd limit` has set another one. `None`:
     limited only by the number of workers."""
     keep_completed: Duration
     """How long completed jobs are kept, rounded up to days. `0` writes nothing for a completed job,

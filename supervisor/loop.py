@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from jobherd import sql
+from jobherd.handlers._values.outcome import LABELS
 from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.crash.deaths import DeathPost
 from jobherd.supervisor.crash.recovery import CrashOutcome, CrashRecovery, DeadChild
@@ -77,8 +78,6 @@ log = logging.getLogger("jobherd.supervisor")
 
 REFUSALS: Final = 60.0
 """Seconds between two log lines about the same rejected statement."""
-BECAME: Final = {"abandoned": "job released", "cancelled": "job cancelled"}
-"""Log texts for a job that ended with its process and did not fail."""
 
 
 class Supervisor:
@@ -602,11 +601,12 @@ class Supervisor:
         """
         ids: dict[str, object] = {"record" if case.policy.table else "job": record.job, "kind": case.policy.name}
         ids |= {"attempt": record.attempts, "max_attempts": record.max_attempts, "pid": case.death.pid}
-        if verdict.outcome not in BECAME and self.settings.log_jobs != "none":
+        ended = LABELS[verdict.outcome]
+        if not ended.failed:
+            log.info(ended.words, extra=ids)
+        elif self.settings.log_jobs != "none":
             level = logging.WARNING if verdict.outcome == "retry" else logging.ERROR
             log.log(level, "%s", failure_words(verdict.outcome, verdict.delay, verdict.code or ""), extra=ids)
-        elif verdict.outcome in BECAME:
-            log.info(BECAME[verdict.outcome], extra=ids)
 
     def _poll(self, now: float) -> None:
         """Wake one worker every `poll` seconds, in case a notification was lost.

@@ -138,14 +138,14 @@ def unjudged(ending: object, error: str, *, attempt: int, last: bool, interrupti
     if type(ending) is Raised:  # isinstance reads the returned object's __class__, which may be what cannot be examined
         match interruption:
             case JobCancelled():
-                return Outcome("cancelled", "cancelled", error=CANCELLED, code=JOB_CANCELLED)
+                return Outcome("cancelled", error=CANCELLED, code=JOB_CANCELLED)
             case JobDrained():
-                return Outcome("abandoned", "ready", counted=False)
+                return Outcome("abandoned")
             case JobTimeout():
                 code, error = JOB_TIMEOUT, sanitize(f"JobTimeout: {interruption}; {error}")
     if last:
-        return Outcome("failed", "failed", error=error, code=code)
-    return Outcome("retry", "scheduled", delay=DEFAULT.delay(attempt), error=error, code=code)
+        return Outcome("failed", error=error, code=code)
+    return Outcome("retry", delay=DEFAULT.delay(attempt), error=error, code=code)
 
 
 def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float = 60.0) -> Outcome:
@@ -170,8 +170,8 @@ def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float 
     )
     error = f"no handler of kind {name!r} is loaded: {remedy}"
     if age > limit:
-        return Outcome("failed", "failed", counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
-    return Outcome("snoozed", "scheduled", delay=delay, counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
+        return Outcome("failed", started=False, error=error, code=WORKER_RESOLUTION_ERROR)
+    return Outcome("snoozed", delay=delay, error=error, code=WORKER_RESOLUTION_ERROR)
 
 
 def unstartable(problem: str, trace: str) -> Outcome:
@@ -184,8 +184,7 @@ def unstartable(problem: str, trace: str) -> Outcome:
     """
     return Outcome(
         "poison",
-        "failed",
-        counted=False,
+        started=False,
         error=f"the job could not be started: {problem}",
         code=JOB_INVALID,
         traceback=trace or None,
@@ -201,9 +200,9 @@ def unreadable(problem: BaseException) -> Outcome:
     'poison'
     """
     if isinstance(problem, KeyMissingError):  # the payload is valid: a worker that has the key will run it
-        return Outcome("snoozed", "scheduled", delay=KEYLESS, counted=False, error=sanitize(problem), code=KEY_MISSING)
+        return Outcome("snoozed", delay=KEYLESS, error=sanitize(problem), code=KEY_MISSING)
     text = sanitize(problem) if isinstance(problem, PayloadError) else describe_exception(problem)[0]
-    return Outcome("poison", "failed", error=text, code=PAYLOAD_INVALID)
+    return Outcome("poison", error=text, code=PAYLOAD_INVALID)
 
 
 def _judge(  # one return for each row of the table
@@ -229,18 +228,18 @@ def _judge(  # one return for each row of the table
         # checked again: a subclass may set any value, and an invalid duration could never be
         # recorded
         case Snooze(delay=delay):
-            return Outcome("snoozed", "scheduled", delay=at_least_zero(delay, field="Snooze delay"), counted=False)
+            return Outcome("snoozed", delay=at_least_zero(delay, field="Snooze delay"))
         case Abandon():
-            return Outcome("abandoned", "ready", counted=False)
+            return Outcome("abandoned")
         case Poison(message=text, code=code):
             error = sanitize(text) or "the handler called the job poison"
-            return Outcome("poison", "failed", error=error, code=_code(code), traceback=_trace(raised))
+            return Outcome("poison", error=error, code=_code(code), traceback=_trace(raised))
         case _ if raised is None:
             return _completed(said)
         case JobCancelled():
-            return Outcome("cancelled", "cancelled", error=CANCELLED, code=JOB_CANCELLED, traceback=_trace(raised))
+            return Outcome("cancelled", error=CANCELLED, code=JOB_CANCELLED, traceback=_trace(raised))
         case JobDrained():
-            return Outcome("abandoned", "ready", counted=False)
+            return Outcome("abandoned")
         case JobTimeout():
             error = f"JobTimeout: {sanitize(said) or 'the job ran past its timeout'}"
             return _failure(said, error, JOB_TIMEOUT, _trace(raised), policy, attempt=attempt, last=last, random=random)
@@ -266,16 +265,14 @@ def _failure(
         timeout, is matched by its code: a `retry_on` that lists only classes does not apply to it.
     """
     if _lists(policy.poison_on, raised, code):
-        return Outcome(
-            "poison", "failed", error=error, code=POISON if code == UNHANDLED_ERROR else code, traceback=trace
-        )
+        return Outcome("poison", error=error, code=POISON if code == UNHANDLED_ERROR else code, traceback=trace)
     exempt = raised is None or code == JOB_TIMEOUT
     if (
         (rule := policy.retry_on) is not None
         and not _lists(rule, raised, code)
         and not (exempt and not any(isinstance(one, str) for one in rule))
     ):
-        return Outcome("failed", "failed", error=error, code=code, traceback=trace)
+        return Outcome("failed", error=error, code=code, traceback=trace)
     wanted = next((special for listed, special in policy.backoff_on if _lists((listed,), raised, code)), policy.backoff)
     return _again(last=last, delay=wait(wanted, attempt, random), error=error, code=code, traceback=trace)
 
@@ -286,16 +283,16 @@ def _lists(errors: Errors, raised: BaseException | None, code: str) -> bool:
 
 def _completed(result: object) -> Outcome:
     try:
-        return Outcome("ok", "completed", result=encode_result(result))
+        return Outcome("ok", result=encode_result(result))
     except ResultError as problem:
         error = f"the handler finished, but what it returned cannot be stored: {sanitize(problem)}"
-        return Outcome("failed", "failed", error=error, code=WORKER_SERIALIZATION_ERROR)
+        return Outcome("failed", error=error, code=WORKER_SERIALIZATION_ERROR)
 
 
 def _again(*, last: bool, delay: float, error: str, code: str, traceback: str | None = None) -> Outcome:
     if last:
-        return Outcome("failed", "failed", error=error, code=code, traceback=traceback)
-    return Outcome("retry", "scheduled", delay=delay, error=error, code=code, traceback=traceback)
+        return Outcome("failed", error=error, code=code, traceback=traceback)
+    return Outcome("retry", delay=delay, error=error, code=code, traceback=traceback)
 
 
 def _trace(raised: BaseException | None) -> str | None:

@@ -6,10 +6,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 Label: TypeAlias = Literal["ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired"]
 State: TypeAlias = Literal["completed", "scheduled", "ready", "failed", "cancelled", "expired"]
+
+
+class Meaning(NamedTuple):
+    """What an outcome's label stands for."""
+
+    state: State
+    """State of the job after the attempt."""
+    counted: bool
+    """Whether an attempt that has started counts towards max_attempts."""
+    failed: bool
+    """Whether the attempt failed: `on_failure` hooks are called, and the log has a warning or an
+    error."""
+    words: str
+    """Text of the log line."""
+
+
+LABELS: Final[dict[Label, Meaning]] = {
+    "ok": Meaning("completed", counted=True, failed=False, words="job completed"),
+    "retry": Meaning("scheduled", counted=True, failed=True, words="attempt failed"),
+    "failed": Meaning("failed", counted=True, failed=True, words="job failed"),
+    "poison": Meaning("failed", counted=True, failed=True, words="job failed"),
+    "snoozed": Meaning("scheduled", counted=False, failed=False, words="job snoozed"),
+    "abandoned": Meaning("ready", counted=False, failed=False, words="job released"),
+    "cancelled": Meaning("cancelled", counted=True, failed=False, words="job cancelled"),
+    "expired": Meaning("expired", counted=True, failed=False, words="job expired"),
+}
+"""Every label. The order is that of the counters in shared memory. `settle_jobs.sql` has its own
+copy of `state` and `counted`."""
 
 UNHANDLED_ERROR: Final = "UNHANDLED_ERROR"
 WORKER_SERIALIZATION_ERROR: Final = "WORKER_SERIALIZATION_ERROR"
@@ -36,12 +64,10 @@ class Outcome:
 
     label: Label
     """Name of the outcome in metrics."""
-    state: State
-    """State of the job after the attempt."""
     delay: float = 0.0
     """Seconds until the job is due again, if it is."""
-    counted: bool = True
-    """Whether the attempt counts towards max_attempts."""
+    started: bool = True
+    """Whether the attempt has started. If not, it does not count."""
     result: str | None = None
     """Result as JSON text."""
     error: str | None = None
@@ -52,6 +78,21 @@ class Outcome:
     """Traceback of the exception."""
     error_class: str | None = None
     """Class of the exception that the handler raised, with its module; None for a disposition."""
+
+    @property
+    def state(self) -> State:
+        """State of the job after the attempt."""
+        return LABELS[self.label].state
+
+    @property
+    def counted(self) -> bool:
+        """Whether the attempt counts towards max_attempts."""
+        return self.started and LABELS[self.label].counted
+
+    @property
+    def failed(self) -> bool:
+        """Whether the attempt failed, for good or until the next one."""
+        return LABELS[self.label].failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +105,7 @@ class Raised:
     exception: BaseException
 
 
-OK: Final = Outcome("ok", "completed")
+OK: Final = Outcome("ok")
 EXPIRED: Final = Outcome(
-    "expired", "expired", counted=False, code=JOB_EXPIRED, error="its expires_at passed before it was started"
+    "expired", started=False, code=JOB_EXPIRED, error="its expires_at passed before it was started"
 )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jobherd.handlers._values.outcome import Label, Outcome
 from jobherd.supervisor.policy.slot import Death, Stage
-from jobherd.workers.job.finished import STATE_OF, Finished, least_of, settlement
+from jobherd.workers.job.finished import Finished, least_of, settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -369,7 +369,6 @@ def _died_with(case: DeadChild, record: CurrentWork, verdict: CrashOutcome) -> F
         record.job,
         Outcome(
             verdict.outcome,
-            STATE_OF[verdict.outcome],
             delay=verdict.delay,
             code=verdict.code,
             error=report.sentence,

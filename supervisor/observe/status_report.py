@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import setproctitle
 
+from jobherd.handlers._values.outcome import LABELS
 from jobherd.supervisor.policy.fleet import RunState
 from jobherd.supervisor.version import VERSION
-from jobherd.workers.ipc.counters import OUTCOMES
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class StatusReport:
 
     def count_failed(self) -> int:
         """Return how many jobs have failed in this run, without those that are retried."""
-        failed = [OUTCOMES.index("failed"), OUTCOMES.index("poison")]
+        failed = [place for place, meaning in enumerate(LABELS.values()) if meaning.state == "failed"]
         counted = sum(
             kind.outcomes[place] for board in self._boards for kind in board.tally.kind_counts() for place in failed
         )

@@ -27,7 +27,7 @@ from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
 from tests.support.queue import Line, Queue
 
-OK = Outcome("ok", "completed")
+OK = Outcome("ok")
 WORK = Path(__file__).parents[1] / "bench" / "work.py"
 MARGIN = 1.15
 """Over what was measured.

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from jobherd.handlers._values.outcome import LABELS, Outcome
 from tests.support.queue import Queue
 
 
@@ -389,3 +390,18 @@ def test_a_job_that_moves_while_it_is_retried_is_found(queue, looked_at, outcome
         retrier.join()
     assert answers == ["ready"]
     assert queue.run("SELECT id FROM jobherd.ready") == [(job.id,)]
+
+
+@pytest.mark.parametrize("started", [True, False])
+@pytest.mark.parametrize("label", LABELS)
+def test_the_statement_gives_each_label_the_state_and_the_count_of_the_table(queue, label, started):
+    """handlers/_values/outcome.py has the same in LABELS: both have to name every label."""
+    child = queue.child()
+    number = queue.enqueue("a:b")
+    [job] = child.claim(1)
+    delay = 60.0 if LABELS[label].state == "scheduled" else None
+    child.settle(job.token, [number], label, delay=delay, ran=1.0 if started else None)
+    row = queue.job(number)
+    outcome = Outcome(label, started=started)
+    state = "retrying" if outcome.state == "scheduled" and outcome.counted else outcome.state
+    assert (row["state"], row["attempts"]) == (state, int(outcome.counted))

@@ -13,10 +13,13 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
+from jobherd.handlers._values.outcome import LABELS
+
 MAX_KINDS: Final = 256
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the duration histograms, in seconds. One more bucket counts the rest."""
-OUTCOMES: Final = ("ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired")
+OUTCOMES: Final = tuple(LABELS)
+"""Labels of outcomes, in the order of their counters."""
 OTHER_KINDS: Final = "(other)"
 """First entry of the table of kinds. Kinds without their own entry are counted there, so a flood of
 kinds cannot fill the table.

@@ -11,20 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import orjson
 
-from jobherd.handlers._values.outcome import OK, UNHANDLED_ERROR, WORKER_SERIALIZATION_ERROR, Outcome, State
+from jobherd.handlers._values.outcome import LABELS, OK, UNHANDLED_ERROR, WORKER_SERIALIZATION_ERROR, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-HANDED_BACK: Final = Outcome("abandoned", "ready", counted=False)
+HANDED_BACK: Final = Outcome("abandoned")
 """Outcome of a job that was claimed and never started."""
-
-
-STATE_OF: Final[dict[str, State]] = {
-    "ok": "completed", "retry": "scheduled", "failed": "failed", "poison": "failed", "snoozed": "scheduled", "abandoned": "ready",
-    "cancelled": "cancelled", "expired": "expired",
-}  # fmt: skip
 
 
 _PLAIN: Final = struct.Struct("<cqddi")
@@ -36,9 +30,7 @@ the usual case. All other entries are JSON.
 """
 
 
-CANCELLED_BEFORE: Final = Outcome(
-    "cancelled", "cancelled", counted=False, code="JOB_CANCELLED", error="cancelled before it started"
-)
+CANCELLED_BEFORE: Final = Outcome("cancelled", started=False, code="JOB_CANCELLED", error="cancelled before it started")
 
 
 class Finished(NamedTuple):
@@ -93,9 +85,10 @@ class Finished(NamedTuple):
             _, job, ran, ended, keep = _PLAIN.unpack(entry)
             return cls(job, OK, ran, ended, keep)
         job, label, delay, result, code, error, traceback, ran, ended, keep, usage, progress, log = orjson.loads(entry)
-        outcome = Outcome(
-            label, STATE_OF[label], delay=delay, result=result, code=code, error=error, traceback=traceback
-        )
+        if label not in LABELS:  # settle_jobs.sql would drop the job
+            message = f"the outcome buffer has an entry with the label {label!r:.40}"
+            raise ValueError(message)
+        outcome = Outcome(label, delay=delay, result=result, code=code, error=error, traceback=traceback)
         return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress, log=log)
 
 
@@ -161,24 +154,21 @@ def least_of(one: Finished) -> Finished:
     changed.
     """
     outcome = one.outcome
-    match outcome.label:
-        case "ok":
-            least = Outcome(
-                "failed",
-                "failed",
-                code=WORKER_SERIALIZATION_ERROR,
-                error="the handler finished, but its result could not be stored",
-            )
-        case "retry" | "failed" | "poison":
-            least = Outcome(
-                outcome.label,
-                outcome.state,
-                delay=outcome.delay,
-                code=UNHANDLED_ERROR,
-                error="the attempt failed, and the database refused the error's own words",
-            )
-        case _:
-            least = replace(outcome, result=None, error=None, code=None, traceback=None)
+    if outcome.label == "ok":
+        least = Outcome(
+            "failed",
+            code=WORKER_SERIALIZATION_ERROR,
+            error="the handler finished, but its result could not be stored",
+        )
+    elif outcome.failed:
+        least = Outcome(
+            outcome.label,
+            delay=outcome.delay,
+            code=UNHANDLED_ERROR,
+            error="the attempt failed, and the database refused the error's own words",
+        )
+    else:
+        least = replace(outcome, result=None, error=None, code=None, traceback=None)
     return one._replace(
         outcome=least, ran=None if one.ran is None else 0.0, ended=0.0, usage=None, progress=None, log=None
     )

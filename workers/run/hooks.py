@@ -35,8 +35,6 @@ _log = logging.getLogger("jobherd.hooks")
 
 LIMIT: Final = 5.0
 """Time limit, in seconds, of a hook outside a job's time."""
-FAILURES: Final = frozenset({"retry", "failed", "poison"})
-"""Labels of outcomes for which `on_failure` is called."""
 
 
 class Caller:
@@ -105,7 +103,7 @@ class Caller:
 
     def tell_end(self, hooks: JobHooks, job: Job, outcome: Outcome, exception: BaseException | None) -> None:
         """Call the hooks of a kind with the outcome of an attempt."""
-        if outcome.label in FAILURES:
+        if outcome.failed:
             for hook in hooks.failed:
                 self.call(hook, lambda hook=hook: hook.tell(job, outcome, exception))  # type: ignore[misc]
         for hook in hooks.after:

@@ -17,12 +17,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from jobherd.handlers._values.outcome import LABELS
 from jobherd.workers.inspect.stacks import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobherd.handlers._values.outcome import Outcome
+    from jobherd.handlers._values.outcome import Label, Outcome
     from jobherd.workers.job.row import JobRow
 
 _log = logging.getLogger("jobherd.jobs")
@@ -33,14 +34,6 @@ RATE: Final = 2.0
 """Lines a second after that, for each worker."""
 LONGEST: Final = 500
 """Characters of an error in a line. The whole text is kept with the attempt."""
-FAILURES: Final = frozenset({"retry", "failed", "poison"})
-_WORDS: Final = {
-    "ok": "job completed",
-    "snoozed": "job snoozed",
-    "abandoned": "job released",
-    "cancelled": "job cancelled",
-    "expired": "job expired",
-}
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
 
 
@@ -92,7 +85,7 @@ class JobLog:
 
     def note(self, row: JobRow, outcome: Outcome, most: int, ran: float, *, hidden: bool) -> None:
         """Note an attempt that ended, if this mode logs it."""
-        if self.is_all or (self._failures and outcome.label in FAILURES):
+        if self.is_all or (self._failures and outcome.failed):
             self.waiting.append(Note(row, outcome, most, ran, hidden))
 
     def correct(self, row: JobRow, outcome: Outcome, ran: float) -> None:
@@ -138,21 +131,21 @@ class JobLog:
 
 
 def _level(outcome: Outcome) -> int:
-    if outcome.label not in FAILURES:
+    if not outcome.failed:
         return logging.INFO
     return logging.WARNING if outcome.label == "retry" else logging.ERROR
 
 
 def _words(note: Note) -> str:
     outcome = note.outcome
-    if outcome.label not in FAILURES:
+    if not outcome.failed:
         again = f", runs again in {_span(outcome.delay)}" if outcome.state == "scheduled" else ""
-        return f"{_WORDS[outcome.label]}{again}"
+        return f"{LABELS[outcome.label].words}{again}"
     error = (outcome.code if note.hidden else outcome.error) or outcome.code or "no reason was given"
     return failure_words(outcome.label, outcome.delay, error if len(error) <= LONGEST else error[:LONGEST] + " [cut]")
 
 
-def failure_words(label: str, delay: float, error: str) -> str:
+def failure_words(label: Label, delay: float, error: str) -> str:
     """Return the message of a failed attempt.
 
     The supervisor uses it too, for attempts that ended with their process.
@@ -160,9 +153,8 @@ def failure_words(label: str, delay: float, error: str) -> str:
     >>> failure_words("retry", 31.4, "ValueError: no such order")
     'attempt failed, runs again in 31 s: ValueError: no such order'
     """
-    if label != "retry":
-        return f"job failed: {error}"
-    return f"attempt failed, runs again {f'in {_span(delay)}' if delay else 'at once'}: {error}"
+    again = f", runs again {f'in {_span(delay)}' if delay else 'at once'}" if label == "retry" else ""
+    return f"{LABELS[label].words}{again}: {error}"
 
 
 def _ids(note: Note, left_out: int) -> dict[str, Any]:
@@ -170,7 +162,7 @@ def _ids(note: Note, left_out: int) -> dict[str, Any]:
     ids: dict[str, Any] = {"job" if row.queue else "record": row.id, "kind": row.kind, "attempt": row.attempts}
     if note.most:
         ids["max_attempts"] = note.most
-    if outcome.label in FAILURES:
+    if outcome.failed:
         ids["error_code"] = outcome.code or ""
         if outcome.traceback and (place := place_of(outcome.traceback)):
             ids["place"] = place

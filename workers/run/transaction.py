@@ -181,7 +181,7 @@ class Transactions:
         """Complete the job in the transaction and commit. If this raises, nothing was committed."""
         with self._undisturbed():  # An interrupt in the middle of a commit would leave the commit in doubt.
             try:
-                outcome = Outcome("ok", "completed", result=encode_result(result))
+                outcome = Outcome("ok", result=encode_result(result))
             except BaseException:
                 self._undo()
                 raise
@@ -212,7 +212,7 @@ class Transactions:
                 "the handler has committed or rolled back its job's transaction by itself: what it wrote before may stand although the "
                 "job failed. Let Jobherd end the transaction; to undo a part of it use `with connection.transaction():`"
             )
-            outcome = Outcome("failed", "failed", code=TRANSACTION_ENDED, error=error)
+            outcome = Outcome("failed", code=TRANSACTION_ENDED, error=error)
         self.used = self.ended = False
         return outcome
 

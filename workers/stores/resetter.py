@@ -29,7 +29,7 @@ from jobherd.workers.database.connection import Left, Session
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, CancelJob, MoreWork, Ready, send
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
-from jobherd.workers.job.finished import STATE_OF, Finished
+from jobherd.workers.job.finished import Finished
 from jobherd.workers.run.loading import load_handlers
 from jobherd.workers.stores.runner import fate, log_entries, tables_of
 from jobherd.workers.stores.session import QUIET, connect, look_whether_it_answers, session_name, steer
@@ -256,7 +256,7 @@ class Resetter:
             ).fetchall()
             for kind, record, token, label, crashed, delay, error, log, ran, at in taken:
                 duties = stores[kind]
-                outcome = Outcome(label, STATE_OF[label], delay=delay, error=error)
+                outcome = Outcome(label, delay=delay, error=error)
                 logs = log_entries(Finished(record, outcome, ran, log=log), kind, began=at - (ran or 0.0))
                 if crashed:
                     most = duties.store.max_resets

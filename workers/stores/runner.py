@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("jobherd.tables")
 
-STATES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
-"""The state of a record for each outcome. Every other outcome returns the record to the queue."""
+STATES: Final = {"completed": "completed", "failed": "failed", "cancelled": "canceled"}
+"""The state of a record for each final state of a job. Every other outcome returns the record to the
+queue."""
 _ENDING: Final = 40
 """Checks whether the server has ended a lost session."""
 _WITHIN: Final = psycopg.pq.TransactionStatus.INTRANS
@@ -77,17 +78,17 @@ def tables_of(handlers: Mapping[str, AnyHandler]) -> list[TableHandler]:
 def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | None = None) -> dict[str, object]:
     """Return the parameters of settle_record.sql for an outcome.
 
-    >>> fate(Outcome("retry", "scheduled", delay=5.0, error="no answer"), record=7, token=1)["state"]
+    >>> fate(Outcome("retry", delay=5.0, error="no answer"), record=7, token=1)["state"]
     'errored'
     """
-    failed = outcome.label in {"retry", "failed", "poison"}
+    again = outcome.state == "scheduled"
     return {
         "record": record,
         "token": token,
-        "state": STATES.get(outcome.label, "queued"),
+        "state": "errored" if again and outcome.failed else STATES.get(outcome.state, "queued"),
         "message": None if outcome.label == "ok" else outcome.error,
-        "delay": outcome.delay if outcome.label in {"retry", "snoozed"} else None,
-        "failures": int(failed),
+        "delay": outcome.delay if again else None,
+        "failures": int(outcome.failed),
         "logs": logs or None,
     }
 
@@ -308,9 +309,7 @@ class Tables:
         claimed = self._claimed(table, taken)
         if row is None:
             gone = f"the view {'.'.join(names.view)} has no row for this record"
-            return self._executor.unstarted(claimed, cancelled=False)._replace(
-                outcome=Outcome("failed", "failed", error=gone)
-            )
+            return self._executor.unstarted(claimed, cancelled=False)._replace(outcome=Outcome("failed", error=gone))
         table.held = Held(row, connection)
         self._interrupts.begin(taken.token, {taken.record})
         finished: Finished | None = None
@@ -386,9 +385,7 @@ class Tables:
         _log.warning(
             "the outcome of record %d is written in a separate transaction: %s", taken.record, type(problem).__name__
         )
-        least = Outcome(
-            outcome.label, outcome.state, delay=outcome.delay, error="the database rejected the error's text"
-        )
+        least = Outcome(outcome.label, delay=outcome.delay, error="the database rejected the error's text")
         logs = log_entries(finished, table.kind, began=taken.now)
         attempts = [fate(said, record=taken.record, token=taken.token, logs=logs) for said in (outcome, least)]
         while attempts:
@@ -469,5 +466,5 @@ class Tables:
 
 def _failed(table: TableHandler, taken: Taken, error: str) -> Outcome:
     if taken.failures < table.store.max_retries:
-        return Outcome("retry", "scheduled", delay=table.store.retry_after, error=error, code=UNHANDLED_ERROR)
-    return Outcome("failed", "failed", error=error, code=UNHANDLED_ERROR)
+        return Outcome("retry", delay=table.store.retry_after, error=error, code=UNHANDLED_ERROR)
+    return Outcome("failed", error=error, code=UNHANDLED_ERROR)

@@ -83,7 +83,7 @@ def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whate
         done, died = queue.enqueue_many("a:b", 2)
         child = queue.child()
         token = child.claim(2)[0].token
-        failed = Outcome("failed", "failed", error="it died", code="WORKER_CRASHED")
+        failed = Outcome("failed", error="it died", code="WORKER_CRASHED")
         finished = [
             Finished(done, OK, 0.1, time.monotonic()),
             Finished(died, failed, 0.2, time.monotonic(), usage='{"max_rss": 1}', crashed=1),

@@ -19,11 +19,11 @@ def row(kind: str = "mail:receipt", job: int = 7, queue: str = "default") -> Job
     return JobRow(1, job, kind, queue, "null", 2, None, 0, 0, None, 0.0, 0.0, None, 0.0, False)
 
 
-RETRY = Outcome("retry", "scheduled", delay=31.0, error="ValueError: no such order", code="UNHANDLED_ERROR")
-FAILED = Outcome("failed", "failed", error="ValueError: no such order", code="UNHANDLED_ERROR")
-POISON = Outcome("poison", "failed", error="payload at $.to is missing", code="PAYLOAD_INVALID")
-OK = Outcome("ok", "completed")
-SNOOZED = Outcome("snoozed", "scheduled", delay=3600.0, counted=False)
+RETRY = Outcome("retry", delay=31.0, error="ValueError: no such order", code="UNHANDLED_ERROR")
+FAILED = Outcome("failed", error="ValueError: no such order", code="UNHANDLED_ERROR")
+POISON = Outcome("poison", error="payload at $.to is missing", code="PAYLOAD_INVALID")
+OK = Outcome("ok")
+SNOOZED = Outcome("snoozed", delay=3600.0)
 
 
 class Clock:
@@ -67,7 +67,7 @@ def test_the_mode_decides_which_outcomes_get_a_line(
 
 def test_the_fields_name_the_job_and_the_place(caplog: pytest.LogCaptureFixture):
     trace = 'Traceback (most recent call last):\n  File "/app/mail.py", line 12, in receipt\n    f()\nValueError: no such order'
-    written(caplog, "failures", Outcome("retry", "scheduled", delay=1.0, error="e", code="C", traceback=trace))
+    written(caplog, "failures", Outcome("retry", delay=1.0, error="e", code="C", traceback=trace))
     fields: dict[str, Any] = vars(caplog.records[0])
     wanted = {
         "job": 7,
@@ -94,7 +94,7 @@ def test_the_error_of_a_kind_that_redacts_is_not_quoted(caplog: pytest.LogCaptur
 
 
 def test_a_long_error_is_cut(caplog: pytest.LogCaptureFixture):
-    [(_, message)] = written(caplog, "failures", Outcome("failed", "failed", error="x" * 10_000, code="C"))
+    [(_, message)] = written(caplog, "failures", Outcome("failed", error="x" * 10_000, code="C"))
     assert len(message) < 600
     assert message.endswith(" [cut]")
 

@@ -39,13 +39,13 @@ class Upload:
 @pytest.mark.parametrize(
     ("outcome", "state", "delay", "failures"),
     [
-        (Outcome("ok", "completed"), "completed", None, 0),
-        (Outcome("retry", "scheduled", delay=5.0, error="x"), "errored", 5.0, 1),
-        (Outcome("failed", "failed", error="x"), "failed", None, 1),
-        (Outcome("poison", "failed", error="x"), "failed", None, 1),
-        (Outcome("cancelled", "cancelled", error="x"), "canceled", None, 0),
-        (Outcome("snoozed", "scheduled", delay=7.0), "queued", 7.0, 0),
-        (Outcome("abandoned", "ready"), "queued", None, 0),
+        (Outcome("ok"), "completed", None, 0),
+        (Outcome("retry", delay=5.0, error="x"), "errored", 5.0, 1),
+        (Outcome("failed", error="x"), "failed", None, 1),
+        (Outcome("poison", error="x"), "failed", None, 1),
+        (Outcome("cancelled", error="x"), "canceled", None, 0),
+        (Outcome("snoozed", delay=7.0), "queued", 7.0, 0),
+        (Outcome("abandoned"), "queued", None, 0),
     ],
     ids=lambda value: value.label if isinstance(value, Outcome) else "",
 )
@@ -58,7 +58,7 @@ def test_what_becomes_of_a_record(outcome: Outcome, state: str, delay: float | N
 
 def test_what_was_logged_is_an_entry_that_can_be_stored():
     log = '{"output":"said","entries":[{"key":"clone","exit_code":0}]}'
-    failed = Finished(7, Outcome("failed", "failed", error="x"), 1.5, log=log)
+    failed = Finished(7, Outcome("failed", error="x"), 1.5, log=log)
     assert log_entries(failed, "a", began=2.0) == [
         '{"key":"clone","exit_code":0}', '{"key":"a","at":2.0,"exit_code":1,"duration":1.5,"out":"said"}',
     ]  # fmt: skip
@@ -151,9 +151,7 @@ def test_an_outcome_that_is_refused_for_now_is_written_after_a_rest_that_grows(m
     store = TableStore("uploads", table="uploads", scan=Upload)
     table: Any = SimpleNamespace(store=store, kind="uploads", transactional=False)
     taken = Taken._make([7, 1, *[0] * (len(Taken._fields) - 2)])
-    tables(session)._settle_apart(
-        table, taken, Finished(7, Outcome("ok", "completed"), 1.0), psycopg.OperationalError("lost")
-    )
+    tables(session)._settle_apart(table, taken, Finished(7, Outcome("ok"), 1.0), psycopg.OperationalError("lost"))
     assert session.rests == [(0.5, True), (1.0, True), (1.5, True), (1.5, True)]
     assert [said["state"] for said in written] == ["completed"]
 

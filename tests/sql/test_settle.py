@@ -400,7 +400,7 @@ def test_the_statement_gives_each_label_the_state_and_the_count_of_the_table(que
     number = queue.enqueue("a:b")
     [job] = child.claim(1)
     delay = 60.0 if LABELS[label].state == "scheduled" else None
-    child.settle(job.token, [number], label, delay=delay, ran=1.0 if started else None)
+    child.settle(job.token, [number], label, delay=delay, error="why", ran=1.0 if started else None)
     row = queue.job(number)
     outcome = Outcome(label, started=started)
     state = "retrying" if outcome.state == "scheduled" and outcome.counted else outcome.state

@@ -148,6 +148,7 @@ CREATE TABLE jobherd.ready (
     kind text NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json NOT NULL,
     extras jobherd.extras,
+    lane text COLLATE pg_catalog."C",
     CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
     CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
     CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((expires_at IS NULL) OR (isfinite(expires_at) AND (expires_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
@@ -1825,6 +1826,7 @@ CREATE TABLE jobherd.scheduled (
     kind text CONSTRAINT ready_kind_not_null NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json CONSTRAINT ready_payload_not_null NOT NULL,
     extras jobherd.extras,
+    lane text COLLATE pg_catalog."C",
     CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((expires_at IS NULL) OR (isfinite(expires_at) AND (expires_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at > '1900-01-01 00:00:00+00'::timestamp with time zone))))),
     CONSTRAINT scheduled_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
     CONSTRAINT scheduled_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63)))
@@ -2009,7 +2011,7 @@ CREATE VIEW jobherd.jobs AS
             NULL::jsonb AS jsonb,
             j.extras
            FROM (jobherd.running c
-             CROSS JOIN LATERAL unnest(c.jobs) j(id, created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras))
+             CROSS JOIN LATERAL unnest(c.jobs) j(id, created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras, lane))
         UNION ALL
          SELECT h.id,
             h.kind,
@@ -2449,6 +2451,8 @@ CREATE INDEX parked_parent ON jobherd.parked USING btree (((extras).parent_id), 
 CREATE UNIQUE INDEX ready_by_id ON jobherd.ready USING btree (id);
 
 ALTER TABLE ONLY jobherd.ready REPLICA IDENTITY USING INDEX ready_by_id;
+
+CREATE INDEX ready_by_lane ON jobherd.ready USING btree (queue, lane, priority, id) WHERE (lane IS NOT NULL);
 
 CREATE INDEX ready_came_back ON jobherd.ready USING btree (queue, priority, id) WHERE (run_at > created_at);
 

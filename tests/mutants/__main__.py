@@ -63,6 +63,13 @@ MUTANTS = (
         ("tests/sql/test_claim.py",),
     ),
     Mutant(
+        "a claim names the columns of a job",
+        "sql/queries/claim/claim_jobs.sql",
+        "array_agg(t.job ORDER BY",
+        "array_agg(((t.job).id, (t.job).created_at, (t.job).run_at, (t.job).expires_at, (t.job).timeout, (t.job).last_error, (t.job).priority, (t.job).attempts, (t.job).max_attempts, (t.job).crashes, (t.job).alone, (t.job).queue, (t.job).kind, (t.job).payload, (t.job).extras, (t.job).lane)::jobherd.ready ORDER BY",
+        ("tests/sql/test_later_column.py",),
+    ),
+    Mutant(
         "a settlement does not count the attempt",
         "sql/queries/settle/settle_jobs.sql",
         "THEN 0 ELSE 1 END AS attempts",

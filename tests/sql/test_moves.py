@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from tests.support.queue import Child, JobRow
 
 FULL = """
-INSERT INTO jobherd.{table} (created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras)
+INSERT INTO jobherd.{table} (created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras, lane)
 VALUES ('2026-01-02 03:04:05.678901+00', %s, '8000-01-01', 12.5, '{{"code": "OLD"}}', -7, 3, 9, 2, true, 'media', 'a:b', '{{"n": [1, "\\u00e4"]}}',
-        ROW ('acme', 'https://example.org/hook', '\\x00ff', 41, '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01')::jobherd.extras)
+        ROW ('acme', 'https://example.org/hook', '\\x00ff', 41, '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01')::jobherd.extras, 'west')
 RETURNING id"""
 """No column has its default."""
 WHERE_IT_IS = """
@@ -203,7 +203,7 @@ def test_what_is_over_is_remembered_as_it_was(queue, outcome):
     settle(child, job, outcome, **({"code": "NEW", "error": "why"} if outcome == "failed" else {}))
     [[after]] = queue.run("SELECT to_jsonb(h) FROM jobherd.history h WHERE id = %s", job)
     kept = before.keys() & after.keys()
-    assert kept == before.keys() - {"expires_at", "last_error", "alone"}
+    assert kept == before.keys() - {"expires_at", "last_error", "alone", "lane"}
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept} | {"attempts": 4}
 
 

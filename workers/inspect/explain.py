@@ -80,11 +80,13 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
     elif not job["declared"]:
         now.append(f"waiting: no worker has ever declared the kind {job['kind']}")
         remedy.append(
-            "load the module that has its handler, or correct the name at the producer; jobherd check lists the handlers found"
+            "load the module that has its handler, or correct the name at the producer; "
+            "jobherd check lists the handlers found"
         )
     elif job["idle"] and not job["queue_runs"] and due > LATE:
         now.append(
-            f"waiting: apparently no supervisor serves queue {job['queue']}: the job has been due for {_span(due)}, and {_count(job['idle'], 'worker is', 'workers are')} idle"
+            f"waiting: apparently no supervisor serves queue {job['queue']}: the job has been due for {_span(due)}, "
+            f"and {_count(job['idle'], 'worker is', 'workers are')} idle"
         )
         remedy.append(f"jobherd run --queues {job['queue']} ...   to serve it")
     elif job["ahead"] or job["ahead_elsewhere"]:
@@ -97,7 +99,8 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         remedy += _turns(job, now)
     else:
         now.append(
-            f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, and a worker is idle: it should start now"
+            f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, "
+            "and a worker is idle: it should start now"
         )
     if job["alone"]:
         now.append("it will be claimed alone, because the last worker that had it died")
@@ -152,9 +155,13 @@ def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[
         if gate["paused_at"]:
             reason = f", reason: {gate['reason']}" if gate["reason"] else ""
             again = f"; it resumes at {clock(_moment(gate['resume_at']))}" if gate["resume_at"] else ""
-            yield f"waiting: {what} was paused by {gate['paused_by'] or 'an unknown user'} at {clock(_moment(gate['paused_at']))}{reason}{again}"
+            actor, when = gate["paused_by"] or "an unknown user", clock(_moment(gate["paused_at"]))
+            yield f"waiting: {what} was paused by {actor} at {when}{reason}{again}"
         elif gate["max_running"] is not None and gate["running"] >= gate["max_running"]:
-            yield f"waiting: the concurrency limit allows at most {gate['max_running']:,} jobs of {what} at a time, and {_count(gate['running'], 'runs', 'run')}"
+            yield (
+                f"waiting: the concurrency limit allows at most {gate['max_running']:,} jobs of {what} at a time, "
+                f"and {_count(gate['running'], 'runs', 'run')}"
+            )
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
@@ -174,13 +181,19 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
     since = f"since {clock(job['started_at'])}, for {_span(job['asked_at'] - job['started_at'])}"
     if job["host"] is None:
         return [
-            f"running {since}, by a worker that is not registered any more: a supervisor returns the job to its queue within seconds",
+            (
+                f"running {since}, by a worker that is not registered any more: "
+                "a supervisor returns the job to its queue within seconds"
+            ),
             "if the job's transaction is still open, the job waits until PostgreSQL ends that session",
         ], ["jobherd doctor   to see whether Jobherd may end that session"]
     remedy = [f"jobherd stack {job['id']}   to see where it is"] if job["lease_left"] >= 0 else []
     remedy += [] if job["cancelled"] else [f"jobherd cancel {job['id']}   to end it"]
     now = [
-        f"running {since}, on {job['host']} in process {job['pid']} (worker {job['slot']}): attempt {job['attempts']} of {job['max_attempts']}"
+        (
+            f"running {since}, on {job['host']} in process {job['pid']} (worker {job['slot']}): "
+            f"attempt {job['attempts']} of {job['max_attempts']}"
+        )
     ]
     if job["neighbours"]:
         now.append(
@@ -193,7 +206,8 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         )
     if job["cancelled"]:
         now.append(
-            "cancellation was requested and it has not ended yet: Jobherd interrupts the job, then terminates its process, then kills it"
+            "cancellation was requested and it has not ended yet: Jobherd interrupts the job, "
+            "then terminates its process, then kills it"
         )
     if progress := job["progress"]:
         share = f"{progress['fraction']:.0%}" if isinstance(progress.get("fraction"), int | float) else "?"
@@ -221,13 +235,13 @@ def _over(
                 + (f" ({job['error']})" if job["error"] else "")
             ], again
     last = history[-1] if history else {}
-    told = last.get("post_mortem") or {}
-    now = [
-        f"failed at {when}: {told['sentence'].rstrip('.') if isinstance(told, dict) and told.get('sentence') else _error(job)}"
-    ]
+    post_mortem = last.get("post_mortem")
+    sentence = post_mortem.get("sentence") if isinstance(post_mortem, dict) else None
+    now = [f"failed at {when}: {sentence.rstrip('.') if sentence else _error(job)}"]
     if job["error_code"] == "WORKER_CRASHED":
         now.append(
-            f"{_count(job['crashes'], 'process has', 'processes have')} died with it, which is the most that its kind allows"
+            f"{_count(job['crashes'], 'process has', 'processes have')} died with it, "
+            "which is the most that its kind allows"
         )
     elif last.get("outcome") == "failed" and job["attempts"] >= job["max_attempts"]:
         now.append(f"no attempt was left: that was the {_nth(job['attempts'])} of {job['max_attempts']}")
@@ -243,9 +257,10 @@ def _attempt(attempt: Mapping[str, Any], clock: Callable[[datetime], str]) -> st
     start, end = _moment_or_none(attempt.get("started_at")), _moment_or_none(attempt.get("finished_at"))
     ran = f" after {_span(end - start)}" if start and end else ""
     where = f" on {attempt['ran_on']}" if attempt.get("ran_on") else ""
-    told = attempt.get("post_mortem")
-    why = (told.get("sentence") if isinstance(told, dict) else None) or attempt.get("error")
-    line = f"attempt {attempt.get('attempt', '?')}{where}: {attempt.get('outcome', '?')}{ran}, {clock(end) if end else 'at an unknown time'}"
+    post_mortem = attempt.get("post_mortem")
+    why = (post_mortem.get("sentence") if isinstance(post_mortem, dict) else None) or attempt.get("error")
+    when = clock(end) if end else "at an unknown time"
+    line = f"attempt {attempt.get('attempt', '?')}{where}: {attempt.get('outcome', '?')}{ran}, {when}"
     return line + (f": {why.splitlines()[0]}" if why else "")
 
 

@@ -30,18 +30,21 @@ _NARROWEST: Final = 0.5
 """Narrower boxes are not drawn."""
 
 _STYLE: Final = """
-svg{background:#fff}text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:#111}.h{font-size:15px;font-weight:600}.s{fill:#555}
+svg{background:#fff}text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:#111}
+.h{font-size:15px;font-weight:600}.s{fill:#555}
 g.b{cursor:pointer}g.b:hover rect{stroke:#000;stroke-width:1}g.b text{pointer-events:none}
 @media (prefers-color-scheme:dark){svg{background:#16181d}.h{fill:#eee}.s{fill:#aaa}g.b:hover rect{stroke:#fff}}
 """
 _SCRIPT: Final = """
-const boxes=[...document.querySelectorAll("g.b")].map(g=>({g,x:+g.dataset.x,w:+g.dataset.w,d:+g.dataset.d,t:g.dataset.t}));
+const boxes=[...document.querySelectorAll("g.b")].map(g=>(
+{g,x:+g.dataset.x,w:+g.dataset.w,d:+g.dataset.d,t:g.dataset.t}));
 function zoom(b){for(const o of boxes){const r=o.g.querySelector("rect"),t=o.g.querySelector("text");
 const above=o.d<b.d&&o.x<=b.x+1e-2&&o.x+o.w>=b.x+b.w-1e-2,inside=o.x>=b.x-1e-2&&o.x+o.w<=b.x+b.w+1e-2&&o.d>=b.d;
 o.g.style.display=above||inside?"":"none";const x=above?0:(o.x-b.x)*W/b.w,w=above?W:o.w*W/b.w;
 r.setAttribute("x",x);r.setAttribute("width",Math.max(w-.6,.1));r.style.opacity=above?.55:1;
 const n=Math.floor((w-6)/L);t.setAttribute("x",x+3);t.textContent=n<3?"":o.t.length>n?o.t.slice(0,n-1)+"\\u2026":o.t}}
-for(const b of boxes){b.g.addEventListener("click",()=>zoom(b));b.g.addEventListener("keydown",e=>{if(e.key==="Enter")zoom(b)})}
+for(const b of boxes){b.g.addEventListener("click",()=>zoom(b));
+b.g.addEventListener("keydown",e=>{if(e.key==="Enter")zoom(b)})}
 """
 SCRIPT: Final = f"const W={WIDTH},L={_LETTER};{_SCRIPT}"
 
@@ -58,7 +61,7 @@ class Box:
     width: float
     depth: int
     shade: int
-    told: str
+    title: str
     """The text of its title."""
 
     @property
@@ -158,8 +161,8 @@ def _boxes(
     """
     width = each * call.count
     share = width / WIDTH
-    told = f"{name}: {share:.1%} of all, {share * seconds:.2f} s, seen {call.count} times"
-    yield Box(name, x, width, depth, shades.setdefault(call.file, len(shades)) % len(SHADES), told)
+    title = f"{name}: {share:.1%} of all, {share * seconds:.2f} s, seen {call.count} times"
+    yield Box(name, x, width, depth, shades.setdefault(call.file, len(shades)) % len(SHADES), title)
     for inner_name, inner in sorted(call.inner.items(), key=lambda item: item[0]):
         if each * inner.count >= _NARROWEST:
             yield from _boxes(inner_name, inner, x, depth + 1, each=each, seconds=seconds, shades=shades)
@@ -175,7 +178,10 @@ def picture(counts: Counts, *, title: str, about: str, seconds: float) -> str:
     height = _TOP + ROW * (max(box.depth for box in drawn) + 1) + 12
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+                f'width="{WIDTH}" height="{height}" role="img">'
+            ),
             f"<title>{_text(title)}</title>",
             f"<style>{_STYLE}</style>",
             f'<text class="h" x="8" y="24">{_text(title)}</text>',
@@ -190,8 +196,9 @@ def picture(counts: Counts, *, title: str, about: str, seconds: float) -> str:
 def _drawn(box: Box) -> str:
     y = _TOP + box.depth * ROW
     return (
-        f'<g class="b" tabindex="0" data-x="{box.x:.3f}" data-w="{box.width:.3f}" data-d="{box.depth}" data-t="{_attribute(box.name)}">'
-        f'<title>{_text(box.told)}</title><rect x="{box.x:.2f}" y="{y}" width="{max(box.width - 0.6, 0.1):.2f}" height="{ROW - 1}" rx="2" '
+        f'<g class="b" tabindex="0" data-x="{box.x:.3f}" data-w="{box.width:.3f}" data-d="{box.depth}" '
+        f'data-t="{_attribute(box.name)}"><title>{_text(box.title)}</title>'
+        f'<rect x="{box.x:.2f}" y="{y}" width="{max(box.width - 0.6, 0.1):.2f}" height="{ROW - 1}" rx="2" '
         f'fill="{SHADES[box.shade]}"/><text x="{box.x + 3:.2f}" y="{y + 13}">{_text(box.shown)}</text></g>'
     )
 

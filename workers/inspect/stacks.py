@@ -98,7 +98,8 @@ class Thread:
 class Stacks:
     r"""The parsed stacks. threads: the main one first.
 
-    >>> read('Current thread 0x01 (most recent call first):\n  File "/srv/mail.py", line 7 in send\n').threads[0].frames[0].place
+    >>> text = 'Current thread 0x01 (most recent call first):\n  File "/srv/mail.py", line 7 in send\n'
+    >>> read(text).threads[0].frames[0].place
     'send at /srv/mail.py:7'
     """
 

@@ -219,6 +219,9 @@ def _read(tokens: Iterable[str], role: Role) -> Iterable[Token]:
     for each in tokens:
         match = TOKEN.fullmatch(each)
         if match is None:
-            message = f"a token of the role {role.word} is not 16 to 200 printable characters without commas: make one with `openssl rand -hex 20`"
+            message = (
+                f"a token of the role {role.word} is not 16 to 200 printable characters without commas: "
+                "make one with `openssl rand -hex 20`"
+            )
             raise ValueError(message)
         yield Token(hashlib.sha256(match[2].encode(errors="surrogateescape")).digest(), role, match[1] or role.word)

@@ -35,7 +35,7 @@ from jobherd.workers.page import (
 from jobherd.workers.page.access import Keys
 from jobherd.workers.page.access_log import AccessLog
 from jobherd.workers.page.actions import sentence_of
-from jobherd.workers.page.database import Away, Database
+from jobherd.workers.page.database import STATEMENT, Away, Database
 from jobherd.workers.page.guard import Guard
 from jobherd.workers.page.login_limits import LoginLimits
 from jobherd.workers.page.redaction import Redactions
@@ -177,7 +177,7 @@ async def _trouble(request: Request, problem: Exception) -> Response:
             request,
             HTTPStatus.GATEWAY_TIMEOUT,
             "This took too long",
-            "The database was stopped after 2 s. Narrow what you look for.",
+            f"PostgreSQL canceled the query after {STATEMENT:g} s. Narrow the filter.",
         )
     assert isinstance(problem, psycopg.Error)
     # a traceback would quote the row
@@ -185,7 +185,10 @@ async def _trouble(request: Request, problem: Exception) -> Response:
     if isinstance(
         problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn
     ):
-        reason = "The database's schema is not the one of this version. Run `jobherd migrate`, or start a supervisor of this version."
+        reason = (
+            "The database's schema is not the one of this version. "
+            "Run `jobherd migrate`, or start a supervisor of this version."
+        )
         return _say(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The schema does not fit", reason)
     return _say(
         request,

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from starlette.routing import Route
 
 from jobherd.workers.page.database import database
-from jobherd.workers.page.fleet import document
+from jobherd.workers.page.json_values import document
 from jobherd.workers.page.render import page
 
 if TYPE_CHECKING:

@@ -180,9 +180,14 @@ class Runner:
             left = sorted((number for number in chosen["ids"] if number < row["reached"]), reverse=True)
             return left[:size], left[size - 1] if len(left) > size else 0
         found = await look(
-            self._database, Wanted.from_document(chosen["filter"]), before=row["reached"], limit=size, scan=SCAN, budget=BUDGET,
+            self._database,
+            Wanted.from_document(chosen["filter"]),
+            before=row["reached"],
+            limit=size,
+            scan=SCAN,
+            budget=BUDGET,
             hidden=await paths_of(self._database),
-        )  # fmt: skip
+        )
         if not found.rows and found.onward == row["reached"]:
             raise errors.QueryCanceled("not even the next of its jobs could be looked for in time")
         return [job["id"] for job in found.rows], found.onward or 0

@@ -137,6 +137,7 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
                 drawn.append(_bar(place, below, height, wide, one.tone))
                 below += height
     whole = sum(map(sum, values))
+    most = max((sum(each) for each in values), default=0)
     return Chart(
         title=title,
         unit=f"jobs per {window.per}",
@@ -146,7 +147,7 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
         bars=tuple(drawn),
         lines=(),
         hits=_hits(rows, series, count, wide),
-        summary=f"{title}: {count(_whole(whole))} jobs in all, at most {count(_whole(max((sum(each) for each in values), default=0)))} per {window.per}.",
+        summary=f"{title}: {count(_whole(whole))} jobs in all, at most {count(_whole(most))} per {window.per}.",
         empty=not whole,
     )
 

@@ -8,7 +8,6 @@ another version: each value is checked before it is shown.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from starlette.routing import Route
 
 from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.database import database
+from jobherd.workers.page.json_values import document, known, listed, number_of, text
 from jobherd.workers.page.live_updates import Topic
 from jobherd.workers.page.render import duration, page
 from jobherd.workers.page.request import viewer_of
@@ -59,7 +59,7 @@ QUIET: Final = frozenset({"left", "worn"})
 async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     """Return the context of the page."""
     rows = await db.rows("observe/list_fleet", {"most": MOST})
-    await _have_it_said(db, rows)
+    await _request_reports(db, rows)
     supervisors = [supervisor(row) for row in rows]
     children = [
         child for one in supervisors for child in one["children"] if child["kind"] == "worker" and not one["lapsed"]
@@ -100,7 +100,8 @@ async def order(request: Request, form: Form) -> Done:
         [taken_back] = await db.act("control/withdraw_fleet_command", {"order": given["id"]})
         if taken_back["withdrawn"]:
             return Done(
-                f"Supervisor {number} did not answer within {duration(PATIENCE)}: the fleet command is withdrawn and will not be executed.",
+                f"Supervisor {number} did not answer within {duration(PATIENCE)}: "
+                "the fleet command is withdrawn and will not be executed.",
                 well=False,
             )
         return Done(
@@ -117,7 +118,7 @@ async def order(request: Request, form: Form) -> Done:
     return Done(f"Supervisor {number} {ORDERS[name]}{more}.")
 
 
-async def _have_it_said(db: Database, rows: list[Row]) -> None:
+async def _request_reports(db: Database, rows: list[Row]) -> None:
     asked = [row["id"] for row in rows if not row["lapsed"] and _is_ending(document(row["facts"]), row["facts_age"])]
     if asked:
         try:
@@ -126,8 +127,8 @@ async def _have_it_said(db: Database, rows: list[Row]) -> None:
             pass  # a read-only role, or a supervisor that has exited meanwhile: the last report is shown
 
 
-def _is_ending(facts: Mapping[str, Any], age: float | None) -> bool:
-    return age is None or (number_of(facts.get("watched")) or 0.0) - age < RENEW
+def _is_ending(report: Mapping[str, Any], age: float | None) -> bool:
+    return age is None or (number_of(report.get("watched")) or 0.0) - age < RENEW
 
 
 # -- reports, checked before they are shown
@@ -135,10 +136,11 @@ def _is_ending(facts: Mapping[str, Any], age: float | None) -> bool:
 
 def supervisor(row: Row) -> dict[str, Any]:
     """Return one supervisor as the template needs it."""
-    facts = document(row["facts"])
+    report = document(row["facts"])
     age = row["facts_age"]
-    children = [child(one) for one in listed(facts.get("children"))]
-    run_state = known(facts.get("course"), COURSES) or "serving"
+    children = [child(one) for one in listed(report.get("children"))]
+    queues = report.get("queues")
+    run_state = known(report.get("course"), COURSES) or "serving"
     return {
         "id": row["id"],
         "host": row["host"],
@@ -150,85 +152,62 @@ def supervisor(row: Row) -> dict[str, Any]:
         "beat_age": row["beat_age"],
         "state": "dead" if row["lapsed"] else run_state,
         "leaving": run_state != "serving",
-        "reloading": facts.get("reloading") is True,
-        "known": bool(facts),
+        "reloading": report.get("reloading") is True,
+        "known": bool(report),
         "age": age,
         "old": age is not None and age > OLD,
-        "wanted": number_of(facts.get("wanted")),
-        "most": number_of(facts.get("most")),
-        "queues": [name for name in facts.get("queues") or () if isinstance(name, str)] if isinstance(facts.get("queues"), list) else [],
-        "rss": number_of(facts.get("rss")),
-        "cpu": number_of(facts.get("cpu")),
+        "wanted": number_of(report.get("wanted")),
+        "most": number_of(report.get("most")),
+        "queues": [name for name in queues if isinstance(name, str)] if isinstance(queues, list) else [],
+        "rss": number_of(report.get("rss")),
+        "cpu": number_of(report.get("cpu")),
         "children": children,
         "ends": [
-            {"name": text(end.get("name")), "pid": number_of(end.get("pid")), "sentence": text(end.get("sentence")),
-             "ago": (number_of(end.get("ago")) or 0.0) + (age or 0.0), "job": number_of(end.get("job")), "job_kind": text(end.get("job_kind"))}
-            for end in reversed(listed(facts.get("ends")))
+            {
+                "name": text(end.get("name")),
+                "pid": number_of(end.get("pid")),
+                "sentence": text(end.get("sentence")),
+                "ago": (number_of(end.get("ago")) or 0.0) + (age or 0.0),
+                "job": number_of(end.get("job")),
+                "job_kind": text(end.get("job_kind")),
+            }
+            for end in reversed(listed(report.get("ends")))
         ],
-    }  # fmt: skip
-
-
-def child(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one child process as the template needs it."""
-    progress = said.get("progress") if isinstance(said.get("progress"), dict) else {}
-    end = said.get("last_end") if isinstance(said.get("last_end"), dict) else {}
-    assert isinstance(progress, dict)
-    assert isinstance(end, dict)
-    return {
-        "name": text(said.get("name")) or "?",
-        "kind": text(said.get("kind")),
-        "state": known(said.get("state"), STATES) or "unknown",
-        "waits_on": text(said.get("waits_on")),
-        "queue": text(said.get("queue")),
-        "pid": number_of(said.get("pid")),
-        "up": number_of(said.get("up")),
-        "cpu": number_of(said.get("cpu")),
-        "cpu_seconds": number_of(said.get("cpu_seconds")),
-        "rss": number_of(said.get("rss")),
-        "jobs": number_of(said.get("jobs")),
-        "held": number_of(said.get("held")) or 0,
-        "restarts": number_of(said.get("restarts")) or 0,
-        "why": text(end.get("sentence")) if text(end.get("cause")) not in QUIET else "",
-        "job": number_of(said.get("job")),
-        "record": number_of(said.get("record")),
-        "job_kind": text(said.get("job_kind")),
-        "together": number_of(said.get("together")),
-        "attempt": number_of(said.get("attempt")),
-        "most_attempts": number_of(said.get("most_attempts")),
-        "elapsed": number_of(said.get("elapsed")),
-        "left": number_of(said.get("left")),
-        "fraction": number_of(progress.get("fraction")),
-        "note": text(progress.get("note")),
     }
 
 
-def document(found: str | None) -> Mapping[str, Any]:
-    """Return a JSON object from the database; anything else becomes an empty one."""
-    try:
-        value = json.loads(found) if found else {}
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def listed(value: object) -> list[dict[str, Any]]:
-    """Return a list of objects; other elements are left out."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def text(value: object) -> str:
-    """Return a text; anything else becomes an empty one."""
-    return value if isinstance(value, str) else ""
-
-
-def known(value: object, words: frozenset[str]) -> str:
-    """Return one of these words; anything else becomes an empty text."""
-    return value if isinstance(value, str) and value in words else ""
-
-
-def number_of(value: object) -> float | int | None:
-    """Return a finite number; anything else becomes None."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and value - value == 0 else None
+def child(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one child process as the template needs it."""
+    progress = report.get("progress") if isinstance(report.get("progress"), dict) else {}
+    end = report.get("last_end") if isinstance(report.get("last_end"), dict) else {}
+    assert isinstance(progress, dict)
+    assert isinstance(end, dict)
+    return {
+        "name": text(report.get("name")) or "?",
+        "kind": text(report.get("kind")),
+        "state": known(report.get("state"), STATES) or "unknown",
+        "waits_on": text(report.get("waits_on")),
+        "queue": text(report.get("queue")),
+        "pid": number_of(report.get("pid")),
+        "up": number_of(report.get("up")),
+        "cpu": number_of(report.get("cpu")),
+        "cpu_seconds": number_of(report.get("cpu_seconds")),
+        "rss": number_of(report.get("rss")),
+        "jobs": number_of(report.get("jobs")),
+        "held": number_of(report.get("held")) or 0,
+        "restarts": number_of(report.get("restarts")) or 0,
+        "why": text(end.get("sentence")) if text(end.get("cause")) not in QUIET else "",
+        "job": number_of(report.get("job")),
+        "record": number_of(report.get("record")),
+        "job_kind": text(report.get("job_kind")),
+        "together": number_of(report.get("together")),
+        "attempt": number_of(report.get("attempt")),
+        "most_attempts": number_of(report.get("most_attempts")),
+        "elapsed": number_of(report.get("elapsed")),
+        "left": number_of(report.get("left")),
+        "fraction": number_of(progress.get("fraction")),
+        "note": text(progress.get("note")),
+    }
 
 
 topics = (Topic("fleet", "fleet/_live.html", ask),)

@@ -43,8 +43,8 @@ log = logging.getLogger("jobherd.page")
 
 HEADERS: Final = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-        "base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -169,7 +169,8 @@ class Guard:
             if not (is_local(host) or host in rules.hosts):
                 raise Refused(
                     HTTPStatus.FORBIDDEN,
-                    "Without a token this page answers as localhost only: set page_operate_token, or name the host in page_hosts.",
+                    "Without a token this page answers as localhost only: set page_operate_token, "
+                    "or name the host in page_hosts.",
                 )
         elif rules.hosts and not (is_local(host) or host in rules.hosts):
             raise Refused(HTTPStatus.FORBIDDEN, "This page does not answer to this name: add it to page_hosts.")
@@ -185,7 +186,8 @@ class Guard:
         if not parts.netloc or not (same or host_of(parts.netloc) in self._rules.hosts):
             raise Refused(
                 HTTPStatus.FORBIDDEN,
-                "This was sent by another site. If it was not, a proxy changes the Host header: name the public host in page_hosts.",
+                "This was sent by another site. If it was not, a proxy changes the Host header: "
+                "name the public host in page_hosts.",
             )
 
     def _is_free(self, request: Request) -> bool:

@@ -89,10 +89,20 @@ async def show(request: Request) -> Response:
     bulk.runner_of(request).take_up(going_on)
     query = wanted.query(size=size if size != SIZES[0] else None)
     return page(
-        request, "jobs.html", **context, problems=problems, given=request.query_params, states=STATES, names=await at.rows("page/list_names"),
-        sizes=SIZES, going_on=[bulk.shown(one) for one in going_on], deeds=DEEDS, text_reaches=TEXT_REACHES,
-        is_first=before == LARGEST, topic=f"jobs:{query}" if before == LARGEST and not wanted.text and len(query) < 190 else "",
-    )  # fmt: skip
+        request,
+        "jobs.html",
+        **context,
+        problems=problems,
+        given=request.query_params,
+        states=STATES,
+        names=await at.rows("page/list_names"),
+        sizes=SIZES,
+        going_on=[bulk.shown(one) for one in going_on],
+        deeds=DEEDS,
+        text_reaches=TEXT_REACHES,
+        is_first=before == LARGEST,
+        topic=f"jobs:{query}" if before == LARGEST and not wanted.text and len(query) < 190 else "",
+    )
 
 
 async def _ask(at: Database, argument: str) -> dict[str, object]:
@@ -227,11 +237,16 @@ async def begin(request: Request, form: Form) -> Done:
     [added] = await at.act(
         "page/add_bulk",
         {
-            "action": choice.deed, "value": value, "wanted": json.dumps(choice.document), "actor": viewer_of(request).actor,
-            "reason": form.get("reason", "").replace("\0", "")[:REASON_MOST] or None, "expected": len(choice.rows), "at_least": choice.at_least,
+            "action": choice.deed,
+            "value": value,
+            "wanted": json.dumps(choice.document),
+            "actor": viewer_of(request).actor,
+            "reason": form.get("reason", "").replace("\0", "")[:REASON_MOST] or None,
+            "expected": len(choice.rows),
+            "at_least": choice.at_least,
             "reached": choice.rows[0]["id"] + 1,
         },
-    )  # fmt: skip
+    )
     bulk.runner_of(request).take(added["id"])
     return Done(
         "It has begun. You may leave this page.",
@@ -257,7 +272,7 @@ async def _value(at: Database, deed: str, text: str) -> str | None:
         except (ValueError, TypeError, OverflowError):
             raise Refused(
                 HTTPStatus.BAD_REQUEST,
-                "The time is “now”, how long from now (“10m”, “2h”), or a moment (“2026-01-31 08:00”, UTC).",
+                "The time is “now”, a duration (“10m”, “2h”), or a timestamp (“2026-01-31 08:00”, UTC).",
             ) from None
     return None
 

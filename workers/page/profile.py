@@ -42,10 +42,10 @@ PATIENCE: Final = 30.0
 A command that no supervisor has taken by then is rejected.
 """
 _SILENT: Final = (
-    "The supervisor that runs the job has not answered. It may have died, or have lost its database: the page of the fleet says when it was "
-    "last heard of. Should the answer still come, it is shown here when you reload."
+    "The supervisor that runs the job has not answered. It may have died, or have lost its database: the fleet "
+    "page shows its last report. If the answer still comes, it is shown here when you reload."
 )
-_GONE: Final = "What was asked of the job is not kept any more: ask again on the job's page."
+_GONE: Final = "The answer is not kept any more: request it again on the job's page."
 
 
 @action

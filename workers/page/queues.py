@@ -98,7 +98,7 @@ async def change(request: Request, form: Form) -> Done:
         "kind": name if scope == "kind" else None,
     }
     called = "Everything" if scope == "all" else f"{scope.capitalize()} {name}"
-    who = {"actor": viewer_of(request).actor}
+    by = {"actor": viewer_of(request).actor}
     db = database(request)
     match what:
         case "pause":
@@ -107,20 +107,19 @@ async def change(request: Request, form: Form) -> Done:
             except (TypeError, ValueError) as problem:
                 return Done(f"{problem}.", well=False)
             [row] = await db.act(
-                "control/pause_claims", {**gate, **who, "reason": reason, "resume_at": None, "delay": delay}
+                "control/pause_claims", {**gate, **by, "reason": reason, "resume_at": None, "delay": delay}
             )
-            return Done(
-                f"{called} is paused{'' if row['changed'] else ', as it was before; the reason and the time are the new ones'}."
-            )
+            again = "" if row["changed"] else ", as it was before; the reason and the time are the new ones"
+            return Done(f"{called} is paused{again}.")
         case "resume":
-            [row] = await db.act("control/resume_claims", {**gate, **who, "reason": reason})
+            [row] = await db.act("control/resume_claims", {**gate, **by, "reason": reason})
             return Done(f"{called} is resumed." if row["changed"] else f"{called} was not paused.")
         case "limit" | "unlimit":
             limit = _field(form, "max_running")
             if what == "limit" and not (limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit)):
                 return Done("A concurrency limit is a number from 1. To run nothing, pause it.", well=False)
             most = int(limit) if what == "limit" else None
-            [row] = await db.act("control/set_limit", {**gate, **who, "max_running": most})
+            [row] = await db.act("control/set_limit", {**gate, **by, "max_running": most})
             was = "there was no limit before" if row["before"] is None else f"it was {row['before']}"
             return Done(
                 f"{called} has no concurrency limit any more; {was}."

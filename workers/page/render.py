@@ -149,8 +149,8 @@ def when(moment: datetime | None, style: str = "clock") -> Markup | str:
     The exact time is shown on hover. style: clock (time of day, with the date if it is another
     day), ago ("3 min ago"), or exact.
 
-    >>> str(when(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "exact"))
-    '<time datetime="2026-01-02T03:04:05.000Z" data-as="exact" title="2026-01-02 03:04:05.000 UTC">2026-01-02 03:04:05 UTC</time>'
+    >>> "title" in (shown := when(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "exact")), shown.striptags()
+    (True, '2026-01-02 03:04:05 UTC')
     """
     if moment is None:
         return NOTHING

@@ -153,7 +153,10 @@ async def _listen(spec: ChildSpec, host: str, port: int, title: Callable[[str], 
             if not reported:
                 reported = True
                 title(f"waits for {host}:{port}")
-                text = f"metrics and health are off: cannot listen on {host}:{port} ({error.strerror or error}); free the port or set --http"
+                why = error.strerror or error
+                text = (
+                    f"metrics and health are off: cannot listen on {host}:{port} ({why}); free the port or set --http"
+                )
                 log.warning("%s; trying again", text)
                 send(spec.report, Problem(text))
                 _report_ready(spec)

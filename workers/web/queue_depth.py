@@ -1,9 +1,9 @@
 """Measures the depth of the queues in the database: rarely, only for a scrape, and at limited cost.
 
-`queue_counts.py` has the statements and their limits. The result is kept for `PERIOD` seconds, or for `EASE` times as long as the measurement took, up to
-`REST_MOST`. No scrape waits for an unreachable database: it then shows the status boards and when
-the depths were last measured. An error is logged by its class only, because its text can quote the
-DSN.
+`queue_counts.py` has the statements and their limits. The result is kept for `PERIOD` seconds, or for
+`EASE` times as long as the measurement took, up to `REST_MOST`. No scrape waits for an
+unreachable database: it then shows the status boards and when the depths were last measured. An
+error is logged by its class only, because its text can quote the DSN.
 """
 
 from __future__ import annotations

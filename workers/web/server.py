@@ -20,6 +20,7 @@ import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -105,7 +106,7 @@ class Server:
                     self._displace()
                 task = loop.create_task(self._attend(connection))
                 self._open[task] = None
-                task.add_done_callback(lambda done, connection=connection: self._leave(done, connection))  # type: ignore[misc]
+                task.add_done_callback(partial(self._leave, connection))
         finally:
             self._listening.close()
             left = list(self._open)
@@ -123,7 +124,7 @@ class Server:
             oldest.cancel()
             return
 
-    def _leave(self, task: asyncio.Task[None], connection: socket.socket) -> None:
+    def _leave(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._open.pop(task, None)
         if task.cancelled():
             _reset(connection)

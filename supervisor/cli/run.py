@@ -2,7 +2,7 @@
 
 Until the schema exists, this process waits for the database, in one thread and without a child
 process. It waits indefinitely by default (setting `db_retry_max_attempts`). Then
-`jobherd.supervisor.loop` takes over. At that point this module must have nothing open or running
+`jobherd.supervisor.start` takes over. At that point this module must have nothing open or running
 that a fork would copy.
 """
 
@@ -54,17 +54,17 @@ def _run(arguments: argparse.Namespace) -> int:
         raise CommandError(say_none_found(()), ExitCode.CONFIGURATION)
     _check_sources(settings)
     _check_page(settings)
-    voice = LogStream()
-    logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level, stream=voice)
+    log_stream = LogStream()
+    logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level, stream=log_stream)
     # Other commands do not need it; imported before signals can interrupt the import.
-    from jobherd.supervisor import loop  # noqa: PLC0415
+    from jobherd.supervisor import start  # noqa: PLC0415
 
     signals = SignalPipe(raises=True)
     try:
         with signals.heard(), chosen(settings, tell=lambda text: log.info("%s", text), guarded=True) as dsn:
             _make_schema(settings, dsn, signals)
-            return loop.run(settings, dsn, reload=settings.again, signals=signals, voice=voice)
-    except loop.RefusedError as problem:
+            return start.run(settings, dsn, reload=settings.again, signals=signals, log_stream=log_stream)
+    except start.RefusedError as problem:
         raise CommandError(str(problem), ExitCode.CONFIGURATION) from None
     except BaseException as problem:
         if not told_to_stop(problem):

@@ -14,7 +14,8 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.crash.recovery import CrashOutcome, DeadChild
+    from jobherd.supervisor.crash.crash_outcome import CrashOutcome
+    from jobherd.supervisor.crash.dead_child import DeadChild
     from jobherd.workers.ipc.status_board import CurrentWork
 
 log = logging.getLogger("jobherd.supervisor")
@@ -42,9 +43,9 @@ class DeathPost:
         writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
         self.fds = self.reading, self._writing = reading.detach(), writing.detach()
 
-    def tell(self, case: DeadChild, record: CurrentWork, verdict: CrashOutcome) -> bool:
+    def tell(self, case: DeadChild, record: CurrentWork, outcome: CrashOutcome) -> bool:
         """Send one job that died with its process; return whether the hooks must be called for it."""
-        if verdict.outcome not in TOLD:
+        if outcome.outcome not in TOLD:
             return False
         report = case.post_mortem.as_dict()
         report["stack"] = case.post_mortem.stack[:_TEXT]
@@ -54,10 +55,10 @@ class DeathPost:
             "kind": case.policy.name,
             "attempt": record.attempts,
             "max_attempts": record.max_attempts,
-            "crashes": record.crashes + verdict.crash,
+            "crashes": record.crashes + outcome.crash,
             "token": record.token,
             "payload": not case.policy.sealed and not case.policy.table,
-            "post_mortem": report | {"outcome": verdict.outcome},
+            "post_mortem": report | {"outcome": outcome.outcome},
         }
         try:
             os.write(self._writing, json.dumps(message).encode())

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jobherd.supervisor.observe.sampler import ask_stacks
+from jobherd.supervisor.process.stack_request import ask_stacks
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from jobherd.supervisor.observe.sampler import Sampler
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
 
@@ -55,14 +54,10 @@ class _Size:
 
 
 class MemoryGrowth:
-    """The sizes of all children with long-running jobs.
+    """The sizes of all children with long-running jobs."""
 
-    Attributes:
-        engaged: returns whether another request for stacks is open for that slot.
-    """
-
-    def __init__(self) -> None:
-        self.engaged: Callable[[int], bool] = lambda _: False
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
         self._sizes: dict[int, _Size] = {}
 
     def begin(self, slot: Slot) -> None:
@@ -84,7 +79,7 @@ class MemoryGrowth:
         size.latest = rss
         if (
             rss >= max(size.asked_from + LEAST, size.asked_from * STEP)
-            and not self.engaged(slot.number)
+            and not self._sampler.asks(slot.number)
             and ask_stacks(slot.pid, board)
         ):
             size.asked_from, size.asked_at = rss, now

@@ -1,36 +1,30 @@
-"""Takes fleet commands from the database, carries each out once, and writes the answer to its row.
+"""Takes fleet commands from the database, each once, and writes the answers to their rows.
 
 Commands come from any host. A notification announces them, and each renewal of the lease checks as
 well. Taking a command marks it, so none is carried out twice. If the session is lost in between,
 the command is not carried out at all, and a maintenance process reports that to the waiting client.
 
 A flood does no harm: each request takes a few commands, requests are spaced, and `jobherd.order`
-rejects new commands once a hundred are open. Nothing here blocks. The commands themselves are
-implemented elsewhere: for each name, a function carries the command out and answers now or later.
+rejects new commands once a hundred are open. Nothing here blocks. `events/commands.py` carries the
+commands out.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import signal
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from jobherd.supervisor.database.connection import Link
-from jobherd.supervisor.policy.fleet import RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from jobherd.supervisor.database.connection import Answer, DatabaseConnection
     from jobherd.supervisor.policy.fleet import Fleet
-
-log = logging.getLogger("jobherd.supervisor")
 
 MOST: Final = 8
 """Commands taken by one request, and carried out in one turn of the loop."""
@@ -40,9 +34,6 @@ AGAIN: Final = 0.5
 """Seconds before a lost request is repeated."""
 LONGEST: Final = 1_000_000
 """Maximum characters of an answer; a longer one becomes an error."""
-
-MEANT: Final = {"drain": signal.SIGTERM, "add": signal.SIGTTIN, "remove": signal.SIGTTOU, "reload": signal.SIGHUP}
-"""Commands that do the same as a signal."""
 
 
 class Refused(Exception):  # noqa: N818 - named after the event
@@ -59,70 +50,48 @@ class FleetCommand:
     asked_by: str
 
 
-Trade: TypeAlias = "Callable[[FleetCommand, float], Mapping[str, Any] | None]"
-"""Carries out a command at a given time. Returns the answer, or None if `FleetCommands.answer` is
-called later. Raises Refused."""
-
-
-def objection(name: str, fleet: Fleet) -> str | None:
-    """Return why one of `MEANT` cannot be done now, or None.
-
-    A second drain is allowed and ignored.
-    """
-    if name == "drain":
-        return None
-    if fleet.run_state is not RunState.SERVING or fleet.exit_code is not None:
-        return "it is leaving already: nothing can be changed any more"
-    if name == "add" and fleet.wanted >= fleet.limits.max_workers:
-        return f"it has {fleet.wanted} workers already, as many as max_workers allows"
-    if name == "remove" and fleet.wanted <= 0:
-        return "it has no worker left that could be taken away; to stop it, drain it"
-    return None
-
-
 class FleetCommands:
-    """Takes commands, passes them on and writes the answers.
+    """Takes commands from the database and writes the answers. Its owner carries them out."""
 
-    `step` is called each turn; `trades` has the functions that carry out commands, by name.
-    """
-
-    def __init__(self, db: DatabaseConnection, fleet: Fleet, trades: dict[str, Trade]) -> None:
-        self.trades = trades
+    def __init__(self, db: DatabaseConnection, fleet: Fleet) -> None:
         self._db = db
         self._fleet = fleet
         self._wanted = False
         self._asking = False
         self._at = 0.0
-        self._taken: deque[FleetCommand] = deque()
+        self._taken: list[FleetCommand] = []
         self._answers: dict[int, tuple[str | None, str | None]] = {}
         """Answers that are not written yet, or not known to be."""
         self._sent: set[int] = set()
         self._answer_at = 0.0
 
-    def heard(self, supervisor: str) -> None:
+    def notified(self, supervisor: str) -> None:
         """That supervisor was notified of fleet commands; it may be this one."""
         if supervisor == str(self._fleet.supervisor):
             self._wanted = True
 
-    def look(self) -> None:
-        """There are fleet commands for this supervisor."""
+    def query(self) -> None:
+        """There are fleet commands for this supervisor: take them."""
         self._wanted = True
 
-    def wake_at(self) -> float:
-        """Return when `step` must be called at the latest."""
-        if self._db.link is not Link.UP:
-            return float("inf")
+    def taken(self) -> list[FleetCommand]:
+        """Return the commands that were taken since the last call. Each must be answered."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    def wake_at(self, _now: float) -> float:
+        """Return when `step` or `taken` must be called at the latest."""
         if self._taken:
             return 0.0
+        if self._db.link is not Link.UP:
+            return float("inf")
         due = self._answer_at if len(self._answers) > len(self._sent) else float("inf")
         return min(due, self._at) if self._wanted and not self._asking and self._fleet.supervisor else due
 
     def step(self, now: float) -> None:
-        """Carry out taken commands, send answers, take new commands, as far as each is due."""
+        """Send answers and take new commands, as far as each is due."""
         if self._db.link is not Link.UP:
             return
-        while self._taken:
-            self._carry_out(self._taken.popleft(), now)
         if len(self._answers) > len(self._sent) and now >= self._answer_at:
             for number in self._answers.keys() - self._sent:
                 self._send(number, now)
@@ -160,24 +129,6 @@ class FleetCommands:
                 )
             else:
                 self._taken.append(FleetCommand(int(number or 0), name or "", document, asked_by or ""))
-
-    def _carry_out(self, order: FleetCommand, now: float) -> None:
-        ids = {"order": order.id, "arguments": dict(order.arguments)}
-        if order.name != "report":
-            log.info("fleet command %s by %s", order.name, order.asked_by, extra=ids)
-        trade = self.trades.get(order.name)
-        try:
-            if trade is None:
-                raise Refused(f"it does not know the order {order.name!r}; it knows {', '.join(sorted(self.trades))}")
-            reply = trade(order, now)
-        except Refused as problem:
-            self.answer(order.id, error=str(problem))
-        except Exception as problem:  # a fleet command must not be able to crash the supervisor
-            log.exception("the fleet command %r failed", order.name, extra=ids)
-            self.answer(order.id, error=f"it failed: {type(problem).__name__}: {problem}")
-        else:
-            if reply is not None:
-                self.answer(order.id, reply)
 
     def _send(self, number: int, now: float) -> None:
         text, error = self._answers[number]

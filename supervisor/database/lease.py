@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.database import identity as machine
 from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+from jobherd.supervisor.database.server_clock import ServerClock
 from jobherd.supervisor.policy.kinds import KEEPER
 from jobherd.supervisor.version import VERSION
 from jobherd.workers.system.procfs import alive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from jobherd.supervisor.database.cancels import Cancels
     from jobherd.supervisor.database.identity import Identity
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.workers.ipc.control_block import ControlBlock
@@ -29,9 +30,6 @@ log = logging.getLogger("jobherd.supervisor")
 
 BEATS: Final = 3
 """Renewals per lease: two may be lost before it expires."""
-CANCELS: Final = 1.0
-"""Seconds between two queries for canceled jobs whose notification was lost, while a job has run
-for longer than that."""
 AGAIN: Final = 0.5
 """Seconds before a rejected renewal is repeated.
 
@@ -44,13 +42,19 @@ has its own: on a slow line that waits for earlier ones. Giving up the session f
 lead to one that is as slow, until the lease expires."""
 
 
-class Lease:
-    """Manages the supervisor's row. `step` is called each turn.
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The lease was renewed."""
 
-    Args:
-        beaten: called after each successful renewal, with whether there are fleet commands.
-        mourned: returns the dead children, by incarnation, whose jobs crash recovery is about to
-            settle and release.
+    commands: bool
+    """There are fleet commands for this supervisor."""
+
+
+class Lease:
+    """Manages the supervisor's row.
+
+    Attributes:
+        renewed: the renewals since the owner last took them.
     """
 
     def __init__(
@@ -59,18 +63,17 @@ class Lease:
         fleet: Fleet,
         control: ControlBlock,
         *,
+        cancels: Cancels,
         me: Identity,
         lease: float,
-        beaten: Callable[[bool], None] = lambda _ordered: None,
-        mourned: Callable[[], list[int]] = list,
     ) -> None:
+        self.renewed: list[Renewed] = []
         self._db = db
         self._fleet = fleet
         self._control = control
         self._me = me
         self._lease = lease
-        self._beaten = beaten
-        self._mourned = mourned
+        self._cancels = cancels
         self._epoch = -1
         self._asked = False
         self._beat_at = 0.0
@@ -82,14 +85,11 @@ class Lease:
         is rejected."""
         self._neighbours_at = float("inf")
         self._children_at = float("inf")
-        self._cancels_at = 0.0
         self._dead: list[int] = []
         self._open_since = 0.0
         """Since when this supervisor can write without a gap. Before that, perhaps no supervisor
         could, and leases of living ones may have expired."""
-        self._clock: tuple[float, float] | None = None
-        """How far the server's clock was ahead of this one's at the latest renewal: at least, at
-        most."""
+        self._clock = ServerClock()
         self._steady_at = 0.0
         self._renewed_at = float("-inf")
         self._mute = False
@@ -99,14 +99,14 @@ class Lease:
         self.beats = 0
         self.reclaimed = 0
 
-    def wake_at(self) -> float:
+    def wake_at(self, _now: float) -> float:
         """Return when `step` must be called at the latest."""
         if self._db.link is not Link.UP:
             return float("inf")
         if not self._fleet.supervisor:
             return self._beat_at  # everything else waits for the registration; `step` ignores it too
         beat_at = float("inf") if self._unanswered else self._beat_at
-        return min(beat_at, self._echo_due(), self._neighbours_at, self._children_at, self._cancels_due())
+        return min(beat_at, self._echo_due(), self._neighbours_at, self._children_at)
 
     def step(self, now: float) -> None:
         """Register, renew, look for dead supervisors, as far as each is due."""
@@ -143,9 +143,6 @@ class Lease:
             )
         if now >= self._children_at:
             self._look_for_children(now)
-        if now >= self._cancels_due():
-            self._cancels_at = now + CANCELS
-            self.look_for_cancels()
 
     @property
     def underway(self) -> bool:
@@ -171,17 +168,8 @@ class Lease:
         self._echo_by = float("inf")
         return not before
 
-    def look_for_cancels(self) -> None:
-        """Query for jobs that should be canceled, since one of this supervisor's may be among them."""
-        if self._fleet.supervisor:
-            self._db.ask("control/find_cancels", {"supervisor": self._fleet.supervisor}, self._cancelled)
-
     def _echo_due(self) -> float:
         return max(self._echo_by, self._db.answered_at + ECHO_PATIENCE) if self._in_flight else self._echo_by
-
-    def _cancels_due(self) -> float:
-        oldest = min((slot.now.started for slot in self._fleet.alive() if slot.now.runs), default=float("inf"))
-        return max(self._cancels_at, oldest + CANCELS)
 
     # -- requests
 
@@ -211,7 +199,7 @@ class Lease:
         number = int(answer[0][0] or 0)
         self._note_clock(float(answer[0][1] or 0.0), asked=asked, now=time.monotonic())
         self._fleet.registered(number)
-        self._control.lease_deadline = sent + self._lease
+        self._set_deadline(sent + self._lease)
         self._beat_at = sent + 0.2
         self._neighbours_at = sent
         log.info("registered as supervisor %d", number, extra={"supervisor": number, "host": self._me.host})
@@ -226,7 +214,7 @@ class Lease:
             {"supervisor": number, "lease": self._lease},
             lambda answer: self._renewed(answer, number, sent=now, asked=asked),
         )
-        self.look_for_cancels()
+        self._cancels.query()
 
     def _renewed(self, answer: Answer, number: int, *, sent: float, asked: float) -> None:
         self._unanswered = False
@@ -243,15 +231,18 @@ class Lease:
         self._admitted(sent, after_a_gap=sent - self._renewed_at >= self._lease - self._lease / BEATS)
         self.beats += 1
         if answer:
-            self._control.lease_deadline = sent + self._lease
+            self._set_deadline(sent + self._lease)
             self._note_room(told=answer[0][1] == "t")
-            self._beaten(answer[0][2] == "t")
+            self.renewed.append(Renewed(answer[0][2] == "t"))
             self._note_clock(float(answer[0][3] or 0.0), asked=asked, now=time.monotonic())
             self._reclaim(sent, answer[0][3])
             return
-        self._control.lease_deadline = 0.0
+        self._control.lease_deadline, self._fleet.lease_deadline = 0.0, float("inf")
         self._beat_at, self._echo_by = sent, float("inf")
         self._fleet.lease_lost(time.monotonic())
+
+    def _set_deadline(self, deadline: float) -> None:
+        self._control.lease_deadline = self._fleet.lease_deadline = deadline
 
     def _admitted(self, now: float, *, after_a_gap: bool) -> None:
         """A write has succeeded.
@@ -283,7 +274,7 @@ class Lease:
         """
         self._children_at = float("inf")
         fleet = self._fleet
-        living = [slot.incarnation for slot in fleet.alive()] + self._mourned()
+        living = [*(slot.incarnation for slot in fleet.alive()), *fleet.unrecovered]
         parameters = {"supervisor": fleet.supervisor, "latest": fleet.incarnations, "living": living}
         self._db.ask("recover/unregister_children", parameters, lambda answer: self._forgotten(answer, now))
 
@@ -314,20 +305,18 @@ class Lease:
             log.info("the server's notification queue has space again")
 
     def _note_clock(self, server: float, *, asked: float, now: float) -> None:
-        """Compare the server's clock with this one's: it decides whether leases have expired.
+        """Check the server's clock for a jump.
 
         After a jump, leases of living supervisors may look expired until their next renewal, and
         scheduled jobs may be due.
         """
-        # the server's clock was read at some time in between, so a slow answer is not a jump
-        before, self._clock = self._clock, (server - now, server - asked)
-        least, most = self._clock
-        jump = max(least - before[1], 0.0) + min(most - before[0], 0.0) if before is not None else 0.0
+        jump = self._clock.jump(server, asked=asked, now=now)
         if abs(jump) > max(self._lease / (2 * BEATS), 1.0):
             self._steady_at = now + self._lease
             self._fleet.kinds_to_wake.add(KEEPER)
             log.warning(
-                "the database's clock has jumped by %+.0f s against this host's: every supervisor gets one whole lease to renew before its jobs may be taken",
+                "the database's clock has jumped by %+.0f s against this host's: every supervisor gets one whole "
+                "lease to renew before its jobs may be taken",
                 jump,
             )
 
@@ -380,11 +369,6 @@ class Lease:
             self._dead
         ):
             self._neighbours_at = now + 0.05  # what their children run must have ended first
-
-    def _cancelled(self, answer: Answer) -> None:
-        now = time.monotonic()
-        for incarnation, token, job in answer or []:
-            self._fleet.cancel(incarnation=int(incarnation or 0), token=int(token or 0), job=int(job or 0), now=now)
 
 
 def _number(text: str | None) -> int | None:

@@ -27,9 +27,8 @@ from jobherd.supervisor.policy.plan import hears
 from jobherd.workers.ipc.record import barrier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.process.board_reader import BoardReader
     from jobherd.workers.ipc.control_block import ControlBlock
 
 log = logging.getLogger("jobherd.supervisor")
@@ -47,30 +46,25 @@ maximum after doubling."""
 class Stage(Enum):
     """The progress of switching notifications on."""
 
-    DEAF = "deaf"
+    OFF = "off"
     """Producers do not notify for this supervisor. A child that goes idle reports it."""
     ASKING = "asking"
     """A request for the keys, or for the committing transactions, is under way."""
     WAITING = "waiting"
     """Producers notify, but a transaction that does not know that is still committing."""
-    HEARING = "hearing"
+    ON = "on"
     """Children may sleep until they are woken."""
 
 
 class NotifyMode:
-    """Carries out the steps.
+    """Carries out the steps."""
 
-    `step` is called each turn; `anyone_idle` reads the status boards.
-    """
-
-    def __init__(
-        self, db: DatabaseConnection, fleet: Fleet, control: ControlBlock, *, anyone_idle: Callable[[], bool]
-    ) -> None:
-        self.stage = Stage.DEAF
+    def __init__(self, db: DatabaseConnection, fleet: Fleet, control: ControlBlock, boards: BoardReader) -> None:
+        self.stage = Stage.OFF
         self._db = db
         self._fleet = fleet
         self._control = control
-        self._anyone_idle = anyone_idle
+        self._boards = boards
         self._epoch = -1
         self._again_at = 0.0
         self._pause = SOONEST
@@ -86,7 +80,7 @@ class NotifyMode:
             return self._again_at if self._db.unheard else float("inf")
         return (
             self._again_at
-            if self.stage is Stage.WAITING or (self.stage is Stage.DEAF and hears(self._fleet, now))
+            if self.stage is Stage.WAITING or (self.stage is Stage.OFF and hears(self._fleet, now))
             else float("inf")
         )
 
@@ -94,7 +88,7 @@ class NotifyMode:
         """Switch notifications on or off, as the plan says."""
         if self._db.link is not Link.UP or self._epoch != self._db.epoch:
             self._control.hearing = False
-            self.stage, self._again_at = Stage.DEAF, now
+            self.stage, self._again_at = Stage.OFF, now
             if self._db.link is not Link.UP:
                 return
             self._epoch = self._db.epoch
@@ -107,11 +101,11 @@ class NotifyMode:
         if self._refused:
             self._refused = False
             log.info("the server accepts LISTEN again")
-        if self.stage is Stage.DEAF and now >= self._again_at and hears(self._fleet, now):
+        if self.stage is Stage.OFF and now >= self._again_at and hears(self._fleet, now):
             self._start(now)
         elif self.stage is Stage.WAITING and now >= self._again_at:
-            self._look(now)
-        elif self.stage is Stage.HEARING and not hears(self._fleet, now):
+            self._query(now)
+        elif self.stage is Stage.ON and not hears(self._fleet, now):
             self._stop()
 
     def _listen_again(self, now: float) -> None:
@@ -137,24 +131,24 @@ class NotifyMode:
         if epoch != self._epoch:
             return
         if answer is None:
-            self.stage, self._again_at = Stage.DEAF, asked + REFUSED
+            self.stage, self._again_at = Stage.OFF, asked + REFUSED
         else:
-            self._look(asked)
+            self._query(asked)
 
-    def _look(self, now: float) -> None:
+    def _query(self, now: float) -> None:
         self.stage = Stage.ASKING
         epoch = self._epoch
         self._db.ask(
             "wake/find_committing_producers",
             {"seen": self._committing},
-            lambda answer: self._looked(answer, epoch, asked=now),
+            lambda answer: self._queried(answer, epoch, asked=now),
         )
 
-    def _looked(self, answer: Answer, epoch: int, *, asked: float) -> None:
+    def _queried(self, answer: Answer, epoch: int, *, asked: float) -> None:
         if epoch != self._epoch:
             return
         if answer == []:
-            self.stage = Stage.HEARING
+            self.stage = Stage.ON
             self._control.hearing = True
             self._control.bump()
             self._fleet.all_idle_called()
@@ -169,11 +163,11 @@ class NotifyMode:
     def _stop(self) -> None:
         self._control.hearing = False
         barrier()
-        if self._anyone_idle():
+        if self._boards.anyone_idle():
             self._control.hearing = True
             self._fleet.rested()
             return
-        self.stage, self._again_at = Stage.DEAF, 0.0
+        self.stage, self._again_at = Stage.OFF, 0.0
         # A new start before the answer is fine: the session executes one request after the other.
         self._db.ask("wake/disable_notify", {}, _ignore)
 

@@ -12,10 +12,11 @@ from jobherd.supervisor.policy.plan import NEVER
 from jobherd.supervisor.policy.slot import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jobherd.supervisor.database.connection import Answer, DatabaseConnection
     from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.status_board import StatusBoard
 
 _LOOK: Final = 0.05
@@ -32,7 +33,8 @@ _LACKING: Final = {KEY_MISSING: "a key of JOBHERD_KEYS", WORKER_RESOLUTION_ERROR
 class UntilEmpty:
     """Queries whether anything is left once every worker is idle.
 
-    `served` returns the queues that count; `empty` is called once nothing is left.
+    Attributes:
+        nothing_left: nothing is left to do.
     """
 
     def __init__(
@@ -40,21 +42,19 @@ class UntilEmpty:
         fleet: Fleet,
         boards: Sequence[StatusBoard],
         db: DatabaseConnection,
-        *,
-        served: Callable[[], Sequence[str]],
-        empty: Callable[[float], None],
+        settings: LiveSettings,
     ) -> None:
+        self.nothing_left = False
         self._fleet = fleet
         self._boards = boards
         self._db = db
-        self._served = served
-        self._empty = empty
+        self._settings = settings
         self._ask_at = 0.0
         self._idled = -1
         """How often the workers had gone idle when counting the resetter's scans began."""
         self._looks = 0
 
-    def wake_at(self) -> float:
+    def wake_at(self, _now: float) -> float:
         """Return when `step` must be called at the latest."""
         return self._ask_at if self._asks() else NEVER
 
@@ -67,20 +67,25 @@ class UntilEmpty:
         workers = [slot for slot in fleet.workers() if slot.alive]
         if (
             not workers
-            or fleet.deaths_open
+            or fleet.unrecovered
             or not all(slot.state is State.READY and self._boards[slot.number].idle for slot in workers)
         ):
             return
         if fleet.stores and not self._stores_are_empty(sum(self._boards[slot.number].times_idle for slot in workers)):
             return
         if fleet.stores_alone:
-            self._empty(now)
+            self.nothing_left = True
             return
         self._ask_at = now + _WAIT
-        self._db.ask("observe/find_work", {"served": list(self._served()) or None}, self._heard)
+        self._db.ask("observe/find_work", {"served": self._served()}, self._found)
 
     def _asks(self) -> bool:
-        return self._fleet.limits.until_empty and self._fleet.run_state is RunState.SERVING
+        limits, serving = self._fleet.limits, self._fleet.run_state is RunState.SERVING
+        return limits.until_empty and serving and not self.nothing_left
+
+    def _served(self) -> list[str] | None:
+        """Return the queues that count; None: all of them."""
+        return list(self._settings.now.served) or None
 
     def _stores_are_empty(self, idled: int) -> bool:
         """Return whether the resetter has found every table empty after all workers had gone idle.
@@ -97,15 +102,13 @@ class UntilEmpty:
         self._fleet.kinds_to_wake.add(RESETTER)
         return False
 
-    def _heard(self, answer: Answer) -> None:
+    def _found(self, answer: Answer) -> None:
         now = time.monotonic()
         if not self._asks():
             return  # there was more than one query, or the supervisor was asked to stop meanwhile
         if answer and answer[0][0] == "f":
             self._ask_at = now + _WAIT
-            self._db.ask(
-                "observe/count_unrunnable", {"served": list(self._served()) or None, "most": _MOST}, self._counted
-            )
+            self._db.ask("observe/count_unrunnable", {"served": self._served(), "most": _MOST}, self._counted)
         else:
             self._ask_at = now + _AGAIN
 
@@ -120,4 +123,4 @@ class UntilEmpty:
         if answer:
             left = " and ".join(f"{jobs} for {_LACKING[str(code)]} (job {job})" for code, jobs, job in answer)
             self._fleet.warnings.append(f"jobs are left that wait for what is missing here: {left}")
-        self._empty(time.monotonic())
+        self.nothing_left = True

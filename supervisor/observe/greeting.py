@@ -1,7 +1,9 @@
-"""Log lines after the first worker is READY: kinds, workers, queues, dashboard, how to stop."""
+"""Logs what a new user needs to know: kinds, workers, queues, dashboard, how to stop."""
 
 from __future__ import annotations
 
+import logging
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.settings.definitions import shown
@@ -11,11 +13,37 @@ from jobherd.workers.ipc.counters import OTHER_KINDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.settings.definitions import Settings
+    from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.status_board import StatusBoard
+
+log = logging.getLogger("jobherd.supervisor")
 
 NAMED: Final = 8
 """Maximum number of kinds that are named."""
+
+
+class Greeting:
+    """Logs the lines once, when the first worker is READY."""
+
+    def __init__(self, fleet: Fleet, boards: Sequence[StatusBoard], settings: LiveSettings) -> None:
+        self._fleet = fleet
+        self._boards = boards
+        self._settings = settings
+        self._has_page = find_spec("starlette") is not None
+        self._logged = False
+
+    def wake_at(self, _now: float) -> float:
+        """Return infinity: a worker's message wakes the loop."""
+        return float("inf")
+
+    def step(self, _now: float) -> None:
+        """Log the lines if a worker has become READY for the first time."""
+        if self._fleet.ever_ready and not self._logged:
+            self._logged = True
+            for line in greeting(self._settings.now, self._boards, page=self._has_page):
+                log.info("%s", line)
 
 
 def greeting(settings: Settings, boards: Sequence[StatusBoard], *, page: bool) -> list[str]:
@@ -40,5 +68,8 @@ def greeting(settings: Settings, boards: Sequence[StatusBoard], *, page: bool) -
     return [
         f"serves {len(kinds)} {'kind' if len(kinds) == 1 else 'kinds'}: {', '.join(kinds[:NAMED])}{more}",
         "; ".join([f"{settings.workers} {'worker' if settings.workers == 1 else 'workers'}, queues: {queues}", *web]),
-        f"stop with Ctrl-C: running jobs may finish within {show_span(settings.drain_timeout)}; a second Ctrl-C returns them to their queues",
+        (
+            f"stop with Ctrl-C: running jobs may finish within {show_span(settings.drain_timeout)}; "
+            "a second Ctrl-C returns them to their queues"
+        ),
     ]

@@ -12,36 +12,21 @@ after.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.supervisor.database.fleet_commands import Refused
-from jobherd.workers.inspect.flamegraph import document
+from jobherd.supervisor.observe.stack_question import MOST_STACKS, Question
+from jobherd.supervisor.process.stack_request import ask_stacks
 from jobherd.workers.inspect.stacks import read
 from jobherd.workers.system.procfs import cpu_seconds
-from jobherd.workers.system.threads import blocks_sigusr1, describe_silence, describe_threads, handles_sigusr1
+from jobherd.workers.system.threads import blocks_sigusr1, describe_silence, describe_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jobherd.supervisor.database.fleet_commands import FleetCommand
+    from jobherd.supervisor.database.fleet_commands import FleetCommand, FleetCommands
+    from jobherd.supervisor.observe.stack_question import Key
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.slot import Slot
-    from jobherd.workers.inspect.stacks import Frame
     from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
-
-    class Answer(Protocol):
-        """Writes the result of a fleet command: an answer or an error."""
-
-        def __call__(
-            self, number: int, answer: Mapping[str, Any] | None = None, *, error: str | None = None
-        ) -> None: ...
-
-    Key = tuple[str, tuple[Frame, ...]]
 
 NEVER: Final = float("inf")
 PATIENCE: Final = 2.0
@@ -53,48 +38,19 @@ MOST_QUESTIONS: Final = 16
 """Maximum number of open questions about all children: each answer costs the supervisor 0.1 ms."""
 LONGEST: Final = 300.0
 FASTEST: Final = 100
-MOST_STACKS: Final = 1000
-"""Different stacks in a profile; all others are counted together."""
-MOST_ANSWER: Final = 512 * 1024
-"""Approximate maximum of characters in an answer."""
-OTHER: Final = ("(other stacks)", ())
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-
-
-@dataclass(slots=True)
-class Question:
-    """A request for the stacks of one running job."""
-
-    order: int
-    job: int
-    slot: Slot
-    incarnation: int
-    now: CurrentWork
-    """The work on its status board when the request came."""
-    kind: str
-    began: float
-    until: float
-    due: float
-    every: float = 0.0
-    """Seconds between two samples; 0: only one stack is wanted."""
-    counts: dict[Key, int] = field(default_factory=dict)
-    samples: int = 0
-    processor: float = 0.0
-    """Processor seconds that its process had used at the start."""
 
 
 class Sampler:
     """All open questions.
 
-    `step` is called when `at` has come, and does nothing while there are none. `stack` and
-    `profile` carry out the fleet commands of that name; `answer` gets their results later.
+    `stack` and `profile` carry out the fleet commands of that name, and are answered later.
     """
 
-    def __init__(self, fleet: Fleet, boards: list[StatusBoard], answer: Answer, *, host: str) -> None:
-        self.at = NEVER
+    def __init__(self, fleet: Fleet, boards: list[StatusBoard], commands: FleetCommands, *, host: str) -> None:
+        self._at = NEVER
         self._fleet = fleet
         self._boards = boards
-        self._tell = answer
+        self._commands = commands
         self._host = host
         self._questions: list[Question] = []
         self._asked: dict[int, tuple[float, float, CurrentWork]] = {}
@@ -104,31 +60,31 @@ class Sampler:
 
     # -- questions
 
-    def stack(self, order: FleetCommand, now: float) -> None:
+    def stack(self, command: FleetCommand, now: float) -> None:
         """Answer with the stacks of the process that runs a job. Raises Refused.
 
         The command's arguments are `job`, its id, and `child`, which holds it according to the
         database.
         """
-        question = self._question(order, now)
+        question = self._question(command, now)
         question.until = now + PATIENCE
         self._begin(question)
 
-    def profile(self, order: FleetCommand, now: float) -> None:
+    def profile(self, command: FleetCommand, now: float) -> None:
         """Answer with how often each stack was seen. Raises Refused.
 
         The command's arguments are those of `stack`, `seconds` (default 10) and `rate` per second
         (default 50).
         """
         try:
-            seconds, rate = float(order.arguments.get("seconds", 10)), float(order.arguments.get("rate", 50))
+            seconds, rate = float(command.arguments.get("seconds", 10)), float(command.arguments.get("rate", 50))
         except (TypeError, ValueError):
             seconds, rate = 0.0, 0.0
         if not (0 < seconds <= LONGEST and 0 < rate <= FASTEST):
             raise Refused(
                 f"a profile takes up to {LONGEST:.0f} seconds, and a rate of up to {FASTEST} samples a second"
             )
-        question = self._question(order, now)
+        question = self._question(command, now)
         if any(other.every and other.slot is question.slot for other in self._questions):
             raise Refused(f"{question.slot.name} is being profiled already: wait until that is over")
         question.until, question.every = now + seconds, 1 / rate
@@ -142,8 +98,8 @@ class Sampler:
         """
         return any(question.slot.number == number for question in self._questions)
 
-    def _question(self, order: FleetCommand, now: float) -> Question:
-        job = order.arguments.get("job")
+    def _question(self, command: FleetCommand, now: float) -> Question:
+        job = command.arguments.get("job")
         if not isinstance(job, int):
             raise Refused(f"job: {job!r} is no job's id")
         if len(self._questions) >= MOST_QUESTIONS:
@@ -153,8 +109,9 @@ class Sampler:
         for slot, board, record in self._workers():
             if record.runs and (record.job == job or any(other.job == job for other in board.company(record))):
                 return Question(
-                    order.id,
+                    command.id,
                     job,
+                    self._host,
                     slot,
                     slot.incarnation,
                     record,
@@ -163,7 +120,7 @@ class Sampler:
                     until=now,
                     due=now,
                 )
-        raise Refused(self._not_running(job, order.arguments.get("child")))
+        raise Refused(self._not_running(job, command.arguments.get("child")))
 
     def _workers(self) -> list[tuple[Slot, StatusBoard, CurrentWork]]:
         looks = [(slot, self._boards[slot.number]) for slot in self._fleet.alive() if slot.kind.works]
@@ -183,19 +140,18 @@ class Sampler:
 
     def _begin(self, question: Question) -> None:
         self._questions.append(question)
-        self.at = 0.0
+        self._at = 0.0
 
     # -- answers
 
-    def step(self, now: float) -> bool:
-        """Read answers, ask again, finish questions, as far as each is due.
+    def wake_at(self, _now: float) -> float:
+        """Return when `step` must be called at the latest."""
+        return self._at
 
-        Returns:
-            Whether a question was finished.
-        """
-        if now < self.at:
-            return False
-        before = len(self._questions)
+    def step(self, now: float) -> None:
+        """Read answers, ask again, finish questions, as far as each is due."""
+        if now < self._at:
+            return
         for number in list(self._asked):
             self._take(number, now)
         for question in self._questions[:]:
@@ -206,7 +162,7 @@ class Sampler:
         if not self._questions:
             self._asked.clear()
             self._known.clear()
-        self.at = min(
+        self._at = min(
             (
                 *(again for _, again, _ in self._asked.values()),
                 *(question.due for question in self._questions if question.slot.number not in self._asked),
@@ -214,7 +170,6 @@ class Sampler:
             ),
             default=NEVER,
         )
-        return len(self._questions) < before
 
     def _ask(self, question: Question, now: float) -> None:
         slot, board = question.slot, self._boards[question.slot.number]
@@ -246,7 +201,7 @@ class Sampler:
             if question.every:
                 self._count(question, written, asked)
             else:
-                self._answer(question, self._stack(question, written, now), None)
+                self._answer(question, question.stack(written, now), None)
 
     def _count(self, question: Question, written: bytes, asked: float) -> None:
         keys = self._known.get(written)
@@ -258,12 +213,7 @@ class Sampler:
             ]
             if len(self._known) < MOST_STACKS:
                 self._known[written] = keys
-        for key in keys:
-            known = key if key in question.counts or len(question.counts) < MOST_STACKS else OTHER
-            question.counts[known] = question.counts.get(known, 0) + 1
-        question.samples += 1
-        # A missed sample is not repeated: two samples of the same time say no more than one.
-        question.due = max(question.due + question.every, asked)
+        question.count(keys, asked)
 
     def _end_if_over(self, question: Question, now: float) -> None:
         slot = question.slot
@@ -278,71 +228,18 @@ class Sampler:
         if not why and now < question.until:
             return
         if question.samples:
-            self._answer(question, self._profile(question, now, why), None)
+            self._answer(question, question.profile(now, why), None)
         elif why:
             self._answer(question, None, f"{why}: there is no stack of it any more")
         elif question.every:
             self._answer(question, None, describe_silence(slot.pid))
         else:
             known = {"threads": [], "tasks": describe_threads(slot.pid), "silent": describe_silence(slot.pid)}
-            self._answer(question, self._about(question, now) | known, None)
+            self._answer(question, question.about(now) | known, None)
 
     def _answer(self, question: Question, answer: dict[str, Any] | None, error: str | None) -> None:
         self._questions.remove(question)
-        self._tell(question.order, answer, error=error)
-
-    def _about(self, question: Question, now: float) -> dict[str, Any]:
-        return {
-            "job": question.job,
-            "token": question.now.token,
-            "kind": question.kind,
-            "host": self._host,
-            "worker": question.slot.number,
-            "pid": question.slot.pid,
-            "runs_for": round(now - question.now.started, 3),
-        }
-
-    def _stack(self, question: Question, written: bytes, now: float) -> dict[str, Any]:
-        threads = [thread.document() for thread in read(written.decode(errors="replace")).threads]
-        took = round(now - question.began, 4)
-        return self._about(question, now) | {
-            "took": took,
-            "threads": threads,
-            "tasks": describe_threads(question.slot.pid),
-        }
-
-    def _profile(self, question: Question, now: float, ended: str) -> dict[str, Any]:
-        seconds = min(now, question.until) - question.began
-        used = cpu_seconds(question.slot.pid) - question.processor
-        return {
-            **self._about(question, now),
-            "rate": round(1 / question.every, 3),
-            "seconds": round(seconds, 3),
-            "samples": question.samples,
-            "missed": max(round(seconds / question.every) - question.samples, 0),
-            "processor": None if ended else round(used, 3),
-            "ended": ended,
-            **document(question.counts, MOST_ANSWER),
-        }
-
-
-def ask_stacks(pid: int, board: StatusBoard) -> bool:
-    """Ask a child for its stacks, which it writes to its board; return whether it could be asked.
-
-    Args:
-        pid: of a child of this supervisor that is not reaped.
-        board: its status board.
-    """
-    if not handles_sigusr1(pid):
-        return False
-    board.open_stacks()
-    if hasattr(_libc, "tgkill"):
-        # Only its main thread shows whether the answer is complete, so send it to that.
-        _libc.tgkill(pid, pid, int(signal.SIGUSR1))
-    else:  # a C library from before 2019; the kernel prefers the main thread
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGUSR1)
-    return True
+        self._commands.answer(question.command, answer, error=error)
 
 
 def _claim(record: CurrentWork) -> tuple[bool, int, int, int]:

@@ -16,7 +16,7 @@ from jobherd.supervisor.version import VERSION
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.crash.recovery import CrashOutcome, DeadChild
+    from jobherd.supervisor.crash.dead_child import Recovered
     from jobherd.supervisor.database.connection import DatabaseConnection
     from jobherd.supervisor.database.identity import Identity
     from jobherd.supervisor.database.lease import Lease
@@ -32,9 +32,10 @@ TELL: Final = 1.0
 
 
 class StatusReport:
-    """Publishes the state.
+    """Publishes the state each second, and at once after a change that users wait for.
 
-    `counts` are counted by the loop; `hurry` causes an update at once.
+    Attributes:
+        counts: events that other parts count.
     """
 
     def __init__(
@@ -43,23 +44,23 @@ class StatusReport:
         control: ControlBlock,
         boards: list[StatusBoard],
         db: DatabaseConnection,
-        registration: Lease,
+        lease: Lease,
         *,
         manager: ServiceManager,
         me: Identity,
-        voice: LogStream,
-        lateness: LoopLag,
+        log_stream: LogStream,
+        lag: LoopLag,
     ) -> None:
         self.counts = {"notifications": 0, "wakes": 0, "released": 0}
         self._fleet = fleet
         self._control = control
         self._boards = boards
         self._db = db
-        self._registration = registration
+        self._lease = lease
         self._manager = manager
         self._me = me
-        self._voice = voice
-        self._lateness = lateness
+        self._log_stream = log_stream
+        self._lag = lag
         self._settled: dict[str, dict[str, int]] = {}
         self._timeouts: dict[str, int] = {}
         self._errors: dict[str, dict[str, int]] = {}
@@ -67,10 +68,8 @@ class StatusReport:
         self._at = self._watchdog_at = 0.0
         self._told_ready = self._reloading = False
         self._title = ""
-
-    def hurry(self) -> None:
-        """Publish soon: a change that users wait for."""
-        self._at = 0.0
+        self._seen: object = None
+        """What was last published that users wait for."""
 
     def reload_begins(self) -> None:
         """Report the start of a reload, and later its end.
@@ -81,24 +80,25 @@ class StatusReport:
             self._reloading = True
             self._manager.reloading()
 
-    def wake_at(self) -> float:
-        """Return when `publish` must be called at the latest."""
+    def wake_at(self, _now: float) -> float:
+        """Return when `step` must be called at the latest. The loop turns once a second in any case."""
         return self._watchdog_at if self._manager.interval else float("inf")
 
-    def count_buried(self, case: DeadChild, verdict: CrashOutcome | None, released: int) -> None:
+    def count_recovered(self, recovered: Recovered) -> None:
         """Count the outcomes that the supervisor has written for dead children.
 
         No board has them.
         """
-        self.hurry()
-        self.counts["released"] += released + (verdict is not None)
-        if verdict is not None:
+        case, outcome = recovered.case, recovered.outcome
+        self._at = 0.0
+        self.counts["released"] += len(recovered.released) + (outcome is not None)
+        if outcome is not None:
             by_outcome = self._settled.setdefault(case.policy.name, {})
-            by_outcome[verdict.outcome] = by_outcome.get(verdict.outcome, 0) + 1
-            if verdict.code is not None:
+            by_outcome[outcome.outcome] = by_outcome.get(outcome.outcome, 0) + 1
+            if outcome.code is not None:
                 by_code = self._errors.setdefault(case.policy.name, {})
-                by_code[verdict.code] = by_code.get(verdict.code, 0) + 1
-            if verdict.code == "JOB_TIMEOUT":
+                by_code[outcome.code] = by_code.get(outcome.code, 0) + 1
+            if outcome.code == "JOB_TIMEOUT":
                 self._timeouts[case.policy.name] = self._timeouts.get(case.policy.name, 0) + 1
 
     def count_failed(self) -> int:
@@ -109,7 +109,7 @@ class StatusReport:
         )
         return counted + sum(by_outcome.get("failed", 0) for by_outcome in self._settled.values())
 
-    def publish(self, now: float) -> None:
+    def step(self, now: float) -> None:
         """Publish what is due."""
         fleet, up = self._fleet, self._fleet.database_since is not None
         self._manager.flush()
@@ -123,9 +123,10 @@ class StatusReport:
         if self._manager.interval and now >= self._watchdog_at:
             self._watchdog_at = now + self._manager.interval
             self._manager.tell("WATCHDOG=1")
-        if now < self._at:
+        seen = fleet.run_state, up, self._lease.heard_back, [(slot.pid, slot.state) for slot in fleet.alive()]
+        if now < self._at and seen == self._seen:
             return
-        self._at = now + TELL
+        self._at, self._seen = now + TELL, seen
         if fleet.limits.web:
             for slot in fleet.alive():
                 slot.rss = procfs.rss(slot.pid)
@@ -147,23 +148,23 @@ class StatusReport:
             "pid": self._me.pid,
             "version": VERSION,
             "database": up,
-            "listening": up and self._registration.heard_back,
+            "listening": up and self._lease.heard_back,
             "polling": up and self._db.polls,
             "draining": fleet.run_state is not RunState.SERVING,
             "lease_until": self._control.lease_deadline,
             "ready_ever": fleet.ever_ready,
             "deaths": dict(fleet.deaths),
             "respawns": fleet.respawns,
-            "reclaimed": self._registration.reclaimed,
-            "beats": self._registration.beats,
+            "reclaimed": self._lease.reclaimed,
+            "beats": self._lease.beats,
             "started": self._started,
             "settled": self._settled,
             "timeouts": self._timeouts,
             "errors": self._errors,
             "at": now,
-            "dropped": self._voice.dropped,
-            "late": self._lateness.facts(),
-            "late_seconds": self._lateness.seconds,
+            "dropped": self._log_stream.dropped,
+            "late": self._lag.facts(),
+            "late_seconds": self._lag.seconds,
             **self.counts,
             "children": [
                 {
@@ -193,5 +194,5 @@ class StatusReport:
                 kind = self._boards[slot.number].tally.policy(record.kind).name
                 doing = f"{kind} #{record.job} for {now - record.started:.1f} s"
             lines.append(f"{slot.name}: pid {slot.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}")
-        lines.append(f"{self._lateness}; {self._voice.dropped} lines of the log were dropped")
+        lines.append(f"{self._lag}; {self._log_stream.dropped} lines of the log were dropped")
         return lines

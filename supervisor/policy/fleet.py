@@ -91,10 +91,12 @@ class Fleet:
         self.busy_since: float | None = None
         """Since when no worker was seen idle; None: one may be idle."""
         self.offloads = Situation()
-        self.deaths_open = 0
-        """Deaths whose jobs are not released yet."""
+        self.unrecovered: set[int] = set()
+        """Dead children, by incarnation, whose jobs are not released yet."""
         self.buried_at = 0.0
         """When the jobs of the last death were settled."""
+        self.plan_at = 0.0
+        """When the plan must be made again at the latest."""
         self.exit_code: int | None = None
         self.deaths: Counter[str] = Counter()
         self.ends: deque[End] = deque(maxlen=10)
@@ -395,7 +397,7 @@ class Fleet:
             slot.number, slot.kind.name, slot.pid, slot.incarnation, slot.supervisor, exit_, cause, was_ready, slot.stop_sequence, now,
             now - slot.forked_at,
         )  # fmt: skip
-        self.deaths_open += 1
+        self.unrecovered.add(slot.incarnation)
         self.deaths[cause] += 1
         finished = started - slot.started_at_fork - (1 if slot.now.job else 0)
         calm = cause in ("left", "worn", "lost", "drain", "quit", "cancel", "timeout")
@@ -414,9 +416,9 @@ class Fleet:
         self._alive = tuple(slot for slot in self.slots if slot.alive)
         return death
 
-    def on_recovered(self, now: float) -> None:
+    def on_recovered(self, incarnation: int, now: float) -> None:
         """The jobs of a dead child are settled and released."""
-        self.deaths_open -= 1
+        self.unrecovered.discard(incarnation)
         self.buried_at = now
 
     def explained(self, slot: Slot, end: End) -> None:

@@ -63,7 +63,6 @@ def plan(fleet: Fleet, now: float) -> Plan:
         _advance(slot, now, result)
     if fleet.run_state is RunState.SERVING and fleet.exit_code is None:
         _replace(fleet, now, result)
-    result.actions.extend(nudges(fleet))
     return result
 
 
@@ -127,7 +126,7 @@ def _stop(fleet: Fleet, now: float, result: Plan) -> None:
         result.later(fleet.course_since + limits.drain_timeout)
     if workers:
         return
-    if fleet.deaths_open and fleet.run_state is not RunState.IMMEDIATE_SHUTDOWN:
+    if fleet.unrecovered and fleet.run_state is not RunState.IMMEDIATE_SHUTDOWN:
         # Jobs of dead children are still to be released. If the database is down, the lease does
         # it, so do not wait. Do not wait indefinitely for one that rejects or blocks the release
         # either, and not at all after a second signal to stop.

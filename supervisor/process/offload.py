@@ -7,16 +7,16 @@ with the child is in docs/protocol.md, "Batch and revocation". It never blocks.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from jobherd.supervisor.crash.unwritten import outcomes_of
 from jobherd.supervisor.policy.slot import HeldClaim, State
 from jobherd.supervisor.policy.stragglers import offload, patience, straggler_at
-from jobherd.workers.job.finished import Finished, settlement
+from jobherd.workers.job.finished import settlement
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jobherd.supervisor.database.connection import Answer, DatabaseConnection
     from jobherd.supervisor.policy.actions import Offload
@@ -31,9 +31,7 @@ SOONEST: Final = 0.01
 class Offloader:
     """Offloads the claims of stragglers."""
 
-    def __init__(
-        self, fleet: Fleet, boards: Sequence[StatusBoard], db: DatabaseConnection, *, host: Callable[[], str]
-    ) -> None:
+    def __init__(self, fleet: Fleet, boards: Sequence[StatusBoard], db: DatabaseConnection, *, host: str) -> None:
         self._fleet = fleet
         self._boards = boards
         self._db = db
@@ -53,18 +51,17 @@ class Offloader:
         """Check at once: a pause or limit has changed."""
         self._due_at = now
 
-    def step(self, now: float) -> bool:
+    def step(self, now: float) -> None:
         """Check whether a child holds claimed jobs or outcomes behind a long-running job.
 
         This happens only while a worker is busy, and at the first time at which it can be the case.
-
-        Returns:
-            Whether the next plan has a claim to offload.
+        If there is a claim to offload, the plan is due.
         """
         fleet = self._fleet
         if now >= self._due_at:
             self._read(now)
-        return any(offload(fleet, slot) is not None for slot in fleet.alive())
+            if any(offload(fleet, slot) is not None for slot in fleet.alive()):
+                fleet.plan_at = now
 
     def _read(self, now: float) -> None:
         fleet = self._fleet
@@ -127,7 +124,7 @@ class Offloader:
 
         for claim, part in outcomes:
             if part:
-                written = settlement(work.child, claim, part, ran_on=f"{self._host()}/{slot.pid}", now=now)
+                written = settlement(work.child, claim, part, ran_on=f"{self._host}/{slot.pid}", now=now)
                 self._db.ask("settle/settle_jobs", written, answered, _leave_it_to_the_child)
         if release:
             called = [one.job for one in board.company(work)]
@@ -147,18 +144,3 @@ def _leave_it_to_the_child() -> None:
 
     The child sends them again when its job ends, one by one if necessary.
     """
-
-
-def finished_of(board: StatusBoard, token: int) -> list[Finished]:
-    """Return the outcomes of that claim in a board's outcome buffer."""
-    found = []
-    for entry in board.outcomes.entries(token):
-        # nothing that a child may have written can crash the supervisor
-        with suppress(ValueError, TypeError, KeyError):
-            found.append(Finished.from_entry(entry))
-    return found
-
-
-def outcomes_of(board: StatusBoard) -> list[tuple[int, list[Finished]]]:
-    """Return the outcomes in a board's outcome buffer, by claim."""
-    return [(claim, finished_of(board, claim)) for claim in board.outcomes.claims()]

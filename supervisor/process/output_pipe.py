@@ -27,6 +27,29 @@ _TURN: Final = 16
 """Chunks in one turn of the loop: a megabyte, some tenths of a millisecond."""
 
 
+class OutputPipes:
+    """The output pipes of all workers, by slot number."""
+
+    def __init__(self) -> None:
+        self._pipes: dict[int, OutputPipe] = {}
+
+    def open(self, number: int, fd: int, board: StatusBoard) -> None:
+        """Start reading the output of a slot's new worker."""
+        self._pipes[number] = OutputPipe(fd, board)
+
+    def read(self, now: float) -> bool:
+        """Empty pipes that need it; return whether to check again at once."""
+        again = False
+        for pipe in self._pipes.values():
+            again = pipe.look(now) or again
+        return again
+
+    def close(self, number: int) -> bytes:
+        """Return what a dead worker printed after its last finished job."""
+        pipe = self._pipes.pop(number, None)
+        return b"" if pipe is None else pipe.rest()
+
+
 class OutputPipe:
     """The output of one worker.
 

@@ -12,14 +12,12 @@ import fcntl
 import gc
 import os
 import signal
-import socket
 import sys
 import threading
-import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from jobherd.workers import main
 from jobherd.workers.ipc import pipes
@@ -29,7 +27,7 @@ from jobherd.workers.system.procfs import open_descriptors
 
 if TYPE_CHECKING:
     import selectors
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from jobherd.supervisor.database.connection import DatabaseConnection
     from jobherd.supervisor.policy.slot import Slot
@@ -42,9 +40,6 @@ _PR_SET_PDEATHSIG = 1
 _OUTPUT = 256 * 1024
 """Bytes that a worker may print between two reads by the supervisor, which reads four times a
 second."""
-LOOKUP_PATIENCE: Final = 8.0
-"""Seconds after which unresolved names are left out. An unreachable first name server costs 5 of
-them."""
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork: loading takes locks
 
 
@@ -58,6 +53,14 @@ class Ends:
     """Where the supervisor reads a worker's output, if it is captured."""
 
 
+class HasDescriptors(Protocol):
+    """A part of the supervisor with file descriptors that a child must close."""
+
+    @property
+    def fds(self) -> Sequence[int]:
+        """The descriptors."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inherited:
     """What a child inherits and must close.
@@ -68,10 +71,12 @@ class Inherited:
     selector: selectors.BaseSelector
     signals: SignalPipe
     db: DatabaseConnection
-    ends: Iterable[Ends]
     boards: list[StatusBoard]
-    others: Iterable[int] = ()
-    """Further file descriptors."""
+    others: Sequence[HasDescriptors] = ()
+    deaths: int = -1
+    """A descriptor among those of `others`; the kind of child that receives deaths keeps it."""
+    ends: dict[int, Ends] = field(default_factory=dict)
+    """The pipes of the other children, by slot number."""
 
 
 def settle_heap() -> None:
@@ -93,7 +98,6 @@ def fork_child(
     control: ControlBlock,
     settings: ChildSettings,
     inherited: Inherited,
-    deaths: int = -1,
 ) -> tuple[int, Ends]:
     """Fork a child into the slot.
 
@@ -104,7 +108,6 @@ def fork_child(
         control: the control block.
         settings: the settings for the child.
         inherited: what the child must close.
-        deaths: one of the inherited descriptors; the kind of child that receives deaths keeps it.
 
     Returns:
         The child's pid and the supervisor's ends of its pipes.
@@ -140,7 +143,7 @@ def fork_child(
         settings=settings,
         output=None if output is None else output[:2],
         boards=tuple(inherited.boards) if slot.kind.sees_all else (),
-        deaths=deaths if slot.kind.hears_deaths else -1,
+        deaths=inherited.deaths if slot.kind.hears_deaths else -1,
     )
 
     def life() -> NoReturn:
@@ -198,14 +201,15 @@ def _let_go(inherited: Inherited, *, keep: set[StatusBoard], deaths: int) -> Non
     if (fd := inherited.db.forget()) >= 0:
         os.close(fd)
     # Another child's write end, kept open here, would hide the supervisor's death from that child.
-    for ends in inherited.ends:
+    for ends in inherited.ends.values():
         os.close(ends.wake)
         os.close(ends.report)
         if ends.output >= 0:
             os.close(ends.output)
-    for fd in inherited.others:
-        if fd != deaths:
-            os.close(fd)
+    for part in inherited.others:
+        for number in part.fds:
+            if number != deaths:
+                os.close(number)
     for board in inherited.boards:
         if board not in keep:
             board.close()
@@ -253,60 +257,18 @@ def _assert_single_threaded() -> None:
         raise RuntimeError(msg)
 
 
-def _look_up(host: str, write: int) -> None:
-    """Called in a thread of that child, so that one slow name does not delay the others."""
-    with suppress(OSError, UnicodeError):
-        found = dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-        os.write(write, f"{' '.join([host, *found])}\n".encode())
+def start_helper(*, keep: int) -> None:
+    """Called in a helper process without a slot: restore its signals, close what it inherited.
 
+    The pipe of another child, kept open here, would hide that child's dismissal from it.
 
-class Lookup:
-    """Resolves host names in a short-lived child.
-
-    The C library's resolver blocks, for half a minute if a name server does not answer.
+    Args:
+        keep: the descriptor that it writes to.
     """
-
-    def __init__(self, hosts: list[str]) -> None:
-        self.fd, write = pipes.open_pipe()
-        self._data = b""
-
-        def life() -> NoReturn:
-            for signum in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(signum, signal.SIG_DFL)
-            signal.set_wakeup_fd(-1)
-            for number in open_descriptors() - {0, 1, 2, write}:
-                # The pipe of another child, kept open here, would hide that child's dismissal from
-                # it.
-                with suppress(OSError):
-                    os.close(number)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-            looks = [threading.Thread(target=_look_up, args=(host, write), daemon=True) for host in hosts]
-            for look in looks:
-                look.start()
-            until = time.monotonic() + LOOKUP_PATIENCE
-            for look in looks:
-                look.join(max(until - time.monotonic(), 0.0))
-            os._exit(0)
-
-        try:
-            self.pid = fork(life)
-        except OSError:
-            os.close(self.fd)
-            raise
-        finally:
-            os.close(write)
-
-    def read(self) -> dict[str, list[str]] | None:
-        """Return the addresses by host once the child has finished, else None."""
-        try:
-            while chunk := os.read(self.fd, 65536):
-                self._data += chunk
-        except BlockingIOError:
-            return None
-        return {host: addresses for host, *addresses in map(str.split, self._data.decode().splitlines())}
-
-    def close(self) -> None:
-        """End the child, whatever its state."""
-        os.close(self.fd)
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    for number in open_descriptors() - {0, 1, 2, keep}:
+        with suppress(OSError):
+            os.close(number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())

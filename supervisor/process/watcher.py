@@ -19,7 +19,6 @@ import setproctitle
 
 from jobherd.supervisor.process import spawn
 from jobherd.workers.ipc import pipes
-from jobherd.workers.system.procfs import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,13 +48,7 @@ class Watcher:
         self.fd, write = pipes.open_pipe()
 
         def life() -> NoReturn:
-            for signum in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(signum, signal.SIG_DFL)
-            signal.set_wakeup_fd(-1)
-            for number in open_descriptors() - {0, 1, 2, write}:
-                with suppress(OSError):
-                    os.close(number)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+            spawn.start_helper(keep=write)
             # crash/orphans.py spares titles that begin so
             setproctitle.setproctitle("jobherd: supervisor's watcher of files")
             _watch(places, write)

@@ -16,9 +16,9 @@ from jobherd.supervisor.policy.actions import Dismiss, Finish, Fork, Interrupt, 
 from jobherd.supervisor.policy.fleet import Fleet, RunState
 from jobherd.supervisor.policy.kinds import KEEPER, RESETTER, WORKER
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.plan import NEVER, PATIENCE_WITHOUT_DATABASE, hears, plan
+from jobherd.supervisor.policy.plan import NEVER, PATIENCE_WITHOUT_DATABASE, hears, nudges, plan
 from jobherd.supervisor.policy.slot import Exit, HeldClaim, Slot, State
-from jobherd.supervisor.process.children import LOOK, LOOK_IDLE
+from jobherd.supervisor.process.board_reader import LOOK, LOOK_IDLE
 from jobherd.workers.ipc.pipes import (
     EXIT_HANDLERS,
     EXIT_LEFT,
@@ -177,8 +177,12 @@ class World:
         ]
         todo = plan(fleet, self.now)
         self.plan_at = todo.wake_at
-        woken = sum(isinstance(action, WakeChild) and action.slot.kind.works for action in todo.actions)
+        woken = 0
         for action in todo.actions:
+            self.do(action)
+        wakes = nudges(fleet)
+        for action in wakes:
+            woken += action.slot.kind.works
             self.do(action)
         starved = [
             child
@@ -188,7 +192,7 @@ class World:
         assert not starved or (calls <= woken and not everybody), (
             f"{calls} calls, {woken} nudges, and {starved[0].slot.name} sleeps on"
         )
-        if todo.actions:
+        if todo.actions or wakes:
             return False
         assert todo.wake_at > self.now, "nothing to do, and no time to wait: a busy loop"
         return True
@@ -453,8 +457,8 @@ class World:
 
     def move_bury(self, _n: int) -> None:
         """The jobs of a dead child are given back."""
-        if self.fleet.deaths_open and self.fleet.database_since is not None:
-            self.fleet.deaths_open -= 1
+        if self.fleet.unrecovered and self.fleet.database_since is not None:
+            self.fleet.unrecovered.pop()
 
     def move_call(self, n: int) -> None:
         match n % 6:
@@ -562,7 +566,7 @@ class World:
                 f"the drain does not end: {[child.slot.name for child in self.children.values()]} are left"
             )
             if self.fleet.database_since is not None:
-                self.fleet.deaths_open = 0
+                self.fleet.unrecovered.clear()
             self.pass_time(0.5)
 
 

@@ -99,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "the dead child's backend is not ended first",
-        "supervisor/crash/recovery.py",
+        "supervisor/crash/dead_child.py",
         "    step: Step = Step.BACKEND\n",
         "    step: Step = Step.SETTLE\n",
         ("tests/system/test_crash.py", "tests/supervisor"),
@@ -218,16 +218,16 @@ MUTANTS = (
     ),
     Mutant(
         "of a dead child only the claim in in_flight is written",
-        "supervisor/process/children.py",
-        "report, outcomes_of(board), others",
-        "report, [one for one in outcomes_of(board) if one[0] == record.token], others",
+        "supervisor/crash/reaper.py",
+        "                outcomes_of(board),\n",
+        "                [one for one in outcomes_of(board) if one[0] == work.token],\n",
         ("tests/system/test_batches.py",),
     ),
     Mutant(
         "what was lost on its way waits for a long job's end",
         "supervisor/process/offload.py",
         "        outcomes = outcomes_of(board)\n",
-        "        outcomes = [(token, finished_of(board, token))]\n",
+        "        outcomes = [one for one in outcomes_of(board) if one[0] == token]\n",
         ("tests/system/test_batches.py",),
     ),
     Mutant(
@@ -450,17 +450,17 @@ MUTANTS = (
     Mutant(
         "a claim in flight outlives its child",
         "supervisor/crash/recovery.py",
-        """self._post.ask("recover/terminate_child_sessions", child, lambda answer: self._ended(case, answer, now))""",
-        """self._ended(case, [("0",)], now)""",
+        """                self._terminate_sessions(case, now)\n""",
+        """                self._ended(case, [("0",)], now)\n""",
         (
             "tests/system/test_steps.py::test_a_claim_that_waits_in_the_server_never_takes_effect_once_its_child_is_dead",
         ),
     ),
     Mutant(
         "what was finished and not heard of is not written by the parent",
-        "supervisor/process/children.py",
-        "report, outcomes_of(board), others",
-        "report, [], others",
+        "supervisor/crash/reaper.py",
+        "                outcomes_of(board),\n",
+        "                [],\n",
         ("tests/system/test_steps.py::test_an_outcome_that_waits_in_the_server_is_kept_when_its_child_dies",),
     ),
     Mutant(
@@ -474,7 +474,7 @@ MUTANTS = (
     ),
     Mutant(
         "a job that was only announced counts as started",
-        "supervisor/process/children.py",
+        "supervisor/crash/reaper.py",
         "if record.runs and board.begun != record.job:",
         "if False:",
         (
@@ -483,16 +483,16 @@ MUTANTS = (
     ),
     Mutant(
         "who leaves does not wait for its registration",
-        "supervisor/loop.py",
-        "        self._hear(lambda: not self.registration.underway, until)\n",
+        "supervisor/database/unregister.py",
+        "    exchange(lambda: not lease.underway)\n",
         "",
         ("tests/system/test_steps.py::test_who_is_told_to_leave_while_it_registers_leaves_no_registration",),
     ),
     Mutant(
         "a parent that was stopped judges by what the boards said before",
         "supervisor/loop.py",
-        "        self._poll(now)  # before the boards are read",
-        "        for action in plan(self.fleet, now).actions:\n            self.children.do(action, now)\n        self._poll(now)  # before the boards are read",
+        "        for component in self._note:\n",
+        "        for action in plan(self._fleet, now).actions:\n            self._do(action, now)\n        for component in self._note:\n",
         (
             "tests/system/test_steps.py::test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_beyond_it",
         ),

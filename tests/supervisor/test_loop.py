@@ -17,10 +17,10 @@ from dataclasses import replace
 import pytest
 
 from jobherd import sql
-from jobherd.supervisor import loop
+from jobherd.supervisor import start
+from jobherd.supervisor.assembly import Supervisor
 from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
 from jobherd.supervisor.database.notifications import Pooler, Rejected
-from jobherd.supervisor.loop import Supervisor
 from jobherd.supervisor.policy.fleet import RunState
 from jobherd.supervisor.policy.kinds import KEEPER
 from jobherd.supervisor.policy.plan import Plan
@@ -36,8 +36,8 @@ def supervisor(request):
     supervisor = Supervisor(replace(Settings(), schema=getattr(request, "param", "jobherd")), "host=/nowhere")
     yield supervisor
     supervisor.selector.close()
-    supervisor.signals.close()
-    for board in supervisor.children.boards:
+    supervisor.signal_pipe.close()
+    for board in supervisor.boards:
         board.close()
     os.close(supervisor.control.fd)
 
@@ -46,20 +46,20 @@ def test_a_start_without_proc_names_proc(monkeypatch):
     def without_proc(*_, **__):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/proc/self/stat")
 
-    monkeypatch.setattr(loop, "Supervisor", without_proc)
-    with pytest.raises(loop.RefusedError, match="limits its open files"):
-        loop.run(Settings(), "host=/nowhere")
-    monkeypatch.setattr(loop.os.path, "exists", lambda path: not path.startswith("/proc"))
-    with pytest.raises(loop.RefusedError, match=r"^/proc is not mounted"):
-        loop.run(Settings(), "host=/nowhere")
+    monkeypatch.setattr(start, "Supervisor", without_proc)
+    with pytest.raises(start.RefusedError, match="limits its open files"):
+        start.run(Settings(), "host=/nowhere")
+    monkeypatch.setattr(start.os.path, "exists", lambda path: not path.startswith("/proc"))
+    with pytest.raises(start.RefusedError, match=r"^/proc is not mounted"):
+        start.run(Settings(), "host=/nowhere")
 
 
 @pytest.mark.promise("C23")
 @pytest.mark.parametrize(("coalesce", "calls"), [(1, 7), (3, 3), (1000, 1)])
 def test_notifications_that_are_heard_together_wake_as_few_as_is_asked_for(supervisor, coalesce, calls):
-    supervisor.settings = replace(supervisor.settings, coalesce_notifies=coalesce, queues=("a", "b*"))
+    supervisor.settings.now = replace(supervisor.settings.now, coalesce_notifies=coalesce, queues=("a", "b*"))
     supervisor.db.notifications = [*"aaaa", "bb", "bc", "b", "c"]
-    supervisor._take_notifications()
+    supervisor.events.step(time.monotonic())
     assert supervisor.fleet.pending_wakeups == calls
 
 
@@ -79,22 +79,26 @@ def test_notifications_that_are_heard_together_wake_as_few_as_is_asked_for(super
 )
 def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
     supervisor.db.notifications = [payload]
-    supervisor._take_notifications()
+    supervisor.events.step(time.monotonic())
     assert caplog.records == []
-    assert not supervisor._told_of_pooler
+    assert not supervisor.events._pooler_seen
     supervisor.db.deaf = True
     supervisor.db.happened = [Pooler(), Rejected("claim/claim_jobs", "ERROR: it is so")]
-    supervisor._take_notifications()
+    supervisor.events.step(time.monotonic())
     assert ["a pooler stands" in caplog.text, "claim_jobs: ERROR: it is so" in caplog.text] == [True, True]
+
+
+def nothing_is_due(supervisor, now):
+    supervisor.loop._full_turn_by = supervisor.fleet.plan_at = float("inf")
+    supervisor.poll._at = supervisor.board_reader._at = supervisor.db._at = now + 60
 
 
 @pytest.mark.parametrize("call", ["called", "all_idle_called", "database_up", "the keeper"])
 def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor, call):
     """It comes with the last answers of a turn; the next one would begin with a wait for something else to happen, up to a second."""
     now = time.monotonic()
-    supervisor._plan_at = supervisor._poll_at = float("inf")
-    supervisor.db._at = now + 10
-    assert supervisor._wake_at(now) > now
+    nothing_is_due(supervisor, now)
+    assert supervisor.loop.wake_at(now) > now
     fleet = supervisor.fleet
     match call:
         case "called":
@@ -106,7 +110,7 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
             fleet.database_up(now)
         case "the keeper":
             fleet.kinds_to_wake.add(KEEPER)
-    assert supervisor._wake_at(now) <= now
+    assert supervisor.loop.wake_at(now) <= now
 
 
 @pytest.mark.parametrize("found", [False, True])
@@ -115,50 +119,53 @@ def test_a_look_that_finds_a_straggler_is_followed_by_a_whole_turn(supervisor, m
     slot = next(supervisor.fleet.workers())
     supervisor.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     supervisor.fleet.on_message(slot, Ready(1, 7), now)
-    supervisor._others_at = float("inf")
-    offloader = supervisor.children.offloader
+    nothing_is_due(supervisor, now)
+    offloader = supervisor.offloader
     offloader.hurry(now)
     work = CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60)
-    monkeypatch.setattr(
-        offloader, "_read", lambda at: supervisor.fleet.on_held_claim(slot, HeldClaim(work, at + 60) if found else None)
-    )
+
+    def read(at):
+        offloader._due_at = float("inf")
+        supervisor.fleet.on_held_claim(slot, HeldClaim(work, at + 60) if found else None)
+
+    monkeypatch.setattr(offloader, "_read", read)
     turns = []
-    monkeypatch.setattr(supervisor, "_wake_for_work", lambda _now: turns.append(_now) or True)
-    monkeypatch.setattr(supervisor, "_converse", lambda _now: None)
-    supervisor.turn()
+    monkeypatch.setattr(supervisor.loop, "_wake_first", lambda _now: turns.append(_now) or True)
+    supervisor.loop.turn()
     assert len(turns) == found
 
 
 def test_who_is_drained_does_not_ask_whether_anything_is_left(supervisor):
     """It would turn, and ask, for as long as the last job runs: at once, again and again."""
     supervisor.fleet.limits.until_empty = True
-    assert supervisor.until_empty.wake_at() == 0.0
+    assert supervisor.until_empty.wake_at(0.0) == 0.0
     supervisor.fleet.enter_state(RunState.DRAINING, time.monotonic())
-    assert supervisor.until_empty.wake_at() == float("inf")
+    assert supervisor.until_empty.wake_at(0.0) == float("inf")
 
 
 def test_to_drain_twice_is_to_drain(supervisor):
     """A second TERM hands back what runs; somebody on another page who presses the button too does not mean that."""
     now = time.monotonic()
     order = FleetCommand(1, "drain", {}, "anna")
-    assert supervisor._carry_out(order, now) == {"workers": 4, "running": 0}
-    assert supervisor._carry_out(order, now + 60) == {"workers": 4, "running": 0}
+    assert supervisor.signals.carry_out(order, now) == {"workers": 4, "running": 0}
+    assert supervisor.signals.carry_out(order, now + 60) == {"workers": 4, "running": 0}
     assert supervisor.fleet.run_state is RunState.DRAINING
     with pytest.raises(Refused, match="leaving already"):
-        supervisor._carry_out(FleetCommand(2, "add", {}, "anna"), now + 60)
+        supervisor.signals.carry_out(FleetCommand(2, "add", {}, "anna"), now + 60)
 
 
 def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     now = time.monotonic()
     assert [
-        supervisor._carry_out(FleetCommand(1, name, {}, "anna"), now)["workers"] for name in ("add", "add", "remove")
+        supervisor.signals.carry_out(FleetCommand(1, name, {}, "anna"), now)["workers"]
+        for name in ("add", "add", "remove")
     ] == [5, 6, 5]
     generation = supervisor.fleet.generation
-    supervisor._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
-    assert supervisor._carry_out(FleetCommand(1, "reload", {}, "anna"), now) is None, (
+    supervisor.settings._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
+    assert supervisor.signals.carry_out(FleetCommand(1, "reload", {}, "anna"), now) is None, (
         "answered once a worker has loaded the code, or could not"
     )
-    assert supervisor._reloads == [(1, "the settings do not load, the old ones stay: bad")]
+    assert supervisor.reload_answers._waiting == [(1, "the settings do not load, the old ones stay: bad")]
     assert supervisor.fleet.generation == generation + 1
 
 
@@ -173,7 +180,7 @@ def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_bef
     lost, planned = [], []
     monkeypatch.setattr(supervisor.db, "fileno", lambda: -1 if lost else number)
     monkeypatch.setattr(supervisor.db, "step", lambda _now: None)
-    supervisor._rewire()
+    supervisor.session.step(0.0)
 
     def lose(_now):
         os.close(number)
@@ -186,17 +193,19 @@ def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_bef
         planned.append(number)
         return Plan()
 
-    monkeypatch.setattr(supervisor.children, "reap", lambda now: monkeypatch.setattr(supervisor.db, "step", lose))
     monkeypatch.setattr(
-        supervisor.children, "look", lambda _now: monkeypatch.setattr(supervisor.db, "step", lambda _now: None)
+        supervisor.signals._reaper, "reap", lambda now: monkeypatch.setattr(supervisor.db, "step", lose)
+    )
+    monkeypatch.setattr(
+        supervisor.board_reader, "step", lambda _now: monkeypatch.setattr(supervisor.db, "step", lambda _now: None)
     )
     monkeypatch.setattr("jobherd.supervisor.loop.plan", think)
-    monkeypatch.setattr(supervisor.signals, "read", lambda: {signal.SIGCHLD})
-    supervisor.selector.register(supervisor.signals, selectors.EVENT_READ, "signals")
-    os.write(supervisor.signals._write, b"x")
-    supervisor.turn()
+    monkeypatch.setattr(supervisor.signal_pipe, "read", lambda: {signal.SIGCHLD})
+    supervisor.signals.register(supervisor.selector)
+    os.write(supervisor.signal_pipe._write, b"x")
+    supervisor.loop.turn()
     assert planned
-    assert supervisor._courier_fd == -1
+    assert supervisor.session._waits_on[0] == -1
     os.close(number)
     os.close(other)
 
@@ -230,11 +239,11 @@ def test_who_has_left_its_group_is_killed_with_those_it_has_left_there(superviso
 @pytest.mark.parametrize("supervisor", ["never_read_before"], indirect=True)
 def test_it_reads_no_statement_later(supervisor, monkeypatch):
     """There may be no file left to be opened: a parent died of that, in the middle of its work."""
-    monkeypatch.setattr(sql, "_read", lambda *_: pytest.fail("a statement is read now"))
+    monkeypatch.setattr(sql, "files", lambda *_: pytest.fail("a statement is read now"))
     for name in (
         "wake/disable_notify",
         "recover/terminate_child_sessions",
         "recover/unregister_supervisor",
         "control/find_cancels",
     ):
-        assert sql.numbered(name, supervisor.settings.schema)[0]
+        assert sql.numbered(name, supervisor.settings.now.schema)[0]

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from jobherd.supervisor.crash.crash_outcome import CrashOutcome
+from jobherd.supervisor.crash.dead_child import DeadChild
 from jobherd.supervisor.crash.deaths import DeathPost
 from jobherd.supervisor.crash.postmortem import PostMortem
-from jobherd.supervisor.crash.recovery import CrashOutcome, DeadChild
 from tests.supervisor.crash.test_recovery import POLICY, death, now
 
 

@@ -31,11 +31,15 @@ class Place:
         self.slot = Fleet(Limits(workers=1)).slots[0]
         self.slot.pid, self.slot.incarnation = 77, 1
         self.board = StatusBoard("test")
-        self.growth = MemoryGrowth()
+        self.open_questions: set[int] = set()
+        self.growth = MemoryGrowth(self)
         self.asked = 0
         self.rss = 0
         monkeypatch.setattr(procfs, "rss", lambda pid: self.rss)
         monkeypatch.setattr(memory_growth, "ask_stacks", self.answer)
+
+    def asks(self, number: int) -> bool:
+        return number in self.open_questions
 
     def answer(self, pid, board) -> bool:
         assert pid == 77
@@ -111,10 +115,10 @@ def test_a_child_that_was_never_ready_is_not_looked_at(place):
 
 
 def test_who_is_being_asked_by_somebody_else_is_left_alone(place):
-    place.growth.engaged = lambda number: number == place.slot.number
+    place.open_questions.add(place.slot.number)
     place.begin(100)
     assert place.look(900) == 0, "its answer is for them"
-    place.growth.engaged = lambda _: False
+    place.open_questions.clear()
     assert place.look(900) == 1, "as soon as they are through"
 
 

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from jobherd.supervisor.crash.orphans import MARK, Orphans
-from jobherd.supervisor.process import spawn
+from jobherd.supervisor.process.name_lookup import NameLookup
 
 MARKED = {MARK.decode().rstrip("="): "1/1:1", "PATH": os.environ["PATH"]}
 
@@ -71,5 +71,5 @@ def test_a_refused_look_up_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "fork", refuse)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="no process"):
-        spawn.Lookup(["localhost"])
+        NameLookup(["localhost"])
     assert os.listdir("/proc/self/fd") == before

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from jobherd.supervisor.crash.crash_outcome import CrashOutcome, crash_outcome, delay
+from jobherd.supervisor.crash.dead_child import DeadChild
 from jobherd.supervisor.crash.postmortem import PostMortem
-from jobherd.supervisor.crash.recovery import SELDOM, CrashOutcome, CrashRecovery, DeadChild, delay, judge
+from jobherd.supervisor.crash.recovery import SELDOM, CrashRecovery
+from jobherd.supervisor.policy.fleet import Fleet
+from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.slot import Death, Exit, Stage, StopReason, StopSequence
 from jobherd.workers.ipc.counters import Policy
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
@@ -57,7 +61,7 @@ def taken(**counts):
     ],
 )
 def test_the_verdict(record, dead, verdict):
-    assert judge(record, POLICY, dead, 0.0) == verdict
+    assert crash_outcome(record, POLICY, dead, 0.0) == verdict
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 30), (2, 60), (3, 120), (7, 1920), (8, 3600), (32767, 3600)])
@@ -92,23 +96,23 @@ class Refusing:
 
 
 def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_database_is_back():
-    post, closed = Refusing(), []
-    recovery = CrashRecovery(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
+    post = Refusing()
+    recovery = CrashRecovery(post, Fleet(Limits()), host="here")
     recovery.take(DeadChild(death(), now(), POLICY, REPORT))
     clock, rests = 0.0, []
     for _ in range(20):
         recovery.step(clock)
-        rests.append(recovery.wake_at() - clock)
-        clock = recovery.wake_at()
+        rests.append(recovery.wake_at(clock) - clock)
+        clock = recovery.wake_at(clock)
     assert rests[0] <= 0.05
     assert all(later > 1.1 * earlier for earlier, later in zip(rests[:6], rests[1:7], strict=True))
     assert all(SELDOM * 0.7 < rest <= SELDOM for rest in rests[8:]), rests
     assert post.letters == ["recover/terminate_child_sessions"] * 20
     recovery.hurry()
-    assert recovery.wake_at() == 0.0
+    assert recovery.wake_at(clock) == 0.0
     recovery.step(clock)
-    assert recovery.wake_at() - clock <= 0.05, "and it begins anew"
-    assert not closed
+    assert recovery.wake_at(clock) - clock <= 0.05, "and it begins anew"
+    assert not recovery.recovered
 
 
 class Protected:
@@ -124,27 +128,27 @@ class Protected:
 
 
 def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
-    post, closed = Protected(), []
-    recovery = CrashRecovery(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
+    post = Protected()
+    recovery = CrashRecovery(post, Fleet(Limits()), host="here")
     recovery.take(DeadChild(death("lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
     clock = 100.0
-    while recovery.cases and clock < 200:
+    while recovery._cases and clock < 200:
         recovery.step(clock)
-        if recovery.cases:
-            clock = max(clock, recovery.wake_at())
+        if recovery._cases:
+            clock = max(clock, recovery.wake_at(clock))
     assert 115.0 <= clock < 116.0
     assert post.letters[-1] == "recover/requeue_child"
-    assert len(closed) == 1
+    assert len(recovery.recovered) == 1
     assert "must not end the database session" in caplog.text
 
 
 def test_a_session_that_was_told_to_end_is_waited_for_as_long_as_it_takes():
-    post, closed = Protected(refused="0"), []
-    recovery = CrashRecovery(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
+    post = Protected(refused="0")
+    recovery = CrashRecovery(post, Fleet(Limits()), host="here")
     recovery.take(DeadChild(death("lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
     clock = 100.0
     while clock < 200:
         recovery.step(clock)
-        clock = max(clock, recovery.wake_at())
+        clock = max(clock, recovery.wake_at(clock))
     assert set(post.letters) == {"recover/terminate_child_sessions"}
-    assert not closed
+    assert not recovery.recovered

@@ -49,7 +49,7 @@ def test_it_is_read_at_the_start_and_at_each_reload_however_many_are_forked(monk
         "jobherd.supervisor.process.children.revision", lambda folder: asked.append(folder) or f"version {len(asked)}"
     )
     children = SimpleNamespace(
-        _read=(-1, ""), _fleet=SimpleNamespace(generation=0), settings=SimpleNamespace(app_dir="here")
+        _revision_read=(-1, ""), _fleet=SimpleNamespace(generation=0), settings=SimpleNamespace(app_dir="here")
     )
     assert [Children._revision(children) for _ in range(3)] == ["version 1"] * 3
     children._fleet.generation += 1

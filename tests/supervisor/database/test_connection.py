@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from jobherd.handlers._values.outcome import OK, Outcome
 from jobherd.supervisor.database.connection import ANSWER_PATIENCE, CONNECT_PATIENCE, DatabaseConnection, Link, Request
-from jobherd.supervisor.process.spawn import Lookup
+from jobherd.supervisor.process.name_lookup import NameLookup
 from jobherd.workers.job.finished import Finished, settlement
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster, quick_place
@@ -408,7 +408,7 @@ def test_of_several_hosts_one_that_takes_no_writes_is_passed_over(cluster, datab
 
 
 def test_a_look_up_is_made_by_a_child():
-    lookup = Lookup(["localhost", "no-such-host.invalid"])
+    lookup = NameLookup(["localhost", "no-such-host.invalid"])
     found = None
     while found is None:  # its words and its end need not come together
         assert select.select([lookup.fd], [], [], LIMIT)[0]

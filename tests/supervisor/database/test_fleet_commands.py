@@ -13,10 +13,13 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from jobherd.supervisor.database import identity as lease
+from jobherd.supervisor.database.cancels import Cancels
 from jobherd.supervisor.database.connection import DatabaseConnection
-from jobherd.supervisor.database.fleet_commands import MOST, SOONEST, FleetCommands, Refused, as_json, objection
+from jobherd.supervisor.database.fleet_commands import MOST, SOONEST, FleetCommands, Refused, as_json
+from jobherd.supervisor.database.identity import identity
 from jobherd.supervisor.database.lease import Lease
+from jobherd.supervisor.events.commands import CommandRunner
+from jobherd.supervisor.events.signals import objection
 from jobherd.supervisor.policy.fleet import Fleet, RunState
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.workers.ipc.control_block import ControlBlock
@@ -34,16 +37,11 @@ class Parent:
         self.fleet, self.control = Fleet(Limits()), ControlBlock()
         self.done = []
         self.deaf = False
-        trades = {"echo": self.echo, "later": self.later, "never": self.never, "break": self.fall}
-        self.orders = FleetCommands(self.db, self.fleet, trades)
-        self.registration = Lease(
-            self.db,
-            self.fleet,
-            self.control,
-            me=lease.identity(),
-            lease=15.0,
-            beaten=lambda ordered: ordered and self.orders.look(),
-        )
+        self.commands = FleetCommands(self.db, self.fleet)
+        actions = {"echo": self.echo, "later": self.later, "never": self.never, "break": self.fall}
+        self.runner = CommandRunner(self.commands, actions)
+        cancels = Cancels(self.db, self.fleet)
+        self.lease = Lease(self.db, self.fleet, self.control, cancels=cancels, me=identity(), lease=15.0)
 
     def echo(self, order, now):
         self.done.append(order.id)
@@ -61,14 +59,18 @@ class Parent:
     def turn(self, ahead=0.0):
         now = self.now = time.monotonic() + ahead
         self.db.step(now)
-        self.registration.step(now)
+        self.lease.step(now)
         notes, self.db.notifications = self.db.notifications, []
         for note in notes:
             if note.startswith("@beat:"):
-                self.registration.echoed(note.removeprefix("@beat:"))
+                self.lease.echoed(note.removeprefix("@beat:"))
             elif note.startswith("@order:") and not self.deaf:
-                self.orders.heard(note.removeprefix("@order:"))
-        self.orders.step(now)
+                self.commands.notified(note.removeprefix("@order:"))
+        for renewed in self.lease.renewed:
+            if renewed.commands:
+                self.commands.query()
+        self.lease.renewed.clear()
+        self.runner.step(now)
         self.db.step(now)
 
     def until(self, condition, ahead=0.0):
@@ -81,7 +83,7 @@ class Parent:
 @pytest.fixture
 def parent(database):
     parent = Parent(database)
-    parent.until(lambda: parent.registration.heard_back)
+    parent.until(lambda: parent.lease.heard_back)
     yield parent
     parent.db.close()
 
@@ -114,15 +116,15 @@ def test_an_order_is_heard_carried_out_once_and_answered(parent, queue):
     assert told(queue, number)["taken_at"] is not None
     assert parent.done == [number]
     parent.turn()
-    assert parent.orders.wake_at() == float("inf"), "or the loop would spin"
+    assert parent.runner.wake_at(time.monotonic()) == float("inf"), "or the loop would spin"
 
 
 def test_what_was_not_heard_of_is_found_at_the_next_beat(parent, queue):
     parent.deaf = True
     number = give(queue, parent, "echo")
-    before = parent.registration.beats
+    before = parent.lease.beats
     parent.until(lambda: told(queue, number), ahead=5.1)
-    assert parent.registration.beats > before
+    assert parent.lease.beats > before
 
 
 def test_what_is_refused_unknown_or_broken_is_answered_with_why(parent, queue):
@@ -157,8 +159,8 @@ def test_an_answer_may_come_later_and_only_the_first_counts(parent, queue):
     for _ in range(10):
         parent.turn()
     assert told(queue, number) is None
-    parent.orders.answer(number, {"stack": "a\0b\ud800"})
-    parent.orders.answer(number, {"stack": "another"})
+    parent.commands.answer(number, {"stack": "a\0b\ud800"})
+    parent.commands.answer(number, {"stack": "another"})
     parent.until(lambda: told(queue, number))
     assert told(queue, number)["answer"] == {"stack": "a\N{REPLACEMENT CHARACTER}b?"}
 
@@ -184,8 +186,8 @@ def test_a_flood_is_worked_off_a_few_at_a_time(parent, queue):
 def test_an_answer_that_was_lost_is_written_by_the_next_session_and_the_order_is_not_carried_out_again(parent, queue):
     number = give(queue, parent, "later")
     parent.until(lambda: parent.done == [number])
-    parent.orders.answer(number, {"well": True})
-    parent.orders.step(time.monotonic())  # the letter waits for its turn
+    parent.commands.answer(number, {"well": True})
+    parent.commands.step(time.monotonic())  # the letter waits for its turn
     parent.db.lose("a test says so", time.monotonic())
     assert told(queue, number) is None
     parent.until(lambda: told(queue, number), ahead=1.0)
@@ -205,7 +207,7 @@ def test_an_answer_that_cannot_be_written_is_answered_in_fixed_words(parent, que
     number = give(queue, parent, "later")
     parent.until(lambda: parent.done == [number])
     monkeypatch.setattr("jobherd.supervisor.database.fleet_commands.as_json", lambda _: "{")
-    parent.orders.answer(number, {})
+    parent.commands.answer(number, {})
     parent.until(lambda: told(queue, number))
     assert told(queue, number)["error"] == "the answer cannot be written down"
 
@@ -239,8 +241,8 @@ def test_a_supervisor_that_was_reclaimed_takes_no_orders_under_its_old_number(pa
     with psycopg.connect(queue.dsn, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")
     parent.fleet.lease_lost(time.monotonic())
-    parent.orders.heard(str(old))
+    parent.commands.notified(str(old))
     for _ in range(20):
-        parent.orders.step(time.monotonic())
+        parent.commands.step(time.monotonic())
         parent.db.step(time.monotonic())
     assert (told(queue, number), parent.done) == (None, [])

@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from jobherd import sql
-from jobherd.supervisor.database import identity as lease
+from jobherd.supervisor.database import identity
+from jobherd.supervisor.database.cancels import Cancels
 from jobherd.supervisor.database.connection import DatabaseConnection, Link, Request
 from jobherd.supervisor.database.lease import ECHO_PATIENCE, Lease
 from jobherd.supervisor.database.notifications import Rejected
@@ -37,21 +38,20 @@ class Parent:
             dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0
         )
         self.fleet, self.control = Fleet(Limits()), ControlBlock()
-        self.mourned = []
-        self.registration = Lease(
-            self.db, self.fleet, self.control, me=lease.identity(), lease=LEASE, mourned=lambda: self.mourned
-        )
+        self.cancels = Cancels(self.db, self.fleet)
+        self.lease = Lease(self.db, self.fleet, self.control, cancels=self.cancels, me=identity.identity(), lease=LEASE)
         self.heard = []
         self.refused = []
 
     def turn(self, now):
         self.db.step(now)
-        self.registration.step(now)
+        self.lease.step(now)
+        self.cancels.step(now)
         self.db.step(now)
         for note in self.db.notifications:
             self.heard.append(note)
             if note.startswith("@beat:"):
-                self.registration.echoed(note.removeprefix("@beat:"))
+                self.lease.echoed(note.removeprefix("@beat:"))
         self.db.notifications.clear()
         self.refused += [event.statement for event in self.db.happened if isinstance(event, Rejected)]
         self.db.happened.clear()
@@ -66,7 +66,7 @@ class Parent:
 @pytest.fixture
 def parent(database):
     parent = Parent(database)
-    parent.until(lambda: parent.registration.heard_back)
+    parent.until(lambda: parent.lease.heard_back)
     yield parent
     parent.db.close()
 
@@ -82,14 +82,14 @@ def leases(dsn):
 def test_it_registers_beats_and_hears_itself(parent, database):
     assert parent.fleet.supervisor
     assert [(row[0], row[1]) for row in leases(database)] == [(parent.fleet.supervisor, True)]
-    assert parent.registration.beats >= 1
+    assert parent.lease.beats >= 1
 
 
 def test_the_deadline_counts_from_before_the_beat(parent):
-    before = parent.registration.beats
+    before = parent.lease.beats
     sent = time.monotonic() + 100
     parent.turn(sent)
-    parent.until(lambda: parent.registration.beats > before, ahead=100)
+    parent.until(lambda: parent.lease.beats > before, ahead=100)
     assert sent + LEASE <= parent.control.lease_deadline <= time.monotonic() + 100 + LEASE
 
 
@@ -102,14 +102,12 @@ def test_a_session_that_does_not_hear_is_made_anew(parent):
     parent.db._queue.append(Request("unlisten", b"UNLISTEN *", [], lambda answer: None))
     epoch, later = parent.db.epoch, LEASE
     # A beat whose echo cannot come, and which is answered: until then it could not.
-    parent.until(
-        lambda: parent.registration._echo_by < float("inf") and not parent.registration._in_flight, ahead=later
-    )
+    parent.until(lambda: parent.lease._echo_by < float("inf") and not parent.lease._in_flight, ahead=later)
     assert parent.db.link is Link.UP
     parent.turn(time.monotonic() + later + ECHO_PATIENCE + 1)
     assert parent.db.link is not Link.UP
     assert "does not hear" in parent.db.trouble
-    parent.until(lambda: parent.db.epoch > epoch and parent.registration.heard_back, ahead=later + 10)
+    parent.until(lambda: parent.db.epoch > epoch and parent.lease.heard_back, ahead=later + 10)
 
 
 def test_what_a_child_held_whose_end_the_server_has_forgotten_is_given_back(parent, database):
@@ -123,7 +121,7 @@ def test_what_a_child_held_whose_end_the_server_has_forgotten_is_given_back(pare
         for child in (dead, living, mourned, unborn):
             assert len(child.claim(1)) == 1
         slot, now = next(parent.fleet.workers()), time.monotonic()
-        parent.fleet.incarnations, parent.mourned = 3, [3]
+        parent.fleet.incarnations, parent.fleet.unrecovered = 3, {3}
         parent.fleet.forked(slot, pid=1, incarnation=2, now=now, started=0, jitter=0.0)
         assert queue.count("children") == 4
         parent.db.lose("the server fails over", now)
@@ -141,29 +139,29 @@ def test_while_it_is_not_registered_nothing_else_is_due(parent, database):
     parent.until(lambda: parent.db.is_quiet)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")
-        parent.until(lambda: parent.registration.underway, ahead=LEASE)
+        parent.until(lambda: parent.lease.underway, ahead=LEASE)
     assert not parent.fleet.supervisor
-    assert parent.registration.wake_at() == float("inf"), "only its answer"
+    assert parent.lease.wake_at(time.monotonic()) == float("inf"), "only its answer"
 
 
 def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):
     """Its beat waits for what was said before, for longer than a notification may take; and a session that follows it would do no better."""
     parent.until(lambda: parent.db.is_quiet)
-    epoch, beats, answers = parent.db.epoch, parent.registration.beats, []
-    parent.registration.heard_back = False
+    epoch, beats, answers = parent.db.epoch, parent.lease.beats, []
+    parent.lease.heard_back = False
     for _ in range(5):
         parent.db.ask("maintenance/find_next_due", {}, answers.append)
     now = time.monotonic() + LEASE
     parent.turn(now)
-    assert parent.registration._echo_by < float("inf"), "a beat waits behind them"
+    assert parent.lease._echo_by < float("inf"), "a beat waits behind them"
     seen, limit = 0, time.monotonic() + LIMIT
-    while not parent.registration.heard_back:
+    while not parent.lease.heard_back:
         assert time.monotonic() < limit
         if len(answers) > seen:  # one, or two that came together
             seen, now = len(answers), now + 0.7 * ECHO_PATIENCE
         parent.turn(now)
     assert parent.db.epoch == epoch
-    assert parent.registration.beats == beats + 1
+    assert parent.lease.beats == beats + 1
     assert None not in answers
 
 
@@ -173,7 +171,7 @@ def test_a_beat_that_waits_for_a_lock_costs_no_session(parent, database):
     epoch, beat = parent.db.epoch, "lease/renew_lease"
     with psycopg.connect(database) as stranger:
         stranger.execute("LOCK TABLE jobherd.supervisors IN EXCLUSIVE MODE")
-        parent.registration.change_lease(3.0)  # it beats each second, and each beat waits for longer
+        parent.lease.change_lease(3.0)  # it beats each second, and each beat waits for longer
         most = 0
         limit = time.monotonic() + LIMIT
         while parent.refused.count("lease/renew_lease") < 2:
@@ -182,8 +180,8 @@ def test_a_beat_that_waits_for_a_lock_costs_no_session(parent, database):
             most = max(most, [letter.name for letter in parent.db._queue].count(beat))
         assert (parent.db.link, parent.db.epoch) == (Link.UP, epoch), parent.db.trouble
         assert most <= 1, "they pile up, and none is said any more when the lock is free"
-    parent.registration.heard_back = False
-    parent.until(lambda: parent.registration.heard_back)
+    parent.lease.heard_back = False
+    parent.until(lambda: parent.lease.heard_back)
     assert parent.db.epoch == epoch
 
 
@@ -191,15 +189,15 @@ def test_a_registration_whose_answer_is_lost_is_made_again_and_the_first_one_is_
     with Network(database) as network:
         network.arm("parent", "INTO jobherd.supervisors", where="answered")
         parent = Parent(network.dsn)
-        parent.until(lambda: parent.registration.heard_back)
+        parent.until(lambda: parent.lease.heard_back)
         network.wait_hit()
         first, second = (row[0] for row in leases(database))
         assert parent.fleet.supervisor == second
         with psycopg.connect(database, autocommit=True) as connection:
             beaten = "SELECT beat_at FROM jobherd.supervisors ORDER BY id"
-            before, count = connection.execute(beaten).fetchall(), parent.registration.beats
+            before, count = connection.execute(beaten).fetchall(), parent.lease.beats
             parent.until(lambda: parent.db.is_quiet)
-            parent.until(lambda: parent.registration.beats > count, ahead=LEASE)
+            parent.until(lambda: parent.lease.beats > count, ahead=LEASE)
             after = connection.execute(beaten).fetchall()
         assert (after[0] == before[0], after[1] > before[1]) == (True, True), "nobody renews the lease of the other"
         parent.db.close()
@@ -212,18 +210,16 @@ def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_s
     """
     caplog.set_level("INFO", "jobherd.supervisor")
     parent.until(lambda: parent.db.is_quiet)  # the time jumps: what is on its way would be given up
-    epoch, beats = parent.db.epoch, parent.registration.beats
+    epoch, beats = parent.db.epoch, parent.lease.beats
     with psycopg.connect(database, autocommit=True) as connection:
         found = connection.execute("SELECT pg_get_functiondef('jobherd.notify(text, text)'::regprocedure)").fetchone()
         connection.execute(found[0].replace("< 0.9", "< 0"))
-        parent.until(lambda: parent.registration.beats > beats + 1, ahead=LEASE)
-        assert not parent.registration.heard_back
-        assert parent.registration._echo_by == float("inf"), (
-            "nothing will come back, and that is not the session's fault"
-        )
+        parent.until(lambda: parent.lease.beats > beats + 1, ahead=LEASE)
+        assert not parent.lease.heard_back
+        assert parent.lease._echo_by == float("inf"), "nothing will come back, and that is not the session's fault"
         connection.execute(found[0])
         parent.until(lambda: parent.db.is_quiet, ahead=LEASE)
-        parent.until(lambda: parent.registration.heard_back, ahead=2 * LEASE)
+        parent.until(lambda: parent.lease.heard_back, ahead=2 * LEASE)
     assert parent.db.epoch == epoch
     assert [record.levelname for record in caplog.records if "notification queue" in record.message] == [
         "WARNING",
@@ -246,11 +242,11 @@ def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last
     parent.db.lose("as a test wants it", time.monotonic())
     epoch = parent.db.epoch
     parent.until(lambda: parent.db.link is Link.UP and parent.db.epoch > epoch, ahead=1)
-    parent.until(lambda: parent.registration._echo_by < float("inf") and parent.db.is_quiet, ahead=1)
+    parent.until(lambda: parent.lease._echo_by < float("inf") and parent.db.is_quiet, ahead=1)
     assert refused
-    parent.turn(parent.registration._echo_by + 0.1)
+    parent.turn(parent.lease._echo_by + 0.1)
     assert parent.db.link is not Link.UP, "it listens to nothing, and keeps that session"
-    parent.until(lambda: parent.registration.heard_back, ahead=LEASE)
+    parent.until(lambda: parent.lease.heard_back, ahead=LEASE)
 
 
 def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_anew(parent, database):
@@ -273,8 +269,8 @@ def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, datab
         )
         # The server of the tests has run for less than a lease, and the session stands for less:
         # either would make everybody wait.
-        parent.registration._lease = 0.5
-        parent.until(lambda: parent.registration.reclaimed == 1, ahead=LEASE)
+        parent.lease._lease = 0.5
+        parent.until(lambda: parent.lease.reclaimed == 1, ahead=LEASE)
         assert queue.state(number) == "retrying"
         assert beating.id in [row[0] for row in leases(database)]
 
@@ -394,7 +390,7 @@ def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(
 
     def noting(name, parameters, *more):
         if name == "recover/reclaim_supervisors":
-            asked.append((parameters["patient"], parent.registration.reclaimed))
+            asked.append((parameters["patient"], parent.lease.reclaimed))
         ask(name, parameters, *more)
 
     parent.db.ask = noting
@@ -406,12 +402,12 @@ def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(
         queue.run(
             f"UPDATE jobherd.supervisors SET beat_at = {when}, lease_until = {when} WHERE id = %s", other.supervisor
         )
-        parent.registration._lease = 0.5
-        parent.registration._clock = tuple(
-            side - jump for side in parent.registration._clock
+        parent.lease._lease = 0.5
+        parent.lease._clock._ahead = tuple(
+            side - jump for side in parent.lease._clock._ahead
         )  # as if the latest beat had been before the jump
-        parent.registration._beat_at = 0.0
-        parent.until(lambda: parent.registration.reclaimed == 1)
+        parent.lease._beat_at = 0.0
+        parent.until(lambda: parent.lease.reclaimed == 1)
         assert asked[0] == (False, 0), "whoever beat before the jump may live"
         assert asked[-1][0]
         assert living.id in [row[0] for row in leases(database)]
@@ -439,8 +435,8 @@ def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
     parent.db.ask = noting
     try:
         parent.until(lambda: parent.fleet.supervisor)
-        assert parent.registration.beats == 0
-        parent.registration._clock = tuple(side - 3600.0 for side in parent.registration._clock)
+        assert parent.lease.beats == 0
+        parent.lease._clock._ahead = tuple(side - 3600.0 for side in parent.lease._clock._ahead)
         parent.until(lambda: asked)
     finally:
         parent.db.close()
@@ -456,8 +452,8 @@ def test_a_role_for_which_numbers_are_written_short_is_told_the_time_all_the_sam
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET extra_float_digits = '-14'")
     parent = Parent(database)
-    parent.until(lambda: parent.registration.heard_back and parent.db.is_quiet)
-    assert parent.registration._clock[0] + time.monotonic() == pytest.approx(time.time(), abs=LIMIT)
+    parent.until(lambda: parent.lease.heard_back and parent.db.is_quiet)
+    assert parent.lease._clock._ahead[0] + time.monotonic() == pytest.approx(time.time(), abs=LIMIT)
     parent.db.close()
 
 
@@ -465,7 +461,7 @@ def test_a_role_for_which_numbers_are_written_short_is_told_the_time_all_the_sam
 def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_lease(parent, database, jump):
     """The beat has told the time from before it, so that nobody is on guard yet."""
     parent.until(lambda: parent.db.is_quiet)
-    taken, seen = parent.registration.reclaimed, []
+    taken, seen = parent.lease.reclaimed, []
     ask = parent.db.ask
 
     def jumping(name, parameters, *more):
@@ -484,21 +480,21 @@ def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_leas
     with Queue(database) as queue:
         living = queue.supervisor()
         parent.db.ask = jumping
-        parent.registration._lease = 0.5  # the server has just been started
-        parent.registration._open_since = float("-inf")  # and it has beaten for as long
-        parent.registration._beat(time.monotonic())
-        parent.registration._beat_at = float("inf")  # one beat and no other, however long its answers take
+        parent.lease._lease = 0.5  # the server has just been started
+        parent.lease._open_since = float("-inf")  # and it has beaten for as long
+        parent.lease._beat(time.monotonic())
+        parent.lease._beat_at = float("inf")  # one beat and no other, however long its answers take
         parent.until(lambda: seen and parent.db.is_quiet)
         assert seen == [True]
-        assert parent.registration.reclaimed == taken
+        assert parent.lease.reclaimed == taken
         assert living.id in [row[0] for row in leases(database)]
 
 
 def test_a_slow_answer_is_no_jump_of_the_clock(parent):
-    parent.registration._clock = None
+    parent.lease._clock._ahead = None
     for server, asked, now in ((1000.0, 10.0, 10.1), (1009.0, 10.2, 20.0), (1019.9, 20.1, 30.0), (1020.3, 30.1, 30.2)):
-        parent.registration._note_clock(server, asked=asked, now=now)
-    assert parent.registration._steady_at == 0.0
+        parent.lease._note_clock(server, asked=asked, now=now)
+    assert parent.lease._steady_at == 0.0
 
 
 def test_a_beat_that_is_refused_is_made_again_soon_and_says_nothing_of_our_hearing(parent):
@@ -508,11 +504,11 @@ def test_a_beat_that_is_refused_is_made_again_soon_and_says_nothing_of_our_heari
     refused too.
     """
     now = time.monotonic()
-    parent.registration._beat(now)
-    assert parent.registration._echo_by <= now + ECHO_PATIENCE
-    parent.registration._renewed(None, parent.fleet.supervisor, sent=now, asked=now)
-    assert parent.registration._echo_by == float("inf")
-    assert parent.registration._beat_at <= now + 1.0
+    parent.lease._beat(now)
+    assert parent.lease._echo_by <= now + ECHO_PATIENCE
+    parent.lease._renewed(None, parent.fleet.supervisor, sent=now, asked=now)
+    assert parent.lease._echo_by == float("inf")
+    assert parent.lease._beat_at <= now + 1.0
 
 
 def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(database):
@@ -523,7 +519,7 @@ def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(databa
         number = queue.enqueue("a:b")
         child = queue.child()
         child.claim(1)
-        me = lease.identity()
+        me = identity.identity()
         queue.run(
             "UPDATE jobherd.supervisors SET machine = %s, pid = %s, pid_started = %s WHERE id = %s",
             me.machine,
@@ -532,7 +528,7 @@ def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(databa
             child.supervisor,
         )
         parent = Parent(database)
-        parent.until(lambda: parent.registration.reclaimed == 1)
+        parent.until(lambda: parent.lease.reclaimed == 1)
         assert queue.state(number) == "retrying"
         parent.db.close()
 
@@ -545,17 +541,19 @@ def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(dat
         process_group=0 if group == "its own" else None,
     )
     orphan.stdout.readline()
-    row = lease.Neighbour(7, 2**22 + 1, 1, orphan.pid, started(orphan.pid))
-    assert lease.dead([row]) == []  # its child still ran; it is being ended now
+    row = identity.Neighbour(7, 2**22 + 1, 1, orphan.pid, started(orphan.pid))
+    assert identity.dead([row]) == []  # its child still ran; it is being ended now
     orphan.wait(LIMIT)
     orphan.stdout.close()
-    assert lease.dead([row]) == [7]
+    assert identity.dead([row]) == [7]
 
 
 def test_a_living_neighbour_is_never_taken_for_dead():
     me = os.getpid()
-    assert lease.dead([lease.Neighbour(7, me, started(me), None, None)]) == []
-    assert lease.dead([lease.Neighbour(7, me, (started(me) or 0) + 1, None, None)]) == [7]  # its number was given again
+    assert identity.dead([identity.Neighbour(7, me, started(me), None, None)]) == []
+    assert identity.dead([identity.Neighbour(7, me, (started(me) or 0) + 1, None, None)]) == [
+        7
+    ]  # its number was given again
 
 
 def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
@@ -564,13 +562,13 @@ def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
         connection.execute(refuse)
         connection.execute("CREATE TRIGGER no BEFORE INSERT ON jobherd.supervisors FOR EACH ROW EXECUTE FUNCTION no()")
     parent = Parent(database)
-    tried, register = [], parent.registration._register
+    tried, register = [], parent.lease._register
 
     def noting(now):
         tried.append(now)
         register(now)
 
-    parent.registration._register = noting
+    parent.lease._register = noting
     parent.until(lambda: len(tried) == 3)
     assert all(later - earlier >= 0.5 for earlier, later in itertools.pairwise(tried))
     assert parent.refused.count("lease/register_supervisor") == 2
@@ -578,11 +576,11 @@ def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
 
 
 def test_a_changed_lease_holds_from_the_next_beat_which_comes_at_once(parent):
-    parent.registration.change_lease(90.0)
+    parent.lease.change_lease(90.0)
     parent.until(lambda: parent.control.lease_deadline > time.monotonic() + 80)
 
 
 def test_a_look_for_the_dead_that_was_not_answered_is_taken_again(parent):
-    parent.until(lambda: parent.registration._neighbours_at == float("inf"))
-    parent.registration._met(None)
-    assert parent.registration._neighbours_at < time.monotonic() + 1
+    parent.until(lambda: parent.lease._neighbours_at == float("inf"))
+    parent.lease._met(None)
+    assert parent.lease._neighbours_at < time.monotonic() + 1

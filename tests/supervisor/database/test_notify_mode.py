@@ -22,14 +22,14 @@ from tests.support.queue import Queue
 
 
 class Parent:
-    """A supervisor's session, its hearing, and a worker that is as idle as the test says."""
+    """A supervisor's session, its mode of notification, and a worker that is as idle as the test says."""
 
     def __init__(self, dsn):
         self.db = DatabaseConnection(
             dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0
         )
         self.fleet, self.control = Fleet(Limits()), ControlBlock()
-        self.hearing = NotifyMode(self.db, self.fleet, self.control, anyone_idle=lambda: self.idle)
+        self.notify_mode = NotifyMode(self.db, self.fleet, self.control, self)
         self.idle = True
         self.slot = next(self.fleet.workers())
         self.fleet.forked(self.slot, pid=1, incarnation=1, now=0.0, started=0, jitter=0.0)
@@ -38,17 +38,20 @@ class Parent:
     def turn(self, ahead=0.0):
         now = time.monotonic() + ahead
         self.db.step(now)
-        self.hearing.step(now)
+        self.notify_mode.step(now)
         self.db.step(now)
 
     def until(self, condition, ahead=0.0):
         limit = time.monotonic() + LIMIT
         while not condition():
-            assert time.monotonic() < limit, (self.hearing.stage, self.db.link, self.db.trouble)
+            assert time.monotonic() < limit, (self.notify_mode.stage, self.db.link, self.db.trouble)
             self.turn(ahead)
 
-    def hears(self):
-        return self.hearing.stage is Stage.HEARING
+    def anyone_idle(self):
+        return self.idle
+
+    def notified(self):
+        return self.notify_mode.stage is Stage.ON
 
     def be_busy(self):
         self.idle = False
@@ -89,7 +92,7 @@ def look(connection):
 def test_a_new_session_takes_the_keys_and_calls_the_idle_before_it_says_that_it_hears(parent, queue):
     epoch = parent.control.epoch
     assert not parent.control.hearing
-    parent.until(parent.hears)
+    parent.until(parent.notified)
     assert keys(queue) == 16
     assert parent.control.hearing
     assert parent.control.epoch > epoch
@@ -98,66 +101,66 @@ def test_a_new_session_takes_the_keys_and_calls_the_idle_before_it_says_that_it_
 
 def test_it_waits_for_whoever_has_looked_before_and_not_for_newcomers(parent, queue, producer):
     look(producer)
-    parent.until(lambda: parent.hearing.stage is Stage.WAITING)
+    parent.until(lambda: parent.notify_mode.stage is Stage.WAITING)
     assert not parent.control.hearing
     assert keys(queue) == 16, "whoever looks from now on notifies"
     assert parent.fleet.pending_wakeups == 0
     with psycopg.connect(queue.dsn) as newcomer:
         look(newcomer)
         producer.commit()
-        parent.until(parent.hears)
+        parent.until(parent.notified)
         newcomer.rollback()
     assert parent.fleet.pending_wakeups == 1
 
 
 def test_once_all_have_been_busy_for_a_while_it_lets_go_and_whoever_goes_idle_brings_it_back(parent, queue):
-    parent.until(parent.hears)
+    parent.until(parent.notified)
     parent.be_busy()
     parent.turn(BUSY / 2)
-    assert parent.hears()
+    assert parent.notified()
     parent.turn(BUSY * 2)
     assert not parent.control.hearing
     parent.until(lambda: parent.db.is_quiet, BUSY * 2)
     assert keys(queue) == 0
-    assert parent.hearing.wake_at(time.monotonic() + BUSY * 2) == float("inf"), "or the loop would spin"
+    assert parent.notify_mode.wake_at(time.monotonic() + BUSY * 2) == float("inf"), "or the loop would spin"
     parent.fleet.pending_wakeups = 0
     parent.fleet.on_message(parent.slot, WentIdle(), 0.0)
-    parent.until(parent.hears)
+    parent.until(parent.notified)
     assert (keys(queue), parent.fleet.pending_wakeups) == (16, 1)
 
 
 def test_one_that_goes_idle_while_the_word_is_taken_back_keeps_the_keys(parent, queue):
-    parent.until(parent.hears)
+    parent.until(parent.notified)
     parent.be_busy()
     parent.idle = True
     parent.turn(BUSY * 2)
-    assert parent.hears()
+    assert parent.notified()
     assert parent.control.hearing
     assert keys(queue) == 16
 
 
 def test_called_back_before_the_keys_are_let_go_of(parent, queue):
-    parent.until(parent.hears)
+    parent.until(parent.notified)
     parent.be_busy()
-    parent.hearing.step(time.monotonic() + 2 * BUSY)
-    assert parent.hearing.stage is Stage.DEAF
+    parent.notify_mode.step(time.monotonic() + 2 * BUSY)
+    assert parent.notify_mode.stage is Stage.OFF
     parent.fleet.on_message(parent.slot, WentIdle(), 0.0)  # both letters are on their way, in this order
-    parent.until(parent.hears)
+    parent.until(parent.notified)
     assert keys(queue) == 16
 
 
-@pytest.mark.parametrize("stage", [Stage.HEARING, Stage.WAITING])
+@pytest.mark.parametrize("stage", [Stage.ON, Stage.WAITING])
 def test_a_session_that_is_lost_takes_the_keys_with_it_and_the_next_one_begins_anew(parent, queue, producer, stage):
     if stage is Stage.WAITING:
         look(producer)
-    parent.until(lambda: parent.hearing.stage is stage)
+    parent.until(lambda: parent.notify_mode.stage is stage)
     epoch, calls = parent.db.epoch, parent.fleet.pending_wakeups
     queue.run("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'parent'")
     assert keys(queue) == 0
     producer.rollback()
-    parent.until(lambda: parent.hearing.stage is Stage.DEAF)
+    parent.until(lambda: parent.notify_mode.stage is Stage.OFF)
     assert not parent.control.hearing
-    parent.until(parent.hears)
+    parent.until(parent.notified)
     assert parent.db.epoch > epoch
     assert keys(queue) == 16
     assert parent.fleet.pending_wakeups == calls + 1
@@ -166,6 +169,6 @@ def test_a_session_that_is_lost_takes_the_keys_with_it_and_the_next_one_begins_a
 def test_what_is_refused_is_asked_for_again(parent, queue):
     queue.run("ALTER FUNCTION pg_catalog.pg_advisory_lock_shared(int, int) RENAME TO gone")
     parent.until(lambda: any(event.statement == "wake/enable_notify" for event in parent.db.happened))
-    assert parent.hearing.stage is Stage.DEAF
+    assert parent.notify_mode.stage is Stage.OFF
     queue.run("ALTER FUNCTION pg_catalog.gone(int, int) RENAME TO pg_advisory_lock_shared")
-    parent.until(parent.hears)
+    parent.until(parent.notified)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -18,10 +19,13 @@ from jobherd.supervisor.database.connection import Link
 from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
 from jobherd.supervisor.database.lease import Lease
 from jobherd.supervisor.observe import fleet_report
-from jobherd.supervisor.observe.fleet_report import Facts, Look, look, share
+from jobherd.supervisor.observe.fleet_report import FleetReport
+from jobherd.supervisor.observe.process_use import Look, look, share
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.slot import End, Exit
+from jobherd.supervisor.settings.definitions import Settings
+from jobherd.supervisor.settings.live import LiveSettings
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.counters import Policy
 from jobherd.workers.ipc.pipes import Ready
@@ -65,16 +69,9 @@ class Scene:
             self.fleet.forked(slot, pid=os.getpid(), incarnation=place + 1, now=self.now, started=0, jitter=0.0)
             self.fleet.on_message(slot, Ready(1, 1), self.now)
             self.boards[place].set_idle(idle=True)
-        registration = Lease(self.post, self.fleet, ControlBlock(), me=None, lease=15.0)
-        self.facts = Facts(
-            self.post,
-            self.fleet,
-            registration,
-            self.boards,
-            self.book,
-            queues=lambda: ("mail",),
-            tiers=lambda: (True, (0,)),
-        )
+        lease = Lease(self.post, self.fleet, ControlBlock(), cancels=None, me=None, lease=15.0)
+        settings = LiveSettings(replace(Settings(), queues=("mail",), queue_order="turns"))
+        self.facts = FleetReport(self.post, self.fleet, lease, self.boards, commands=self.book, settings=settings)
 
     def report(self, number=1, **arguments):
         self.facts.report(FleetCommand(number, "report", arguments, "anna"), self.now)
@@ -112,14 +109,14 @@ def test_nobody_asks_nothing_is_said(scene):
     for _ in range(100):
         one.turn(0.1)
     assert one.post.letters == []
-    assert one.facts.wake_at() == float("inf")
+    assert one.facts.wake_at(one.now) == float("inf")
 
 
 def test_a_report_is_written_and_answered_once_it_is(scene):
     one = scene(2)
     one.boards[1].set_held(4)
     one.report(5)
-    assert one.facts.wake_at() <= one.now
+    assert one.facts.wake_at(one.now) <= one.now
     one.turn()
     document = one.written()
     assert [child["name"] for child in document["children"]] == ["worker 0", "worker 1"]
@@ -129,7 +126,7 @@ def test_a_report_is_written_and_answered_once_it_is(scene):
     assert one.book.answers == {}, "not before it is written"
     one.post.letters[-1][2]([])
     assert one.book.answers == {5: "done"}
-    assert one.facts.wake_at() == float("inf")
+    assert one.facts.wake_at(one.now) == float("inf")
 
 
 def test_what_could_not_be_written_is_said(scene):
@@ -150,7 +147,7 @@ def test_sixty_children_are_looked_at_a_few_in_each_turn(scene, monkeypatch):
         before = len(looks)
         one.turn()
         counts.append(len(looks) - before)
-        assert one.post.letters or one.facts.wake_at() <= one.now, "it goes on in the next turn"
+        assert one.post.letters or one.facts.wake_at(one.now) <= one.now, "it goes on in the next turn"
     assert max(counts) <= 9, "and the parent itself in the last one"
     assert len(one.written()["children"]) == 60
 
@@ -174,7 +171,7 @@ def test_now_and_then_it_goes_along_with_a_beat(scene):
     one = scene()
     for _ in range(12):
         one.now += 5.0
-        one.facts.beaten(one.now)
+        one.facts.renewed(one.now)
         one.turn()
     assert len(one.post.letters) == 4, "with every third beat"
 

@@ -41,7 +41,7 @@ class Place:
         self.boards = [StatusBoard(f"test-{slot.number}") for slot in self.fleet.slots]
         self.slot = self.fleet.slots[0]
         self.board = self.boards[0]
-        self.sampler = Sampler(self.fleet, self.boards, self.answered, host="web1")
+        self.sampler = Sampler(self.fleet, self.boards, self, host="web1")
         self.answers: list[tuple[dict | None, str | None]] = []
         self.pid = 0
 
@@ -61,7 +61,7 @@ class Place:
         self.fleet.forked(self.slot, pid=self.pid, incarnation=1, now=0.0, started=0, jitter=0.0)
         self.slot.state = State.READY
 
-    def answered(self, number, answer=None, *, error=None):
+    def answer(self, number, answer=None, *, error=None):
         assert number == 7
         self.answers.append((answer, error))
 
@@ -72,7 +72,7 @@ class Place:
             assert time.monotonic() < until, "no answer"
             now = time.monotonic()
             self.sampler.step(now)
-            select.select([], [], [], min(max(self.sampler.at - now, 0.0), 0.02))
+            select.select([], [], [], min(max(self.sampler.wake_at(now) - now, 0.0), 0.02))
         return self.answers[-1]
 
     def until(self, condition) -> None:
@@ -153,7 +153,7 @@ def test_a_process_says_where_it_is_whatever_it_is_at(place, work):
     )
     assert answer["tasks"][0]["tid"] == place.pid
     assert answer["tasks"][0]["state"] == ("runs" if work is spin else "waits")
-    assert place.sampler.at == sampler.NEVER, "nothing is left to do"
+    assert place.sampler.wake_at(0.0) == sampler.NEVER, "nothing is left to do"
 
 
 def test_all_threads_are_shown_and_a_second_answer_is_not_mixed_with_the_first(place):

@@ -7,7 +7,7 @@ import signal
 from jobherd.supervisor.policy.actions import Fork
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.plan import NEVER, plan
+from jobherd.supervisor.policy.plan import NEVER, nudges, plan
 from jobherd.supervisor.policy.slot import Exit
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
@@ -29,7 +29,8 @@ class Story:
     def step(self, after=0.0):
         self.now += after
         todo = plan(self.fleet, self.now)
-        for action in todo.actions:
+        actions = [*todo.actions, *nudges(self.fleet)]
+        for action in actions:
             if isinstance(action, Fork):
                 self.fleet.incarnations += 1
                 self.fleet.forked(
@@ -41,7 +42,7 @@ class Story:
                     jitter=0.0,
                 )
         self.wake_at = todo.wake_at
-        return todo.actions
+        return actions
 
     def names(self, after=0.0):
         return [

@@ -250,17 +250,17 @@ def test_drain_dismisses_lets_finish_and_cuts_off_at_the_end():
     story.fleet.on_signal(signal.SIGTERM, story.now)
     assert story.names() == [("Dismiss", 0), ("Dismiss", 1)]
     story.dies(1, LEFT)
-    story.fleet.deaths_open -= 1
+    story.fleet.unrecovered.pop()
     assert story.step(30) == []
     assert story.step(30) == [Interrupt(busy, Interruption(Reason.DRAIN, 9, 5))]
     assert story.step(5) == [Kill(busy, signal.SIGTERM)]
     assert story.step(5) == [Kill(busy, signal.SIGKILL)]
     assert story.dies(0).cause == "drain"
     assert story.step() == []  # its job is not given back yet
-    story.fleet.deaths_open -= 1
+    story.fleet.unrecovered.pop()
     assert story.step() == [Dismiss(keeper(story))]
     story.dies(keeper(story).number, LEFT)
-    story.fleet.deaths_open -= 1
+    story.fleet.unrecovered.pop()
     assert story.step() == [Finish(0)]
 
 
@@ -328,7 +328,7 @@ def test_a_keeper_that_hangs_is_not_waited_for_anew_with_each_session():
     story.step()
     story.dies(0, LEFT)
     story.dies(1, LEFT)
-    story.fleet.deaths_open = 0
+    story.fleet.unrecovered.clear()
     assert story.step() == [Dismiss(keeper(story))]
     for _ in range(3):
         story.fleet.database_down()
@@ -348,10 +348,10 @@ def test_a_database_that_is_given_up_is_a_drain_that_does_not_end_with_0():
     assert len(story.fleet.warnings) == 1
     for slot in [slot for slot in story.fleet.alive() if slot.kind.works]:
         story.dies(slot.number, LEFT)
-    story.fleet.deaths_open = 0
+    story.fleet.unrecovered.clear()
     story.step()
     story.dies(keeper(story).number, LEFT)
-    story.fleet.deaths_open = 0
+    story.fleet.unrecovered.clear()
     assert story.step() == [Finish(69)]
 
 
@@ -408,10 +408,10 @@ def test_handlers_that_do_not_load_stop_a_supervisor_that_never_served():
     for slot in [slot for slot in story.fleet.alive() if slot.kind.works]:
         story.dies(slot.number, Exit(EXIT_HANDLERS, None))
         story.step()  # the others are dismissed at once, and say the same thing on their way out
-    story.fleet.deaths_open = 0
+    story.fleet.unrecovered.clear()
     assert story.step() == [Dismiss(keeper(story))]
     story.dies(keeper(story).number, LEFT)
-    story.fleet.deaths_open = 0
+    story.fleet.unrecovered.clear()
     assert story.step() == [Finish(78)]
     assert set(story.fleet.deaths) == {"handlers", "left"}
 
@@ -607,7 +607,7 @@ def test_a_drain_ends_though_the_database_lets_nobody_give_back_the_jobs_of_the_
     story.dies(1, LEFT)
     assert story.step(30) == [], "there is time"
     assert story.step(30) == []
-    story.fleet.on_recovered(story.now + 3)
+    story.fleet.on_recovered(next(iter(story.fleet.unrecovered)), story.now + 3)
     assert story.step(PATIENCE_WITH_DATABASE + 2) == [], "one got through: the other may too"
     assert story.wake_at == pytest.approx(story.now + 1)
     assert story.step(1) == [Dismiss(keeper(story))]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jobherd.handlers._values.outcome import OK
-from jobherd.supervisor.loop import Supervisor
+from jobherd.supervisor.assembly import Supervisor
 from jobherd.supervisor.policy.actions import Offload
 from jobherd.supervisor.policy.stragglers import offload
 from jobherd.supervisor.process import offload as offload_module
@@ -24,8 +24,8 @@ def supervisor():
     supervisor = Supervisor(Settings(), "host=/nowhere")
     yield supervisor
     supervisor.selector.close()
-    supervisor.signals.close()
-    for board in supervisor.children.boards:
+    supervisor.signal_pipe.close()
+    for board in supervisor.boards:
         board.close()
     os.close(supervisor.control.fd)
 
@@ -39,28 +39,28 @@ def spec(fleet, number, now):
 
 
 def test_a_worker_under_load_keeps_its_jobs_until_another_worker_is_idle(supervisor, monkeypatch):
-    fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
-    offloader = children.offloader
+    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
+    offloader = supervisor.offloader
     slots = [spec(fleet, number, now) for number in range(2)]
     for slot in slots:
-        children.boards[slot.number].set_idle(idle=False)
-    children.boards[slots[0].number].begin_claim(9, 3)
-    children.boards[slots[0].number].say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now - 0.1, now + 60))
+        boards[slot.number].set_idle(idle=False)
+    boards[slots[0].number].begin_claim(9, 3)
+    boards[slots[0].number].say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now - 0.1, now + 60))
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 8.0)
     offloader.hurry(now)
     offloader.step(now)
     assert offload(fleet, slots[0]) is None, "it may only be waiting for a processor"
     assert offloader.wake_at(now) <= now + fleet.limits.patience + 0.001, "looked at as often as ever"
-    children.boards[slots[1].number].set_idle(idle=True)
+    boards[slots[1].number].set_idle(idle=True)
     offloader.step(offloader.wake_at(now))
     assert offload(fleet, slots[0]) == Offload(slots[0], 9, release=True)
 
 
 def test_the_load_is_read_when_there_may_be_a_straggler_and_not_before(supervisor, monkeypatch):
-    fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
-    offloader = children.offloader
+    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
+    offloader = supervisor.offloader
     slot = spec(fleet, 0, now)
-    board = children.boards[slot.number]
+    board = boards[slot.number]
     board.set_idle(idle=False)
     board.begin_claim(9, 3)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60))
@@ -75,13 +75,13 @@ def test_the_load_is_read_when_there_may_be_a_straggler_and_not_before(superviso
 
 
 def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(supervisor, monkeypatch):
-    fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
-    offloader = children.offloader
+    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
+    offloader = supervisor.offloader
     patience = fleet.limits.patience
     slot = next(iter(fleet.workers()))
     fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     fleet.on_message(slot, Ready(1, 7), now)
-    board = children.boards[slot.number]
+    board = boards[slot.number]
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 1.0)
     board.begin_claim(9, 3)
     board.say_unwritten(now)
@@ -107,10 +107,10 @@ def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(su
 def test_under_load_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_before_with_them(
     supervisor, monkeypatch
 ):
-    fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
-    offloader = children.offloader
+    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
+    offloader = supervisor.offloader
     slot = spec(fleet, 0, now)
-    board = children.boards[slot.number]
+    board = boards[slot.number]
     board.set_idle(idle=False)
     board.outcomes.open(8)
     board.begin_claim(9, 0)
@@ -124,9 +124,9 @@ def test_under_load_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_
 
 
 def test_after_a_flush_the_child_continues_and_writes_what_it_finished_later(supervisor, monkeypatch):
-    fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
+    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
     slot = spec(fleet, 0, now)
-    board, asked = children.boards[slot.number], []
+    board, asked = boards[slot.number], []
     monkeypatch.setattr(
         supervisor.db,
         "ask",
@@ -138,48 +138,48 @@ def test_after_a_flush_the_child_continues_and_writes_what_it_finished_later(sup
     running = CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60)
     board.say(running)
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
-    children.do(Offload(slot, 9, release=False), now)
+    supervisor.offloader.do(Offload(slot, 9, release=False), now)
     assert asked == [("settle/settle_jobs", 8, [3], 9), ("settle/settle_jobs", 9, [4], 9)], (
         "said first: the child may miss it a moment later"
     )
     assert board.revoked == 0
     board.say(running._replace(phase=Phase.SETTLING))
-    children.do(Offload(slot, 9, release=False), now)
+    supervisor.offloader.do(Offload(slot, 9, release=False), now)
     board.say(running)
-    children.do(Offload(slot, 10, release=False), now)
+    supervisor.offloader.do(Offload(slot, 10, release=False), now)
     assert len(asked) == 2, "it writes that itself, or is in another claim"
 
-    real = offload_module.finished_of
+    real = offload_module.outcomes_of
 
-    def goes_on(board, token):
-        found = real(board, token)
+    def goes_on(board):
+        found = real(board)
         board.say(running._replace(job=6))
         return found
 
-    monkeypatch.setattr(offload_module, "finished_of", goes_on)
-    children.do(Offload(slot, 9, release=False), now)
+    monkeypatch.setattr(offload_module, "outcomes_of", goes_on)
+    supervisor.offloader.do(Offload(slot, 9, release=False), now)
     assert len(asked) == 2, "what was read may be of a later one"
 
-    monkeypatch.setattr(offload_module, "finished_of", real)
+    monkeypatch.setattr(offload_module, "outcomes_of", real)
     board.say(running)
     board.outcomes.enter(Finished(5, OK, 0.001, now).as_entry())
     board.outcomes.enter(Finished(7, OK, 0.001, now).as_entry())
-    children.do(Offload(slot, 9, release=False), now)
+    supervisor.offloader.do(Offload(slot, 9, release=False), now)
     assert len(asked) == 2, (
         "it is through with that job, and with one that was not announced: expired, or of the same call"
     )
 
 
 def test_what_is_read_of_the_next_claim_during_a_release_is_not_written(supervisor, monkeypatch):
-    fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic()
+    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
     slot = spec(fleet, 0, now)
-    board, asked = children.boards[slot.number], []
+    board, asked = boards[slot.number], []
     monkeypatch.setattr(supervisor.db, "ask", lambda name, *_: asked.append(name))
     board.begin_claim(9, 3)
     running = CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60)
     board.say(running)
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
-    children.do(Offload(slot, 9, release=True), now)
+    supervisor.offloader.do(Offload(slot, 9, release=True), now)
     assert asked == ["settle/settle_jobs", "recover/requeue_rest"]
     asked.clear()
     real = board.outcomes.claims
@@ -191,7 +191,7 @@ def test_what_is_read_of_the_next_claim_during_a_release_is_not_written(supervis
         return real()
 
     monkeypatch.setattr(board.outcomes, "claims", goes_on)
-    children.do(Offload(slot, 9, release=True), now)
+    supervisor.offloader.do(Offload(slot, 9, release=True), now)
     assert asked == [], "its child was notified of the one claim, and would take the other for lost"
 
 
@@ -201,15 +201,15 @@ def test_a_request_that_was_rejected_after_a_long_wait_is_repeated_a_pause_after
 
     Counted from the request, the pause would have passed by then, and one request would follow the other.
     """
-    fleet, children, now = supervisor.fleet, supervisor.children, time.monotonic() - 60
+    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic() - 60
     slot = spec(fleet, 0, now)
-    board, heard = children.boards[slot.number], []
+    board, heard = boards[slot.number], []
     monkeypatch.setattr(supervisor.db, "ask", lambda _name, _given, answered, *_: heard.append(answered))
     board.begin_claim(9, 3)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 600))
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
     slot.released, slot.flushed = 9, (9, 5)
-    children.do(Offload(slot, 9, release), now)
+    supervisor.offloader.do(Offload(slot, 9, release), now)
     before = time.monotonic()
     heard[0](None)
     assert fleet.offloads.failed_at >= before
@@ -220,7 +220,7 @@ def test_there_is_always_at_least_one_process_for_a_processor():
 
 
 def test_a_new_child_sees_nothing_of_an_offload_of_its_predecessor(supervisor):
-    board = supervisor.children.boards[0]
+    board = supervisor.boards[0]
     board.announce_flush(9)
     board.revoke(8)
     board.begin_claim(9, 3)

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from jobherd.supervisor.process import spawn
+from jobherd.supervisor.process import name_lookup, spawn
 from tests.support.patience import LIMIT
 
 
@@ -32,10 +32,10 @@ def test_who_is_dismissed_while_a_name_is_looked_up_hears_of_it(monkeypatch):
 
     Whoever else holds it open keeps that from it, for as long as a name server is silent.
     """
-    monkeypatch.setattr(spawn, "LOOKUP_PATIENCE", 2 * LIMIT)
-    monkeypatch.setattr(spawn, "_look_up", lambda _host, _write: signal.pause())
+    monkeypatch.setattr(name_lookup, "PATIENCE", 2 * LIMIT)
+    monkeypatch.setattr(name_lookup, "_look_up", lambda _host, _write: signal.pause())
     reading, writing = os.pipe()
-    lookup = spawn.Lookup(["a"])
+    lookup = name_lookup.NameLookup(["a"])
     os.close(writing)
     try:
         assert select.select([reading], [], [], LIMIT)[0]

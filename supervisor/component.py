@@ -1,0 +1,15 @@
+"""What the loop knows about a part of the supervisor: nothing but when it must act."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Component(Protocol):
+    """A part of the supervisor that acts in the turns of the loop. It must not block."""
+
+    def step(self, now: float) -> None:
+        """Do what is due. Called in every turn, so it must return at once if nothing is."""
+
+    def wake_at(self, now: float) -> float:
+        """Return when `step` must be called at the latest; infinity if no time is known."""

@@ -1,0 +1,81 @@
+"""Decides the outcome of a job whose process died. No clock and no database: a table of cases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jobherd.supervisor.policy.slot import Stage
+
+if TYPE_CHECKING:
+    from jobherd.handlers._values.outcome import Label
+    from jobherd.supervisor.policy.slot import Death
+    from jobherd.workers.ipc.counters import Policy
+    from jobherd.workers.ipc.status_board import CurrentWork
+
+
+@dataclass(frozen=True, slots=True)
+class CrashOutcome:
+    """The outcome of the job that a child died with."""
+
+    outcome: Label
+    code: str | None
+    delay: float = 0.0
+    crash: int = 0
+
+
+def crash_outcome(now: CurrentWork, policy: Policy, death: Death, jitter: float) -> CrashOutcome | None:
+    """Return the outcome of the job in `now`, or None if the claim was lost.
+
+    `jitter` is in -1..1.
+    """
+    stop_sequence = death.stop_sequence
+    why = (
+        stop_sequence.why.value if stop_sequence is not None and stop_sequence.stage is not Stage.TOLD else death.cause
+    )
+    last = now.attempts >= now.max_attempts
+    match why:
+        case "lost":
+            return None
+        case "cancel":
+            return CrashOutcome("cancelled", "JOB_CANCELLED")
+        case "drain" | "quit" | "worn" | "left" | "stopped":
+            return CrashOutcome("abandoned", None)
+        case "timeout" if not now.unstarted:
+            return (
+                CrashOutcome("failed", "JOB_TIMEOUT")
+                if last
+                else CrashOutcome("retry", "JOB_TIMEOUT", delay(policy, now.attempts, jitter))
+            )
+    if now.unstarted:
+        return _unstarted_outcome(now, policy, jitter)
+    if last or now.crashes + 1 >= policy.max_crashes:
+        return CrashOutcome("failed", "WORKER_CRASHED", crash=1)
+    # The machine may have caused the first crash, so run the job again at once. From the second on,
+    # the job is the likely cause.
+    return CrashOutcome(
+        "retry", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, now.attempts, jitter), crash=1
+    )
+
+
+def _unstarted_outcome(now: CurrentWork, policy: Policy, jitter: float) -> CrashOutcome:
+    """Return the outcome of a job that was announced but had not started.
+
+    It counts a crash, so that the job cannot kill workers endlessly. The job keeps its attempts,
+    since its handler was not called.
+    """
+    if now.crashes + 1 >= policy.max_crashes:
+        return CrashOutcome("failed", "WORKER_CRASHED", crash=1)
+    return CrashOutcome(
+        "abandoned", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, max(now.attempts, 1), jitter), crash=1
+    )
+
+
+def delay(policy: Policy, attempts: int, jitter: float) -> float:
+    """Return the back-off after that many attempts, in seconds."""
+    base, factor, spread, cap = policy.backoff
+    try:
+        grown = base * factor ** max(attempts - 1, 0)
+    except OverflowError:  # no float can hold it, and the cap is smaller anyway
+        grown = float("inf") if base else 0.0
+    return float(min(min(grown, cap) * (1 + spread * jitter), cap))

@@ -1,0 +1,115 @@
+"""Reads the children's status boards and records on the fleet what they show.
+
+It reads as seldom as the stop sequence allows: four times a second while a job runs, once a second
+while all workers are idle. It must not decide anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jobherd.supervisor.crash.memory_growth import AFTER
+from jobherd.supervisor.policy.plan import NEVER
+from jobherd.supervisor.policy.slot import State
+from jobherd.workers.system import procfs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jobherd.supervisor.crash.memory_growth import MemoryGrowth
+    from jobherd.supervisor.crash.oom import OomWatch
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.process.output_pipe import OutputPipes
+    from jobherd.workers.ipc.status_board import StatusBoard
+
+LOOK: Final = 0.25
+"""Seconds between reads of the boards while any job runs: a job's deadline is noticed at most this
+late."""
+LOOK_IDLE: Final = 1.0
+FLOOD: Final = 0.001
+"""Seconds to the next read while a worker prints more than its pipe holds."""
+
+
+class BoardReader:
+    """The supervisor's view of the status boards, by slot number."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        boards: Sequence[StatusBoard],
+        outputs: OutputPipes,
+        *,
+        growth: MemoryGrowth,
+        oom: OomWatch,
+    ) -> None:
+        self._fleet = fleet
+        self._boards = boards
+        self._outputs = outputs
+        self._growth = growth
+        self._oom = oom
+        self._at = 0.0
+
+    def wake_at(self, _now: float) -> float:
+        """Return when `step` must be called at the latest.
+
+        Often while a job runs, seldom while all are idle.
+        """
+        if any(slot.now.job or slot.stop_sequence for slot in self._fleet.alive()):
+            return self._at
+        idle = any(slot.state is State.READY for slot in self._fleet.alive())
+        return self._at + LOOK_IDLE - LOOK if idle else NEVER
+
+    def hurry(self) -> None:
+        """Read the boards at the next step."""
+        self._at = 0.0
+
+    def step(self, now: float) -> None:
+        """Read the boards if that is due, or if a plan is due.
+
+        A time limit has passed then, and a child may be killed: that needs its current board, not
+        an older copy.
+        """
+        if now < self._at and now < self._fleet.plan_at:
+            return
+        self._at = now + LOOK
+        self._oom.look(now)
+        workers = [slot for slot in self._fleet.alive() if slot.kind.works and slot.state is State.READY]
+        boards = {slot.number: self._boards[slot.number] for slot in workers}
+        self._fleet.saw_times_idle({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
+        if self._outputs.read(now):
+            self._at = now + FLOOD
+        limit = self._fleet.limits.max_rss
+        for slot in self._fleet.alive():
+            board = self._boards[slot.number]
+            record = board.now()
+            rss = procfs.rss(slot.pid) if limit and slot.kind.works else 0
+            self._fleet.on_status(
+                slot, now_record=record, started=board.jobs_started, rss=rss, now=now, hook=board.hook
+            )
+            if record is not None and record.runs and now - record.started >= AFTER and slot.stop_sequence is None:
+                self._growth.look(slot, board, record, now)
+            slot.exclusive = bool(slot.now.job) and board.tally.policy(slot.now.kind).exclusive
+
+    def read_idle_flags(self) -> None:
+        """Read only the idle flags, until enough idle workers are found for the pending wake-ups."""
+        found = 0
+        for slot in self._fleet.alive():
+            if slot.state is State.READY and slot.kind.works:
+                board = self._boards[slot.number]
+                self._fleet.saw_idle(slot, idle=board.idle, claims=board.claims[0])
+                found += slot.idle and slot.stop_sequence is None
+                if found >= self._fleet.pending_wakeups:
+                    return
+
+    def anyone_idle(self) -> bool:
+        """Return whether a worker is idle now, or was since the boards were last read.
+
+        A single read may find all workers busy between two idle periods. Acting on it would switch
+        notifications off, and on again at once.
+        """
+        workers = [slot for slot in self._fleet.alive() if slot.kind.works]
+        return any(
+            board.idle or board.times_idle != slot.times_idle
+            for slot in workers
+            for board in (self._boards[slot.number],)
+        )

@@ -1,0 +1,41 @@
+"""Wakes the idle children that were requested. The only path from a request to a wake byte."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from jobherd.supervisor.policy.plan import nudges
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.process.board_reader import BoardReader
+    from jobherd.supervisor.process.children import Children
+
+
+class Wakeups:
+    """Reads the idle flags and writes the wake bytes."""
+
+    def __init__(self, fleet: Fleet, boards: BoardReader, children: Children) -> None:
+        self._fleet = fleet
+        self._boards = boards
+        self._children = children
+
+    def wake_at(self, now: float) -> float:
+        """Return when `step` must be called at the latest."""
+        return now if self._fleet.wants_wakeups() else float("inf")
+
+    def step(self, now: float) -> None:
+        """Wake as many children as were requested."""
+        if not self._fleet.wants_wakeups():
+            return
+        if self._fleet.pending_wakeups:
+            self._boards.read_idle_flags()
+        actions = nudges(self._fleet)
+        for action in actions:
+            self._children.do(action, now)
+        if actions:
+            # The kernel expects the writer of a pipe to sleep next, and puts the reader on the same
+            # processor. Without this yield, the worker waits there until the supervisor's turn
+            # ends.
+            os.sched_yield()

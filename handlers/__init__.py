@@ -13,7 +13,8 @@ Modules of this package without a leading underscore are handlers that ship with
 
 How to read it, from the top:
 
-* `_define/`: declarations: handlers, signatures, hooks, claim filters, table stores, the registry.
+* `_define/`: declarations: handlers, signatures, hooks, claim filters, table stores.
+* `_load/`: finds them in the user's folders and modules, and says what does not load.
 * `_run/`: a job as its handler sees it, and the call.
 * `_enqueue/`: clients and producers, sync and async, single and bulk, and waiting for a result.
 * `_policy/`: retries, backoff, durations, costs, redaction.

@@ -1,4 +1,4 @@
-"""Declares handlers, hooks, claim filters and table stores, and finds them in modules.
+"""Declares handlers, hooks, claim filters and table stores.
 
 Declaring must not open a connection or read a setting.
 """

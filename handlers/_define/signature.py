@@ -20,7 +20,7 @@ from jobherd.handlers._values.converters import UNKNOWN, converter_for, describe
 from jobherd.handlers._values.fidelity import compare
 from jobherd.handlers._values.misfit import Misfit, path_step
 from jobherd.handlers._values.payload import PayloadError
-from jobherd.handlers._values.shapes import fields_of
+from jobherd.handlers._values.shapes import fields_of, resolve_each
 from jobherd.handlers._values.traits import Traits, traits
 
 if TYPE_CHECKING:
@@ -307,17 +307,8 @@ def resolve_hints(
     with contextlib.suppress(Exception):  # one unresolved name fails the whole call; then each is resolved separately
         known = get_type_hints(function, include_extras=True)
         return {name: known[name] for name in given if name in known}, ()
-    found: dict[str, Any] = {}
-    for name, annotation in given.items():
-        holder = type(
-            "holder", (), {"__annotations__": {name: annotation}, "__module__": getattr(function, "__module__", "")}
-        )
-        try:
-            found[name] = get_type_hints(holder, globalns=getattr(function, "__globals__", {}), include_extras=True)[
-                name
-            ]
-        except Exception:  # noqa: S112
-            continue
+    module, names = getattr(function, "__module__", ""), getattr(function, "__globals__", {})
+    found = resolve_each(given, module=module, names=names)
     return found, tuple(name for name in given if name not in found)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 NOTHING: Final = object()
 
@@ -156,12 +156,21 @@ def _hints(kind: Any) -> dict[str, Any]:
         return typing.get_type_hints(kind, include_extras=True)
     found: dict[str, Any] = {}
     for one in reversed(kind.__mro__):
-        for name, annotation in _annotated(one).items():
-            holder = type("holder", (), {"__annotations__": {name: annotation}, "__module__": one.__module__})
-            try:
-                found[name] = typing.get_type_hints(holder, include_extras=True)[name]
-            except Exception:
-                found[name] = Any
+        own = _annotated(one)
+        found |= dict.fromkeys(own, Any) | resolve_each(own, module=one.__module__)
+    return found
+
+
+def resolve_each(annotations: Mapping[str, Any], *, module: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the annotations that can be resolved, by name.
+
+    module: where to look names up, unless `names` is given.
+    """
+    found: dict[str, Any] = {}
+    for name, annotation in annotations.items():
+        holder = type("holder", (), {"__annotations__": {name: annotation}, "__module__": module})
+        with contextlib.suppress(Exception):
+            found[name] = typing.get_type_hints(holder, globalns=names, include_extras=True)[name]
     return found
 
 

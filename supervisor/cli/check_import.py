@@ -11,16 +11,19 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from jobherd.handlers._define.registry import HOOKS, LoadProblem, all_hooks, load, notes_of
 from jobherd.handlers._define.table_store import TableHandler
-from jobherd.handlers._define.unchecked import unchecked
+from jobherd.handlers._load.registry import HOOKS, all_hooks, load, notes_of
+from jobherd.handlers._load.unchecked import unchecked
 from jobherd.handlers._values.sanitize import sanitize
 from jobherd.sql.composed import definition
 from jobherd.workers.run.loading import put_on_path, say_none_found
+
+if TYPE_CHECKING:
+    from jobherd.handlers._load.load_problem import LoadProblem
 
 
 def main(answer: str, app_dir: str, sources: str) -> None:

@@ -22,7 +22,7 @@ import psycopg
 
 from jobherd.handlers._define.hooks import Child as Process
 from jobherd.handlers._define.hooks import Hooks
-from jobherd.handlers._define.registry import load as load_handlers
+from jobherd.handlers._load.registry import load as load_handlers
 from jobherd.handlers._values.outcome import OK
 from jobherd.workers import worker
 from jobherd.workers.database.wire import Wire

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 
 from jobherd import handler
-from jobherd.handlers._define.registry import HOOKS, Loaded, load, notes_of
-from jobherd.handlers._define.unchecked import unchecked
+from jobherd.handlers._load.registry import HOOKS, Loaded, load, notes_of
+from jobherd.handlers._load.unchecked import unchecked
 
 TOOLS = """
 import functools

@@ -421,7 +421,7 @@ MUTANTS = (
     ),
     Mutant(
         "a type that no converter knows is found by the first job",
-        "handlers/_define/registry.py",
+        "handlers/_load/registry.py",
         "    loading.check_signatures()\n",
         "",
         ("tests/handlers/_values/test_models.py",),

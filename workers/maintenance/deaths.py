@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import orjson
 
 from jobherd.handlers._define.hooks import Hooks, on_death
-from jobherd.handlers._define.registry import HOOKS, all_hooks, load
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure
+from jobherd.handlers._load.registry import HOOKS, all_hooks, load
 from jobherd.handlers._run.job import Job
 from jobherd.handlers._values.sanitize import describe_exception
 from jobherd.workers.process import logs

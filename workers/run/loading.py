@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from jobherd.handlers._define.hooks import Hooks
-from jobherd.handlers._define.registry import HOOKS, all_hooks, load, notes_of
-from jobherd.handlers._define.trust import find_fault
+from jobherd.handlers._load.registry import HOOKS, all_hooks, load, notes_of
+from jobherd.handlers._load.trust import find_fault
 from jobherd.handlers._values.sanitize import loading, sanitize
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Problem, send
 from jobherd.workers.process.logs import keep_factory_quiet

@@ -6,7 +6,7 @@ import pytest
 
 from jobherd import Child, Job, after_job, before_job, handler, middleware, on_child_exit, on_child_start
 from jobherd.handlers._define.hooks import Hooks
-from jobherd.handlers._define.registry import all_hooks, load
+from jobherd.handlers._load.registry import all_hooks, load
 
 
 @handler("hook:double")

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from jobherd import ExecutionLogEntry, Job, PayloadError, TableStore
-from jobherd.handlers._define.registry import load
 from jobherd.handlers._define.table_record import Scanner
 from jobherd.handlers._define.table_store import Held, TableHandler
+from jobherd.handlers._load.registry import load
 
 
 @dataclass

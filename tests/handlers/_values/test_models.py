@@ -19,7 +19,7 @@ import pydantic
 import pytest
 
 from jobherd import BindingError, PayloadError, handler
-from jobherd.handlers._define.registry import load
+from jobherd.handlers._load.registry import load
 from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._values.payload import check_payload, decode_payload
 from jobherd.testing import run, run_payload

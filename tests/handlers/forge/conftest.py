@@ -11,8 +11,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from jobherd import configure
-from jobherd.handlers._define.registry import load
 from jobherd.handlers._enqueue import default
+from jobherd.handlers._load.registry import load
 from jobherd.handlers.forge import _database
 from jobherd.handlers.forge._repository import init_repository
 from jobherd.sql.migrate import migrate

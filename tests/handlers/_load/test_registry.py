@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from jobherd import handlers
-from jobherd.handlers._define.registry import Loaded, load
+from jobherd.handlers._load.registry import Loaded, load
 from tests.support.patience import LIMIT
 
 HANDLER = """
@@ -301,7 +301,7 @@ def test_the_handlers_of_the_package_are_loaded_by_their_real_names_and_only_fro
 
 def test_names_are_the_same_in_every_process(write):
     folder = write(a=HANDLER.format(kind="a"))
-    code = "import sys; from jobherd.handlers._define.registry import load; print(load([sys.argv[1]]).modules[0])"
+    code = "import sys; from jobherd.handlers._load.registry import load; print(load([sys.argv[1]]).modules[0])"
     ran = subprocess.run(
         [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True, timeout=LIMIT
     )
@@ -309,7 +309,7 @@ def test_names_are_the_same_in_every_process(write):
 
 
 def test_importing_the_public_names_imports_no_handler_and_no_test_tool():
-    code = "import sys; from jobherd import handlers; print([n for n in sys.modules if n in ('pytest', 'jobherd.testing', 'jobherd.handlers.testing', 'jobherd.handlers._define.registry')])"
+    code = "import sys; from jobherd import handlers; print([n for n in sys.modules if n in ('pytest', 'jobherd.testing', 'jobherd.handlers.testing', 'jobherd.handlers._load.registry')])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
     assert ran.stdout.strip() == "[]"
 

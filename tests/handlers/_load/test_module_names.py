@@ -12,7 +12,7 @@ import textwrap
 
 import pytest
 
-from jobherd.handlers._define.registry import load
+from jobherd.handlers._load.registry import load
 from tests.support.patience import LIMIT
 
 PLAIN = "from jobherd import handler\n@handler\ndef send(n: int): ...\n"
@@ -52,7 +52,7 @@ class App:
     def loaded(self, source: str, *more: str, path: str = ".") -> list[str]:
         """Load a source in a new process; return the names of its modules, then its problems and notes, then what `more` prints."""
         # before the path may hold a json.py
-        lines = ["import os, sys", "from jobherd.handlers._define.registry import load"]
+        lines = ["import os, sys", "from jobherd.handlers._load.registry import load"]
         lines += [
             f"sys.path[:0] = map(os.path.abspath, {path.split(':')!r})",
             f"loaded = load([{source!r}])",

@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from jobherd.handlers._define.registry import load
-from jobherd.handlers._define.trust import ALLOW, find_fault
+from jobherd.handlers._load.registry import load
+from jobherd.handlers._load.trust import ALLOW, find_fault
 from tests.cli.shell import jobherd
 from tests.workers.web.support import NO_DATABASE
 
@@ -64,7 +64,7 @@ def test_what_belongs_to_another_user_is_refused(folder, what, monkeypatch):
 @as_root
 def test_what_belongs_to_the_owner_of_jobherd_is_loaded_by_another_user(folder, monkeypatch):
     """As where one account deploys the application with its packages, and another one runs it."""
-    monkeypatch.setattr("jobherd.handlers._define.trust._trusted", lambda: {0, 12345, NOBODY})
+    monkeypatch.setattr("jobherd.handlers._load.trust._trusted", lambda: {0, 12345, NOBODY})
     os.chown(folder / "a.py", NOBODY, -1)
     assert is_loaded(folder)
 

@@ -7,11 +7,11 @@ expects a `Decimal`.
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.handlers._define.table_store import TableHandler
+from jobherd.handlers._values.shapes import has_fields, is_typed_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,12 +42,7 @@ def _unresolved_fields(hint: Any, seen: list[Any]) -> Iterator[str]:
     seen.append(hint)
     for inner in typing.get_args(hint):
         yield from _unresolved_fields(inner, seen)
-    if not (
-        dataclasses.is_dataclass(kind)
-        or typing.is_typeddict(kind)
-        or hasattr(kind, "__attrs_attrs__")
-        or hasattr(kind, "_fields")
-    ):
+    if not (has_fields(kind) or is_typed_dict(kind)):
         return
     try:
         known = typing.get_type_hints(kind)

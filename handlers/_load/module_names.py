@@ -55,10 +55,7 @@ def folder_name(folder: Path) -> str:
 
 def is_file_of(name: str, file: str) -> bool:
     """Return whether importing `name` runs this file, not another one like the stdlib's `json`."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except ValueError:  # a module without a spec, as __main__
-        return False
+    spec = _spec_of(name)
     return spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == os.path.realpath(file)
 
 
@@ -67,10 +64,7 @@ def leads_to(name: str, folder: Path) -> bool:
 
     Its parent packages must be imported already.
     """
-    try:
-        spec = importlib.util.find_spec(name)
-    except ValueError:
-        return False
+    spec = _spec_of(name)
     return spec is not None and any(
         os.path.realpath(each) == os.path.realpath(folder) for each in spec.submodule_search_locations or ()
     )
@@ -115,6 +109,13 @@ def twice(names: Iterable[str]) -> list[tuple[str, str]]:
         for name, file in ours
         if isinstance(file, str) and os.path.realpath(file) in others
     ]
+
+
+def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except ValueError:  # a module without a spec, as __main__
+        return None
 
 
 def _is_on_path(folder: Path) -> bool:

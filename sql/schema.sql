@@ -624,14 +624,14 @@ BEGIN
     RETURN true;
 END $$;
 
-CREATE FUNCTION jobherd.end_page_sessions(actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS void
+CREATE FUNCTION jobherd.end_dashboard_sessions(actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    DELETE FROM jobherd.page_secrets;
-    DELETE FROM jobherd.page_logouts;
-    INSERT INTO jobherd.page_secrets DEFAULT VALUES;
-    PERFORM jobherd.note_audit(end_page_sessions.actor, 'end sessions', '{}', end_page_sessions.reason);
+    DELETE FROM jobherd.dashboard_secrets;
+    DELETE FROM jobherd.dashboard_logouts;
+    INSERT INTO jobherd.dashboard_secrets DEFAULT VALUES;
+    PERFORM jobherd.note_audit(end_dashboard_sessions.actor, 'end sessions', '{}', end_dashboard_sessions.reason);
 END $$;
 
 CREATE FUNCTION jobherd.end_session(pid integer, started timestamp with time zone) RETURNS text
@@ -1071,7 +1071,7 @@ CREATE FUNCTION jobherd.note_visit(actor text, action text, target jsonb) RETURN
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF (note_visit.actor LIKE 'page:%' AND note_visit.action IN ('log in', 'log out', 'refuse login', 'limit logins')) IS NOT TRUE THEN
+    IF (note_visit.actor LIKE 'dashboard:%' AND note_visit.action IN ('log in', 'log out', 'refuse login', 'limit logins')) IS NOT TRUE THEN
         RAISE EXCEPTION 'jobherd.note_visit: % is not a visit of the dashboard', quote_nullable(left(note_visit.action, 100))
             USING ERRCODE = 'insufficient_privilege';
     END IF;
@@ -1083,48 +1083,6 @@ CREATE FUNCTION jobherd.notify(channel text, word text) RETURNS boolean
     AS $$
     SELECT CASE WHEN pg_notification_queue_usage() < 0.9 THEN pg_notify(channel, word) IS NOT NULL ELSE false END
 $$;
-
-CREATE FUNCTION jobherd."order"(supervisor bigint, name text, arguments jsonb DEFAULT '{}'::jsonb, asked_by text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $_$
-#variable_conflict use_column
-DECLARE
-    whom   CONSTANT bigint := supervisor;
-    what   CONSTANT text := name;
-    given  CONSTANT jsonb := coalesce(arguments, '{}');
-    who    CONSTANT text := left(coalesce(nullif(asked_by, ''), session_user), 200);
-    why    CONSTANT text := reason;
-    place text;
-    number bigint;
-BEGIN
-    IF what IS NULL OR what !~ '^[a-z][a-z_]{0,39}$' THEN
-        RAISE EXCEPTION 'jobherd.order: name % is not a word like "drain"', coalesce(quote_literal(left(what, 120)), 'null')
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'For example drain, add, remove, reload, report.';
-    ELSIF jsonb_typeof(given) <> 'object' OR octet_length(given::text) > 10000 THEN
-        RAISE EXCEPTION 'jobherd.order: arguments must be a JSON object of at most 10,000 bytes' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    SELECT s.host || '/' || s.pid INTO place FROM jobherd.supervisors s WHERE s.id = whom AND s.lease_until > clock_timestamp();
-    IF place IS NULL THEN
-        RAISE EXCEPTION 'jobherd.order: supervisor % is not there: it has left, or its lease has lapsed', coalesce(whom::text, 'null')
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'jobherd fleet lists those that are.';
-    END IF;
-    IF what = 'report' THEN
-        SELECT o.id INTO number FROM jobherd.orders o
-         WHERE o.supervisor = whom AND o.name = 'report' AND o.asked_at > clock_timestamp() - interval '1 s'
-         ORDER BY o.id DESC LIMIT 1;
-        IF number IS NOT NULL THEN RETURN number; END IF;
-    END IF;
-    IF (SELECT count(*) FROM (SELECT FROM jobherd.orders o WHERE o.supervisor = whom AND o.done_at IS NULL LIMIT 100) AS open) >= 100 THEN
-        RAISE EXCEPTION 'jobherd.order: supervisor % has 100 orders that it has not answered yet', whom
-            USING ERRCODE = 'program_limit_exceeded', HINT = 'Wait until it has; what it has not taken is refused after 30 s.';
-    END IF;
-    INSERT INTO jobherd.orders (supervisor, name, arguments, asked_by) VALUES (whom, what, given, who) RETURNING id INTO number;
-    IF what <> 'report' THEN
-        PERFORM jobherd.note_unless_noted(who, what, given || jsonb_build_object('supervisor', whom, 'process', place, 'order', number), why);
-    END IF;
-    PERFORM jobherd.notify('jobherd_jobs', '@order:' || whom);
-    RETURN number;
-END $_$;
 
 CREATE FUNCTION jobherd.own_tenants() RETURNS text[]
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1444,6 +1402,48 @@ CREATE FUNCTION jobherd.rollup_quantile(share double precision, bucket smallint,
     SELECT CASE WHEN upto >= share * total THEN 0.00001 * power(2, (bucket - 1 + greatest(0, (share * total - (upto - jobs)) / jobs)) / 4) END
 $$;
 
+CREATE FUNCTION jobherd.send_fleet_command(supervisor bigint, name text, arguments jsonb DEFAULT '{}'::jsonb, asked_by text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    whom   CONSTANT bigint := supervisor;
+    what   CONSTANT text := name;
+    given  CONSTANT jsonb := coalesce(arguments, '{}');
+    who    CONSTANT text := left(coalesce(nullif(asked_by, ''), session_user), 200);
+    why    CONSTANT text := reason;
+    place text;
+    number bigint;
+BEGIN
+    IF what IS NULL OR what !~ '^[a-z][a-z_]{0,39}$' THEN
+        RAISE EXCEPTION 'jobherd.send_fleet_command: name % is not a word like "drain"', coalesce(quote_literal(left(what, 120)), 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'For example drain, add, remove, reload, report.';
+    ELSIF jsonb_typeof(given) <> 'object' OR octet_length(given::text) > 10000 THEN
+        RAISE EXCEPTION 'jobherd.send_fleet_command: arguments must be a JSON object of at most 10,000 bytes' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT s.host || '/' || s.pid INTO place FROM jobherd.supervisors s WHERE s.id = whom AND s.lease_until > clock_timestamp();
+    IF place IS NULL THEN
+        RAISE EXCEPTION 'jobherd.send_fleet_command: supervisor % is not there: it has left, or its lease has lapsed', coalesce(whom::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'jobherd fleet lists those that are.';
+    END IF;
+    IF what = 'report' THEN
+        SELECT o.id INTO number FROM jobherd.fleet_commands o
+         WHERE o.supervisor = whom AND o.name = 'report' AND o.asked_at > clock_timestamp() - interval '1 s'
+         ORDER BY o.id DESC LIMIT 1;
+        IF number IS NOT NULL THEN RETURN number; END IF;
+    END IF;
+    IF (SELECT count(*) FROM (SELECT FROM jobherd.fleet_commands o WHERE o.supervisor = whom AND o.done_at IS NULL LIMIT 100) AS open) >= 100 THEN
+        RAISE EXCEPTION 'jobherd.send_fleet_command: supervisor % has 100 fleet commands that it has not answered yet', whom
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Wait until it has; what it has not taken is refused after 30 s.';
+    END IF;
+    INSERT INTO jobherd.fleet_commands (supervisor, name, arguments, asked_by) VALUES (whom, what, given, who) RETURNING id INTO number;
+    IF what <> 'report' THEN
+        PERFORM jobherd.note_unless_noted(who, what, given || jsonb_build_object('supervisor', whom, 'process', place, 'command', number), why);
+    END IF;
+    PERFORM jobherd.notify('jobherd_jobs', '@order:' || whom);
+    RETURN number;
+END $_$;
+
 CREATE FUNCTION jobherd.session_started() RETURNS timestamp with time zone
     LANGUAGE plpgsql
     AS $$
@@ -1687,10 +1687,55 @@ CREATE TABLE jobherd.claim_locks (
     name text NOT NULL COLLATE pg_catalog."C"
 );
 
+CREATE TABLE jobherd.dashboard_logouts (
+    session text NOT NULL,
+    until timestamp with time zone NOT NULL
+);
+
+CREATE TABLE jobherd.dashboard_secrets (
+    id bigint NOT NULL,
+    secret bytea DEFAULT decode(replace(((gen_random_uuid())::text || (gen_random_uuid())::text), '-'::text, ''::text), 'hex'::text) NOT NULL,
+    made_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT dashboard_secrets_secret_check CHECK ((octet_length(secret) = 32))
+);
+
+ALTER TABLE jobherd.dashboard_secrets ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.dashboard_secrets_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE jobherd.demands (
     job bigint NOT NULL,
     cost jsonb NOT NULL,
     CONSTRAINT demands_are_amounts CHECK (((jsonb_typeof(cost) = 'object'::text) AND (NOT jsonb_path_exists(cost, 'strict $.*?(@.type() != "number" || @ < 0)'::jsonpath, '{}'::jsonb, true))))
+);
+
+CREATE TABLE jobherd.fleet_commands (
+    id bigint NOT NULL,
+    supervisor bigint NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    arguments jsonb DEFAULT '{}'::jsonb NOT NULL,
+    asked_by text NOT NULL,
+    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    taken_at timestamp with time zone,
+    done_at timestamp with time zone,
+    answer jsonb,
+    error text,
+    CONSTRAINT fleet_commands_name_is_a_word CHECK ((name ~ '^[a-z][a-z_]{0,39}$'::text)),
+    CONSTRAINT fleet_commands_say_how_they_ended CHECK (((done_at IS NULL) = ((answer IS NULL) AND (error IS NULL))))
+);
+
+ALTER TABLE jobherd.fleet_commands ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.fleet_commands_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
 );
 
 CREATE TABLE jobherd.gates (
@@ -2067,51 +2112,6 @@ CREATE TABLE jobherd.migrations (
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
-CREATE TABLE jobherd.orders (
-    id bigint NOT NULL,
-    supervisor bigint NOT NULL,
-    name text NOT NULL COLLATE pg_catalog."C",
-    arguments jsonb DEFAULT '{}'::jsonb NOT NULL,
-    asked_by text NOT NULL,
-    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    taken_at timestamp with time zone,
-    done_at timestamp with time zone,
-    answer jsonb,
-    error text,
-    CONSTRAINT orders_name_is_a_word CHECK ((name ~ '^[a-z][a-z_]{0,39}$'::text)),
-    CONSTRAINT orders_say_how_they_ended CHECK (((done_at IS NULL) = ((answer IS NULL) AND (error IS NULL))))
-);
-
-ALTER TABLE jobherd.orders ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME jobherd.orders_id_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
-CREATE TABLE jobherd.page_logouts (
-    session text NOT NULL,
-    until timestamp with time zone NOT NULL
-);
-
-CREATE TABLE jobherd.page_secrets (
-    id bigint NOT NULL,
-    secret bytea DEFAULT decode(replace(((gen_random_uuid())::text || (gen_random_uuid())::text), '-'::text, ''::text), 'hex'::text) NOT NULL,
-    made_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT page_secrets_secret_check CHECK ((octet_length(secret) = 32))
-);
-
-ALTER TABLE jobherd.page_secrets ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME jobherd.page_secrets_id_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
 CREATE TABLE jobherd.parked (
 )
 INHERITS (jobherd.ready)
@@ -2295,8 +2295,17 @@ ALTER TABLE ONLY jobherd.children
 ALTER TABLE ONLY jobherd.claim_locks
     ADD CONSTRAINT claim_locks_pkey PRIMARY KEY (scope, name);
 
+ALTER TABLE ONLY jobherd.dashboard_logouts
+    ADD CONSTRAINT dashboard_logouts_pkey PRIMARY KEY (session);
+
+ALTER TABLE ONLY jobherd.dashboard_secrets
+    ADD CONSTRAINT dashboard_secrets_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY jobherd.demands
     ADD CONSTRAINT demands_pkey PRIMARY KEY (job);
+
+ALTER TABLE ONLY jobherd.fleet_commands
+    ADD CONSTRAINT fleet_commands_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY jobherd.gates
     ADD CONSTRAINT gates_pkey PRIMARY KEY (scope, name);
@@ -2309,15 +2318,6 @@ ALTER TABLE ONLY jobherd.logs
 
 ALTER TABLE ONLY jobherd.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (area, version);
-
-ALTER TABLE ONLY jobherd.orders
-    ADD CONSTRAINT orders_pkey PRIMARY KEY (id);
-
-ALTER TABLE ONLY jobherd.page_logouts
-    ADD CONSTRAINT page_logouts_pkey PRIMARY KEY (session);
-
-ALTER TABLE ONLY jobherd.page_secrets
-    ADD CONSTRAINT page_secrets_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);
@@ -2418,6 +2418,8 @@ CREATE INDEX audit_by_actor ON jobherd.audit USING btree (actor, id);
 
 CREATE INDEX bulks_going_on ON jobherd.bulks USING btree (id) WHERE (ended_at IS NULL);
 
+CREATE INDEX fleet_commands_of_supervisor ON jobherd.fleet_commands USING btree (supervisor, id);
+
 CREATE INDEX history_by_id ON ONLY jobherd.history USING btree (id);
 
 CREATE INDEX history_in_brief ON ONLY jobherd.history USING brin (finished_at, ((id >> 12)) int8_minmax_multi_ops, state text_bloom_ops (n_distinct_per_range='16', false_positive_rate='0.001'), kind text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), queue text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), ((extras).tenant) text_bloom_ops (n_distinct_per_range='128', false_positive_rate='0.001'), error_code text_bloom_ops (n_distinct_per_range='32', false_positive_rate='0.001')) WITH (autosummarize='on');
@@ -2435,8 +2437,6 @@ CREATE INDEX history_parent ON ONLY jobherd.history USING btree (((extras).paren
 CREATE INDEX history_default_parent_id_id_idx ON jobherd.history_default USING btree (((extras).parent_id), id) WHERE ((extras).parent_id IS NOT NULL);
 
 CREATE INDEX logs_by_day ON jobherd.logs USING btree (drop_on);
-
-CREATE INDEX orders_of_supervisor ON jobherd.orders USING btree (supervisor, id);
 
 CREATE UNIQUE INDEX parked_by_id ON jobherd.parked USING btree (id);
 

@@ -74,7 +74,7 @@ def _worker(context: ChildContext) -> int:
     return run(context)
 
 
-def _keeper(context: ChildContext) -> int:
+def _maintenance(context: ChildContext) -> int:
     from jobherd.workers.maintenance.maintenance import run  # noqa: PLC0415 - imported only in a process of this kind
 
     return run(context)
@@ -96,7 +96,7 @@ def _web(context: ChildContext) -> int:
 
 KINDS: Final[dict[str, Callable[[ChildContext], int]]] = {
     "worker": _worker,
-    "keeper": _keeper,
+    "maintenance": _maintenance,
     "web": _web,
     "resetter": _resetter,
 }

@@ -378,7 +378,16 @@ def _supervisor(at: Session, dsn: str, settings: Settings, *, batch: int) -> Ite
             "--http",
             "off",
         ]
-        words += ["--workers", str(settings.workers), "--batch", str(batch), "--poll", "5m", "--log-format", "text"]
+        words += [
+            "--workers",
+            str(settings.workers),
+            "--claim-size",
+            str(batch),
+            "--poll",
+            "5m",
+            "--log-format",
+            "text",
+        ]
         with said.open("wb") as log:
             process = subprocess.Popen(
                 words,

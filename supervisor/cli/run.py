@@ -103,12 +103,12 @@ def _check_page(settings: Settings) -> None:
 
     The web process would only leave the dashboard out, and the user would notice that too late.
     """
-    if settings.http is None or not settings.page or find_spec("starlette") is None:
+    if settings.http is None or not settings.dashboard or find_spec("starlette") is None:
         return
-    if not (is_local(settings.http[0]) or settings.page_operate_token or settings.page_view_token):
+    if not (is_local(settings.http[0]) or settings.dashboard_operate_token or settings.dashboard_view_token):
         raise CommandError(
             f"http = {shown('http', settings.http)} (from {settings.source('http')}) can be reached from elsewhere, and the page has no token: set "
-            "JOBHERD_PAGE_OPERATE_TOKEN (`openssl rand -hex 20` makes one), or page = false for metrics and health alone",
+            "JOBHERD_DASHBOARD_OPERATE_TOKEN (`openssl rand -hex 20` makes one), or dashboard = false for metrics and health alone",
             ExitCode.CONFIGURATION,
         )
 

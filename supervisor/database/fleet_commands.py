@@ -4,7 +4,7 @@ Commands come from any host. A notification announces them, and each renewal of 
 well. Taking a command marks it, so none is carried out twice. If the session is lost in between,
 the command is not carried out at all, and a maintenance process reports that to the waiting client.
 
-A flood does no harm: each request takes a few commands, requests are spaced, and `jobherd.order`
+A flood does no harm: each request takes a few commands, requests are spaced, and `jobherd.send_fleet_command`
 rejects new commands once a hundred are open. Nothing here blocks. `events/commands.py` carries the
 commands out.
 """

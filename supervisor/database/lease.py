@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from jobherd.supervisor.database import identity as machine
 from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
 from jobherd.supervisor.database.server_clock import ServerClock
-from jobherd.supervisor.policy.kinds import KEEPER
+from jobherd.supervisor.policy.kinds import MAINTENANCE
 from jobherd.supervisor.version import VERSION
 from jobherd.workers.system.procfs import alive
 
@@ -313,7 +313,7 @@ class Lease:
         jump = self._clock.jump(server, asked=asked, now=now)
         if abs(jump) > max(self._lease / (2 * BEATS), 1.0):
             self._steady_at = now + self._lease
-            self._fleet.kinds_to_wake.add(KEEPER)
+            self._fleet.kinds_to_wake.add(MAINTENANCE)
             log.warning(
                 "the database's clock has jumped by %+.0f s against this host's: every supervisor gets one whole "
                 "lease to renew before its jobs may be taken",

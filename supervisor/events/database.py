@@ -21,7 +21,7 @@ from jobherd.supervisor.database.notifications import (
     Work,
     parse,
 )
-from jobherd.supervisor.policy.kinds import KEEPER
+from jobherd.supervisor.policy.kinds import MAINTENANCE
 
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.recovery import CrashRecovery
@@ -170,14 +170,14 @@ class DatabaseEvents:
                 case Beat(supervisor):
                     self._lease.echoed(supervisor)
                 case Due():
-                    self._fleet.kinds_to_wake.add(KEEPER)
+                    self._fleet.kinds_to_wake.add(MAINTENANCE)
                 case Gates():
                     self._fleet.gates_changed(now)
                     self._offloader.hurry(now)
                     self._control.bump()
                 case Cancel():
                     self._cancels.query()
-                    self._fleet.kinds_to_wake.add(KEEPER)  # the job may have returned to the queue by now
+                    self._fleet.kinds_to_wake.add(MAINTENANCE)  # the job may have returned to the queue by now
                 case Command(supervisor):
                     self._commands.notified(supervisor)
             self.only_work = False

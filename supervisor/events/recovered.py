@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from jobherd.handlers._values.outcome import LABELS
-from jobherd.supervisor.policy.kinds import KEEPER, RESETTER
+from jobherd.supervisor.policy.kinds import MAINTENANCE, RESETTER
 from jobherd.workers.run.job_log import failure_words
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class RecoveredChildren:
             if record.job in case.settled:
                 self._log_job(case, record, outcome)
                 if self._fleet.mourns and self._deaths.tell(case, record, outcome):
-                    self._fleet.kinds_to_wake.add(KEEPER)
+                    self._fleet.kinds_to_wake.add(MAINTENANCE)
         if case.policy.table:
             # The record's outcome is stored; the resetter writes it into the application's table.
             self._fleet.kinds_to_wake.add(RESETTER)

@@ -61,9 +61,11 @@ def greeting(settings: Settings, boards: Sequence[StatusBoard], *, page: bool) -
     web = []
     if settings.http is not None and settings.http[1]:
         address = f"http://{shown('http', settings.http)}"
-        serves_page = settings.page and page
+        serves_page = settings.dashboard and page
         web = [
-            f"dashboard {address}{settings.page_path}/" if serves_page else f"metrics {address}/metrics, no dashboard"
+            f"dashboard {address}{settings.dashboard_path}/"
+            if serves_page
+            else f"metrics {address}/metrics, no dashboard"
         ]
     return [
         f"serves {len(kinds)} {'kind' if len(kinds) == 1 else 'kinds'}: {', '.join(kinds[:NAMED])}{more}",

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.policy.kinds import KEEPER, KINDS, WORKER, Kind
+from jobherd.supervisor.policy.kinds import KINDS, MAINTENANCE, WORKER, Kind
 from jobherd.supervisor.policy.slot import Death, End, Exit, Slot, Stage, State, StopReason, StopSequence
 from jobherd.supervisor.policy.stragglers import Situation, smoothed_load
 from jobherd.workers.ipc.pipes import (
@@ -188,7 +188,7 @@ class Fleet:
     def gates_changed(self, now: float) -> None:
         """A pause or limit has changed: release claimed, unstarted jobs and wake idle workers."""
         self.offloads = self.offloads._replace(gates_changed_at=now, failed_at=float("-inf"))
-        self.kinds_to_wake.add(KEEPER)
+        self.kinds_to_wake.add(MAINTENANCE)
         self.all_idle_called()
 
     def on_load(self, waiting: float, *, idle: bool) -> None:

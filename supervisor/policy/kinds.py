@@ -46,8 +46,8 @@ class Kind:
 
 
 WORKER = Kind("worker", lambda fleet: fleet.wanted, works=True, loads=True)
-KEEPER = Kind("keeper", lambda _: 1, sees_all=True, hears_deaths=True)
+MAINTENANCE = Kind("maintenance", lambda _: 1, sees_all=True, hears_deaths=True)
 WEB = Kind("web", lambda fleet: int(fleet.limits.web), sees_all=True)
 RESETTER = Kind("resetter", lambda fleet: int(fleet.stores), sees_all=True, loads=True)
 
-KINDS = (WORKER, KEEPER, WEB, RESETTER)
+KINDS = (WORKER, MAINTENANCE, WEB, RESETTER)

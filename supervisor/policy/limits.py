@@ -31,7 +31,7 @@ class Limits:
     max_rss: int = 0
     jitter: float = 0.1
     until_empty: bool = False
-    hold: float = 0.0
+    claim_window: float = 0.0
     reserved: tuple[tuple[str, int], ...] = ()
     """Queues, and the number of workers that serve only that queue."""
 
@@ -39,9 +39,9 @@ class Limits:
     def patience(self) -> float:
         """Seconds for which a job may delay claimed jobs and the outcomes of earlier ones.
 
-        Shorter than `hold`, so that there is time left to write these outcomes within `hold`.
+        Shorter than `claim_window`, so that there is time left to write these outcomes within `claim_window`.
         """
-        return 0.8 * self.hold
+        return 0.8 * self.claim_window
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -62,6 +62,6 @@ class Limits:
             max_rss=settings.max_rss,
             jitter=settings.jitter,
             until_empty=settings.until_empty,
-            hold=settings.hold if settings.most_claimed > 1 else 0.0,
+            claim_window=settings.claim_window if settings.most_claimed > 1 else 0.0,
             reserved=settings.reserved,
         )

@@ -23,7 +23,7 @@ LONGEST_PATIENCE: Final = 1.0
 processor."""
 OUTCOME_PATIENCE: Final = 1.1
 """Part of `patience` for which an outcome may wait: with the default, 44 of the 50 ms (setting
-`hold`) after which it must be visible."""
+`claim_window`) after which it must be visible."""
 LEAST_RUN: Final = 0.25
 """Part of `patience` for which a job must have run before it counts as the cause of the delay."""
 RELEASE_AFTER_CHANGE: Final = 0.5
@@ -84,7 +84,7 @@ def patience(fleet: Fleet, now: float) -> float:
     limits, situation = fleet.limits, fleet.offloads
     if 0.0 <= now - situation.gates_changed_at < RELEASE_AFTER_CHANGE:
         return 0.0
-    if not limits.hold:
+    if not limits.claim_window:
         return float("inf")
     return max(limits.patience, min(limits.patience * situation.load, LONGEST_PATIENCE))
 
@@ -106,7 +106,7 @@ def offload(fleet: Fleet, slot: Slot) -> Offload | None:
         return None
     if held.others and at >= straggler_at(work, held.unwritten, patience(fleet, at)):
         return Offload(slot, work.token, release=True)
-    waits = (held.unwritten or held.earlier) and fleet.limits.hold and (work.token, work.job) != slot.flushed
+    waits = (held.unwritten or held.earlier) and fleet.limits.claim_window and (work.token, work.job) != slot.flushed
     if waits and at >= straggler_at(work, held.unwritten, fleet.limits.patience):
         return Offload(slot, work.token, release=False)
     return None

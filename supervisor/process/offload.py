@@ -44,7 +44,7 @@ class Offloader:
 
     def expect_work(self, now: float) -> None:
         """A worker may have started a job at `now`."""
-        if self._fleet.limits.hold:
+        if self._fleet.limits.claim_window:
             self._due_at = min(self._due_at, now + self._fleet.limits.patience)
 
     def hurry(self, now: float) -> None:

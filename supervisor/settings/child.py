@@ -37,8 +37,8 @@ def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettin
         queue_weights=dict(settings.queue_weights),
         queue_tiers=dict(settings.queue_priorities),
         limits=settings.queue_max_concurrency,
-        batch=settings.most_claimed,
-        hold=settings.hold,
+        claim_size=settings.most_claimed,
+        claim_window=settings.claim_window,
         budget={name: float(amount) for name, amount in (each.split("=") for each in settings.budget)},
         budget_patience=settings.budget_patience,
         poll=settings.poll,
@@ -51,12 +51,12 @@ def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettin
         unknown_for=settings.unknown_for,
         sweep=settings.sweep,
         http=settings.http,
-        page=settings.page,
-        page_view_token=settings.page_view_token,
-        page_operate_token=settings.page_operate_token,
-        page_hosts=settings.page_hosts,
-        page_path=settings.page_path,
-        page_read_only=settings.page_read_only,
+        dashboard=settings.dashboard,
+        dashboard_view_token=settings.dashboard_view_token,
+        dashboard_operate_token=settings.dashboard_operate_token,
+        dashboard_hosts=settings.dashboard_hosts,
+        dashboard_path=settings.dashboard_path,
+        dashboard_read_only=settings.dashboard_read_only,
         log_capture=settings.log_capture,
         log_size=settings.log_size,
         log_jobs=settings.resolved_log_jobs(),
@@ -75,5 +75,5 @@ def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettin
 def for_kind(settings: ChildSettings, kind: str) -> ChildSettings:
     """Return the settings for a child process of that kind, without the secrets that it does not need."""
     if kind != "web":
-        settings = replace(settings, page_view_token=(), page_operate_token=())
+        settings = replace(settings, dashboard_view_token=(), dashboard_operate_token=())
     return settings if kind == "worker" else replace(settings, webhook_secret=())

@@ -156,15 +156,15 @@ class Settings:
     )  # fmt: skip
     max_claim_batch: int = setting(
         0,
-        values.whole(1, 1000, zero="as `batch` says"),
+        values.whole(1, 1000, zero="as `claim_size` says"),
         "The most jobs of one queue that a worker claims at a time. A claim never mixes queues.",
-        group="Work", metavar="N", says="0: as `batch` says",
+        group="Work", metavar="N", says="0: as `claim_size` says",
     )  # fmt: skip
     max_claim_per_worker: int = setting(
         0,
-        values.whole(1, 1000, zero="as `batch` says"),
+        values.whole(1, 1000, zero="as `claim_size` says"),
         "The most claimed jobs that a worker has at a time, including the one that runs.",
-        group="Work", metavar="N", says="0: as `batch` says",
+        group="Work", metavar="N", says="0: as `claim_size` says",
     )  # fmt: skip
     coalesce_notifies: int = setting(
         1,
@@ -172,14 +172,14 @@ class Settings:
         "How many notifications that arrive together wake one worker. A notification tells that a queue has jobs, not how many.",
         group="Work", metavar="N",
     )  # fmt: skip
-    batch: int = setting(
+    claim_size: int = setting(
         500,
         values.whole(1, 1000),
-        "The most jobs that a worker claims at a time. It claims no more than it expects to run within `hold`. If the whole host fails, "
+        "The most jobs that a worker claims at a time. It claims no more than it expects to run within `claim_window`. If the whole host fails, "
         "the finished jobs of a claim whose outcomes are not yet written run again: 1 limits that to one job.",
         group="Work", metavar="N",
     )  # fmt: skip
-    hold: float = setting(
+    claim_window: float = setting(
         0.05,
         values.span(0.001, 60, zero="whole batches, whatever they take"),
         "How much work a worker claims at a time, estimated from recent durations of the kinds. If a job takes longer, the worker's claimed, "
@@ -316,39 +316,39 @@ class Settings:
     )
 
     # -- dashboard
-    page: bool = setting(
+    dashboard: bool = setting(
         True,
         values.switch(),
         "Serve the dashboard at `http`, if the extra `web` is installed. Health and metrics are served either way.",
         group="The page",
     )  # fmt: skip
-    page_operate_token: tuple[str, ...] = setting(
+    dashboard_operate_token: tuple[str, ...] = setting(
         (),
         values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
         "Tokens with which users may view and act: pause, retry, cancel. A name before a token appears in the audit log: `alice=...`. Give tokens "
         "in the environment rather than as a flag, which every OS user on the host can read.",
         group="The page", metavar="TOKEN", says="none: only this host can open the dashboard", secret=True,
     )  # fmt: skip
-    page_view_token: tuple[str, ...] = setting(
+    dashboard_view_token: tuple[str, ...] = setting(
         (),
         values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
         "Tokens with which users may view the dashboard but not act.",
         group="The page", metavar="TOKEN", says="none", secret=True,
     )  # fmt: skip
-    page_hosts: tuple[str, ...] = setting(
+    dashboard_hosts: tuple[str, ...] = setting(
         (),
         values.words("names of hosts", ",", pattern=re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9a-fA-F:.]{2,45}")),
         "Host names that the dashboard accepts in addition to those of the host itself: `jobs.example.com`. With tokens and without names, it "
         "accepts every name.",
         group="The page", metavar="HOSTS", says="none",
     )  # fmt: skip
-    page_path: str = setting(
+    dashboard_path: str = setting(
         "",
         values.url_path(),
         "The path under which a proxy serves the dashboard, if the proxy removes that path before it forwards a request.",
         group="The page", metavar="PATH", says="none",
     )  # fmt: skip
-    page_read_only: bool = setting(
+    dashboard_read_only: bool = setting(
         False, values.switch(), "Allow no changes from the dashboard, whatever the token.", group="The page"
     )
 
@@ -516,7 +516,7 @@ class Settings:
     @property
     def most_claimed(self) -> int:
         """Maximum number of jobs per claim."""
-        return min(limit for limit in (self.batch, self.max_claim_batch, self.max_claim_per_worker) if limit)
+        return min(limit for limit in (self.claim_size, self.max_claim_batch, self.max_claim_per_worker) if limit)
 
     def serves(self, queue: str) -> bool:
         """Return whether a queue is served here.

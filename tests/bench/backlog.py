@@ -57,7 +57,7 @@ def main() -> int:
         )
 
         herds = [
-            stack.enter_context(Herd(own, WORK, "--batch", str(given.batch), workers=given.workers))
+            stack.enter_context(Herd(own, WORK, "--claim-size", str(given.batch), workers=given.workers))
             for own in (large, small)
         ]
         release(little)

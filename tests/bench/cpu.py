@@ -120,7 +120,7 @@ def main() -> int:
         def jobs_run() -> tuple[float, float]:
             with (
                 fresh(cluster) as own,
-                Herd(own, WORK, "--poll", "5m", "--batch", str(given.batch), workers=given.workers) as herd,
+                Herd(own, WORK, "--poll", "5m", "--claim-size", str(given.batch), workers=given.workers) as herd,
                 psycopg.connect(own, autocommit=True) as connection,
             ):
                 product(connection, 20, rounds, 0.2, [])  # warm

@@ -86,7 +86,7 @@ def main() -> int:
             for workers, found in ((2, few), (20, many)):
                 with (
                     fresh(cluster) as own,
-                    Herd(own, WORK, "--batch", "1", "--http", "127.0.0.1:0", workers=workers) as herd,
+                    Herd(own, WORK, "--claim-size", "1", "--http", "127.0.0.1:0", workers=workers) as herd,
                     psycopg.connect(own, autocommit=True) as connection,
                 ):
                     # as above: the plans of twenty sessions take as long as a fifth of such a drain

@@ -36,7 +36,7 @@ def main() -> int:
             for batch in BATCHES:
                 with (
                     fresh(cluster) as own,
-                    Herd(own, WORK, "--batch", str(batch), workers=given.workers),
+                    Herd(own, WORK, "--claim-size", str(batch), workers=given.workers),
                     psycopg.connect(own, autocommit=True) as connection,
                 ):
                     ours[batch].append(drain(connection, given.jobs))
@@ -45,7 +45,7 @@ def main() -> int:
         single = []
         with (
             fresh(cluster) as own,
-            Herd(own, WORK, "--batch", "1", workers=given.workers),
+            Herd(own, WORK, "--claim-size", "1", workers=given.workers),
             psycopg.connect(own, autocommit=True) as connection,
         ):
             single = [drain(connection, given.jobs // 20) for _ in range(given.runs)]

@@ -41,7 +41,7 @@ def main() -> int:
     report = Report(f"fleet: {given.children} children")
     with (
         ground() as (cluster, dsn),
-        Herd(dsn, WORK, "--batch", str(given.batch), workers=given.children) as herd,
+        Herd(dsn, WORK, "--claim-size", str(given.batch), workers=given.children) as herd,
         psycopg.connect(dsn, autocommit=True) as connection,
         psycopg.connect(cluster.dsn(), autocommit=True) as outside,
     ):

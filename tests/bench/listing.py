@@ -92,7 +92,7 @@ def main() -> int:
                 with fresh(cluster) as own, psycopg.connect(own, autocommit=True) as connection:
                     if name == "before":
                         connection.execute(ENDS)
-                    with Herd(own, WORK, "--batch", "100", workers=2):
+                    with Herd(own, WORK, "--claim-size", "100", workers=2):
                         (ours if name == "ours" else before).append(drain(connection, given.drained))
     if ours:
         report.figure(

@@ -39,7 +39,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         ground() as (_, dsn),
-        Herd(dsn, WORK, "--batch", str(given.batch), workers=given.children) as herd,
+        Herd(dsn, WORK, "--claim-size", str(given.batch), workers=given.children) as herd,
         psycopg.connect(dsn, autocommit=True) as connection,
     ):
         report.on(dsn)

@@ -43,7 +43,7 @@ def main() -> int:
     probes: list[list[float]] = [[] for _ in range(WINDOWS)]
     with (
         ground() as (_, dsn),
-        Herd(dsn, WORK, "--batch", str(given.batch), workers=given.workers) as herd,
+        Herd(dsn, WORK, "--claim-size", str(given.batch), workers=given.workers) as herd,
         Queue(dsn) as queue,
     ):
         report.on(dsn)

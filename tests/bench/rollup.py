@@ -2,8 +2,8 @@
 
 The server's processor time for counting jobs, against all processor time that draining them took.
 
-Not by rates: what is a hundredth of the work is lost in their noise. The keeper is kept from
-counting meanwhile, and a session of ours counts what was drained, as the keeper would: a look that
+Not by rates: what is a hundredth of the work is lost in their noise. The maintenance process is kept from
+counting meanwhile, and a session of ours counts what was drained, as the maintenance process would: a look that
 finds it all, and one that finds nothing new, for a fleet at full drain reads most rows a second
 time. The supervisor, its children and the server are all in what draining took.
 """
@@ -35,7 +35,9 @@ def main() -> int:
     draining: list[float] = []
     with ground() as (cluster, _), fresh(cluster) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         report.on(dsn)
-        connection.execute("SELECT pg_advisory_lock(hashtext('jobherd.count_past'))")  # keepers leave it to us
+        connection.execute(
+            "SELECT pg_advisory_lock(hashtext('jobherd.count_past'))"
+        )  # maintenance processes leave it to us
         connection.execute(sql.load("session/force_index_plans"))
         backend = connection.info.backend_pid
 
@@ -44,7 +46,7 @@ def main() -> int:
             connection.execute(sql.load("maintenance/update_rollup"), {"span": 300.0, "lag": LAG}).fetchone()
             return processor(backend) - before
 
-        with Herd(dsn, WORK, "--batch", str(given.batch), workers=given.workers) as herd:
+        with Herd(dsn, WORK, "--claim-size", str(given.batch), workers=given.workers) as herd:
             drain(connection, given.jobs // 10)
             look()
             for _ in range(given.runs):

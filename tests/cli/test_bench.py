@@ -43,8 +43,8 @@ def test_it_measures_and_leaves_no_schema(empty_database):
 
 def test_it_touches_nobodys_queue_and_reads_nobodys_settings(database, tmp_path):
     send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"bench\"}')")
-    (tmp_path / "jobherd.toml").write_text('queues = ["mail"]\nbatch = 3\n')
-    answer = jobherd("bench", *SMALL, dsn=database, cwd=tmp_path, JOBHERD_BATCH="7", JOBHERD_QUEUES="mail")
+    (tmp_path / "jobherd.toml").write_text('queues = ["mail"]\nclaim_size = 3\n')
+    answer = jobherd("bench", *SMALL, dsn=database, cwd=tmp_path, JOBHERD_CLAIM_SIZE="7", JOBHERD_QUEUES="mail")
     assert answer.code == 0, answer
     assert "enqueue to start" in answer.out
     assert "drain, batch 100" in answer.out

@@ -255,7 +255,7 @@ def test_run_prints_its_settings_and_their_sources(tmp_path):
     assert told["poll"] == ("10s", "jobherd.toml")
     assert told["lease"] == ("15s", "default")
     assert told["dsn"] == ("(set)", "DATABASE_URL")
-    for name in ("page_operate_token", "page_view_token", "webhook_secret", "listen_dsn"):
+    for name in ("dashboard_operate_token", "dashboard_view_token", "webhook_secret", "listen_dsn"):
         assert told[name] == ("none", "default"), "a secret that is not set must not look set"
     assert "hunter2" not in answer.out
 

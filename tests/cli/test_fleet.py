@@ -21,7 +21,7 @@ FACTS = {
          "job": 17, "job_kind": "mail:receipt", "elapsed": 3.2, "progress": {"fraction": 0.4, "note": "x"}},
         {"name": "worker 1", "state": "resting", "restarts": 3, "left": 2.0, "last_end": {"sentence": "An unknown sender killed it.", "ago": 30}},
         {"name": "worker 2", "state": "waiting", "waits_on": "a lock", "pid": 13, "record": 5, "job_kind": "own:store", "elapsed": 1},
-        {"name": "keeper", "state": "idle", "pid": 14},
+        {"name": "maintenance", "state": "idle", "pid": 14},
     ],
 }  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert f"supervisor {lapsed}" in said
     assert re.search(r"lease lapsed \d+s ago", said)
     assert max(map(len, said.splitlines())) <= 140
-    assert send(database, "SELECT supervisor, name FROM jobherd.orders ORDER BY id") == [
+    assert send(database, "SELECT supervisor, name FROM jobherd.fleet_commands ORDER BY id") == [
         (number, "report"),
         (silent, "report"),
     ]
@@ -87,7 +87,7 @@ def test_an_order_that_nobody_takes_is_withdrawn_before_that_is_said(database, c
         1,
         f"supervisor {number}: the supervisor did not take the fleet command within 0 s; it is withdrawn\n",
     )
-    assert send(database, "SELECT taken_at, error FROM jobherd.orders") == [
+    assert send(database, "SELECT taken_at, error FROM jobherd.fleet_commands") == [
         (None, "withdrawn: the supervisor did not take it in time")
     ]
 

@@ -52,14 +52,14 @@ def title(pid: str) -> str:
 
 def test_each_child_says_in_the_list_of_processes_what_it_does(database):
     with running(*HANDLERS, "--workers", 1, "--http", "127.0.0.1:0", dsn=database) as process:
-        serves, web, keeper = read_until(
+        serves, web, maintenance = read_until(
             process,
             r"metrics and health on http://(127\.0\.0\.1:\d+)",
             r"web(?: \d+)? is ready  pid=(\d+)",
-            r"keeper(?: \d+)? is ready  pid=(\d+)",
+            r"maintenance(?: \d+)? is ready  pid=(\d+)",
         )
         assert title(web[1]) == f"jobherd: web serves {serves[1]}"
-        assert title(keeper[1]) == "jobherd: keeper runs maintenance"
+        assert title(maintenance[1]) == "jobherd: maintenance runs"
 
 
 def test_a_web_child_whose_port_is_taken_says_so_in_the_list_of_processes(database):
@@ -117,10 +117,14 @@ def test_status_lists_the_children_that_have_to_do_with_jobs_and_says_so(databas
     """The web child holds no job, so the database does not know of it; the page says where to ask instead."""
     with running(*HANDLERS, "--workers", 2, "--http", "127.0.0.1:0", dsn=database) as process:
         read_until(
-            process, r"worker 0 is ready", r"worker 1 is ready", r"keeper(?: \d+)? is ready", r"web(?: \d+)? is ready"
+            process,
+            r"worker 0 is ready",
+            r"worker 1 is ready",
+            r"maintenance(?: \d+)? is ready",
+            r"web(?: \d+)? is ready",
         )
         (supervisor,) = jobherd("status", "--json", dsn=database).json["supervisors"]
-        assert sorted(child["kind"] for child in supervisor["children"]) == ["keeper", "worker", "worker"]
+        assert sorted(child["kind"] for child in supervisor["children"]) == ["maintenance", "worker", "worker"]
     assert "metrics" in jobherd("status", "--help").out
 
 
@@ -164,7 +168,7 @@ def test_children_may_write_to_a_terminal_that_stops_who_writes_in_the_backgroun
     (tmp_path / "chatty.py").write_text(CHATTY)
     words = ("run", "--handlers", tmp_path, "--workers", 1, "--http", "off", "--no-log-capture")
     with Terminal(*words, dsn=database, columns=160, tostop=True) as seen:
-        seen.wait("keeper is ready", "worker 0 is ready")
+        seen.wait("maintenance is ready", "worker 0 is ready")
         job = jobherd("enqueue", "c:chatty", "{}", dsn=database).out.strip()
         seen.wait("said to the job's log", "said by the job", "said by a program of the job")
         waited = jobherd("wait", job, dsn=database)

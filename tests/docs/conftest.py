@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def grown(cluster: Cluster, template: str) -> Lending:
-    """Databases that have the partitions that the first keeper of each page would make."""
+    """Databases that have the partitions that the first maintenance process of each page would make."""
     return prepare(cluster, template, f"SELECT * FROM jobherd.keep_partitions({AHEAD}, NULL)")
 
 

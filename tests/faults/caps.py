@@ -71,7 +71,9 @@ def main() -> int:
             "SELECT jobherd.set_limit('media', %s), jobherd.set_limit(kind => 'fault:sleep', max_running => %s)",
             [QUEUE, KIND],
         )
-        herds = [stack.enter_context(Herd(dsn, WORK, "--hold", "0.01", workers=given.workers)) for _ in range(HERDS)]
+        herds = [
+            stack.enter_context(Herd(dsn, WORK, "--claim-window", "0.01", workers=given.workers)) for _ in range(HERDS)
+        ]
         looker = Looker(dsn)
         jobs = kills = 0
         start = time.monotonic()

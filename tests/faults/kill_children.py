@@ -126,7 +126,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
         report.on(dsn)
         audit = Audit(dsn)
-        herd = Herd(dsn, WORK, "--batch", str(given.batch), "--http", "127.0.0.1:0", workers=given.workers, wait=False)
+        herd = Herd(
+            dsn, WORK, "--claim-size", str(given.batch), "--http", "127.0.0.1:0", workers=given.workers, wait=False
+        )
         with herd:
             herd.wait_ready()
             address = (

@@ -57,7 +57,7 @@ def strike(dice: random.Random, network: Network, lease: float) -> str:
             network.stall(PARENT)
             time.sleep(dice.uniform(1, 3))
         case "silent child":
-            names = [name for name in network.names() if name.startswith(("jobherd:worker:", "jobherd:keeper:"))]
+            names = [name for name in network.names() if name.startswith(("jobherd:worker:", "jobherd:maintenance:"))]
             if names:
                 network.stall(dice.choice(names))
             time.sleep(dice.uniform(0.5, 2))

@@ -108,7 +108,7 @@ def soak(found: list[dict[str, Any]]) -> list[str]:
         drawn = [(each["at"] / 60, value(each)) for each in samples]
         return [(x, y) for x, y in drawn if y is not None]
 
-    roles = ("parent", "keeper", "worker")
+    roles = ("parent", "maintenance", "worker")
     parts = [
         ("memory, MB (PSS, all processes of a role together), over minutes", {role: curve(lambda each, role=role: each["memory"].get(role, 0) / 1024) for role in roles}),
         ("descriptors, the most of any process", {role: curve(lambda each, role=role: each["files"].get(role, 0)) for role in roles}),

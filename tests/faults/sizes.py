@@ -95,7 +95,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn), Stage(dsn, Path(folder), audit=False) as stage:
         report.on(dsn)
         place = stage.write("sizes.py", HANDLERS)
-        fleet = stage.run_fleet(workers=1, handlers=place, batch=1000, hold="0s")
+        fleet = stage.run_fleet(workers=1, handlers=place, claim_size=1000, claim_window="0s")
         puts = Puts(stage)
 
         def through(what: str, put: Callable[[], object], *, dead: int = 0) -> None:

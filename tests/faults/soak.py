@@ -65,7 +65,9 @@ def measure(parent: int) -> tuple[dict[str, Any], set[int]]:
         with contextlib.suppress(OSError):
             title = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").split()
             role = (
-                "parent" if pid == parent else next((word for word in title if word in ("worker", "keeper")), "other")
+                "parent"
+                if pid == parent
+                else next((word for word in title if word in ("worker", "maintenance")), "other")
             )
             pss = next(
                 line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")
@@ -168,7 +170,7 @@ def main() -> int:
         ran = samples[-1]["at"] if samples else 0.0
         slopes = {
             role: slope([(each["at"], each["memory"].get(role, 0) / 1024) for each in samples])
-            for role in ("parent", "keeper", "worker")
+            for role in ("parent", "maintenance", "worker")
         }
         report.fact(
             "run",
@@ -181,7 +183,7 @@ def main() -> int:
         report.holds("nothing lost, all completed", not lost, sorted(lost)[:5] if lost else "")
         report.holds("no zombie was there twice", not lingering, sorted(lingering) or "")
         first, last = samples[: len(samples) // 4], samples[-len(samples) // 4 :]
-        for role in ("parent", "keeper", "worker"):
+        for role in ("parent", "maintenance", "worker"):
             most = [max((each["files"].get(role, 0) for each in part), default=0) for part in (first, last)]
             report.holds(
                 f"descriptors of {role}: no more in the last quarter than 4 above the first",

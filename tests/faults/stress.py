@@ -318,7 +318,7 @@ CAMPAIGNS = {
     "outputs": (outputs, 3),
     "refusals": (refusals, 50),
 }
-FLAGS = {"forks": ("--batch", "1")}
+FLAGS = {"forks": ("--claim-size", "1")}
 DEATHS = {"forks", "kills"}
 """Those that count children that ended, and not what was done to them."""
 
@@ -349,7 +349,7 @@ def run(name: str, times: int, *, workers: int = 2, seed: int = 0) -> Report:
 
         flags = ("--respawn-initial", "10ms", "--respawn-max", "100ms", *FLAGS.get(name, ()))
         with Herd(dsn, WORK, *flags, workers=workers) as herd:
-            herd.wait_event(lambda event: event.message == "keeper is ready")
+            herd.wait_event(lambda event: event.message == "maintenance is ready")
             watch = Watch(herd, name)
             watch.look(0)
             campaign(herd, watch, given, random.Random(seed), ask)

@@ -67,7 +67,7 @@ def main() -> int:
                 short, early = dice.random() < 0.3, dice.random() < 0.15
                 flags = ["--drain-timeout", "0.2s"] if short else []
                 if dice.random() < 0.3:
-                    flags += ["--batch", "10"]
+                    flags += ["--claim-size", "10"]
                 herd = Herd(dsn, WORK, *flags, workers=given.workers, wait=False)
                 with herd:
                     herd.wait_event(lambda event: "starts" in event.message)

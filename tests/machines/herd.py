@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from jobherd.supervisor.policy.actions import Dismiss, Finish, Fork, Interrupt, Kill, Offload, WakeChild
 from jobherd.supervisor.policy.fleet import Fleet, RunState
-from jobherd.supervisor.policy.kinds import KEEPER, RESETTER, WORKER
+from jobherd.supervisor.policy.kinds import MAINTENANCE, RESETTER, WORKER
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.plan import NEVER, PATIENCE_WITHOUT_DATABASE, hears, nudges, plan
 from jobherd.supervisor.policy.slot import Exit, HeldClaim, Slot, State
@@ -36,7 +36,7 @@ from jobherd.workers.run.hooks import LIMIT as HOOK
 
 LIMITS = {
     "workers": 3, "max_workers": 5, "web": False, "lease": 15.0, "grace": 2.0, "hurry": 0.5, "drain_timeout": 20.0, "spawn_timeout": 4.0,
-    "respawn_initial": 0.1, "respawn_max": 6.0, "max_rss": 1000, "max_jobs": 40, "hold": 0.05,
+    "respawn_initial": 0.1, "respawn_max": 6.0, "max_rss": 1000, "max_jobs": 40, "claim_window": 0.05,
 }  # fmt: skip
 EPS = 1e-6
 TURN = 1.0
@@ -467,7 +467,7 @@ class World:
             case 1:
                 self.fleet.gates_changed(self.now)
             case 2:
-                self.fleet.kinds_to_wake |= {KEEPER, RESETTER}
+                self.fleet.kinds_to_wake |= {MAINTENANCE, RESETTER}
             case _:
                 self.fleet.request_wakeups(n % 4)
         self.turn()

@@ -586,7 +586,7 @@ class Model:
         self.seen["purged"] += gone
 
     def move_gate(self, n: int) -> None:
-        """Somebody pauses, resumes or caps; the keeper lets go of what is parked without a gate."""
+        """Somebody pauses, resumes or caps; the maintenance process lets go of what is parked without a gate."""
         scope = ("queue", "kind", "kind", "queue", "kind", "all")[n // 2 % 6]
         name, n = {"queue": QUEUES[n % 2], "kind": KINDS[n % 2], "all": "*"}[scope], n // 12
         gate, given = (scope, name), {"kind": name} if scope == "kind" else {"queue": name}
@@ -668,7 +668,7 @@ class Model:
             self.replace(child)  # else a claim of its own may still come, late
 
     def move_orphans(self, _n: int) -> None:
-        """The keeper finds claims of children that nobody knows."""
+        """The maintenance process finds claims of children that nobody knows."""
         lost = [child for child in self.children if not child.registered]
         jobs = [job for child in lost for claim in child.claims for job in claim.jobs]
         assert set(self.queue.orphans()) == {job.id for job in jobs}

@@ -126,7 +126,7 @@ MUTANTS = (
         ("tests/workers/maintenance/test_maintenance.py",),
     ),
     Mutant(
-        "a keeper leaves alone what other supervisors have left behind",
+        "a maintenance process leaves alone what other supervisors have left behind",
         "workers/maintenance/maintenance.py",
         "            self._orphans_at = time.monotonic() + ORPHANED\n",
         "            pass\n",
@@ -556,7 +556,7 @@ MUTANTS = (
     Mutant(
         "a jump of the server's clock is told to nobody",
         "supervisor/database/lease.py",
-        "            self._fleet.kinds_to_wake.add(KEEPER)\n",
+        "            self._fleet.kinds_to_wake.add(MAINTENANCE)\n",
         "",
         ("tests/system/test_clocks.py",),
     ),

@@ -27,15 +27,15 @@ def test_who_comes_in_and_who_is_turned_away_is_noted(database):
         assert page.act_at("/queues", "/logout").status_code == 303
     address = {"address": "10.1.2.3"}
     assert send(database, NOTES) == [
-        ("page:unknown", "refuse login", address),
-        ("page:alice", "log in", address | {"may": "operate"}),
-        ("page:alice", "log out", address),
-        ("page:unknown", "refuse login", address | {"times": 8}),
+        ("dashboard:unknown", "refuse login", address),
+        ("dashboard:alice", "log in", address | {"may": "operate"}),
+        ("dashboard:alice", "log out", address),
+        ("dashboard:unknown", "refuse login", address | {"times": 8}),
     ]
     with Page(application(database)) as page:
         text = page.get("/audit").text
     assert "10.1.2.3" in text
-    assert "page:alice" in text
+    assert "dashboard:alice" in text
 
 
 def test_a_dashboard_that_only_shows_has_its_visits_in_the_audit_and_can_enter_nothing_else(database):
@@ -46,11 +46,11 @@ def test_a_dashboard_that_only_shows_has_its_visits_in_the_audit_and_can_enter_n
         assert page.act_at("/login", "/login", token=OPERATE).status_code == 303
         assert page.act_at("/queues", "/logout").status_code == 303
     assert [note[:2] for note in send(database, NOTES)] == [
-        ("page:unknown", "refuse login"),
-        ("page:bob", "log in"),
-        ("page:bob", "log out"),
+        ("dashboard:unknown", "refuse login"),
+        ("dashboard:bob", "log in"),
+        ("dashboard:bob", "log out"),
     ]
-    for actor, action in (("page:bob", "delete"), ("anna", "log in"), (None, "log in"), ("page:bob", None)):
+    for actor, action in (("dashboard:bob", "delete"), ("anna", "log in"), (None, "log in"), ("dashboard:bob", None)):
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="is not a visit"):
             send(as_work, "SELECT jobherd.note_visit(%s, %s, '{}')", actor, action)
 

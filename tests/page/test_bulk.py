@@ -58,8 +58,8 @@ def test_all_that_match_are_retried_and_nothing_else(page, database, monkeypatch
     assert "mended" in text
     noted = send(database, "SELECT actor, action, target, reason FROM jobherd.audit ORDER BY id")
     assert [(actor, action, reason) for actor, action, _, reason in noted] == [
-        ("page", "bulk retry", "mended"),
-        ("page", "bulk retry done", "mended"),
+        ("dashboard", "bulk retry", "mended"),
+        ("dashboard", "bulk retry done", "mended"),
     ]
     assert noted[0][2]["expected"] == noted[1][2]["done"] == 320
 
@@ -155,7 +155,7 @@ def test_it_is_stopped_and_what_was_done_stays_done(page, database):
     number = add(database, "retry", list(range(last - 9, last + 1)))
     answer = page.act(f"/jobs/bulk/{number}/action")
     assert answer.status_code == 303
-    assert ended(database, number)[:3] == (0, {}, "page")
+    assert ended(database, number)[:3] == (0, {}, "dashboard")
     assert states(database) == {"failed": 10}
     assert "Stopped" in page.get(f"/jobs/bulk/{number}").text
     assert send(database, "SELECT action FROM jobherd.audit ORDER BY id DESC LIMIT 1") == [("bulk retry stopped",)]

@@ -28,7 +28,7 @@ FACTS = {
         {"name": "worker 1", "kind": "worker", "state": "resting", "restarts": 3, "left": 2.0,
          "last_end": {"cause": "signal", "sentence": "An unknown sender killed it.", "ago": 3}},
         {"name": "worker 2", "kind": "worker", "state": "waiting", "waits_on": "a lock", "pid": 13, "record": 5, "job_kind": "own:store", "elapsed": 1},
-        {"name": "keeper", "kind": "keeper", "state": "idle", "pid": 14},
+        {"name": "maintenance", "kind": "maintenance", "state": "idle", "pid": 14},
     ],
 }  # fmt: skip
 
@@ -77,10 +77,10 @@ def test_while_somebody_looks_each_supervisor_is_asked_now_and_then(database):
 
     look()
     look()
-    asked = "SELECT supervisor, name, arguments, asked_by FROM jobherd.orders ORDER BY id"
-    assert send(database, asked) == [(number, "report", {"for": 10.0}, "page")], "once, however many look on"
+    asked = "SELECT supervisor, name, arguments, asked_by FROM jobherd.fleet_commands ORDER BY id"
+    assert send(database, asked) == [(number, "report", {"for": 10.0}, "dashboard")], "once, however many look on"
     say(database, number, FACTS | {"watched": 9.0})
-    send(database, "DELETE FROM jobherd.orders RETURNING 1")
+    send(database, "DELETE FROM jobherd.fleet_commands RETURNING 1")
     look()
     assert send(database, asked) == [], "it goes on saying it"
     say(database, number, FACTS | {"watched": 9.0}, age=7.0)
@@ -97,7 +97,7 @@ def answering(dsn, answer, error):
             until = time.monotonic() + LIMIT
             while time.monotonic() < until:
                 done = connection.execute(
-                    "UPDATE jobherd.orders SET taken_at = clock_timestamp(), done_at = clock_timestamp(), answer = %s, error = %s"
+                    "UPDATE jobherd.fleet_commands SET taken_at = clock_timestamp(), done_at = clock_timestamp(), answer = %s, error = %s"
                     " WHERE done_at IS NULL AND name <> 'report'", (answer, error),
                 )  # fmt: skip
                 if done.rowcount:
@@ -125,7 +125,7 @@ def test_an_order_is_given_and_its_answer_said(page, database, order, answer, er
     assert said in shown.text
     assert f"Supervisor {number}" in shown.text
     assert send(database, "SELECT actor, action, target ->> 'supervisor' FROM jobherd.audit") == [
-        ("page", order, str(number))
+        ("dashboard", order, str(number))
     ]
 
 
@@ -134,7 +134,7 @@ def test_an_order_that_nobody_takes_is_withdrawn(page, database, monkeypatch):
     number = supervisor(database)
     shown = page.act("/fleet/action", follow=True, supervisor=number, order="add")
     assert "did not answer within 100 ms: the fleet command is withdrawn and will not be executed." in shown.text
-    assert send(database, "SELECT error FROM jobherd.orders WHERE name = 'add'") == [
+    assert send(database, "SELECT error FROM jobherd.fleet_commands WHERE name = 'add'") == [
         ("withdrawn: the supervisor did not take it in time",)
     ]
 
@@ -144,7 +144,7 @@ def test_an_order_that_nobody_takes_is_withdrawn(page, database, monkeypatch):
 )
 def test_what_is_no_order_is_said(page, database, fields):
     assert "That is not a fleet command" in page.act("/fleet/action", follow=True, **fields).text
-    assert send(database, "SELECT count(*) FROM jobherd.orders") == [(0,)]
+    assert send(database, "SELECT count(*) FROM jobherd.fleet_commands") == [(0,)]
 
 
 def test_a_supervisor_that_has_left_is_said(page):

@@ -135,7 +135,7 @@ def test_a_token_is_good_for_its_role():
     assert (refused.status_code, "may only look" in refused.text) == (403, True)
     assert done == []
     assert page.post("/change", data={"a": "b"}, headers=operate, follow_redirects=False).status_code == 303
-    assert done == [("page:alice", {"a": "b"})]
+    assert done == [("dashboard:alice", {"a": "b"})]
 
 
 def test_the_form_lets_a_browser_in_and_out():
@@ -147,7 +147,7 @@ def test_the_form_lets_a_browser_in_and_out():
     (session,) = [value for value in answer.headers.get_list("set-cookie") if value.startswith("jobherd_session")]
     assert {"httponly", "samesite=strict", "path=/"} <= {part.strip().lower() for part in session.split(";")}
     assert OPERATE not in session
-    assert "page:alice may operate" in page.get("/look").text
+    assert "dashboard:alice may operate" in page.get("/look").text
     assert page.act_at("/look", "/change", a="b").status_code == 303
     assert page.act_at("/look", "/logout").headers["location"] == "/login"
     assert page.get("/look", follow_redirects=False).status_code == 401

@@ -24,7 +24,7 @@ TOKEN = "operate-0123456789abcdef"
 
 @pytest.fixture
 def web():
-    with Web(page=True) as child:
+    with Web(dashboard=True) as child:
         yield child
 
 
@@ -107,7 +107,7 @@ def test_who_leaves_waits_until_questions_of_its_streams_are_called_back(monkeyp
         return app
 
     monkeypatch.setattr(page_package, "application", application)
-    with Web(page=True) as web, socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as viewer:
+    with Web(dashboard=True) as web, socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as viewer:
         viewer.sendall(b"GET /live?topic=test HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert begun.wait(LIMIT)
         web.dismiss()
@@ -137,18 +137,18 @@ def test_a_stream_ends_when_the_child_leaves(web):
 
 
 def test_off_this_machine_there_is_no_page_without_a_token():
-    with Web(http=("0.0.0.0", 0), page=True) as child:
+    with Web(http=("0.0.0.0", 0), dashboard=True) as child:
         status, _, text = child.ask("/")
         assert (status, "no token" in text) == (200, True)
         assert child.ask("/login")[0] == 404
-    with Web(http=("0.0.0.0", 0), page=True, page_operate_token=(TOKEN,)) as child:
+    with Web(http=("0.0.0.0", 0), dashboard=True, dashboard_operate_token=(TOKEN,)) as child:
         assert child.ask("/")[0] == 401
         assert child.ask("/", Host="jobs.example", Authorization="Bearer wrong-0123456789abcdef")[0] == 401
 
 
 def test_without_the_extra_the_root_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr("jobherd.workers.web.page_handoff.find_spec", lambda name: None)
-    with Web(page=True) as child:
+    with Web(dashboard=True) as child:
         assert "pip install 'jobherd[web]'" in child.ask("/")[2]
         assert child.ask("/login")[0] == 404
 
@@ -166,11 +166,11 @@ def test_the_supervisor_refuses_to_show_the_page_to_a_network_without_a_token(tm
     words = ("run", "--workers", "0", "--http", "0.0.0.0:0")
     ran = jobherd(*words, dsn=NO_DATABASE, cwd=tmp_path)
     assert ran.code == 78
-    assert "JOBHERD_PAGE_OPERATE_TOKEN" in ran.err
-    shown = jobherd(*words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_PAGE_OPERATE_TOKEN=TOKEN)
-    assert (shown.code, TOKEN in shown.out, "page_operate_token" in shown.out) == (0, False, True)
+    assert "JOBHERD_DASHBOARD_OPERATE_TOKEN" in ran.err
+    shown = jobherd(*words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_DASHBOARD_OPERATE_TOKEN=TOKEN)
+    assert (shown.code, TOKEN in shown.out, "dashboard_operate_token" in shown.out) == (0, False, True)
     short = jobherd(
-        *words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_PAGE_OPERATE_TOKEN="short-secret"
+        *words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_DASHBOARD_OPERATE_TOKEN="short-secret"
     )
     assert (short.code, "short-secret" in short.err + short.out, "16 to 200" in short.err) == (78, False, True)
 
@@ -181,9 +181,14 @@ def test_the_reason_for_no_page_is_a_sentence():
     def reason(**options):
         return why_off(ChildSettings(dsn=NO_DATABASE, **options))
 
-    assert reason(page=True) == reason(page=True, http=("localhost", 1)) == reason(page=True, http=("::1", 1)) == ""
-    assert reason(page=False) == "The page is off: setting page."
-    assert "no token" in reason(page=True, http=("jobs.example", 1))
+    assert (
+        reason(dashboard=True)
+        == reason(dashboard=True, http=("localhost", 1))
+        == reason(dashboard=True, http=("::1", 1))
+        == ""
+    )
+    assert reason(dashboard=False) == "The page is off: setting page."
+    assert "no token" in reason(dashboard=True, http=("jobs.example", 1))
 
 
 # -- people who take places
@@ -206,7 +211,7 @@ HALF_A_FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: applica
 def test_people_without_a_token_cannot_shut_the_page(request_, monkeypatch):
     """300 connections, each with one request and kept open, had everybody else told 503 for as long as they liked."""
     monkeypatch.setattr(page_handoff, "CONNECTIONS", 30)
-    with Web(page=True, page_operate_token=(TOKEN,)) as web:
+    with Web(dashboard=True, dashboard_operate_token=(TOKEN,)) as web:
         opened = held(web.port, request_, 60)
         for _ in range(3):
             assert web.ask("/login")[0] == 200
@@ -217,7 +222,7 @@ def test_people_without_a_token_cannot_shut_the_page(request_, monkeypatch):
 
 
 def test_a_connection_without_a_token_ends_with_its_answer_and_one_with_a_token_does_not():
-    with Web(page=True, page_operate_token=(TOKEN,)) as web:
+    with Web(dashboard=True, dashboard_operate_token=(TOKEN,)) as web:
         connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)
         for path in ("/login", "/jobs", "/static/page.css"):
             connection.request("GET", path)
@@ -236,7 +241,7 @@ def test_a_connection_without_a_token_ends_with_its_answer_and_one_with_a_token_
 def test_who_has_shown_a_token_keeps_a_place_before_those_who_have_not(monkeypatch):
     monkeypatch.setattr(page_handoff, "CONNECTIONS", 10)
     monkeypatch.setattr(page_handoff, "STRANGERS", 1000)
-    with Web(page=True, page_operate_token=(TOKEN,)) as web:
+    with Web(dashboard=True, dashboard_operate_token=(TOKEN,)) as web:
         sent = f"GET /static/page.css HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
         known = held(web.port, sent, 5)
         for connection in known:

@@ -50,7 +50,7 @@ def ask(page: Page, job: int, what: str, **fields: object) -> str:
 
 def reply(conn, document, error=None):
     conn.execute(
-        "UPDATE jobherd.orders SET done_at = now(), answer = %s::jsonb, error = %s",
+        "UPDATE jobherd.fleet_commands SET done_at = now(), answer = %s::jsonb, error = %s",
         (None if document is None else json.dumps(document), error),
     )
 
@@ -61,7 +61,7 @@ ABOUT = {"token": 9, "kind": "image:resize", "host": "web1", "worker": 0, "pid":
 def test_a_stack_is_asked_for_waited_for_and_shown_with_nothing_obeyed(page: Page, running):
     conn, job = running
     place = ask(page, job, "stack")
-    name, arguments = conn.execute("SELECT name, arguments FROM jobherd.orders").fetchone()
+    name, arguments = conn.execute("SELECT name, arguments FROM jobherd.fleet_commands").fetchone()
     assert (name, arguments["job"], set(arguments)) == ("stack", job, {"job", "child"})
     waiting = page.get(place)
     assert (waiting.status_code, waiting.headers["refresh"]) == (200, "2")
@@ -122,9 +122,9 @@ def test_a_profile_is_drawn_and_can_be_saved(page: Page, running):
 def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(page: Page, running):
     conn, job = running
     place = ask(page, job, "profile", seconds=60)
-    conn.execute("UPDATE jobherd.orders SET asked_at = asked_at - interval '80 s'")
+    conn.execute("UPDATE jobherd.fleet_commands SET asked_at = asked_at - interval '80 s'")
     assert "refresh" in page.get(place).headers, "it takes a minute"
-    conn.execute("UPDATE jobherd.orders SET asked_at = asked_at - interval '11 s'")
+    conn.execute("UPDATE jobherd.fleet_commands SET asked_at = asked_at - interval '11 s'")
     silent = page.get(place)
     assert "refresh" not in silent.headers
     assert "data-live" not in silent.text.partition("<main")[2]
@@ -151,7 +151,7 @@ def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_sho
     )
     conn.execute("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s'")
     assert "lease has expired" in page.act(f"/jobs/{job}/inside/action", follow=True, do="stack").text
-    assert conn.execute("SELECT count(*) FROM jobherd.orders").fetchone()[0] == 1
+    assert conn.execute("SELECT count(*) FROM jobherd.fleet_commands").fetchone()[0] == 1
 
 
 def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_themselves(

@@ -82,7 +82,7 @@ def wait_beyond(tab, least):
 
 
 def test_it_changes_without_a_reload_and_leaves_what_somebody_is_at(browser, database, site):
-    with Web(database, page=True) as web, browser.new_context(base_url=f"http://127.0.0.1:{web.port}") as context:
+    with Web(database, dashboard=True) as web, browser.new_context(base_url=f"http://127.0.0.1:{web.port}") as context:
         complaints = []
         tab = context.new_page()
         tab.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)

@@ -79,7 +79,7 @@ def test_what_is_done_from_the_page_is_said_and_noted(page, database, fields, sa
     assert said in shown.text
     found = [(actor, action, {name: value for name, value in target.items() if name != "resume_at"}, reason)
              for actor, action, target, reason in noted(database)]  # fmt: skip
-    assert found == ([("page", *note)] if note else [])
+    assert found == ([("dashboard", *note)] if note else [])
 
 
 def test_a_pause_has_a_button_that_ends_it_and_everything_shows_everywhere(page, database):

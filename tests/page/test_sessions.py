@@ -82,10 +82,10 @@ def test_all_sessions_end_when_the_secret_is_replaced(supervisors, database):
     assert not any(is_in(page, mine) for page in supervisors for mine in cookies)
     again = log_in(one)
     assert is_in(other, again)
-    send(database, "SELECT jobherd.end_page_sessions('anna', 'a token was sent by mail')")
+    send(database, "SELECT jobherd.end_dashboard_sessions('anna', 'a token was sent by mail')")
     assert not any(is_in(page, again) for page in supervisors)
     assert [(actor, action) for actor, action, _ in send(database, NOTES) if action == "end sessions"] == [
-        ("page:alice", "end sessions"),
+        ("dashboard:alice", "end sessions"),
         ("anna", "end sessions"),
     ]
 
@@ -93,18 +93,18 @@ def test_all_sessions_end_when_the_secret_is_replaced(supervisors, database):
 def test_a_rotation_ends_no_session(supervisors, database):
     one, other = supervisors
     mine = log_in(one)
-    old = send(database, "SELECT secret FROM jobherd.page_secrets")
-    send(database, f"UPDATE jobherd.page_secrets SET made_at = now() - interval '{ROTATE + 1} seconds'")
+    old = send(database, "SELECT secret FROM jobherd.dashboard_secrets")
+    send(database, f"UPDATE jobherd.dashboard_secrets SET made_at = now() - interval '{ROTATE + 1} seconds'")
     assert is_in(other, mine)
     assert is_in(one, mine)
-    secrets = send(database, "SELECT secret FROM jobherd.page_secrets ORDER BY id")
+    secrets = send(database, "SELECT secret FROM jobherd.dashboard_secrets ORDER BY id")
     assert (len(secrets), secrets[:1], len({bytes(secret) for (secret,) in secrets})) == (2, old, 2)
     assert one.act_at("/queues", "/queues/action", do="pause", scope="queue", name="mail").status_code == 303, (
         "a form is taken, too"
     )
     send(
         database,
-        "UPDATE jobherd.page_secrets SET made_at = now() - interval '13 hours' WHERE id = (SELECT max(id) FROM jobherd.page_secrets)",
+        "UPDATE jobherd.dashboard_secrets SET made_at = now() - interval '13 hours' WHERE id = (SELECT max(id) FROM jobherd.dashboard_secrets)",
     )
     assert not is_in(one, mine), "the old secret counts for as long as a session of it could last"
 
@@ -113,7 +113,7 @@ def test_a_stream_ends_with_its_session(database, monkeypatch):
     monkeypatch.setattr(event_stream, "ALIVE", 0.1)
     headers = {"Origin": "http://127.0.0.1"}
     with (
-        Web(database, page=True, page_operate_token=(OPERATE,)) as web,
+        Web(database, dashboard=True, dashboard_operate_token=(OPERATE,)) as web,
         httpx.Client(base_url=f"http://127.0.0.1:{web.port}", timeout=LIMIT) as browser,
     ):
         headers = {"Origin": str(browser.base_url)}
@@ -135,9 +135,9 @@ def test_other_roles_cannot_read_the_secret_and_a_dashboard_of_theirs_has_its_ow
     with psycopg.connect(database, autocommit=True) as owner:
         owner.execute(f"SET ROLE {role}")  # type: ignore[arg-type]
         for statement in (
-            "SELECT secret FROM jobherd.page_secrets",
-            "SELECT jobherd.end_page_sessions()",
-            "SELECT * FROM jobherd.page_logouts",
+            "SELECT secret FROM jobherd.dashboard_secrets",
+            "SELECT jobherd.end_dashboard_sessions()",
+            "SELECT * FROM jobherd.dashboard_logouts",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 owner.execute(statement)
@@ -169,7 +169,7 @@ def test_a_form_of_a_mounted_dashboard_is_taken_by_each_process_of_the_site(data
 
 
 def test_a_schema_before_this_version_leaves_the_dashboard_its_own_secret(database):
-    send(database, "DROP TABLE jobherd.page_secrets CASCADE")
+    send(database, "DROP TABLE jobherd.dashboard_secrets CASCADE")
     with Page(application(database, operate_tokens=[OPERATE])) as page:
         assert is_in(page, log_in(page))
 

@@ -256,7 +256,7 @@ def test_what_a_single_job_costs_goes_before_its_kind_and_outlives_its_end(queue
     assert queue.run("SELECT job FROM jobherd.demands") == [(cheap,)]
 
 
-def test_an_operator_who_holds_what_a_job_costs_does_not_hold_up_the_keeper(queue):
+def test_an_operator_who_holds_what_a_job_costs_does_not_hold_up_the_maintenance_process(queue):
     (job,) = queue.enqueue_many("a:b", 1)
     queue.run("SELECT jobherd.demand(%s, '{\"memory_mb\": 9}')", job)
     queue.run("SELECT jobherd.cancel(%s)", job)

@@ -144,9 +144,9 @@ def drained(dsn, jobs, batch):
             WORK,
             "--workers",
             1,
-            "--batch",
+            "--claim-size",
             batch,
-            "--hold",
+            "--claim-window",
             "0s",
             "--until-empty",
             "--http",
@@ -170,7 +170,7 @@ def test_round_trips_of_a_real_supervisor(on_disk, batch, more, when_set):
     few, many = batch, batch + more
     found = (drained(on_disk, many, batch) - drained(on_disk, few, batch)) / (many - few)
     print(f"batch {batch}: {found} round trips a job")
-    # Parent and keeper speak by the clock and are not counted. A worker that is held up writes what
+    # Parent and maintenance process speak by the clock and are not counted. A worker that is held up writes what
     # it has finished before its batch is over: on a busy machine now and then, but not for every
     # batch.
     assert 0 < found <= MARGIN * when_set + min(0.1, when_set)

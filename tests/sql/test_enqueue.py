@@ -200,7 +200,7 @@ def test_one_notification_for_each_queue_of_a_transaction(queue):
     assert sorted(heard(ear, "done")) == ["default", "mail"]
 
 
-def test_only_a_new_earliest_time_is_news_to_the_keepers(queue):
+def test_only_a_new_earliest_time_is_news_to_the_maintenance_processes(queue):
     ear = listen(queue)
     queue.enqueue("a:b", delay=60)
     queue.enqueue("a:b", delay=120)

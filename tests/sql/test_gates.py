@@ -192,7 +192,7 @@ def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
     assert gated(late) == []
 
 
-def test_what_is_claimed_after_a_keeper_has_seen_the_cap_was_claimed_under_it(queue):
+def test_what_is_claimed_after_a_maintenance_process_has_seen_the_cap_was_claimed_under_it(queue):
     queue.enqueue_many("a:b", 4, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 9), jobherd.set_limit(kind => 'a:b', max_running => 9)")
     assert queue.run(queue.text("maintenance/end_pauses"))[0][3]

@@ -211,7 +211,7 @@ def test_a_statement_that_does_not_exist_is_named():
 
 
 def test_partitions_are_kept_in_a_schema_of_another_name(empty_database):
-    """Its keeper died of looking for them in `jobherd`, with every start."""
+    """Its maintenance process died of looking for them in `jobherd`, with every start."""
     with psycopg.connect(empty_database, autocommit=True) as connection:
         migrate(connection, schema="jobs_eu")
         for made in (4, 0):

@@ -161,7 +161,7 @@ CALLS = {
     "cap": ("jobherd_admin", "SELECT jobherd.set_limit('capped', 9)"),
     "lift a cap": ("jobherd_admin", "SELECT jobherd.set_limit('capped')"),
     "cap a kind": ("jobherd_admin", "SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)"),
-    "order": ("jobherd_admin", "SELECT jobherd.order(:supervisor, 'drain')"),
+    "order": ("jobherd_admin", "SELECT jobherd.send_fleet_command(:supervisor, 'drain')"),
     "audit": ("jobherd_admin", "SELECT jobherd.note_audit('ada', 'did it')"),
     "wait": ("jobherd_read", "SELECT jobherd.meet_settlements(ARRAY[:busy, :whole])"),
     "look": ("jobherd_read", "SELECT * FROM jobherd.jobs"),

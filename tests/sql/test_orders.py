@@ -52,7 +52,7 @@ def notes(queue):
 
 
 def age(queue, number, span):
-    queue.run(f"UPDATE jobherd.orders SET asked_at = asked_at - interval '{span}', taken_at = taken_at - interval '{span}', "
+    queue.run(f"UPDATE jobherd.fleet_commands SET asked_at = asked_at - interval '{span}', taken_at = taken_at - interval '{span}', "
               f"done_at = done_at - interval '{span}' WHERE id = %s", number)  # fmt: skip
 
 
@@ -98,12 +98,12 @@ def test_what_was_withdrawn_is_not_taken_and_what_was_taken_is_not_withdrawn(que
     assert rows(queue, "control/withdraw_fleet_command", order=second) == [{"withdrawn": False}]
 
 
-def test_keepers_close_what_nobody_answers_and_forget_what_was_answered(queue):
+def test_maintenance_processes_close_what_nobody_answers_and_forget_what_was_answered(queue):
     supervisor = queue.supervisor()
     untaken, unanswered, fresh, done, report = (
         give(queue, supervisor, name) for name in ("add", "add", "add", "add", "report")
     )
-    queue.run("UPDATE jobherd.orders SET taken_at = clock_timestamp() WHERE id = %s", unanswered)
+    queue.run("UPDATE jobherd.fleet_commands SET taken_at = clock_timestamp() WHERE id = %s", unanswered)
     for number in (done, report):
         send(queue, "control/answer_fleet_command", order=number, answer="{}", error=None)
     for number, span in ((untaken, "31 s"), (unanswered, "11 minutes"), (done, "2 minutes"), (report, "2 minutes")):
@@ -112,7 +112,7 @@ def test_keepers_close_what_nobody_answers_and_forget_what_was_answered(queue):
     assert "did not take" in order(queue, untaken)["error"]
     assert "did not answer" in order(queue, unanswered)["error"]
     assert order(queue, fresh)["done_at"] is None
-    assert queue.run("SELECT id FROM jobherd.orders ORDER BY id") == [
+    assert queue.run("SELECT id FROM jobherd.fleet_commands ORDER BY id") == [
         (number,) for number in (untaken, unanswered, fresh, done)
     ]
     age(queue, done, "1 day")
@@ -132,17 +132,17 @@ def test_a_report_is_asked_for_once_a_second_however_many_look_on(queue):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("jobherd.order(999999, 'drain')", "supervisor 999999 is not there"),
-        ("jobherd.order({id}, 'Drain it')", "name 'Drain it' is not a word"),
-        ("jobherd.order({id}, 'drain', '[1]')", "must be a JSON object"),
-        ("jobherd.order(NULL, 'drain')", "supervisor null is not there"),
+        ("jobherd.send_fleet_command(999999, 'drain')", "supervisor 999999 is not there"),
+        ("jobherd.send_fleet_command({id}, 'Drain it')", "name 'Drain it' is not a word"),
+        ("jobherd.send_fleet_command({id}, 'drain', '[1]')", "must be a JSON object"),
+        ("jobherd.send_fleet_command(NULL, 'drain')", "supervisor null is not there"),
     ],
 )
 def test_what_cannot_be_ordered_is_refused_with_the_remedy(queue, call, said):
     supervisor = queue.supervisor()
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=said):
         queue.run(f"SELECT {call.format(id=supervisor.id)}")
-    assert queue.count("orders") == 0
+    assert queue.count("fleet_commands") == 0
 
 
 def test_a_supervisor_whose_lease_has_lapsed_gets_no_orders(queue):
@@ -154,8 +154,8 @@ def test_a_supervisor_whose_lease_has_lapsed_gets_no_orders(queue):
 
 def test_a_flood_is_refused_at_a_hundred(queue):
     supervisor = queue.supervisor()
-    queue.run("SELECT jobherd.order(%s, 'add') FROM generate_series(1, 100)", supervisor.id)
-    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="100 orders"):
+    queue.run("SELECT jobherd.send_fleet_command(%s, 'add') FROM generate_series(1, 100)", supervisor.id)
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="100 fleet commands"):
         give(queue, supervisor)
     taken = take(queue, supervisor)
     send(queue, "control/answer_fleet_command", order=taken[0], answer="{}", error=None)
@@ -189,7 +189,7 @@ def test_every_action_is_noted_with_who_and_what(queue):
         (me, "limit", {"kind": "a:b", "max_running": 3, "before": None}, None),
         ("anna", "retry", {"job": other}, "now"),
         (me, "cancel", {"job": job}, None),
-        ("anna", "drain", {"supervisor": supervisor.id, "process": "test/1", "order": number}, "moving"),
+        ("anna", "drain", {"supervisor": supervisor.id, "process": "test/1", "command": number}, "moving"),
     ], "what changed nothing is not noted"
 
 
@@ -227,11 +227,11 @@ def test_the_role_is_what_the_database_knows_whatever_the_actor_says(queue):
         queue.run("DROP ROLE t_app")
 
 
-def test_a_gate_that_a_keeper_opens_is_noted_as_the_keepers(queue):
+def test_a_gate_that_a_maintenance_process_opens_is_noted_as_the_maintenance_processes(queue):
     queue.run("SELECT jobherd.pause('mail', resume_at => clock_timestamp() + interval '1 hour', actor => 'anna')")
     queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
     assert send(queue, "maintenance/end_pauses").fetchone()[0] == 1
-    assert [(row["actor"], row["action"]) for row in notes(queue)] == [("keeper", "resume"), ("anna", "pause")]
+    assert [(row["actor"], row["action"]) for row in notes(queue)] == [("maintenance", "resume"), ("anna", "pause")]
 
 
 def test_old_notes_are_dropped_and_young_ones_are_not(queue):

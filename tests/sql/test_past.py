@@ -159,20 +159,20 @@ def test_of_a_job_that_has_been_tried_for_months_the_latest_attempts_are_shown(d
 
 def test_a_job_that_is_over_is_there_while_its_row_moves_to_its_partition(database):
     """Who has looked which partitions there are, and then waits for the one that rows move out of, finds them in none."""
-    with Queue(database) as queue, psycopg.connect(database) as keeper:
+    with Queue(database) as queue, psycopg.connect(database) as maintenance:
         child = queue.child()
         job = queue.enqueue("a:b")
         child.settle(child.claim(1)[0].token, [job], "ok", keep=3)
         assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(1,)]
-        keeper.execute(sql.load("maintenance/keep_partitions"), {"ahead": 3, "most": None})
+        maintenance.execute(sql.load("maintenance/keep_partitions"), {"ahead": 3, "most": None})
         found: list = []
         reader = threading.Thread(
             target=lambda: found.extend(queue.run("SELECT state FROM jobherd.jobs WHERE id = %s", job))
         )
         reader.start()
-        while not keeper.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
+        while not maintenance.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
             assert reader.is_alive(), "it did not wait"
-        keeper.commit()
+        maintenance.commit()
         reader.join(LIMIT)
         assert found == [("completed",)]
         assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(0,)]

@@ -1,4 +1,4 @@
-"""Three supervisors take over the jobs of a fourth at one moment, a keeper sweeps, operators cancel, retry and delete, and the presumed dead settles after all."""
+"""Three supervisors take over the jobs of a fourth at one moment, a maintenance process sweeps, operators cancel, retry and delete, and the presumed dead settles after all."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ CALLS = {
     "reprioritize": "SELECT jobherd.reprioritize({job}, 4)",
     "reschedule": "SELECT jobherd.reschedule({job}, now() + interval '1 hour')",
     "retry edited": "SELECT jobherd.retry_edited({past}, '{{}}')",
-    "order": "SELECT jobherd.order({supervisor}, 'report')",
+    "order": "SELECT jobherd.send_fleet_command({supervisor}, 'report')",
     "read": "SELECT payload, result FROM jobherd.jobs",
     "audit": "SELECT * FROM jobherd.audit",
     "forge a note": "SELECT jobherd.note_audit('anna', 'delete')",
@@ -396,14 +396,14 @@ def test_a_workers_role_neither_forges_nor_erases_the_audit(connection):
         "DELETE FROM jobherd.audit",
         "INSERT INTO jobherd.audit (actor, role, action) VALUES ('anna', 'anna', 'x')",
         "SELECT jobherd.note_audit('anna', 'delete')",
-        "SELECT jobherd.note_unless_noted('page:anna', 'delete everything', '{}', 'forged')",
-        "SELECT jobherd.note_unless_noted('page:anna', 'pause', '{}', 'forged')",
+        "SELECT jobherd.note_unless_noted('dashboard:anna', 'delete everything', '{}', 'forged')",
+        "SELECT jobherd.note_unless_noted('dashboard:anna', 'pause', '{}', 'forged')",
     ):
         refused(connection, statement)
     assert len(ask(connection, "SELECT jobherd.drop_audit(0, 1000)")) == 7, "older than a day, whatever is asked"
-    assert ask(connection, "SELECT jobherd.cancel_as(%s, 'page:anna')", job) == [("cancelled",)]
+    assert ask(connection, "SELECT jobherd.cancel_as(%s, 'dashboard:anna')", job) == [("cancelled",)]
     connection.execute("SELECT set_config('jobherd.noted', 'yes', false)")
-    connection.execute("SELECT jobherd.note_unless_noted('page:anna', 'cancel', '{}', 'said by itself')")
+    connection.execute("SELECT jobherd.note_unless_noted('dashboard:anna', 'cancel', '{}', 'said by itself')")
     connection.execute("RESET ROLE")
     (user,) = ask(connection, "SELECT session_user::text")[0]
     found = ask(connection, "SELECT actor, action FROM jobherd.audit WHERE action <> 'x' ORDER BY id")

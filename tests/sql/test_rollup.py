@@ -362,7 +362,7 @@ def test_a_look_costs_the_same_however_long_the_past_is(cluster, template):
             look_all(queue, span=86400.0)
             queue.connection.execute(
                 queue.text("session/force_index_plans"), {"local": False}
-            )  # as a keeper's session is
+            )  # as a maintenance process's session is
             for _ in range(3):
                 one_of_each(queue)
                 [(plan,)] = queue.run(

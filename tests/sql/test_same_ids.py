@@ -33,7 +33,9 @@ def test_the_others_that_are_due_are_promoted(queue):
     queue.run(TWIN, job)
     assert queue.promote() == 1
     assert ready(queue) == {other}
-    assert queue.run(queue.text("maintenance/find_next_due")) == [], "or the keeper would ask again and again"
+    assert queue.run(queue.text("maintenance/find_next_due")) == [], (
+        "or the maintenance process would ask again and again"
+    )
     first_goes(queue, job)
     assert len(queue.run(queue.text("maintenance/find_next_due"))) == 1
     assert queue.promote() == 1

@@ -140,7 +140,7 @@ def test_who_commits_may_be_somebody_who_may_do_nothing_here(queue, ears, produc
 
 @pytest.mark.parametrize("isolation", psycopg.IsolationLevel)
 def test_a_job_that_was_second_when_it_was_put_in_is_the_first_when_it_is_committed(queue, ears, producer, isolation):
-    """The keeper has looked meanwhile, and sleeps until its poll."""
+    """The maintenance process has looked meanwhile, and sleeps until its poll."""
     first = queue.enqueue("a:b", delay=3600)
     assert ears.heard() == ["@due"]
     producer.isolation_level = isolation

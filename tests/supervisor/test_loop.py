@@ -22,7 +22,7 @@ from jobherd.supervisor.assembly import Supervisor
 from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
 from jobherd.supervisor.database.notifications import Pooler, Rejected
 from jobherd.supervisor.policy.fleet import RunState
-from jobherd.supervisor.policy.kinds import KEEPER
+from jobherd.supervisor.policy.kinds import MAINTENANCE
 from jobherd.supervisor.policy.plan import Plan
 from jobherd.supervisor.policy.slot import HeldClaim
 from jobherd.supervisor.settings.definitions import Settings
@@ -93,7 +93,7 @@ def nothing_is_due(supervisor, now):
     supervisor.poll._at = supervisor.board_reader._at = supervisor.db._at = now + 60
 
 
-@pytest.mark.parametrize("call", ["called", "all_idle_called", "database_up", "the keeper"])
+@pytest.mark.parametrize("call", ["called", "all_idle_called", "database_up", "the maintenance process"])
 def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor, call):
     """It comes with the last answers of a turn; the next one would begin with a wait for something else to happen, up to a second."""
     now = time.monotonic()
@@ -108,8 +108,8 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
             fleet.all_idle_called()
         case "database_up":
             fleet.database_up(now)
-        case "the keeper":
-            fleet.kinds_to_wake.add(KEEPER)
+        case "the maintenance process":
+            fleet.kinds_to_wake.add(MAINTENANCE)
     assert supervisor.loop.wake_at(now) <= now
 
 

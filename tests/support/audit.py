@@ -65,7 +65,7 @@ A job that moves from one table to the other between two would be in none.
 class Audit:
     """The audit of one database.
 
-    Made before any supervisor runs on it: its triggers lock the tables that a keeper works on.
+    Made before any supervisor runs on it: its triggers lock the tables that a maintenance process works on.
     """
 
     def __init__(self, dsn: str) -> None:

@@ -150,11 +150,13 @@ class Fleet:
         seen = {int(event["message"].split()[1]): int(event["pid"]) for event in self.said(is_ready)}
         return {slot: pid for slot, pid in seen.items() if is_running(pid)}
 
-    def keeper(self) -> int:
-        """The pid of the keeper."""
+    def maintenance(self) -> int:
+        """The pid of the maintenance process."""
         return int(
             self.said(
-                lambda event: event.get("message", "").startswith("keeper ") and event["message"].endswith("is ready")
+                lambda event: (
+                    event.get("message", "").startswith("maintenance ") and event["message"].endswith("is ready")
+                )
             )[-1]["pid"]
         )
 
@@ -299,11 +301,11 @@ class Stage(Queue):
         return fleet
 
     def run_fleet(self, *words: str, **settings: Any) -> Fleet:
-        """Start a supervisor and wait until its workers and its keeper are ready."""
+        """Start a supervisor and wait until its workers and its maintenance process are ready."""
         fleet = self.start(*words, **settings)
         fleet.wait_ready(int(settings.get("workers", 2)))
         fleet.wait_log(
-            lambda event: event.get("message", "").startswith("keeper ") and event["message"].endswith("is ready")
+            lambda event: event.get("message", "").startswith("maintenance ") and event["message"].endswith("is ready")
         )
         return fleet
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 AHEAD = 32
-"""Days, as many as a keeper makes with handlers that keep nothing longer than the default."""
+"""Days, as many as a maintenance process makes with handlers that keep nothing longer than the default."""
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
 
 
@@ -37,7 +37,7 @@ def fresh(cluster: Cluster) -> Iterator[str]:
     with cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
-            # Else the first keeper does it, and for that second no settlement gets through: it
+            # Else the first maintenance process does it, and for that second no settlement gets through: it
             # would be measured as the work's.
             connection.execute(sql.load("maintenance/keep_partitions"), {"ahead": AHEAD, "most": None})
         yield dsn

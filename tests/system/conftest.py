@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def staged(cluster: Cluster, template: str) -> Lending:
-    """Databases that tell what happens in them, and that have the partitions that the first keeper would make."""
+    """Databases that tell what happens in them, and that have the partitions that the first maintenance process would make."""
     return prepare(cluster, template, AUDIT, f"SELECT * FROM jobherd.keep_partitions({AHEAD}, NULL)")
 
 

@@ -55,7 +55,7 @@ def load(stage: Stage, *labels: str) -> list[int]:
 
 
 def test_what_stands_behind_a_long_job_is_given_back_and_what_stood_before_it_is_written(stage: Stage, gate: Gate):
-    stage.run_fleet(workers=1, batch=100, poll="300s")
+    stage.run_fleet(workers=1, claim_size=100, poll="300s")
     teach(stage)
     before, long, *behind = load(stage, "", "long", "", "")
     arrival = gate.wait_arrival("long")
@@ -73,7 +73,7 @@ def test_what_stands_behind_a_long_job_is_given_back_and_what_stood_before_it_is
 def test_what_stands_behind_a_long_job_is_given_back_though_the_session_of_the_parent_is_lost_over_it(
     stage: Stage, gate: Gate
 ):
-    stage.run_fleet(workers=1, batch=100, poll="300s")
+    stage.run_fleet(workers=1, claim_size=100, poll="300s")
     teach(stage)
     stage.connection.execute(HOLD)
     waiting = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'jobherd:supervisor:%' AND wait_event = 'relation'"
@@ -94,7 +94,7 @@ def test_what_stands_behind_a_long_job_is_given_back_though_the_session_of_the_p
 
 @pytest.mark.promise("D31", "E14")
 def test_an_idle_sibling_runs_what_stands_behind_a_long_job(stage: Stage, gate: Gate):
-    stage.run_fleet(workers=2, batch=100, poll="300s")
+    stage.run_fleet(workers=2, claim_size=100, poll="300s")
     teach(stage)
     long, *behind = load(stage, "long", "", "", "")
     arrival = gate.wait_arrival("long")
@@ -105,7 +105,7 @@ def test_an_idle_sibling_runs_what_stands_behind_a_long_job(stage: Stage, gate: 
 
 
 def test_what_a_dead_child_had_finished_of_its_batch_is_written_and_not_run_again(stage: Stage, gate: Gate):
-    stage.run_fleet(workers=1, batch=100, hold="0s", poll="300s")
+    stage.run_fleet(workers=1, claim_size=100, claim_window="0s", poll="300s")
     teach(stage)
     first, second, deadly, *behind = load(stage, "", "", "deadly", "", "")
     arrival = gate.wait_arrival("deadly")
@@ -125,7 +125,7 @@ def half_settled(
     stage: Stage, gate: Gate, *labels: str, hold: str
 ) -> Iterator[tuple[list[int], int, Arrival, psycopg.Connection]]:
     """Jobs that are done, whose settlement waits for a transaction; and the last one, which runs meanwhile, under the next claim."""
-    stage.run_fleet(workers=1, batch=2, hold=hold, poll="300s", handlers=stage.write("gated.py", SHORT))
+    stage.run_fleet(workers=1, claim_size=2, claim_window=hold, poll="300s", handlers=stage.write("gated.py", SHORT))
     with stage.connection.transaction():
         jobs = [stage.enqueue("b:gated", f'{{"label": "{label}"}}') for label in labels]
     *before, last_of_claim, _ = labels
@@ -140,7 +140,7 @@ def half_settled(
 
 
 def test_a_death_while_the_claim_before_is_being_written_repeats_nothing_of_it(stage: Stage, gate: Gate):
-    with half_settled(stage, gate, "first", "second", hold="1m") as ([first], second, arrival, holder):
+    with half_settled(stage, gate, "first", "second", claim_window="1m") as ([first], second, arrival, holder):
         assert stage.states([first, second]) == ["running"] * 2
         (backend,) = stage.connection.execute(
             "SELECT backend_pid FROM jobherd.children WHERE kind = 'worker'"
@@ -160,7 +160,7 @@ def test_a_death_while_the_claim_before_is_being_written_repeats_nothing_of_it(s
 
 
 def test_what_was_lost_on_its_way_is_written_while_a_job_of_the_next_claim_runs_long(stage: Stage, gate: Gate):
-    with half_settled(stage, gate, "first", "second", hold="50ms") as ([first], second, arrival, holder):
+    with half_settled(stage, gate, "first", "second", claim_window="50ms") as ([first], second, arrival, holder):
         (backend,) = stage.connection.execute(
             "SELECT backend_pid FROM jobherd.children WHERE kind = 'worker'"
         ).fetchone()

@@ -55,7 +55,7 @@ def test_a_job_that_kills_each_worker_before_it_starts_fails_at_the_third_death(
 
 
 def test_of_jobs_that_were_claimed_together_none_is_blamed_and_all_run(stage: Stage, points: Points):
-    fleet_with(stage, points, hold="0s", batch=5)
+    fleet_with(stage, points, claim_window="0s", claim_size=5)
     points.arm("claim_jobs.done", "kill")
     with stage.connection.transaction():
         jobs = [stage.enqueue("t:noop") for _ in range(3)]

@@ -163,7 +163,7 @@ def test_five_supervisors_started_at_the_same_moment_on_an_empty_database_all_co
             fleet.signal(signal.SIGTERM)
         assert [fleet.wait_exit() for fleet in fleets] == [0] * 5
         assert stage.state(job) == "completed", (
-            "the partitions that five keepers want to make meanwhile do not change how it ended"
+            "the partitions that five maintenance processes want to make meanwhile do not change how it ended"
         )
         assert all(len(fleet.said(is_ready)) == 1 for fleet in fleets)
 

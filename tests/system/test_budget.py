@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_what_does_not_fit_never_runs_at_once_and_all_of_it_runs(stage: Stage, gate: Gate, monkeypatch, tmp_path):
     noted = tmp_path / "noted"
     monkeypatch.setenv("WEIGHED", str(noted))
-    fleet = stage.run_fleet("--handlers", WEIGHTY, "--budget", "memory_mb=1000", workers=3, poll="300s", batch=2)
+    fleet = stage.run_fleet("--handlers", WEIGHTY, "--budget", "memory_mb=1000", workers=3, poll="300s", claim_size=2)
     with stage.connection.transaction():
         jobs = [stage.enqueue("weigh:noted") for _ in range(30)]
         free = stage.enqueue("weigh:free", '{"name": "free"}')

@@ -45,7 +45,7 @@ def test_a_cancel_that_nobody_was_told_of_is_found_within_a_second_or_so(stage: 
 
 def test_a_caller_that_stays_open_does_not_stop_the_fleet(stage: Stage, gate: Gate):
     """A request in an open transaction is seen by nobody; committed after the settlement, it ends the job that waits again."""
-    stage.run_fleet(workers=1, batch=2, hold="0s")
+    stage.run_fleet(workers=1, claim_size=2, claim_window="0s")
     with stage.connection.transaction():
         first, second = stage.enqueue("t:gate", '{"label": "first"}'), stage.enqueue("d:snooze")
     arrival = gate.wait_arrival("first")
@@ -80,7 +80,7 @@ def test_a_job_stuck_in_c_is_killed_with_all_it_has_started_and_its_neighbour_is
 
 
 def test_a_job_that_is_claimed_and_not_started_never_starts(stage: Stage, gate: Gate):
-    fleet = stage.run_fleet(workers=1, batch=3, hold="0s")
+    fleet = stage.run_fleet(workers=1, claim_size=3, claim_window="0s")
     with stage.connection.transaction():
         first, second, third = (
             stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third")

@@ -42,7 +42,7 @@ def now() -> float:
 
 RESTING = """
 SELECT count(*) FROM pg_stat_activity
- WHERE application_name LIKE 'jobherd:keeper:%%' AND query_start > %s AND query NOT LIKE '%%scheduled%%'"""
+ WHERE application_name LIKE 'jobherd:maintenance:%%' AND query_start > %s AND query NOT LIKE '%%scheduled%%'"""
 
 
 def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early(stage: Stage, gate: Gate):
@@ -111,7 +111,7 @@ def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice
                 looked = stage.call("SELECT clock_timestamp()")
                 stage.wait(
                     lambda: stage.call(RESTING, looked) == len(fleets),
-                    "keepers that have looked and do other things",
+                    "maintenance processes that have looked and do other things",
                     limit=LIMIT,
                 )
                 for jump in (3600.0, 0.0):
@@ -121,7 +121,7 @@ def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice
                         fleet.wait_log("the database's clock has jumped by", after=mark, limit=LIMIT)
                     stage.wait_state(
                         due, "ready", limit=LIMIT
-                    )  # by the server's clock, and long before the keepers look again by themselves
+                    )  # by the server's clock, and long before the maintenance processes look again by themselves
                 assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, (
                     "nobody was taken over"
                 )

@@ -49,7 +49,7 @@ def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(sta
 
 @pytest.mark.promise("E14")
 def test_what_a_dead_child_had_claimed_and_not_started_is_given_back_without_an_attempt(stage: Stage, gate: Gate):
-    stage.run_fleet(workers=1, batch=5, hold="0s", poll="300s")
+    stage.run_fleet(workers=1, claim_size=5, claim_window="0s", poll="300s")
     with stage.connection.transaction():
         first, second, third = (
             stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third")
@@ -81,15 +81,15 @@ def test_a_child_that_dies_idle_is_replaced_and_no_job_is_touched(stage: Stage, 
     assert stage.wait_state(busy, "completed")["attempts"] == 1
 
 
-def test_a_killed_keeper_is_replaced_and_goes_on_keeping_house(stage: Stage):
+def test_a_killed_maintenance_process_is_replaced_and_goes_on_keeping_house(stage: Stage):
     fleet = stage.run_fleet(workers=1, poll="300s")
-    keeper = fleet.keeper()
-    os.kill(keeper, signal.SIGKILL)
-    wait_for_exit(keeper)
+    maintenance = fleet.maintenance()
+    os.kill(maintenance, signal.SIGKILL)
+    wait_for_exit(maintenance)
     job = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": 0.05}')""")
     stage.wait_state(job, "completed")
     stage.wait(
-        lambda: fleet.keeper() != keeper,
+        lambda: fleet.maintenance() != maintenance,
         "the word of the new one, which the parent says after it has woken a worker for the job",
     )
 
@@ -133,13 +133,13 @@ def test_a_child_that_was_stopped_is_killed_past_its_timeout(stage: Stage, gate:
 
 def test_an_idle_child_that_was_stopped_for_good_is_replaced(stage: Stage):
     fleet = stage.run_fleet(workers=1, spawn_timeout="3s")
-    [worker], keeper = fleet.workers().values(), fleet.keeper()
-    for pid in (worker, keeper):
+    [worker], maintenance = fleet.workers().values(), fleet.maintenance()
+    for pid in (worker, maintenance):
         os.kill(pid, signal.SIGSTOP)
         fleet.wait_log(f"process {pid}, was stopped by SIGSTOP")
     due = stage.call("SELECT jobherd.enqueue('t:noop', '{}', '{\"delay\": \"1 millisecond\"}')")
     assert stage.wait_state(due, "completed")["attempts"] == 1
-    for pid in (worker, keeper):
+    for pid in (worker, maintenance):
         fleet.wait_log(
             f"Process {pid} was stopped by a signal and not continued: the supervisor killed it while it was "
         )

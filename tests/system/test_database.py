@@ -56,7 +56,7 @@ def back(fleet: Fleet, *, after: int) -> None:
 def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(own: tuple[Cluster, Stage], gate: Gate):
     cluster, stage = own
     fleets = [stage.run_fleet(workers=2, db_retry_initial="0.1s") for _ in range(2)]
-    before = [fleet.workers() | {-1: fleet.keeper()} for fleet in fleets]
+    before = [fleet.workers() | {-1: fleet.maintenance()} for fleet in fleets]
     supervisors = stage.run("SELECT id FROM jobherd.supervisors ORDER BY id")
     for how in ("fast", "kill"):
         ends_meanwhile, ends_after = (
@@ -96,7 +96,7 @@ def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(o
             # a few words of the parent on the way.
             assert len(fleet.log) - mark <= 2 * 4 + 6, fleet.text()
             assert not fleet.said(lambda event: "traceback" in event or "raw" in event, after=mark)
-    assert [fleet.workers() | {-1: fleet.keeper()} for fleet in fleets] == before, "the same processes"
+    assert [fleet.workers() | {-1: fleet.maintenance()} for fleet in fleets] == before, "the same processes"
     assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, "nobody was reclaimed"
     assert stage.completed_twice() == []
     assert [fleet.stop() for fleet in fleets] == [0, 0]
@@ -126,7 +126,7 @@ def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_
 
 @pytest.mark.promise("C26")
 def test_every_session_of_ours_is_ended_again_and_again_under_load(stage: Stage, gate: Gate):
-    fleets = [stage.run_fleet(workers=2, batch=3, db_retry_initial="0.1s") for _ in range(2)]
+    fleets = [stage.run_fleet(workers=2, claim_size=3, db_retry_initial="0.1s") for _ in range(2)]
     before = [fleet.workers() for fleet in fleets]
     long = stage.enqueue("t:gate", '{"label": "long"}')
     arrival = gate.wait_arrival("long")
@@ -169,11 +169,11 @@ def test_a_supervisor_that_starts_before_its_database_waits_for_it(own: tuple[Cl
 def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_database: str):
     with psycopg.connect(empty_database, autocommit=True) as connection:
         migrate(connection)
-    with Queue(empty_database) as queue, psycopg.connect(empty_database) as keeper:
+    with Queue(empty_database) as queue, psycopg.connect(empty_database) as maintenance:
         child = queue.child()
         job = queue.enqueue("k")
         token = child.claim(1)[0].token
-        keeper.execute("SELECT * FROM jobherd.keep_partitions(40)")
+        maintenance.execute("SELECT * FROM jobherd.keep_partitions(40)")
         settled: list[list[int]] = []
         thread = threading.Thread(target=lambda: settled.append(child.settle(token, [job], "ok", keep=7)))
         thread.start()
@@ -181,7 +181,7 @@ def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_
             "DO $$ BEGIN WHILE cardinality(pg_blocking_pids({})) = 0 LOOP PERFORM pg_sleep(0.002); END LOOP; END $$"
         )
         queue.run(blocked.format(child.connection.info.backend_pid))
-        keeper.commit()
+        maintenance.commit()
         thread.join(LIMIT)
         assert settled == [[job]]
         assert queue.state(job) == "completed"
@@ -189,7 +189,7 @@ def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_
 
 
 def test_an_outcome_that_waits_for_its_settlement_is_no_job_past_its_timeout(stage: Stage, gate: Gate):
-    fleet = stage.run_fleet(workers=1, batch=2, grace="0.2s")
+    fleet = stage.run_fleet(workers=1, claim_size=2, grace="0.2s")
     with stage.connection.transaction():  # both are there at once, and the time of the first counts only now
         first = stage.enqueue("t:gate", '{"label": "first"}', timeout=10)
         second = stage.enqueue("t:gate", '{"label": "second"}')

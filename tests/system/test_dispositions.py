@@ -93,7 +93,7 @@ def test_snooze_and_abandon_do_not_count_an_attempt(stage: Stage, gate: Gate):
 
 @pytest.mark.promise("C12", "C13")
 def test_a_job_whose_time_is_over_expires_and_never_starts(stage: Stage, gate: Gate):
-    stage.run_fleet(workers=1, batch=2, hold="0s")
+    stage.run_fleet(workers=1, claim_size=2, claim_window="0s")
     late = stage.call(
         """SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('expires_at', now() - interval '1 s'))"""
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.promise("A47", "C25", "D22")
 def test_running_jobs_finish_and_what_was_only_claimed_is_handed_back(stage: Stage, gate: Gate):
-    fleet = stage.run_fleet(workers=2, batch=3, hold="0s")
+    fleet = stage.run_fleet(workers=2, claim_size=3, claim_window="0s")
     with stage.connection.transaction():
         jobs = [stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(6)]
     arrivals = [gate.wait_arrival(), gate.wait_arrival()]
@@ -54,7 +54,7 @@ def test_a_service_manager_that_tells_every_process_to_leave_has_what_runs_finis
 
     A worker that hears it within a job must not take it for that job's end.
     """
-    fleet = stage.run_fleet(workers=1, batch=3, hold="10s")
+    fleet = stage.run_fleet(workers=1, claim_size=3, claim_window="10s")
     with stage.connection.transaction():
         running, *behind = (stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(3))
     arrival = gate.wait_arrival("0")
@@ -80,7 +80,7 @@ def test_term_at_any_moment_under_load_fails_no_job_and_leaves_none_running(stag
     stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, %s)""", load)
     done = "SELECT count(*) FROM t_trans WHERE place = 'history' AND op = 'INSERT'"
     for number in range(rounds):
-        fleet = stage.start(workers=2, batch=dice.choice([1, 1, 3, 10]))
+        fleet = stage.start(workers=2, claim_size=dice.choice([1, 1, 3, 10]))
         if number % 5:
             before, wanted = stage.call(done), dice.randrange(1, 150)
             stage.wait(lambda: stage.call(done) >= before + wanted, "some jobs to be done")  # noqa: B023
@@ -168,7 +168,7 @@ def test_a_drain_ends_though_somebody_locks_a_table_for_ever(stage: Stage, gate:
 
     The lease does it, once the lock is gone.
     """
-    # that long a keeper may take to leave, too
+    # that long a maintenance process may take to leave, too
     fleet = stage.run_fleet(workers=1, drain_timeout="0.2s", grace="0.3s", spawn_timeout="5s")
     job = stage.enqueue("t:gate", '{"label": "cut"}')
     arrival = gate.wait_arrival("cut")

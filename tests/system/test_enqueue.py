@@ -40,7 +40,7 @@ def test_a_commit_wakes_an_idle_child_and_a_rollback_leaves_nothing_and_wakes_no
 @pytest.mark.promise("B15", "C4", "C18", "D15")
 def test_many_jobs_of_one_transaction_wake_several_children_one_claim_at_a_time(stage: Stage, gate: Gate):
     stage.run_fleet(
-        workers=3, batch=1, **NEVER_POLL
+        workers=3, claim_size=1, **NEVER_POLL
     )  # else one that was not opened for 40 ms gives back what it holds, and that is claimed anew
     jobs = [
         row[0]

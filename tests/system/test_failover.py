@@ -36,7 +36,7 @@ def test_after_a_failover_the_same_processes_go_on_with_the_promoted_standby(tmp
             with Stage(make_conninfo(both, target_session_attrs="read-write"), tmp_path) as stage:
                 try:
                     fleet = stage.run_fleet(workers=2, dsn=both, db_retry_initial="0.1s")
-                    processes = fleet.workers() | {-1: fleet.keeper()}
+                    processes = fleet.workers() | {-1: fleet.maintenance()}
                     running = stage.enqueue("t:gate", '{"label": "meanwhile"}')
                     arrival = gate.wait_arrival("meanwhile")
                     acknowledged = [stage.enqueue("t:noop") for _ in range(5)]
@@ -48,7 +48,7 @@ def test_after_a_failover_the_same_processes_go_on_with_the_promoted_standby(tmp
                     assert (row["result"], row["attempts"]) == ("through the new one", 1)
                     stage.wait_all([*acknowledged, stage.enqueue("t:noop")], "completed", limit=LIMIT)
                     assert stage.completed_twice() == []
-                    assert fleet.workers() | {-1: fleet.keeper()} == processes
+                    assert fleet.workers() | {-1: fleet.maintenance()} == processes
 
                     # It is made read-only, as for a planned switch, and then is not.
                     name = conninfo_to_dict(both)["dbname"]
@@ -67,7 +67,7 @@ def test_after_a_failover_the_same_processes_go_on_with_the_promoted_standby(tmp
                         assert time.monotonic() < until
                     row = stage.wait_state(gated, "completed", limit=LIMIT)
                     assert (row["result"], row["attempts"]) == ("later", 1)
-                    assert fleet.workers() | {-1: fleet.keeper()} == processes
+                    assert fleet.workers() | {-1: fleet.maintenance()} == processes
                     assert fleet.stop() == 0
                 finally:
                     stage.show()

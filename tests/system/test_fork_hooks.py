@@ -75,7 +75,9 @@ def test_those_of_a_module_of_handlers_never_run_in_the_parent(stage: Stage):
     )
     os.kill(fleet.workers()[0], signal.SIGKILL)
     fleet.wait_ready(3)
-    assert notes.read_text() == "", "three workers and a keeper were forked, and nobody has heard of the hooks"
+    assert notes.read_text() == "", (
+        "three workers and a maintenance process were forked, and nobody has heard of the hooks"
+    )
     worker, child = stage.wait_state(stage.enqueue("f:forks"), "completed")["result"]
     assert sorted(notes.read_text().splitlines()) == sorted([f"before {worker}", f"parent {worker}", f"child {child}"])
     assert fleet.stop() == 0
@@ -99,7 +101,7 @@ def test_a_hook_that_hangs_in_the_child_is_ended_in_words_and_tried_again(stage:
     fleet = stage.start(workers=1, environment=library(stage, flag), spawn_timeout="", respawn_initial="0.02s")
     for _ in range(4):
         gate.wait_arrival("hook").wait_gone()
-    for who in ("worker 0", "keeper"):
+    for who in ("worker 0", "maintenance"):
         hung = fleet.wait_log(f"{who} gets SIGKILL")["pid"]
         fleet.wait_log(f"Process {hung} was not ready in time and was killed.")
     assert not os.listdir(f"/proc/{fleet.pid}/task")[1:]

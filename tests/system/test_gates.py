@@ -116,7 +116,7 @@ def test_a_handler_declares_how_many_of_its_jobs_run(stage: Stage, gate: Gate):
 
 @pytest.mark.promise("E7")
 def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(stage: Stage, gate: Gate):
-    fleet = stage.run_fleet(workers=1, batch=10, hold=0, poll="300s")
+    fleet = stage.run_fleet(workers=1, claim_size=10, claim_window=0, poll="300s")
     with stage.connection.transaction():
         running = stage.enqueue("b:maybe", '{"label": "runs"}')
         waiting = [stage.enqueue("b:maybe") for _ in range(3)]

@@ -28,9 +28,9 @@ LIMIT = 120.0
 )
 def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: Stage, codes: tuple[str | None, ...]):
     fleet = stage.run_fleet(
-        workers=1, batch=1, handlers=hostile.HERE, grace="0.2s", respawn_initial="0.01s", respawn_max="0.1s"
+        workers=1, claim_size=1, handlers=hostile.HERE, grace="0.2s", respawn_initial="0.01s", respawn_max="0.1s"
     )
-    keeper = fleet.keeper()
+    maintenance = fleet.maintenance()
     expected = stage.wait_state(stage.enqueue("h:probe"), "completed", limit=LIMIT)["result"]
     before = sorted(files(fleet.pid).values())
     pairs = {}
@@ -45,7 +45,7 @@ def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: S
             wrong[what] = (said, row["error"])
         wrong |= differences(stage, after, expected, what)
     assert wrong == {}
-    assert is_running(keeper), "nobody dies who was not meant to"
+    assert is_running(maintenance), "nobody dies who was not meant to"
     assert fleet.said("an error of Jobherd's own") == []
     until = time.monotonic() + LIMIT
     while len(files(fleet.pid)) != len(before):  # the last child may just be on its way out
@@ -68,7 +68,7 @@ def test_so_does_the_next_job_of_the_same_claim(stage: Stage):
     first = stage.enqueue("h:probe")
     with stage.connection.transaction():
         pairs = {what: (stage.enqueue("h:does", f'{{"what": "{what}"}}'), stage.enqueue("h:probe")) for what in CHEAP}
-    fleet = stage.run_fleet(workers=1, batch=50, hold="0s", handlers=hostile.HERE)
+    fleet = stage.run_fleet(workers=1, claim_size=50, claim_window="0s", handlers=hostile.HERE)
     expected = stage.wait_state(first, "completed", limit=LIMIT)["result"]
     wrong: dict[str, object] = {}
     for what, (_, after) in pairs.items():
@@ -91,7 +91,7 @@ def test_a_payload_whose_class_ends_whoever_asks_what_it_has_raised_fails(stage:
 def test_a_watchdog_that_a_job_has_set_does_not_end_the_next_one(stage: Stage, batch: int):
     with stage.connection.transaction():
         jobs = [stage.enqueue("h:does", '{"what": "sets_a_watchdog"}'), stage.enqueue("h:alone")]
-    fleet = stage.run_fleet(workers=1, batch=batch, hold="0s", handlers=hostile.HERE)
+    fleet = stage.run_fleet(workers=1, claim_size=batch, claim_window="0s", handlers=hostile.HERE)
     stage.wait_all(jobs, "completed")
     assert fleet.stop() == 0
 

@@ -57,7 +57,7 @@ OVER = {"completed", "failed", "expired"}
 def test_no_row_that_a_producer_can_insert_ends_a_worker(stage: Stage):
     stage.run("DROP FUNCTION t_note CASCADE")  # it reads each row as jsonb, which some of these cannot be
     stage.run("SELECT jobherd.enable_webhooks()")
-    fleet = stage.run_fleet(workers=1, poll="300s", handlers=stage.write("jobs.py", JOBS), batch=20)
+    fleet = stage.run_fleet(workers=1, poll="300s", handlers=stage.write("jobs.py", JOBS), claim_size=20)
     jobs = []
     with psycopg.connect(stage.dsn, autocommit=True) as producer:
         producer.execute("SET ROLE jobherd_enqueue")

@@ -87,7 +87,7 @@ def test_nothing_is_left_of_thirty_children(stage: Stage):
     fleet.signal(signal.SIGUSR1)
     fleet.wait_log("serving, supervisor 1")
     with open(f"/proc/{fleet.pid}/task/{fleet.pid}/children", encoding="ascii") as file:
-        assert len(file.read().split()) == 3, "two workers, the keeper, and no zombie"
+        assert len(file.read().split()) == 3, "two workers, the maintenance process, and no zombie"
     assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1, "the parent has one thread"
     stage.wait(lambda: stage.count("children") == 3, "the last of the dead to be buried")
     assert fleet.stop() == 0
@@ -102,7 +102,7 @@ def test_children_throw_different_dice_lead_their_groups_and_say_what_they_do(st
         assert title(arrival.pid) == f"jobherd: worker {slots[arrival.pid]} t:who #{jobs[int(arrival.label)]}"
         assert os.getpgid(arrival.pid) == arrival.pid
         assert os.getsid(arrival.pid) == fleet.pid, "of the session of its parent"
-    assert title(fleet.keeper()) == "jobherd: keeper runs maintenance"
+    assert title(fleet.maintenance()) == "jobherd: maintenance runs"
     assert title(fleet.pid).startswith("jobherd: supervisor [")
     for arrival in arrivals:
         arrival.open()

@@ -42,7 +42,7 @@ def inner():
 
 def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, gate: Gate, tmp_path):
     place = stage.write("inside.py", JOBS)
-    stage.run_fleet(workers=2, handlers=place, batch=1)
+    stage.run_fleet(workers=2, handlers=place, claim_size=1)
     stuck, busy = stage.enqueue("i:in-c"), stage.enqueue("i:busy")
     pids = {}
     for label in ("in c", "busy"):

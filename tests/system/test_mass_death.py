@@ -149,7 +149,7 @@ def test_a_supervisor_that_is_the_first_process_of_its_container_outlives_such_a
     assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "second time")
     assert row["history"][0]["post_mortem"]["signal"] == "SIGKILL"
     fleet.wait_ready(3)
-    fleet.wait_log(lambda event: event.get("message", "") == "keeper is ready", count=2)
+    fleet.wait_log(lambda event: event.get("message", "") == "maintenance is ready", count=2)
 
 
 def test_when_all_processes_of_a_supervisor_are_killed_at_once_the_next_one_takes_the_jobs_over(
@@ -199,7 +199,7 @@ def test_a_host_that_vanishes_without_a_word_is_taken_over_though_the_server_sti
     stage.run("CREATE TABLE public.balance AS SELECT 0 AS amount")
     place = stage.write("killers.py", KILLERS)
     with Network(stage.dsn) as network:
-        doomed = stage.run_fleet(dsn=network.dsn, workers=2, handlers=place, lease="3s", batch=4, hold="0")
+        doomed = stage.run_fleet(dsn=network.dsn, workers=2, handlers=place, lease="3s", claim_size=4, claim_window="0")
         paying = stage.enqueue("k:pays", '{"label": "paying"}')
         first = gate.wait_arrival("paying")
         claimed = stage.run(

@@ -52,8 +52,8 @@ def end(fleet: Fleet, stage: Stage) -> None:
 
 
 def test_every_connection_is_reset_again_and_again(stage: Stage, network: Network, gate: Gate):
-    fleet = stage.run_fleet(dsn=network.dsn, workers=2, batch=3, db_retry_initial="0.1s")
-    before = fleet.workers() | {-1: fleet.keeper()}
+    fleet = stage.run_fleet(dsn=network.dsn, workers=2, claim_size=3, db_retry_initial="0.1s")
+    before = fleet.workers() | {-1: fleet.maintenance()}
     long = stage.enqueue("t:gate", '{"label": "long"}')
     arrival = gate.wait_arrival("long")
     jobs = [
@@ -67,7 +67,7 @@ def test_every_connection_is_reset_again_and_again(stage: Stage, network: Networ
     stage.wait_all(jobs, "completed", limit=LONG)
     arrival.open("survived")
     assert stage.wait_state(long, "completed", limit=LONG)["attempts"] == 1
-    assert fleet.workers() | {-1: fleet.keeper()} == before, "the same processes"
+    assert fleet.workers() | {-1: fleet.maintenance()} == before, "the same processes"
     end(fleet, stage)
 
 
@@ -197,7 +197,14 @@ def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice
 
     What is given back is found all the same.
     """
-    settings = {"lease": "3s", "poll": "5m", "batch": 3, "hold": "0", "queues": "default", "db_retry_initial": "0.1s"}
+    settings = {
+        "lease": "3s",
+        "poll": "5m",
+        "claim_size": 3,
+        "claim_window": "0",
+        "queues": "default",
+        "db_retry_initial": "0.1s",
+    }
     fleet = stage.run_fleet(dsn=network.dsn, workers=1, **settings)
     (us,) = stage.run("SELECT id FROM jobherd.supervisors")
     hits = 0
@@ -304,7 +311,7 @@ def test_a_database_whose_name_gets_another_address_is_found_there_by_everybody(
             db_retry_initial="0.1s",
             within=(*HOSTS, str(hosts)),
         )
-        before = fleet.workers() | {-1: fleet.keeper()}
+        before = fleet.workers() | {-1: fleet.maintenance()}
         job = stage.enqueue("t:gate", '{"label": "a"}')
         arrival = gate.wait_arrival("a")
         mark = len(fleet.log)
@@ -314,11 +321,11 @@ def test_a_database_whose_name_gets_another_address_is_found_there_by_everybody(
         arrival.open("moved")
         row = stage.wait_state(job, "completed", limit=LONG)
         assert (row["result"], row["attempts"]) == ("moved", 1)
-        for who in (PARENT, WORKERS, "jobherd:keeper:*"):
+        for who in (PARENT, WORKERS, "jobherd:maintenance:*"):
             new.wait("opened", who)
         # its sleep keys are there too: the poll is far away
         stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LONG)
-        assert fleet.workers() | {-1: fleet.keeper()} == before, "the same processes"
+        assert fleet.workers() | {-1: fleet.maintenance()} == before, "the same processes"
         end(fleet, stage)
 
 

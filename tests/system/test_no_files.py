@@ -92,14 +92,14 @@ def let_try(stage: Stage, *pids: int) -> None:
 
 
 @pytest.mark.parametrize("spare", SPARE)
-def test_a_worker_and_a_keeper_that_must_connect_anew_do_so_when_there_are_files(stage: Stage, spare: int):
+def test_a_worker_and_a_maintenance_process_that_must_connect_anew_do_so_when_there_are_files(stage: Stage, spare: int):
     fleet = stage.run_fleet(workers=1, **QUICK)
-    before = (fleet.workers()[0], fleet.keeper())
+    before = (fleet.workers()[0], fleet.maintenance())
     mark = len(fleet.log)
     with ExitStack() as confinement:
         with shut(stage, "jobherd:%er:_:%"):
             jobs = [stage.enqueue("t:noop"), stage.enqueue("t:noop", delay=0.01)]
-            for who in ("worker 0", "keeper"):
+            for who in ("worker 0", "maintenance"):
                 fleet.wait_log(
                     lambda event, who=who: event["who"] == who and "the database is away" in event["message"],
                     after=mark,
@@ -108,7 +108,7 @@ def test_a_worker_and_a_keeper_that_must_connect_anew_do_so_when_there_are_files
                 confinement.enter_context(confined(pid, spare))
         let_try(stage, *before)
     stage.wait_all(jobs, "completed")
-    assert (fleet.workers()[0], fleet.keeper()) == before
+    assert (fleet.workers()[0], fleet.maintenance()) == before
     assert not fleet.said(lambda event: event.get("level") == "critical")
     assert stage.run("SELECT DISTINCT attempts FROM jobherd.history") == [(1,)]
     assert fleet.stop() == 0

@@ -47,17 +47,17 @@ def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(
     long = stage.enqueue("t:gate", '{"label": "long"}')
     arrival = gate.wait_arrival("long")
     slot, victim = next((slot, pid) for slot, pid in fleet.workers().items() if pid != arrival.pid)
-    keeper = fleet.keeper()
+    maintenance = fleet.maintenance()
     confine(limit, fleet)
     mark = len(fleet.log)
-    for pid in (victim, keeper):
+    for pid in (victim, maintenance):
         os.kill(pid, signal.SIGKILL)
 
     def refusals() -> list[float]:
         return [seconds(event["at"]) for event in fleet.said(REFUSED, after=mark) if event["slot"] == slot]
 
     stage.wait(lambda: len(refusals()) >= 6, "six refusals for that slot")
-    # the keeper's
+    # the maintenance process's
     fleet.wait_log(lambda event: REFUSED in event.get("message", "") and event["slot"] != slot, after=mark)
     assert limit.refused() >= 6, "by nothing else than the group"
     times = refusals()
@@ -75,7 +75,7 @@ def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(
 
     limit.lift()
     fleet.wait_ready(1, after=mark)
-    stage.wait(lambda: fleet.keeper() != keeper, "a keeper")
+    stage.wait(lambda: fleet.maintenance() != maintenance, "a maintenance process")
     assert len(fleet.workers()) == 3
     due = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": 0.05}')""")
     stage.wait_state(due, "completed")
@@ -95,7 +95,7 @@ def test_a_name_that_cannot_be_looked_up_for_want_of_a_process_is_looked_up_late
             db_retry_max="500ms",
             lease="10m",
         )
-        before = fleet.workers() | {-1: fleet.keeper()}
+        before = fleet.workers() | {-1: fleet.maintenance()}
         confine(limit, fleet)
         mark = len(fleet.log)
         network.cut("jobherd:supervisor:*")
@@ -107,5 +107,5 @@ def test_a_name_that_cannot_be_looked_up_for_want_of_a_process_is_looked_up_late
         limit.lift()
         fleet.wait_log("the database is there", after=mark)
         stage.wait_state(stage.enqueue("t:noop"), "completed")
-        assert fleet.workers() | {-1: fleet.keeper()} == before, "the same processes"
+        assert fleet.workers() | {-1: fleet.maintenance()} == before, "the same processes"
         assert fleet.stop() == 0

@@ -93,7 +93,7 @@ def test_a_hook_is_called_for_each_job_that_died_with_its_process(stage: Stage, 
 def test_a_hook_that_raises_or_hangs_harms_nothing_and_is_named(stage: Stage, said: Path):
     work = stage.write("work.py", MOURNING)
     fleet = stage.run_fleet(handlers=work, workers=1, poll="300s")
-    keeper = fleet.keeper()
+    maintenance = fleet.maintenance()
     bad = stage.enqueue("d:other")
     stage.wait_state(bad, "failed")
     fleet.wait_log(
@@ -109,9 +109,9 @@ def test_a_hook_that_raises_or_hangs_harms_nothing_and_is_named(stage: Stage, sa
     job = stage.enqueue("d:dies", '{"how": "abort"}')
     stage.wait_state(job, "failed")
     stage.wait(lambda: len(lines(said, f"death {job} ")) == 2, "the next deaths to be told")
-    assert fleet.keeper() == keeper
+    assert fleet.maintenance() == maintenance
     [(pid, parent)] = [line.split()[1:] for line in lines(said, "hangs")]
-    assert int(parent) == keeper
+    assert int(parent) == maintenance
     assert not os.path.exists(f"/proc/{pid}")
     assert fleet.stop() == 0
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 TELL = """
-CREATE TRIGGER t_tell AFTER INSERT OR UPDATE ON jobherd.orders FOR EACH STATEMENT EXECUTE FUNCTION t_tell()
+CREATE TRIGGER t_tell AFTER INSERT OR UPDATE ON jobherd.fleet_commands FOR EACH STATEMENT EXECUTE FUNCTION t_tell()
 """
 
 
@@ -26,8 +26,8 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
     number = stage.call("SELECT id FROM jobherd.supervisors")
 
     def order(name: str, arguments: str = "{}") -> tuple[dict, str | None]:
-        given = stage.call("SELECT jobherd.order(%s, %s, %s, 'anna')", number, name, arguments)
-        done = "SELECT answer, error FROM jobherd.orders WHERE id = %s AND done_at IS NOT NULL"
+        given = stage.call("SELECT jobherd.send_fleet_command(%s, %s, %s, 'anna')", number, name, arguments)
+        done = "SELECT answer, error FROM jobherd.fleet_commands WHERE id = %s AND done_at IS NOT NULL"
         return stage.wait(lambda: stage.run(done, given), f"the answer to {name}")[0]
 
     def told():
@@ -44,8 +44,10 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
         "t:gate",
     )
     states = {child["kind"]: child["state"] for child in facts["children"]}
-    # A keeper has its own times: at that moment it may well be at work.
-    assert states in [{"worker": "waiting", "keeper": keeper} for keeper in ("idle", "computing", "waiting")]
+    # A maintenance process has its own times: at that moment it may well be at work.
+    assert states in [
+        {"worker": "waiting", "maintenance": maintenance} for maintenance in ("idle", "computing", "waiting")
+    ]
 
     assert order("dance")[1].startswith("it does not know the order 'dance'")
     assert order("add") == ({"workers": 2, "running": 1}, None)
@@ -56,7 +58,7 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
 
     # What was said within the last second is not asked for again, and a quick machine is here
     # within it.
-    stage.run("UPDATE jobherd.orders SET asked_at = asked_at - interval '2 s' WHERE name = 'report'")
+    stage.run("UPDATE jobherd.fleet_commands SET asked_at = asked_at - interval '2 s' WHERE name = 'report'")
     listed = jobherd("fleet", dsn=stage.dsn)
     assert listed.code == 0, listed
     assert f"supervisor {number}  " in listed.out
@@ -67,7 +69,7 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
     assert said.code == 1, said
     assert said.lines == [
         f"supervisor {number}: it drains; 1 job runs, and it leaves when no job runs any more",
-        "supervisor 999: jobherd.order: supervisor 999 is not there: it has left, or its lease has lapsed",
+        "supervisor 999: jobherd.send_fleet_command: supervisor 999 is not there: it has left, or its lease has lapsed",
     ]
     assert order("drain") == ({"workers": 1, "running": 1}, None), "a second one does not hurry it"
     assert order("add")[1] == "it is leaving already: nothing can be changed any more"

@@ -75,7 +75,7 @@ def odd() -> None:
 
 @pytest.mark.parametrize("log_capture", ["true", "false"])
 def test_what_code_puts_in_the_place_of_standard_output_ends_neither_worker_nor_job(stage: Stage, log_capture: str):
-    fleet = stage.run_fleet(workers=1, handlers=stage.write("odd.py", ODD), log_capture=log_capture, batch=1)
+    fleet = stage.run_fleet(workers=1, handlers=stage.write("odd.py", ODD), log_capture=log_capture, claim_size=1)
     jobs = [stage.enqueue("o:odd") for _ in range(3)]
     stage.wait_all(jobs, "completed")
     assert [stage.job(job)["attempts"] for job in jobs] == [1, 1, 1]

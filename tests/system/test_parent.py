@@ -52,20 +52,22 @@ def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at
     assert third.stop() == 0
 
 
-def test_what_a_supervisor_leaves_behind_whose_keeper_died_with_it_is_ended_by_the_next_one(stage: Stage, gate: Gate):
+def test_what_a_supervisor_leaves_behind_whose_maintenance_process_died_with_it_is_ended_by_the_next_one(
+    stage: Stage, gate: Gate
+):
     """No row says any more that it was there."""
     fleet = stage.run_fleet(workers=1)
     stage.enqueue("x:stuck-long", '{"label": "left"}')
     left = [gate.wait_arrival(f"left{name}").pid for name in ("", "-grandchild", "-daemon")]
     fleet.signal(signal.SIGSTOP)
-    os.kill(fleet.keeper(), signal.SIGKILL)
-    wait_for_exit(fleet.keeper())
+    os.kill(fleet.maintenance(), signal.SIGKILL)
+    wait_for_exit(fleet.maintenance())
     stage.run("DELETE FROM jobherd.supervisors")
     fleet.signal(signal.SIGKILL)
     fleet.wait_exit()
     assert all(is_running(pid) for pid in left)
     successor = stage.start(workers=1)
-    fleet.wait_gone()  # by its keeper, or by that of any supervisor that starts on this machine meanwhile
+    fleet.wait_gone()  # by its maintenance process, or by that of any supervisor that starts on this machine meanwhile
     successor.signal(signal.SIGQUIT)  # its worker is stuck in the same job by now
     successor.wait_exit()
 

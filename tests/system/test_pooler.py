@@ -276,7 +276,7 @@ def test_a_fleet_leaves_no_setting_to_who_shares_its_backends(stage: Stage):
 
 
 @pytest.mark.parametrize("limit", ["0", "1s"])
-def test_a_keeper_vacuums_through_a_pooler_and_goes_on_when_that_is_cancelled(stage: Stage, limit: str):
+def test_a_maintenance_process_vacuums_through_a_pooler_and_goes_on_when_that_is_cancelled(stage: Stage, limit: str):
     """A vacuum stands in no transaction with settings before it; refused as one that did, it was tried again for ever, and nothing became due."""
     vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass)"  # not those of the server's own accord
     with psycopg.connect(stage.dsn, autocommit=True) as direct:

@@ -97,8 +97,8 @@ def test_broken_code_leaves_the_old_children_in_place_and_mended_code_is_taken(s
 def test_an_ordered_reload_is_answered_by_whether_the_code_and_the_settings_load(stage: Stage):
     folder = stage.write("versions.py", VERSION.format(version="old"))
     settings = stage.folder / "jobherd.toml"
-    settings.write_text("batch = 1\n")
-    fleet = stage.run_fleet(workers=1, handlers=folder, batch="")
+    settings.write_text("claim_size = 1\n")
+    fleet = stage.run_fleet(workers=1, handlers=folder, claim_size="")
     number = stage.call("SELECT id FROM jobherd.supervisors")
     stage.write("versions.py", "this is not Python\n")
     broken = jobherd("fleet", "reload", number, dsn=stage.dsn)
@@ -112,7 +112,7 @@ def test_an_ordered_reload_is_answered_by_whether_the_code_and_the_settings_load
         f"supervisor {number}: the new code loads; its workers are replaced one by one\n",
     )
     assert versions(stage, 1) == {"new"}
-    settings.write_text("batch = 'many'\n")
+    settings.write_text("claim_size = 'many'\n")
     refused = jobherd("fleet", "reload", number, dsn=stage.dsn)
     assert refused.code == 1, refused
     assert "the settings do not load, the old ones stay" in refused.out
@@ -121,10 +121,10 @@ def test_an_ordered_reload_is_answered_by_whether_the_code_and_the_settings_load
 
 def test_settings_are_read_again_and_bad_ones_are_not_taken(stage: Stage, gate: Gate):
     settings = stage.folder / "jobherd.toml"
-    settings.write_text("workers = 1\nbatch = 1\n")
-    fleet = stage.start(workers="", batch="")
+    settings.write_text("workers = 1\nclaim_size = 1\n")
+    fleet = stage.start(workers="", claim_size="")
     fleet.wait_ready(1)
-    settings.write_text("workers = 3\nbatch = 7\nhold = 0\n")
+    settings.write_text("workers = 3\nclaim_size = 7\nclaim_window = 0\n")
     fleet.signal(signal.SIGHUP)
     fleet.wait_ready(4)
     fleet.wait_log("every worker runs the new code")
@@ -149,7 +149,7 @@ def test_more_workers_than_there_are_places_for_are_refused_and_the_reload_ends(
     """It never ended: of more than there are places for, none is ever too many, so that the old children stayed."""
     settings = stage.folder / "jobherd.toml"
     settings.write_text("workers = 1\nmax_workers = 2\n")
-    fleet = stage.start(workers="", batch="")
+    fleet = stage.start(workers="", claim_size="")
     fleet.wait_ready(1)
     settings.write_text("workers = 2\nmax_workers = 5\nschema = 'elsewhere'\n")
     fleet.signal(signal.SIGHUP)

@@ -197,8 +197,8 @@ def test_handlers_and_their_programs_do_not_see_secrets_of_the_environment(datab
     (tmp_path / "jobs.py").write_text(LOOKS)
     secret = "canary-0123456789-canary"
     env = {
-        "JOBHERD_PAGE_OPERATE_TOKEN": secret,
-        "JOBHERD_PAGE_VIEW_TOKEN": f"bob={secret}b",
+        "JOBHERD_DASHBOARD_OPERATE_TOKEN": secret,
+        "JOBHERD_DASHBOARD_VIEW_TOKEN": f"bob={secret}b",
         "JOBHERD_WEBHOOK_SECRET": f"{secret}w",
     }
     with Client(database) as client, Herd(database, tmp_path, env=env) as herd:

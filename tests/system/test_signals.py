@@ -35,7 +35,7 @@ def test_ttin_adds_a_child_ttou_takes_one_that_finishes_what_it_runs_and_usr1_te
     )
     assert f"pid {fleet.workers()[1]}" in told["message"]
     assert fleet.said("serving, supervisor 1, 2 workers wanted, the database is there")
-    fleet.wait_log(lambda event: re.match(r"keeper: pid \d+, ready for ", event.get("message", "")) is not None)
+    fleet.wait_log(lambda event: re.match(r"maintenance: pid \d+, ready for ", event.get("message", "")) is not None)
     surplus = fleet.workers()[1]
     fleet.signal(signal.SIGTTOU)
     fleet.wait_log("1 workers wanted")

@@ -45,7 +45,7 @@ def keep_to(processor: int, fleet: Fleet) -> None:
 def test_two_supervisors_without_a_processor_of_their_own_lose_no_lease(stage: Stage):
     processor = min(os.sched_getaffinity(0))
     fleets = [stage.run_fleet(workers=2, lease="12s", poll="1s", sweep="1s") for _ in range(2)]
-    before = [fleet.workers() | {-1: fleet.keeper()} for fleet in fleets]
+    before = [fleet.workers() | {-1: fleet.maintenance()} for fleet in fleets]
     beats: dict[int, set[object]] = {}
     jobs: list[int] = []
 
@@ -68,7 +68,7 @@ def test_two_supervisors_without_a_processor_of_their_own_lose_no_lease(stage: S
         stage.wait_all(jobs, "completed", limit=180)
         assert all(os.sched_getaffinity(pid) == {processor} for pid in loops)
     assert len(beats) == 2, "nobody had to register anew"
-    assert [fleet.workers() | {-1: fleet.keeper()} for fleet in fleets] == before, "the same processes"
+    assert [fleet.workers() | {-1: fleet.maintenance()} for fleet in fleets] == before, "the same processes"
     for fleet in fleets:
         assert not fleet.said(
             lambda event: any(

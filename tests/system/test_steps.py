@@ -135,9 +135,9 @@ def test_a_child_whose_parent_dies_before_it_can_be_told_leaves_by_itself(stage:
         os.kill(pid, signal.SIGKILL)
     newborn = [one.wait() for one in held]
     known = stage.count("children")
-    keeper = fleet.keeper()
-    os.kill(keeper, signal.SIGSTOP)  # it would end them, and it is by themselves that they are to leave
-    wait_stopped(stage, keeper)
+    maintenance = fleet.maintenance()
+    os.kill(maintenance, signal.SIGSTOP)  # it would end them, and it is by themselves that they are to leave
+    wait_stopped(stage, maintenance)
     fleet.signal(signal.SIGKILL)
     wait_for_exit(fleet.pid)  # not reaped yet: nobody is told anything by its number being gone
     job = stage.enqueue("t:noop")
@@ -146,7 +146,7 @@ def test_a_child_whose_parent_dies_before_it_can_be_told_leaves_by_itself(stage:
         one.let_go()
     for pid in newborn:
         wait_for_exit(pid)
-    os.kill(keeper, signal.SIGCONT)
+    os.kill(maintenance, signal.SIGCONT)
     fleet.wait_gone()
     assert [points.seen(pid) - set(BEFORE_HANDLERS) for pid in newborn] == [set(), set()], "they have begun nothing"
     assert stage.count("children") <= known
@@ -264,7 +264,7 @@ def at_each_step(stage: Stage, points: Points, **settings: Any) -> tuple[Fleet, 
     """
     jobs = stage.enqueue_many("t:noop", len(STEPS))
     held = {name: points.hold(name) for name in STEPS}
-    fleet = stage.start(workers=len(STEPS), environment=points.environment, hold="0s", batch=1, **settings)
+    fleet = stage.start(workers=len(STEPS), environment=points.environment, claim_window="0s", claim_size=1, **settings)
     pids = {name: one.wait() for name, one in held.items()}
     assert len(set(pids.values())) == len(STEPS)
     stage.wait(lambda: stage.count("running") == len(STEPS) - 1, "the claims")

@@ -110,7 +110,9 @@ def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
         stage.wait_state(stage.enqueue("t:noop"), "completed", limit=60)
     wait_heard(fleet)  # what is still to come of the storm must not be taken for an answer
     stage.wait(
-        lambda: len(children_of(fleet.pid)) == 1 or fleet.signal(signal.SIGTTOU), "nobody but the keeper", limit=60
+        lambda: len(children_of(fleet.pid)) == 1 or fleet.signal(signal.SIGTTOU),
+        "nobody but the maintenance process",
+        limit=60,
     )
     wait_heard(fleet)
     for wanted in (1, 2):
@@ -122,7 +124,7 @@ def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
 
 
 def test_signals_that_break_off_every_wait_are_noticed_by_nobody(stage: Stage):
-    """As many as a timer of a millisecond would send, at parent, workers and keeper, while jobs run, wait, and are due later."""
+    """As many as a timer of a millisecond would send, at parent, workers and maintenance process, while jobs run, wait, and are due later."""
     fleet = stage.run_fleet(workers=2, handlers=stage.write("interrupted.py", INTERRUPTED), **QUICK)
     family = [fleet.pid, *children_of(fleet.pid)]
     mark, dice, sent = len(fleet.log), random.Random(3), 0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 FLOOD, OTHERS = 400, 45
 NAP = '{"seconds": 0.05}'
-"""As long as the work that a worker claims at a time (`hold`).
+"""As long as the work that a worker claims at a time (`claim_window`).
 
 A worker that has 400 of these has 20 s of work.
 """
@@ -43,7 +43,7 @@ def mails_before_the_last(stage: Stage, others: list[int]) -> int:
         {"queues": "m*,default"},
         {"queue_max_concurrency": "mail=100"},
         {"max_jobs": 5, "jitter": 0},
-        {"batch": 100, "hold": 0},
+        {"claim_size": 100, "claim_window": 0},
     ],
     ids=lambda settings: " ".join(settings) or "default",
 )
@@ -51,7 +51,7 @@ def test_a_flood_in_one_queue_does_not_starve_the_others(stage: Stage, settings:
     others = flood(stage)
     fleet = stage.run_fleet(workers=2, **settings)
     stage.wait_all(others, "completed")
-    if "batch" not in settings:  # whole batches: one of the flood is all that a worker can have claimed before
+    if "claim_size" not in settings:  # whole batches: one of the flood is all that a worker can have claimed before
         assert mails_before_the_last(stage, others) < 3 * OTHERS
     left = stage.run("SELECT count(*) FROM jobherd.jobs WHERE queue = 'mail' AND state <> 'completed'")[0][0]
     # not `ready`: with whole batches two workers may have claimed the rest by now

@@ -95,15 +95,15 @@ class Claimer:
             Turns(settings.queues, settings.queue_weights, settings.queue_tiers) if settings.queue_turns else None
         )
         """None: the order of the queues is strict."""
-        self._wanted = 1 if settings.hold else settings.batch
+        self._wanted = 1 if settings.claim_window else settings.claim_size
         """Jobs that the next claim requests. The claim locks this many, but may take fewer."""
         self._fewest = 1
-        if executor.sizes and settings.hold:
+        if executor.sizes and settings.claim_window:
             # A claim that is too small for a batch call would never be enlarged: an unseen kind
             # counts as long.
-            self._wanted = self._fewest = min(settings.batch, max(executor.sizes.values()))
-        self._kinds: list[str] | None = [] if settings.hold else None
-        self._shares: list[float] | None = [] if settings.hold else None
+            self._wanted = self._fewest = min(settings.claim_size, max(executor.sizes.values()))
+        self._kinds: list[str] | None = [] if settings.claim_window else None
+        self._shares: list[float] | None = [] if settings.claim_window else None
         """The share of a claim that a job of each of these kinds fills. Without shares, only the
         number of jobs limits a claim.
         """
@@ -328,14 +328,14 @@ class Claimer:
         """Return whether the next claim may be made before the outcomes of the last one are recorded.
 
         That needs a claim without concurrency limits, without a budget and without a pooled
-        session. It also needs the setting `hold`: with it, the supervisor records the outcomes if
+        session. It also needs the setting `claim_window`: with it, the supervisor records the outcomes if
         their settlement is lost and a job runs long.
         """
         return (
             by in {"claim/claim_jobs", SOUGHT}
             and self._wanted > 1
             and not self._session.pooled
-            and bool(self._settings.hold)
+            and bool(self._settings.claim_window)
         )
 
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
@@ -371,7 +371,7 @@ class Claimer:
             return self.narrow("claim/claim_gated", claim)
         if self._turns is not None:
             claim["turns"] = self._turns.order_served(spent) if settings.queues else self._turns.order(spent)
-        alone = rested and settings.hold and not self._executor.sizes
+        alone = rested and settings.claim_window and not self._executor.sizes
         by, claim = self.narrow("claim/claim_job" if alone else "claim/claim_jobs", claim)
         if (turns := self._turns) is not None and turns.shared and self._scan_start.turn_until and by in WALKS:
             # A claim can skip the dead rows of one queue only. The full scan of all queues waits
@@ -414,25 +414,27 @@ class Claimer:
         return batch
 
     def adapt(self, batch: Sequence[JobRow]) -> None:
-        """Set the next claim's size to the number of jobs like these that fill `hold` seconds.
+        """Set the next claim's size to the number of jobs like these that fill `claim_window` seconds.
 
         This runs before the claim, because a producer may wait for that claim.
         """
         settings, executor = self._settings, self._executor
         self._short = executor.short()
         self._weigh()
-        if settings.hold:
+        if settings.claim_window:
             expected = sum(executor.expected(row.kind) for row in batch) / len(batch)
-            self._wanted = max(self._fewest, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
+            self._wanted = max(
+                self._fewest, min(settings.claim_size, 1 + int(settings.claim_window / max(expected, LEAST)))
+            )
 
     def _weigh(self) -> None:
         """Set the share of the next claim that a job of each kind fills.
 
         Kinds that must be claimed alone have no share, and are claimed alone.
         """
-        executor, hold = self._executor, self._settings.hold
-        if hold or executor.alone:
-            shares = executor.shares(hold) if hold else dict.fromkeys(self.handlers.keys() - executor.alone, 0.0)
+        executor, window = self._executor, self._settings.claim_window
+        if window or executor.alone:
+            shares = executor.shares(window) if window else dict.fromkeys(self.handlers.keys() - executor.alone, 0.0)
             self._kinds, self._shares = list(shares), list(shares.values())
 
     # -- the application's own tables

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.process.context import ChildContext
 
-_log = logging.getLogger("jobherd.keeper")
+_log = logging.getLogger("jobherd.maintenance")
 
 MOST: Final = 1000
 """Due jobs moved by one statement: more would hold their locks for long."""
@@ -116,13 +116,13 @@ def run(context: ChildContext) -> int:
     Signals must be unblocked, and nothing of the supervisor may be left in this process.
     """
     signal.signal(signal.SIGTERM, lambda _number, _frame: _dismiss(context, _frame))
-    keeper = Maintenance(context)
+    maintenance = Maintenance(context)
     try:
-        keeper.live()
+        maintenance.live()
     except Left as reason:
         _log.info("exiting: %s", reason)
     finally:
-        keeper.close()
+        maintenance.close()
     context.spec.board.say(CurrentWork(Phase.LEAVING))
     if context.wake.orphaned or (context.wake.ended and not context.spec.board.dismissed):
         end_groups(_children_of(context), marks=context.spec.control.owner + ":")
@@ -174,7 +174,7 @@ class Maintenance:
         if self._spec.settings.webhooks:
             self._enable_webhooks()
         self._spec.board.say(CurrentWork(Phase.IDLE, self._session.child))
-        self._title("runs maintenance")
+        self._title("runs")
         send(self._spec.report, Ready(self._session.child, self._session.backend))
         with suppress(OSError):  # No file descriptor is free: the next maintenance process may succeed.
             self._orphaned = set(find().values())

@@ -35,7 +35,7 @@ ADDRESSES: Final = 100
 """Addresses that are counted separately at a time; all others are counted together."""
 WAITING: Final = 300
 """Entries that wait to be written; if the database is away, the oldest are lost."""
-UNKNOWN: Final = "page:unknown"
+UNKNOWN: Final = "dashboard:unknown"
 
 
 class AccessLog:

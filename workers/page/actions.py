@@ -82,7 +82,8 @@ def allow_acting(request: Request) -> None:
     """Raise Refused unless the viewer may change something."""
     if rules_of(request).read_only:
         raise Refused(
-            HTTPStatus.FORBIDDEN, "This page is read-only: nothing can be changed from it (setting page_read_only)."
+            HTTPStatus.FORBIDDEN,
+            "This page is read-only: nothing can be changed from it (setting dashboard_read_only).",
         )
     if viewer_of(request).role < Role.OPERATE:
         raise Refused(HTTPStatus.FORBIDDEN, "Your token may only look. Log in with one of the role operate to act.")

@@ -142,7 +142,7 @@ class Guard:
                 raise Refused(HTTPStatus.FORBIDDEN, "You may not look at this page.")
             return Viewer(Role(role), rules.actor(request) if rules.actor else "site", csrf, "site")
         if rules.is_open:
-            return Viewer(Role.OPERATE, "page", csrf, "local")
+            return Viewer(Role.OPERATE, "dashboard", csrf, "local")
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             check_attempts(request)
@@ -151,9 +151,9 @@ class Guard:
                 count_wrong(request)
                 raise Refused(HTTPStatus.UNAUTHORIZED, "The token is not one of this page.")
             count_right(request)
-            return Viewer(found.role, f"page:{found.name}", "", "bearer")
+            return Viewer(found.role, f"dashboard:{found.name}", "", "bearer")
         if session := signer.session(request.cookies):
-            return Viewer(session.role, f"page:{session.name}", csrf, "cookie", session)
+            return Viewer(session.role, f"dashboard:{session.name}", csrf, "cookie", session)
         return None
 
     def _check_host(self, request: Request) -> None:
@@ -164,16 +164,16 @@ class Guard:
             if not rules.hosts and client and not is_loopback(client):
                 raise Refused(
                     HTTPStatus.FORBIDDEN,
-                    "Without a token this page answers only the machine it runs on: set page_operate_token.",
+                    "Without a token this page answers only the machine it runs on: set dashboard_operate_token.",
                 )
             if not (is_local(host) or host in rules.hosts):
                 raise Refused(
                     HTTPStatus.FORBIDDEN,
-                    "Without a token this page answers as localhost only: set page_operate_token, "
-                    "or name the host in page_hosts.",
+                    "Without a token this page answers as localhost only: set dashboard_operate_token, "
+                    "or name the host in dashboard_hosts.",
                 )
         elif rules.hosts and not (is_local(host) or host in rules.hosts):
-            raise Refused(HTTPStatus.FORBIDDEN, "This page does not answer to this name: add it to page_hosts.")
+            raise Refused(HTTPStatus.FORBIDDEN, "This page does not answer to this name: add it to dashboard_hosts.")
 
     def _check_origin(self, request: Request) -> None:
         origin = request.headers.get("origin")
@@ -187,7 +187,7 @@ class Guard:
             raise Refused(
                 HTTPStatus.FORBIDDEN,
                 "This was sent by another site. If it was not, a proxy changes the Host header: "
-                "name the public host in page_hosts.",
+                "name the public host in dashboard_hosts.",
             )
 
     def _is_free(self, request: Request) -> bool:

@@ -55,7 +55,7 @@ async def enter(request: Request) -> Response:
     count_right(request)
     entered = RedirectResponse(local(onward) or f"{root_of(request)}/", HTTPStatus.SEE_OTHER)
     begin_session(request, entered, found)
-    request.app.state.access_log.opened(request, f"page:{found.name}", found.role.word)
+    request.app.state.access_log.opened(request, f"dashboard:{found.name}", found.role.word)
     return entered
 
 

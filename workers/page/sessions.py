@@ -78,7 +78,7 @@ class Sessions:
         if self._server is self._own:
             return
         try:
-            await self._database.act("page/end_page_session", {"session": session.id, "until": session.until})
+            await self._database.act("page/end_dashboard_session", {"session": session.id, "until": session.until})
         except (Away, psycopg.Error) as problem:
             log.warning(
                 "a logout was not stored: other supervisors accept the session until it expires (%s)",
@@ -90,7 +90,7 @@ class Sessions:
 
         Raises Away, or psycopg.Error if this role may not.
         """
-        await self._database.act("page/end_page_sessions", {"actor": actor})
+        await self._database.act("page/end_dashboard_sessions", {"actor": actor})
         self._read_at = -math.inf
 
     async def _read(self) -> None:

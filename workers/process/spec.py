@@ -21,7 +21,7 @@ MARKER: Final = "JOBHERD_CHILD"
 behind, whatever process group they are in.
 """
 
-SECRETS: Final = ("JOBHERD_PAGE_OPERATE_TOKEN", "JOBHERD_PAGE_VIEW_TOKEN", "JOBHERD_WEBHOOK_SECRET")
+SECRETS: Final = ("JOBHERD_DASHBOARD_OPERATE_TOKEN", "JOBHERD_DASHBOARD_VIEW_TOKEN", "JOBHERD_WEBHOOK_SECRET")
 """Environment variables removed in every child process: handlers and the programs that they start
 would see them.
 """
@@ -61,12 +61,12 @@ class ChildSettings:
     """
     limits: tuple[tuple[str, int], ...] = ()
     """The most jobs that this supervisor runs at a time, for queues or prefixes."""
-    batch: int = 1
+    claim_size: int = 1
     """The most jobs that a worker claims at a time."""
-    hold: float = 0.0
+    claim_window: float = 0.0
     """Seconds of expected work that a worker claims at a time. 0.
 
-    As many jobs as `batch` allows.
+    As many jobs as `claim_size` allows.
     """
     budget: Mapping[str, float] = field(default_factory=dict)
     """Resources of this host for all running jobs together. Empty: no budget."""
@@ -92,17 +92,17 @@ class ChildSettings:
     sweep: float = 2.0
     """Interval at which the maintenance process looks for running jobs without an owner."""
     http: tuple[str, int] | None = ("127.0.0.1", 8790)
-    page: bool = False
+    dashboard: bool = False
     """Whether the dashboard is served there too, if it is installed."""
-    page_view_token: tuple[str, ...] = field(default=(), repr=False)
-    page_operate_token: tuple[str, ...] = field(default=(), repr=False)
+    dashboard_view_token: tuple[str, ...] = field(default=(), repr=False)
+    dashboard_operate_token: tuple[str, ...] = field(default=(), repr=False)
     """Tokens that allow viewing, or operating. Without tokens, only this host is answered. Only the
     web process gets them.
     """
-    page_hosts: tuple[str, ...] = ()
-    page_path: str = ""
+    dashboard_hosts: tuple[str, ...] = ()
+    dashboard_path: str = ""
     """Host names and path under which a proxy serves the dashboard."""
-    page_read_only: bool = False
+    dashboard_read_only: bool = False
     log_capture: bool = True
     log_size: int = 65536
     """Whether the output and logs of handlers are kept with the attempt, and the most bytes of it."""

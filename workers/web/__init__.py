@@ -130,7 +130,7 @@ async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], obj
         log.info("no page: %s", why_no_page)
         await server.serve()
         return
-    log.info("the page is http://%s:%d%s/", shown, address[1], spec.settings.page_path)
+    log.info("the page is http://%s:%d%s/", shown, address[1], spec.settings.dashboard_path)
     hosting = Hosting(spec.settings, server, spec.boards)
     server.beyond = hosting.take
     try:

@@ -59,11 +59,11 @@ def why_off(settings: ChildSettings) -> str:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         return "The page is not installed: pip install 'jobherd[web]'."
-    if not settings.page:
+    if not settings.dashboard:
         return "The page is off: setting page."
     assert settings.http is not None
-    if not (is_local(settings.http[0]) or settings.page_view_token or settings.page_operate_token):
-        return "The page is off: it is reachable from elsewhere and has no token. Set page_operate_token."
+    if not (is_local(settings.http[0]) or settings.dashboard_view_token or settings.dashboard_operate_token):
+        return "The page is off: it is reachable from elsewhere and has no token. Set dashboard_operate_token."
     return ""
 
 
@@ -138,10 +138,10 @@ class Hosting:
         self._app = application(
             settings.dsn,
             schema=settings.schema,
-            view_tokens=settings.page_view_token,
-            operate_tokens=settings.page_operate_token,
-            hosts=settings.page_hosts,
-            read_only=settings.page_read_only,
+            view_tokens=settings.dashboard_view_token,
+            operate_tokens=settings.dashboard_operate_token,
+            hosts=settings.dashboard_hosts,
+            read_only=settings.dashboard_read_only,
             boards=self._boards,
         )
         config = uvicorn.Config(
@@ -153,7 +153,7 @@ class Hosting:
             access_log=False,
             server_header=False,
             proxy_headers=False,  # a client that may claim another address could claim to be on this host
-            root_path=settings.page_path,
+            root_path=settings.dashboard_path,
             limit_concurrency=CONNECTIONS + 1,
             timeout_keep_alive=KEPT,
         )

@@ -10,6 +10,6 @@ WITH beat AS (
     RETURNING id
 )
 SELECT id, jobherd.notify('jobherd_jobs', '@beat:' || id) AS told,
-       EXISTS (SELECT FROM jobherd.orders o WHERE o.supervisor = beat.id AND o.taken_at IS NULL AND o.done_at IS NULL) AS ordered,
+       EXISTS (SELECT FROM jobherd.fleet_commands o WHERE o.supervisor = beat.id AND o.taken_at IS NULL AND o.done_at IS NULL) AS ordered,
        extract(epoch FROM clock_timestamp())::double precision AS now
   FROM beat

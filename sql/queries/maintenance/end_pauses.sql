@@ -4,8 +4,8 @@
 WITH due AS MATERIALIZED (
     SELECT scope, name FROM jobherd.gates WHERE resume_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 ), resumed AS MATERIALIZED (
-    SELECT CASE d.scope WHEN 'kind' THEN jobherd.resume(kind => d.name, actor => 'keeper', reason => 'it was paused until now')
-                        ELSE jobherd.resume(d.name, actor => 'keeper', reason => 'it was paused until now') END
+    SELECT CASE d.scope WHEN 'kind' THEN jobherd.resume(kind => d.name, actor => 'maintenance', reason => 'it was paused until now')
+                        ELSE jobherd.resume(d.name, actor => 'maintenance', reason => 'it was paused until now') END
       FROM due d
 )
 SELECT (SELECT count(*) FROM resumed) AS opened,

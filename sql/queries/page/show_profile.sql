@@ -2,5 +2,5 @@
 -- is kept. Run by the dashboard.
 SELECT o.name, o.done_at, o.answer, o.error, extract(epoch FROM clock_timestamp() - o.asked_at)::double precision AS age,
        (o.arguments ->> 'seconds')::double precision AS takes
-  FROM jobherd.orders o
+  FROM jobherd.fleet_commands o
  WHERE o.id = %(order)s AND o.name IN ('stack', 'profile') AND o.arguments ->> 'job' = %(job)s::text

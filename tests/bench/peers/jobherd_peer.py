@@ -62,7 +62,7 @@ def work(purpose):
         str(Path(__file__)),
         "--workers",
         "2",
-        "--batch",
+        "--claim-size",
         str(BATCH[purpose]),
         "--http",
         "off",

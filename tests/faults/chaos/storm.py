@@ -94,7 +94,7 @@ class Storm:
         self._tokens: dict[Path, str] = {}
         self.locks: list[psycopg.Connection[Any]] = []
         env = {"CHAOS_FOLDER": str(folder)} | self._points.environment
-        flags = [(), ("--batch", "10")]
+        flags = [(), ("--claim-size", "10")]
         self.farms = [
             Farm(dsn, number + 1, *flags[number % 2], workers=workers, env=env, wrong=self.wrong) for number in range(2)
         ]
@@ -114,7 +114,7 @@ class Storm:
         return self.dice.choice(up) if up else None
 
     def child(self) -> int | None:
-        """Any child: workers, the keeper, one that just boots."""
+        """Any child: workers, the maintenance process, one that just boots."""
         farm = self.farm()
         pids = farm.herd.children() if farm is not None and farm.herd is not None else []
         return self.dice.choice(pids) if pids else None

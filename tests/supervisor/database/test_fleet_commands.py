@@ -95,9 +95,9 @@ def queue(database):
 
 
 def give(queue, parent, name, **arguments):
-    return queue.run("SELECT jobherd.order(%s, %s, %s, 'anna')", parent.fleet.supervisor, name, json.dumps(arguments))[
-        0
-    ][0]
+    return queue.run(
+        "SELECT jobherd.send_fleet_command(%s, %s, %s, 'anna')", parent.fleet.supervisor, name, json.dumps(arguments)
+    )[0][0]
 
 
 def told(queue, number):
@@ -146,7 +146,9 @@ READS_ALL = pytest.mark.skipif(
     "arguments", ['{"job": ' + "7" * 5000 + "}", pytest.param('{"job": ' + DEEP + "}", marks=READS_ALL)]
 )
 def test_arguments_that_python_cannot_hold_are_refused_and_the_parent_lives(parent, queue, arguments):
-    number = queue.run("SELECT jobherd.order(%s, 'echo', %s, 'anna')", parent.fleet.supervisor, arguments)[0][0]
+    number = queue.run("SELECT jobherd.send_fleet_command(%s, 'echo', %s, 'anna')", parent.fleet.supervisor, arguments)[
+        0
+    ][0]
     fine = give(queue, parent, "echo")
     parent.until(lambda: told(queue, fine))
     assert told(queue, number)["error"] == "its arguments cannot be read: too deep, or a number that is too long"
@@ -166,7 +168,7 @@ def test_an_answer_may_come_later_and_only_the_first_counts(parent, queue):
 
 
 def test_a_flood_is_worked_off_a_few_at_a_time(parent, queue):
-    queue.run("SELECT jobherd.order(%s, 'echo') FROM generate_series(1, 40)", parent.fleet.supervisor)
+    queue.run("SELECT jobherd.send_fleet_command(%s, 'echo') FROM generate_series(1, 40)", parent.fleet.supervisor)
     asked = []
     ask = parent.db.ask
     parent.db.ask = lambda name, *rest: (asked.append((name, parent.now)), ask(name, *rest))
@@ -197,7 +199,7 @@ def test_an_answer_that_was_lost_is_written_by_the_next_session_and_the_order_is
 
 def test_orders_to_others_are_no_business_of_ours(parent, queue):
     other = queue.supervisor()
-    queue.run("SELECT jobherd.order(%s, 'echo')", other.id)
+    queue.run("SELECT jobherd.send_fleet_command(%s, 'echo')", other.id)
     for _ in range(20):
         parent.turn()
     assert parent.done == []

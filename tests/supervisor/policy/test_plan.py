@@ -18,8 +18,8 @@ from jobherd.workers.ipc.status_board import CurrentWork, Interruption, Phase, R
 from tests.supervisor.policy.story import LEFT, Story
 
 
-def keeper(story):
-    return next(slot for slot in story.fleet.slots if slot.kind.name == "keeper")
+def maintenance(story):
+    return next(slot for slot in story.fleet.slots if slot.kind.name == "maintenance")
 
 
 def test_forks_what_is_wanted_once_it_is_registered():
@@ -27,7 +27,7 @@ def test_forks_what_is_wanted_once_it_is_registered():
     story.fleet.registered(0)
     assert story.step() == []
     story.fleet.registered(1)
-    assert story.names() == [("Fork", 0), ("Fork", 1), ("Fork", keeper(story).number)]
+    assert story.names() == [("Fork", 0), ("Fork", 1), ("Fork", maintenance(story).number)]
     assert all(not isinstance(action, Fork) for action in story.step())
 
 
@@ -120,10 +120,10 @@ def test_one_that_was_stopped_in_a_job_has_the_time_of_that_job():
     assert story.dies(0).cause == "timeout"
 
 
-def test_a_keeper_that_somebody_stopped_is_replaced_too():
+def test_a_maintenance_process_that_somebody_stopped_is_replaced_too():
     story = Story().up()
-    story.fleet.stopped(keeper(story), signal.SIGSTOP, story.now)
-    assert story.step(10) == [Kill(keeper(story), signal.SIGKILL)]
+    story.fleet.stopped(maintenance(story), signal.SIGSTOP, story.now)
+    assert story.step(10) == [Kill(maintenance(story), signal.SIGKILL)]
 
 
 def test_the_timeout_ladder():
@@ -258,8 +258,8 @@ def test_drain_dismisses_lets_finish_and_cuts_off_at_the_end():
     assert story.dies(0).cause == "drain"
     assert story.step() == []  # its job is not given back yet
     story.fleet.unrecovered.pop()
-    assert story.step() == [Dismiss(keeper(story))]
-    story.dies(keeper(story).number, LEFT)
+    assert story.step() == [Dismiss(maintenance(story))]
+    story.dies(maintenance(story).number, LEFT)
     story.fleet.unrecovered.pop()
     assert story.step() == [Finish(0)]
 
@@ -301,7 +301,7 @@ def test_quit_kills_everybody_now():
     killed = [
         action.slot.number for action in story.step() if isinstance(action, Kill) and action.signum is signal.SIGKILL
     ]
-    assert killed == [0, 1, keeper(story).number]
+    assert killed == [0, 1, maintenance(story).number]
 
 
 def test_leaving_does_not_wait_for_a_database_that_is_away():
@@ -313,15 +313,15 @@ def test_leaving_does_not_wait_for_a_database_that_is_away():
     story.dies(0)
     story.dies(1, LEFT)
     assert story.step() == []
-    assert story.step(3.1) == [Dismiss(keeper(story))]
+    assert story.step(3.1) == [Dismiss(maintenance(story))]
     assert story.step(9) == []
-    assert story.step(1.1) == [Kill(keeper(story), signal.SIGKILL)], "it may hang for ever, and holds nothing"
+    assert story.step(1.1) == [Kill(maintenance(story), signal.SIGKILL)], "it may hang for ever, and holds nothing"
 
 
-def test_a_keeper_that_hangs_is_not_waited_for_anew_with_each_session():
+def test_a_maintenance_process_that_hangs_is_not_waited_for_anew_with_each_session():
     """Somebody locks a table.
 
-    The keeper's statement waits, and so do ours, whose session is made anew every few seconds.
+    The maintenance process's statement waits, and so do ours, whose session is made anew every few seconds.
     """
     story = Story().up()
     story.fleet.on_signal(signal.SIGTERM, story.now)
@@ -329,13 +329,13 @@ def test_a_keeper_that_hangs_is_not_waited_for_anew_with_each_session():
     story.dies(0, LEFT)
     story.dies(1, LEFT)
     story.fleet.unrecovered.clear()
-    assert story.step() == [Dismiss(keeper(story))]
+    assert story.step() == [Dismiss(maintenance(story))]
     for _ in range(3):
         story.fleet.database_down()
         assert story.step(0.5) == []
         story.fleet.database_up(story.now)
         assert story.step(2.5) == []
-    assert story.step(1.1) == [Kill(keeper(story), signal.SIGKILL)]
+    assert story.step(1.1) == [Kill(maintenance(story), signal.SIGKILL)]
 
 
 @pytest.mark.promise("C31")
@@ -350,7 +350,7 @@ def test_a_database_that_is_given_up_is_a_drain_that_does_not_end_with_0():
         story.dies(slot.number, LEFT)
     story.fleet.unrecovered.clear()
     story.step()
-    story.dies(keeper(story).number, LEFT)
+    story.dies(maintenance(story).number, LEFT)
     story.fleet.unrecovered.clear()
     assert story.step() == [Finish(69)]
 
@@ -364,9 +364,9 @@ def test_who_is_told_twice_waits_for_no_database():
     story.dies(0, LEFT)
     story.dies(1, LEFT)  # and the database, which is there, refuses to say what became of their jobs
     assert story.step(1) == []
-    assert story.step(2.1) == [Dismiss(keeper(story))]
-    assert story.step(0.5) == [Kill(keeper(story), signal.SIGTERM)]
-    assert story.step(0.5) == [Kill(keeper(story), signal.SIGKILL)]
+    assert story.step(2.1) == [Dismiss(maintenance(story))]
+    assert story.step(0.5) == [Kill(maintenance(story), signal.SIGTERM)]
+    assert story.step(0.5) == [Kill(maintenance(story), signal.SIGKILL)]
 
 
 def test_a_call_that_went_to_a_child_which_died_of_it_goes_to_the_next():
@@ -404,13 +404,13 @@ def test_a_child_that_has_finished_work_is_back_at_once_however_often_it_is_kill
 def test_handlers_that_do_not_load_stop_a_supervisor_that_never_served():
     story = Story()
     story.step()
-    story.ready(keeper(story).number)
+    story.ready(maintenance(story).number)
     for slot in [slot for slot in story.fleet.alive() if slot.kind.works]:
         story.dies(slot.number, Exit(EXIT_HANDLERS, None))
         story.step()  # the others are dismissed at once, and say the same thing on their way out
     story.fleet.unrecovered.clear()
-    assert story.step() == [Dismiss(keeper(story))]
-    story.dies(keeper(story).number, LEFT)
+    assert story.step() == [Dismiss(maintenance(story))]
+    story.dies(maintenance(story).number, LEFT)
     story.fleet.unrecovered.clear()
     assert story.step() == [Finish(78)]
     assert set(story.fleet.deaths) == {"handlers", "left"}
@@ -610,7 +610,7 @@ def test_a_drain_ends_though_the_database_lets_nobody_give_back_the_jobs_of_the_
     story.fleet.on_recovered(next(iter(story.fleet.unrecovered)), story.now + 3)
     assert story.step(PATIENCE_WITH_DATABASE + 2) == [], "one got through: the other may too"
     assert story.wake_at == pytest.approx(story.now + 1)
-    assert story.step(1) == [Dismiss(keeper(story))]
+    assert story.step(1) == [Dismiss(maintenance(story))]
 
 
 def test_a_start_is_over_when_nobody_is_on_the_way_any_more():
@@ -620,16 +620,16 @@ def test_a_start_is_over_when_nobody_is_on_the_way_any_more():
     story.ready(0)
     assert not story.fleet.is_started()
     story.ready(1)
-    assert not story.fleet.is_started(), "the keeper"
-    story.ready(keeper(story).number)
+    assert not story.fleet.is_started(), "the maintenance process"
+    story.ready(maintenance(story).number)
     assert story.fleet.is_started()
     none = Story(workers=0)
     none.step()
     assert not none.fleet.is_started()
-    none.ready(keeper(none).number)
+    none.ready(maintenance(none).number)
     assert none.fleet.is_started(), "nobody who should work is waited for"
     crashing = Story()
     crashing.step()
-    crashing.ready(0, keeper(crashing).number)
+    crashing.ready(0, maintenance(crashing).number)
     crashing.dies(1)
     assert crashing.fleet.is_started(), "one that crashes again and again keeps nobody waiting"

@@ -26,7 +26,7 @@ def offloads(story):
 
 @pytest.mark.promise("E7")
 def test_a_changed_gate_releases_unstarted_jobs_however_long_they_may_wait_otherwise():
-    story = Story(hold=0.0).up()
+    story = Story(claim_window=0.0).up()
     slot = story.runs(0)
     assert straggler(story, slot, unwritten=story.now, earlier=True) is None, "whole batches, whatever they take"
     story.fleet.gates_changed(story.now)
@@ -38,7 +38,7 @@ def test_a_changed_gate_releases_unstarted_jobs_however_long_they_may_wait_other
 
 
 def test_a_board_that_was_read_before_a_change_says_nothing_about_the_time_after_it():
-    story = Story(hold=0.0).up()
+    story = Story(claim_window=0.0).up()
     slot = story.runs(0)
     assert straggler(story, slot) is None
     story.fleet.gates_changed(story.now + 0.1)
@@ -46,7 +46,7 @@ def test_a_board_that_was_read_before_a_change_says_nothing_about_the_time_after
 
 
 def test_a_failed_release_is_repeated_after_a_pause():
-    story = Story(hold=0.05).up()
+    story = Story(claim_window=0.05).up()
     slot = story.runs(0)
     token = slot.now.token
 
@@ -74,7 +74,7 @@ def test_a_claim_without_other_jobs_is_not_released_but_the_outcomes_of_the_clai
 
     A release would wait for that lock, and the requests behind the release too.
     """
-    story = Story(hold=0.05).up()
+    story = Story(claim_window=0.05).up()
     slot = story.runs(0)
     assert straggler(story, slot, story.now + 1, others=False, earlier=True) == "flush"
     assert offloads(story) == [False]
@@ -84,7 +84,7 @@ def test_a_claim_without_other_jobs_is_not_released_but_the_outcomes_of_the_clai
 
 
 def test_a_job_that_may_only_wait_for_a_processor_keeps_the_other_jobs_for_longer_while_no_worker_is_idle():
-    story = Story(hold=0.05).up()
+    story = Story(claim_window=0.05).up()
     slot = story.runs(0)
     base = story.fleet.limits.patience
 
@@ -106,7 +106,7 @@ def test_a_job_that_may_only_wait_for_a_processor_keeps_the_other_jobs_for_longe
 
 
 def test_the_outcomes_before_a_job_that_may_only_wait_for_a_processor_are_written_once():
-    story = Story(hold=0.05).up()
+    story = Story(claim_window=0.05).up()
     slot = story.runs(0)
     base, begun = story.fleet.limits.patience, story.now
     story.fleet.on_load(10.0, idle=False)

@@ -38,11 +38,11 @@ def test_nothing_given_is_the_defaults():
 
 @pytest.mark.promise("A45", "A46", "C43")
 def test_flags_go_before_environment_before_file_before_defaults(tmp_path):
-    (tmp_path / "jobherd.toml").write_text("workers = 1\nbatch = 1\npoll = 1\n")
-    found = load({"workers": "3"}, {"JOBHERD_WORKERS": "2", "JOBHERD_BATCH": "2"}, tmp_path)
-    assert (found.workers, found.batch, found.poll, found.lease) == (3, 2, 1.0, 15.0)
-    assert [found.source(name) for name in ("workers", "batch", "poll", "lease")] == [
-        "--workers", "JOBHERD_BATCH", "jobherd.toml", "default",
+    (tmp_path / "jobherd.toml").write_text("workers = 1\nclaim_size = 1\npoll = 1\n")
+    found = load({"workers": "3"}, {"JOBHERD_WORKERS": "2", "JOBHERD_CLAIM_SIZE": "2"}, tmp_path)
+    assert (found.workers, found.claim_size, found.poll, found.lease) == (3, 2, 1.0, 15.0)
+    assert [found.source(name) for name in ("workers", "claim_size", "poll", "lease")] == [
+        "--workers", "JOBHERD_CLAIM_SIZE", "jobherd.toml", "default",
     ]  # fmt: skip
 
 
@@ -78,9 +78,9 @@ def test_pyproject_counts_when_there_is_no_file_of_our_own(tmp_path):
 
 def test_an_error_names_the_setting_the_place_the_value_and_the_range(tmp_path):
     (tmp_path / "jobherd.toml").write_text("lease = 1\n")
-    assert refused({"workers": "65"}, {"JOBHERD_BATCH": "many"}, tmp_path) == (
+    assert refused({"workers": "65"}, {"JOBHERD_CLAIM_SIZE": "many"}, tmp_path) == (
         'lease = 1 (from jobherd.toml): must be a span of time from 3s to 1h ("30s", "5m", or a number of seconds)',
-        "batch = 'many' (from JOBHERD_BATCH): must be a whole number from 1 to 1,000",
+        "claim_size = 'many' (from JOBHERD_CLAIM_SIZE): must be a whole number from 1 to 1,000",
         "workers = '65' (from --workers): must be a whole number from 0 to 64",
     )
 
@@ -145,7 +145,7 @@ def test_values_are_read(name, text, value):
     ("name", "value"),
     [
         ("workers", "-1"), ("workers", "4.0"), ("workers", 4.0), ("workers", True), ("workers", "9" * 5000), ("workers", ""),
-        ("max_workers", "0"), ("batch", "0"), ("batch", "1001"), ("poll", "0.5"), ("poll", "nan"), ("poll", "inf"), ("poll", True),
+        ("max_workers", "0"), ("claim_size", "0"), ("claim_size", "1001"), ("poll", "0.5"), ("poll", "nan"), ("poll", "inf"), ("poll", True),
         ("poll", "5 parsecs"), ("lease", "2s"), ("max_age", "0.5"), ("max_age", "-1"), ("max_rss", "1MB"), ("max_rss", "1XB"),
         ("max_rss", "-900MB"), ("jitter", "0.6"), ("jitter", "nan"), ("queues", "A"), ("queues", ["a", 3]), ("queues", 3),
         ("queues", "a:0"), ("queues", "a*b"), ("queue_max_concurrency", "a=0"), ("queue_max_concurrency", "a"), ("queue_priorities", "a=x"),
@@ -241,9 +241,9 @@ def test_weights_need_turns():
 
 @pytest.mark.promise("C19", "C20")
 def test_a_claim_takes_no_more_than_each_of_its_limits():
-    assert child_settings(load({}), dsn="x").batch == 500
-    assert child_settings(load({"max_claim_batch": "20"}), dsn="x").batch == 20
-    assert child_settings(load({"max_claim_batch": "20", "max_claim_per_worker": "7"}), dsn="x").batch == 7
+    assert child_settings(load({}), dsn="x").claim_size == 500
+    assert child_settings(load({"max_claim_batch": "20"}), dsn="x").claim_size == 20
+    assert child_settings(load({"max_claim_batch": "20", "max_claim_per_worker": "7"}), dsn="x").claim_size == 7
 
 
 def test_which_queues_are_served():
@@ -278,12 +278,12 @@ def test_only_what_is_asked_for_is_read():
 def test_reading_again_sees_the_file_as_it_is_now_and_keeps_the_flags(tmp_path, monkeypatch):
     monkeypatch.delenv("JOBHERD_WORKERS", raising=False)
     file = tmp_path / "jobherd.toml"
-    file.write_text("batch = 2\n")
+    file.write_text("claim_size = 2\n")
     first = Settings.load({"workers": "3"}, directory=tmp_path)
-    file.write_text("batch = 5\nworkers = 9\n")
+    file.write_text("claim_size = 5\nworkers = 9\n")
     second = first.again()
-    assert (first.batch, second.batch, second.workers) == (2, 5, 3)
-    file.write_text("batch = 0\n")
+    assert (first.claim_size, second.claim_size, second.workers) == (2, 5, 3)
+    file.write_text("claim_size = 0\n")
     with pytest.raises(SettingsError):
         first.again()
 
@@ -399,26 +399,26 @@ def test_each_kind_of_child_is_told_only_the_secrets_that_it_needs():
     settings = load(
         {
             "dsn": "postgresql:///x",
-            "page_view_token": "v" * 20,
-            "page_operate_token": "o" * 20,
+            "dashboard_view_token": "v" * 20,
+            "dashboard_operate_token": "o" * 20,
             "webhook_secret": "w" * 20,
         }
     )
-    told = {kind: for_kind(child_settings(settings), kind) for kind in ("worker", "keeper", "resetter", "web")}
+    told = {kind: for_kind(child_settings(settings), kind) for kind in ("worker", "maintenance", "resetter", "web")}
     assert {kind: bool(each.webhook_secret) for kind, each in told.items()} == {
         "worker": True,
-        "keeper": False,
+        "maintenance": False,
         "resetter": False,
         "web": False,
     }
-    assert {kind: bool(each.page_view_token) for kind, each in told.items()} == {
+    assert {kind: bool(each.dashboard_view_token) for kind, each in told.items()} == {
         "worker": False,
-        "keeper": False,
+        "maintenance": False,
         "resetter": False,
         "web": True,
     }
-    assert {kind: bool(each.page_operate_token) for kind, each in told.items()} == {
-        "worker": False, "keeper": False, "resetter": False, "web": True,
+    assert {kind: bool(each.dashboard_operate_token) for kind, each in told.items()} == {
+        "worker": False, "maintenance": False, "resetter": False, "web": True,
     }  # fmt: skip
     assert all(each.webhooks for each in told.values())
 

@@ -67,7 +67,7 @@ def test_what_a_dead_supervisor_started_is_found_by_its_mark_and_that_of_a_livin
     long = "1" * 5000
     marks = [f"{os.getpid()}/{ours}/{pid_namespace()}:3", f"{elsewhere}:3", "7", f"{long}/1/1:3", None]
     others = [*(zoo.start(mark=mark) for mark in marks), zoo.start(TITLED)]
-    # last: a keeper of another test may end them in three seconds
+    # last: a maintenance process of another test may end them in three seconds
     orphans = [zoo.start(mark=f"{gone}:3"), zoo.start(mark=f"{again}:3")]
     found = find()
     assert [found.get(process.pid) for process in orphans] == [gone, again]

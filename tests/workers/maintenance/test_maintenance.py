@@ -1,4 +1,4 @@
-"""The keeper's duties, each seen in the database."""
+"""The maintenance process's duties, each seen in the database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_scheduled_job_becomes_ready_at_its_time(bench: Bench):
         " INSERT INTO public.moved VALUES (extract(epoch FROM clock_timestamp() - NEW.run_at)); RETURN NEW; END $$"
     )
     bench.ask("CREATE TRIGGER note BEFORE INSERT ON jobherd.ready FOR EACH ROW EXECUTE FUNCTION public.note()")
-    child = bench.start("keeper")
+    child = bench.start("maintenance")
     jobs = [bench.enqueue("act:nothing", options={"delay": 0.5 + n / 20}) for n in range(10)]
     child.nudge()  # the parent's, on "@due"
     for job in jobs:
@@ -43,7 +43,7 @@ def test_a_scheduled_job_becomes_ready_at_its_time(bench: Bench):
 
 
 def test_an_earlier_job_that_arrives_later_is_not_slept_through(bench: Bench):
-    child = bench.start("keeper")
+    child = bench.start("maintenance")
     bench.enqueue("act:nothing", options={"delay": 3000})
     child.nudge()
     soon = bench.enqueue("act:nothing", options={"delay": 0.2})
@@ -55,12 +55,12 @@ def test_more_due_jobs_than_one_statement_moves(bench: Bench):
     bench.ask(
         "INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() - interval '1 s' FROM generate_series(1, 2500)"
     )
-    bench.start("keeper")
+    bench.start("maintenance")
     bench.wait_until(lambda: bench.ask("SELECT count(*) AS n FROM jobherd.ready")[0]["n"] == 2500, "all of them")
 
 
 def test_a_lost_nudge_costs_a_poll_and_no_job(bench: Bench):
-    bench.start("keeper", poll=0.2)
+    bench.start("maintenance", poll=0.2)
     job = bench.enqueue("act:nothing", options={"delay": 0.3})
     bench.wait(job, "ready")
 
@@ -71,9 +71,9 @@ def test_running_jobs_whose_child_is_registered_nowhere_are_given_back(bench: Be
     worker.nudge()
     gate.wait_arrival("a")
     bench.ask("DELETE FROM jobherd.children")
-    keeper = bench.start("keeper", sweep=0.05)
+    maintenance = bench.start("maintenance", sweep=0.05)
     assert bench.wait(job, "retrying")["attempts"] == 1  # nobody knows whether it had started
-    wait_for_line(keeper, f"jobs={job}")
+    wait_for_line(maintenance, f"jobs={job}")
 
 
 def test_running_jobs_of_living_children_are_left_alone(bench: Bench, gate: Gate):
@@ -81,9 +81,9 @@ def test_running_jobs_of_living_children_are_left_alone(bench: Bench, gate: Gate
     job = bench.enqueue("act:gated", name="a")
     worker.nudge()
     arrival = gate.wait_arrival("a")
-    keeper = bench.start("keeper", sweep=0.01)
+    maintenance = bench.start("maintenance", sweep=0.01)
     soon = bench.enqueue("act:nothing", options={"delay": 0.3})
-    keeper.nudge()
+    maintenance.nudge()
     bench.wait(soon, "ready")
     assert bench.job(job)["state"] == "running"
     arrival.open()
@@ -91,7 +91,7 @@ def test_running_jobs_of_living_children_are_left_alone(bench: Bench, gate: Gate
 
 
 def test_partitions_are_there_when_it_is_ready(bench: Bench):
-    bench.start("keeper")
+    bench.start("maintenance")
     row = bench.ask(
         "SELECT count(*) AS n, max(inhrelid::regclass::text) AS last FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
     )[0]
@@ -113,7 +113,7 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
     )
     crowd = "SELECT count(*) AS n FROM jobherd.history_default"
     parts = "SELECT count(*) AS n FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
-    bench.start("keeper").dismiss()
+    bench.start("maintenance").dismiss()
     assert bench.ask(crowd) == [{"n": 100}], "a few need no partition for each day"
     # It is to be ready soon, or it is ended, its look with it, and begins anew for ever: nothing
     # would become due.
@@ -126,9 +126,9 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
     )
     bench.ask("SELECT pg_advisory_lock(4711)")
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance.CROWDED", 0)
-    keeper = bench.start("keeper")
+    maintenance = bench.start("maintenance")
     bench.ask("SELECT pg_advisory_unlock(4711)")
-    bench.wait_until(lambda: "made" in keeper.log(), "all partitions")
+    bench.wait_until(lambda: "made" in maintenance.log(), "all partitions")
     assert bench.ask(crowd) == [{"n": 0}]
     assert bench.ask(parts) == [{"n": 34}]
 
@@ -156,9 +156,9 @@ def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monk
     ]
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance.CROWDED", 0)
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance.FARTHEST", 100_000)
-    # another keeper is at it: this is about what it says
+    # another maintenance process is at it: this is about what it says
     bench.ask("SELECT pg_advisory_lock(hashtext('jobherd.keep_partitions'))")
-    wait_for_line(bench.start("keeper"), "set the server's max_locks_per_transaction to")
+    wait_for_line(bench.start("maintenance"), "set the server's max_locks_per_transaction to")
 
 
 def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(monkeypatch: pytest.MonkeyPatch):
@@ -175,20 +175,20 @@ def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(mon
             return nullcontext()
 
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    keeper = Maintenance(SimpleNamespace(spec=None, wake=None, title=None))
-    keeper._session = Crowded()
+    maintenance = Maintenance(SimpleNamespace(spec=None, wake=None, title=None))
+    maintenance._session = Crowded()
     took = 0.5
-    assert keeper._keep_partitions(clock[0])
-    assert keeper._partitions_at == 0, "at once"
+    assert maintenance._keep_partitions(clock[0])
+    assert maintenance._partitions_at == 0, "at once"
     took = 32.0
-    assert keeper._keep_partitions(clock[0])
-    assert keeper._partitions_at == clock[0] + 10 * took
+    assert maintenance._keep_partitions(clock[0])
+    assert maintenance._partitions_at == clock[0] + 10 * took
 
 
 def test_it_works_while_another_one_looks_through_the_default_partition(bench: Bench):
     """That may take minutes.
 
-    It would be ended for not being ready, again and again, and of two keepers none would see what
+    It would be ended for not being ready, again and again, and of two maintenance processes none would see what
     becomes due.
     """
     import psycopg
@@ -196,9 +196,9 @@ def test_it_works_while_another_one_looks_through_the_default_partition(bench: B
     with psycopg.connect(bench.dsn) as other:
         other.execute("SELECT pg_advisory_xact_lock(hashtext('jobherd.keep_partitions'))")
         other.execute("LOCK TABLE ONLY jobherd.history_default IN ACCESS EXCLUSIVE MODE")
-        keeper = bench.start("keeper")
+        maintenance = bench.start("maintenance")
         job = bench.enqueue("act:nothing", options={"delay": 0.1})
-        keeper.nudge()
+        maintenance.nudge()
         bench.wait_until(lambda: bench.ask("SELECT id FROM jobherd.ready") == [{"id": job}], "the job due")
 
 
@@ -207,10 +207,10 @@ def test_a_reader_of_the_past_does_not_keep_it_from_its_work(bench: Bench):
 
     with psycopg.connect(bench.dsn) as reader:
         reader.execute("SELECT * FROM jobherd.history")
-        keeper = bench.start("keeper")
-        assert "partitions are not kept yet" in keeper.log()
+        maintenance = bench.start("maintenance")
+        assert "partitions are not kept yet" in maintenance.log()
         job = bench.enqueue("act:nothing", options={"delay": 0.1})
-        keeper.nudge()
+        maintenance.nudge()
         bench.wait(job, "ready")
 
 
@@ -232,14 +232,14 @@ def test_a_day_of_logs_that_falls_due_makes_no_due_job_wait(bench: Bench):
         "INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output)"
         f" SELECT n, n, 1, now(), '2020-02-29', 'said' FROM generate_series(1, {20 * MOST}) AS n"
     )
-    bench.start("keeper", poll=0.001)  # it looks for due jobs in each turn
+    bench.start("maintenance", poll=0.001)  # it looks for due jobs in each turn
     bench.wait_until(lambda: not bench.ask("SELECT FROM jobherd.logs LIMIT 1"), "all logs gone")
     assert bench.ask("SELECT max(left_over) AS n FROM public.moved")[0]["n"] > 0
 
 
 def test_the_progress_of_a_running_job_is_copied_once_a_second(bench: Bench, gate: Gate):
     worker = bench.start()
-    bench.start("keeper", boards=(worker.board,))
+    bench.start("maintenance", boards=(worker.board,))
     job = bench.enqueue("act:gated_job", name="a")
     worker.nudge()
     arrival = gate.wait_arrival("a")
@@ -258,7 +258,7 @@ def test_what_has_ended_is_counted_into_the_rollup(bench: Bench):
         " SELECT n, now(), now(), now() - n * interval '10 min', current_date + 3, 0, 1, 0, 'completed', 'default', 'act:nothing', '{}'"
         " FROM generate_series(1, 100) AS n"
     )
-    bench.start("keeper")
+    bench.start("maintenance")
     bench.wait_until(
         lambda: bench.ask("SELECT coalesce(sum(completed), 0) AS n FROM jobherd.rollup")[0]["n"] == 100, "all of them"
     )
@@ -284,8 +284,8 @@ def test_a_look_that_takes_long_is_followed_by_a_rest_and_a_shorter_one():
 
 
 def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):
-    assert bench.start("keeper").dismiss() == EXIT_LEFT
-    child = bench.start("keeper")
+    assert bench.start("maintenance").dismiss() == EXIT_LEFT
+    child = bench.start("maintenance")
     os.kill(child.pid, signal.SIGTERM)
     assert child.wait() == EXIT_LEFT
 
@@ -298,12 +298,12 @@ def test_it_leaves_when_it_is_told_to_while_it_has_partitions_to_make_before_it_
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance._AT_FIRST", float("inf"))
     begun = mmap.mmap(-1, 1)
 
-    def endless(_keeper, _now, *, ready=True):
+    def endless(_slot, _now, *, ready=True):
         begun[0] = 1
         return not ready
 
     monkeypatch.setattr(Maintenance, "_keep_partitions", endless)
-    child = bench.fork("keeper")
+    child = bench.fork("maintenance")
     bench.wait_until(lambda: begun[0], "the first of them")
     if word == "SIGTERM":
         os.kill(child.pid, signal.SIGTERM)
@@ -312,13 +312,13 @@ def test_it_leaves_when_it_is_told_to_while_it_has_partitions_to_make_before_it_
         assert child.dismiss() == EXIT_LEFT
 
 
-def test_two_keepers_on_one_database_do_no_harm(bench: Bench):
-    keepers = [bench.start("keeper", sweep=0.01) for _ in range(2)]
+def test_two_maintenance_processes_on_one_database_do_no_harm(bench: Bench):
+    processes = [bench.start("maintenance", sweep=0.01) for _ in range(2)]
     bench.ask(
         "INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() + n * interval '1 ms' FROM generate_series(1, 500) AS n"
     )
-    for keeper in keepers:
-        keeper.nudge()
+    for maintenance in processes:
+        maintenance.nudge()
     bench.wait_until(
         lambda: (
             bench.ask("SELECT count(DISTINCT id) AS n, count(*) AS m FROM jobherd.ready")[0] == {"n": 500, "m": 500}
@@ -328,17 +328,17 @@ def test_two_keepers_on_one_database_do_no_harm(bench: Bench):
 
 
 def test_its_database_goes_away_and_comes_back(bench: Bench):
-    keeper = bench.start("keeper")
+    maintenance = bench.start("maintenance")
     bench.ask("SELECT pg_terminate_backend(backend_pid, 10000) FROM jobherd.children")
     job = bench.enqueue("act:nothing", options={"delay": 0.2})
-    keeper.nudge()
+    maintenance.nudge()
     bench.wait(job, "ready")
 
 
-def test_a_keeper_whose_parent_is_dead_ends_what_is_left_of_the_others(bench: Bench):
+def test_a_maintenance_process_whose_parent_is_dead_ends_what_is_left_of_the_others(bench: Bench):
     stubborn = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], process_group=0)
     bench.control.publish({"children": [{"slot": 0, "pid": stubborn.pid}, {"slot": 1, "pid": None}]})
-    parent, pid = bench.start_orphan_to_be("keeper")
+    parent, pid = bench.start_orphan_to_be("maintenance")
     before = time.monotonic()
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
@@ -360,7 +360,7 @@ def test_what_died_is_cleared_out_of_the_claims_way(bench: Bench):
     bench.ask("DELETE FROM jobherd.ready")
     bench.ask("SELECT pg_stat_force_next_flush()")
     vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass) AS n"  # not those of the server's own accord
-    bench.start("keeper")
+    bench.start("maintenance")
     bench.wait_until(lambda: bench.ask(vacuums)[0]["n"] >= 1, "a vacuum")
 
 

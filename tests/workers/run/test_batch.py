@@ -23,7 +23,7 @@ TOGETHER = str(Path(__file__).parents[1] / "acting_together.py")
 
 
 def start(bench: Bench, **settings: Any):
-    return bench.start(handlers=(TOGETHER,), **{"batch": 100, "hold": 0.1} | settings)
+    return bench.start(handlers=(TOGETHER,), **{"claim_size": 100, "claim_window": 0.1} | settings)
 
 
 def put(bench: Bench, kind: str, *payloads: str) -> list[int]:
@@ -170,7 +170,7 @@ def test_a_call_does_not_linger_in_a_claim_of_which_a_letter_of_the_parent_may_b
     """It may speak of a job that has come back meanwhile, and would find it again under the same token."""
     with bench.connection.transaction():
         ids = [bench.insert("sms:gated", "{}"), bench.insert("sms:linger", "1")]
-    child = start(bench, hold=0.0)
+    child = start(bench, claim_window=0.0)
     arrival = gate.wait_arrival("gate 1")
     assert (now := child.board.now()) is not None
     assert bench.job(ids[1])["state"] == "running", "of the same claim"

@@ -205,7 +205,7 @@ def test_whoever_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone
 ):
     # in the child too; of "bank:part" it does not know yet how long it takes
     monkeypatch.setattr("jobherd.workers.worker.HELD", 600.0)
-    child = start(bank, batch=100)
+    child = start(bank, claim_size=100)
     with bank.connection.transaction():
         jobs = [bank.enqueue("bank:short") for _ in range(3)]
         held = bank.enqueue("bank:short", label="gate first")
@@ -227,7 +227,7 @@ def test_whoever_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone
 
 
 def test_whole_batches_do_not_hold_jobs_with_transactions(bank: Bench):
-    child = bank.fork(handlers=(ACTING, BANKING), queues=("default",), batch=100)
+    child = bank.fork(handlers=(ACTING, BANKING), queues=("default",), claim_size=100)
     with bank.connection.transaction():
         jobs = [bank.enqueue("bank:declared", how=str(n)) for n in range(3)]
     child.nudge()  # it may have looked already
@@ -319,8 +319,8 @@ def test_a_transaction_that_is_or_was_open_for_long_is_warned_about(bank: Bench,
     job = bank.enqueue("bank:declared", how="gate")
     child.nudge()
     arrival = gate.wait_arrival("gate")
-    keeper = bank.start("keeper", long_transaction=0.0)
-    wait_for_line(keeper, f"the transaction of bank:declared #{job} has been open for")
+    maintenance = bank.start("maintenance", long_transaction=0.0)
+    wait_for_line(maintenance, f"the transaction of bank:declared #{job} has been open for")
     arrival.open()
     bank.wait(job, "completed")
     wait_for_line(child, "its transaction was open for")

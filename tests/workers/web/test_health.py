@@ -18,7 +18,7 @@ FINE = {
     "ready_ever": True,
     "children": [
         {"slot": 0, "kind": "worker", "state": "ready", "pid": 7},
-        {"slot": 1, "kind": "keeper", "state": "ready", "pid": 8},
+        {"slot": 1, "kind": "maintenance", "state": "ready", "pid": 8},
     ],
 }
 
@@ -56,7 +56,7 @@ def test_a_loop_that_never_turned_does_not_live():
         ({"children": []}, "no worker is ready"),
         ({"children": [{"slot": 0, "kind": "worker", "state": "booting", "pid": 7}]}, "no worker is ready"),
         ({"children": [{"slot": 0, "kind": "worker", "state": "leaving", "pid": 7}]}, "no worker is ready"),
-        ({"children": [{"slot": 1, "kind": "keeper", "state": "ready", "pid": 7}]}, "no worker is ready"),
+        ({"children": [{"slot": 1, "kind": "maintenance", "state": "ready", "pid": 7}]}, "no worker is ready"),
     ],
 )
 def test_it_is_not_ready_and_says_why(case, reason):

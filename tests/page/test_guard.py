@@ -101,6 +101,11 @@ def test_a_name_that_somebody_has_pointed_here_is_refused(host):
 
 def test_without_a_token_another_machine_is_refused_whatever_it_calls_us():
     assert open_page(address="10.1.2.3").get("/look").status_code == 403
+    named = open_page(host="jobs.example", address="10.1.2.3", hosts=["jobs.example"])
+    assert named.get("/look").status_code == 403, "any client can send that name"
+    assert open_page(host="jobs.example", hosts=["jobs.example"]).get("/look").status_code == 200, (
+        "a proxy on this host"
+    )
 
 
 def test_a_name_that_is_set_is_answered_and_no_other():
@@ -132,7 +137,7 @@ def test_a_token_is_good_for_its_role():
     view, operate = ({"Authorization": f"Bearer {token}"} for token in (VIEW, OPERATE))
     assert page.get("/look", headers=view).status_code == 200
     refused = page.post("/change", data={"a": "b"}, headers=view)
-    assert (refused.status_code, "may only look" in refused.text) == (403, True)
+    assert (refused.status_code, "may only view" in refused.text) == (403, True)
     assert done == []
     assert page.post("/change", data={"a": "b"}, headers=operate, follow_redirects=False).status_code == 303
     assert done == [("dashboard:alice", {"a": "b"})]
@@ -141,7 +146,7 @@ def test_a_token_is_good_for_its_role():
 def test_the_form_lets_a_browser_in_and_out():
     page = open_page(operate_tokens=[f"alice={OPERATE}"])
     wrong = page.act_at("/login", "/login", token="wrong-0123456789abcdef", next="/look")
-    assert (wrong.status_code, "not one of this page" in wrong.text) == (403, True)
+    assert (wrong.status_code, "not valid for this dashboard" in wrong.text) == (403, True)
     answer = page.act_at("/login", "/login", token=OPERATE, next="/look")
     assert (answer.status_code, answer.headers["location"]) == (303, "/look")
     (session,) = [value for value in answer.headers.get_list("set-cookie") if value.startswith("jobherd_session")]
@@ -382,7 +387,7 @@ def test_every_answer_carries_the_headers_whatever_it_says():
 
 def test_what_fails_is_said_without_its_secrets():
     answer = open_page().get("/break")
-    assert (answer.status_code, "the log" in answer.text, "secret" in answer.text) == (500, True, False)
+    assert (answer.status_code, "log has the details" in answer.text, "secret" in answer.text) == (500, True, False)
 
 
 def test_nothing_is_kept_but_files_that_never_change():

@@ -77,7 +77,7 @@ def test_a_request_that_comes_in_pieces_is_put_together(web):
             sent.sendall(part)
         answer = b"".join(iter(lambda: sent.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 403 "), answer[:200]
-    assert b"This form is older" in answer
+    assert b"This form is too old" in answer
 
 
 def test_nobody_is_believed_to_come_from_elsewhere(web):
@@ -187,7 +187,7 @@ def test_the_reason_for_no_page_is_a_sentence():
         == reason(dashboard=True, http=("::1", 1))
         == ""
     )
-    assert reason(dashboard=False) == "The page is off: setting page."
+    assert reason(dashboard=False) == "The dashboard is off: setting dashboard."
     assert "no token" in reason(dashboard=True, http=("jobs.example", 1))
 
 

@@ -66,7 +66,7 @@ def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
             done = await endpoint(request, form)
         except Away:
             done = Done(
-                "The database does not answer. Whether this was done is not known: look again when it is back.",
+                "The database does not answer. It is unknown whether the action was done: check when it is back.",
                 well=False,
             )
         except psycopg.Error as problem:
@@ -81,12 +81,11 @@ def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
 def allow_acting(request: Request) -> None:
     """Raise Refused unless the viewer may change something."""
     if rules_of(request).read_only:
-        raise Refused(
-            HTTPStatus.FORBIDDEN,
-            "This page is read-only: nothing can be changed from it (setting dashboard_read_only).",
-        )
+        raise Refused(HTTPStatus.FORBIDDEN, "The dashboard is read-only (setting dashboard_read_only).")
     if viewer_of(request).role < Role.OPERATE:
-        raise Refused(HTTPStatus.FORBIDDEN, "Your token may only look. Log in with one of the role operate to act.")
+        raise Refused(
+            HTTPStatus.FORBIDDEN, "Your token may only view. To act, log in with a token of the role operate."
+        )
 
 
 def _redirect(request: Request, done: Done, form: Form) -> Response:

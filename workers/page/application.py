@@ -158,7 +158,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 async def _refused(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Refused)
-    answer = _say(request, problem.status, "This is refused", problem.reason)
+    answer = _say(request, problem.status, "Request rejected", problem.reason)
     answer.headers.update(problem.headers)
     return answer
 
@@ -176,7 +176,7 @@ async def _trouble(request: Request, problem: Exception) -> Response:
         return _say(
             request,
             HTTPStatus.GATEWAY_TIMEOUT,
-            "This took too long",
+            "The query took too long",
             f"PostgreSQL canceled the query after {STATEMENT:g} s. Narrow the filter.",
         )
     assert isinstance(problem, psycopg.Error)
@@ -189,12 +189,12 @@ async def _trouble(request: Request, problem: Exception) -> Response:
             "The database's schema is not the one of this version. "
             "Run `jobherd migrate`, or start a supervisor of this version."
         )
-        return _say(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The schema does not fit", reason)
+        return _say(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The schema has another version", reason)
     return _say(
         request,
         HTTPStatus.INTERNAL_SERVER_ERROR,
-        "The database refused",
-        f"It said {error_name(problem)}; the log says more.",
+        "PostgreSQL rejected the query",
+        f"The error is {error_name(problem)}; the supervisor's log has the details.",
     )
 
 
@@ -202,9 +202,12 @@ async def _missing(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
     if problem.status_code == HTTPStatus.NOT_FOUND:
         return _say(
-            request, problem.status_code, "There is nothing here", "The address is wrong, or what it named is gone."
+            request,
+            problem.status_code,
+            "There is nothing here",
+            "The address is wrong, or the job or supervisor does not exist any more.",
         )
-    answer = _say(request, problem.status_code, "This is refused", f"{HTTPStatus(problem.status_code).phrase}.")
+    answer = _say(request, problem.status_code, "Request rejected", f"{HTTPStatus(problem.status_code).phrase}.")
     answer.headers.update(problem.headers or {})
     return answer
 
@@ -214,8 +217,8 @@ async def _broken(request: Request, problem: Exception) -> Response:
     return _say(
         request,
         HTTPStatus.INTERNAL_SERVER_ERROR,
-        "This page failed",
-        "It is an error of the page's own; the log of the supervisor says which.",
+        "Internal error",
+        "This is a defect in the dashboard. The supervisor's log has the details.",
     )
 
 

@@ -35,14 +35,14 @@ def check_csrf(request: Request, form: Form) -> None:
     if viewer_of(request).csrf and not is_form_token(request, form.get("csrf", "")):
         raise Refused(
             HTTPStatus.FORBIDDEN,
-            "This form is older than the page's server, or was not made by it. Go back, reload and try again.",
+            "This form is too old, or another server made it. Go back, reload the page and try again.",
         )
 
 
 async def read_form(request: Request) -> Form:
     """Return the fields of a form without files, as browsers send it. Raises Refused."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "A form is sent as application/x-www-form-urlencoded.")
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The form must be sent as application/x-www-form-urlencoded.")
     body = bytearray()
     try:
         async with asyncio.timeout(FORM_PATIENCE):
@@ -60,11 +60,11 @@ async def read_form(request: Request) -> Form:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MOST)
     except ValueError:
         raise Refused(
-            HTTPStatus.BAD_REQUEST, f"The form is no UTF-8, or has more than {FIELDS_MOST:,} fields."
+            HTTPStatus.BAD_REQUEST, f"The form is not UTF-8, or has more than {FIELDS_MOST:,} fields."
         ) from None
     if any("\0" in value for _, value in fields):
         raise Refused(
             HTTPStatus.BAD_REQUEST,
-            "A field of the form holds the character NUL, which PostgreSQL cannot store: leave it out.",
+            "A field contains a NUL character, which PostgreSQL cannot store: remove it.",
         )
     return Form(fields)

@@ -120,8 +120,10 @@ class Guard:
         try:
             return await self._broken(request, problem)
         except Exception:
-            log.exception("the page that says what failed has failed itself")
-            return _plain(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed; the log says why."))
+            log.exception("the error page failed")
+            return _plain(
+                Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error: the supervisor's log has the details.")
+            )
 
     async def _admit(self, request: Request, fresh: str) -> Viewer | None:
         if len(request.scope["path"]) > PATH_MOST:
@@ -139,7 +141,7 @@ class Guard:
             if inspect.isawaitable(role):
                 role = await role
             if role is None:
-                raise Refused(HTTPStatus.FORBIDDEN, "You may not look at this page.")
+                raise Refused(HTTPStatus.FORBIDDEN, "You may not view this page.")
             return Viewer(Role(role), rules.actor(request) if rules.actor else "site", csrf, "site")
         if rules.is_open:
             return Viewer(Role.OPERATE, "dashboard", csrf, "local")
@@ -149,7 +151,7 @@ class Guard:
             found = rules.keys.bearer(token.strip())
             if found is None:
                 count_wrong(request)
-                raise Refused(HTTPStatus.UNAUTHORIZED, "The token is not one of this page.")
+                raise Refused(HTTPStatus.UNAUTHORIZED, "The token is not valid for this dashboard.")
             count_right(request)
             return Viewer(found.role, f"dashboard:{found.name}", "", "bearer")
         if session := signer.session(request.cookies):
@@ -161,32 +163,34 @@ class Guard:
         host = host_of(request.headers.get("host", ""))
         if rules.is_open:
             client = request.client.host if request.client else ""
-            if not rules.hosts and client and not is_loopback(client):
+            if client and not is_loopback(client):
                 raise Refused(
                     HTTPStatus.FORBIDDEN,
-                    "Without a token this page answers only the machine it runs on: set dashboard_operate_token.",
+                    "Without a token the dashboard answers only this host: set dashboard_operate_token.",
                 )
             if not (is_local(host) or host in rules.hosts):
                 raise Refused(
                     HTTPStatus.FORBIDDEN,
-                    "Without a token this page answers as localhost only: set dashboard_operate_token, "
+                    "Without a token the dashboard answers as localhost only: set dashboard_operate_token, "
                     "or name the host in dashboard_hosts.",
                 )
         elif rules.hosts and not (is_local(host) or host in rules.hosts):
-            raise Refused(HTTPStatus.FORBIDDEN, "This page does not answer to this name: add it to dashboard_hosts.")
+            raise Refused(
+                HTTPStatus.FORBIDDEN, "The dashboard does not accept this host name: add it to dashboard_hosts."
+            )
 
     def _check_origin(self, request: Request) -> None:
         origin = request.headers.get("origin")
         if origin is None:
             if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-                raise Refused(HTTPStatus.FORBIDDEN, "This was sent by another site.")
+                raise Refused(HTTPStatus.FORBIDDEN, "The request was sent by another site.")
             return
         parts = split_address(origin)
         same = parts.netloc.lower() == request.headers.get("host", "").lower()
         if not parts.netloc or not (same or host_of(parts.netloc) in self._rules.hosts):
             raise Refused(
                 HTTPStatus.FORBIDDEN,
-                "This was sent by another site. If it was not, a proxy changes the Host header: "
+                "The request was sent by another site. If it was not, a proxy changes the Host header: "
                 "name the public host in dashboard_hosts.",
             )
 

@@ -143,13 +143,15 @@ class Hub:
                 raise Refused(HTTPStatus.NOT_FOUND, "There is no such topic.")
             found.append((self._topics[name], argument))
         if not 1 <= len(found) <= TOPICS:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"Ask for 1 to {TOPICS} topics.")
+            raise Refused(HTTPStatus.BAD_REQUEST, f"Request 1 to {TOPICS} topics.")
         return found
 
     def enter(self, topics: Iterable[tuple[Topic, str]], audience: Audience) -> Viewer:
         """Add a viewer. Raises Refused."""
         if self._closed or len(self._viewers) >= VIEWERS:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many watch, or the server is leaving; try again.")
+            raise Refused(
+                HTTPStatus.SERVICE_UNAVAILABLE, "Too many viewers, or the server is shutting down; try again."
+            )
         viewer = Viewer(audience)
         self._viewers.add(viewer)
         for topic, argument in topics:
@@ -201,7 +203,9 @@ class Hub:
             except Exception:
                 log.exception("live: %s failed", watch.topic.name)
                 self._send_to_all(
-                    watch, "trouble", {"topic": watch.key, "reason": "an error of the page's own; the log says which"}
+                    watch,
+                    "trouble",
+                    {"topic": watch.key, "reason": "a defect in the dashboard; the supervisor's log has the details"},
                 )
             # Cost: wait until `every` seconds after the start, and at least as long as the query
             # took. A slow query must not run all the time.

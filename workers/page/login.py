@@ -50,7 +50,7 @@ async def enter(request: Request) -> Response:
             "login.html",
             status=HTTPStatus.FORBIDDEN,
             onward=onward,
-            problem="This token is not one of this page.",
+            problem="This token is not valid for this dashboard.",
         )
     count_right(request)
     entered = RedirectResponse(local(onward) or f"{root_of(request)}/", HTTPStatus.SEE_OTHER)

@@ -127,10 +127,10 @@ async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], obj
     own_names = frozenset({host.lower()}) if is_loopback(address[0]) else None
     server = Server(listening, routes, names=own_names, budget=budget)
     if why_no_page:
-        log.info("no page: %s", why_no_page)
+        log.info("no dashboard: %s", why_no_page)
         await server.serve()
         return
-    log.info("the page is http://%s:%d%s/", shown, address[1], spec.settings.dashboard_path)
+    log.info("the dashboard is http://%s:%d%s/", shown, address[1], spec.settings.dashboard_path)
     hosting = Hosting(spec.settings, server, spec.boards)
     server.beyond = hosting.take
     try:

@@ -58,12 +58,12 @@ def why_off(settings: ChildSettings) -> str:
     """Return why there is no dashboard, as a sentence; empty if there is one."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        return "The page is not installed: pip install 'jobherd[web]'."
+        return "The dashboard is not installed: pip install 'jobherd[web]'."
     if not settings.dashboard:
-        return "The page is off: setting page."
+        return "The dashboard is off: setting dashboard."
     assert settings.http is not None
     if not (is_local(settings.http[0]) or settings.dashboard_view_token or settings.dashboard_operate_token):
-        return "The page is off: it is reachable from elsewhere and has no token. Set dashboard_operate_token."
+        return "The dashboard is off: other hosts can reach it and it has no token. Set dashboard_operate_token."
     return ""
 
 

@@ -198,12 +198,14 @@ class Server:
                 )
         route = self._routes.get(request.path)
         if route is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "nothing here; see /")
+            raise Refused(HTTPStatus.NOT_FOUND, "not found; see /")
         try:
             return await route(request)
         except Exception as error:
             self._log(f"{request.path} failed", error)
-            raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log says why") from None
+            raise Refused(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; the supervisor's log has the details"
+            ) from None
 
 
 def _reset(connection: socket.socket) -> None:

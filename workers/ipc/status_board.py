@@ -1,6 +1,4 @@
-"""The status board.
-
-Memory that a worker writes and its supervisor reads, and that survives the worker.
+"""The status board: memory that a worker writes and its supervisor reads, and that survives it.
 
 It shows what the process does (job, token, deadline, phase), whether it is idle, and the progress
 of the job. It also holds the counters (`counters.py`), the outcomes of the worker's claims

@@ -1,6 +1,4 @@
-"""The maintenance process.
-
-Promotes due jobs, keeps partitions, vacuums, counts, and looks for orphans.
+"""The maintenance process: promotes due jobs, keeps partitions, vacuums, counts, finds orphans.
 
 It does what is not urgent enough for the supervisor. It runs no handler.
 """

@@ -1,28 +1,21 @@
-"""Hooks around jobs and around a worker's life, and middleware that wraps the handler.
+"""Declares hooks around jobs and around a worker's life, and middleware that wraps the handler.
 
-A decorator declares a hook. The registry finds hooks in the modules it loads, as it finds handlers;
-importing a module registers nothing. This module defines what a hook is and the order in which
-hooks run. The worker guards the calls and handles hooks that raise or hang. This module must not
-swallow what a hook raises.
+The registry finds hooks in the modules it loads, as it finds handlers; importing a module registers
+nothing.
 """
 
 from __future__ import annotations
 
 import inspect
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 from jobherd.handlers._define.definition_site import Made, note_made, where_made
 from jobherd.handlers._policy.names import check_kind
-from jobherd.handlers._run.call import call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
-
-    from jobherd.handlers._define.handler import AnyHandler
-    from jobherd.handlers._run.job import Job
+    from collections.abc import Callable
 
     Function: TypeAlias = Callable[..., object]
 
@@ -69,9 +62,9 @@ class Hook:
         """Call the function directly."""
         return self.function(*args, **kwargs)
 
-    def tell(self, *told: object) -> object:
+    def tell(self, *given: object) -> object:
         """Call the function with as many of the event's arguments as it takes."""
-        return self.function(*told[: self.takes])
+        return self.function(*given[: self.takes])
 
     def __repr__(self) -> str:
         return f"<{self.event} at {self.file}:{self.line}>"
@@ -151,7 +144,10 @@ class Event:
                 case parameter.KEYWORD_ONLY if parameter.default is parameter.empty:
                     must = len(self._gives) + 1
         if must > len(self._gives) or (self._needs_all and taken < len(self._gives)):
-            message = f"{self.name} calls its function as ({', '.join(self._gives)}); {getattr(function, '__name__', 'it')} cannot be called so"
+            message = (
+                f"{self.name} calls its function as ({', '.join(self._gives)}); "
+                f"{getattr(function, '__name__', 'it')} cannot be called so"
+            )
             raise TypeError(message)
         return min(taken, len(self._gives))
 
@@ -160,10 +156,11 @@ on_child_start: Final = Event(
     "on_child_start",
     "child",
     may_yield=True,
-    about="""Called in each new child before its first job. What it returns, or yields, is a mapping that becomes part of `job.resources`.
+    about="""Call the function in each new worker, before its first job.
 
-    A generator yields once; what stands behind the yield runs when the child leaves. If it raises, the child ends and is tried again
-    after a rest.
+    The mapping that it returns, or yields once, becomes part of `job.resources`. The code after the
+    yield runs when the worker exits. If the function raises, the worker exits, and the supervisor
+    starts it again after a pause.
 
     >>> @on_child_start
     ... def model():
@@ -173,10 +170,11 @@ on_child_start: Final = Event(
 before_claim: Final = Event(
     "before_claim",
     "child",
-    about="""Called before a child claims: False, and it claims nothing for now; an `Only`, and it claims nothing else; None, and it does.
+    about="""Call the function before a worker claims jobs.
 
-    It is asked again a second later, or when there is news. Of several hooks, what all of them let through is claimed. One that
-    raises lets nothing through.
+    If it returns False, the worker claims nothing and calls it again after 1 s, or when there is new
+    work. If it returns an `Only`, the worker claims only jobs that match. If there are several hooks,
+    a job must pass all of them. If a hook raises, the worker claims nothing.
 
     >>> @before_claim
     ... def by_day(child):
@@ -187,7 +185,9 @@ before_job: Final = Event(
     "before_job",
     "job",
     of_jobs=True,
-    about="""Called before the handler, inside the job's time. What it raises is as if the handler had raised it: `Nack`, `Poison`...
+    about="""Call the function before the handler. Its time counts towards the job's timeout.
+
+    What it raises has the effect that it would have in the handler: `Nack`, `Poison` and others.
 
     >>> @before_job("mail:receipt")
     ... def note(job):
@@ -199,7 +199,9 @@ after_job: Final = Event(
     "job",
     "outcome",
     of_jobs=True,
-    about="""Called when an attempt is over, however it ended, with its `Outcome`; not if its process has died. It changes nothing.
+    about="""Call the function when an attempt has ended, with its `Outcome`.
+
+    It cannot change the outcome. It is not called if the worker died.
 
     >>> @after_job
     ... def count(job, outcome):
@@ -212,7 +214,9 @@ on_failure: Final = Event(
     "outcome",
     "exception",
     of_jobs=True,
-    about="""Called before `after_job` when an attempt has failed, with the exception or None if the handler returned its failure.
+    about="""Call the function when an attempt has failed, before `after_job`.
+
+    It gets the exception, or None if the handler returned its failure.
 
     >>> @on_failure
     ... def complain(job, outcome, exception):
@@ -222,7 +226,7 @@ on_failure: Final = Event(
 on_child_exit: Final = Event(
     "on_child_exit",
     "child",
-    about="""Called when a child leaves by itself; not if it is killed.
+    about="""Call the function when a worker exits in an orderly way, not if it is killed.
 
     >>> @on_child_exit
     ... def flush(child):
@@ -234,10 +238,11 @@ on_death: Final = Event(
     "job",
     "post_mortem",
     of_jobs=True,
-    about="""Called when a process has died with a job, after its outcome is recorded, with the post-mortem: a dict, as `jobherd job` shows it.
+    about="""Call the function when a process has died with a job, after its outcome is recorded.
 
-    It is called in a separate process, not in the worker that died, and `job.resources` is empty there. It is called at most once for each
-    death. Processes that a drain or a cancel has ended are left out.
+    It gets the post-mortem, a dict, as `jobherd job` shows it. It runs in another process than the
+    one that died, where `job.resources` is empty, at most once for each death. It is not called for
+    processes that a drain or a cancel has ended.
 
     >>> @on_death
     ... def report(job, post_mortem):
@@ -250,94 +255,14 @@ middleware: Final = Event(
     "call_next",
     of_jobs=True,
     needs_all=True,
-    about="""Called instead of the handler; `call_next()` calls it and returns its result, a coroutine's value included.
+    about="""Call the function instead of the handler; `call_next()` calls the handler and returns its result.
 
-    What it returns is the result, what it raises is as if the handler had raised it. The first one declared is the outermost.
+    The result of a coroutine is its value. What the function returns is the job's result. What it
+    raises has the effect that it would have in the handler. The middleware that is declared first is
+    the outermost.
 
     >>> @middleware
     ... def timed(job, call_next):
     ...     return call_next()
     """,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class JobHooks:
-    """The hooks of one kind's jobs, in the order of their calls."""
-
-    before: tuple[Hook, ...]
-    around: tuple[Hook, ...]
-    failed: tuple[Hook, ...]
-    after: tuple[Hook, ...]
-
-    def call(self, handler: AnyHandler, job: Job, arguments: Mapping[str, Any]) -> object:
-        """Call the handler inside its hooks and return the result. Raises what they raise."""
-        for hook in self.before:
-            hook.tell(job)
-        call_next: Callable[[], object] = partial(call, handler, job, arguments)
-        for hook in reversed(self.around):
-            call_next = partial(hook.function, job, call_next)
-        return call_next()
-
-
-class Hooks:
-    """All loaded hooks.
-
-    hooks: in the order of their declaration: modules by name, in a module by line.
-    """
-
-    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
-        self._hooks = tuple(hooks)
-        self._open: list[tuple[Hook, Generator[Any, Any, Any]]] = []
-        self._started = False
-
-    def at(self, event: Event) -> tuple[Hook, ...]:
-        """Return the hooks of an event."""
-        return tuple(hook for hook in self._hooks if hook.event == event.name)
-
-    def of_kind(self, kind: str) -> JobHooks | None:
-        """Return the hooks around jobs of a kind, None if there are none.
-
-        Hooks at the end of a job run in the reverse order of those at its start.
-        """
-        own = Hooks(hook for hook in self._hooks if not hook.kinds or kind in hook.kinds)
-        found = JobHooks(own.at(before_job), own.at(middleware), own.at(on_failure)[::-1], own.at(after_job)[::-1])
-        return found if any((found.before, found.around, found.failed, found.after)) else None
-
-    def start(self, child: Child) -> None:
-        """Run `on_child_start` and collect its results in `child.resources`.
-
-        Raises what a hook raises, and TypeError for a result that is not a mapping.
-        """
-        for hook in self.at(on_child_start):
-            given = hook.tell(child)
-            if inspect.isgenerator(given):
-                generator, given = given, next(given, None)
-                self._open.append((hook, generator))
-            if given is not None and not (isinstance(given, dict) and all(isinstance(name, str) for name in given)):
-                message = f'{hook!r} gave a {type(given).__name__}: give a dict of names, like yield {{"model": model}}'
-                raise TypeError(message)
-            child.resources.update(given or {})
-        self._started = True
-
-    def ends(self, child: Child) -> list[tuple[Hook, Callable[[], object]]]:
-        """Return what to call when the worker exits, each group in reverse order.
-
-        First the `on_child_exit` hooks, then the code after the yields. After a failed start only
-        the generators that have started are finished.
-        """
-        exits: list[tuple[Hook, Callable[[], object]]] = []
-        if self._started:
-            exits += [(hook, partial(hook.tell, child)) for hook in reversed(self.at(on_child_exit))]
-        exits += [(hook, partial(_finish, generator)) for hook, generator in reversed(self._open)]
-        self._open = []
-        return exits
-
-
-def _finish(generator: Generator[Any, Any, Any]) -> None:
-    """Run a generator to its end. If it yields again, close it and raise RuntimeError."""
-    with suppress(StopIteration):
-        next(generator)
-        generator.close()
-        message = "on_child_start has yielded twice: what a child needs is yielded once, what stands behind the yield cleans up"
-        raise RuntimeError(message)

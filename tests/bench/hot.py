@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from jobherd.handlers._define.hook_calls import Hooks
 from jobherd.handlers._define.hooks import Child as Process
-from jobherd.handlers._define.hooks import Hooks
 from jobherd.handlers._load.registry import load as load_handlers
 from jobherd.handlers._values.outcome import OK
 from jobherd.workers import worker

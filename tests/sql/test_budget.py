@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from jobherd import Child, handler, sql
-from jobherd.handlers._define.hooks import Hooks
+from jobherd.handlers._define.hook_calls import Hooks
 from jobherd.sql.migrate import migrate
 from jobherd.workers.claim.admission import Admission
 from jobherd.workers.database.wire import Wire

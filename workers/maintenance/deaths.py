@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import orjson
 
-from jobherd.handlers._define.hooks import Hooks, on_death
+from jobherd.handlers._define.hook_calls import Hooks
+from jobherd.handlers._define.hooks import on_death
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure
 from jobherd.handlers._load.registry import HOOKS, all_hooks, load

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jobherd.handlers._define.handler import AnyHandler
-    from jobherd.handlers._define.hooks import JobHooks
+    from jobherd.handlers._define.hook_calls import JobHooks
     from jobherd.workers.ipc.control_block import ControlBlock
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.job.row import JobRow

@@ -24,7 +24,8 @@ from jobherd.handlers._values.sanitize import describe_exception
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobherd.handlers._define.hooks import Child, Hooks, JobHooks
+    from jobherd.handlers._define.hook_calls import Hooks, JobHooks
+    from jobherd.handlers._define.hooks import Child
     from jobherd.handlers._run.job import Job
     from jobherd.handlers._values.outcome import Outcome
     from jobherd.workers.ipc.status_board import StatusBoard

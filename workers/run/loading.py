@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from jobherd.handlers._define.hooks import Hooks
+from jobherd.handlers._define.hook_calls import Hooks
 from jobherd.handlers._load.registry import HOOKS, all_hooks, load, notes_of
 from jobherd.handlers._load.trust import find_fault
 from jobherd.handlers._values.sanitize import loading, sanitize

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.handlers._define.definition_site import Made
-from jobherd.handlers._define.hooks import Hook, JobHooks
+from jobherd.handlers._define.hook_calls import JobHooks
+from jobherd.handlers._define.hooks import Hook
 from jobherd.handlers._enqueue.tracing import SYSTEM, ids_of, read_traceparent, tracer, write_traceparent
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobherd import Child, Job, after_job, before_job, handler, middleware, on_child_exit, on_child_start
-from jobherd.handlers._define.hooks import Hooks
+from jobherd.handlers._define.hook_calls import Hooks
 from jobherd.handlers._load.registry import all_hooks, load
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobherd.handlers._define.hooks import Child, Hooks
+from jobherd.handlers._define.hook_calls import Hooks
+from jobherd.handlers._define.hooks import Child
 from jobherd.handlers._enqueue.tracing import ids_of, tracer
 from jobherd.workers.run.hooks import Caller
 from jobherd.workers.run.tracing import spans

@@ -5,7 +5,7 @@ The fleet and the plan must not know which settings exist or how to read them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ class Limits:
     web: bool = True
     lease: float = 15.0
     grace: float = 5.0
-    hurry: float = 0.5
     drain_timeout: float = 300.0
     spawn_timeout: float = 10.0
     respawn_initial: float = 0.1
@@ -43,25 +42,13 @@ class Limits:
         """
         return 0.8 * self.claim_window
 
+    @property
+    def hurry(self) -> float:
+        """Seconds between the stages of a fast stop sequence."""
+        return min(self.grace, 0.5)
+
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the limits that these settings imply."""
-        return cls(
-            workers=settings.workers,
-            max_workers=settings.max_workers,
-            web=settings.http is not None,
-            lease=settings.lease,
-            grace=settings.grace,
-            hurry=min(settings.grace, 0.5),
-            drain_timeout=settings.drain_timeout,
-            spawn_timeout=settings.spawn_timeout,
-            respawn_initial=settings.respawn_initial,
-            respawn_max=settings.respawn_max,
-            max_jobs=settings.max_jobs,
-            max_age=settings.max_age,
-            max_rss=settings.max_rss,
-            jitter=settings.jitter,
-            until_empty=settings.until_empty,
-            claim_window=settings.claim_window if settings.most_claimed > 1 else 0.0,
-            reserved=settings.reserved,
-        )
+        """Return the limits that these settings imply: by name."""
+        found = cls(**{each.name: getattr(settings, each.name) for each in fields(cls)})
+        return found if settings.most_claimed > 1 else replace(found, claim_window=0.0)

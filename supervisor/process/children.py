@@ -199,7 +199,7 @@ class Children:
         fleet.incarnations += 1
         slot.code_version = self.settings.code_version or self._revision()
         jitter = random.uniform(-1, 1)
-        settings = replace(self.settings, queues=(slot.reserved,)) if slot.reserved else self.settings
+        settings = replace(self.settings, served=(slot.reserved,)) if slot.reserved else self.settings
         try:
             pid, ends = spawn.fork_child(
                 slot,

@@ -514,6 +514,21 @@ class Settings:
         return tuple((queue, int(count)) for queue, _, count in (each.partition(":") for each in self.queues) if count)
 
     @property
+    def queue_turns(self) -> bool:
+        """Whether workers take turns between the queues."""
+        return self.queue_order == "turns"
+
+    @property
+    def webhooks(self) -> bool:
+        """Whether workers can sign webhook calls."""
+        return bool(self.webhook_secret)
+
+    @property
+    def web(self) -> bool:
+        """Whether there is a web process."""
+        return self.http is not None
+
+    @property
     def most_claimed(self) -> int:
         """Maximum number of jobs per claim."""
         return min(limit for limit in (self.claim_size, self.max_claim_batch, self.max_claim_per_worker) if limit)

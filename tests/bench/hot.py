@@ -108,7 +108,7 @@ def loop(batch: int, rounds: int) -> Iterator[float]:
     hears, calls = os.pipe2(os.O_NONBLOCK)
     board, control = StatusBoard("bench"), ControlBlock()
     control.lease_deadline = float("inf")
-    settings = ChildSettings(dsn="", handlers=(WORK,), claim_size=batch, claim_window=0.05, log_level="ERROR")
+    settings = ChildSettings(dsn="", handlers=(WORK,), most_claimed=batch, claim_window=0.05, log_level="ERROR")
     spec = ChildSpec("worker", 0, 1, 1, os.getppid(), hears, calls, board, control, settings)
     wake = Wake(hears, parent=os.getppid())
     interrupts = Interrupts(board, wake)

@@ -35,7 +35,7 @@ from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.run.hooks import LIMIT as HOOK
 
 LIMITS = {
-    "workers": 3, "max_workers": 5, "web": False, "lease": 15.0, "grace": 2.0, "hurry": 0.5, "drain_timeout": 20.0, "spawn_timeout": 4.0,
+    "workers": 3, "max_workers": 5, "web": False, "lease": 15.0, "grace": 2.0, "drain_timeout": 20.0, "spawn_timeout": 4.0,
     "respawn_initial": 0.1, "respawn_max": 6.0, "max_rss": 1000, "max_jobs": 40, "claim_window": 0.05,
 }  # fmt: skip
 EPS = 1e-6

@@ -223,7 +223,7 @@ class Bench:
             "handlers": (ACTING,),
             "app_dir": ROOT,
             "poll": 600.0,
-            "retry_initial": 0.01,
+            "db_retry_initial": 0.01,
             "host": "test",
             "http": None,
         }

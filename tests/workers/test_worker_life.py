@@ -58,7 +58,7 @@ def test_a_nudge_wakes_an_idle_worker(bench: Bench):
 def test_a_death_while_the_process_is_put_right_repeats_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(StateGuard, "put_back", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     jobs = [bench.enqueue("act:returns", value={"n": number}) for number in range(2)]
-    child = bench.fork(claim_size=2)
+    child = bench.fork(most_claimed=2)
     assert child.wait() == -signal.SIGKILL
     now = child.board.now()
     assert now is not None
@@ -274,7 +274,7 @@ def test_a_nudge_on_its_way_does_not_hide_the_dismissal_behind_it(bench: Bench, 
 
 def test_a_dismissed_worker_hands_back_what_it_has_not_started(bench: Bench, gate: Gate):
     jobs = [bench.enqueue("act:gated", name=name) for name in "abc"]
-    child = bench.start(claim_size=3)
+    child = bench.start(most_claimed=3)
     arrival = gate.wait_arrival("a")
     child.close_wake()
     arrival.open()
@@ -287,7 +287,7 @@ def test_a_dismissed_worker_hands_back_what_it_has_not_started(bench: Bench, gat
 
 def test_a_draining_supervisor_s_worker_claims_nothing_and_hands_back_the_rest_of_its_batch(bench: Bench, gate: Gate):
     jobs = [bench.enqueue("act:gated", name=name) for name in "ab"]
-    child = bench.start(claim_size=2)
+    child = bench.start(most_claimed=2)
     arrival = gate.wait_arrival("a")
     bench.control.draining = True
     arrival.open()
@@ -343,7 +343,7 @@ def test_sigterm_to_an_idle_worker_makes_it_leave(bench: Bench):
 
 
 def test_sigterm_to_a_busy_worker_lets_the_job_finish(bench: Bench, gate: Gate):
-    child = bench.start(claim_size=2)
+    child = bench.start(most_claimed=2)
     jobs = [bench.enqueue("act:gated", name=name) for name in "ab"]
     child.nudge()
     arrival = gate.wait_arrival("a")
@@ -509,7 +509,7 @@ def test_a_lost_claim_is_logged_and_changes_nothing(bench: Bench, gate: Gate):
 
 
 def test_an_order_that_the_claim_is_lost_ends_the_job_and_writes_nothing(bench: Bench, gate: Gate):
-    child = bench.start(claim_size=2)
+    child = bench.start(most_claimed=2)
     child.wait_idle()  # or its first claim finds the first of the two alone
     job, other = (bench.enqueue("act:gated", name=name) for name in "ab")
     child.nudge()

@@ -92,23 +92,25 @@ class Claimer:
         self._tables = tables
         self._scan_start = ScanStart()
         self._turns = (
-            Turns(settings.queues, settings.queue_weights, settings.queue_tiers) if settings.queue_turns else None
+            Turns(settings.served, dict(settings.queue_weights), dict(settings.queue_priorities))
+            if settings.queue_turns
+            else None
         )
         """None: the order of the queues is strict."""
-        self._wanted = 1 if settings.claim_window else settings.claim_size
+        self._wanted = 1 if settings.claim_window else settings.most_claimed
         """Jobs that the next claim requests. The claim locks this many, but may take fewer."""
         self._fewest = 1
         if executor.sizes and settings.claim_window:
             # A claim that is too small for a batch call would never be enlarged: an unseen kind
             # counts as long.
-            self._wanted = self._fewest = min(settings.claim_size, max(executor.sizes.values()))
+            self._wanted = self._fewest = min(settings.most_claimed, max(executor.sizes.values()))
         self._kinds: list[str] | None = [] if settings.claim_window else None
         self._shares: list[float] | None = [] if settings.claim_window else None
         """The share of a claim that a job of each of these kinds fills. Without shares, only the
         number of jobs limits a claim.
         """
         self._short: list[str] = []
-        self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
+        self._gated = bool(settings.queue_max_concurrency) or any(queue.endswith("*") for queue in settings.served)
         """Whether claims must check pauses, queue prefixes and limits. The settings require it, or
         the answer to a claim has said so.
         """
@@ -282,7 +284,7 @@ class Claimer:
         if scan_start.doubt and not rested:
             self._settle_apart()
             dead = {table: dead for table, dead, _ in self._session.run("maintenance/count_dead_rows")}
-            scan_start.note_dead(dead["ready"], named=bool(self._settings.queues), now=time.monotonic())
+            scan_start.note_dead(dead["ready"], named=bool(self._settings.served), now=time.monotonic())
         by, claim = self._statement(avoided, rested=rested)
         begun, together = time.monotonic(), bool(in_flight.unsettled)
         rows = None
@@ -351,7 +353,7 @@ class Claimer:
         claim: dict[str, object] = {
             "supervisor": self._spec.supervisor,
             "child": self._session.child,
-            "served": settings.queues or None,
+            "served": settings.served or None,
             "turns": None,
             "avoided": avoided or None,
             "wanted": self._wanted,
@@ -361,7 +363,9 @@ class Claimer:
         }
         if self._gated:
             claim["limited"], claim["limits"] = (
-                map(list, zip(*settings.limits, strict=True)) if settings.limits else (None, None)
+                map(list, zip(*settings.queue_max_concurrency, strict=True))
+                if settings.queue_max_concurrency
+                else (None, None)
             )
             claim["left_queue"], claim["left_kind"] = self._last if self._last[0] else (None, None)
             claim["narrowed"] = False
@@ -370,7 +374,7 @@ class Claimer:
                 claim["turns"], claim["tiers"] = self._turns.order(spent), self._turns.tiers
             return self.narrow("claim/claim_gated", claim)
         if self._turns is not None:
-            claim["turns"] = self._turns.order_served(spent) if settings.queues else self._turns.order(spent)
+            claim["turns"] = self._turns.order_served(spent) if settings.served else self._turns.order(spent)
         alone = rested and settings.claim_window and not self._executor.sizes
         by, claim = self.narrow("claim/claim_job" if alone else "claim/claim_jobs", claim)
         if (turns := self._turns) is not None and turns.shared and self._scan_start.turn_until and by in WALKS:
@@ -424,7 +428,7 @@ class Claimer:
         if settings.claim_window:
             expected = sum(executor.expected(row.kind) for row in batch) / len(batch)
             self._wanted = max(
-                self._fewest, min(settings.claim_size, 1 + int(settings.claim_window / max(expected, LEAST)))
+                self._fewest, min(settings.most_claimed, 1 + int(settings.claim_window / max(expected, LEAST)))
             )
 
     def _weigh(self) -> None:

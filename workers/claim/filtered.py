@@ -46,7 +46,7 @@ class FilteredClaimer(Claimer):
         super().__init__(context, handlers, hooks, **parts)
         settings = context.spec.settings
         self._budgeted = bool(settings.budget)
-        self._admission = Admission(hooks, handlers, settings.budget, settings.budget_patience)
+        self._admission = Admission(hooks, handlers, settings.amounts, settings.budget_patience)
         for problem in self._admission.too_large():
             send(context.spec.report, Problem(problem))
         self._narrowing: Narrowing | None = None

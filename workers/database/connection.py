@@ -121,7 +121,7 @@ class Session:
         self._connection: psycopg.Connection[Row] | None = None
         self._prepare = True
         self._lost_at: float | None = None
-        self._backoff = Backoff(spec.settings.retry_initial, spec.settings.retry_max, spread=(0.75, 1.25))
+        self._backoff = Backoff(spec.settings.db_retry_initial, spec.settings.db_retry_max, spread=(0.75, 1.25))
         self._wire: Wire
         self._file: tuple[int, int] | None = None
         self._behind = False

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from jobherd.workers.ipc.control_block import ControlBlock
     from jobherd.workers.ipc.status_board import StatusBoard
 
@@ -29,7 +27,10 @@ would see them.
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
-    """The settings that child processes get. Times in seconds."""
+    """The settings that child processes get. Times in seconds.
+
+    Each field has the name of a setting, or of a property of `Settings`, and gets its value.
+    """
 
     dsn: str
     schema: str = "jobherd"
@@ -45,39 +46,40 @@ class ChildSettings:
     """First folder on the import path of child processes."""
     code_version: str = ""
     """Version of the application's code in post-mortems. Empty: the commit of `app_dir`."""
-    queues: tuple[str, ...] = ()
+    served: tuple[str, ...] = ()
     """Queues to serve, or prefixes of them (`batch*`), the most urgent first. Empty: all queues,
     the most urgent job first.
     """
     queue_turns: bool = True
     """Whether workers take turns between the queues. False: the first queue that has a job, in the
-    order of `queues`; without `queues`, the most urgent job.
+    order of `served`; without `served`, the most urgent job.
     """
-    queue_weights: Mapping[str, int] = field(default_factory=dict)
+    queue_weights: tuple[tuple[str, int], ...] = ()
     """Shares of queues, or prefixes, in the workers' time. Default 1."""
-    queue_tiers: Mapping[str, int] = field(default_factory=dict)
+    queue_priorities: tuple[tuple[str, int], ...] = ()
     """Numbers of queues, or prefixes. Queues with a lower number come first; queues with equal
     numbers take turns.
     """
-    limits: tuple[tuple[str, int], ...] = ()
+    queue_max_concurrency: tuple[tuple[str, int], ...] = ()
     """The most jobs that this supervisor runs at a time, for queues or prefixes."""
-    claim_size: int = 1
+    most_claimed: int = 1
     """The most jobs that a worker claims at a time."""
     claim_window: float = 0.0
-    """Seconds of expected work that a worker claims at a time. 0.
-
-    As many jobs as `claim_size` allows.
+    """Seconds of expected work that a worker claims at a time. 0: as many jobs as
+    `most_claimed` allows.
     """
-    budget: Mapping[str, float] = field(default_factory=dict)
-    """Resources of this host for all running jobs together. Empty: no budget."""
+    budget: tuple[str, ...] = ()
+    """Resources of this supervisor for all its running jobs together, such as `memory_mb=4000`.
+    Empty: no budget.
+    """
     budget_patience: float = 60.0
     """Seconds after which budget is reserved for a job that waits for it."""
     poll: float = 5.0
     """Seconds, plus or minus a tenth, after which one worker looks for work without a wake."""
-    retry_initial: float = 0.5
-    retry_max: float = 30.0
-    """Backoff of a process that has lost its database: from `retry_initial`, doubling, to
-    `retry_max`, without end.
+    db_retry_initial: float = 0.5
+    db_retry_max: float = 30.0
+    """Backoff of a process that has lost its database: from `db_retry_initial`, doubling,
+    to `db_retry_max`, without end.
     """
     lease: float = 15.0
     long_transaction: float = 60.0
@@ -123,6 +125,11 @@ class ChildSettings:
     """The most tenants that the metrics show by name."""
     audit_keep: float = 0.0
     """Seconds that an audit entry is kept. 0: indefinitely."""
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """The budget by name."""
+        return {name: float(amount) for name, amount in (each.split("=") for each in self.budget)}
 
 
 @dataclass(frozen=True, slots=True)

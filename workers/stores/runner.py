@@ -138,7 +138,7 @@ class Tables:
         self._hooks = hooks
         self._connection: psycopg.Connection[Any] | None = None
         self._at = 0.0
-        self._backoff = Backoff(spec.settings.retry_initial, spec.settings.retry_max)
+        self._backoff = Backoff(spec.settings.db_retry_initial, spec.settings.db_retry_max)
         self._answered = 0.0
         """When the session was last used successfully, in monotonic seconds."""
 

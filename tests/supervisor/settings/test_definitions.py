@@ -241,9 +241,9 @@ def test_weights_need_turns():
 
 @pytest.mark.promise("C19", "C20")
 def test_a_claim_takes_no_more_than_each_of_its_limits():
-    assert child_settings(load({}), dsn="x").claim_size == 500
-    assert child_settings(load({"max_claim_batch": "20"}), dsn="x").claim_size == 20
-    assert child_settings(load({"max_claim_batch": "20", "max_claim_per_worker": "7"}), dsn="x").claim_size == 7
+    assert child_settings(load({}), dsn="x").most_claimed == 500
+    assert child_settings(load({"max_claim_batch": "20"}), dsn="x").most_claimed == 20
+    assert child_settings(load({"max_claim_batch": "20", "max_claim_per_worker": "7"}), dsn="x").most_claimed == 7
 
 
 def test_which_queues_are_served():
@@ -331,7 +331,7 @@ def test_children_are_told_what_they_need():
     told = child_settings(
         load({"dsn": "dbname=a", "queues": "x,y", "db_retry_max": "9", "log_format": "json"}), dsn="dbname=b"
     )
-    assert (told.dsn, told.queues, told.retry_max, told.log_format, told.grace) == (
+    assert (told.dsn, told.served, told.db_retry_max, told.log_format, told.grace) == (
         "dbname=b",
         ("x", "y"),
         9.0,

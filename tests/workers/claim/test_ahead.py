@@ -126,7 +126,7 @@ def half_lost(bench: Bench, gate: Gate) -> tuple[Child, list[int], int, Arrival]
     """A worker in a job of its next claim, and jobs that it has done, whose settlement is lost on its way."""
     with settlements_wait(bench) as go_on:
         done, last = load(bench)
-        child = bench.start(claim_size=2, claim_window=60.0)
+        child = bench.start(most_claimed=2, claim_window=60.0)
         arrival = gate.wait_arrival("c")
         end_who_waits(bench)
         go_on()
@@ -146,7 +146,7 @@ def states(bench: Bench, jobs: list[int]) -> list[str]:
 def test_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gate: Gate):
     with settlements_wait(bench) as go_on:
         done, last = load(bench)
-        child = bench.start(claim_size=2, claim_window=60.0)
+        child = bench.start(most_claimed=2, claim_window=60.0)
         arrival = gate.wait_arrival("c")
         assert states(bench, [*done, last]) == ["running"] * 2
         first, second = sorted(child.board.outcomes.claims())
@@ -170,7 +170,7 @@ def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(
     monkeypatch.setattr(worker, "HELD", 600.0)
     monkeypatch.setattr(claimer, "AHEAD", 0.0)
     monkeypatch.setattr(ScanStart, "note_claim", lambda *_args, **_how: None)
-    child = bench.start(claim_size=2, claim_window=60.0)
+    child = bench.start(most_claimed=2, claim_window=60.0)
     known = bench.enqueue("act:nothing")
     child.nudge()
     once(bench, [known])
@@ -210,7 +210,7 @@ def test_a_settlement_that_is_refused_beside_the_claim_is_written_job_by_job(
     monkeypatch.setattr(claimer, "AHEAD", 0.0 if ahead else 600.0)
     bench.ask(refusal)
     done, last = load(bench)
-    child = bench.start(claim_size=2, claim_window=60.0)
+    child = bench.start(most_claimed=2, claim_window=60.0)
     gate.wait_arrival("c").open()
     once(bench, [*done, last])
     assert "the database rejected the outcomes of a claim, writing them job by job" in child.log()
@@ -225,7 +225,7 @@ def test_no_job_runs_of_a_claim_that_is_refused_at_its_commit(
     monkeypatch.setattr(claimer, "AHEAD", 0.0 if ahead else 600.0)
     bench.ask(REFUSE_CLAIM_LATE)
     done, last = load(bench)
-    child = bench.start(claim_size=2, claim_window=60.0)
+    child = bench.start(most_claimed=2, claim_window=60.0)
     arrival = gate.wait_arrival("c")
     assert bench.ask("SELECT last_value FROM public.tries") == [{"last_value": 3}], "a third claim was made"
     assert bench.job(last)["state"] == "running"
@@ -240,7 +240,7 @@ def test_who_is_told_to_leave_sees_to_it_that_all_is_written(bench: Bench, gate:
     bench.ask(REFUSE)
     with settlements_wait(bench) as go_on:
         done, last = load(bench)
-        child = bench.start(claim_size=2, claim_window=60.0)
+        child = bench.start(most_claimed=2, claim_window=60.0)
         arrival = gate.wait_arrival("c")
         child.board.dismiss()
         child.close_wake()
@@ -255,7 +255,7 @@ def test_who_is_told_to_leave_sees_to_it_that_all_is_written(bench: Bench, gate:
 def test_who_waits_for_a_settlement_runs_no_job_that_could_be_ended(bench: Bench, gate: Gate):
     with settlements_wait(bench) as go_on:
         done, last = load(bench)
-        child = bench.start(claim_size=2, claim_window=60.0)
+        child = bench.start(most_claimed=2, claim_window=60.0)
         gate.wait_arrival("c").open()
         bench.wait_until(lambda: bench.ask(WAITS))
         wait_for_settling(child)
@@ -268,7 +268,7 @@ def test_a_claim_that_a_transaction_has_settled_does_not_leave_the_one_before_un
     bench.ask(REFUSE)
     with bench.connection.transaction():
         jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:transactional")]
-    child = bench.start(claim_size=2, claim_window=60.0)
+    child = bench.start(most_claimed=2, claim_window=60.0)
     once(bench, jobs)
     child.wait_idle()
     assert child.board.outcomes.claims() == []
@@ -290,7 +290,7 @@ def test_no_session_is_opened_for_a_settlement_that_travels_with_a_claim(bench: 
 
     monkeypatch.setattr(Session, "run_both", run_both)
     jobs = [bench.enqueue("act:says", what="poison"), bench.enqueue("act:nothing")]
-    child = bench.start(claim_size=2, claim_window=60.0)
+    child = bench.start(most_claimed=2, claim_window=60.0)
     for job in jobs:
         bench.wait(job, "failed", "completed")
     assert child.dismiss() == EXIT_LEFT
@@ -324,7 +324,7 @@ def test_the_claim_waits_for_the_settlement_where_it_must(bench: Bench, monkeypa
     else:
         kind, given = "act:returns", {"value": "x" * 140_000}
     jobs = [bench.enqueue(kind, **given) for _ in range(5)]
-    child = bench.start(claim_size=batch, claim_window=hold)
+    child = bench.start(most_claimed=batch, claim_window=hold)
     for job in jobs:
         bench.wait(job, "completed", "failed")
     assert child.dismiss() == EXIT_LEFT
@@ -336,7 +336,7 @@ def two_in_hand(bench: Bench, gate: Gate) -> tuple[Child, list[int], Arrival]:
     with bench.connection.transaction():
         jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a")]
     child = bench.start(
-        claim_size=3, claim_window=0.0
+        most_claimed=3, claim_window=0.0
     )  # with a claim window, kinds that were not seen yet are claimed alone
     return child, jobs, gate.wait_arrival("a")
 
@@ -384,7 +384,7 @@ def test_who_was_helped_goes_on_with_its_claim_unless_that_is_lost(bench: Bench,
             bench.enqueue("act:gated", name="a"),
             bench.enqueue("act:gated", name="b"),
         ]
-    child = bench.start(claim_size=3, claim_window=0.0)
+    child = bench.start(most_claimed=3, claim_window=0.0)
     arrival = gate.wait_arrival("a")
     help_it(bench, child)
     assert states(bench, jobs) == ["completed", "running", "running"]
@@ -413,7 +413,7 @@ def test_who_was_helped_does_not_take_what_is_written_of_the_claim_before_for_lo
 def test_who_was_helped_and_then_begins_a_transaction_does_not_take_the_others_for_lost(bench: Bench, gate: Gate):
     with bench.connection.transaction():
         jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:transactional_late", name="a")]
-    child = bench.start(claim_size=2, claim_window=0.0)
+    child = bench.start(most_claimed=2, claim_window=0.0)
     arrival = gate.wait_arrival("a")
     help_it(bench, child)
     assert states(bench, jobs) == ["completed", "running"]

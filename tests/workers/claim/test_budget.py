@@ -18,7 +18,7 @@ from tests.support.gate import Gate
 from tests.support.seats import Bench
 
 WEIGHTY = str(Path(__file__).parents[1] / "weighty.py")
-GIVEN = {"handlers": (WEIGHTY,), "budget": {"memory_mb": 1000.0}, "claim_window": 0.05, "claim_size": 100}
+GIVEN = {"handlers": (WEIGHTY,), "budget": ("memory_mb=1000",), "claim_window": 0.05, "most_claimed": 100}
 
 
 @pytest.mark.promise("B7", "B9")

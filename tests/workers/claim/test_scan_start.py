@@ -212,7 +212,7 @@ def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiti
         for _ in range(10)
         for queue in ("mail", "news", "default")
     ]
-    bench.start(poll=600.0, claim_size=1, queues=queues)
+    bench.start(poll=600.0, most_claimed=1, served=queues)
     for job in jobs:
         assert bench.wait(job, "completed")
     with psycopg.connect(bench.dsn) as connection:

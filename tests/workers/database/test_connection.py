@@ -266,7 +266,7 @@ def test_a_child_that_is_dismissed_while_it_waits_to_write_its_outcome_does_not_
 
 
 def test_a_child_that_is_dismissed_while_the_database_is_away_leaves_at_once_if_it_holds_nothing(bench: Bench):
-    child = bench.fork(dsn="host=/nowhere dbname=x", retry_initial=30.0)
+    child = bench.fork(dsn="host=/nowhere dbname=x", db_retry_initial=30.0)
     child.close_wake()
     assert child.wait() == EXIT_LEFT
     assert "password" not in child.log()
@@ -279,8 +279,8 @@ def test_a_nudge_ends_the_wait_for_the_database(bench: Bench, tmp_path):
     link = tmp_path / ".s.PGSQL.5432"
     child = bench.fork(
         dsn=psycopg.conninfo.make_conninfo(bench.dsn, host=str(tmp_path), port=5432),
-        retry_initial=600.0,
-        retry_max=600.0,
+        db_retry_initial=600.0,
+        db_retry_max=600.0,
     )
     wait_for_line(child, "the database is away")
     link.symlink_to(f"{given['host']}/.s.PGSQL.{given['port']}")
@@ -326,7 +326,7 @@ def test_several_hosts_share_the_time_to_connect(hosts: str, seconds: str):
 
 @pytest.mark.promise("C33")
 def test_pauses_double_up_to_their_longest_and_begin_anew_after_a_success():
-    spec = SimpleNamespace(settings=SimpleNamespace(retry_initial=0.5, retry_max=30.0))
+    spec = SimpleNamespace(settings=SimpleNamespace(db_retry_initial=0.5, db_retry_max=30.0))
     pauses = Session(spec, SimpleNamespace(dismissed=False))._backoff
     for plain in (0.5, 1, 2, 4, 8, 16, 30, 30):
         assert 0.75 * plain <= pauses.next() <= min(30, 1.25 * plain)

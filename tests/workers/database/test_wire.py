@@ -193,7 +193,7 @@ def test_nothing_with_a_nul_is_sent(connection):
 
 def test_a_revoked_claim_starts_nothing_more_and_hands_back_the_rest(bench: Bench, gate):
     jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:nothing"), bench.enqueue("act:nothing")]
-    child = bench.start(claim_size=3)
+    child = bench.start(most_claimed=3)
     arrival = gate.wait_arrival("a")
     token = bench.ask("SELECT token FROM jobherd.running")[0]["token"]
     child.board.revoke(token)
@@ -218,7 +218,7 @@ def test_a_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench
             announcing["self"]._board.revoke(announcing["row"].token)
 
     monkeypatch.setattr("jobherd.workers.run.executor.reach", revoke)
-    bench.start(claim_size=3)
+    bench.start(most_claimed=3)
     gate.wait_arrival("a").open()
     arrival = gate.wait_arrival("b")
     first = bench.wait(jobs[0], "completed")

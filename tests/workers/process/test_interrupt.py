@@ -77,7 +77,7 @@ def test_a_cancelled_job_is_interrupted(bench: Bench, gate: Gate, kind: str):
 
 
 def test_a_drained_job_goes_back_with_its_attempt(bench: Bench, gate: Gate):
-    child = bench.start(claim_size=2)
+    child = bench.start(most_claimed=2)
     jobs = [bench.enqueue("act:gated", name=name) for name in "ab"]
     child.nudge()
     gate.wait_arrival("a")
@@ -88,7 +88,7 @@ def test_a_drained_job_goes_back_with_its_attempt(bench: Bench, gate: Gate):
 
 def test_a_cancel_of_a_job_of_the_batch_that_has_not_started_keeps_it_from_starting(bench: Bench, gate: Gate):
     jobs = [bench.enqueue("act:gated", name=name) for name in "abc"]
-    child = bench.start(claim_size=3)
+    child = bench.start(most_claimed=3)
     arrival = gate.wait_arrival("a")
     child.interrupt(Reason.CANCEL, job=jobs[1])
     arrival.open()
@@ -178,7 +178,7 @@ def test_jobs_that_end_just_at_their_timeout_have_one_outcome_and_the_next_job_n
     others = [bench.enqueue("act:quick") for _ in range(200)]
     codes = set()
     while bench.ask("SELECT 1 FROM jobherd.ready LIMIT 1"):
-        codes.add(bench.start(claim_size=20).wait_or_idle())
+        codes.add(bench.start(most_claimed=20).wait_or_idle())
     assert codes <= {EXIT_LEFT, EXIT_WORN}
     for job in edges:
         row = bench.wait(job, "completed", "retrying")

@@ -23,7 +23,7 @@ TOGETHER = str(Path(__file__).parents[1] / "acting_together.py")
 
 
 def start(bench: Bench, **settings: Any):
-    return bench.start(handlers=(TOGETHER,), **{"claim_size": 100, "claim_window": 0.1} | settings)
+    return bench.start(handlers=(TOGETHER,), **{"most_claimed": 100, "claim_window": 0.1} | settings)
 
 
 def put(bench: Bench, kind: str, *payloads: str) -> list[int]:

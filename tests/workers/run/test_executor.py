@@ -59,7 +59,7 @@ def test_the_delay_it_asked_for_is_kept(bench: Bench, what: str, least: float, m
 
 
 def test_an_abandoned_job_is_ready_again_with_its_attempt_given_back(bench: Bench):
-    child = bench.start(queues=("default",))
+    child = bench.start(served=("default",))
     child.wait_idle()
     job = bench.enqueue("act:says", what="abandon")
     bench.ask("SELECT jobherd.pause('default')")
@@ -161,7 +161,7 @@ def test_a_result_that_cannot_be_stored_fails_the_job_once_and_says_so(bench: Be
 @pytest.mark.promise("A26", "C15")
 def test_a_payload_by_raw_sql_that_cannot_be_read_is_poison_and_hurts_nobody(bench: Bench, payload: str):
     job, neighbour = bench.insert("act:returns", payload), bench.enqueue("act:returns", value=1)
-    child = bench.start(claim_size=10)
+    child = bench.start(most_claimed=10)
     row = bench.wait(job, "failed")
     assert (row["error_code"], row["attempts"]) == ("PAYLOAD_INVALID", 1)
     bench.wait(neighbour, "completed")
@@ -197,7 +197,7 @@ def test_a_job_that_expires_between_its_claim_and_its_start_does_not_run(bench: 
     first = bench.enqueue("act:gated", name="a")
     job = bench.enqueue("act:gated", name="b")
     bench.ask("UPDATE jobherd.ready SET expires_at = clock_timestamp() + interval '1.5 s' WHERE id = %(id)s", id=job)
-    child = bench.start(claim_size=2)
+    child = bench.start(most_claimed=2)
     arrival = gate.wait_arrival("a")
     bench.ask(
         "SELECT pg_sleep_until(expires_at) FROM (SELECT (unnest(jobs)).expires_at FROM jobherd.running) AS j WHERE expires_at IS NOT NULL"

@@ -20,7 +20,7 @@ def origins(bench: Bench, ids: list[int]) -> set[tuple[int | None, str | None]]:
 
 def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench):
     # One at a time: what a slow machine has it give back, nobody here would tell it of.
-    child = bench.start(handlers=(ANCESTRY,), queues=("default",), claim_size=1)
+    child = bench.start(handlers=(ANCESTRY,), served=("default",), most_claimed=1)
     bench.ask("UPDATE jobherd.kinds SET queue = 'aside' WHERE name = 'line:leaf'")
     job = bench.enqueue("line:root", options={"traceparent": TRACE}, dsn=bench.dsn)
     child.nudge()
@@ -65,7 +65,7 @@ def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench)
 
 
 def test_an_id_means_nothing_in_another_database(bench: Bench, watched: Lending):
-    child = bench.start(handlers=(ANCESTRY,), queues=("default",))
+    child = bench.start(handlers=(ANCESTRY,), served=("default",))
     with watched.database() as other, Bench(other, watched=True) as elsewhere:
         job = bench.enqueue("line:elsewhere", dsn=other)
         child.nudge()

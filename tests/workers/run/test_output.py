@@ -83,7 +83,7 @@ def test_binary_and_floods_do_no_harm_and_the_latest_survives(bench: Bench):
 
 
 def test_in_a_batch_each_has_its_own(bench: Bench):
-    child = start(bench, claim_size=100)
+    child = start(bench, most_claimed=100)
     run(bench, child)
     with bench.connection.transaction():
         jobs = [bench.enqueue("talk:says", how=how) for how in ("print", "", "logs", "")]

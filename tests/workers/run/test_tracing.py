@@ -89,7 +89,7 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
 
     together = [bench.ask("SELECT jobherd.enqueue('trace:together') AS id")[0]["id"] for _ in range(2)]
     monkeypatch.setenv("TRACED", str(tmp_path / "spans"))
-    child = bench.start(handlers=(TRACED,), claim_size=20)
+    child = bench.start(handlers=(TRACED,), most_claimed=20)
     child.nudge()
     first, *failing, snoozed, last = produced["ids"]
     for job in (first, last, *together):

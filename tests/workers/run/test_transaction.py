@@ -41,7 +41,7 @@ def bank(bench: Bench) -> Iterator[Bench]:
 
 
 def start(bank: Bench, **settings: object) -> Child:
-    child = bank.start(handlers=(ACTING, BANKING), queues=("default",), **settings)
+    child = bank.start(handlers=(ACTING, BANKING), served=("default",), **settings)
     child.wait_idle()
     return child
 
@@ -205,7 +205,7 @@ def test_whoever_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone
 ):
     # in the child too; of "bank:part" it does not know yet how long it takes
     monkeypatch.setattr("jobherd.workers.worker.HELD", 600.0)
-    child = start(bank, claim_size=100)
+    child = start(bank, most_claimed=100)
     with bank.connection.transaction():
         jobs = [bank.enqueue("bank:short") for _ in range(3)]
         held = bank.enqueue("bank:short", label="gate first")
@@ -227,7 +227,7 @@ def test_whoever_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone
 
 
 def test_whole_batches_do_not_hold_jobs_with_transactions(bank: Bench):
-    child = bank.fork(handlers=(ACTING, BANKING), queues=("default",), claim_size=100)
+    child = bank.fork(handlers=(ACTING, BANKING), served=("default",), most_claimed=100)
     with bank.connection.transaction():
         jobs = [bank.enqueue("bank:declared", how=str(n)) for n in range(3)]
     child.nudge()  # it may have looked already

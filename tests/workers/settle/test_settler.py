@@ -25,7 +25,7 @@ def refuse(bench: Bench, condition: str) -> None:
 def test_a_batch_with_one_outcome_that_is_refused_is_written_job_by_job(bench: Bench):
     refuse(bench, "NEW.result::text = '\"bad\"'")
     jobs = [bench.enqueue("act:returns", value=value) for value in ("good", "bad", "good too")]
-    child = bench.start(claim_size=3)
+    child = bench.start(most_claimed=3)
     rows = [bench.wait(job, "completed", "failed") for job in jobs]
     assert [(row["state"], row["result"], row["error_code"]) for row in rows] == [
         ("completed", "good", None),
@@ -60,7 +60,7 @@ def test_many_jobs_are_settled_once_each(bench: Bench, batch: int):
     bench.ask(
         "INSERT INTO jobherd.ready (kind, payload) SELECT 'act:returns', json_build_object('value', n) FROM generate_series(1, 500) AS n"
     )
-    child = bench.start(claim_size=batch)
+    child = bench.start(most_claimed=batch)
     bench.wait_until(lambda: bench.ask("SELECT count(*) AS n FROM jobherd.history")[0]["n"] == 500, "the end of it")
     row = bench.ask(
         "SELECT count(DISTINCT id) AS n, min(attempts), max(attempts), bool_and(result::text = payload ->> 'value') AS right FROM jobherd.history"
@@ -74,7 +74,7 @@ def test_many_jobs_are_settled_once_each(bench: Bench, batch: int):
 @pytest.mark.promise("D31")
 def test_a_finished_job_does_not_wait_for_a_long_one_behind_it(bench: Bench, gate):
     first, then = bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a")
-    bench.start(claim_size=2)
+    bench.start(most_claimed=2)
     arrival = gate.wait_arrival("a")
     bench.wait(first, "completed")
     arrival.open()
@@ -118,7 +118,7 @@ def test_a_deadlock_or_a_serialization_failure_is_tried_again_at_once(bench: Ben
     )
     bench.ask("CREATE TRIGGER fail BEFORE INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION public.fail()")
     job = bench.enqueue("act:returns", value=1)
-    child = bench.start(retry_initial=60.0)
+    child = bench.start(db_retry_initial=60.0)
     row = bench.wait(job, "completed")
     assert (row["result"], len(row["history"])) == (1, 1)
     assert child.log() == ""
@@ -159,7 +159,7 @@ def test_no_outcome_is_committed_without_waiting_for_its_fsync(bench: Bench):
 
 def test_nothing_more_of_a_claim_starts_once_a_settlement_found_it_lost(bench: Bench, gate):
     jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:nothing"), bench.enqueue("act:nothing")]
-    child = bench.start(claim_size=3)
+    child = bench.start(most_claimed=3)
     arrival = gate.wait_arrival("a")
     bench.ask("UPDATE jobherd.running SET token = token + 1000000")  # as if somebody else had it now
     arrival.open()

@@ -122,7 +122,7 @@ class Answering:
 
 
 def tables(session: Answering, *stores: Any) -> Tables:
-    spec = SimpleNamespace(settings=ChildSettings(dsn="", retry_initial=0.5, retry_max=1.5), report=-1)
+    spec = SimpleNamespace(settings=ChildSettings(dsn="", db_retry_initial=0.5, db_retry_max=1.5), report=-1)
     parts: dict[str, Any] = dict.fromkeys(("executor", "interrupts", "taken", "hooks"))
     return Tables(stores, spec=spec, session=session, **parts)  # type: ignore[arg-type]
 

@@ -123,7 +123,7 @@ def supervisor(folder: Path, dsn: str) -> Iterator[str]:
         )
         try:
             until = time.monotonic() + PATIENCE
-            while not (found := re.search(r"the page is (http://\S+?)/\s", (folder / "log").read_text())):
+            while not (found := re.search(r"the dashboard is (http://\S+?)/\s", (folder / "log").read_text())):
                 if time.monotonic() > until:
                     raise RuntimeError((folder / "log").read_text())
                 time.sleep(0.05)

@@ -100,8 +100,8 @@ def main() -> int:
             Herd(own, WORK, "--http", "127.0.0.1:0", workers=given.children) as herd,
             psycopg.connect(own, autocommit=True) as connection,
         ):
-            url = herd.wait_event(lambda event: event.message.startswith("the page is ")).message.removeprefix(
-                "the page is "
+            url = herd.wait_event(lambda event: event.message.startswith("the dashboard is ")).message.removeprefix(
+                "the dashboard is "
             )
             drain(connection, given.jobs)  # until every plan is made and every page is there
             for number in range(given.pairs):

@@ -100,8 +100,8 @@ class Shown(Herd):
     def __enter__(self) -> Self:
         super().__enter__()
         self.url = (
-            self.wait_event(lambda event: event.message.startswith("the page is "))
-            .message.removeprefix("the page is ")
+            self.wait_event(lambda event: event.message.startswith("the dashboard is "))
+            .message.removeprefix("the dashboard is ")
             .rstrip("/")
         )
         return self

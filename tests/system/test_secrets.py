@@ -157,8 +157,8 @@ def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
         assert CANARY not in rows[misfit]["error"]
         until(lambda: (client.job(unknown) or {})["error_code"] is not None)
         address = (
-            herd.wait_event(lambda event: event.message.startswith("the page is "))
-            .message.removeprefix("the page is ")
+            herd.wait_event(lambda event: event.message.startswith("the dashboard is "))
+            .message.removeprefix("the dashboard is ")
             .rstrip("/")
         )
         until(lambda: is_up(address + "/readyz"))  # who has run jobs may not have said so to the web child yet

@@ -24,6 +24,7 @@ from jobherd.workers.process.logs import set_up
 from jobherd.workers.process.state_guard import StateGuard
 from jobherd.workers.run.batch import BatchExecutor
 from jobherd.workers.run.declaration import kinds_of, policy_of
+from jobherd.workers.run.gathering import Gathering
 from jobherd.workers.run.output import Output
 from jobherd.workers.run.transaction import Transactions
 from jobherd.workers.settle.in_flight import InFlightClaim
@@ -99,12 +100,13 @@ class Worker:
             output=self._output,
         )
         self._together = self._executor.sizes
+        self._gathering = Gathering(self._executor.kinds, self._executor.sizes)
         self._in_flight = InFlightClaim(
             self._session,
             Settler(self._session, ran_on=ran_on, on_lost=self._look_whether_known),
             self._board,
             self._interrupts,
-            unstarted=lambda row, cancelled: self._executor.unstarted(row, cancelled=cancelled),
+            unstarted=lambda row, cancelled: self._executor.recorder.unstarted(row, cancelled=cancelled),
             is_running=lambda: self._executor.running is not None,
         )
         self._executor.is_released = self._in_flight.is_released
@@ -164,7 +166,7 @@ class Worker:
         self._session.run("lease/declare_limits", kinds)
         if self._tables is not None and not self._tables.fit():
             return EXIT_HANDLERS
-        self._executor.seat_child(self._session.child)
+        self._executor.recorder.child = self._session.child
         ask(self._origin)
         self._in_flight.say(Phase.IDLE)
         give_back()
@@ -178,7 +180,7 @@ class Worker:
         self._in_flight.say(Phase.SETTLING, keep_job=True)
         self._in_flight.settle()
         self._claimer.leave()
-        self._executor.job_log.summarize(leaving=True)
+        self._executor.recorder.job_log.summarize(leaving=True)
         if self._tidy.worn:
             self._report_recycling()
         self._in_flight.say(Phase.LEAVING)
@@ -225,7 +227,8 @@ class Worker:
             self._claimer,
             self._tidy,
         )
-        together, job_log = self._together, executor.job_log
+        together, recorder, expected = self._together, executor.recorder, executor.durations.expected
+        job_log = recorder.job_log
         self._batch = batch
         in_flight.take(batch)
         among, behind = len(batch) > 1, in_flight.behind is not None
@@ -243,15 +246,15 @@ class Worker:
                 in_flight.lose(len(batch) - place)
                 return
             if reason is not Reason.NONE:
-                in_flight.note(executor.unstarted(row, cancelled=reason is Reason.CANCEL))
+                in_flight.note(recorder.unstarted(row, cancelled=reason is Reason.CANCEL))
                 continue
-            if behind and executor.expected(row.kind) > HELD:
+            if behind and expected(row.kind) > HELD:
                 in_flight.make_sure()
                 behind = False
                 if self._tidy.worn:  # `make_sure` found that claim lost, and this worker's row is gone.
                     in_flight.hand_back(batch[place:])
                     return
-            soon = not in_flight.unsettled or now - in_flight.first_at + executor.expected(row.kind) <= HELD
+            soon = not in_flight.unsettled or now - in_flight.first_at + expected(row.kind) <= HELD
             if not soon and not in_flight.settle(more=True):
                 # The claim may be lost, so no further job of it may start. If it is still valid,
                 # the rest is released.
@@ -263,11 +266,11 @@ class Worker:
                 now = time.monotonic()
                 continue
             try:
-                finished = executor.execute(row, claimed_at=claimer.claimed_at, among=among)
+                finished = executor.execute(row, claimed_at=claimer.claimed_at, shares_claim=among)
             except Exception as problem:
                 if board.begun == row.id:
                     raise
-                finished = executor.refuse(row, problem)
+                finished = recorder.refuse(row, problem)
             tidy.examine()
             if finished is None:
                 in_flight.lose(len(batch) - place)
@@ -325,26 +328,26 @@ class Worker:
 
         These jobs are taken out of the claim. Return whether to continue with the claim.
         """
-        rows = self._executor.gather(batch, place)
+        rows = self._gathering.gather(batch, place, self._interrupts.told)
         among = place + 1 < len(batch)
         linger = self._claimer.handlers[rows[0].kind].policy.linger
-        lingers = linger and not among and not rows[-1].more and not self._executor.is_called_alone(rows[0])
+        lingers = linger and not among and not rows[-1].more and not self._gathering.is_called_alone(rows[0])
         if lingers and not self._linger(rows, time.monotonic() + linger):
             self._in_flight.hand_back(rows)
             return False
         self._board.set_held(len(batch) - place - 1)
         finished: list[Finished] | None
         try:
-            finished = self._executor.execute_together(rows, claimed_at=self._claimer.claimed_at, among=among)
+            finished = self._executor.execute_together(rows, claimed_at=self._claimer.claimed_at, shares_claim=among)
         except Exception as problem:
             named = self._board.now()
             if named is None or (named.job in {row.id for row in rows} and self._board.begun == named.job):
                 raise  # It had started.
             if len(rows) > 1:  # To find the job that caused it, each job is called alone.
-                self._executor.suspects |= {row.id for row in rows}
+                self._gathering.suspects |= {row.id for row in rows}
                 batch[place + 1 : place + 1] = rows[1:]
                 return self._work_together(batch, place)
-            finished = [self._executor.refuse(rows[0], problem)]
+            finished = [self._executor.recorder.refuse(rows[0], problem)]
         self._tidy.examine()
         if finished is None:
             self._in_flight.lose(len(rows) + len(batch) - place - 1)
@@ -352,7 +355,7 @@ class Worker:
         stands = True
         for one in finished:
             stands = stands and self._in_flight.enter(one, more=among)
-        self._executor.job_log.write()
+        self._executor.recorder.job_log.write()
         self._tidy.put_back(rows[0].kind, time.monotonic())
         if not stands or (among and self._in_flight.is_released(self._in_flight.token)):
             self._in_flight.hand_back(batch[place + 1 :])

@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "a revoked job starts",
         "workers/run/executor.py",
-        "            if self.is_released(row.token):\n                self._forsake(row)\n                return self.unstarted(row, cancelled=False)\n",
+        "            if self.is_released(row.token):\n                self.recorder.withdraw(row)\n                return False\n",
         "            pass\n",
         ("tests/workers/database/test_wire.py",),
     ),

@@ -22,9 +22,9 @@ from tests.support.gate import at_gate
 from jobherd.workers import worker
 from jobherd.workers.claim import claimer
 from jobherd.workers.claim.scan_start import ScanStart
-from jobherd.workers.run.executor import Executor
+from jobherd.workers.run.durations import Durations
 
-Executor.expected = lambda self, kind: 0.0
+Durations.expected = lambda self, kind: 0.0
 ScanStart.note_claim = lambda *args, **how: None
 worker.HELD = 600.0
 claimer.AHEAD = 0.0

@@ -14,6 +14,10 @@ class Sms:
     to: str
     says: str = "ok"
 
+    def __post_init__(self) -> None:
+        if self.says == "exit":
+            raise SystemExit(0)
+
 
 class Lies(Exception):
     """Whoever asks it what it is runs its code."""

@@ -21,7 +21,7 @@ from jobherd.workers.ipc.pipes import MoreWork, WentIdle, send
 from jobherd.workers.ipc.record import barrier
 from jobherd.workers.ipc.status_board import Phase
 from jobherd.workers.job.row import JobRow
-from jobherd.workers.run.executor import LEAST
+from jobherd.workers.run.durations import LEAST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -214,10 +214,10 @@ class Claimer:
             # A session without a pooler leaves no unknown claims: it is ended before the next one
             # starts.
             longest = min(longest, CHECK)
-        longest = min(longest, self._executor.job_log.summarize())
+        longest = min(longest, self._executor.recorder.job_log.summarize())
         # Otherwise the idle time's CPU usage, perhaps of a whole night, would count toward the next
         # job.
-        self._executor.look_at_clock()
+        self._executor.usage.restart()
         self.rest(epoch, self._scan_start.rest(longest, time.monotonic()) if self._scan_start.left_out else longest)
         self._woken = True
 
@@ -256,7 +256,7 @@ class Claimer:
                 # worker is busy.
                 send(self._spec.report, WentIdle())
             self._in_flight.say(Phase.IDLE)
-            self._executor.show("idle")
+            self._executor.title.show("idle")
             called = self._wake.wait(longest)
         self._board.set_idle(idle=False)
         return called
@@ -309,7 +309,7 @@ class Claimer:
             if not rows or rows[0][0] is not None:
                 turns.note(rows[0][3] if rows else "")
         if not rested:
-            self._executor.look_at_clock()
+            self._executor.usage.restart()
         found = [JobRow._make(row) for row in rows]
         if not found and self._gated:
             # The claim has already notified other workers of this place. If each empty claim
@@ -422,11 +422,11 @@ class Claimer:
 
         This runs before the claim, because a producer may wait for that claim.
         """
-        settings, executor = self._settings, self._executor
-        self._short = executor.short()
+        settings, durations = self._settings, self._executor.durations
+        self._short = durations.short()
         self._weigh()
         if settings.claim_window:
-            expected = sum(executor.expected(row.kind) for row in batch) / len(batch)
+            expected = sum(durations.expected(row.kind) for row in batch) / len(batch)
             self._wanted = max(
                 self._fewest, min(settings.most_claimed, 1 + int(settings.claim_window / max(expected, LEAST)))
             )
@@ -436,9 +436,9 @@ class Claimer:
 
         Kinds that must be claimed alone have no share, and are claimed alone.
         """
-        executor, window = self._executor, self._settings.claim_window
-        if window or executor.alone:
-            shares = executor.shares(window) if window else dict.fromkeys(self.handlers.keys() - executor.alone, 0.0)
+        durations, window = self._executor.durations, self._settings.claim_window
+        if window or durations.alone:
+            shares = durations.shares(window) if window else dict.fromkeys(self.handlers.keys() - durations.alone, 0.0)
             self._kinds, self._shares = list(shares), list(shares.values())
 
     # -- the application's own tables

@@ -224,6 +224,10 @@ class Interrupts:
         elif said.job in self._batch:
             self.told[said.job] = said.reason
 
+    def is_cancelled(self) -> bool:
+        """Return whether the running job was canceled."""
+        return isinstance(self.raised, JobCancelled)
+
     def is_intact(self) -> bool:
         """Return whether the signal handlers are unchanged.
 

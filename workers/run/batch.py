@@ -8,289 +8,218 @@ others. This module writes to no database.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import orjson
-
-from jobherd.handlers._define.batch import BatchSignature, endings_of
+from jobherd.handlers._define.batch import BatchSignature
 from jobherd.handlers._define.signature import WHOLE
 from jobherd.handlers._run.call import call
-from jobherd.handlers._run.dispositions import JobTimeout, is_interruption
+from jobherd.handlers._run.dispositions import JobTimeout
 from jobherd.handlers._run.transaction import TOGETHER
-from jobherd.handlers._values.encryption import open_bytes, open_payload
-from jobherd.handlers._values.outcome import EXPIRED, OK, Raised
-from jobherd.handlers._values.payload import decode_payload
-from jobherd.handlers._values.sanitize import sanitize
-from jobherd.workers.ipc.counters import OUTCOMES
+from jobherd.handlers._values.outcome import EXPIRED, OK, Outcome, Raised
 from jobherd.workers.ipc.record import barrier
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, Reason
-from jobherd.workers.job.finished import Finished, with_class
 from jobherd.workers.process.interrupt import JobLost
-from jobherd.workers.run.executor import JUDGING, LEAST, MOST_PROGRESS, Executor, Unreadable, hand_over, kept, sealed
+from jobherd.workers.run.arguments import bind_arguments
+from jobherd.workers.run.executor import Executor
+from jobherd.workers.run.finish import finish
+from jobherd.workers.run.judge import Unreadable, divide, exception_of, judge
+from jobherd.workers.run.kinds import JobKind, most_attempts
+from jobherd.workers.run.progress import encode_progress
+from jobherd.workers.run.recorder import OUTCOME_NUMBER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from jobherd.handlers._run.job import Job
+    from jobherd.workers.job.finished import Finished
     from jobherd.workers.job.row import JobRow
 
-_log = logging.getLogger("jobherd.worker")
 
-_NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
-_FULL: Final = 1.0001
-"""Share of a claim that the jobs of a full call fill: slightly more than all of it. Otherwise
-rounding could add one job too many to a claim.
-"""
+@dataclass(slots=True)
+class _Call:
+    """One call of a batch handler."""
+
+    kind: JobKind
+    rows: list[JobRow]
+    started: float
+    jobs: list[Job] = field(default_factory=list)
+    called: list[Job] = field(default_factory=list)
+    """Those that the handler got."""
+    refused: dict[int, Raised | Unreadable] = field(default_factory=dict)
+    """By id, those whose payload or `before_job` hook raised, so that the handler did not get them."""
+    progress: dict[int, str] = field(default_factory=dict)
+    """What each job has reported, by id."""
 
 
 class BatchExecutor(Executor):
     """Runs jobs one at a time, or several of one kind in one call."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.suspects: set[int] = set()
-        """Jobs that are called alone, because an error occurred before a call that included them."""
-        skipped = [kind for kind in self._sizes if (hooks := self._kinds[kind].hooks) is not None and hooks.around]
-        if skipped:
-            _log.warning(
-                "middleware is for one job at a time and not called around these batch handlers: %s", ", ".join(skipped)
-            )
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The number of jobs per call, by kind, for batch handlers."""
-        return self._sizes
-
-    def gather(self, batch: list[JobRow], place: int) -> list[JobRow]:
-        """Take the jobs of one call out of a claim and return them, the job at `place` first.
-
-        Canceled jobs stay in the claim, because they are not called at all.
-        """
-        first = batch[place]
-        size = self._kinds[first.kind].handler.policy.batch or 1
-        if size == 1 or self.is_called_alone(first):
-            return [first]
-        told = self._interrupts.told
-        found: list[JobRow] = [first]
-        others: list[JobRow] = []
-        for row in batch[place + 1 :]:
-            along = (
-                len(found) < size and row.kind == first.kind and row.id not in told and not self.is_called_alone(row)
-            )
-            (found if along else others).append(row)
-        batch[place + 1 :] = others
-        return found
-
-    def is_called_alone(self, row: JobRow) -> bool:
-        """Return whether a job must not share a call.
-
-        That holds if it has crashed a process, if this attempt is its last one and not its first,
-        or if it is a suspect.
-        """
-        return bool(row.crashes) or 1 < row.attempts >= self._most(row) or row.id in self.suspects
-
-    def shares(self, longest: float) -> dict[str, float]:
-        """Return the share of a claim that a job of each kind fills.
-
-        For a batch handler, a claim holds at least the jobs of one call.
-        """
-        shares = super().shares(longest)
-        for kind, size in self._sizes.items():
-            shares[kind] = min(_FULL, max(self._expected.get(kind, longest), LEAST) / longest) / size
-        return shares
-
-    def execute_together(self, rows: list[JobRow], *, claimed_at: float, among: bool = False) -> list[Finished] | None:
+    def execute_together(
+        self, rows: list[JobRow], *, claimed_at: float, shares_claim: bool = False
+    ) -> list[Finished] | None:
         """Run jobs of one kind in one call and return their outcomes.
 
         Returns None if the claim was lost meanwhile.
-        claimed_at: monotonic time at which the answer to the claim arrived. among: as for
+        claimed_at: monotonic time at which the answer to the claim arrived. shares_claim: as for
         `execute`.
         """
-        kind = self._kinds[rows[0].kind]
-        handler, number, board, interrupts = kind.handler, kind.number, self._board, self._interrupts
-        signature = handler.signature
-        assert isinstance(signature, BatchSignature)
-        started = time.monotonic()
-        through = [row for row in rows if row.good_for is not None and started - claimed_at >= row.good_for]
-        finished = [self._unrun(row, EXPIRED, kind, ended=started) for row in through]
-        dropped = [
-            row for row in rows if row not in through and interrupts.told.get(row.id) is Reason.CANCEL
-        ]  # canceled while the call waited for more jobs
-        finished += [self.unstarted(row, cancelled=True) for row in dropped]
-        rows = [row for row in rows if row not in through and row not in dropped]
+        kind, started = self.kinds[rows[0].kind], time.monotonic()
+        rows, finished = self._sort_out(rows, kind, started, claimed_at)
         if not rows:
             return finished
-        first = rows[0]
-        deadline = started + (timeout := min(kind.timeout if row.timeout is None else row.timeout for row in rows))
+        batch = _Call(kind, rows, started)
+        timeout = min(kind.timeout if row.timeout is None else row.timeout for row in rows)
+        deadline = started + timeout
+        self.shares_claim = shares_claim
+        if not self._announce_all(batch, deadline, claimed_at):
+            return finished + [self.recorder.unstarted(row, cancelled=False) for row in rows]
+        batch.jobs = [self._job_of_call(row, batch, deadline) for row in rows]
+        interrupts = self._interrupts
+        interrupts.enter(rows[0].id, deadline, timeout, self._control if kind.exclusive else None)
+        interrupts.together = len(rows) > 1
+        ending = self._call_all(batch)
+        ended = max(self._clock(), started)
+        endings = self._divide(batch, ending)
+        outcomes = [self._outcome(batch, row, endings.get(row.id)) for row in rows]
+        interruption = interrupts.raised
+        if kind.hooks is not None:
+            for job, outcome in zip(batch.jobs, outcomes, strict=True):
+                self._hooks.call_end_hooks(kind.hooks, job, outcome, exception_of(endings.get(job.id)))
+        ending = endings = {}  # They may hold the frames of the handler.
+        interrupts.leave()
+        interrupts.together = False
+        self.running = None
+        if isinstance(interruption, JobLost):
+            return None
+        timed_out = isinstance(interruption, JobTimeout)
+        return finished + self._record_all(batch, outcomes, ended, timed_out=timed_out)
+
+    # -- the steps
+
+    def _sort_out(
+        self, rows: list[JobRow], kind: JobKind, started: float, claimed_at: float
+    ) -> tuple[list[JobRow], list[Finished]]:
+        """Return the jobs to call, and the outcomes of those that expired or were canceled meanwhile."""
+        runnable: list[JobRow] = []
+        expired: list[Finished] = []
+        cancelled: list[Finished] = []  # while the call waited for more jobs
+        for row in rows:
+            if row.good_for is not None and started - claimed_at >= row.good_for:
+                expired.append(self.recorder.unrun(row, EXPIRED, kind, ended=started))
+            elif self._interrupts.told.get(row.id) is Reason.CANCEL:
+                cancelled.append(self.recorder.unstarted(row, cancelled=True))
+            else:
+                runnable.append(row)
+        return runnable, expired + cancelled
+
+    def _announce_all(self, batch: _Call, deadline: float, claimed_at: float) -> bool:
+        """Put the jobs on the status board. Return false if their claim was revoked: none must start."""
+        board, rows, first = self._board, batch.rows, batch.rows[0]
         now = CurrentWork(
-            Phase.TOGETHER if len(rows) > 1 else Phase.RUNNING,
-            self._child, first.token, first.id, number, first.attempts, self._most(first), first.crashes, started, deadline,
+            Phase.TOGETHER if len(rows) > 1 else Phase.RUNNING, self.recorder.child, first.token, first.id,
+            batch.kind.number, first.attempts, most_attempts(batch.kind, first), first.crashes, batch.started, deadline,
         )  # fmt: skip
-        board.say_together(now, [(row.id, row.attempts, self._most(row), row.crashes) for row in rows[1:]])
-        if among:
+        others = [(row.id, row.attempts, most_attempts(batch.kind, row), row.crashes) for row in rows[1:]]
+        board.say_together(now, others)
+        if self.shares_claim:
             barrier()  # as in `execute`
             if self.is_released(first.token):
-                self._forsake(first)
-                return finished + [self.unstarted(row, cancelled=False) for row in rows]
+                self.recorder.withdraw(first)
+                return False
         for row in reversed(rows):
             board.count_started(row.id)  # The first one last: it is the job that the status board names.
             if row.attempts == 1:
-                board.tally.count_wait(max(0.0, row.waited + started - claimed_at))
+                board.tally.count_wait(max(0.0, row.waited + batch.started - claimed_at))
         self.running = first
-        self.show(
-            f"{first.kind} #{first.id}" if len(rows) == 1 else f"{first.kind} #{first.id} and {len(rows) - 1} more"
-        )
-        said: dict[int, str] = {}
-        jobs = [self._one_of(row, deadline, said) for row in rows]
-        interrupts.enter(first.id, deadline, timeout, self._control if kind.exclusive else None)
-        interrupts.together = len(rows) > 1
-        refused: dict[int, Raised | Unreadable] = {}
-        called: list[Job] = []
+        others_shown = "" if len(rows) == 1 else f" and {len(rows) - 1} more"
+        self.title.show(f"{first.kind} #{first.id}{others_shown}")
+        return True
+
+    def _call_all(self, batch: _Call) -> object:
+        """Call the handler and return its result, or Raised."""
+        interrupts, kind, rows = self._interrupts, batch.kind, batch.rows
+        signature = kind.handler.signature
+        assert isinstance(signature, BatchSignature)
         payloads: list[object] = []
         ending: object = None
         # As in `execute`: an interrupt can be raised at any point between these two assignments.
         try:
             interrupts.open = True
-            if interrupts.told and (not interrupts.together or interrupts.told.get(first.id) is not Reason.CANCEL):
+            if interrupts.told and (not interrupts.together or interrupts.told.get(rows[0].id) is not Reason.CANCEL):
                 interrupts.check()
-            for row, job in zip(rows, jobs, strict=True):
+            for row, job in zip(rows, batch.jobs, strict=True):
                 fits = False
                 try:
-                    job.payload = decode_payload(row.payload)
-                    if kind.seals:
-                        job.payload = open_payload(job.payload, row.kind, only=kind.seals_only)
-                    arguments = handler.binding.bind(job.payload)
-                    if row.extras is not None:
-                        given = hand_over(row.extras, job)
-                        if kind.seals:
-                            given.payload_bytes = open_bytes(given.payload_bytes, row.kind)
-                        signature.take_bytes({}, given.payload_bytes)
-                    payload = arguments[WHOLE]
+                    payload = bind_arguments(row, kind, job)[WHOLE]
                     fits = True
                     for hook in () if kind.hooks is None else kind.hooks.before:
                         hook.tell(job)
                 except Exception as problem:
-                    refused[row.id] = Raised(problem) if fits else Unreadable(problem)
+                    batch.refused[row.id] = Raised(problem) if fits else Unreadable(problem)
                 else:
                     payloads.append(payload)
-                    called.append(job)
-            if called:
-                ending = copy_context().run(call, handler, called, signature.arguments(payloads))
+                    batch.called.append(job)
+            if batch.called:
+                ending = copy_context().run(call, kind.handler, batch.called, signature.arguments(payloads))
             interrupts.open = False
         except BaseException as raised:
             interrupts.open = False
             ending = Raised(raised)
         if interrupts.forked:
             os._exit(0)  # as in `execute`
-        ended = max(self._clock(), started)
-        endings: Mapping[int, object] = (
-            {job.id: ending for job in called} if ending is None else self._part(ending, [job.id for job in called])
-        )
-        if isinstance(ending, Raised) and is_interruption(ending.exception) and len(endings) < len(rows) - len(refused):
-            endings = {row.id: ending for row in rows}  # It was raised while the payloads were read.
-        endings = {**endings, **refused}
-        outcomes = []
-        for row in rows:
-            one = endings.get(row.id)
-            outcomes.append(OK if one is None else self._judge(one, handler, row.attempts, self._most(row)))
-        interruption = interrupts.raised
-        if kind.hooks is not None:
-            for job, outcome in zip(jobs, outcomes, strict=True):
-                one = endings.get(job.id)
-                told = (
-                    one.exception if isinstance(one, Raised) else one.problem if isinstance(one, Unreadable) else None
-                )
-                self._hooks.tell_end(kind.hooks, job, outcome, told)
-        ending = endings = {}
-        interrupts.leave()
-        interrupts.together = False
-        self.running = None
-        if isinstance(interruption, JobLost):
-            return None
-        ran = ended - started
-        before = self._expected.get(first.kind)
-        self._expected[first.kind] = ran if before is None else before + (ran - before) / 4
+        return ending
+
+    def _divide(self, batch: _Call, ending: object) -> dict[int, object]:
+        """Return how each job ended, by id. Jobs that succeeded without a result may be left out."""
+        if len(batch.called) + len(batch.refused) < len(batch.rows):
+            # It was raised while the payloads were read, so the handler was not called.
+            return dict.fromkeys((row.id for row in batch.rows), ending) | batch.refused
+        found = {} if ending is None else divide(self._interrupts, ending, [job.id for job in batch.called])
+        return found | batch.refused
+
+    def _outcome(self, batch: _Call, row: JobRow, ending: object) -> Outcome:
+        if ending is None:
+            return OK
+        most = most_attempts(batch.kind, row)
+        return judge(self._interrupts, ending, batch.kind.handler, attempt=row.attempts, most=most)
+
+    def _record_all(self, batch: _Call, outcomes: list[Outcome], ended: float, *, timed_out: bool) -> list[Finished]:
+        kind, first = batch.kind, batch.rows[0]
+        ran = ended - batch.started
+        self.durations.add(first.kind, ran)
         # Usage of the whole call: it is recorded with its first job, as the captured output is.
-        usage = self._usage(ended, ran)
-        log = None
+        usage, log = self.usage.take(ended, ran), None
         if self._output is not None and self._output.is_pending():
             log = self._output.take({"job": first.id, "kind": first.kind})
-        for row, outcome in zip(rows, outcomes, strict=True):
-            board.tally.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
-            if outcome.code is not None:
-                board.tally.count_error(number, outcome.code)
-            self.job_log.note(row, outcome, self._most(row), ran, hidden=kind.hides)
-            keep = kept(row, kind.keep_completed if outcome.label == "ok" else kind.keep_failed)
-            own = log if row is first else None
-            written, own = sealed(outcome, own, row) if kind.seals else (outcome, own)
-            finished.append(
-                Finished(
-                    row.id,
-                    written,
-                    ran,
-                    ended,
-                    keep,
-                    with_class(usage if row is first else None, written),
-                    said.get(row.id),
-                )
-            )
-            if own is not None:
-                finished[-1] = finished[-1]._replace(log=own)
-        return finished
+        recorded = []
+        for row, outcome in zip(batch.rows, outcomes, strict=True):
+            most, progress = most_attempts(kind, row), batch.progress.get(row.id)
+            self._board.tally.count(kind.number, OUTCOME_NUMBER[outcome.label], ran, timeout=timed_out)
+            self.recorder.note(row, kind, outcome, most, ran)
+            recorded.append(finish(row, kind, outcome, ran, ended, usage, progress, log))
+            usage = log = None
+        return recorded
 
-    def _most(self, row: JobRow) -> int:
-        return self._kinds[row.kind].max_attempts if row.max_attempts is None else row.max_attempts
-
-    def _part(self, ending: object, ids: list[int]) -> dict[int, object]:
-        """Return how each of the called jobs ended.
-
-        The return value is the handler's and may run user code, so it gets a time limit too.
-        """
-        interrupts = self._interrupts
-        before = interrupts.judge(JUDGING)
-        try:
-            interrupts.open = True
-            found: dict[int, object] = dict(zip(ids, endings_of(ending, ids), strict=True))
-            interrupts.open = False
-        except BaseException as problem:
-            interrupts.open = False
-            found = dict.fromkeys(ids, Raised(problem))
-        interrupts.raised = before or interrupts.raised
-        return found
-
-    def _one_of(self, row: JobRow, deadline: float, said: dict[int, str]) -> Job:
+    def _job_of_call(self, row: JobRow, batch: _Call, deadline: float) -> Job:
         """Return a job of a call.
 
         Its progress is recorded with its outcome, because the status board holds that of only one
         job.
         """
-        job = self._job(row, self._most(row), deadline)
+        job = self._job(row, most_attempts(batch.kind, row), deadline)
         job.doors = TOGETHER
         told = self._interrupts.told
-        job.on_progress = _into(said, row.id, bare=self._kinds[row.kind].seals)
-        job.on_cancelled = lambda: told.get(row.id) is Reason.CANCEL or self._is_cancelled()
+        job.on_progress = _progress_of(row.id, batch)
+        job.on_cancelled = lambda: told.get(row.id) is Reason.CANCEL or self._interrupts.is_cancelled()
         return job
 
 
-def _into(said: dict[int, str], job: int, *, bare: bool) -> Callable[[float, str, object], None]:
-    def tell(fraction: float, note: str, data: object) -> None:
-        if bare:
-            note, data = "", None  # as in `execute`
-        record = {
-            "fraction": fraction,
-            **({"note": note} if note else {}),
-            **({"data": data} if data is not None else {}),
-        }
-        try:
-            text = orjson.dumps(record).decode()
-        except (TypeError, ValueError, RecursionError):
-            text = "\\u0000"
-        if len(text) > MOST_PROGRESS or "\\u0000" in text:
-            text = orjson.dumps({"fraction": fraction, "note": sanitize(note, 300)}).decode()
-        said[job] = text
+def _progress_of(job: int, batch: _Call) -> Callable[[float, str, object], None]:
+    def publish(fraction: float, note: str, data: object) -> None:
+        batch.progress[job] = encode_progress(fraction, note, data, encrypts=batch.kind.encrypts).decode()
 
-    return tell
+    return publish

@@ -102,7 +102,7 @@ class Caller:
         self._board.say_hook(0.0)
         return ending
 
-    def tell_end(self, hooks: JobHooks, job: Job, outcome: Outcome, exception: BaseException | None) -> None:
+    def call_end_hooks(self, hooks: JobHooks, job: Job, outcome: Outcome, exception: BaseException | None) -> None:
         """Call the hooks of a kind with the outcome of an attempt."""
         if outcome.failed:
             for hook in hooks.failed:

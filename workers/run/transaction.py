@@ -242,10 +242,10 @@ class Transactions:
             )
             raise RuntimeError(message)
         self.used = True
-        if self.executor.among:
+        if self.executor.shares_claim:
             with self._undisturbed():  # It uses the session whose statements must not be interrupted.
                 self._be_alone()
-                self.executor.among = False
+                self.executor.shares_claim = False
         known = self._holder is not None
         try:
             return self._lock()

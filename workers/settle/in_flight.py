@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, Reason
 from jobherd.workers.job.finished import is_plain
-from jobherd.workers.system.failpoints import reach
+from jobherd.workers.system.failpoints import armed, reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,14 +80,18 @@ class InFlightClaim:
         If this process dies, the supervisor records the outcome from there, and the job is not run
         again. Return whether the claim is still valid, as far as was seen.
         """
-        self.note(finished)
+        if self.unsettled:  # as in `note`, which would be a call for each job
+            self.unsettled.append(finished)
+        else:
+            self.note(finished)
         try:
             entered = self._outcomes.enter(finished.as_entry())
         except (TypeError, ValueError):
             entered = False
         if not entered:
             self._on_board = False
-        reach("job.entered")
+        if armed:
+            reach("job.entered")
         return entered or not more or self.settle(more=True)
 
     def note(self, finished: Finished) -> None:

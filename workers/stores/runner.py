@@ -183,7 +183,7 @@ class Tables:
             if found is not None:
                 self._taken()
                 self._run(*found)
-                self._executor.job_log.write()
+                self._executor.recorder.job_log.write()
         except psycopg.Error as problem:
             self._lose(problem)
             board.count_claim(empty=True)
@@ -309,7 +309,8 @@ class Tables:
         claimed = self._claimed(table, taken)
         if row is None:
             gone = f"the view {'.'.join(names.view)} has no row for this record"
-            return self._executor.unstarted(claimed, cancelled=False)._replace(outcome=Outcome("failed", error=gone))
+            unstarted = self._executor.recorder.unstarted(claimed, cancelled=False)
+            return unstarted._replace(outcome=Outcome("failed", error=gone))
         table.held = Held(row, connection)
         self._interrupts.begin(taken.token, {taken.record})
         finished: Finished | None = None
@@ -321,7 +322,7 @@ class Tables:
                 finished = self._executor.execute(claimed, claimed_at=time.monotonic())
                 self._keep_job()
                 if finished is None:  # The supervisor has lost its lease and requested this. The lock is still held.
-                    finished = self._executor.unstarted(claimed, cancelled=False)
+                    finished = self._executor.recorder.unstarted(claimed, cancelled=False)
                 if time.monotonic() >= begun + QUIET:
                     look_whether_it_answers(connection, self._spec.settings)
                 if finished.outcome.label != "ok":
@@ -335,7 +336,7 @@ class Tables:
             # statement.
             error = f"what the handler has written could not be kept: {sanitize(problem, 1000)}"
             outcome = _failed(table, taken, error)
-            self._executor.job_log.correct(claimed, outcome, finished.ran or 0.0)
+            self._executor.recorder.job_log.correct(claimed, outcome, finished.ran or 0.0)
             return finished._replace(outcome=outcome)
         finally:
             if before is not None:
@@ -381,7 +382,7 @@ class Tables:
             outcome = _failed(
                 table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}"
             )
-            self._executor.job_log.correct(self._claimed(table, taken), outcome, finished.ran or 0.0)
+            self._executor.recorder.job_log.correct(self._claimed(table, taken), outcome, finished.ran or 0.0)
         _log.warning(
             "the outcome of record %d is written in a separate transaction: %s", taken.record, type(problem).__name__
         )

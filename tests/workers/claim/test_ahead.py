@@ -26,7 +26,7 @@ from jobherd.workers.ipc.pipes import EXIT_LEFT
 from jobherd.workers.ipc.status_board import Phase
 from jobherd.workers.job.finished import settlement
 from jobherd.workers.job.row import JobRow
-from jobherd.workers.run.executor import Executor
+from jobherd.workers.run.durations import Durations
 from jobherd.workers.settle.in_flight import InFlightClaim
 from jobherd.workers.settle.settler import Settler
 from tests.support.gate import Arrival, Gate
@@ -82,7 +82,7 @@ def wait_for_settling(child: Child) -> None:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind counts as short, in the children that are forked from here, however long the machine holds them up between two jobs."""
-    monkeypatch.setattr(Executor, "expected", lambda _self, _kind: 0.0)
+    monkeypatch.setattr(Durations, "expected", lambda _self, _kind: 0.0)
     monkeypatch.setattr(worker, "HELD", 600.0)
     monkeypatch.setattr(claimer, "AHEAD", 0.0)
     # a claim that takes long is followed by a look why

@@ -213,10 +213,11 @@ def test_a_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench
             point == "job.announced"
             and announcing["row"].id == jobs[1]
             and announcing["row"].attempts == 1
-            and not announcing["self"]._board.revoked
+            and not announcing["board"].revoked
         ):
-            announcing["self"]._board.revoke(announcing["row"].token)
+            announcing["board"].revoke(announcing["row"].token)
 
+    monkeypatch.setattr("jobherd.workers.run.executor.armed", True)
     monkeypatch.setattr("jobherd.workers.run.executor.reach", revoke)
     bench.start(most_claimed=3)
     gate.wait_arrival("a").open()

@@ -78,6 +78,13 @@ def test_an_error_that_ends_whoever_asks_what_it_is_is_one_like_any_other(bench:
     assert child.dismiss() == EXIT_LEFT
 
 
+def test_exit_while_payloads_are_read_fails_every_job_of_the_call(bench: Bench):
+    jobs = sms(bench, "ok", "exit", "ok")
+    start(bench)
+    rows = [bench.wait(job, "completed", "failed", "retrying") for job in jobs]
+    assert [(row["state"], row["error_code"]) for row in rows] == [("retrying", "UNHANDLED_ERROR")] * 3
+
+
 def test_who_has_crashed_a_process_is_called_alone(bench: Bench):
     ids = sms(bench, "ok", "ok", "ok")
     bench.ask("UPDATE jobherd.ready SET crashes = 1 WHERE id = %(id)s", id=ids[1])

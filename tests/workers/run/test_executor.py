@@ -15,7 +15,7 @@ from jobherd.handlers._values.outcome import KEY_MISSING, Raised
 from jobherd.workers.claim.claimer import Claimer
 from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN
 from jobherd.workers.job.row import JobRow
-from jobherd.workers.run.executor import sealed
+from jobherd.workers.run.finish import encrypt
 from tests.support.seats import Bench, count_of
 
 ALL = ("completed", "failed", "cancelled", "expired", "scheduled", "retrying", "ready")
@@ -118,7 +118,7 @@ NO_TEXT = "<its text cannot be shown: __str__ raised "
 def test_what_never_ends_when_it_is_looked_at_is_given_up_after_some_seconds(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str, says: str
 ):
-    monkeypatch.setattr("jobherd.workers.run.executor.JUDGING", 0.5)  # the child is a fork of this process
+    monkeypatch.setattr("jobherd.workers.run.judge.JUDGING", 0.5)  # the child is a fork of this process
     child, row = run(bench, "act:raises", "retrying", what=what)
     assert row["error_code"] == "UNHANDLED_ERROR"
     assert says in row["error"]
@@ -276,10 +276,10 @@ def test_a_failure_with_the_code_of_a_missing_key_is_encrypted_all_the_same(monk
     monkeypatch.setenv("JOBHERD_KEYS", "2026=" + base64.b64encode(bytes(32)).decode())
     ring.cache_clear()
     row = JobRow(1, 7, "card:charge", "default", "{}", 1, None, 0, 0, None, 0.0, 0.0, None, 0.0, True)
-    outcome, log = sealed(outcome_of(Raised(Failed("4111 1111", code=KEY_MISSING))), '{"output": "4111 1111"}', row)
+    outcome, log = encrypt(outcome_of(Raised(Failed("4111 1111", code=KEY_MISSING))), '{"output": "4111 1111"}', row)
     ring.cache_clear()
     assert outcome.code == KEY_MISSING
     assert "4111" not in f"{outcome}{log}"
     assert log is not None
-    missing, _ = sealed(unreadable(KeyMissingError("there is no key")), None, row)
+    missing, _ = encrypt(unreadable(KeyMissingError("there is no key")), None, row)
     assert missing.error == "there is no key", "of which nothing is the job's"

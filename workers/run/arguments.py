@@ -1,0 +1,59 @@
+"""Turns a job's row into the arguments of its handler: decodes, decrypts and binds the payload.
+
+Converters and `__init__` of payload classes are user code. So call `bind_arguments` only while
+interrupts are open.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from jobherd.handlers._run.job import Job
+from jobherd.handlers._values.encryption import open_bytes, open_payload
+from jobherd.handlers._values.payload import decode_payload
+
+if TYPE_CHECKING:
+    from jobherd.workers.job.row import JobRow
+    from jobherd.workers.run.kinds import JobKind
+
+NO_JOB: Final = Job(id=0, kind="")
+"""Placeholder for handlers that do not take the Job. Shared, so nothing writes to it."""
+
+
+def bind_arguments(row: JobRow, kind: JobKind, job: Job) -> dict[str, Any]:
+    """Return the handler's arguments, and give the job its payload. Raises what decoding raises."""
+    handler = kind.handler
+    payload = decode_payload(row.payload)
+    if kind.encrypts:
+        payload = open_payload(payload, row.kind, only=kind.encrypts_only)
+    if job is not NO_JOB:
+        job.payload = payload
+    arguments = handler.binding.bind(payload)
+    if row.extras is not None or kind.takes_bytes:
+        given = add_extras(row.extras, job)
+        if kind.encrypts:
+            given.payload_bytes = open_bytes(given.payload_bytes, row.kind)
+        handler.signature.take_bytes(arguments, given.payload_bytes)
+    return arguments
+
+
+def add_extras(extras: str | None, job: Job) -> Job:
+    """Give a job its rare attributes and return it.
+
+    The shared placeholder is replaced by a new object.
+    """
+    if extras is None:
+        return job
+    own = orjson.loads(extras)
+    job = Job(id=0, kind="") if job is NO_JOB else job
+    job.tenant, job.webhook, job.parent_id, job.traceparent = (
+        own["tenant"],
+        own["webhook"],
+        own["parent_id"],
+        own["traceparent"],
+    )
+    job.payload_bytes = None if own["payload_bytes"] is None else base64.b64decode(own["payload_bytes"])
+    return job

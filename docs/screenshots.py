@@ -165,7 +165,7 @@ def fill(dsn: str) -> dict[str, str]:
         for number in range(60):
             enqueue("card:charge", {"card": f"4111 1111 1111 {number:04}", "amount": chance.randint(5, 950)})
         crashed = enqueue("video:encode", {"path": "uploads/2026/holiday.mov"})
-        wait("NOT EXISTS (SELECT FROM jobherd.ready) AND NOT EXISTS (SELECT FROM jobherd.running)")
+        wait("NOT EXISTS (SELECT FROM jobherd.waiting) AND NOT EXISTS (SELECT FROM jobherd.running)")
         connection.execute(
             "UPDATE jobherd.history SET created_at = created_at - d, run_at = run_at - d, started_at = started_at - d, finished_at = finished_at - d"
             " FROM (SELECT id AS i, make_interval(secs => 3500 * (0.5 + 0.5 * sin(id * 7.3))) AS d FROM jobherd.history) AS h WHERE id = i AND id <> %s",

@@ -42,10 +42,12 @@ BEGIN
     FOR look IN 1..3 LOOP
         WITH waiting AS (
             DELETE FROM jobherd.ready WHERE id = job_id RETURNING *
+        ), parked AS (
+            DELETE FROM jobherd.parked WHERE id = job_id RETURNING *
         ), later AS (
             DELETE FROM jobherd.scheduled WHERE id = job_id RETURNING *
         ), gone AS (
-            SELECT * FROM waiting UNION ALL SELECT * FROM later
+            SELECT * FROM waiting UNION ALL SELECT * FROM parked UNION ALL SELECT * FROM later
         )
         INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes,
                                      state, queue, kind, payload, extras, timeout, error_code, error)
@@ -206,11 +208,11 @@ BEGIN
         elsewhere := CASE WHEN turn = 20 THEN '*' ELSE elsewhere END;  -- not all was looked at: ask again
         -- The first job of what looks open, in the order of the served queues, priority and id: at the head of a queue, or parked.
         WITH RECURSIVE head AS (
-            (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r ORDER BY r.queue, r.priority, r.id LIMIT 1)
+            (SELECT r.queue, r.priority, r.id FROM jobherd.ready r ORDER BY r.queue, r.priority, r.id LIMIT 1)
             UNION ALL
             SELECT after.queue, after.priority, after.id
               FROM head h CROSS JOIN LATERAL (
-                   SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+                   SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
                    ) AS after
         ), aside AS (
             (SELECT p.kind, p.queue, p.priority, p.id FROM jobherd.parked p ORDER BY p.kind, p.queue, p.priority, p.id LIMIT 1)
@@ -226,7 +228,7 @@ BEGIN
                 UNION ALL
                 SELECT a.queue, a.kind, a.priority, a.id FROM aside a WHERE among IS NULL AND a.kind <> ALL (shut_kinds)
                 UNION ALL
-                SELECT r.queue, NULL, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.id = ANY (among) AND r.kind <> ALL (shut_kinds)
+                SELECT r.queue, NULL, r.priority, r.id FROM jobherd.ready r WHERE r.id = ANY (among) AND r.kind <> ALL (shut_kinds)
                 UNION ALL
                 SELECT p.queue, p.kind, p.priority, p.id FROM jobherd.parked p WHERE p.id = ANY (among) AND p.kind <> ALL (shut_kinds)) AS c
          WHERE c.queue <> ALL (shut_queues) AND jobherd.rank_queue(c.queue, served) IS NOT NULL
@@ -277,7 +279,7 @@ BEGIN
 
         aside := '{}';
         weight := 0;
-        FOR job IN SELECT r.* FROM ONLY jobherd.ready r WHERE r.queue = next.queue AND (r.priority, r.id) >= (next.priority, next.id)
+        FOR job IN SELECT r.* FROM jobherd.ready r WHERE r.queue = next.queue AND (r.priority, r.id) >= (next.priority, next.id)
                       AND (among IS NULL OR r.id = ANY (among))
                     ORDER BY r.priority, r.id LIMIT greatest(wanted, 100) FOR UPDATE SKIP LOCKED LOOP
             had := true;
@@ -312,7 +314,7 @@ BEGIN
         END LOOP;
         IF cardinality(aside) > 0 THEN
             -- A job whose id another parked job has gets a new one.
-            WITH gone AS (DELETE FROM ONLY jobherd.ready WHERE id = ANY (aside) RETURNING ready AS job)
+            WITH gone AS (DELETE FROM jobherd.ready WHERE id = ANY (aside) RETURNING ready AS job)
             INSERT INTO jobherd.parked
             SELECT p.*
               FROM gone g
@@ -320,7 +322,7 @@ BEGIN
                                                                   THEN jsonb_build_object('id', nextval('jobherd.job_ids')) ELSE '{}' END) AS p;
         END IF;
         IF cardinality(taken) > 0 THEN
-            DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (taken);
+            DELETE FROM jobherd.ready r WHERE r.id = ANY (taken);
             EXIT;
         ELSIF cardinality(aside) = 0 THEN
             shut_queues := shut_queues || next.queue;  -- all of it is locked
@@ -332,7 +334,7 @@ BEGIN
         INSERT INTO jobherd.running (child, token, queue, kind, jobs)
         VALUES (claim_gated.child, nextval('jobherd.tokens'), next.queue, single, batch)
         RETURNING running.token, running.queue, running.jobs INTO token, queue, jobs;
-        more := EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = next.queue)
+        more := EXISTS (SELECT FROM jobherd.ready r WHERE r.queue = next.queue)
                 OR EXISTS (SELECT FROM jobherd.parked p WHERE p.kind = single);
         -- Who found the lock taken, or no slot, may sleep by now: if there is more to take, somebody must be told.
         IF more AND single IS NOT NULL
@@ -551,7 +553,8 @@ CREATE FUNCTION jobherd.demand(job bigint, cost jsonb) RETURNS bigint
     LANGUAGE plpgsql
     AS $_$
 DECLARE
-    bad text;
+    bad   text;
+    waits boolean;
 BEGIN
     IF cost IS NULL OR jsonb_typeof(cost) <> 'object' THEN
         RAISE EXCEPTION 'jobherd.demand: cost must be an object of amounts, not %', coalesce(left(cost::text, 120), 'null')
@@ -563,7 +566,12 @@ BEGIN
         RAISE EXCEPTION 'jobherd.demand: cost "%" has a bad name or the bad amount %', left(bad, 120), left((cost -> bad)::text, 120)
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Names of lower-case letters, digits and _ . - ; amounts of 0 or more.';
     END IF;
-    IF NOT EXISTS (SELECT FROM jobherd.ready r WHERE r.id = demand.job) AND NOT EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = demand.job) THEN
+    waits := EXISTS (SELECT FROM jobherd.ready r WHERE r.id = demand.job) OR EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = demand.job);
+    -- A producer may not read parked jobs, and its own transaction has none.
+    IF NOT waits AND has_table_privilege('jobherd.parked', 'SELECT') THEN
+        waits := EXISTS (SELECT FROM jobherd.parked p WHERE p.id = demand.job);
+    END IF;
+    IF NOT waits THEN
         RAISE EXCEPTION 'jobherd.demand: no job % is waiting', coalesce(demand.job::text, 'null') USING ERRCODE = 'no_data_found';
     END IF;
     IF NOT has_table_privilege('jobherd.demands', 'UPDATE') THEN
@@ -1143,7 +1151,15 @@ BEGIN
         SELECT r.priority INTO before FROM jobherd.ready r WHERE r.id = job_id FOR UPDATE;
         IF FOUND THEN
             UPDATE jobherd.ready r SET priority = wanted WHERE r.id = job_id RETURNING CASE WHEN r.attempts > 0 THEN 'retrying' ELSE 'ready' END INTO answer;
-        ELSE
+        END IF;
+        IF answer IS NULL THEN
+            SELECT p.priority INTO before FROM jobherd.parked p WHERE p.id = job_id FOR UPDATE;
+            IF FOUND THEN
+                UPDATE jobherd.parked p SET priority = wanted WHERE p.id = job_id
+                RETURNING CASE WHEN p.attempts > 0 THEN 'retrying' ELSE 'ready' END INTO answer;
+            END IF;
+        END IF;
+        IF answer IS NULL THEN
             SELECT s.priority INTO before FROM jobherd.scheduled s WHERE s.id = job_id FOR UPDATE;
             IF FOUND THEN
                 UPDATE jobherd.scheduled s SET priority = wanted WHERE s.id = job_id
@@ -1197,7 +1213,7 @@ BEGIN
     ), changed AS MATERIALIZED (
         SELECT jsonb_populate_record(j.job, jsonb_build_object(
                    'id', CASE WHEN row_number() OVER (PARTITION BY j.id ORDER BY j.token) = 1
-                                   AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = j.id) THEN j.id
+                                   AND NOT EXISTS (SELECT FROM jobherd.ready w WHERE w.id = j.id) THEN j.id
                               ELSE nextval('jobherd.job_ids') END,
                    'last_error', CASE WHEN lost OR j.crashed THEN jsonb_build_object('code', error_code, 'message', requeue.message)
                                       ELSE (j.job).last_error END,
@@ -1246,6 +1262,9 @@ BEGIN
     END IF;
     FOR look IN 1..3 LOOP
         DELETE FROM jobherd.ready r WHERE r.id = job_id RETURNING r.* INTO job;
+        IF NOT FOUND THEN
+            DELETE FROM jobherd.parked p WHERE p.id = job_id RETURNING p.* INTO job;
+        END IF;
         IF NOT FOUND THEN
             DELETE FROM jobherd.scheduled s WHERE s.id = job_id
             RETURNING s.* INTO job;
@@ -1336,7 +1355,7 @@ BEGIN
             DELETE FROM jobherd.cancels WHERE job = job_id;  -- a request about the run before this retry
         END IF;
         IF answer IS NULL THEN
-            SELECT 'ready' INTO answer FROM jobherd.ready WHERE id = job_id;
+            SELECT 'ready' INTO answer FROM jobherd.waiting WHERE id = job_id;
         END IF;
         IF answer IS NULL THEN
             SELECT 'running' INTO answer FROM jobherd.running r WHERE EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = job_id);
@@ -1835,6 +1854,29 @@ CREATE TABLE jobherd.kinds (
     CONSTRAINT kinds_redact_is_a_list CHECK ((jsonb_typeof(redact) = 'array'::text))
 );
 
+CREATE TABLE jobherd.parked (
+    id bigint DEFAULT nextval('jobherd.job_ids'::regclass) CONSTRAINT ready_id_not_null NOT NULL,
+    created_at timestamp with time zone DEFAULT now() CONSTRAINT ready_created_at_not_null NOT NULL,
+    run_at timestamp with time zone DEFAULT now() CONSTRAINT ready_run_at_not_null NOT NULL,
+    expires_at timestamp with time zone,
+    timeout double precision,
+    last_error jsonb,
+    priority smallint DEFAULT 0 CONSTRAINT ready_priority_not_null NOT NULL,
+    attempts smallint DEFAULT 0 CONSTRAINT ready_attempts_not_null NOT NULL,
+    max_attempts smallint,
+    crashes smallint DEFAULT 0 CONSTRAINT ready_crashes_not_null NOT NULL,
+    alone boolean DEFAULT false CONSTRAINT ready_alone_not_null NOT NULL,
+    queue text DEFAULT 'default'::text CONSTRAINT ready_queue_not_null NOT NULL COLLATE pg_catalog."C",
+    kind text CONSTRAINT ready_kind_not_null NOT NULL COLLATE pg_catalog."C",
+    payload json DEFAULT '{}'::json CONSTRAINT ready_payload_not_null NOT NULL,
+    extras jobherd.extras,
+    lane text COLLATE pg_catalog."C",
+    CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
+    CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
+    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((expires_at IS NULL) OR (isfinite(expires_at) AND (expires_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
+
 CREATE TABLE jobherd.progress (
     job bigint NOT NULL,
     token bigint NOT NULL,
@@ -1892,6 +1934,45 @@ CREATE TABLE jobherd.supervisors (
     facts_at timestamp with time zone
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
+
+CREATE VIEW jobherd.waiting AS
+ SELECT false AS parked,
+    r.id,
+    r.created_at,
+    r.run_at,
+    r.expires_at,
+    r.timeout,
+    r.last_error,
+    r.priority,
+    r.attempts,
+    r.max_attempts,
+    r.crashes,
+    r.alone,
+    r.queue,
+    r.kind,
+    r.payload,
+    r.extras,
+    r.lane
+   FROM jobherd.ready r
+UNION ALL
+ SELECT true AS parked,
+    p.id,
+    p.created_at,
+    p.run_at,
+    p.expires_at,
+    p.timeout,
+    p.last_error,
+    p.priority,
+    p.attempts,
+    p.max_attempts,
+    p.crashes,
+    p.alone,
+    p.queue,
+    p.kind,
+    p.payload,
+    p.extras,
+    p.lane
+   FROM jobherd.parked p;
 
 CREATE VIEW jobherd.jobs AS
  SELECT id,
@@ -1993,7 +2074,7 @@ CREATE VIEW jobherd.jobs AS
             NULL::jsonb AS usage,
             NULL::jsonb AS post_mortem,
             r.extras
-           FROM jobherd.ready r
+           FROM jobherd.waiting r
         UNION ALL
          SELECT s.id,
             s.kind,
@@ -2111,11 +2192,6 @@ CREATE TABLE jobherd.migrations (
     name text NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
-
-CREATE TABLE jobherd.parked (
-)
-INHERITS (jobherd.ready)
-WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 
 CREATE TABLE jobherd.rollup (
     at timestamp with time zone NOT NULL,
@@ -2259,24 +2335,6 @@ ALTER TABLE ONLY jobherd.attempts ATTACH PARTITION jobherd.attempts_default DEFA
 
 ALTER TABLE ONLY jobherd.history ATTACH PARTITION jobherd.history_default DEFAULT;
 
-ALTER TABLE ONLY jobherd.parked ALTER COLUMN id SET DEFAULT nextval('jobherd.job_ids'::regclass);
-
-ALTER TABLE ONLY jobherd.parked ALTER COLUMN created_at SET DEFAULT now();
-
-ALTER TABLE ONLY jobherd.parked ALTER COLUMN run_at SET DEFAULT now();
-
-ALTER TABLE ONLY jobherd.parked ALTER COLUMN priority SET DEFAULT 0;
-
-ALTER TABLE ONLY jobherd.parked ALTER COLUMN attempts SET DEFAULT 0;
-
-ALTER TABLE ONLY jobherd.parked ALTER COLUMN crashes SET DEFAULT 0;
-
-ALTER TABLE ONLY jobherd.parked ALTER COLUMN alone SET DEFAULT false;
-
-ALTER TABLE ONLY jobherd.parked ALTER COLUMN queue SET DEFAULT 'default'::text;
-
-ALTER TABLE ONLY jobherd.parked ALTER COLUMN payload SET DEFAULT '{}'::json;
-
 ALTER TABLE ONLY jobherd.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
@@ -2322,17 +2380,45 @@ ALTER TABLE ONLY jobherd.migrations
 ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);
 
+ALTER TABLE jobherd.parked
+    ADD CONSTRAINT ready_counts_are_counts CHECK (((id > 0) AND (attempts >= 0) AND (attempts < 32767) AND (crashes >= 0) AND (crashes < 32767) AND (max_attempts >= 1) AND (timeout > (0)::double precision) AND (timeout < 'Infinity'::double precision))) NOT VALID;
+
 ALTER TABLE jobherd.ready
     ADD CONSTRAINT ready_counts_are_counts CHECK (((id > 0) AND (attempts >= 0) AND (attempts < 32767) AND (crashes >= 0) AND (crashes < 32767) AND (max_attempts >= 1) AND (timeout > (0)::double precision) AND (timeout < 'Infinity'::double precision))) NOT VALID;
 
 ALTER TABLE jobherd.scheduled
     ADD CONSTRAINT ready_counts_are_counts CHECK (((id > 0) AND (attempts >= 0) AND (attempts < 32767) AND (crashes >= 0) AND (crashes < 32767) AND (max_attempts >= 1) AND (timeout > (0)::double precision) AND (timeout < 'Infinity'::double precision))) NOT VALID;
 
-ALTER TABLE jobherd.ready
+ALTER TABLE jobherd.parked
     ADD CONSTRAINT ready_is_created_in_our_time CHECK (((created_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9000-01-01 00:00:00+00'::timestamp with time zone))) NOT VALID;
 
 ALTER TABLE jobherd.ready
+    ADD CONSTRAINT ready_is_created_in_our_time CHECK (((created_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9000-01-01 00:00:00+00'::timestamp with time zone))) NOT VALID;
+
+ALTER TABLE jobherd.parked
     ADD CONSTRAINT ready_kind_is_not_for_producers CHECK (((kind < 'jobs:'::text) OR (kind >= 'jobs;'::text) OR has_column_privilege('jobherd.ready'::text, 'id'::text, 'INSERT'::text))) NOT VALID;
+
+ALTER TABLE jobherd.ready
+    ADD CONSTRAINT ready_kind_is_not_for_producers CHECK (((kind < 'jobs:'::text) OR (kind >= 'jobs;'::text) OR has_column_privilege('jobherd.ready'::text, 'id'::text, 'INSERT'::text))) NOT VALID;
+
+ALTER TABLE jobherd.parked
+    ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR
+CASE
+    WHEN (((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) < 262144) THEN true
+    ELSE (((
+    CASE
+        WHEN (pg_column_compression(payload) IS NULL) THEN pg_column_size(payload)
+        ELSE (4 + octet_length((payload)::text))
+    END + COALESCE(
+    CASE
+        WHEN (pg_column_compression(extras) IS NULL) THEN pg_column_size(extras)
+        ELSE (4 + octet_length((extras)::text))
+    END, 0)) + COALESCE(
+    CASE
+        WHEN (pg_column_compression(last_error) IS NULL) THEN pg_column_size(last_error)
+        ELSE (4 + octet_length((last_error)::text))
+    END, 0)) <= 67108864)
+END)) NOT VALID;
 
 ALTER TABLE jobherd.ready
     ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR

@@ -105,11 +105,11 @@ BEGIN
         elsewhere := CASE WHEN turn = 20 THEN '*' ELSE elsewhere END;  -- not all was looked at: ask again
         -- The first job of what looks open, in the order of the served queues, priority and id: at the head of a queue, or parked.
         WITH RECURSIVE head AS (
-            (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r ORDER BY r.queue, r.priority, r.id LIMIT 1)
+            (SELECT r.queue, r.priority, r.id FROM jobherd.ready r ORDER BY r.queue, r.priority, r.id LIMIT 1)
             UNION ALL
             SELECT after.queue, after.priority, after.id
               FROM head h CROSS JOIN LATERAL (
-                   SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+                   SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
                    ) AS after
         ), aside AS (
             (SELECT p.kind, p.queue, p.priority, p.id FROM jobherd.parked p ORDER BY p.kind, p.queue, p.priority, p.id LIMIT 1)
@@ -125,7 +125,7 @@ BEGIN
                 UNION ALL
                 SELECT a.queue, a.kind, a.priority, a.id FROM aside a WHERE among IS NULL AND a.kind <> ALL (shut_kinds)
                 UNION ALL
-                SELECT r.queue, NULL, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.id = ANY (among) AND r.kind <> ALL (shut_kinds)
+                SELECT r.queue, NULL, r.priority, r.id FROM jobherd.ready r WHERE r.id = ANY (among) AND r.kind <> ALL (shut_kinds)
                 UNION ALL
                 SELECT p.queue, p.kind, p.priority, p.id FROM jobherd.parked p WHERE p.id = ANY (among) AND p.kind <> ALL (shut_kinds)) AS c
          WHERE c.queue <> ALL (shut_queues) AND jobherd.rank_queue(c.queue, served) IS NOT NULL
@@ -176,7 +176,7 @@ BEGIN
 
         aside := '{}';
         weight := 0;
-        FOR job IN SELECT r.* FROM ONLY jobherd.ready r WHERE r.queue = next.queue AND (r.priority, r.id) >= (next.priority, next.id)
+        FOR job IN SELECT r.* FROM jobherd.ready r WHERE r.queue = next.queue AND (r.priority, r.id) >= (next.priority, next.id)
                       AND (among IS NULL OR r.id = ANY (among))
                     ORDER BY r.priority, r.id LIMIT greatest(wanted, 100) FOR UPDATE SKIP LOCKED LOOP
             had := true;
@@ -211,7 +211,7 @@ BEGIN
         END LOOP;
         IF cardinality(aside) > 0 THEN
             -- A job whose id another parked job has gets a new one.
-            WITH gone AS (DELETE FROM ONLY jobherd.ready WHERE id = ANY (aside) RETURNING ready AS job)
+            WITH gone AS (DELETE FROM jobherd.ready WHERE id = ANY (aside) RETURNING ready AS job)
             INSERT INTO jobherd.parked
             SELECT p.*
               FROM gone g
@@ -219,7 +219,7 @@ BEGIN
                                                                   THEN jsonb_build_object('id', nextval('jobherd.job_ids')) ELSE '{}' END) AS p;
         END IF;
         IF cardinality(taken) > 0 THEN
-            DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (taken);
+            DELETE FROM jobherd.ready r WHERE r.id = ANY (taken);
             EXIT;
         ELSIF cardinality(aside) = 0 THEN
             shut_queues := shut_queues || next.queue;  -- all of it is locked
@@ -231,7 +231,7 @@ BEGIN
         INSERT INTO jobherd.running (child, token, queue, kind, jobs)
         VALUES (claim_gated.child, nextval('jobherd.tokens'), next.queue, single, batch)
         RETURNING running.token, running.queue, running.jobs INTO token, queue, jobs;
-        more := EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = next.queue)
+        more := EXISTS (SELECT FROM jobherd.ready r WHERE r.queue = next.queue)
                 OR EXISTS (SELECT FROM jobherd.parked p WHERE p.kind = single);
         -- Who found the lock taken, or no slot, may sleep by now: if there is more to take, somebody must be told.
         IF more AND single IS NOT NULL
@@ -267,6 +267,9 @@ BEGIN
     END IF;
     FOR look IN 1..3 LOOP
         DELETE FROM jobherd.ready r WHERE r.id = job_id RETURNING r.* INTO job;
+        IF NOT FOUND THEN
+            DELETE FROM jobherd.parked p WHERE p.id = job_id RETURNING p.* INTO job;
+        END IF;
         IF NOT FOUND THEN
             DELETE FROM jobherd.scheduled s WHERE s.id = job_id
             RETURNING s.* INTO job;
@@ -331,7 +334,7 @@ BEGIN
             DELETE FROM jobherd.cancels WHERE job = job_id;  -- a request about the run before this retry
         END IF;
         IF answer IS NULL THEN
-            SELECT 'ready' INTO answer FROM jobherd.ready WHERE id = job_id;
+            SELECT 'ready' INTO answer FROM jobherd.waiting WHERE id = job_id;
         END IF;
         IF answer IS NULL THEN
             SELECT 'running' INTO answer FROM jobherd.running r WHERE EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = job_id);

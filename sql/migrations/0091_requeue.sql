@@ -51,7 +51,7 @@ BEGIN
     ), changed AS MATERIALIZED (
         SELECT jsonb_populate_record(j.job, jsonb_build_object(
                    'id', CASE WHEN row_number() OVER (PARTITION BY j.id ORDER BY j.token) = 1
-                                   AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = j.id) THEN j.id
+                                   AND NOT EXISTS (SELECT FROM jobherd.ready w WHERE w.id = j.id) THEN j.id
                               ELSE nextval('jobherd.job_ids') END,
                    'last_error', CASE WHEN lost OR j.crashed THEN jsonb_build_object('code', error_code, 'message', requeue.message)
                                       ELSE (j.job).last_error END,

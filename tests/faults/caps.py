@@ -35,7 +35,7 @@ SELECT jobherd.enqueue('fault:quick', '{}', jsonb_build_object('queue', q)) FROM
 LOOK = """
 SELECT count(*) FILTER (WHERE j.queue = 'media'), count(*) FILTER (WHERE j.kind = 'fault:sleep')
   FROM jobherd.running r CROSS JOIN unnest(r.jobs) AS j"""
-WAITING = "SELECT (SELECT count(*) FROM jobherd.ready) + (SELECT count(*) FROM jobherd.scheduled) + (SELECT count(*) FROM jobherd.running)"
+WAITING = "SELECT (SELECT count(*) FROM jobherd.waiting) + (SELECT count(*) FROM jobherd.scheduled) + (SELECT count(*) FROM jobherd.running)"
 
 
 class Looker:

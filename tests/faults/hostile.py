@@ -265,7 +265,7 @@ def wait_over(stage: Stage, limit: float) -> list[tuple[Any, ...]]:
 
     Counted from the start it would be the machine that is judged: a seed makes 200,000 jobs.
     """
-    left = """SELECT id, 'ready', kind, left(payload::text, 200), attempts FROM jobherd.ready UNION ALL
+    left = """SELECT id, 'ready', kind, left(payload::text, 200), attempts FROM jobherd.waiting UNION ALL
               SELECT j.id, 'running', j.kind, left(j.payload::text, 200), j.attempts + 1 FROM jobherd.running r, unnest(r.jobs) AS j LIMIT 20"""
     moved = stage.call(MOVES)
     until = time.monotonic() + limit

@@ -55,7 +55,7 @@ LIMIT = 600.0
 WORKER_MB, PARENT_MB = 900, 100
 """What a worker may take that has one payload of 60 MB in hand, several times over, or many smaller ones; and the parent, which has none."""
 STATES = "SELECT kind, coalesce(error_code, state), count(*), left(min(error), 120) FROM jobherd.history GROUP BY 1, 2 ORDER BY 1, 2"
-LEFT = "SELECT (SELECT count(*) FROM jobherd.ready) + (SELECT count(*) FROM jobherd.scheduled) + (SELECT count(*) FROM jobherd.running)"
+LEFT = "SELECT (SELECT count(*) FROM jobherd.waiting) + (SELECT count(*) FROM jobherd.scheduled) + (SELECT count(*) FROM jobherd.running)"
 
 
 def noise(size: int) -> str:

@@ -326,7 +326,7 @@ DEATHS = {"forks", "kills"}
 def _wait_empty(ask: Callable[..., list[tuple[object, ...]]]) -> None:
     until = time.monotonic() + 10 * LIMIT
     while ask(
-        "SELECT 1 FROM jobherd.ready UNION ALL SELECT 1 FROM jobherd.running UNION ALL SELECT 1 FROM jobherd.scheduled LIMIT 1"
+        "SELECT 1 FROM jobherd.waiting UNION ALL SELECT 1 FROM jobherd.running UNION ALL SELECT 1 FROM jobherd.scheduled LIMIT 1"
     ):
         if time.monotonic() > until:
             raise TimeoutError("the queue is not drained")

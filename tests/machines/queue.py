@@ -33,7 +33,7 @@ MOST_CRASHES = 3
 TERMINAL = {"ok": "completed", "poison": "failed", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
 SERVED: tuple[list[str] | None, ...] = (None, None, ["b", "a"], ["b", "a"], ["b"], ["b", "*"])
 TURNS: tuple[list[str] | None, ...] = (None, ["a"], ["b"], ["a", "b"], ["b", "a"])
-TABLES = ("ready", "scheduled", "running", "history", "attempts", "logs", "children", "supervisors", "gates")
+TABLES = ("ready", "parked", "scheduled", "running", "history", "attempts", "logs", "children", "supervisors", "gates")
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Model:
     def check(self) -> None:
         found: dict[int, tuple[Any, ...]] = {}
         rows = self.queue.run(
-            "SELECT id, 'ready', attempts, crashes, alone, false, NULL::bigint FROM jobherd.ready"
+            "SELECT id, 'ready', attempts, crashes, alone, false, NULL::bigint FROM jobherd.waiting"
             " UNION ALL SELECT id, 'scheduled', attempts, crashes, alone, false, NULL FROM jobherd.scheduled"
             " UNION ALL SELECT j.id, 'running', j.attempts + 1, j.crashes, j.alone, "
             "       EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id), r.token"
@@ -534,7 +534,7 @@ class Model:
         assert (number is not None) == (job.place in TERMINAL.values())
         if number is not None:
             self.jobs[number] = Job(number, job.queue, job.kind, job.priority, job.most, "ready")
-            assert self.queue.run("SELECT max_attempts FROM jobherd.ready WHERE id = %s", number) == [(job.most,)]
+            assert self.queue.run("SELECT max_attempts FROM jobherd.waiting WHERE id = %s", number) == [(job.most,)]
 
     def move_rank(self, n: int) -> None:
         """One that waits gets another priority."""

@@ -177,7 +177,7 @@ MUTANTS = (
     Mutant(
         "a released job keeps an id that is taken",
         "sql/migrations/0091_requeue.sql",
-        "AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = j.id) THEN j.id",
+        "AND NOT EXISTS (SELECT FROM jobherd.ready w WHERE w.id = j.id) THEN j.id",
         "THEN j.id",
         ("tests/sql/test_same_ids.py",),
     ),
@@ -338,7 +338,7 @@ MUTANTS = (
     Mutant(
         "a request to cancel is dropped while its job waits",
         "sql/queries/maintenance/apply_cancels.sql",
-        "NOT EXISTS (SELECT FROM jobherd.ready r WHERE r.id = a.job)",
+        "NOT EXISTS (SELECT FROM jobherd.waiting w WHERE w.id = a.job)",
         "true",
         ("tests/sql/test_cancels.py",),
     ),

@@ -114,7 +114,7 @@ def _put(queue: Queue, table: str, text: str, child: int, token: int, parent: in
         {"job": job, "text": text, "document": document, "child": child, "token": token, "parent": parent},
     )
     if table == "running":
-        queue.run("DELETE FROM ONLY jobherd.ready WHERE id = %s", job)
+        queue.run("DELETE FROM jobherd.ready WHERE id = %s", job)
         queue.run("INSERT INTO jobherd.progress (job, token, progress) VALUES (%s, %s, %s)", job, token, document)
     return job
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LATER = "ALTER TABLE jobherd.{} ADD COLUMN later text"
 WHERE_IT_IS = """
-SELECT 'ready', later FROM ONLY jobherd.ready WHERE id = %(job)s UNION ALL SELECT 'parked', later FROM jobherd.parked WHERE id = %(job)s
+SELECT 'ready', later FROM jobherd.ready WHERE id = %(job)s UNION ALL SELECT 'parked', later FROM jobherd.parked WHERE id = %(job)s
 UNION ALL SELECT 'scheduled', later FROM jobherd.scheduled WHERE id = %(job)s
 UNION ALL SELECT 'running', j.later FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j WHERE j.id = %(job)s"""
 
@@ -41,7 +41,7 @@ def child(queue):
 
 
 def add_the_column(queue: Queue) -> None:
-    for table in ("ready", "scheduled"):
+    for table in ("ready", "scheduled", "parked"):
         queue.run(LATER.format(table))
 
 

@@ -287,3 +287,24 @@ def test_jobs_with_an_id_below_one_get_an_id_of_the_sequence(empty_database, mon
         assert [rows[0][1] for rows in found] == ['{"n":  1}'] * 4
         assert len(set(ids)) == 4
         assert min(ids) > 0
+
+
+def test_parked_jobs_stay_parked_when_their_table_leaves_ready(empty_database, monkeypatch):
+    before = tuple(step for step in migrations() if step.version < 93)
+    with connect(empty_database) as connection:
+        with monkeypatch.context() as older:
+            older.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
+            older.setattr("jobherd.sql.migrate._grant", lambda *_: None)  # it names columns of today
+            migrate(connection)
+        for table in ("ready", "parked"):
+            connection.execute(
+                f"INSERT INTO jobherd.{table} (kind, payload, lane) SELECT 'a:b', to_json(n), 'west' FROM generate_series(1, 3) AS n"
+            )
+        look = "SELECT id, kind, payload::text, lane FROM {} ORDER BY id"
+        was = connection.execute(look.format("jobherd.ready")).fetchall()
+        migrate(connection)
+        found = [
+            connection.execute(look.format(f"jobherd.{name}")).fetchall() for name in ("ready", "parked", "waiting")
+        ]
+        assert found == [was[:3], was[3:], was]
+        assert connection.execute("SELECT count(*), count(DISTINCT id) FROM jobherd.jobs").fetchone() == (6, 6)

@@ -45,7 +45,7 @@ def full(queue: Queue, table: str = "ready", run_at: str = PAST) -> int:
 
 
 def seen(queue: Queue, job: int) -> dict[str, Any]:
-    rows = queue.run(WHERE_IT_IS.replace("SELECT * FROM jobherd.ready", "SELECT * FROM ONLY jobherd.ready"), job)
+    rows = queue.run(WHERE_IT_IS.replace("SELECT * FROM jobherd.ready", "SELECT * FROM jobherd.ready"), job)
     assert len(rows) == 1, rows
     return rows[0][0]
 
@@ -192,7 +192,7 @@ def test_parked_and_brought_back_it_is_as_it_was(queue):
         changed(queue, job, lambda: queue.connection.execute(queue.text("maintenance/release_parked"), {"most": 10}))
         == {}
     )
-    assert queue.run("SELECT count(*) FROM ONLY jobherd.ready")[0][0] == 1
+    assert queue.run("SELECT count(*) FROM jobherd.ready")[0][0] == 1
 
 
 @pytest.mark.parametrize("outcome", ["ok", "failed", "cancelled", "expired"])

@@ -20,11 +20,11 @@ def queue(database):
 
 
 def ready(queue):
-    return {job for (job,) in queue.run("SELECT id FROM ONLY jobherd.ready WHERE queue <> 'nobodys'")}
+    return {job for (job,) in queue.run("SELECT id FROM jobherd.ready WHERE queue <> 'nobodys'")}
 
 
 def first_goes(queue, job):
-    assert queue.run("DELETE FROM ONLY jobherd.ready WHERE id = %s AND queue = 'nobodys' RETURNING id", job) == [(job,)]
+    assert queue.run("DELETE FROM jobherd.ready WHERE id = %s AND queue = 'nobodys' RETURNING id", job) == [(job,)]
 
 
 def test_the_others_that_are_due_are_promoted(queue):
@@ -107,7 +107,7 @@ def test_both_are_given_back_where_both_were_running(queue, lost):
     else:
         queue.run("DELETE FROM jobherd.children")
         assert len(queue.orphans()) == 3
-    numbers = queue.run("SELECT payload ->> 'n', id FROM ONLY jobherd.ready WHERE id <> %s ORDER BY 1", other)
+    numbers = queue.run("SELECT payload ->> 'n', id FROM jobherd.ready WHERE id <> %s ORDER BY 1", other)
     assert [number for number, _ in numbers] == ["1", "2"]
     assert numbers[0][1] == job != numbers[1][1]
 
@@ -147,7 +147,7 @@ def test_the_others_of_a_claim_are_given_back(queue, how):
     queue.run(TWIN, taken)
     how(queue, child, claimed)
     back = queue.run(
-        "SELECT id, payload ->> 'n' FROM ONLY jobherd.ready WHERE queue <> 'nobodys' AND payload ->> 'n' <> '0' ORDER BY 2"
+        "SELECT id, payload ->> 'n' FROM jobherd.ready WHERE queue <> 'nobodys' AND payload ->> 'n' <> '0' ORDER BY 2"
     )
     assert [n for _, n in back] == ["1", "2"]
     assert back[1][0] == other

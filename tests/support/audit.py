@@ -54,7 +54,7 @@ CREATE TRIGGER audit_history AFTER INSERT ON jobherd.history FOR EACH ROW EXECUT
 """
 
 WAITING = """
-SELECT (SELECT count(*) FROM jobherd.ready) + (SELECT count(*) FROM jobherd.scheduled)
+SELECT (SELECT count(*) FROM jobherd.waiting) + (SELECT count(*) FROM jobherd.scheduled)
      + (SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running)"""
 """In one statement, so in one snapshot.
 

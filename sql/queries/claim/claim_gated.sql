@@ -13,10 +13,10 @@
 -- it has 64 places; further queues come after them. A queue that gets its first job later is missing in it: that
 -- job causes a notification, and the worker claims again before it becomes idle.
 WITH RECURSIVE head AS (
-    (SELECT queue FROM ONLY jobherd.ready ORDER BY queue LIMIT 1)
+    (SELECT queue FROM jobherd.ready ORDER BY queue LIMIT 1)
     UNION ALL
     SELECT after.queue
-      FROM head h CROSS JOIN LATERAL (SELECT r.queue FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1) AS after
+      FROM head h CROSS JOIN LATERAL (SELECT r.queue FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1) AS after
 ), aside AS (
     (SELECT kind, queue FROM jobherd.parked ORDER BY kind, queue LIMIT 1)
     UNION ALL
@@ -35,7 +35,7 @@ WITH RECURSIVE head AS (
                 ELSE (SELECT queues || coalesce(%(served)s::text[], CASE WHEN cardinality(queues) = 64 THEN ARRAY['*'] END) FROM first) END
 ), among AS MATERIALIZED (
     SELECT id
-      FROM jobherd.ready
+      FROM jobherd.waiting AS ready
      WHERE %(narrowed)s::boolean AND jobherd.rank_queue(queue, %(served)s::text[]) IS NOT NULL
        AND NOT EXISTS (SELECT FROM jobherd.gates g
                         WHERE (g.scope, g.name) IN (('queue', ready.queue), ('kind', ready.kind))

@@ -6,11 +6,11 @@ WITH RECURSIVE me AS MATERIALIZED (
       FROM jobherd.supervisors
      WHERE id = %(supervisor)s AND lease_until > clock_timestamp()
 ), head AS (
-    (SELECT queue, priority, id FROM ONLY jobherd.ready ORDER BY queue, priority, id LIMIT 1)
+    (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
     SELECT after.queue, after.priority, after.id
       FROM head h CROSS JOIN LATERAL (
-           SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+           SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
 ), barred AS MATERIALIZED (
     SELECT FROM jobherd.gates WHERE scope <> 'queue' LIMIT 1
@@ -29,12 +29,12 @@ WITH RECURSIVE me AS MATERIALIZED (
     UNION ALL
     SELECT NULL, NULL, NULL FROM barred
 ), picked AS MATERIALIZED (
-    SELECT ctid AS place FROM ONLY jobherd.ready
+    SELECT ctid AS place FROM jobherd.ready
      WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
        -- AND what narrows it
      ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED
 ), taken AS (
-    DELETE FROM ONLY jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING ready AS job, id, kind, queue, priority
+    DELETE FROM jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING ready AS job, id, kind, queue, priority
 ), batch AS (
     INSERT INTO jobherd.running (child, token, queue, jobs)
     SELECT %(child)s, nextval('jobherd.tokens'), t.queue, ARRAY[t.job] FROM taken t
@@ -48,7 +48,7 @@ SELECT b.token, t.id, t.kind, c.queue, (t.job).payload::text AS payload, (t.job)
        date_part('epoch', (t.job).run_at) AS run_at,
        date_part('epoch', (t.job).expires_at - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest((t.job).run_at, (t.job).created_at)) AS waited,
-       EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = t.queue AND (r.priority, r.id) > (t.priority, t.id)) AS more,
+       EXISTS (SELECT FROM jobherd.ready r WHERE r.queue = t.queue AND (r.priority, r.id) > (t.priority, t.id)) AS more,
        CASE WHEN NOT (t.job).extras IS NULL
             THEN json_build_object('tenant', ((t.job).extras).tenant, 'webhook', ((t.job).extras).webhook, 'payload_bytes',
                                    encode(((t.job).extras).payload_bytes, 'base64'), 'parent_id', ((t.job).extras).parent_id,

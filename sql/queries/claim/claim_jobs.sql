@@ -20,8 +20,7 @@
 -- must not cost its run. %(short)s names the short kinds; without it every claim waits. A settlement must be in
 -- a transaction of its own, and always waits. A lost token may be assigned again, to another worker.
 -- This statement does not handle a queue with a concurrency limit, or the pause or limit of a kind or of
--- everything: one row without an id and a queue means that claim_gated.sql must run instead. ONLY: parked jobs
--- are found in `ready` too, and a ctid is a position in one table.
+-- everything: one row without an id and a queue means that claim_gated.sql must run instead.
 -- %(turns)s is the order of the queues when they take turns (workers/claim/turns.py). A queue that is not in it
 -- comes first; several such queues come in random order.
 -- If %(turns)s is null, the order of %(served)s decides, and without that the priority and id of the first job
@@ -35,11 +34,11 @@ WITH RECURSIVE me AS MATERIALIZED (
 ),
 -- WALK
 head AS (
-    (SELECT queue, priority, id FROM ONLY jobherd.ready ORDER BY queue, priority, id LIMIT 1)
+    (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
     SELECT after.queue, after.priority, after.id
       FROM head h CROSS JOIN LATERAL (
-           SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+           SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
 ),
 -- END OF THE WALK
@@ -64,7 +63,7 @@ barred AS MATERIALIZED (
            CASE WHEN alone THEN 2 WHEN %(kinds)s::text[] IS NULL THEN 0
                 ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END
            + (pg_column_size(payload) + coalesce(pg_column_size(extras), 0))::real / 1000000::real AS share
-      FROM ONLY jobherd.ready
+      FROM jobherd.ready
      WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
        -- AND what narrows it
      ORDER BY priority, id
@@ -73,7 +72,7 @@ barred AS MATERIALIZED (
 ), counted AS (
     SELECT place, share, sum(share) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM picked
 ), taken AS (
-    DELETE FROM ONLY jobherd.ready
+    DELETE FROM jobherd.ready
      WHERE ctid = ANY (ARRAY(SELECT place FROM counted WHERE before IS NULL OR (before < 1 AND share < 1)))
     RETURNING ready AS job, id, kind, queue, priority
 ), batch AS (
@@ -91,7 +90,7 @@ SELECT b.token, t.id, t.kind, c.queue, (t.job).payload::text AS payload, (t.job)
        date_part('epoch', (t.job).run_at) AS run_at,
        date_part('epoch', (t.job).expires_at - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest((t.job).run_at, (t.job).created_at)) AS waited,
-       (SELECT EXISTS (SELECT FROM ONLY jobherd.ready r
+       (SELECT EXISTS (SELECT FROM jobherd.ready r
                         WHERE r.queue = (SELECT queue FROM chosen) AND (r.priority, r.id) > (x.priority, x.id))
           FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more,
        CASE WHEN NOT (t.job).extras IS NULL

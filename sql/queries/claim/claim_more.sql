@@ -19,9 +19,9 @@ WITH me AS MATERIALIZED (
        FOR UPDATE
 ), picked AS MATERIALIZED (
     SELECT r.ctid AS place, pg_column_size(r.payload) + coalesce(pg_column_size(r.extras), 0) AS bytes
-      FROM ONLY jobherd.ready r
+      FROM jobherd.ready r
      WHERE r.queue = (SELECT queue FROM held) AND r.kind = %(kind)s AND NOT r.alone
-       AND r.id = ANY (ARRAY(SELECT f.id FROM ONLY jobherd.ready f WHERE f.queue = (SELECT queue FROM held) ORDER BY f.priority, f.id LIMIT 500))
+       AND r.id = ANY (ARRAY(SELECT f.id FROM jobherd.ready f WHERE f.queue = (SELECT queue FROM held) ORDER BY f.priority, f.id LIMIT 500))
        -- AND what narrows it
      ORDER BY r.priority, r.id
      LIMIT %(wanted)s
@@ -29,7 +29,7 @@ WITH me AS MATERIALIZED (
 ), taken AS (
     -- As in claim_jobs.sql a megabyte fills it, including the jobs that it already holds, which are stored in
     -- its row.
-    DELETE FROM ONLY jobherd.ready
+    DELETE FROM jobherd.ready
      WHERE ctid = ANY (ARRAY(SELECT place
                                FROM (SELECT place, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) + (SELECT pg_column_size(jobs) FROM held) AS bytes
                                        FROM picked) AS p

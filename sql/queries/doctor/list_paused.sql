@@ -2,8 +2,8 @@
 -- everything those among the first %(most)s rows. Run by `jobherd doctor`.
 SELECT g.scope, g.name, g.paused_by, g.reason, g.resume_at, extract(epoch FROM clock_timestamp() - g.paused_at)::double precision AS seconds,
        CASE g.scope
-           WHEN 'queue' THEN (SELECT count(*) FROM (SELECT FROM jobherd.ready r WHERE r.queue = g.name LIMIT %(most)s::bigint) AS w)
-           ELSE (SELECT count(*) FROM (SELECT r.kind FROM jobherd.ready r LIMIT %(most)s::bigint) AS w WHERE g.scope = 'all' OR w.kind = g.name)
+           WHEN 'queue' THEN (SELECT count(*) FROM (SELECT FROM jobherd.waiting r WHERE r.queue = g.name LIMIT %(most)s::bigint) AS w)
+           ELSE (SELECT count(*) FROM (SELECT r.kind FROM jobherd.waiting r LIMIT %(most)s::bigint) AS w WHERE g.scope = 'all' OR w.kind = g.name)
        END AS waiting
   FROM jobherd.gates g
  WHERE g.paused_at IS NOT NULL

@@ -3,11 +3,11 @@
 -- serves the queue put them aside for a limit or a pause. Each queue costs one probe of the index, whatever its
 -- length.
 WITH RECURSIVE head AS (
-    (SELECT queue, priority, id FROM ONLY jobherd.ready ORDER BY queue, priority, id LIMIT 1)
+    (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
     SELECT after.queue, after.priority, after.id
       FROM head h CROSS JOIN LATERAL (
-           SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+           SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
 ), idle AS (
     SELECT count(*) AS workers
@@ -17,7 +17,7 @@ WITH RECURSIVE head AS (
 )
 SELECT h.queue, r.kind, r.id, extract(epoch FROM clock_timestamp() - greatest(r.run_at, r.created_at))::double precision AS waited,
        idle.workers AS idle
-  FROM head h JOIN ONLY jobherd.ready r ON r.id = h.id CROSS JOIN idle
+  FROM head h JOIN jobherd.ready r ON r.id = h.id CROSS JOIN idle
  WHERE greatest(r.run_at, r.created_at) < clock_timestamp() - make_interval(secs => %(late)s)
    AND NOT EXISTS (SELECT FROM jobherd.gates g
                     WHERE g.paused_at IS NOT NULL AND (g.scope, g.name) IN (('queue', h.queue), ('kind', r.kind), ('all', '*')))

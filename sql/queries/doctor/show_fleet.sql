@@ -7,7 +7,7 @@ SELECT (SELECT count(*) FROM jobherd.supervisors WHERE lease_until > clock_times
        (SELECT array_agg(DISTINCT version) FROM jobherd.supervisors WHERE lease_until > clock_timestamp()) AS versions,
        (SELECT count(*) FROM jobherd.children c JOIN jobherd.supervisors s ON s.id = c.supervisor
          WHERE c.kind = 'worker' AND s.lease_until > clock_timestamp()) AS workers,
-       EXISTS (SELECT FROM jobherd.ready) AS waiting,
+       EXISTS (SELECT FROM jobherd.waiting) AS waiting,
        EXISTS (SELECT FROM jobherd.history_default WHERE drop_on BETWEEN t.today + 1 AND t.today + 31)
        OR EXISTS (SELECT FROM jobherd.attempts_default WHERE drop_on BETWEEN t.today + 1 AND t.today + 31) AS stray
   FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) AS t

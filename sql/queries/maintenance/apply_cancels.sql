@@ -3,9 +3,9 @@
 -- the canceled jobs. Run by maintenance processes while there are requests.
 --
 -- Race: one snapshot says where the job is and whether there is a request. A job is in one table in every
--- snapshot, so one in none of ready, scheduled and running is finished. If a user retries it meanwhile, the
--- retry deletes the request, which is then skipped here. A waiting job that another session has locked is left
--- for the next time: if it is being claimed, find_cancels.sql finds it.
+-- snapshot, so one in none of ready, parked, scheduled and running is finished. If a user retries it meanwhile,
+-- the retry deletes the request, which is then skipped here. A waiting job that another session has locked is
+-- left for the next time: if it is being claimed, find_cancels.sql finds it.
 WITH asked AS MATERIALIZED (
     SELECT x.job, x.asked_at
       FROM jobherd.cancels x
@@ -15,14 +15,18 @@ WITH asked AS MATERIALIZED (
        FOR UPDATE SKIP LOCKED
 ), ready AS MATERIALIZED (
     SELECT id FROM jobherd.ready WHERE id = ANY (ARRAY(SELECT job FROM asked)) FOR UPDATE SKIP LOCKED
+), parked AS MATERIALIZED (
+    SELECT id FROM jobherd.parked WHERE id = ANY (ARRAY(SELECT job FROM asked)) FOR UPDATE SKIP LOCKED
 ), scheduled AS MATERIALIZED (
     SELECT id FROM jobherd.scheduled WHERE id = ANY (ARRAY(SELECT job FROM asked)) FOR UPDATE SKIP LOCKED
 ), waiting AS (
     DELETE FROM jobherd.ready WHERE id = ANY (ARRAY(SELECT id FROM ready)) RETURNING *
+), aside AS (
+    DELETE FROM jobherd.parked WHERE id = ANY (ARRAY(SELECT id FROM parked)) RETURNING *
 ), later AS (
     DELETE FROM jobherd.scheduled WHERE id = ANY (ARRAY(SELECT id FROM scheduled)) RETURNING *
 ), gone AS MATERIALIZED (
-    SELECT * FROM waiting UNION ALL SELECT * FROM later
+    SELECT * FROM waiting UNION ALL SELECT * FROM aside UNION ALL SELECT * FROM later
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, timeout, error_code, error)
@@ -34,7 +38,7 @@ WITH asked AS MATERIALIZED (
      USING asked a
      WHERE x.job = a.job AND x.asked_at = a.asked_at
        AND (a.job IN (SELECT id FROM gone)
-            OR (NOT EXISTS (SELECT FROM jobherd.ready r WHERE r.id = a.job)
+            OR (NOT EXISTS (SELECT FROM jobherd.waiting w WHERE w.id = a.job)
                 AND NOT EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = a.job)))
 ), told AS (
     SELECT jobherd.tell_waiters(array_agg(id || '=cancelled')) FROM gone

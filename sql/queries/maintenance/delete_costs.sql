@@ -5,7 +5,7 @@
 -- jobs.
 DELETE FROM jobherd.demands
  WHERE job IN (SELECT d.job FROM jobherd.demands d
-                WHERE NOT EXISTS (SELECT FROM jobherd.ready r WHERE r.id = d.job)
+                WHERE NOT EXISTS (SELECT FROM jobherd.waiting r WHERE r.id = d.job)
                   AND NOT EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = d.job)
                   AND d.job NOT IN (SELECT j.id FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j)
                   AND NOT EXISTS (SELECT FROM jobherd.history h WHERE h.id = d.job)

@@ -2,6 +2,6 @@
 -- to set their timer. Jobs that promote_due.sql leaves alone set no timer.
 SELECT extract(epoch FROM run_at - clock_timestamp())::double precision AS due_in
   FROM jobherd.scheduled s
- WHERE (SELECT true FROM ONLY jobherd.ready r WHERE r.id = s.id) IS NULL
+ WHERE (SELECT true FROM jobherd.ready r WHERE r.id = s.id) IS NULL
  ORDER BY run_at, id
  LIMIT 1

@@ -6,7 +6,7 @@
 WITH due AS MATERIALIZED (
     SELECT id, pg_column_size(payload) + coalesce(pg_column_size(extras), 0) AS bytes
       FROM jobherd.scheduled s
-     WHERE run_at <= now() AND (SELECT true FROM ONLY jobherd.ready r WHERE r.id = s.id) IS NULL
+     WHERE run_at <= now() AND (SELECT true FROM jobherd.ready r WHERE r.id = s.id) IS NULL
      ORDER BY run_at, id LIMIT %(most)s FOR UPDATE SKIP LOCKED
 ), counted AS (
     SELECT id, sum(bytes) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM due

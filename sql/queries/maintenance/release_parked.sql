@@ -7,12 +7,12 @@ WITH RECURSIVE names (kind) AS (
     SELECT (SELECT p.kind FROM jobherd.parked p WHERE p.kind > n.kind ORDER BY p.kind LIMIT 1) FROM names n WHERE n.kind IS NOT NULL
 ), open AS MATERIALIZED (
     SELECT n.kind FROM names n WHERE NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = n.kind) AND n.kind IS NOT NULL
-       AND (SELECT true FROM jobherd.parked p WHERE p.kind = n.kind AND (SELECT true FROM ONLY jobherd.ready r WHERE r.id = p.id) IS NULL LIMIT 1)
+       AND (SELECT true FROM jobherd.parked p WHERE p.kind = n.kind AND (SELECT true FROM jobherd.ready r WHERE r.id = p.id) IS NULL LIMIT 1)
      LIMIT 1  -- only the first job of each kind is read: a join would read all parked jobs
 ), back AS MATERIALIZED (
     SELECT p.id
       FROM jobherd.parked p
-     WHERE p.kind = (SELECT kind FROM open) AND (SELECT true FROM ONLY jobherd.ready r WHERE r.id = p.id) IS NULL
+     WHERE p.kind = (SELECT kind FROM open) AND (SELECT true FROM jobherd.ready r WHERE r.id = p.id) IS NULL
      ORDER BY p.kind, p.queue, p.priority, p.id
      LIMIT %(most)s
        FOR UPDATE SKIP LOCKED

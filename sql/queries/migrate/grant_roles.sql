@@ -50,7 +50,8 @@ BEGIN
                     -- table             enqueue  work   read  admin
                     ('ready',           '{-,      rawd,  r,    rawd}'::text[]),
                     ('scheduled',       '{-,      rawd,  r,    rawd}'),
-                    ('parked',          '{-,      rawd,  r,    rd}'),
+                    ('parked',          '{-,      rawd,  r,    rwd}'),
+                    ('waiting',         '{-,      r,     r,    r}'),
                     ('running',         '{-,      rawd,  r,    r}'),
                     ('cancels',         '{-,      rawd,  r,    rad}'),
                     ('history',         '{-,      rawd,  r,    rad}'),

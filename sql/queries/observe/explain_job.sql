@@ -9,10 +9,10 @@
 -- strict order the more urgent jobs in a queue of the same rank. Queues of the same tier that take turns share
 -- the workers.
 WITH RECURSIVE head AS (
-    (SELECT queue FROM ONLY jobherd.ready ORDER BY queue LIMIT 1)
+    (SELECT queue FROM jobherd.ready ORDER BY queue LIMIT 1)
     UNION ALL
     SELECT after.queue
-      FROM head h CROSS JOIN LATERAL (SELECT r.queue FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1) AS after
+      FROM head h CROSS JOIN LATERAL (SELECT r.queue FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1) AS after
 )
 SELECT clock_timestamp() AS asked_at, j.*,
        (SELECT jsonb_agg(jsonb_build_object('scope', g.scope, 'name', g.name, 'paused_at', g.paused_at, 'paused_by', g.paused_by,
@@ -23,8 +23,8 @@ SELECT clock_timestamp() AS asked_at, j.*,
           FROM jobherd.gates g
          WHERE (g.scope, g.name) IN (('queue', j.queue), ('kind', j.kind), ('all', '*'))) AS gates,
        EXISTS (SELECT FROM jobherd.kinds k WHERE k.name = j.kind) AS declared,
-       (SELECT r.alone FROM jobherd.ready r WHERE r.id = j.id) AS alone,
-       (SELECT count(*) FROM (SELECT FROM jobherd.ready r WHERE r.queue = j.queue AND (r.priority, r.id) < (j.priority, j.id) LIMIT %(most)s) AS before)
+       (SELECT r.alone FROM jobherd.waiting r WHERE r.id = j.id) AS alone,
+       (SELECT count(*) FROM (SELECT FROM jobherd.waiting r WHERE r.queue = j.queue AND (r.priority, r.id) < (j.priority, j.id) LIMIT %(most)s) AS before)
            AS ahead,
        EXISTS (SELECT FROM jobherd.running r WHERE r.queue = j.queue) AS queue_runs,
        serving.turns, elsewhere.sharing, elsewhere.ahead_elsewhere, elsewhere.queues_before, elsewhere.largest_before,
@@ -61,11 +61,11 @@ SELECT clock_timestamp() AS asked_at, j.*,
                           coalesce(serving.tiers[jobherd.rank_queue(h.queue, serving.served)], 0) AS tier,
                           coalesce(serving.tiers[serving.rank], 0) AS own_tier
                      FROM (SELECT queue FROM head WHERE queue <> j.queue LIMIT 100) AS h
-                    WHERE EXISTS (SELECT FROM jobherd.ready r WHERE r.id = j.id)
+                    WHERE EXISTS (SELECT FROM jobherd.waiting r WHERE r.id = j.id)
                       AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'queue' AND g.name = h.queue AND g.paused_at IS NOT NULL)) AS q
                   CROSS JOIN LATERAL (
                       SELECT count(*) AS jobs
-                        FROM (SELECT FROM ONLY jobherd.ready r
+                        FROM (SELECT FROM jobherd.ready r
                                WHERE r.queue = q.queue
                                  AND (q.tier < q.own_tier
                                       OR (NOT serving.turns AND q.rank = serving.rank AND (r.priority, r.id) < (j.priority, j.id)))

@@ -1,6 +1,6 @@
 -- Whether any work is left now: ready jobs, or jobs that run anywhere. Run by the supervisor of `run
 -- --until-empty` once its child processes are idle.
-SELECT EXISTS (SELECT FROM jobherd.ready r
+SELECT EXISTS (SELECT FROM jobherd.waiting r
                 WHERE jobherd.rank_queue(r.queue, %(served)s::text[]) IS NOT NULL
                   AND NOT EXISTS (SELECT FROM jobherd.gates g
                                    WHERE g.paused_at IS NOT NULL AND (g.scope, g.name) IN (('queue', r.queue), ('kind', r.kind), ('all', '*'))))

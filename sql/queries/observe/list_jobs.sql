@@ -7,7 +7,7 @@ WITH seen AS MATERIALIZED (
     (SELECT 'ready' AS place, id, kind, queue, priority, CASE WHEN attempts > 0 THEN 'retrying' ELSE 'ready' END AS state, attempts,
             max_attempts, crashes, last_error ->> 'code' AS error_code, left(last_error ->> 'message', 200) AS error, run_at, created_at,
             NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, (extras).tenant AS tenant
-       FROM jobherd.ready
+       FROM jobherd.waiting
       WHERE id < %(before)s::bigint AND (%(states)s::text[] IS NULL OR %(states)s::text[] && '{ready,retrying}')
       ORDER BY id DESC
       LIMIT %(scan)s)

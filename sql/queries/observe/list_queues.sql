@@ -2,7 +2,7 @@
 -- `jobherd jobs` shows. Run on users' request. It counts the backlog, and never reads the history.
 WITH waiting AS (
     SELECT queue, count(*) FILTER (WHERE attempts = 0) AS ready, count(*) FILTER (WHERE attempts > 0) AS retrying, min(run_at) AS oldest
-      FROM jobherd.ready GROUP BY queue
+      FROM jobherd.waiting GROUP BY queue
 ), later AS (
     SELECT queue, count(*) FILTER (WHERE attempts = 0) AS scheduled, count(*) FILTER (WHERE attempts > 0) AS retrying, min(run_at) AS next
       FROM jobherd.scheduled GROUP BY queue

@@ -7,9 +7,9 @@
 -- this way are `capped`. The oldest job is searched among the first 100 in claim order of each of the 20 least
 -- urgent priorities, where jobs wait longest.
 WITH RECURSIVE walk (queue, step) AS (
-    (SELECT r.queue, 1 FROM jobherd.ready r ORDER BY r.queue LIMIT 1)
+    (SELECT r.queue, 1 FROM jobherd.waiting r ORDER BY r.queue LIMIT 1)
     UNION ALL
-    SELECT (SELECT r.queue FROM jobherd.ready r WHERE r.queue > w.queue ORDER BY r.queue LIMIT 1), w.step + 1
+    SELECT (SELECT r.queue FROM jobherd.waiting r WHERE r.queue > w.queue ORDER BY r.queue LIMIT 1), w.step + 1
       FROM walk w
      WHERE w.queue IS NOT NULL AND w.step < %(queues)s::integer + cardinality(%(names)s::text[])
 ), names AS MATERIALIZED (
@@ -24,13 +24,13 @@ SELECT n.queue, depth.jobs, n.short OR depth.jobs >= (SELECT most FROM share) AS
   FROM names n
  CROSS JOIN LATERAL (
     SELECT count(*) AS jobs
-      FROM (SELECT FROM jobherd.ready r WHERE r.queue = n.queue ORDER BY r.priority, r.id LIMIT (SELECT most FROM share)) AS counted
+      FROM (SELECT FROM jobherd.waiting r WHERE r.queue = n.queue ORDER BY r.priority, r.id LIMIT (SELECT most FROM share)) AS counted
  ) AS depth
  CROSS JOIN LATERAL (
     WITH RECURSIVE ranks (priority, step) AS (
-        (SELECT r.priority, 1 FROM jobherd.ready r WHERE r.queue = n.queue ORDER BY r.priority DESC LIMIT 1)
+        (SELECT r.priority, 1 FROM jobherd.waiting r WHERE r.queue = n.queue ORDER BY r.priority DESC LIMIT 1)
         UNION ALL
-        SELECT (SELECT r.priority FROM jobherd.ready r WHERE r.queue = n.queue AND r.priority < k.priority ORDER BY r.priority DESC LIMIT 1),
+        SELECT (SELECT r.priority FROM jobherd.waiting r WHERE r.queue = n.queue AND r.priority < k.priority ORDER BY r.priority DESC LIMIT 1),
                k.step + 1
           FROM ranks k
          WHERE k.priority IS NOT NULL AND k.step < 20
@@ -40,7 +40,7 @@ SELECT n.queue, depth.jobs, n.short OR depth.jobs >= (SELECT most FROM share) AS
      CROSS JOIN LATERAL (
         -- Not `=`: the planner would sort by id only, and read the whole index by id to find the rows of a small
         -- queue.
-        SELECT r.run_at FROM jobherd.ready r WHERE r.queue = n.queue AND r.priority BETWEEN k.priority AND k.priority
+        SELECT r.run_at FROM jobherd.waiting r WHERE r.queue = n.queue AND r.priority BETWEEN k.priority AND k.priority
          ORDER BY r.priority, r.id LIMIT 100
      ) AS head
      WHERE k.priority IS NOT NULL

@@ -2,7 +2,7 @@
 -- name. Run by a web process for the metrics, if that is enabled. No more than %(most)s waiting jobs of each
 -- table are read, so a tenant may have more than is returned.
 WITH seen AS MATERIALIZED (
-    SELECT 'ready' AS state, (r.extras).tenant AS tenant FROM (SELECT extras FROM jobherd.ready LIMIT %(most)s::bigint) AS r
+    SELECT 'ready' AS state, (r.extras).tenant AS tenant FROM (SELECT extras FROM jobherd.waiting LIMIT %(most)s::bigint) AS r
     UNION ALL
     SELECT 'scheduled', (s.extras).tenant FROM (SELECT extras FROM jobherd.scheduled LIMIT %(most)s::bigint) AS s
     UNION ALL

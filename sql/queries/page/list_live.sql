@@ -9,7 +9,7 @@
 WITH cut AS MATERIALIZED (
     SELECT greatest(
         CASE WHEN %(states)s::text[] IS NULL OR %(states)s::text[] && '{ready,retrying}' THEN
-            (SELECT r.id FROM jobherd.ready r WHERE r.id < %(before)s::bigint ORDER BY r.id DESC OFFSET %(scan)s - 1 LIMIT 1) END,
+            (SELECT r.id FROM jobherd.waiting r WHERE r.id < %(before)s::bigint ORDER BY r.id DESC OFFSET %(scan)s - 1 LIMIT 1) END,
         CASE WHEN %(states)s::text[] IS NULL OR %(states)s::text[] && '{scheduled,retrying}' THEN
             (SELECT s.id FROM jobherd.scheduled s WHERE s.id < %(before)s::bigint ORDER BY s.id DESC OFFSET %(scan)s - 1 LIMIT 1) END,
         0) AS floor
@@ -18,8 +18,8 @@ WITH cut AS MATERIALIZED (
             r.crashes, r.last_error ->> 'code' AS error_code, left(r.last_error ->> 'message', 300) AS error, r.run_at, r.created_at,
             NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, (r.extras).tenant AS tenant,
             CASE WHEN r.kind = ANY (%(hidden)s::text[]) THEN r.payload END AS payload,
-            r.tableoid = 'jobherd.parked'::regclass AS parked
-       FROM jobherd.ready r
+            r.parked
+       FROM jobherd.waiting r
       WHERE r.id < %(before)s::bigint AND r.id >= (SELECT floor FROM cut)
         AND (%(states)s::text[] IS NULL OR %(states)s::text[] && '{ready,retrying}')
         AND (%(states)s::text[] IS NULL OR CASE WHEN r.attempts > 0 THEN 'retrying' ELSE 'ready' END = ANY (%(states)s::text[]))

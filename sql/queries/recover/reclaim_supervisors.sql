@@ -37,7 +37,7 @@ WITH lapsed AS (
     SELECT r.child, r.token, g.ran_on
       FROM jobherd.running r JOIN gone g ON g.id = r.child
      WHERE (SELECT sessions FROM ended) >= 0
-       AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE (SELECT true FROM ONLY jobherd.ready w WHERE w.id = j.id))
+       AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE (SELECT true FROM jobherd.ready w WHERE w.id = j.id))
        FOR UPDATE OF r SKIP LOCKED
 ), held AS (
     SELECT array_agg(f.child) AS children, array_agg(f.token) AS tokens, array_agg(f.ran_on) AS ran_on FROM free f

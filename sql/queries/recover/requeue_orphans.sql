@@ -11,7 +11,7 @@ WITH stray AS (
     SELECT r.child, r.token
       FROM jobherd.running r
      WHERE (NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child) OR r.child IN (SELECT id FROM stray))
-       AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE (SELECT true FROM ONLY jobherd.ready w WHERE w.id = j.id))
+       AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE (SELECT true FROM jobherd.ready w WHERE w.id = j.id))
        FOR UPDATE SKIP LOCKED
 ), held AS (
     SELECT array_agg(f.child) AS children, array_agg(f.token) AS tokens FROM free f

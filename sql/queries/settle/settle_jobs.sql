@@ -50,7 +50,7 @@ WITH said AS MATERIALIZED (
     SELECT coalesce(delay > 0, false) AS later,
            jsonb_populate_record(job, jsonb_build_object(
                'id', CASE WHEN CASE WHEN delay > 0 THEN EXISTS (SELECT FROM jobherd.scheduled w WHERE w.id = done.id)
-                                    ELSE EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = done.id) END
+                                    ELSE EXISTS (SELECT FROM jobherd.ready w WHERE w.id = done.id) END
                           THEN nextval('jobherd.job_ids') ELSE id END,
                'run_at', clock_timestamp() + make_interval(secs => CASE WHEN delay > 0 THEN delay ELSE 0 END),
                'last_error', CASE WHEN outcome = 'retry' OR code IS NOT NULL

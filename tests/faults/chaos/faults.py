@@ -249,7 +249,7 @@ def cancel(storm: Storm) -> Hit | None:
         storm,
         "SELECT jobherd.cancel(id), id FROM (SELECT (jobs[1]).id FROM jobherd.running ORDER BY random() LIMIT 1) AS r"
         if storm.dice.random() < 0.6
-        else "SELECT jobherd.cancel(id), id FROM (SELECT id FROM jobherd.ready ORDER BY id LIMIT 1) AS r",
+        else "SELECT jobherd.cancel(id), id FROM (SELECT id FROM jobherd.waiting ORDER BY id LIMIT 1) AS r",
     )
 
 
@@ -288,7 +288,7 @@ def cap(storm: Storm) -> Hit | None:
 def reprioritize(storm: Storm) -> Hit | None:
     return _deed(
         storm,
-        f"SELECT jobherd.reprioritize(id, {storm.dice.randint(-2, 2)}), id FROM (SELECT id FROM jobherd.ready ORDER BY id DESC LIMIT 1) AS r",
+        f"SELECT jobherd.reprioritize(id, {storm.dice.randint(-2, 2)}), id FROM (SELECT id FROM jobherd.waiting ORDER BY id DESC LIMIT 1) AS r",
     )
 
 

@@ -28,11 +28,11 @@ NOT EXISTS (
                           b.amount::numeric - coalesce((SELECT sum(h.amount) FROM held h WHERE h.name = b.name), 0) AS free
                      FROM jsonb_each_text(%(budget)s::jsonb) AS b (name, amount)
                ), head AS (
-                   (SELECT queue FROM jobherd.ready ORDER BY queue LIMIT 1)
+                   (SELECT queue FROM jobherd.waiting ORDER BY queue LIMIT 1)
                    UNION ALL
                    SELECT after.queue
                      FROM head h CROSS JOIN LATERAL (
-                          SELECT r.queue FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1
+                          SELECT r.queue FROM jobherd.waiting r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1
                           ) AS after
                ), starving AS MATERIALIZED (
                    SELECT w.id, w.cost
@@ -40,7 +40,7 @@ NOT EXISTS (
                     CROSS JOIN LATERAL (
                           SELECT r.id, greatest(r.run_at, r.created_at) AS since,
                                  coalesce((SELECT d.cost FROM jobherd.demands d WHERE d.job = r.id), %(costs)s::jsonb -> r.kind) AS cost
-                            FROM (SELECT * FROM jobherd.ready f WHERE f.queue = h.queue ORDER BY f.priority, f.id LIMIT 100) AS r
+                            FROM (SELECT * FROM jobherd.waiting f WHERE f.queue = h.queue ORDER BY f.priority, f.id LIMIT 100) AS r
                            WHERE (%(only_kinds)s::text[] IS NULL OR r.kind = ANY (%(only_kinds)s::text[]))
                              AND (%(not_kinds)s::text[] IS NULL OR r.kind <> ALL (%(not_kinds)s::text[]))
                              AND NOT EXISTS (SELECT FROM jobherd.gates g

@@ -23,21 +23,21 @@ way (step, queue, priority, id) AS (
            SELECT coalesce((%(past_queue)s::text, %(past_priority)s::smallint, %(past_id)s::bigint) > (low.queue, low.priority, low.id), false)
            ) AS it (lies_ahead)
       LEFT JOIN LATERAL (
-           (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r
+           (SELECT r.queue, r.priority, r.id FROM jobherd.ready r
              WHERE it.lies_ahead AND (r.queue, r.priority, r.id) > (low.queue, low.priority, low.id) AND r.queue <= low.last
                AND r.queue < %(past_queue)s::text
              ORDER BY r.queue, r.priority, r.id LIMIT 1)
            UNION ALL
-           (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r
+           (SELECT r.queue, r.priority, r.id FROM jobherd.ready r
              WHERE it.lies_ahead AND r.queue = %(past_queue)s::text AND r.queue <= low.last AND r.priority < %(past_priority)s::smallint
              ORDER BY r.priority, r.id LIMIT 1)
            UNION ALL
-           (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r
+           (SELECT r.queue, r.priority, r.id FROM jobherd.ready r
              WHERE %(back)s::boolean AND it.lies_ahead AND r.queue = %(past_queue)s::text AND r.queue <= low.last
                AND r.priority = %(past_priority)s::smallint AND r.id <= %(past_id)s::bigint AND r.run_at > r.created_at
              ORDER BY r.id LIMIT 1)
            UNION ALL
-           (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r
+           (SELECT r.queue, r.priority, r.id FROM jobherd.ready r
              WHERE (r.queue, r.priority, r.id) > (CASE WHEN it.lies_ahead THEN %(past_queue)s::text ELSE low.queue END,
                                                   CASE WHEN it.lies_ahead THEN %(past_priority)s::smallint ELSE low.priority END,
                                                   CASE WHEN it.lies_ahead THEN %(past_id)s::bigint ELSE low.id END)

@@ -12,7 +12,7 @@ from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure
 from jobherd.handlers._values.sanitize import describe_exception
 from jobherd.workers.claim.claimer import Claimer
-from jobherd.workers.database.connection import Left
+from jobherd.workers.database.waiting import Left
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, Mourns, send
 from jobherd.workers.process.exits import forget_inherited, run_exits
 from jobherd.workers.run.hooks import Caller

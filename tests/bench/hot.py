@@ -99,7 +99,7 @@ class ThinAir:
         assert after["ids"]
         return self.run("claim/claim_jobs", claim)
 
-    def hear(self) -> list[tuple[object, ...]]:
+    def second_response(self) -> list[tuple[object, ...]]:
         return [(1,)]
 
 

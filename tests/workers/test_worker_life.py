@@ -13,7 +13,7 @@ import pytest
 from jobherd import sql
 from jobherd.supervisor.crash.unwritten import finished_of
 from jobherd.workers.claim import claimer
-from jobherd.workers.database.connection import Left
+from jobherd.workers.database.waiting import Left
 from jobherd.workers.database.wire import Wire
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, MoreWork, Problem, Ready, WentIdle

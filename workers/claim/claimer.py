@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jobherd.handlers._define.handler import AnyHandler
-    from jobherd.workers.database.connection import Row, Session
+    from jobherd.workers.database.connection import Session
+    from jobherd.workers.database.opening import Row
     from jobherd.workers.process.context import ChildContext
     from jobherd.workers.process.state_guard import StateGuard
     from jobherd.workers.run.batch import BatchExecutor
@@ -341,7 +342,7 @@ class Claimer:
         )
 
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
-        return self._session.hurry(by, claim) if eager else self._session.run(by, claim)
+        return self._session.run_urgent(by, claim) if eager else self._session.run(by, claim)
 
     def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
         """Return the name and the parameters of the next claiming statement.

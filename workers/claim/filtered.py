@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jobherd.handlers._define.handler import AnyHandler
-    from jobherd.workers.database.connection import Row
+    from jobherd.workers.database.opening import Row
     from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.context import ChildContext
     from jobherd.workers.run.hooks import Caller

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import psycopg
 
-from jobherd.workers.database.connection import Left, Session
+from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
+from jobherd.workers.database.waiting import Left
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready, send
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.maintenance.dead_supervisors import PATIENCE as ORPHANED
@@ -39,7 +40,7 @@ from jobherd.workers.maintenance.vacuum import DEAD, VACUUMS, Vacuum
 if TYPE_CHECKING:
     from types import FrameType
 
-    from jobherd.workers.database.connection import Row
+    from jobherd.workers.database.opening import Row
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.process.context import ChildContext
 
@@ -338,7 +339,7 @@ class Maintenance:
                 return False
             if crowded and not ready:
                 return False
-            with self._session.unhurried(_SLOW):
+            with self._session.with_patience(_SLOW):
                 [(made, dropped)] = self._session.run(
                     "maintenance/keep_partitions", {"ahead": ahead, "most": _FEW}, stubborn=False
                 )
@@ -388,7 +389,7 @@ class Maintenance:
         ):
             self._count_at = max(begun, self._due_at) + _MOVING
             return
-        with self._session.unhurried(max(20 * looks.took, _PATIENCE) if self._counted else _SLOW):
+        with self._session.with_patience(max(20 * looks.took, _PATIENCE) if self._counted else _SLOW):
             [(_, behind)] = self._session.run("maintenance/update_rollup", {"span": looks.span, "lag": LAG})
         self._counted = time.monotonic()
         looks.done(took=self._counted - begun, behind=behind)
@@ -417,7 +418,7 @@ class Maintenance:
                 self._clearing.pays(table, dead=dead, live=live, now=begun)
                 and begun + 2 * self._clearing.took < self._due_at
             ):
-                with self._session.unhurried(_SLOWEST):
+                with self._session.with_patience(_SLOWEST):
                     # Whether it succeeds or not, the rest is left for a later vacuum.
                     self._session.run_alone(VACUUMS[table])
                 left = {name: dead for name, dead, _ in self._session.run("maintenance/count_dead_rows")}

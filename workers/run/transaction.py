@@ -33,7 +33,7 @@ from jobherd.handlers._enqueue import default
 from jobherd.handlers._run.transaction import TransactionEndedError
 from jobherd.handlers._values.outcome import TRANSACTION_ENDED, Outcome
 from jobherd.handlers._values.payload import encode_result
-from jobherd.workers.database.connection import open_session
+from jobherd.workers.database.opening import open_session
 from jobherd.workers.database.wire import Wire
 from jobherd.workers.job.finished import settlement
 from jobherd.workers.process.interrupt import JobLost
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
     from jobherd.handlers._define.handler import AnyHandler
     from jobherd.handlers._run.job import Job
-    from jobherd.workers.database.connection import Row, Session
+    from jobherd.workers.database.connection import Session
+    from jobherd.workers.database.opening import Row
     from jobherd.workers.process.interrupt import Interrupts
     from jobherd.workers.process.spec import ChildSpec
     from jobherd.workers.run.executor import Executor

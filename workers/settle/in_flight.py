@@ -20,7 +20,8 @@ from jobherd.workers.system.failpoints import armed, reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from jobherd.workers.database.connection import Row, Session
+    from jobherd.workers.database.connection import Session
+    from jobherd.workers.database.opening import Row
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.job.finished import Finished
     from jobherd.workers.job.row import JobRow

@@ -20,7 +20,9 @@ from jobherd.workers.job.finished import Finished, is_plain, least_of, settlemen
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jobherd.workers.database.connection import Parameters, Row, Session
+    from jobherd.workers.database.connection import Session
+    from jobherd.workers.database.opening import Row
+    from jobherd.workers.database.reconnecting import Parameters
 
     Own = Callable[[Sequence[Finished]], Sequence[Finished]]
 
@@ -116,7 +118,7 @@ class Settler:
 
         Raises as `settle`.
         """
-        self._make_sure(token, finished, self._session.hear(), own=own)
+        self._make_sure(token, finished, self._session.second_response(), own=own)
 
     def _make_sure(
         self,

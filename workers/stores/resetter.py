@@ -25,8 +25,9 @@ from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.handlers._values.sanitize import sanitize
 from jobherd.sql.composed import compose
-from jobherd.workers.database.connection import Left, Session
+from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
+from jobherd.workers.database.waiting import Left
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, CancelJob, MoreWork, Ready, send
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.job.finished import Finished

@@ -154,7 +154,7 @@ class Tables:
             except psycopg.Error as problem:
                 if not is_retryable(problem):
                     raise
-                self._session.rest(self._backoff.next(), patient=False)
+                self._session.waiting.rest(self._backoff.next(), patient=False)
                 continue
             self._backoff.reset()
             for each in problems:
@@ -400,7 +400,7 @@ class Tables:
                     # The session responds, but connecting or settling fails, for lack of space, ids
                     # or connections. Without a pause, each worker would open sessions as fast as
                     # the server can fork, until that is fixed.
-                    self._session.rest(self._backoff.next(), patient=True)
+                    self._session.waiting.rest(self._backoff.next(), patient=True)
                     continue
                 _log.error(
                     "the database rejected the outcome of record %d: %s",
@@ -422,7 +422,7 @@ class Tables:
                 0
             ]:
                 break
-            self._session.rest(0.05, patient=True)
+            self._session.waiting.rest(0.05, patient=True)
 
     def _discard(self) -> None:
         """Reset the session.

@@ -15,7 +15,8 @@ from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS, OurCursor
 from jobherd.handlers._values.sanitize import sanitize
 from jobherd.sql.composed import compose, find_columns, misfits
-from jobherd.workers.database.connection import PATIENCE, open_session
+from jobherd.workers.database.opening import open_session
+from jobherd.workers.database.reconnecting import PATIENCE
 from jobherd.workers.database.wire import Wire
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def look_whether_it_answers(connection: psycopg.Connection[Any], settings: Child
     response indefinitely.
     """
     try:
-        Wire(connection, settings.schema, prepared=False, patience=PATIENCE).knock()
+        Wire(connection, settings.schema, prepared=False, patience=PATIENCE).ping()
     except psycopg.Error:
         connection.close()
         raise

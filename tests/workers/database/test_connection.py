@@ -14,8 +14,10 @@ import psycopg
 import pytest
 
 from jobherd.sql.migrate import migrate
-from jobherd.workers.database.connection import Session, _file, session_parameters
+from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
+from jobherd.workers.database.opening import session_parameters
+from jobherd.workers.database.reconnecting import socket_identity
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready
 from jobherd.workers.system.procfs import started
 from tests.support.gate import Gate
@@ -327,7 +329,7 @@ def test_several_hosts_share_the_time_to_connect(hosts: str, seconds: str):
 @pytest.mark.promise("C33")
 def test_pauses_double_up_to_their_longest_and_begin_anew_after_a_success():
     spec = SimpleNamespace(settings=SimpleNamespace(db_retry_initial=0.5, db_retry_max=30.0))
-    pauses = Session(spec, SimpleNamespace(dismissed=False))._backoff
+    pauses = Session(spec, SimpleNamespace(dismissed=False)).waiting.backoff
     for plain in (0.5, 1, 2, 4, 8, 16, 30, 30):
         assert 0.75 * plain <= pauses.next() <= min(30, 1.25 * plain)
     pauses.reset()
@@ -337,7 +339,7 @@ def test_pauses_double_up_to_their_longest_and_begin_anew_after_a_success():
 def test_a_session_whose_file_a_job_has_made_wait_does_not_wait_when_it_is_looked_after(database):
     """A read of an answer that ends where the buffer does would wait for more of it, for ever."""
     with psycopg.connect(database) as connection:
-        session = SimpleNamespace(_connection=connection, _file=_file(connection))
+        session = SimpleNamespace(_connection=connection, _socket=socket_identity(connection))
         for waits in (False, True):
             os.set_blocking(connection.fileno(), waits)
             assert Session.is_whole(session)
@@ -355,7 +357,7 @@ def test_a_session_for_which_there_is_no_file_to_say_who_we_are_is_made_again(
             raise OSError(errno.ENFILE, "the system has none left")
         return started(pid)
 
-    monkeypatch.setattr("jobherd.workers.database.connection.started", born)
+    monkeypatch.setattr("jobherd.workers.database.registration.started", born)
     child = bench.start()
     assert "the system has none left" in child.log()
     assert child.dismiss() == EXIT_LEFT

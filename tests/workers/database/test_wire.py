@@ -249,9 +249,9 @@ def test_a_line_on_which_nothing_moves_is_given_up_and_a_slow_one_is_not(databas
     with psycopg.connect(database, autocommit=True) as connection:
         wire = Wire(connection, "jobherd", prepared=True, patience=3.0)
         left = iter(unsent)
-        monkeypatch.setattr("jobherd.workers.database.wire._unsent", lambda _fd: next(left))
+        monkeypatch.setattr("jobherd.workers.database.receiver._unsent", lambda _fd: next(left))
         silent = Silent()
         silent.asked = []
         with pytest.raises(psycopg.OperationalError, match="no word from the server for 3 s"):
-            wire._wait(silent)
+            wire.receiver._wait(silent)
         assert silent.asked == [1500] * looks

@@ -29,6 +29,7 @@ error.
 
 from __future__ import annotations
 
+from jobherd.handlers._define.binding import BindingError
 from jobherd.handlers._define.claim_filter import Only
 from jobherd.handlers._define.handler import Handler, handler
 from jobherd.handlers._define.hooks import (
@@ -44,7 +45,6 @@ from jobherd.handlers._define.hooks import (
     on_failure,
 )
 from jobherd.handlers._define.producer import Producer
-from jobherd.handlers._define.signature import BindingError
 from jobherd.handlers._define.table_record import ExecutionLogEntry
 from jobherd.handlers._define.table_store import TableStore
 from jobherd.handlers._enqueue.async_client import AsyncClient
@@ -69,7 +69,8 @@ from jobherd.handlers._run.dispositions import (
     Snooze,
 )
 from jobherd.handlers._run.job import Job
-from jobherd.handlers._values.encryption import KeyMissingError, decrypt
+from jobherd.handlers._values.encryption import decrypt
+from jobherd.handlers._values.keys import KeyMissingError
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.handlers._values.payload import Json, PayloadError, ResultError, check_payload
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobherd import Job, Poison, default_client, handler
-from jobherd.handlers._enqueue.options import Statement
+from jobherd.handlers._enqueue.statements import Statement
 from jobherd.handlers._policy.durations import at_least_zero
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from jobherd.handlers._enqueue.options import Row
+    from jobherd.handlers._enqueue.statements import Row
 
 
 @handler("jobs:purge_completed", timeout="1h")

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from jobherd import Backoff, Failed, Job, Poison, Retry, default_client, handler
-from jobherd.handlers._enqueue.options import Statement, check_id
+from jobherd.handlers._enqueue.options import check_id
+from jobherd.handlers._enqueue.statements import Statement
 from jobherd.handlers._values.addresses import is_public
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobherd.handlers._enqueue.options import Row
+    from jobherd.handlers._enqueue.statements import Row
 
 FORBIDDEN: Final = "WEBHOOK_FORBIDDEN"
 REFUSED: Final = "WEBHOOK_REFUSED"

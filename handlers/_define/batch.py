@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, is_typeddict
 
-from jobherd.handlers._define.signature import WHOLE, Signature, resolve_hints
+from jobherd.handlers._define.binding import WHOLE
+from jobherd.handlers._define.signature import Signature, resolve_hints
 from jobherd.handlers._run.dispositions import Failed, SignalledOutcome
 from jobherd.handlers._run.job import Job
 from jobherd.handlers._values.outcome import BATCH_ANSWER_INVALID, BATCH_ANSWER_MISSING, Raised

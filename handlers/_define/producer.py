@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
 
-    from jobherd.handlers._define.signature import Binding, Signature
+    from jobherd.handlers._define.binding import Binding
+    from jobherd.handlers._define.signature import Signature
     from jobherd.handlers._enqueue.options import Options
     from jobherd.handlers._policy.durations import Duration
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from jobherd.handlers._define.binding import BindingError
 from jobherd.handlers._define.handler import Handler
-from jobherd.handlers._define.signature import BindingError
 from jobherd.handlers._define.table_record import Scanner
 from jobherd.handlers._policy.backoff import Backoff
 from jobherd.handlers._policy.costs import check_amounts

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import psycopg
 import psycopg_pool
 
-from jobherd.handlers._enqueue import bulk
-from jobherd.handlers._enqueue import options as _enqueue
+from jobherd.handlers._enqueue import bulk, statements
 from jobherd.handlers._enqueue.answer_deadline import aanswered
 from jobherd.handlers._enqueue.dsn import find_dsn, find_listen_dsn, find_schema, session_of
+from jobherd.handlers._enqueue.options import check_target
 from jobherd.handlers._enqueue.pool import UNANSWERED, AsyncPool, Sessions, Tries, anotice_the_end, left_behind
 from jobherd.handlers._enqueue.send import aput_on, arun_on
 from jobherd.handlers._enqueue.waiting import CompletionWait, ready_to_hear
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jobherd.handlers._enqueue.bulk import Chunk
-    from jobherd.handlers._enqueue.options import Statement
     from jobherd.handlers._enqueue.send import AsyncConnection
+    from jobherd.handlers._enqueue.statements import Statement
 
 T = TypeVar("T")
 
@@ -55,9 +55,7 @@ class AsyncClient:
     ) -> None:
         self.schema: Final = find_schema(schema)
         self._dsn = dsn
-        _enqueue.check_target(
-            connection, "connection", "a psycopg.AsyncConnection (psycopg 3)", psycopg.AsyncConnection
-        )
+        check_target(connection, "connection", "a psycopg.AsyncConnection (psycopg 3)", psycopg.AsyncConnection)
         self._connection = connection
         self._sizes = (min_size, max_size)
         self._timeout = at_least_zero(timeout, field="timeout")
@@ -92,7 +90,7 @@ class AsyncClient:
 
     async def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None."""
-        return await self.run(_enqueue.show_job(job_id))
+        return await self.run(statements.show_job(job_id))
 
     # as in Client
     async def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:  # noqa: ASYNC109
@@ -111,7 +109,7 @@ class AsyncClient:
         while vigil.left and self._connection is not None:
             await asyncio.sleep(vigil.patience())
             due = vigil.due()
-            vigil.found(due, await self.run(_enqueue.show_jobs(due)))
+            vigil.found(due, await self.run(statements.show_jobs(due)))
         while vigil.left:
             vigil.patience()
             try:
@@ -122,11 +120,11 @@ class AsyncClient:
 
     async def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Cancel a job. See `Client.cancel`."""
-        return await self.run(_enqueue.cancel_job(job_id, actor, reason))
+        return await self.run(statements.cancel_job(job_id, actor, reason))
 
     async def retry(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Run a job again, at once. See `Client.retry`."""
-        return await self.run(_enqueue.retry_job(job_id, actor, reason))
+        return await self.run(statements.retry_job(job_id, actor, reason))
 
     async def run(self, statement: Statement[T]) -> T:
         """Run one of this package's statements."""
@@ -166,7 +164,7 @@ class AsyncClient:
         async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with aanswered(ears, vigil.within()):
                 promised = ears.info.backend_pid
-                if await arun_on(ears, _enqueue.disable_jit(promised), schema=self.schema) == promised or listens:
+                if await arun_on(ears, statements.disable_jit(promised), schema=self.schema) == promised or listens:
                     for statement in ready_to_hear(vigil):
                         await arun_on(ears, statement, schema=self.schema)
                 else:
@@ -183,7 +181,7 @@ class AsyncClient:
                 due = vigil.due()
 
     async def _look(self, vigil: CompletionWait, due: list[int], connection: AsyncConnection) -> None:
-        statement = _enqueue.show_jobs(due)
+        statement = statements.show_jobs(due)
         if connection is self._connection:
             rows = await arun_on(connection, statement, schema=self.schema)
         else:

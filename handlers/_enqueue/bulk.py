@@ -16,15 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from jobherd.handlers._enqueue.options import (
-    Options,
-    Statement,
-    check_options,
-    copy_jobs,
-    enqueue_jobs,
-    reserve_jobs,
-    store_costs,
-)
+from jobherd.handlers._enqueue.options import Options, check_options
+from jobherd.handlers._enqueue.statements import Statement, copy_jobs, enqueue_jobs, reserve_jobs, store_costs
 from jobherd.handlers._policy.names import check_kind
 from jobherd.handlers._values.encryption import seal_bytes, seal_document
 from jobherd.handlers._values.payload import PayloadError, check_payload
@@ -32,8 +25,8 @@ from jobherd.handlers._values.payload import PayloadError, check_payload
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
-    from jobherd.handlers._enqueue.options import Reserved
     from jobherd.handlers._enqueue.origin import Origin
+    from jobherd.handlers._enqueue.statements import Reserved
 
 CHUNK: Final = 10_000
 """Most jobs in a chunk."""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import psycopg
 import psycopg_pool
 
-from jobherd.handlers._enqueue import bulk
-from jobherd.handlers._enqueue import options as _enqueue
+from jobherd.handlers._enqueue import bulk, statements
 from jobherd.handlers._enqueue import pool as _pool
 from jobherd.handlers._enqueue.answer_deadline import answered
 from jobherd.handlers._enqueue.dsn import find_dsn, find_listen_dsn, find_schema, session_of
+from jobherd.handlers._enqueue.options import check_target
 from jobherd.handlers._enqueue.pool import (
     UNANSWERED,
     Pool,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jobherd.handlers._enqueue.bulk import Chunk
-    from jobherd.handlers._enqueue.options import Statement
     from jobherd.handlers._enqueue.send import Connection
+    from jobherd.handlers._enqueue.statements import Statement
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class Client:
     ) -> None:
         self.schema: Final = find_schema(schema)
         self._dsn = dsn
-        _enqueue.check_target(connection, "connection", "a psycopg.Connection (psycopg 3)", psycopg.Connection)
+        check_target(connection, "connection", "a psycopg.Connection (psycopg 3)", psycopg.Connection)
         self._connection = connection
         self._sizes = (min_size, max_size)
         self._timeout = at_least_zero(timeout, field="timeout")
@@ -168,7 +168,7 @@ class Client:
 
     def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None if there is no such job."""
-        return self.run(_enqueue.show_job(job_id))
+        return self.run(statements.show_job(job_id))
 
     def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:
         """Wait until a job is completed, failed, canceled or expired, and return its row.
@@ -221,7 +221,7 @@ class Client:
         while vigil.left and self._connection is not None:
             time.sleep(vigil.patience())
             due = vigil.due()
-            vigil.found(due, self.run(_enqueue.show_jobs(due)))
+            vigil.found(due, self.run(statements.show_jobs(due)))
         while vigil.left:
             vigil.patience()
             try:
@@ -246,7 +246,7 @@ class Client:
             >>> client.cancel(42, actor="ada", reason="sent by mistake")  # doctest: +SKIP
             'cancelled'
         """
-        return self.run(_enqueue.cancel_job(job_id, actor, reason))
+        return self.run(statements.cancel_job(job_id, actor, reason))
 
     def retry(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Run a job again, at once.
@@ -263,7 +263,7 @@ class Client:
             >>> client.retry(42)  # doctest: +SKIP
             'ready'
         """
-        return self.run(_enqueue.retry_job(job_id, actor, reason))
+        return self.run(statements.retry_job(job_id, actor, reason))
 
     def run(self, statement: Statement[T]) -> T:
         """Run one of this package's statements. Handlers and tests use the methods above."""
@@ -301,7 +301,7 @@ class Client:
         with psycopg.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with answered(ears, vigil.within()):
                 promised = ears.info.backend_pid
-                if run_on(ears, _enqueue.disable_jit(promised), schema=self.schema) == promised or listens:
+                if run_on(ears, statements.disable_jit(promised), schema=self.schema) == promised or listens:
                     for statement in ready_to_hear(vigil):
                         run_on(ears, statement, schema=self.schema)
                 else:
@@ -318,7 +318,7 @@ class Client:
                 due = vigil.due()
 
     def _look(self, vigil: CompletionWait, due: list[int], connection: Connection) -> None:
-        statement = _enqueue.show_jobs(due)
+        statement = statements.show_jobs(due)
         if connection is self._connection:
             rows = run_on(connection, statement, schema=self.schema)
         else:

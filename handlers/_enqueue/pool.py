@@ -15,13 +15,13 @@ import psycopg_pool
 from jobherd import sql
 from jobherd.handlers._enqueue.answer_deadline import SilentError
 from jobherd.handlers._enqueue.dsn import redact_dsn
-from jobherd.handlers._enqueue.options import disable_jit
 from jobherd.handlers._enqueue.send import arun_on, run_on
+from jobherd.handlers._enqueue.statements import disable_jit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobherd.handlers._enqueue.options import Row
+    from jobherd.handlers._enqueue.statements import Row
 
 Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
 AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection[Row]]"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jobherd.handlers._enqueue.bulk import Chunk
-    from jobherd.handlers._enqueue.options import Row, Statement
+    from jobherd.handlers._enqueue.statements import Row, Statement
 
 T = TypeVar("T")
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from jobherd.handlers._enqueue import options
+from jobherd.handlers._enqueue import statements
 from jobherd.handlers._enqueue.answer_deadline import SilentError
-from jobherd.handlers._enqueue.options import OVER, check_id
+from jobherd.handlers._enqueue.options import check_id
+from jobherd.handlers._enqueue.statements import OVER
 from jobherd.handlers._policy.durations import Duration, at_least_zero
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jobherd.handlers._enqueue.options import Statement
+    from jobherd.handlers._enqueue.statements import Statement
 
 JobRow: TypeAlias = dict[str, Any]
 
@@ -198,7 +199,11 @@ def ready_to_hear(vigil: CompletionWait) -> list[Statement[None]]:
     Order: any other order could miss the end of a job.
     """
     waited_for = list(vigil.left)
-    return [options.listen_finished(), options.announce_wait(waited_for), options.wait_for_settlements(waited_for)]
+    return [
+        statements.listen_finished(),
+        statements.announce_wait(waited_for),
+        statements.wait_for_settlements(waited_for),
+    ]
 
 
 def _listed(numbers: list[int]) -> str:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from jobherd.handlers._define.batch import BatchSignature, endings_of
-from jobherd.handlers._define.signature import WHOLE
+from jobherd.handlers._define.binding import WHOLE
 from jobherd.handlers._run.call import call
-from jobherd.handlers._run.classify import outcome_of, unreadable
+from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.job import Job
+from jobherd.handlers._run.unrunnable import unreadable
 from jobherd.handlers._values.outcome import Outcome, Raised
 from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 import psycopg
 
 from jobherd import sql
-from jobherd.handlers._define.signature import WHOLE, BindingError
+from jobherd.handlers._define.binding import WHOLE, BindingError
 from jobherd.handlers._enqueue import origin
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure, keeping_default
 from jobherd.handlers._enqueue.dsn import find_dsn, find_schema
 from jobherd.handlers._policy.durations import at_least_zero
-from jobherd.handlers._run.classify import outcome_of, unknown_kind
+from jobherd.handlers._run.classify import outcome_of
+from jobherd.handlers._run.unrunnable import unknown_kind
 from jobherd.handlers._testing.attempt import Ran, arun_payload, refuse_loop, run_payload
 from jobherd.handlers._values.outcome import EXPIRED, Outcome
 from jobherd.handlers._values.payload import decode_payload

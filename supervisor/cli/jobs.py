@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from jobherd.handlers._values.encryption import KeyMissingError, decrypt, open_text
+from jobherd.handlers._values.encryption import decrypt, open_text
+from jobherd.handlers._values.keys import KeyMissingError
 from jobherd.handlers._values.payload import PayloadError
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import CommandError, ExitCode

@@ -16,6 +16,7 @@ import pytest
 
 from jobherd import Client, decrypt
 from jobherd.handlers._values import encryption as sealing
+from jobherd.handlers._values.keys import ring
 from jobherd.workers.page import application
 from tests.cli.shell import jobherd
 from tests.page.support import Page
@@ -68,9 +69,9 @@ def until(condition):
 @pytest.fixture
 def keys(monkeypatch):
     monkeypatch.setenv("JOBHERD_KEYS", KEYS)
-    sealing.ring.cache_clear()
+    ring.cache_clear()
     yield
-    sealing.ring.cache_clear()
+    ring.cache_clear()
 
 
 def everything_in(dsn):

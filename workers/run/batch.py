@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jobherd.handlers._define.batch import BatchSignature
-from jobherd.handlers._define.signature import WHOLE
+from jobherd.handlers._define.binding import WHOLE
 from jobherd.handlers._run.call import call
 from jobherd.handlers._run.dispositions import JobTimeout
 from jobherd.handlers._run.transaction import TOGETHER

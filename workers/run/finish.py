@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from jobherd.handlers._values.encryption import KeyMissingError, ring, seal_log, seal_outcome
+from jobherd.handlers._values.encryption import seal_log, seal_outcome
+from jobherd.handlers._values.keys import KeyMissingError, ring
 from jobherd.handlers._values.outcome import KEY_MISSING, Outcome
 from jobherd.workers.job.finished import Finished, with_class
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from jobherd.handlers._define.batch import endings_of
-from jobherd.handlers._run.classify import outcome_of, unjudged, unreadable
+from jobherd.handlers._run.classify import outcome_of, unjudged
+from jobherd.handlers._run.unrunnable import unreadable
 from jobherd.handlers._values.outcome import Outcome, Raised
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from jobherd.handlers._run.classify import unknown_kind, unstartable
+from jobherd.handlers._run.unrunnable import unknown_kind, unstartable
 from jobherd.handlers._values.outcome import EXPIRED
 from jobherd.handlers._values.sanitize import describe_exception
 from jobherd.workers.ipc.counters import OUTCOMES

@@ -19,7 +19,8 @@ from jobherd import (
     handler,
 )
 from jobherd.handlers._enqueue.bulk import many_by_name, one_by_name
-from jobherd.handlers._enqueue.options import check_options, show_job
+from jobherd.handlers._enqueue.options import check_options
+from jobherd.handlers._enqueue.statements import show_job
 
 NOWHERE = "host=/nonexistent"
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)

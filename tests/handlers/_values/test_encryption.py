@@ -8,8 +8,9 @@ import pytest
 
 from jobherd import Client, KeyMissingError, PayloadError, decrypt, handler
 from jobherd.handlers._enqueue.bulk import many_by_name, one_by_name
-from jobherd.handlers._run.classify import unreadable
+from jobherd.handlers._run.unrunnable import unreadable
 from jobherd.handlers._values import encryption as sealing
+from jobherd.handlers._values.keys import ring
 from jobherd.handlers._values.outcome import KEY_MISSING
 
 OLD, NEW = (f"{name}=" + base64.b64encode(bytes([n]) * 32).decode() for n, name in enumerate(("2025", "2026")))
@@ -24,10 +25,10 @@ def keys(monkeypatch):
         monkeypatch.delenv("JOBHERD_KEYS_FILE", raising=False)
         for name, value in more.items():
             monkeypatch.setenv(name, value)
-        sealing.ring.cache_clear()
+        ring.cache_clear()
 
     yield use
-    sealing.ring.cache_clear()
+    ring.cache_clear()
 
 
 def test_the_newest_key_seals_and_every_key_opens(keys):
@@ -56,14 +57,14 @@ def test_what_belongs_elsewhere_does_not_open(keys, place):
 
 def test_every_changed_byte_is_found(keys):
     keys(NEW)
-    sealed = sealing.ring().seal(b"a secret", "payload", "a:b")
+    sealed = ring().seal(b"a secret", "payload", "a:b")
     for place in range(len(sealed)):
         changed = sealed[:place] + bytes([sealed[place] ^ 1]) + sealed[place + 1 :]
         with pytest.raises((PayloadError, KeyMissingError)):
-            sealing.ring().open(changed, "payload", "a:b")
+            ring().open(changed, "payload", "a:b")
     for length in range(len(sealed)):
         with pytest.raises((PayloadError, KeyMissingError)):
-            sealing.ring().open(sealed[:length], "payload", "a:b")
+            ring().open(sealed[:length], "payload", "a:b")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_every_changed_byte_is_found(keys):
 def test_bad_keys_are_refused_and_not_shown(keys, text):
     keys(text)
     with pytest.raises(KeyMissingError) as problem:
-        sealing.ring()
+        ring()
     assert "AAAA" not in str(problem.value)
     assert NEW[5:] not in str(problem.value)
 
@@ -81,10 +82,10 @@ def test_keys_come_from_a_file_with_comments_too(keys, tmp_path):
     file = tmp_path / "keys"
     file.write_text(f"# the newest first\n{NEW}\n{OLD}\n")
     keys(JOBHERD_KEYS_FILE=str(file))
-    assert sealing.ring().names == ("2026", "2025")
+    assert ring().names == ("2026", "2025")
     keys(JOBHERD_KEYS_FILE=str(tmp_path / "none"))
     with pytest.raises(KeyMissingError, match="JOBHERD_KEYS_FILE cannot be read: FileNotFoundError"):
-        sealing.ring()
+        ring()
 
 
 def test_a_producer_and_a_client_seal_and_the_cost_is_known_before(keys):

@@ -20,7 +20,8 @@ from jobherd import (
     Snooze,
     handler,
 )
-from jobherd.handlers._run.classify import outcome_of, unknown_kind, unreadable
+from jobherd.handlers._run.classify import outcome_of
+from jobherd.handlers._run.unrunnable import unknown_kind, unreadable
 from jobherd.handlers._values.outcome import OK, Raised
 
 

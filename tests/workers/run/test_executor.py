@@ -9,8 +9,9 @@ import time
 import pytest
 
 from jobherd import Failed, KeyMissingError
-from jobherd.handlers._run.classify import outcome_of, unreadable
-from jobherd.handlers._values.encryption import ring
+from jobherd.handlers._run.classify import outcome_of
+from jobherd.handlers._run.unrunnable import unreadable
+from jobherd.handlers._values.keys import ring
 from jobherd.handlers._values.outcome import KEY_MISSING, Raised
 from jobherd.workers.claim.claimer import Claimer
 from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN

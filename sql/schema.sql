@@ -196,9 +196,9 @@ BEGIN
       INTO shut_queues, shut_kinds, gated, limited_queues
       FROM (SELECT g.scope, g.name, g.max_running, g.paused_at IS NOT NULL OR coalesce(u.jobs >= g.max_running, false) AS shut
               FROM jobherd.gates g LEFT JOIN (
-                   SELECT 'queue' AS scope, r.queue AS name, count(*) AS jobs FROM jobherd.running r WHERE r.kind IS NOT NULL GROUP BY r.queue
+                   SELECT 'queue' AS scope, r.queue AS name, count(*) AS jobs FROM jobherd.running r WHERE r.limited_kind IS NOT NULL GROUP BY r.queue
                     UNION ALL
-                   SELECT 'kind', r.kind, count(*) FROM jobherd.running r WHERE r.kind IS NOT NULL GROUP BY r.kind
+                   SELECT 'kind', r.limited_kind, count(*) FROM jobherd.running r WHERE r.limited_kind IS NOT NULL GROUP BY r.limited_kind
                    ) AS u ON u.scope = g.scope AND u.name = g.name) AS g;
     shut_queues := shut_queues || coalesce(avoided, '{}');
     IF EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'all' AND g.paused_at IS NOT NULL) THEN
@@ -240,7 +240,7 @@ BEGIN
         IF own IS NOT NULL THEN
             SELECT * INTO held, had FROM jobherd.lock_limit(1, me || ' ' || next.queue, held);
             had := had AND (SELECT count(*) FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child
-                             WHERE r.queue = next.queue AND r.kind IS NOT NULL AND c.supervisor = me) < own;
+                             WHERE r.queue = next.queue AND r.limited_kind IS NOT NULL AND c.supervisor = me) < own;
             IF NOT had THEN
                 shut_queues := shut_queues || next.queue;
                 CONTINUE;
@@ -331,7 +331,7 @@ BEGIN
     END LOOP;
 
     IF batch IS NOT NULL THEN
-        INSERT INTO jobherd.running (child, token, queue, kind, jobs)
+        INSERT INTO jobherd.running (child, token, queue, limited_kind, jobs)
         VALUES (claim_gated.child, nextval('jobherd.tokens'), next.queue, single, batch)
         RETURNING running.token, running.queue, running.jobs INTO token, queue, jobs;
         more := EXISTS (SELECT FROM jobherd.ready r WHERE r.queue = next.queue)
@@ -502,13 +502,13 @@ DECLARE
                                            + interval '10 s', 'infinity');
 BEGIN
     IF scope = 'queue' THEN
-        RETURN (SELECT count(*) FROM jobherd.running r WHERE r.queue = count_running.name AND r.kind IS NOT NULL)
+        RETURN (SELECT count(*) FROM jobherd.running r WHERE r.queue = count_running.name AND r.limited_kind IS NOT NULL)
              + (SELECT coalesce(sum(cardinality(r.jobs)), 0) FROM jobherd.running r
-                 WHERE r.kind IS NULL AND r.claimed_at < until AND r.queue = count_running.name);
+                 WHERE r.limited_kind IS NULL AND r.claimed_at < until AND r.queue = count_running.name);
     END IF;
-    RETURN (SELECT count(*) FROM jobherd.running r WHERE r.kind = count_running.name)
+    RETURN (SELECT count(*) FROM jobherd.running r WHERE r.limited_kind = count_running.name)
          + (SELECT count(*) FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
-             WHERE r.kind IS NULL AND r.claimed_at < until AND j.kind = count_running.name);
+             WHERE r.limited_kind IS NULL AND r.claimed_at < until AND j.kind = count_running.name);
 END $$;
 
 CREATE FUNCTION jobherd.default_tenant() RETURNS text
@@ -1544,7 +1544,7 @@ CREATE FUNCTION jobherd.wake_held() RETURNS trigger
     AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = OLD.child AND c.backend_pid = pg_backend_pid()) THEN
-        PERFORM jobherd.tell_sleepers(CASE WHEN EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = OLD.kind) THEN '*'
+        PERFORM jobherd.tell_sleepers(CASE WHEN EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = OLD.limited_kind) THEN '*'
                                            ELSE OLD.queue END);
     END IF;
     RETURN NULL;
@@ -1891,7 +1891,7 @@ CREATE TABLE jobherd.running (
     claimed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     queue text NOT NULL COLLATE pg_catalog."C",
     jobs jobherd.ready[] NOT NULL,
-    kind text COLLATE pg_catalog."C",
+    limited_kind text COLLATE pg_catalog."C",
     CONSTRAINT running_holds_jobs CHECK ((cardinality(jobs) > 0))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200', autovacuum_vacuum_cost_delay='0');
@@ -2546,9 +2546,9 @@ CREATE UNIQUE INDEX ready_in_claim_order ON jobherd.ready USING btree (queue, pr
 
 CREATE INDEX ready_parent ON jobherd.ready USING btree (((extras).parent_id), id) WHERE ((extras).parent_id IS NOT NULL);
 
-CREATE INDEX running_alone_by_queue ON jobherd.running USING btree (queue) WHERE (kind IS NOT NULL);
+CREATE INDEX running_by_limited_kind ON jobherd.running USING btree (limited_kind) WHERE (limited_kind IS NOT NULL);
 
-CREATE INDEX running_by_kind ON jobherd.running USING btree (kind) WHERE (kind IS NOT NULL);
+CREATE INDEX running_limited_by_queue ON jobherd.running USING btree (queue) WHERE (limited_kind IS NOT NULL);
 
 CREATE INDEX scheduled_by_time ON jobherd.scheduled USING btree (run_at, id);
 
@@ -2576,7 +2576,7 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
             ELSE (set_config('jobherd.called'::text, new.queue, true) IS NOT NULL)
         END) EXECUTE FUNCTION jobherd.wake_sleepers();
 
-CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
+CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.limited_kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
 CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.scheduled DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (
         CASE

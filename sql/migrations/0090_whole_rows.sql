@@ -93,9 +93,9 @@ BEGIN
       INTO shut_queues, shut_kinds, gated, capped
       FROM (SELECT g.scope, g.name, g.max_running, g.paused_at IS NOT NULL OR coalesce(u.jobs >= g.max_running, false) AS shut
               FROM jobherd.gates g LEFT JOIN (
-                   SELECT 'queue' AS scope, r.queue AS name, count(*) AS jobs FROM jobherd.running r WHERE r.kind IS NOT NULL GROUP BY r.queue
+                   SELECT 'queue' AS scope, r.queue AS name, count(*) AS jobs FROM jobherd.running r WHERE r.limited_kind IS NOT NULL GROUP BY r.queue
                     UNION ALL
-                   SELECT 'kind', r.kind, count(*) FROM jobherd.running r WHERE r.kind IS NOT NULL GROUP BY r.kind
+                   SELECT 'kind', r.limited_kind, count(*) FROM jobherd.running r WHERE r.limited_kind IS NOT NULL GROUP BY r.limited_kind
                    ) AS u ON u.scope = g.scope AND u.name = g.name) AS g;
     shut_queues := shut_queues || coalesce(avoided, '{}');
     IF EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'all' AND g.paused_at IS NOT NULL) THEN
@@ -137,7 +137,7 @@ BEGIN
         IF own IS NOT NULL THEN
             SELECT * INTO held, had FROM jobherd.lock_cap(1, me || ' ' || next.queue, held);
             had := had AND (SELECT count(*) FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child
-                             WHERE r.queue = next.queue AND r.kind IS NOT NULL AND c.supervisor = me) < own;
+                             WHERE r.queue = next.queue AND r.limited_kind IS NOT NULL AND c.supervisor = me) < own;
             IF NOT had THEN
                 shut_queues := shut_queues || next.queue;
                 CONTINUE;
@@ -228,7 +228,7 @@ BEGIN
     END LOOP;
 
     IF batch IS NOT NULL THEN
-        INSERT INTO jobherd.running (child, token, queue, kind, jobs)
+        INSERT INTO jobherd.running (child, token, queue, limited_kind, jobs)
         VALUES (claim_gated.child, nextval('jobherd.tokens'), next.queue, single, batch)
         RETURNING running.token, running.queue, running.jobs INTO token, queue, jobs;
         more := EXISTS (SELECT FROM jobherd.ready r WHERE r.queue = next.queue)

@@ -176,7 +176,7 @@ class Model:
         """How many of that queue its children run under gates."""
         return self.queue.run(
             "SELECT count(*) FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child"
-            " WHERE c.supervisor = %s AND r.queue = %s AND r.kind IS NOT NULL",
+            " WHERE c.supervisor = %s AND r.queue = %s AND r.limited_kind IS NOT NULL",
             supervisor, queue,
         )[0][0]  # fmt: skip
 
@@ -303,7 +303,7 @@ class Model:
         child, claim = held
         kind, wanted, queue = KINDS[n // 3 % 2], n // 6 % 3 + 1, claim.jobs[0].queue
         single = self.queue.run(
-            "SELECT kind FROM jobherd.running WHERE child = %s AND token = %s", child.id, claim.token
+            "SELECT limited_kind FROM jobherd.running WHERE child = %s AND token = %s", child.id, claim.token
         )[0][0]
         gates = self.caps.keys() | self.paused
         may = child.supervisor in self.supervisors and single is None and not any(job.alone for job in claim.jobs)

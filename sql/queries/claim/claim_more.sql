@@ -14,7 +14,7 @@ WITH me AS MATERIALIZED (
       FROM jobherd.running r
      WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM me)
        AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.alone)
-       AND r.kind IS NULL AND NOT EXISTS (SELECT FROM jobherd.gates g
+       AND r.limited_kind IS NULL AND NOT EXISTS (SELECT FROM jobherd.gates g
                                            WHERE (g.scope, g.name) IN (('queue', r.queue), ('kind', %(kind)s), ('all', '*')))
        FOR UPDATE
 ), picked AS MATERIALIZED (

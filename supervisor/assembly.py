@@ -19,10 +19,12 @@ from jobherd.supervisor.crash.reaper import Reaper
 from jobherd.supervisor.crash.recovery import CrashRecovery
 from jobherd.supervisor.database.cancels import Cancels
 from jobherd.supervisor.database.connection import DatabaseConnection
+from jobherd.supervisor.database.ended_children import EndedChildren
 from jobherd.supervisor.database.fleet_commands import FleetCommands
 from jobherd.supervisor.database.identity import identity
 from jobherd.supervisor.database.lease import Lease
 from jobherd.supervisor.database.notify_mode import NotifyMode
+from jobherd.supervisor.database.reclaim import Reclaim
 from jobherd.supervisor.database.session import DatabaseSession
 from jobherd.supervisor.database.unregister import unregister
 from jobherd.supervisor.database.until_empty import UntilEmpty
@@ -103,7 +105,18 @@ class Supervisor:
         )
         self.session = DatabaseSession(self.db, self.selector)
         self.cancels = Cancels(self.db, fleet)
-        self.lease = Lease(self.db, fleet, control, cancels=self.cancels, me=me, lease=settings.lease)
+        self.reclaim = Reclaim(self.db, fleet, me)
+        ended_children = EndedChildren(self.db, fleet)
+        self.lease = Lease(
+            self.db,
+            fleet,
+            control,
+            cancels=self.cancels,
+            reclaim=self.reclaim,
+            ended_children=ended_children,
+            me=me,
+            lease=settings.lease,
+        )
         self.commands = FleetCommands(self.db, fleet)
         self.recovery = CrashRecovery(self.db, fleet, host=me.host)
 
@@ -202,7 +215,16 @@ class Supervisor:
         )
 
         # the order of a turn
-        database = (self.session, self.lease, self.cancels, notify_mode, self.session, self.events)
+        database = (
+            self.session,
+            self.lease,
+            self.reclaim,
+            ended_children,
+            self.cancels,
+            notify_mode,
+            self.session,
+            self.events,
+        )
         self.loop = Loop(
             fleet,
             control,

@@ -1,4 +1,4 @@
-"""Registers the supervisor, renews its lease, and reclaims jobs of dead supervisors.
+"""Registers the supervisor and renews its lease.
 
 There is one row with one lease, whatever the number of children. This process renews it: it never
 runs user code, so that code cannot delay a renewal. The deadline in the control block counts from
@@ -13,16 +13,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.database import identity as machine
 from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
-from jobherd.supervisor.database.server_clock import ServerClock
-from jobherd.supervisor.policy.kinds import MAINTENANCE
 from jobherd.supervisor.version import VERSION
-from jobherd.workers.system.procfs import alive
 
 if TYPE_CHECKING:
     from jobherd.supervisor.database.cancels import Cancels
+    from jobherd.supervisor.database.ended_children import EndedChildren
     from jobherd.supervisor.database.identity import Identity
+    from jobherd.supervisor.database.reclaim import Reclaim
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.workers.ipc.control_block import ControlBlock
 
@@ -64,6 +62,8 @@ class Lease:
         control: ControlBlock,
         *,
         cancels: Cancels,
+        reclaim: Reclaim,
+        ended_children: EndedChildren,
         me: Identity,
         lease: float,
     ) -> None:
@@ -74,6 +74,8 @@ class Lease:
         self._me = me
         self._lease = lease
         self._cancels = cancels
+        self._reclaim = reclaim
+        self._ended_children = ended_children
         self._epoch = -1
         self._asked = False
         self._beat_at = 0.0
@@ -83,21 +85,17 @@ class Lease:
         self._unanswered = False
         """A renewal has no answer yet. Another one would wait behind it, and one more for each that
         is rejected."""
-        self._neighbours_at = float("inf")
-        self._children_at = float("inf")
-        self._dead: list[int] = []
-        self._open_since = 0.0
-        """Since when this supervisor can write without a gap. Before that, perhaps no supervisor
-        could, and leases of living ones may have expired."""
-        self._clock = ServerClock()
-        self._steady_at = 0.0
         self._renewed_at = float("-inf")
         self._mute = False
         """The server's notification queue is full."""
         self.heard_back = False
         """The notification of the latest renewal arrived here."""
         self.beats = 0
-        self.reclaimed = 0
+
+    @property
+    def reclaimed(self) -> int:
+        """Number of jobs that were reclaimed from dead supervisors."""
+        return self._reclaim.reclaimed
 
     def wake_at(self, _now: float) -> float:
         """Return when `step` must be called at the latest."""
@@ -105,11 +103,10 @@ class Lease:
             return float("inf")
         if not self._fleet.supervisor:
             return self._beat_at  # everything else waits for the registration; `step` ignores it too
-        beat_at = float("inf") if self._unanswered else self._beat_at
-        return min(beat_at, self._echo_due(), self._neighbours_at, self._children_at)
+        return self._echo_due() if self._unanswered else min(self._beat_due(), self._echo_due())
 
     def step(self, now: float) -> None:
-        """Register, renew, look for dead supervisors, as far as each is due."""
+        """Register, renew, and check that notifications arrive, as far as each is due."""
         if self._db.link is not Link.UP:
             self.heard_back = False
             return
@@ -132,17 +129,8 @@ class Lease:
                 return
             self._db.lose("the session does not hear its own notifications", now)
             return
-        if now >= self._beat_at and not self._unanswered:
+        if now >= self._beat_due() and not self._unanswered:
             self._beat(now)
-        if now >= self._neighbours_at:
-            self._neighbours_at = float("inf")
-            self._db.ask(
-                "lease/find_host_supervisors",
-                {"machine": self._me.machine, "supervisor": self._fleet.supervisor},
-                self._met,
-            )
-        if now >= self._children_at:
-            self._look_for_children(now)
 
     @property
     def underway(self) -> bool:
@@ -167,6 +155,9 @@ class Lease:
         before, self.heard_back = self.heard_back, True
         self._echo_by = float("inf")
         return not before
+
+    def _beat_due(self) -> float:
+        return 0.0 if self._reclaim.urgent else self._beat_at
 
     def _echo_due(self) -> float:
         return max(self._echo_by, self._db.answered_at + ECHO_PATIENCE) if self._in_flight else self._echo_by
@@ -197,15 +188,15 @@ class Lease:
             return
         self._admitted(sent, after_a_gap=True)  # this start may come at the end of an outage for all supervisors
         number = int(answer[0][0] or 0)
-        self._note_clock(float(answer[0][1] or 0.0), asked=asked, now=time.monotonic())
+        self._note_clock(answer[0][1], asked)
         self._fleet.registered(number)
         self._set_deadline(sent + self._lease)
         self._beat_at = sent + 0.2
-        self._neighbours_at = sent
+        self._reclaim.registered(sent)
         log.info("registered as supervisor %d", number, extra={"supervisor": number, "host": self._me.host})
 
     def _beat(self, now: float) -> None:
-        self._beat_at = now + self._lease / BEATS
+        self._beat_at, self._reclaim.urgent = now + self._lease / BEATS, False
         if self._echo_by == float("inf"):
             self._echo_by, self._in_flight = now + ECHO_PATIENCE, True
         number, asked, self._unanswered = self._fleet.supervisor, time.monotonic(), True
@@ -234,8 +225,8 @@ class Lease:
             self._set_deadline(sent + self._lease)
             self._note_room(told=answer[0][1] == "t")
             self.renewed.append(Renewed(answer[0][2] == "t"))
-            self._note_clock(float(answer[0][3] or 0.0), asked=asked, now=time.monotonic())
-            self._reclaim(sent, answer[0][3])
+            self._note_clock(answer[0][3], asked)
+            self._reclaim.reclaim(sent, clock=answer[0][3], lease=self._lease)
             return
         self._control.lease_deadline, self._fleet.lease_deadline = 0.0, float("inf")
         self._beat_at, self._echo_by = sent, float("inf")
@@ -262,30 +253,13 @@ class Lease:
 
     def _connected(self, now: float) -> None:
         """There is a session (again), or one that accepts writes again."""
-        self._open_since = now
+        self._reclaim.connected(now)
         if self.beats:
-            self._children_at = now
+            self._ended_children.connected(now)
 
-    def _look_for_children(self, now: float) -> None:
-        """Make the database forget children that have ended.
-
-        A restored backup or a lagging standby may not contain their end. Their jobs would stay
-        claimed for as long as this supervisor lives.
-        """
-        self._children_at = float("inf")
-        fleet = self._fleet
-        living = [*(slot.incarnation for slot in fleet.alive()), *fleet.unrecovered]
-        parameters = {"supervisor": fleet.supervisor, "latest": fleet.incarnations, "living": living}
-        self._db.ask("recover/unregister_children", parameters, lambda answer: self._forgotten(answer, now))
-
-    def _forgotten(self, answer: Answer, sent: float) -> None:
-        if answer is None:
-            self._children_at = sent + AGAIN
-        elif answer:
-            log.warning(
-                "%d children that had ended were registered: the database is older than that, a backup or a standby that lagged; their jobs are given back",
-                len(answer), extra={"incarnations": ",".join(str(row[0]) for row in answer[:20])},
-            )  # fmt: skip
+    def _note_clock(self, clock: str | None, asked: float) -> None:
+        least = self._lease / (2 * BEATS)
+        self._reclaim.note_clock(float(clock or 0.0), asked=asked, now=time.monotonic(), least=least)
 
     def _note_room(self, *, told: bool) -> None:
         """Record whether the server has room for notifications.
@@ -303,73 +277,3 @@ class Lease:
             )
         else:
             log.info("the server's notification queue has space again")
-
-    def _note_clock(self, server: float, *, asked: float, now: float) -> None:
-        """Check the server's clock for a jump.
-
-        After a jump, leases of living supervisors may look expired until their next renewal, and
-        scheduled jobs may be due.
-        """
-        jump = self._clock.jump(server, asked=asked, now=now)
-        if abs(jump) > max(self._lease / (2 * BEATS), 1.0):
-            self._steady_at = now + self._lease
-            self._fleet.kinds_to_wake.add(MAINTENANCE)
-            log.warning(
-                "the database's clock has jumped by %+.0f s against this host's: every supervisor gets one whole "
-                "lease to renew before its jobs may be taken",
-                jump,
-            )
-
-    def _reclaim(self, now: float, clock: object) -> None:
-        """Reclaim jobs of dead supervisors, after a renewal, whose answer has the server's clock.
-
-        Args:
-            now: when the renewal was sent.
-            clock: the server's clock then. If it jumps before this is executed, leases are compared
-                with the time before the jump.
-        """
-        # After an outage, too, each supervisor gets one whole lease to renew before any is
-        # reclaimed.
-        patient = now - self._open_since >= self._lease and time.monotonic() >= self._steady_at
-        dead = list(self._dead)  # dead supervisors found before the answer are not in this request
-        self._db.ask(
-            "recover/reclaim_supervisors",
-            {
-                "supervisor": self._fleet.supervisor,
-                "dead": dead,
-                "lease": self._lease,
-                "clock": clock,
-                "patient": patient,
-            },
-            lambda answer: self._reclaimed(answer, dead),
-        )
-
-    def _reclaimed(self, answer: Answer, dead: list[int]) -> None:
-        if answer is None:
-            return
-        self._dead = [number for number in self._dead if number not in dead]
-        supervisors, jobs, hosts = answer[0]
-        if int(supervisors or 0):
-            self.reclaimed += int(jobs or 0)
-            log.warning("%s jobs were reclaimed from %s supervisors", jobs, supervisors, extra={"hosts": hosts})
-
-    def _met(self, answer: Answer) -> None:
-        now = time.monotonic()
-        if answer is None:
-            self._neighbours_at = now + 0.5
-            return
-        neighbours = [
-            machine.Neighbour(int(row[0] or 0), int(row[1] or 0), int(row[2] or 0), _number(row[3]), _number(row[4]))
-            for row in answer
-        ]
-        self._dead = machine.dead(neighbours)
-        if self._dead:
-            self._beat_at = now
-        if {neighbour.supervisor for neighbour in neighbours if not alive(neighbour.pid, neighbour.pid_started)} - set(
-            self._dead
-        ):
-            self._neighbours_at = now + 0.05  # what their children run must have ended first
-
-
-def _number(text: str | None) -> int | None:
-    return None if text is None else int(text)

@@ -555,7 +555,7 @@ MUTANTS = (
     ),
     Mutant(
         "a jump of the server's clock is told to nobody",
-        "supervisor/database/lease.py",
+        "supervisor/database/reclaim.py",
         "            self._fleet.kinds_to_wake.add(MAINTENANCE)\n",
         "",
         ("tests/system/test_clocks.py",),

@@ -15,9 +15,11 @@ from psycopg.rows import dict_row
 
 from jobherd.supervisor.database.cancels import Cancels
 from jobherd.supervisor.database.connection import DatabaseConnection
+from jobherd.supervisor.database.ended_children import EndedChildren
 from jobherd.supervisor.database.fleet_commands import MOST, SOONEST, FleetCommands, Refused, as_json
 from jobherd.supervisor.database.identity import identity
 from jobherd.supervisor.database.lease import Lease
+from jobherd.supervisor.database.reclaim import Reclaim
 from jobherd.supervisor.events.commands import CommandRunner
 from jobherd.supervisor.events.signals import objection
 from jobherd.supervisor.policy.fleet import Fleet, RunState
@@ -40,8 +42,17 @@ class Parent:
         self.commands = FleetCommands(self.db, self.fleet)
         actions = {"echo": self.echo, "later": self.later, "never": self.never, "break": self.fall}
         self.runner = CommandRunner(self.commands, actions)
-        cancels = Cancels(self.db, self.fleet)
-        self.lease = Lease(self.db, self.fleet, self.control, cancels=cancels, me=identity(), lease=15.0)
+        me = identity()
+        self.lease = Lease(
+            self.db,
+            self.fleet,
+            self.control,
+            cancels=Cancels(self.db, self.fleet),
+            reclaim=Reclaim(self.db, self.fleet, me),
+            ended_children=EndedChildren(self.db, self.fleet),
+            me=me,
+            lease=15.0,
+        )
 
     def echo(self, order, now):
         self.done.append(order.id)

@@ -16,8 +16,10 @@ from jobherd import sql
 from jobherd.supervisor.database import identity
 from jobherd.supervisor.database.cancels import Cancels
 from jobherd.supervisor.database.connection import DatabaseConnection, Link, Request
+from jobherd.supervisor.database.ended_children import EndedChildren
 from jobherd.supervisor.database.lease import ECHO_PATIENCE, Lease
 from jobherd.supervisor.database.notifications import Rejected
+from jobherd.supervisor.database.reclaim import Reclaim
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.workers.ipc.control_block import ControlBlock
@@ -39,13 +41,26 @@ class Parent:
         )
         self.fleet, self.control = Fleet(Limits()), ControlBlock()
         self.cancels = Cancels(self.db, self.fleet)
-        self.lease = Lease(self.db, self.fleet, self.control, cancels=self.cancels, me=identity.identity(), lease=LEASE)
+        self.reclaim = Reclaim(self.db, self.fleet, identity.identity())
+        self.ended_children = EndedChildren(self.db, self.fleet)
+        self.lease = Lease(
+            self.db,
+            self.fleet,
+            self.control,
+            cancels=self.cancels,
+            reclaim=self.reclaim,
+            ended_children=self.ended_children,
+            me=identity.identity(),
+            lease=LEASE,
+        )
         self.heard = []
         self.refused = []
 
     def turn(self, now):
         self.db.step(now)
         self.lease.step(now)
+        self.reclaim.step(now)
+        self.ended_children.step(now)
         self.cancels.step(now)
         self.db.step(now)
         for note in self.db.notifications:
@@ -403,8 +418,8 @@ def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(
             f"UPDATE jobherd.supervisors SET beat_at = {when}, lease_until = {when} WHERE id = %s", other.supervisor
         )
         parent.lease._lease = 0.5
-        parent.lease._clock._ahead = tuple(
-            side - jump for side in parent.lease._clock._ahead
+        parent.reclaim._clock._ahead = tuple(
+            side - jump for side in parent.reclaim._clock._ahead
         )  # as if the latest beat had been before the jump
         parent.lease._beat_at = 0.0
         parent.until(lambda: parent.lease.reclaimed == 1)
@@ -436,7 +451,7 @@ def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
     try:
         parent.until(lambda: parent.fleet.supervisor)
         assert parent.lease.beats == 0
-        parent.lease._clock._ahead = tuple(side - 3600.0 for side in parent.lease._clock._ahead)
+        parent.reclaim._clock._ahead = tuple(side - 3600.0 for side in parent.reclaim._clock._ahead)
         parent.until(lambda: asked)
     finally:
         parent.db.close()
@@ -453,7 +468,7 @@ def test_a_role_for_which_numbers_are_written_short_is_told_the_time_all_the_sam
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET extra_float_digits = '-14'")
     parent = Parent(database)
     parent.until(lambda: parent.lease.heard_back and parent.db.is_quiet)
-    assert parent.lease._clock._ahead[0] + time.monotonic() == pytest.approx(time.time(), abs=LIMIT)
+    assert parent.reclaim._clock._ahead[0] + time.monotonic() == pytest.approx(time.time(), abs=LIMIT)
     parent.db.close()
 
 
@@ -481,7 +496,8 @@ def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_leas
         living = queue.supervisor()
         parent.db.ask = jumping
         parent.lease._lease = 0.5  # the server has just been started
-        parent.lease._open_since = float("-inf")  # and it has beaten for as long
+        parent.reclaim._open_since = float("-inf")  # and it has beaten for as long
+        parent.lease._renewed_at = time.monotonic()  # a busy machine is not a gap
         parent.lease._beat(time.monotonic())
         parent.lease._beat_at = float("inf")  # one beat and no other, however long its answers take
         parent.until(lambda: seen and parent.db.is_quiet)
@@ -491,10 +507,10 @@ def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_leas
 
 
 def test_a_slow_answer_is_no_jump_of_the_clock(parent):
-    parent.lease._clock._ahead = None
+    parent.reclaim._clock._ahead = None
     for server, asked, now in ((1000.0, 10.0, 10.1), (1009.0, 10.2, 20.0), (1019.9, 20.1, 30.0), (1020.3, 30.1, 30.2)):
-        parent.lease._note_clock(server, asked=asked, now=now)
-    assert parent.lease._steady_at == 0.0
+        parent.reclaim.note_clock(server, asked=asked, now=now, least=1.0)
+    assert parent.reclaim._steady_at == 0.0
 
 
 def test_a_beat_that_is_refused_is_made_again_soon_and_says_nothing_of_our_hearing(parent):
@@ -581,6 +597,6 @@ def test_a_changed_lease_holds_from_the_next_beat_which_comes_at_once(parent):
 
 
 def test_a_look_for_the_dead_that_was_not_answered_is_taken_again(parent):
-    parent.until(lambda: parent.lease._neighbours_at == float("inf"))
-    parent.lease._met(None)
-    assert parent.lease._neighbours_at < time.monotonic() + 1
+    parent.until(lambda: parent.reclaim._at == float("inf"))
+    parent.reclaim._found(None)
+    assert parent.reclaim._at < time.monotonic() + 1

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from jobherd.supervisor.database.connection import Link
 from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
-from jobherd.supervisor.database.lease import Lease
 from jobherd.supervisor.observe import fleet_report
 from jobherd.supervisor.observe.fleet_report import FleetReport
 from jobherd.supervisor.observe.process_use import Look, look, share
@@ -26,7 +26,6 @@ from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.slot import End, Exit
 from jobherd.supervisor.settings.definitions import Settings
 from jobherd.supervisor.settings.live import LiveSettings
-from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.counters import Policy
 from jobherd.workers.ipc.pipes import Ready
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
@@ -69,7 +68,7 @@ class Scene:
             self.fleet.forked(slot, pid=os.getpid(), incarnation=place + 1, now=self.now, started=0, jitter=0.0)
             self.fleet.on_message(slot, Ready(1, 1), self.now)
             self.boards[place].set_idle(idle=True)
-        lease = Lease(self.post, self.fleet, ControlBlock(), cancels=None, me=None, lease=15.0)
+        lease = SimpleNamespace(beats=0, reclaimed=0)
         settings = LiveSettings(replace(Settings(), queues=("mail",), queue_order="turns"))
         self.facts = FleetReport(self.post, self.fleet, lease, self.boards, commands=self.book, settings=settings)
 

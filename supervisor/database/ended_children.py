@@ -1,0 +1,59 @@
+"""Makes the database forget children that have ended, after a failover or a restored backup.
+
+A restored backup or a lagging standby may not contain the end of a child. Its jobs would stay
+claimed for as long as this supervisor lives.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.policy.fleet import Fleet
+
+log = logging.getLogger("jobherd.supervisor")
+
+AGAIN: Final = 0.5
+"""Seconds before a rejected request is repeated."""
+
+
+class EndedChildren:
+    """Sends the list of living children once in each new session."""
+
+    def __init__(self, db: DatabaseConnection, fleet: Fleet) -> None:
+        self._db = db
+        self._fleet = fleet
+        self._at = float("inf")
+
+    def wake_at(self, _now: float) -> float:
+        """Return when `step` must be called at the latest."""
+        return self._at if self._db.link is Link.UP and self._fleet.supervisor else float("inf")
+
+    def step(self, now: float) -> None:
+        """Send the list if that is due."""
+        if self._db.link is not Link.UP or not self._fleet.supervisor or now < self._at:
+            return
+        self._at = float("inf")
+        fleet = self._fleet
+        # Crash recovery is about to settle and release the jobs of `unrecovered`.
+        living = [*(slot.incarnation for slot in fleet.alive()), *fleet.unrecovered]
+        parameters = {"supervisor": fleet.supervisor, "latest": fleet.incarnations, "living": living}
+        self._db.ask("recover/unregister_children", parameters, lambda answer: self._forgotten(answer, now))
+
+    def connected(self, now: float) -> None:
+        """There is a session again, or one that accepts writes again."""
+        self._at = now
+
+    def _forgotten(self, answer: Answer, sent: float) -> None:
+        if answer is None:
+            self._at = sent + AGAIN
+        elif answer:
+            log.warning(
+                "%d children that had ended were registered: the database is older than that, a backup or a standby "
+                "that lagged; their jobs are given back",
+                len(answer),
+                extra={"incarnations": ",".join(str(row[0]) for row in answer[:20])},
+            )

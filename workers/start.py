@@ -7,11 +7,10 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
-from jobherd.handlers._define.hooks import Child, before_claim, on_death
+from jobherd.handlers._define.hooks import Child, on_death
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure
 from jobherd.handlers._values.sanitize import describe_exception
-from jobherd.workers.claim.claimer import Claimer
 from jobherd.workers.database.waiting import Left
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, Mourns, send
 from jobherd.workers.process.exits import forget_inherited, run_exits
@@ -53,7 +52,7 @@ def run(context: ChildContext) -> int:
     caller.spans = spans()  # Queried once: an application that wants spans has set up the SDK by now.
     worker = None
     try:
-        worker = Worker(context, handlers, caller, claimer_of(context, caller))
+        worker = Worker(context, handlers, caller)
         return worker.live()
     except Left as reason:
         _log.info("exiting: %s", reason)
@@ -108,15 +107,3 @@ def _put_back(interrupts: Interrupts, blocked: frozenset[int]) -> list[str]:
     if not interrupts.rearm_if_touched():
         changed.append("the interval timer")
     return changed
-
-
-def claimer_of(context: ChildContext, hooks: Caller) -> type[Claimer]:
-    """Return the class that makes the claims.
-
-    A worker is restricted only if it has a `before_claim` hook or a budget.
-    """
-    if hooks.hooks.at(before_claim) or context.spec.settings.budget:
-        from jobherd.workers.claim.filtered import FilteredClaimer  # noqa: PLC0415  # only in such a worker
-
-        return FilteredClaimer
-    return Claimer

@@ -52,14 +52,9 @@ HELD: Final = 0.05
 
 
 class Worker:
-    """The parts of a worker, and the loop that runs its claims.
+    """The parts of a worker, and the loop that runs its claims."""
 
-    claims: the class that makes the claims.
-    """
-
-    def __init__(
-        self, context: ChildContext, handlers: Mapping[str, AnyHandler], hooks: Caller, claims: type[Claimer] = Claimer
-    ) -> None:
+    def __init__(self, context: ChildContext, handlers: Mapping[str, AnyHandler], hooks: Caller) -> None:
         settings = context.spec.settings
         self._context = context
         self._spec = context.spec
@@ -136,7 +131,7 @@ class Worker:
             if stores
             else None
         )
-        self._claimer = claims(
+        self._claimer = Claimer(
             context,
             handlers,
             hooks,
@@ -235,7 +230,7 @@ class Worker:
         # Between two jobs this is the end of the first one, so a job reads the clock only twice.
         now = claimer.claimed_at
         for place, row in enumerate(batch):
-            claimer.look(now)
+            claimer.wakes.check(now)
             if interrupts.unheard:
                 interrupts.hear()
             if self._wake.dismissed or self._control.draining or tidy.worn:
@@ -297,7 +292,7 @@ class Worker:
                 return
         if self._output is not None and len(batch) > 1 and self._output.is_pending():
             self._output.take()  # Output of a job too short to be checked. Without this, the next job would get it.
-        claimer.adapt(batch)
+        claimer.query.adapt(batch)
 
     def _look_whether_known(self) -> None:
         """A claim was lost: check whether this worker's row still exists.
@@ -385,7 +380,9 @@ class Worker:
         while True:
             epoch, sessions = self._control.epoch, session.sessions
             found = session.run(
-                *self._claimer.narrow("claim/claim_more", {**more, "wanted": self._together[kind] - len(rows)})
+                *self._claimer.restriction.narrow(
+                    "claim/claim_more", {**more, "wanted": self._together[kind] - len(rows)}
+                )
             )
             now = time.monotonic()
             # What the database returned about these jobs counts from now, not from the first claim.
@@ -413,7 +410,7 @@ class Worker:
                 return False
             if len(rows) >= self._together[kind] or left <= 0 or self._tidy.worn:
                 return True
-            called = self._claimer.rest(epoch, left)
+            called = self._claimer.wakes.rest(epoch, left)
 
     # -- small things
 
@@ -422,7 +419,7 @@ class Worker:
         return [token for token in (self._in_flight.token, 0 if behind is None else behind[0]) if token]
 
     def _tell_of_more(self) -> None:
-        self._claimer.tell_of_more()
+        self._claimer.wakes.pass_on()
 
     def _ids(self) -> dict[str, object]:
         running = self._executor.running

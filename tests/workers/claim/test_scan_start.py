@@ -199,7 +199,7 @@ def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiti
     A queue that runs empty ends it, and what waits elsewhere is found without a call.
     """
     monkeypatch.setattr(scan_start, "LONG", 0.0)
-    monkeypatch.setattr("jobherd.workers.claim.claimer.LONG", 0.0)
+    monkeypatch.setattr("jobherd.workers.claim.claim_query.LONG", 0.0)
     monkeypatch.setattr(scan_start, "LONG_TOGETHER", 0.0)
     monkeypatch.setattr(scan_start, "ROW", 0.0)
     monkeypatch.setattr(scan_start, "DEAD", 0)
@@ -231,7 +231,7 @@ def test_a_job_that_comes_back_before_the_place_is_found_by(bench: Bench, monkey
     The worker seeks, and un-nudged must walk again by itself.
     """
     monkeypatch.setattr(scan_start, "LONG", 0.0)
-    monkeypatch.setattr("jobherd.workers.claim.claimer.LONG", 0.0)
+    monkeypatch.setattr("jobherd.workers.claim.claim_query.LONG", 0.0)
     monkeypatch.setattr(scan_start, "LONG_TOGETHER", 0.0)
     monkeypatch.setattr(scan_start, "ROW", 0.0)
     monkeypatch.setattr(scan_start, "DEAD", 0)

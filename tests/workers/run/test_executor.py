@@ -225,7 +225,7 @@ def test_what_an_idle_worker_used_is_no_jobs(bench: Bench, monkeypatch: pytest.M
             pass
         return False
 
-    monkeypatch.setattr(Claimer, "_give_back_unheard", burn)  # what it does before each sleep
+    monkeypatch.setattr(Claimer, "_requeue_unacknowledged", burn)  # what it does before each sleep
     child = bench.start()
     child.wait_idle()
     child.nudge()

@@ -9,7 +9,6 @@ every other command is only a client of the database.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import importlib
 import importlib.util
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import HelpFormatter, add_common
+from jobherd.supervisor.cli.usage import GroupedParser, Parser
+from jobherd.supervisor.settings.sources import flag_of
 from jobherd.supervisor.version import VERSION
 
 if TYPE_CHECKING:
@@ -116,13 +117,12 @@ def commands(word: str | None = None) -> dict[str, Command]:
     return {command.name: command for name in there for command in importlib.import_module(name).COMMANDS}
 
 
-def parser_of(known: Mapping[str, Command]) -> argparse.ArgumentParser:
+def parser_of(known: Mapping[str, Command]) -> GroupedParser:
     """Return the parser of a command line with these commands."""
-    parser = argparse.ArgumentParser(
-        prog="jobherd", description=ABOUT, epilog=EXAMPLES, formatter_class=HelpFormatter, allow_abbrev=False
-    )
+    parser = GroupedParser(prog="jobherd", description=ABOUT, epilog=EXAMPLES, allow_abbrev=False)
+    parser.lines = {command.name: command.help for command in known.values()}
     parser.add_argument("--version", action="version", version=f"jobherd {VERSION}")
-    branches = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
+    branches = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for command in known.values():
         branch = branches.add_parser(
             command.name,
@@ -139,12 +139,15 @@ def parser_of(known: Mapping[str, Command]) -> argparse.ArgumentParser:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    given = sys.argv[1:] if argv is None else argv
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
     known = commands(given[0] if given else None)
+    if given and given[0] in known and known[given[0]].passes_on:
+        given = _split(given, known[given[0]])
     arguments, unknown = parser_of(known).parse_known_args(given)
     if unknown:
-        # With the usage of this command only.
-        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        arguments.parser.reject(unknown)
     try:
         return int(known[arguments.command].run(arguments))
     except CommandError as problem:
@@ -153,3 +156,14 @@ def _run(argv: Sequence[str] | None) -> int:
 
         complain(str(problem))
         return problem.code
+
+
+def _split(given: Sequence[str], command: Command) -> list[str]:
+    """Return the words with a `--` between the command's own flags and those that it passes on."""
+    own = {flag_of(name) for name in command.settings}
+    place = 1
+    while place < len(given) and given[place].partition("=")[0] in own:
+        place += 1 if "=" in given[place] else 2
+    if given[place : place + 1] in ([], ["--"], ["-h"], ["--help"]):
+        return list(given)
+    return [*given[:place], "--", *given[place:]]

@@ -39,6 +39,8 @@ class Command:
     """The settings that the command accepts as flags."""
     lists: bool = False
     """Whether the command accepts `--json`."""
+    passes_on: bool = False
+    """Whether the words after the command's own flags go to another program."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

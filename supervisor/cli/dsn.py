@@ -49,7 +49,7 @@ def _dsn(arguments: argparse.Namespace) -> int:
 
 def _psql_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "words", nargs="*", metavar="ARGUMENT", help="arguments for psql; write -- before those that begin with -"
+        "words", nargs="*", metavar="ARGUMENT", help="arguments for psql; flags of this command come before them"
     )
 
 
@@ -109,10 +109,11 @@ COMMANDS: Final = (
     Command(
         "psql",
         "open psql on the database",
-        "  jobherd psql\n  jobherd psql -- -c 'SELECT * FROM jobherd.jobs LIMIT 5'",
+        "  jobherd psql\n  jobherd psql -c 'SELECT * FROM jobherd.jobs LIMIT 5'",
         _psql_arguments,
         _psql,
         about="Open psql on the database that commands and producers use in this folder. An embedded PostgreSQL is started if it does\n"
-        "not run, and stopped at the end if no other process uses it.",
+        "not run, and stopped at the end if no other process uses it. All arguments after this command's own flags go to psql.",
+        passes_on=True,
     ),
 )

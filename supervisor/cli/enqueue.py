@@ -28,6 +28,7 @@ from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, job_id, moment, standard_input, whole
 from jobherd.supervisor.cli.console import complain
 from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.kinds import suggest_kind
 from jobherd.supervisor.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def _enqueue(arguments: argparse.Namespace) -> int:
             (number,) = Client(connection=at.connection, schema=at.schema).put(chunks)
         except (ValueError, TypeError) as problem:
             raise CommandError(_refused(problem), ExitCode.USAGE) from None
+        if sys.stderr.isatty():  # a script pays for each statement
+            suggest_kind(at, arguments.kind)
     with _told_elsewhere(f"job {number} is enqueued"):
         print(number, flush=True)
     return ExitCode.DONE

@@ -16,6 +16,7 @@ from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import LARGEST_ID, Command, add_job_ids, job_id, job_ids, span
 from jobherd.supervisor.cli.console import Column, paint, plain, plain_lines, show_moment, show_span
 from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.kinds import suggest_kind
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -42,7 +43,7 @@ def states(text: str) -> list[str]:
     names = [word.strip() for word in text.split(",") if word.strip()]
     for name in names:
         if name not in STATES:
-            message = f"{name[:40]!r} is no state: one of {', '.join(STATES)}"
+            message = f"{name[:40]!r} is not a state: one of {', '.join(STATES)}"
             raise argparse.ArgumentTypeError(message)
     return names
 
@@ -85,6 +86,8 @@ def _jobs(arguments: argparse.Namespace) -> int:
         )
         floor, jobs = rows[0]["floor"], [row for row in rows if row["id"] is not None]
         whole = at.rows("observe/show_jobs", {"ids": [job["id"] for job in jobs]}) if arguments.json else []
+        if not jobs:
+            suggest_kind(at, arguments.kind)
     if arguments.json:
         console.print_json([_document(row) for row in whole])
     elif jobs:

@@ -11,6 +11,7 @@ from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command
 from jobherd.supervisor.cli.console import Column, show_span
 from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.kinds import suggest_kind
 
 if TYPE_CHECKING:
     import argparse
@@ -120,6 +121,7 @@ def _pause(arguments: argparse.Namespace) -> int:
             "actor": arguments.by or actor(),
         }
         changed = at.row("control/pause_claims", wanted)["changed"]
+        suggest_kind(at, arguments.kind)
     print(f"{_called(arguments)} is paused" if changed else f"{_called(arguments)} was paused already")
     return ExitCode.DONE
 
@@ -131,9 +133,9 @@ def _resume_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _resume(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        changed = at.row("control/resume_claims", {**_gate(arguments), "actor": actor(), "reason": arguments.reason})[
-            "changed"
-        ]
+        given = {**_gate(arguments), "actor": actor(), "reason": arguments.reason}
+        changed = at.row("control/resume_claims", given)["changed"]
+        suggest_kind(at, arguments.kind)
     print(f"{_called(arguments)} is resumed" if changed else f"{_called(arguments)} was not paused")
     return ExitCode.DONE
 
@@ -164,6 +166,7 @@ def _limit(arguments: argparse.Namespace) -> int:
     limit = None if arguments.limit == "off" else int(arguments.limit)
     with session(arguments) as at:
         before = at.row("control/set_limit", {**_gate(arguments), "max_running": limit, "actor": actor()})["before"]
+        suggest_kind(at, arguments.kind)
     was = "there was no concurrency limit" if before is None else f"it was {before}"
     print(
         f"{_called(arguments)} has no concurrency limit; {was}"

@@ -72,13 +72,13 @@ def test_psql_gets_the_address_as_words_and_the_password_in_its_environment(tmp_
 def test_psql_on_a_database(database):
     if not any(os.access(os.path.join(place, "psql"), os.X_OK) for place in os.environ["PATH"].split(os.pathsep)):
         return  # the next test uses the one of the extra
-    answer = jobherd("psql", "--", "-Atc", "SELECT current_database()", dsn=database)
+    answer = jobherd("psql", "-Atc", "SELECT current_database()", dsn=database)
     assert (answer.code, answer.out.strip()) == (0, psycopg.conninfo.conninfo_to_dict(database)["dbname"]), answer
 
 
 def test_psql_starts_an_embedded_server_and_leaves_it(tmp_path):
     (tmp_path / "empty").mkdir()
-    answer = jobherd("psql", "--", "-Atc", "SELECT 1", cwd=tmp_path, PATH=str(tmp_path / "empty"))
+    answer = jobherd("psql", "-At", "-c", "SELECT 1", cwd=tmp_path, PATH=str(tmp_path / "empty"))
     assert (answer.code, answer.out) == (0, "1\n"), answer
     assert lifecycle.find(tmp_path) is None
 

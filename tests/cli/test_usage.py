@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from jobherd.supervisor.cli import FAMILIES, commands
+from jobherd.supervisor.cli.usage import GROUPS
 from tests.cli.rows import past, send
 from tests.cli.shell import COMMAND, LIMIT, ROOT, environment, jobherd, on_terminal, start
 
@@ -36,7 +37,11 @@ def test_the_help_lists_every_command_and_the_exit_codes():
     answer = jobherd("--help")
     assert answer.code == 0
     for command in commands():
-        assert f"\n    {command}" in answer.out
+        assert answer.out.count(f"\n  {command} ") == 1
+    assert max(len(line) for line in answer.lines) <= 84
+    assert jobherd("help").out == answer.out
+    assert jobherd("help", "job").out == jobherd("job", "--help").out
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(commands())
     assert "69 no database" in answer.out
 
 
@@ -277,15 +282,48 @@ def test_numbers_and_moments_out_of_range_are_usage(database, words):
         (("bench", "--jobs", "few"), "'few' is not a whole number from 100 to 10,000,000"),
         (("bench", "--jobs", "99"), "'99' is not a whole number from 100 to 10,000,000"),
         (("reprioritize", 1, "--priority", "high"), "'high' is not a whole number"),
-        (("jobs", "--colour"), "unrecognized arguments: --colour"),
-        (("migrate", "now", "--json"), "unrecognized arguments: now --json"),
+        (("jobs", "--colour"), "unknown option --colour"),
+        (("migrate", "now", "--json"), "unexpected argument 'now'"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_the_usage_of_its_command(words, said):
+def test_what_cannot_be_read_is_told_in_one_line(words, said):
     answer = jobherd(*words, dsn=NOWHERE)
     assert answer.code == 2
-    assert said in answer.err.splitlines()[-1]
-    assert answer.err.startswith(f"usage: jobherd {words[0]} ")
+    (line,) = answer.err.splitlines()
+    assert said in line
+    assert line.startswith("jobherd: ")
+    assert line.endswith(f"See `jobherd {words[0]} --help`.")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "no command is given. See `jobherd --help`."),
+        (("retyr", "1"), "unknown command 'retyr': did you mean retry? See `jobherd --help`."),
+        (("enqueue",), "KIND is missing. See `jobherd enqueue --help`."),
+        (("jobs", "--stat", "x"), "unknown option --stat: did you mean --state? See `jobherd jobs --help`."),
+        (("run", "--worker=3"), "unknown option --worker: did you mean --workers? See `jobherd run --help`."),
+        (("run", "--workers"), "--workers needs a value. See `jobherd run --help`."),
+        (
+            ("fleet", "dran", "3"),
+            "action: 'dran' is not one of drain, add, remove, reload: did you mean drain? See `jobherd fleet --help`.",
+        ),
+    ],
+)
+def test_a_usage_error_names_the_argument_and_what_to_do(words, line):
+    answer = jobherd(*words, dsn=NOWHERE)
+    assert (answer.code, answer.out, answer.err) == (2, "", f"jobherd: {line}\n")
+
+
+def test_a_kind_that_no_handler_declares_gets_a_suggestion(database):
+    send(database, "INSERT INTO jobherd.kinds VALUES ('mail:receipt', 'default', 0, 1, 1, 60, 60)")
+    said = "jobherd: no handler declares mail:recipt: did you mean mail:receipt?"
+    for words in (("jobs",), ("pause",), ("resume",), ("limit", "3")):
+        answer = jobherd(*words, "--kind", "mail:recipt", dsn=database)
+        assert (answer.code, said in answer.err) == (0, True), answer
+    assert jobherd("pause", "--kind", "mail:receipt", dsn=database).err == ""
+    assert jobherd("enqueue", "mail:recipt", dsn=database).err == "", "a script that enqueues one by one"
+    assert said in on_terminal("enqueue", "mail:recipt", dsn=database)
 
 
 def test_ctrl_c_while_the_program_is_loaded_is_130_without_a_word(tmp_path):

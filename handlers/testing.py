@@ -13,8 +13,12 @@ end. In a test inside an event loop, use `arun` and `adrain` instead of `run` an
 
 from __future__ import annotations
 
-from jobherd.handlers._testing.attempt import Ran, arun, arun_payload, run, run_batch, run_payload
-from jobherd.handlers._testing.enqueued import Enqueued, Inline, Recorder, inline, recorder
+from jobherd.handlers._testing.attempt import arun, arun_payload, run, run_payload
+from jobherd.handlers._testing.batch import run_batch
+from jobherd.handlers._testing.enqueued import Enqueued
+from jobherd.handlers._testing.inline import Inline, inline
+from jobherd.handlers._testing.ran import Ran
+from jobherd.handlers._testing.recorder import Recorder, recorder
 from jobherd.handlers._values.outcome import EXPIRED, Outcome
 
 __all__ = [

@@ -8,67 +8,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random as _random
-import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from jobherd.handlers._define.batch import BatchSignature, endings_of
-from jobherd.handlers._define.binding import WHOLE
 from jobherd.handlers._run.call import call
 from jobherd.handlers._run.classify import outcome_of
-from jobherd.handlers._run.job import Job
 from jobherd.handlers._run.unrunnable import unreadable
-from jobherd.handlers._values.outcome import Outcome, Raised
+from jobherd.handlers._testing.batch import run_together
+from jobherd.handlers._testing.ran import Ran, job_of, refuse_loop
+from jobherd.handlers._values.outcome import Raised
 from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from jobherd.handlers._define.handler import AnyHandler, Handler
     from jobherd.handlers._policy.backoff import Dice
 
 P = ParamSpec("P")
 C = ParamSpec("C")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """Result of one attempt in a test."""
-
-    outcome: Outcome
-    """The outcome: label, state, delay, result, error, code, traceback."""
-    progress: tuple[tuple[float, str, object], ...] = ()
-    """Progress that the handler reported, in order: fraction, note, data."""
-    exception: BaseException | None = None
-    """Exception that the handler raised, if any."""
-
-    @property
-    def result(self) -> object:
-        """The result as the database would return it, or None."""
-        return None if self.outcome.result is None else decode_payload(self.outcome.result)
-
-    def raise_(self) -> None:
-        """Raise the handler's exception, with its traceback, unless the job is completed.
-
-        Raises:
-            AssertionError: the job is not completed and the handler raised nothing. The message
-                shows the outcome.
-        """
-        if self.outcome.label == "ok":
-            return
-        if self.exception is not None:
-            raise self.exception
-        message = f"the job is not completed, its outcome is {self.outcome.label!r}: {self.outcome.error or 'no error'}"
-        raise AssertionError(message)
-
-    def value(self) -> object:
-        """Return the result of a completed job. Raises what `raise_` raises for any other.
-
-        So a test fails with the handler's own traceback.
-        """
-        self.raise_()
-        return self.result
 
 
 def run(handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
@@ -128,7 +84,7 @@ def run_payload(
         fields: further attributes of `Job`, such as `id`, `crashes` or `on_cancelled`.
     """
     if handler.policy.batch is not None:
-        return _run_together(
+        return run_together(
             handler, [payload], attempt=attempt, max_attempts=max_attempts, random=random, fields=[fields]
         )[0]
     refuse_loop(handler, "run")
@@ -186,16 +142,6 @@ async def arun_payload(
     return attempt_.ran(ending)
 
 
-def refuse_loop(handler: AnyHandler, name: str) -> None:
-    """Raise TypeError if a coroutine cannot run here because an event loop is already running."""
-    # documented, and raises nothing
-    if handler.signature.is_async and asyncio._get_running_loop() is not None:  # noqa: SLF001
-        message = (
-            f"{handler.kind!r} is asynchronous, and an event loop runs here: await a{name}(...) instead of {name}(...)"
-        )
-        raise TypeError(message)
-
-
 class _Attempt:
     """One attempt that is about to run, or its result if the payload does not fit."""
 
@@ -210,7 +156,7 @@ class _Attempt:
         fields: dict[str, Any],
     ) -> None:
         self.refused: Ran | None = None
-        self._told: list[tuple[float, str, object]] = []
+        self._progress: list[tuple[float, str, object]] = []
         limit = handler.policy.max_attempts if most is None else most
         self._judge = {"policy": handler.policy, "attempt": attempt, "max_attempts": limit, "random": random}
         text = check_payload(payload)
@@ -221,94 +167,11 @@ class _Attempt:
         except PayloadError as problem:
             self.refused = Ran(unreadable(problem), exception=problem)
             return
-        self.job = _job(handler, self._told, {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields)
+        self.job = job_of(
+            handler, self._progress, {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields
+        )
 
     def ran(self, ending: object) -> Ran:
         """Return the result of the attempt whose handler ended with `ending`."""
         outcome = outcome_of(ending, **self._judge)  # type: ignore[arg-type]  # a dict of several types
-        return Ran(outcome, tuple(self._told), ending.exception if isinstance(ending, Raised) else None)
-
-
-def run_batch(handler: AnyHandler, payloads: Iterable[object], *, random: Dice = _random) -> list[Ran]:
-    """Call a batch handler once with all payloads and return each job's result, in order.
-
-    The ids are 1, 2, 3, ... As in a worker, a payload that does not fit fails its job permanently,
-    and the handler is called with the others.
-
-    Args:
-        handler: the batch handler.
-        payloads: one JSON value per job.
-        random: source of the backoff's jitter. Default: the module `random`.
-
-    Raises:
-        TypeError: the handler takes single jobs.
-
-    Example:
-        >>> from jobherd import handler
-        >>> @handler("demo:double", batch=10)
-        ... def double(numbers: list[int]) -> list[int]:
-        ...     return [2 * number for number in numbers]
-        >>> [ran.result for ran in run_batch(double, [1, 21])]
-        [2, 42]
-    """
-    if handler.policy.batch is None:
-        message = f"{handler.kind!r} takes one job a call: use run(), or declare it with batch=N"
-        raise TypeError(message)
-    taken = list(payloads)
-    return _run_together(
-        handler, taken, attempt=1, max_attempts=None, random=random, fields=[{"id": n + 1} for n in range(len(taken))]
-    )
-
-
-def _run_together(
-    handler: AnyHandler,
-    payloads: list[object],
-    *,
-    attempt: int,
-    max_attempts: int | None,
-    random: Dice,
-    fields: list[dict[str, Any]],
-) -> list[Ran]:
-    signature = handler.signature
-    assert isinstance(signature, BatchSignature)
-    limit = handler.policy.max_attempts if max_attempts is None else max_attempts
-    told: list[list[tuple[float, str, object]]] = [[] for _ in payloads]
-    ran: list[Ran | None] = [None] * len(payloads)
-    jobs, arguments, places = [], [], []
-    for place, payload in enumerate(payloads):
-        text = check_payload(payload)
-        try:
-            decoded = decode_payload(text)
-            arguments.append(handler.binding.bind(decoded)[WHOLE])
-        except PayloadError as problem:
-            ran[place] = Ran(unreadable(problem), exception=problem)
-            continue
-        jobs.append(
-            _job(handler, told[place], {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields[place])
-        )
-        places.append(place)
-    refuse_loop(handler, "run_batch")
-    ending: object = None
-    try:
-        if jobs:
-            ending = call(handler, jobs, signature.arguments(arguments))
-    except BaseException as problem:
-        ending = Raised(problem)
-    for place, one in zip(places, endings_of(ending, [job.id for job in jobs]), strict=True):
-        outcome = outcome_of(one, policy=handler.policy, attempt=attempt, max_attempts=limit, random=random)
-        ran[place] = Ran(outcome, tuple(told[place]), one.exception if isinstance(one, Raised) else None)
-    return [one for one in ran if one is not None]
-
-
-def _job(handler: AnyHandler, told: list[tuple[float, str, object]], fields: dict[str, Any]) -> Job:
-    given: dict[str, Any] = {
-        "id": 1,
-        "kind": handler.kind,
-        "queue": handler.policy.queue,
-        "priority": handler.policy.priority,
-        "created": time.time(),
-        "run": time.time(),
-        "deadline": time.monotonic() + handler.policy.timeout,
-        "on_progress": lambda fraction, note, data: told.append((fraction, note, data)),
-    }
-    return Job(**given | fields)
+        return Ran(outcome, tuple(self._progress), ending.exception if isinstance(ending, Raised) else None)

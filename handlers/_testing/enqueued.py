@@ -6,33 +6,23 @@ They are in a transaction that is rolled back, or in no database at all.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import psycopg
-
-from jobherd import sql
 from jobherd.handlers._define.binding import WHOLE, BindingError
-from jobherd.handlers._enqueue import origin
-from jobherd.handlers._enqueue.client import Client
-from jobherd.handlers._enqueue.default import configure, keeping_default
-from jobherd.handlers._enqueue.dsn import find_dsn, find_schema
 from jobherd.handlers._policy.durations import at_least_zero
-from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.unrunnable import unknown_kind
-from jobherd.handlers._testing.attempt import Ran, arun_payload, refuse_loop, run_payload
-from jobherd.handlers._values.outcome import EXPIRED, Outcome
+from jobherd.handlers._testing.ran import Ran, refuse_loop
 from jobherd.handlers._values.payload import decode_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Generator, Iterable
     from datetime import datetime
 
     from jobherd.handlers._define.handler import AnyHandler, Handler
     from jobherd.handlers._enqueue.bulk import Chunk
+    from jobherd.handlers._enqueue.client import Client
     from jobherd.handlers._policy.durations import Duration
 
 P = ParamSpec("P")
@@ -227,7 +217,7 @@ class Watched:
         message = f"{most} runs have not emptied the queue: a job enqueues itself without a delay. Pass `rounds`, or a larger `most`"
         raise RuntimeError(message)
 
-    def _note(self, ids: Iterable[int], chunks: list[Chunk]) -> None:
+    def note(self, ids: Iterable[int], chunks: list[Chunk]) -> None:
         """Record jobs that were enqueued by the test or by the running job."""
         by = self._running
         texts = ((chunk, text) for chunk in chunks for text in chunk.texts)
@@ -270,211 +260,3 @@ def _wait(options: dict[str, Any]) -> float:
     if moment is not None:
         return max(0.0, moment.timestamp() - time.time())
     return 0.0 if options["delay"] is None else float(options["delay"])
-
-
-class Recorder(Watched):
-    """The jobs that were enqueued inside `recorder`, without a database.
-
-    Nothing is undone if a handler raises.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.client = _Recording(self)
-
-    def _attempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        return run_payload(handler, payload, **fields)
-
-    async def _aattempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        return await arun_payload(handler, payload, **fields)
-
-
-class _Recording(Client):
-    """Client of a recorder: it numbers and records jobs, and sends nothing."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(schema=sql.SCHEMA)
-        self._recorder = recorder
-        self._ids = itertools.count(1)
-
-    def put(self, chunks: Iterable[Chunk]) -> list[int]:
-        taken = list(chunks)
-        ids = [next(self._ids) for chunk in taken for _ in chunk.texts]
-        self._recorder._note(ids, taken)  # noqa: SLF001  # the two are one
-        return ids
-
-    def _session(self, within: float | None = None) -> NoReturn:  # noqa: ARG002  # as the client's own
-        message = "a recorder has no database: use `inline`, or the fixture jobherd_inline"
-        raise RuntimeError(message)
-
-
-@contextlib.contextmanager
-def recorder() -> Iterator[Recorder]:
-    """Record enqueued jobs, without a database. Each payload is checked as usual.
-
-    Inside the block, `Handler.enqueue` without client or connection goes to the recorder. A job
-    enqueued with its own client or connection does not.
-
-    Example:
-        >>> from jobherd import handler
-        >>> @handler("demo:receipt")
-        ... def receipt(order_id: int) -> None: ...
-        >>> with recorder() as jobs:
-        ...     _ = receipt.enqueue(order_id=7)
-        ...     jobs.assert_enqueued(receipt, order_id=7).id
-        1
-    """
-    with keeping_default():
-        watching = Recorder()
-        configure(client=watching.client)
-        yield watching
-
-
-class _Watching(Client):
-    """Client that handlers use inside `inline`: it records what they enqueue."""
-
-    def __init__(self, inline: Inline, connection: psycopg.Connection[Any], schema: str) -> None:
-        super().__init__(schema=schema, connection=connection)
-        self._inline = inline
-
-    def put(self, chunks: Iterable[Chunk]) -> list[int]:
-        taken = list(chunks)
-        ids = super().put(taken)
-        self._inline._note(ids, taken)  # noqa: SLF001  # the two are one
-        return ids
-
-
-class Inline(Watched):
-    """The jobs that were enqueued inside `inline`, and methods to check and run them.
-
-    What an attempt writes through `connection` is kept if the handler returns, and undone if it
-    raises.
-
-    Attributes:
-        connection: connection whose transaction contains everything.
-        client: client that enqueues into that transaction by kind.
-        jobs: the jobs enqueued so far, in order.
-    """
-
-    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
-        super().__init__()
-        self.connection = connection
-        self.client = _Watching(self, connection, schema)
-
-    def _attempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        with self._around(handler, fields) as (doors, ran):
-            ran.append(run_payload(handler, payload, doors=doors, **fields))
-        return ran[-1]
-
-    async def _aattempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        with self._around(handler, fields) as (doors, ran):
-            ran.append(await arun_payload(handler, payload, doors=doors, **fields))
-        return ran[-1]
-
-    @contextlib.contextmanager
-    def _around(self, handler: AnyHandler, fields: dict[str, Any]) -> Iterator[tuple[_InlineDoors, list[Ran]]]:
-        """Undo the attempt's writes and its enqueued jobs if it raised.
-
-        The block appends the attempt's result.
-        """
-        undo = _Undo()
-        ran: list[Ran] = [Ran(EXPIRED)]
-        before = len(self.jobs)
-        doors = _InlineDoors(self.connection, declared=handler.policy.transactional)
-        with contextlib.suppress(_Undo), self.connection.transaction(), self._known(fields):
-            yield doors, ran
-            if doors.completed is not None:
-                ran.append(Ran(doors.completed, ran[-1].progress))
-            if ran[-1].exception is not None or (handler.policy.transactional and ran[-1].outcome.label != "ok"):
-                del self.jobs[before:]
-                raise undo
-
-    @contextlib.contextmanager
-    def _known(self, fields: dict[str, Any]) -> Iterator[None]:
-        """Make the job with these fields the parent of jobs enqueued inside the block.
-
-        Only if the fields are those of a job that was enqueued.
-        """
-        job = fields.get("id")
-        here = (
-            None
-            if job is None
-            else origin.Origin(job, fields["traceparent"], self.connection.pgconn.db, self.client.schema)
-        )
-        before = origin.ask(lambda: here)
-        try:
-            yield
-        finally:
-            origin.forget(before)
-
-
-class _InlineDoors:
-    """Transactions of jobs that `inline` runs: savepoints of its own.
-
-    completed: the outcome of a job that such a transaction completed, if any.
-    """
-
-    def __init__(self, connection: psycopg.Connection[Any], *, declared: bool) -> None:
-        self.completed: Outcome | None = None
-        self._connection = connection
-        self._declared = declared
-        self._part: AbstractContextManager[psycopg.Transaction] | None = None
-
-    def begin(self) -> psycopg.Connection[Any]:
-        if self._declared or self._part is not None or self.completed is not None:
-            message = "the job is in a transaction already, or was completed by one"
-            raise RuntimeError(message)
-        self._part = self._connection.transaction()
-        self._part.__enter__()
-        return self._connection
-
-    def abegin(self) -> psycopg.AsyncConnection[Any]:
-        message = "`inline` has a synchronous connection: test the transaction of a coroutine with a worker"
-        raise RuntimeError(message)
-
-    def complete(self, result: object) -> None:
-        self.completed = outcome_of(result)
-        self._end(None)
-
-    def undo(self) -> None:
-        self._end(_Undo())
-
-    def connection(self) -> psycopg.Connection[Any]:
-        if self._part is None and not self._declared:
-            message = "the job is in no transaction: declare the handler with transactional=True, or use `with job.transaction():`"
-            raise RuntimeError(message)
-        return self._connection
-
-    def _end(self, problem: _Undo | None) -> None:
-        part, self._part = self._part, None
-        if part is not None:
-            with contextlib.suppress(_Undo):
-                part.__exit__(None if problem is None else _Undo, problem, None)
-
-
-class _Undo(Exception):  # noqa: N818  # not an error: it rolls a savepoint back
-    pass
-
-
-@contextlib.contextmanager
-def inline(dsn: str | None = None, *, schema: str | None = None) -> Iterator[Inline]:
-    """Record and run jobs inside one transaction that is rolled back at the end.
-
-    Inside the block, `Handler.enqueue` without client or connection enqueues into this transaction.
-
-    Args:
-        dsn: address of a database with Jobherd's schema. Default: as for `Client`.
-        schema: Jobherd's schema. Default: as for `Client`.
-
-    Example:
-        >>> with inline() as jobs:  # doctest: +SKIP
-        ...     receipt.enqueue(order_id=7)
-        ...     assert jobs.drain([receipt])[0].ran[0].outcome.label == "ok"
-    """
-    with keeping_default(), psycopg.connect(find_dsn(dsn), client_encoding="UTF8") as connection:
-        watching = Inline(connection, find_schema(schema))
-        configure(client=watching.client)
-        try:
-            yield watching
-        finally:
-            connection.rollback()

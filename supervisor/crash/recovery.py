@@ -22,7 +22,7 @@ from jobherd.supervisor.crash.dead_child import DeadChild, Recovered, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from jobherd.supervisor.database.connection import Answer, Row
+    from jobherd.supervisor.database.requests import Answer, Row
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.workers.job.finished import Finished
 

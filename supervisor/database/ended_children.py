@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+from jobherd.supervisor.database.connection import DatabaseConnection, Link
 
 if TYPE_CHECKING:
+    from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
 
 log = logging.getLogger("jobherd.supervisor")

@@ -23,7 +23,8 @@ from jobherd.supervisor.database.connection import Link
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobherd.supervisor.database.connection import Answer, DatabaseConnection
+    from jobherd.supervisor.database.connection import DatabaseConnection
+    from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
 
 MOST: Final = 8

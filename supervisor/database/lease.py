@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+from jobherd.supervisor.database.connection import DatabaseConnection, Link
 from jobherd.supervisor.version import VERSION
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.database.ended_children import EndedChildren
     from jobherd.supervisor.database.identity import Identity
     from jobherd.supervisor.database.reclaim import Reclaim
+    from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.workers.ipc.control_block import ControlBlock
 
@@ -119,12 +120,12 @@ class Lease:
             if not self._asked and now >= self._beat_at:
                 self._register(now)
             return
-        if self._db.unheard:
+        if self._db.setup.unheard:
             # no echo can arrive, and the server would reject LISTEN in the next session too
             self.heard_back, self._echo_by = False, float("inf")
         if now >= self._echo_due():
             self._echo_by = float("inf")
-            if self._db.pooled and self._renewed_at >= now - self._lease:
+            if self._db.setup.pooled and self._renewed_at >= now - self._lease:
                 self.heard_back = False  # answers arrive, notifications do not, and the next session would be the same
                 return
             self._db.lose("the session does not hear its own notifications", now)

@@ -22,11 +22,12 @@ import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+from jobherd.supervisor.database.connection import DatabaseConnection, Link
 from jobherd.supervisor.policy.plan import hears
 from jobherd.workers.ipc.record import barrier
 
 if TYPE_CHECKING:
+    from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.process.board_reader import BoardReader
     from jobherd.workers.ipc.control_block import ControlBlock
@@ -76,8 +77,8 @@ class NotifyMode:
         """Return when `step` must be called at the latest."""
         if self._db.link is not Link.UP:
             return float("inf")
-        if not self._db.listening:
-            return self._again_at if self._db.unheard else float("inf")
+        if not self._db.setup.listening:
+            return self._again_at if self._db.setup.unheard else float("inf")
         return (
             self._again_at
             if self.stage is Stage.WAITING or (self.stage is Stage.OFF and hears(self._fleet, now))
@@ -92,10 +93,10 @@ class NotifyMode:
             if self._db.link is not Link.UP:
                 return
             self._epoch = self._db.epoch
-        if not self._db.listening:
+        if not self._db.setup.listening:
             # Through a pooler, the next client of that backend would hold the keys, for as long as
             # the pooler keeps it.
-            if self._db.unheard:
+            if self._db.setup.unheard:
                 self._listen_again(now)
             return
         if self._refused:
@@ -113,11 +114,11 @@ class NotifyMode:
             self._refused = True
             log.warning(
                 "the server rejects LISTEN, so jobs wait for the poll; the supervisor keeps retrying: %s",
-                self._db.unheard,
+                self._db.setup.unheard,
             )
         if now >= self._again_at:
             self._again_at = now + LISTEN_AGAIN
-            self._db.listen()
+            self._db.setup.listen()
 
     # -- on
 

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+from jobherd.supervisor.database.connection import DatabaseConnection, Link
 from jobherd.supervisor.database.identity import Neighbour, dead
 from jobherd.supervisor.database.server_clock import ServerClock
 from jobherd.supervisor.policy.kinds import MAINTENANCE
@@ -19,6 +19,7 @@ from jobherd.workers.system.procfs import alive
 
 if TYPE_CHECKING:
     from jobherd.supervisor.database.identity import Identity
+    from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
 
 log = logging.getLogger("jobherd.supervisor")

@@ -27,9 +27,9 @@ class DatabaseSession:
         """Descriptors that a child must close, without the socket (`DatabaseConnection.forget`)."""
         return [] if self._lookup is None else [self._lookup.fd]
 
-    def wake_at(self, _now: float) -> float:
+    def wake_at(self, now: float) -> float:
         """Return when `step` must be called at the latest."""
-        return self._db.wake_at()
+        return self._db.wake_at(now)
 
     def step(self, now: float) -> None:
         """Send and receive what is possible, and update what the selector waits for."""

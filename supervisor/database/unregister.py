@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+from jobherd.supervisor.database.connection import DatabaseConnection, Link
 
 if TYPE_CHECKING:
     import selectors
     from collections.abc import Callable
 
     from jobherd.supervisor.database.lease import Lease
+    from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.database.session import DatabaseSession
     from jobherd.supervisor.policy.fleet import Fleet
 

@@ -14,7 +14,8 @@ from jobherd.supervisor.policy.slot import State
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobherd.supervisor.database.connection import Answer, DatabaseConnection
+    from jobherd.supervisor.database.connection import DatabaseConnection
+    from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.status_board import StatusBoard

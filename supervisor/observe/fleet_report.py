@@ -39,9 +39,10 @@ from jobherd.workers.inspect.live_output import tail_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobherd.supervisor.database.connection import Answer, DatabaseConnection
+    from jobherd.supervisor.database.connection import DatabaseConnection
     from jobherd.supervisor.database.fleet_commands import FleetCommand, FleetCommands
     from jobherd.supervisor.database.lease import Lease
+    from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.supervisor.settings.live import LiveSettings

@@ -18,7 +18,8 @@ from jobherd.workers.system import procfs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobherd.supervisor.database.connection import Answer, DatabaseConnection
+    from jobherd.supervisor.database.connection import DatabaseConnection
+    from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.actions import Offload
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.workers.ipc.status_board import StatusBoard

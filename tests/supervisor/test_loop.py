@@ -82,7 +82,7 @@ def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
     supervisor.events.step(time.monotonic())
     assert caplog.records == []
     assert not supervisor.events._pooler_seen
-    supervisor.db.deaf = True
+    supervisor.db.setup.deaf = True
     supervisor.db.happened = [Pooler(), Rejected("claim/claim_jobs", "ERROR: it is so")]
     supervisor.events.step(time.monotonic())
     assert ["a pooler stands" in caplog.text, "claim_jobs: ERROR: it is so" in caplog.text] == [True, True]
@@ -90,7 +90,7 @@ def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
 
 def nothing_is_due(supervisor, now):
     supervisor.loop._full_turn_by = supervisor.fleet.plan_at = float("inf")
-    supervisor.poll._at = supervisor.board_reader._at = supervisor.db._at = now + 60
+    supervisor.poll._at = supervisor.board_reader._at = supervisor.db._again_at = now + 60
 
 
 @pytest.mark.parametrize("call", ["called", "all_idle_called", "database_up", "the maintenance process"])

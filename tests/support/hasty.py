@@ -19,10 +19,11 @@ def hurry(seconds: int) -> None:
     """Have this process, and whatever it forks, wait so long instead."""
     from jobherd.supervisor.cli import database
     from jobherd.supervisor.database import connection as db
+    from jobherd.supervisor.database import connector
     from jobherd.workers.database import connection
 
     database.CONNECT_TIMEOUT = seconds
-    db.CONNECT_PATIENCE = connection.CONNECT_PATIENCE = seconds  # type: ignore[misc]
+    db.CONNECT_PATIENCE = connector.CONNECT_PATIENCE = connection.CONNECT_PATIENCE = seconds  # type: ignore[misc]
     connection.Session.__init__.__kwdefaults__["patience"] = float(seconds)
 
 

@@ -14,7 +14,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from jobherd.handlers._values.outcome import OK, Outcome
-from jobherd.supervisor.database.connection import ANSWER_PATIENCE, CONNECT_PATIENCE, DatabaseConnection, Link, Request
+from jobherd.supervisor.database.connection import DatabaseConnection, Link
+from jobherd.supervisor.database.connector import CONNECT_PATIENCE
+from jobherd.supervisor.database.exchange import ANSWER_PATIENCE
+from jobherd.supervisor.database.requests import Request
 from jobherd.supervisor.process.name_lookup import NameLookup
 from jobherd.workers.job.finished import Finished, settlement
 from tests.support.patience import LIMIT
@@ -42,7 +45,7 @@ class Driver:
                 return
             assert time.monotonic() < limit, (self.db.link, self.db.trouble)
             fd = self.db.fileno()
-            wait = min(max(self.db.wake_at() - time.monotonic(), 0), 1.0)
+            wait = min(max(self.db.wake_at(0.0) - time.monotonic(), 0), 1.0)
             reading, writing = ([fd], [fd]) if fd >= 0 else ([], [])
             select.select(reading, writing if self.db.events() & 2 else [], [], wait)
 
@@ -129,7 +132,7 @@ def test_a_notification_behind_the_last_answer_is_heard_with_it(driver, database
     What lies behind it shows on no socket any more.
     """
     driver.up()
-    driver.until(lambda: driver.db.listening and driver.db.is_quiet)
+    driver.until(lambda: driver.db.setup.listening and driver.db.is_quiet)
     driver.step()
     driver.db.notifications.clear()
     answers = []
@@ -180,7 +183,7 @@ def test_a_session_that_may_not_write_any_more_is_made_anew(driver):
     """
     driver.up()
     epoch, answers = driver.db.epoch, []
-    driver.db._queue.append(Request("steer", b"SET default_transaction_read_only = on", [], answers.append))
+    driver.db._exchange.queue.append(Request("steer", b"SET default_transaction_read_only = on", [], answers.append))
     assert (
         driver.ask("lease/register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0)
         is None
@@ -250,9 +253,9 @@ def test_what_is_asked_between_two_steps_is_not_kept_until_something_else_happen
     driver.until(lambda: driver.db.is_quiet)
     answers = []
     driver.db.ask("maintenance/find_next_due", {}, answers.append)
-    assert driver.db.wake_at() <= time.monotonic()
+    assert driver.db.wake_at(0.0) <= time.monotonic()
     driver.step()
-    assert driver.db.wake_at() > time.monotonic(), "it is on its way"
+    assert driver.db.wake_at(0.0) > time.monotonic(), "it is on its way"
     driver.until(lambda: answers)
 
 
@@ -265,7 +268,7 @@ def test_a_host_name_is_never_looked_up_here():
     driver.db.addressed({}, time.monotonic())
     assert driver.db.link is Link.AWAY
     assert "database.invalid" in driver.db.trouble
-    assert driver.db.wake_at() <= time.monotonic() + 1.0
+    assert driver.db.wake_at(0.0) <= time.monotonic() + 1.0
 
 
 @pytest.mark.parametrize("host", ["/run/postgresql", "127.0.0.1", "::1", "@abstract", ""])
@@ -289,7 +292,7 @@ def test_nor_one_that_a_service_names(where, tmp_path, monkeypatch, silent):
     assert driver.db.wants_addresses == ["gone.invalid", "here.invalid"]
     driver.db.addressed({"here.invalid": ["127.0.0.1"]}, time.monotonic())
     assert driver.db.link is Link.CONNECTING
-    assert (peer(driver.db), driver.db._where) == ("127.0.0.1", f"here.invalid port {port}")
+    assert (peer(driver.db), driver.db._connector.where) == ("127.0.0.1", f"here.invalid port {port}")
     assert os.environ["PGSERVICE"] == ("jobs" if where == "environment" else "other")
 
 
@@ -379,7 +382,7 @@ def test_a_time_to_connect_that_is_no_number_is_ours(silent):
     driver = Driver(make_conninfo(silent, connect_timeout="²"))
     now = time.monotonic()
     driver.step(now)
-    assert driver.db.wake_at() == now + CONNECT_PATIENCE
+    assert driver.db.wake_at(0.0) == now + CONNECT_PATIENCE
     driver.db.close()
 
 
@@ -389,9 +392,9 @@ def test_each_of_several_hosts_gets_the_time_that_the_dsn_says(silent):
     now = time.monotonic()
     driver.step(now)
     driver.step(now + 99)
-    assert driver.db.wake_at() == now + 100
+    assert driver.db.wake_at(0.0) == now + 100
     driver.step(now + 101)
-    assert (driver.db.link, driver.db.wake_at()) == (Link.CONNECTING, now + 201)
+    assert (driver.db.link, driver.db.wake_at(0.0)) == (Link.CONNECTING, now + 201)
     driver.step(now + 202)
     assert driver.db.link is Link.AWAY
 

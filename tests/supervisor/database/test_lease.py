@@ -15,11 +15,12 @@ import pytest
 from jobherd import sql
 from jobherd.supervisor.database import identity
 from jobherd.supervisor.database.cancels import Cancels
-from jobherd.supervisor.database.connection import DatabaseConnection, Link, Request
+from jobherd.supervisor.database.connection import DatabaseConnection, Link
 from jobherd.supervisor.database.ended_children import EndedChildren
 from jobherd.supervisor.database.lease import ECHO_PATIENCE, Lease
 from jobherd.supervisor.database.notifications import Rejected
 from jobherd.supervisor.database.reclaim import Reclaim
+from jobherd.supervisor.database.requests import Request
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.workers.ipc.control_block import ControlBlock
@@ -114,7 +115,7 @@ def test_a_session_that_does_not_hear_is_made_anew(parent):
     Statements may still be answered, notifications do not come.
     """
     parent.until(lambda: parent.db.is_quiet)  # what was sent now would have no answer for too long, a lease ahead
-    parent.db._queue.append(Request("unlisten", b"UNLISTEN *", [], lambda answer: None))
+    parent.db._exchange.queue.append(Request("unlisten", b"UNLISTEN *", [], lambda answer: None))
     epoch, later = parent.db.epoch, LEASE
     # A beat whose echo cannot come, and which is answered: until then it could not.
     parent.until(lambda: parent.lease._echo_by < float("inf") and not parent.lease._in_flight, ahead=later)
@@ -192,7 +193,7 @@ def test_a_beat_that_waits_for_a_lock_costs_no_session(parent, database):
         while parent.refused.count("lease/renew_lease") < 2:
             assert time.monotonic() < limit
             parent.turn(time.monotonic())
-            most = max(most, [letter.name for letter in parent.db._queue].count(beat))
+            most = max(most, [letter.name for letter in parent.db._exchange.queue].count(beat))
         assert (parent.db.link, parent.db.epoch) == (Link.UP, epoch), parent.db.trouble
         assert most <= 1, "they pile up, and none is said any more when the lock is free"
     parent.lease.heard_back = False
@@ -243,7 +244,7 @@ def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_s
 
 
 def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last_one_had_a_pooler(parent, monkeypatch):
-    parent.db.pooled = True  # as the session before was
+    parent.db.setup.pooled = True  # as the session before was
     sound = sql.numbered
     refused = []
 

@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from jobherd import sql
 from jobherd.sql.migrate import migrate
-from jobherd.supervisor.cli import doctor_findings
+from jobherd.supervisor.cli.doctor import schema
 from tests.cli.rows import child, claim, send, supervisor
 from tests.cli.shell import jobherd
 from tests.support.network import Network
@@ -61,12 +61,24 @@ def test_roles_without_privileges_are_wrong_as_after_a_restore_without_them(data
     assert not [text for text in findings(database, 0) if "without privileges" in text]
 
 
+def test_a_role_that_may_not_read_default_partitions_gets_a_note_and_all_other_checks(database):
+    send(database, "DROP ROLE IF EXISTS t_works; CREATE ROLE t_works LOGIN IN ROLE jobherd_work")
+    send(database, "SELECT jobherd.pause('mail'), jobherd.enqueue('a:b', '{}', '{\"queue\": \"mail\"}')")
+    try:
+        found = findings(make_conninfo(database, user="t_works"), 1)
+    finally:
+        send(database, "DROP ROLE t_works")
+    (note,) = [one for one in found.values() if one["about"] == "partitions"]
+    assert note["text"] == "not examined: permission denied for table history_default"
+    assert [text for text in found if "queue mail is paused" in text or "paused" in text], "the last check"
+
+
 def test_roles_that_do_not_exist_are_noted():
     rows = [
         {"name": name, "missing": name == "jobherd_admin", "granted": name != "jobherd_admin"}
         for name in ("jobherd_work", "jobherd_admin")
     ]
-    (found,) = doctor_findings.roles(rows, "jobherd migrate")
+    (found,) = schema.roles(rows, "jobherd migrate")
     assert (found.weight, found.text) == (
         "note",
         "the role jobherd_admin is not there: only the owner of the schema has rights in it",

@@ -147,13 +147,11 @@ class Watch:
                     self._dsn,
                     autocommit=True,
                     row_factory=dict_row,
-                    prepare_threshold=None,  # a pooler in transaction mode would lose prepared statements
                     context=OURS,
                     fallback_application_name="jobherd top",
                     client_encoding="UTF8",
                 )
-                # A pooler in between may send each statement to another backend.
-                connection.prepare_threshold = None
+                connection.prepare_threshold = None  # a pooler in between may send each statement to another backend
                 self._connection = connection
                 self._ended.clear()  # a server that was restored or crashed counts from the beginning
                 await connection.execute(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jobherd.supervisor.cli.console import show_span
-from jobherd.supervisor.cli.doctor_findings import Finding
+from jobherd.supervisor.cli.doctor.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

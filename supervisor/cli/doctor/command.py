@@ -1,7 +1,6 @@
 """`doctor`: queries everything in the database that can keep jobs waiting, and prints what to do.
 
-This module queries and prints; `jobherd.supervisor.cli.doctor_findings` judges the results. It
-changes nothing: the schema to compare with is created in a transaction that is rolled back.
+This module queries and prints; its neighbors judge the results. It changes nothing: the schema to compare with is created in a transaction that is rolled back.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ import psycopg
 from jobherd import sql
 from jobherd.sql.drift import MigratingError, drift
 from jobherd.sql.migrate import RenamedError, SchemaError, check_server, pending
-from jobherd.supervisor.cli import backlog, console, doctor_findings
+from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
 from jobherd.supervisor.cli.console import paint, plain, plain_lines
 from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings, migrating, why_away
-from jobherd.supervisor.cli.doctor_findings import Finding
+from jobherd.supervisor.cli.doctor import backlog, fleet, schema, server, vacuum
+from jobherd.supervisor.cli.doctor.finding import Finding
 from jobherd.workers.database.errors import takes_no_writes
 
 if TYPE_CHECKING:
@@ -64,16 +64,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     settings = at.rows("doctor/list_settings")
     told = {row["name"]: row["setting"] for row in settings}
-    yield from doctor_findings.settings(settings)
+    yield from server.settings(settings)
     before = time.time()
     state = at.row("doctor/show_server")
     seen = state["now"].timestamp() - (before + time.time()) / 2
     limit = int(told["max_connections"]) - int(told["superuser_reserved_connections"])
-    yield from doctor_findings.server(state, seen=seen, limit=limit)
-    yield from doctor_findings.holders(at.rows("doctor/list_holders"))
+    yield from server.server(state, seen=seen, limit=limit)
+    yield from vacuum.holders(at.rows("doctor/list_holders"))
     if listen_dsn is None:
         promised = at.connection.info.backend_pid
-        yield from doctor_findings.pooler(told=promised, real=state["backend"])
+        yield from server.pooler(told=promised, real=state["backend"])
         if promised == state["backend"]:  # otherwise a shared backend would keep listening
             yield from _listen(at)
     else:
@@ -83,8 +83,8 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     except SchemaError as problem:
         yield Finding("wrong", "server", str(problem), "name another database, with --dsn or JOBHERD_DSN")
         return
-    yield from doctor_findings.locks(at.rows("doctor/list_locks", {"schema": at.schema}))
-    yield from doctor_findings.advisory_locks(at.rows("doctor/list_wake_locks"))
+    yield from vacuum.locks(at.rows("doctor/list_locks", {"schema": at.schema}))
+    yield from vacuum.advisory_locks(at.rows("doctor/list_wake_locks"))
     try:
         with at.connection.transaction():
             at.rows("session/set_lock_timeout", {"milliseconds": round(_BRIEFLY * 1000)})
@@ -108,7 +108,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
 def _look_inside(at: Session) -> Iterator[Finding]:
     """Examine the schema and its contents."""
     unseen = at.rows("doctor/list_hidden_tables", {"schema": at.schema})
-    yield from doctor_findings.hidden(unseen)
+    yield from schema.hidden(unseen)
     if any(row["hidden"] for row in unseen):
         return
     try:
@@ -125,16 +125,25 @@ def _look_inside(at: Session) -> Iterator[Finding]:
         )
         return
     yield from _compare(at)
-    yield from doctor_findings.sessions(at.rows("doctor/list_session_roles"))
+    yield from server.sessions(at.rows("doctor/list_session_roles"))
     named = {"schema": at.schema}
-    yield from doctor_findings.roles(at.rows("doctor/list_roles", named), migrating(at.schema))
-    yield from doctor_findings.indexes(at.rows("doctor/list_broken_indexes", named))
-    yield from doctor_findings.tables(at.rows("doctor/list_tables", named))
+    yield from schema.roles(at.rows("doctor/list_roles", named), migrating(at.schema))
+    yield from schema.indexes(at.rows("doctor/list_broken_indexes", named))
+    yield from vacuum.tables(at.rows("doctor/list_tables", named))
     unserved = at.rows("doctor/list_unserved", {"late": _LATE})
-    yield from doctor_findings.fleet(
-        at.row("doctor/show_fleet"), unserved, at.rows("doctor/list_unhandled", {"most": _MOST})
-    )
-    yield from doctor_findings.keys(at.rows("observe/count_unrunnable", {"served": None, "most": _MOST}))
+    unhandled = at.rows("doctor/list_unhandled", {"most": _MOST})
+    yield from fleet.fleet(at.row("doctor/show_fleet"), unserved, unhandled)
+    try:
+        with at.connection.transaction():  # a savepoint: the checks after this one still run
+            stray = at.row("doctor/find_stray_rows")["stray"]
+    except psycopg.errors.InsufficientPrivilege as problem:
+        text = f"not examined: {problem.diag.message_primary}"
+        yield Finding(
+            "note", "partitions", text, "run doctor as a member of jobherd_read, or as the owner of the schema"
+        )
+    else:
+        yield from schema.partitions(stray=stray)
+    yield from fleet.keys(at.rows("observe/count_unrunnable", {"served": None, "most": _MOST}))
     try:
         with at.connection.transaction():
             paused, gates = (
@@ -172,7 +181,7 @@ def _compare(at: Session) -> Iterator[Finding]:
     except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.ReadOnlySqlTransaction) as problem:
         yield _untried("schema", problem)
     else:
-        yield from doctor_findings.schema(found)
+        yield from schema.schema(found)
 
 
 def _listen_there(listen_dsn: str, schema: str) -> Iterator[Finding]:
@@ -185,7 +194,7 @@ def _listen_there(listen_dsn: str, schema: str) -> Iterator[Finding]:
         with connect(listen_dsn, name="doctor") as listener:
             there = Session(listener, schema)
             promised, real = listener.info.backend_pid, there.row("doctor/show_server")["backend"]
-            yield from doctor_findings.pooler(told=promised, real=real, listens=True)
+            yield from server.pooler(told=promised, real=real, listens=True)
             if promised == real:
                 yield from _listen(there)
     except (psycopg.OperationalError, psycopg.InterfaceError) as problem:

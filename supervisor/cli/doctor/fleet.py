@@ -1,0 +1,68 @@
+"""Judges the fleet: supervisors, and queues, kinds and keys that none of them serves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobherd.supervisor.cli.doctor.finding import Finding, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from jobherd.supervisor.cli.doctor.finding import Row, Weight
+
+
+def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterator[Finding]:
+    """Judge whether supervisors and workers run, and which queues and kinds no worker serves."""
+    if not row["supervisors"]:
+        weight: Weight = "wrong" if row["waiting"] else "note"
+        tail = ", and jobs wait" if row["waiting"] else ""
+        yield Finding(
+            weight, "fleet", f"no supervisor holds a lease: nothing runs{tail}", "start one: jobherd run --handlers ..."
+        )
+    elif not row["workers"]:
+        yield Finding("wrong", "fleet", "no worker is registered", "see the supervisor's log: do its handlers load?")
+    else:
+        yield Finding("ok", "fleet", f"{row['supervisors']} supervisors with {row['workers']} workers hold leases")
+    if row["lapsed"] and row["supervisors"]:
+        yield Finding(
+            "note", "fleet", f"{row['lapsed']} supervisors have an expired lease: other supervisors reclaim their jobs",
+            "nothing, unless it stays so",
+        )  # fmt: skip
+    if len(row["versions"] or ()) > 1:
+        yield Finding("note", "fleet", f"versions {', '.join(row['versions'])} run side by side", "finish the upgrade")
+    for queue in unserved:
+        if queue["idle"]:
+            yield Finding(
+                "wrong", "queues",
+                f"no supervisor serves queue {queue['queue']}: job {queue['id']} ({queue['kind']}) has been due for {span(queue['waited'])}, "
+                f"and {queue['idle']} workers are idle",
+                f"start a supervisor with --queues {queue['queue']}, or without --queues; if that job costs more than any budget that serves the "
+                "queue, a larger --budget",
+            )  # fmt: skip
+        elif row["workers"]:
+            yield Finding(
+                "note", "queues",
+                f"nothing of queue {queue['queue']} runs: job {queue['id']} ({queue['kind']}) is due for {span(queue['waited'])}; all workers are busy",
+                "add workers (kill -TTIN the supervisor), or let some serve this queue first",
+            )  # fmt: skip
+    for kind in unhandled:
+        yield Finding(
+            "wrong", "kinds",
+            f"no worker has ever declared the kind {kind['kind']}; job {kind['job']} waits for it, and {kind['jobs'] - 1} others",
+            "load the module that has its handler, or correct the name at the producer",
+        )  # fmt: skip
+
+
+def keys(lacking: Iterable[Row]) -> Iterator[Finding]:
+    """Judge jobs that wait for a key.
+
+    `fleet` reports jobs that wait for a handler, by their kind.
+    """
+    for one in lacking:
+        if one["code"] == "KEY_MISSING":
+            yield Finding(
+                "wrong", "keys",
+                f"job {one['job']} waits for a key that the worker which took it did not have, and {one['jobs'] - 1} others",
+                "give the supervisors JOBHERD_KEYS or JOBHERD_KEYS_FILE with the key that its producer has: jobherd job says what was missing",
+            )  # fmt: skip

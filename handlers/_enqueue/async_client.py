@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import psycopg
-import psycopg_pool
 
 from jobherd.handlers._enqueue import bulk, statements
-from jobherd.handlers._enqueue.answer_deadline import aanswered
-from jobherd.handlers._enqueue.dsn import find_dsn, find_listen_dsn, find_schema, session_of
+from jobherd.handlers._enqueue.async_client_pool import AsyncClientPool
+from jobherd.handlers._enqueue.dsn import find_schema
 from jobherd.handlers._enqueue.options import check_target
-from jobherd.handlers._enqueue.pool import UNANSWERED, AsyncPool, Sessions, Tries, anotice_the_end, left_behind
+from jobherd.handlers._enqueue.pool import PoolSettings
 from jobherd.handlers._enqueue.send import aput_on, arun_on
-from jobherd.handlers._enqueue.waiting import CompletionWait, ready_to_hear
+from jobherd.handlers._enqueue.wait_for import await_for
+from jobherd.handlers._enqueue.waiting import CompletionWait
 from jobherd.handlers._policy.durations import Duration, at_least_zero
 
 if TYPE_CHECKING:
@@ -57,11 +55,7 @@ class AsyncClient:
         self._dsn = dsn
         check_target(connection, "connection", "a psycopg.AsyncConnection (psycopg 3)", psycopg.AsyncConnection)
         self._connection = connection
-        self._sizes = (min_size, max_size)
-        self._timeout = at_least_zero(timeout, field="timeout")
-        self._pools: dict[asyncio.AbstractEventLoop, tuple[AsyncPool, Sessions]] = {}
-        self._tries = Tries()
-        self._pid = os.getpid()
+        self._pool = AsyncClientPool(PoolSettings(dsn, min_size, max_size, at_least_zero(timeout, field="timeout")))
 
     async def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:
         """Enqueue one job and return its id. See `Client.enqueue`."""
@@ -99,24 +93,8 @@ class AsyncClient:
 
     async def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:  # noqa: ASYNC109
         """Wait until all jobs are finished and return their rows by id. See `Client.wait_many`."""
-        vigil = CompletionWait(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
-        due = vigil.due()
-        try:
-            async with self._session(vigil.connecting()) as connection:
-                await self._look(vigil, due, connection)
-        except UNANSWERED as problem:
-            vigil.unanswered(problem)
-        while vigil.left and self._connection is not None:
-            await asyncio.sleep(vigil.patience())
-            due = vigil.due()
-            vigil.found(due, await self.run(statements.show_jobs(due)))
-        while vigil.left:
-            vigil.patience()
-            try:
-                await self._listen(vigil)
-            except UNANSWERED as problem:
-                vigil.unanswered(problem)
-        return vigil.rows()
+        wait = CompletionWait(job_ids, timeout, schema=self.schema, can_listen=self._connection is None)
+        return await await_for(wait, self._session, dsn=self._dsn, own=self._connection)
 
     async def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Cancel a job. See `Client.cancel`."""
@@ -143,9 +121,7 @@ class AsyncClient:
 
         The client can be used again; it then opens a new pool.
         """
-        self._forget_the_gone()
-        if (found := self._pools.pop(asyncio.get_running_loop(), None)) is not None:
-            await found[0].close()
+        await self._pool.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -155,87 +131,10 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _listen(self, vigil: CompletionWait) -> None:
-        """Wait on a session that listens for finished jobs, until all are finished.
-
-        Raises SilentError if the session does not answer.
-        """
-        dsn, listens = find_listen_dsn(self._dsn)
-        async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
-            with aanswered(ears, vigil.within()):
-                promised = ears.info.backend_pid
-                if await arun_on(ears, statements.disable_jit(promised), schema=self.schema) == promised or listens:
-                    for statement in ready_to_hear(vigil):
-                        await arun_on(ears, statement, schema=self.schema)
-                else:
-                    vigil.deafen()
-                    ears.prepare_threshold = None
-            due = list(vigil.left)
-            while True:
-                if due:
-                    await self._look(vigil, due, ears)
-                if not vigil.left:
-                    break
-                async for note in ears.notifies(timeout=vigil.patience(), stop_after=1):
-                    vigil.heard(note.payload)
-                due = vigil.due()
-
-    async def _look(self, vigil: CompletionWait, due: list[int], connection: AsyncConnection) -> None:
-        statement = statements.show_jobs(due)
-        if connection is self._connection:
-            rows = await arun_on(connection, statement, schema=self.schema)
-        else:
-            with aanswered(connection, vigil.within()):
-                rows = await arun_on(connection, statement, schema=self.schema)
-        vigil.found(due, rows)
-
     @contextlib.asynccontextmanager
     async def _session(self, within: float | None = None) -> AsyncIterator[AsyncConnection]:
         if self._connection is not None:
             yield self._connection
             return
-        pool = await self._opened()
-        async with contextlib.AsyncExitStack() as lent:
-            with self._tries.told():
-                connection = await lent.enter_async_context(
-                    pool.connection(None if within is None else min(within, self._timeout))
-                )
+        async with self._pool.session(within) as connection:
             yield connection
-
-    async def _opened(self) -> AsyncPool:
-        loop = asyncio.get_running_loop()
-        if loop in self._pools and self._pid == os.getpid():
-            return self._pools[loop][0]
-        self._forget_the_gone()
-        # Race: no await before the pool is stored. Two tasks that arrive together must get the same
-        # pool.
-        sessions = Sessions()
-        dsn = find_dsn(self._dsn)
-        pool: AsyncPool = psycopg_pool.AsyncConnectionPool(
-            dsn,
-            kwargs=session_of(dsn),
-            connection_class=self._tries.aconnections(),
-            min_size=self._sizes[0],
-            max_size=self._sizes[1],
-            timeout=self._timeout,
-            check=anotice_the_end,
-            configure=sessions.note,
-            num_workers=1,
-            open=False,
-            name="jobherd",
-        )
-        self._pools[loop] = pool, sessions
-        await pool.open()
-        return pool
-
-    def _forget_the_gone(self) -> None:
-        """Drop the pools of a parent process, and end those of closed loops.
-
-        Nothing else would end them, and each job has its own loop.
-        """
-        if self._pid != os.getpid():
-            left_behind.append(self._pools)
-            self._pools, self._pid = {}, os.getpid()
-        for loop in [loop for loop in list(self._pools) if loop.is_closed()]:
-            if (found := self._pools.pop(loop, None)) is not None:
-                found[1].end()

@@ -1,37 +1,24 @@
 """The synchronous client, for threads and plain code: sends statements and chunks of jobs.
 
-It has a psycopg pool, opened on first use. A pool opened before a fork belongs to the parent
-process. The child process drops it without contacting the server, because closing it would end the
-parent's sessions, and opens its own.
+No connection is opened before the first statement.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
-import time
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import psycopg
-import psycopg_pool
 
 from jobherd.handlers._enqueue import bulk, statements
-from jobherd.handlers._enqueue import pool as _pool
-from jobherd.handlers._enqueue.answer_deadline import answered
-from jobherd.handlers._enqueue.dsn import find_dsn, find_listen_dsn, find_schema, session_of
+from jobherd.handlers._enqueue.client_pool import ClientPool
+from jobherd.handlers._enqueue.dsn import find_schema
 from jobherd.handlers._enqueue.options import check_target
-from jobherd.handlers._enqueue.pool import (
-    UNANSWERED,
-    Pool,
-    Tries,
-    left_behind,
-    notice_the_end,
-    prepare_nothing_on_others,
-)
+from jobherd.handlers._enqueue.pool import PoolSettings
 from jobherd.handlers._enqueue.send import put_on, run_on
-from jobherd.handlers._enqueue.waiting import CompletionWait, ready_to_hear
+from jobherd.handlers._enqueue.wait_for import wait_for
+from jobherd.handlers._enqueue.waiting import CompletionWait
 from jobherd.handlers._policy.durations import Duration, at_least_zero
 
 if TYPE_CHECKING:
@@ -85,12 +72,7 @@ class Client:
         self._dsn = dsn
         check_target(connection, "connection", "a psycopg.Connection (psycopg 3)", psycopg.Connection)
         self._connection = connection
-        self._sizes = (min_size, max_size)
-        self._timeout = at_least_zero(timeout, field="timeout")
-        self._pool: Pool | None = None
-        self._tries = Tries()
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._pool = ClientPool(PoolSettings(dsn, min_size, max_size, at_least_zero(timeout, field="timeout")))
 
     def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:  # checked by check_options
         """Enqueue one job and return its id.
@@ -211,24 +193,8 @@ class Client:
             >>> [row["state"] for row in client.wait_many([42, 43], timeout="1m").values()]  # doctest: +SKIP
             ['completed', 'failed']
         """
-        vigil = CompletionWait(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
-        due = vigil.due()
-        try:
-            with self._session(vigil.connecting()) as connection:
-                self._look(vigil, due, connection)
-        except UNANSWERED as problem:
-            vigil.unanswered(problem)
-        while vigil.left and self._connection is not None:
-            time.sleep(vigil.patience())
-            due = vigil.due()
-            vigil.found(due, self.run(statements.show_jobs(due)))
-        while vigil.left:
-            vigil.patience()
-            try:
-                self._listen(vigil)
-            except UNANSWERED as problem:
-                vigil.unanswered(problem)
-        return vigil.rows()
+        wait = CompletionWait(job_ids, timeout, schema=self.schema, can_listen=self._connection is None)
+        return wait_for(wait, self._session, dsn=self._dsn, own=self._connection)
 
     def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Cancel a job.
@@ -279,10 +245,7 @@ class Client:
 
     def close(self) -> None:
         """Close the pool. The client can be used again; it then opens a new pool."""
-        self._forget_the_parents()
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        self._pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -291,40 +254,6 @@ class Client:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _listen(self, vigil: CompletionWait) -> None:
-        """Wait on a session that listens for finished jobs, until all are finished.
-
-        Raises SilentError if the session does not answer.
-        """
-        dsn, listens = find_listen_dsn(self._dsn)
-        with psycopg.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
-            with answered(ears, vigil.within()):
-                promised = ears.info.backend_pid
-                if run_on(ears, statements.disable_jit(promised), schema=self.schema) == promised or listens:
-                    for statement in ready_to_hear(vigil):
-                        run_on(ears, statement, schema=self.schema)
-                else:
-                    vigil.deafen()
-                    ears.prepare_threshold = None
-            due = list(vigil.left)
-            while True:
-                if due:
-                    self._look(vigil, due, ears)
-                if not vigil.left:
-                    break
-                for note in ears.notifies(timeout=vigil.patience(), stop_after=1):
-                    vigil.heard(note.payload)
-                due = vigil.due()
-
-    def _look(self, vigil: CompletionWait, due: list[int], connection: Connection) -> None:
-        statement = statements.show_jobs(due)
-        if connection is self._connection:
-            rows = run_on(connection, statement, schema=self.schema)
-        else:
-            with answered(connection, vigil.within()):
-                rows = run_on(connection, statement, schema=self.schema)
-        vigil.found(due, rows)
 
     @contextlib.contextmanager
     def _session(self, within: float | None = None) -> Iterator[Connection]:
@@ -335,57 +264,5 @@ class Client:
         if self._connection is not None:
             yield self._connection
             return
-        patience = self._timeout if within is None else min(within, self._timeout)
-        with contextlib.ExitStack() as lent:
-            with self._tries.told():
-                pool = self._opened()
-                connection = lent.enter_context(self._single(patience) if pool is None else pool.connection(patience))
+        with self._pool.session(within) as connection:
             yield connection
-
-    @contextlib.contextmanager
-    def _single(self, within: float) -> Iterator[Connection]:
-        """Yield a separate session, for a call while the interpreter exits.
-
-        A pool would need a new thread.
-        """
-        dsn = find_dsn(self._dsn)
-        with psycopg.connect(dsn, **session_of(dsn, within)) as connection:
-            prepare_nothing_on_others(connection)
-            yield connection
-
-    def _opened(self) -> Pool | None:
-        """Return the pool, or None if the interpreter is exiting and has none."""
-        self._forget_the_parents()
-        if self._pool is None and not _pool.ended:
-            with self._lock:
-                if self._pool is None:
-                    dsn = find_dsn(self._dsn)
-                    pool: Pool = psycopg_pool.ConnectionPool(
-                        dsn,
-                        kwargs=session_of(dsn),
-                        connection_class=self._tries.connections(),
-                        min_size=self._sizes[0],
-                        max_size=self._sizes[1],
-                        timeout=self._timeout,
-                        check=notice_the_end,
-                        configure=prepare_nothing_on_others,
-                        num_workers=1,
-                        open=False,
-                        name="jobherd",
-                    )
-                    try:
-                        pool.open()
-                    except RuntimeError:  # CPython 3.12 starts no thread once the main thread has ended
-                        if threading.main_thread().is_alive():
-                            raise
-                        return None
-                    self._pool = pool
-                    _pool.close_at_exit(self)
-        return self._pool
-
-    def _forget_the_parents(self) -> None:
-        if self._pid != os.getpid():
-            left_behind.append(self._pool)
-            # The lock too: another thread of the parent may have held it at the fork. It would
-            # never be released in this process.
-            self._pool, self._pid, self._lock = None, os.getpid(), threading.Lock()

@@ -1,4 +1,4 @@
-"""Shared by the pools of both clients: open sessions, detect dead ones, handle fork and exit."""
+"""Shared by the pools of both clients: settings, errors of connecting, dead sessions, exit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import logging
 import select
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeAlias
 from weakref import WeakSet
 
 import psycopg
@@ -14,7 +14,7 @@ import psycopg_pool
 
 from jobherd import sql
 from jobherd.handlers._enqueue.answer_deadline import SilentError
-from jobherd.handlers._enqueue.dsn import redact_dsn
+from jobherd.handlers._enqueue.dsn import find_dsn, redact_dsn, session_of
 from jobherd.handlers._enqueue.send import arun_on, run_on
 from jobherd.handlers._enqueue.statements import disable_jit
 
@@ -64,6 +64,34 @@ def _close_all() -> None:
         client.close()
 
 
+class PoolSettings(NamedTuple):
+    """What a client says of its pool."""
+
+    dsn: str | None
+    min_size: int
+    max_size: int
+    timeout: float
+    """Longest wait for a connection, in seconds."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of psycopg's pool. Looks the address up."""
+        dsn = find_dsn(self.dsn)
+        return {
+            "conninfo": dsn,
+            "kwargs": session_of(dsn),
+            "min_size": self.min_size,
+            "max_size": self.max_size,
+            "timeout": self.timeout,
+            "num_workers": 1,
+            "open": False,
+            "name": "jobherd",
+        }
+
+    def within(self, seconds: float | None) -> float:
+        """Return the longest wait for a session. seconds: a shorter one, if any."""
+        return self.timeout if seconds is None else min(seconds, self.timeout)
+
+
 class Tries:
     """Why a pool's last attempt to connect failed.
 
@@ -76,7 +104,7 @@ class Tries:
         self.failed: str | None = None
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
+    def recorded(self) -> Iterator[None]:
         """Record whether the block connects."""
         try:
             yield
@@ -86,7 +114,7 @@ class Tries:
         self.failed = None
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
         """Add the reason to the timeout error if the block gets no connection."""
         try:
             yield
@@ -103,7 +131,7 @@ class Tries:
         class Noted(psycopg.Connection[Any]):
             @classmethod
             def connect(cls, conninfo: str = "", **given: Any) -> Self:
-                with tries.noted():
+                with tries.recorded():
                     return super().connect(conninfo, **given)
 
         return Noted
@@ -115,7 +143,7 @@ class Tries:
         class Noted(psycopg.AsyncConnection[Any]):
             @classmethod
             async def connect(cls, conninfo: str = "", **given: Any) -> Self:
-                with tries.noted():
+                with tries.recorded():
                     return await super().connect(conninfo, **given)
 
         return Noted

@@ -28,7 +28,7 @@ JobRow: TypeAlias = dict[str, Any]
 BACKSTOP: Final = (1.0, 5.0)
 """Seconds after which a client without notifications queries again: the first time, and the
 longest."""
-BLIND: Final = (0.02, 1.0)
+POLL: Final = (0.02, 1.0)
 """The same for a client that cannot listen."""
 FACTOR: Final = 1.5
 """Factor by which the pause grows from the first to the longest."""
@@ -48,33 +48,33 @@ SHOWN: Final = 10
 class CompletionWait:
     """The jobs that a caller waits for.
 
-    The caller queries `due()`, passes the rows to `found()`, and waits for `patience()` seconds.
+    The caller queries `due()`, passes the rows to `found()`, and waits for `pause()` seconds.
 
-    schema: Jobherd's schema. deaf: whether the caller cannot listen.
+    schema: Jobherd's schema. can_listen: whether the caller can use LISTEN.
     """
 
-    def __init__(self, job_ids: Iterable[int], timeout: Duration | None, *, schema: str, deaf: bool) -> None:
+    def __init__(self, job_ids: Iterable[int], timeout: Duration | None, *, schema: str, can_listen: bool) -> None:
         self.left: dict[int, JobRow | None] = {check_id(number): None for number in job_ids}
         """The jobs that are not finished, with their last row."""
         self._order = tuple(self.left)
         self._over: dict[int, JobRow] = {}
-        self._told: dict[int, str] = {}
+        self._notified: dict[int, str] = {}
         self._missed: dict[int, float] = {}
         """Jobs that have disappeared, with the time until which a notification about their end may
         arrive."""
-        self._schema = schema
-        self._deaf = deaf
+        self.schema = schema
+        self._can_listen = can_listen
         self._until = None if timeout is None else time.monotonic() + at_least_zero(timeout, field="timeout")
-        self._look = time.monotonic()
-        self._pause, self._longest = BLIND if deaf else BACKSTOP
+        self._query_at = time.monotonic()
+        self._pause, self._longest = BACKSTOP if can_listen else POLL
         self._silence = SILENCE
         self._away = "the database does not answer"
 
-    def deafen(self) -> None:
+    def cannot_listen(self) -> None:
         """Record that the caller cannot listen: behind a pooler, a shared backend would listen."""
-        self._deaf = True
-        self._pause, self._longest = BLIND
-        self._look = time.monotonic() + self._pause
+        self._can_listen = False
+        self._pause, self._longest = POLL
+        self._query_at = time.monotonic() + self._pause
 
     def due(self) -> list[int]:
         """Return the jobs to query now.
@@ -82,11 +82,11 @@ class CompletionWait:
         These are jobs with a notification, or past their deadline, or all after a long silence.
         """
         now = time.monotonic()
-        if now >= self._look:
-            self._look = now + self._pause
+        if now >= self._query_at:
+            self._query_at = now + self._pause
             self._pause = min(self._longest, self._pause * FACTOR)
             return list(self.left)
-        return [number for number in self.left if number in self._told or self._missed.get(number, now + 1) <= now]
+        return [number for number in self.left if number in self._notified or self._missed.get(number, now + 1) <= now]
 
     def within(self) -> float:
         """Return the seconds within which the next query must be answered."""
@@ -114,7 +114,7 @@ class CompletionWait:
                 raise problem
             self._away = str(problem)
         self._silence *= 2
-        self.patience()
+        self.pause()
 
     def found(self, looked_at: Iterable[int], rows: dict[int, JobRow]) -> None:
         """Record the rows of the queried jobs.
@@ -122,16 +122,16 @@ class CompletionWait:
         Raises LookupError for a job that does not exist, or that disappeared without a
         notification.
         """
-        gone, unheard = [], []
+        gone, unnotified = [], []
         for number in looked_at:
             row, seen = rows.get(number), self.left[number]
-            if row is None and seen is not None and number in self._told:
-                row = seen | {"state": self._told[number]}  # of some kinds nothing is kept
+            if row is None and seen is not None and number in self._notified:
+                row = seen | {"state": self._notified[number]}  # of some kinds nothing is kept
             if row is None:
                 # Race: the query may overtake the notification. Both come from the same commit, and
                 # only the notification waits to be read.
-                if seen is not None and self._deaf:
-                    unheard.append(number)
+                if seen is not None and not self._can_listen:
+                    unnotified.append(number)
                 elif seen is None or time.monotonic() >= self._missed.setdefault(number, time.monotonic() + LATE):
                     gone.append(number)
             elif row["state"] in OVER:
@@ -140,20 +140,21 @@ class CompletionWait:
                 self._missed.pop(number, None)
             else:
                 self.left[number] = row
-                self._told.pop(number, None)
+                self._notified.pop(number, None)
         if gone:
             raise LookupError(f"there is no job {_listed(gone)}")
-        if unheard:
+        if unnotified:
             raise LookupError(
-                f"job {_listed(unheard)} is gone, and nothing is kept of it: how such a job ends is told to those who listen, which is not done "
-                "on a connection of yours, nor through a pooler unless JOBHERD_LISTEN_DSN says how"
+                f"job {_listed(unnotified)} is gone, and nothing is kept of it: only a client that listens learns how such a "
+                "job ends. A client does not listen on your own connection, nor through a pooler without "
+                "JOBHERD_LISTEN_DSN"
             )
 
-    def heard(self, message: str) -> None:
+    def on_notification(self, message: str) -> None:
         """Record a notification."""
-        self._told |= {number: state for number, state in ends(message, self._schema).items() if number in self.left}
+        self._notified |= {number: state for number, state in ends(message, self.schema).items() if number in self.left}
 
-    def patience(self) -> float:
+    def pause(self) -> float:
         """Return the seconds to wait for a notification.
 
         Raises TimeoutError if the timeout has passed.
@@ -166,7 +167,7 @@ class CompletionWait:
             if not states:
                 raise TimeoutError(f"nothing is known of {jobs}: {self._away}")
             raise TimeoutError(f"{jobs} {'are' if len(self.left) > 1 else 'is'} still {' or '.join(sorted(states))}")
-        return min(max(min(self._look, *self._missed.values(), float("inf")) - now, 0.0), left)
+        return min(max(min(self._query_at, *self._missed.values(), float("inf")) - now, 0.0), left)
 
     def rows(self) -> dict[int, JobRow]:
         """Return the rows of the jobs, all finished, in the order in which the caller gave them."""
@@ -187,18 +188,18 @@ def ends(message: str, schema: str) -> dict[int, str]:
         words = [whose, *words]  # sent by a schema that is not migrated yet
     elif whose != f"{schema}.":
         return {}
-    told = (word.partition("=") for word in words)
+    pairs = (word.partition("=") for word in words)
     return {
-        int(number): state for number, _, state in told if number.isascii() and number.isdigit() and len(number) < 20
+        int(number): state for number, _, state in pairs if number.isascii() and number.isdigit() and len(number) < 20
     }
 
 
-def ready_to_hear(vigil: CompletionWait) -> list[Statement[None]]:
+def listen_statements(wait: CompletionWait) -> list[Statement[None]]:
     """Return the statements that a session sends before it queries the jobs.
 
     Order: any other order could miss the end of a job.
     """
-    waited_for = list(vigil.left)
+    waited_for = list(wait.left)
     return [
         statements.listen_finished(),
         statements.announce_wait(waited_for),

@@ -280,7 +280,7 @@ def test_a_word_that_comes_after_the_look_that_misses_the_job_still_counts(queue
     number = queue.enqueue("a:b")
     child = queue.child()
     held, looked = [], []
-    heard, found = _waiting.CompletionWait.heard, _waiting.CompletionWait.found
+    heard, found = _waiting.CompletionWait.on_notification, _waiting.CompletionWait.found
 
     def hold_back(vigil, message):
         held.append(message)
@@ -294,7 +294,7 @@ def test_a_word_that_comes_after_the_look_that_misses_the_job_still_counts(queue
 
     monkeypatch.setattr(_waiting, "BACKSTOP", (0.01, 0.01))
     monkeypatch.setattr(_waiting, "LATE", 600.0)
-    monkeypatch.setattr(_waiting.CompletionWait, "heard", hold_back)
+    monkeypatch.setattr(_waiting.CompletionWait, "on_notification", hold_back)
     monkeypatch.setattr(_waiting.CompletionWait, "found", let_go_once_missed)
     with Client(queue.dsn) as client:
         thread, answers = in_a_thread(lambda: client.wait(number, timeout=60))
@@ -326,7 +326,7 @@ def test_the_end_of_a_job_of_that_number_in_another_schema_is_none_of_ours(queue
 @pytest.mark.parametrize("deaf", [True, False])
 def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
     monkeypatch.setattr(_waiting, "LATE", 600.0)
-    vigil = _waiting.CompletionWait([7], None, schema="jobherd", deaf=deaf)
+    vigil = _waiting.CompletionWait([7], None, schema="jobherd", can_listen=not deaf)
     vigil.found(vigil.due(), {7: {"id": 7, "state": "running"}})
     if deaf:
         # whoever hears nothing need not wait for a word

@@ -156,13 +156,13 @@ def test_waiting_ends_with_the_job(client, database):
 
 def test_who_waits_passes_over_words_that_are_none_of_ours(client):
     job_id = client.enqueue("a:b")
-    waiting = CompletionWait([job_id], None, schema="jobherd", deaf=False)
+    waiting = CompletionWait([job_id], None, schema="jobherd", can_listen=True)
     assert waiting.due() == [job_id]  # the first look
-    waiting.heard("² ²=completed " + "9" * 5000 + "=completed")
+    waiting.on_notification("² ²=completed " + "9" * 5000 + "=completed")
     assert waiting.due() == []
-    waiting.heard(f"other. {job_id}=completed")
+    waiting.on_notification(f"other. {job_id}=completed")
     assert waiting.due() == []
-    waiting.heard(f"jobherd. {job_id}=completed")
+    waiting.on_notification(f"jobherd. {job_id}=completed")
     assert waiting.due() == [job_id]
 
 
@@ -382,7 +382,7 @@ def test_a_password_that_was_taken_for_a_host_is_not_told():
         psycopg.connect("postgresql://app:hunter@two@127.0.0.1:1/jobs", connect_timeout=2)
     tries = Tries()
     for told in (str(problem.value), "failed to resolve host 'two@db': [Errno -2] Name or service not known"):
-        with pytest.raises(psycopg.OperationalError), tries.noted():
+        with pytest.raises(psycopg.OperationalError), tries.recorded():
             raise psycopg.OperationalError(told)
         assert "two" not in tries.failed
     assert tries.failed == "failed to resolve host '***@db': [Errno -2] Name or service not known"

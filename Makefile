@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium spin promtool screenshots promises schema alerts bench bench-peers bench-parent bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean network pgbouncer
+.PHONY: help run test check format unit test-pg15 chromium spin promtool screenshots promises alerts bench bench-peers bench-parent bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean network pgbouncer
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -89,9 +89,6 @@ promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep
 	@mkdir -p .bench && rm -f .bench/promises
 	-$(SUITE) -p tests.promises.report --promises .bench/promises
 	@$(BIN)/python -m tests.promises .bench/promises
-
-schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
-	$(BIN)/python -m tests.support.schema > sql/schema.sql
 
 audit: $(VENV)/.ready  ## whether what is installed has known vulnerabilities; asks a service on the network, and says if it is not to be reached
 	$(BIN)/python -m pip check

@@ -10,12 +10,12 @@ A statement is loaded by its path, `load("claim/claim_jobs")`, so the name in th
 to search for.
 
 `tables/` holds templates of statements about a table that an application owns, filled by
-`composed.py`. `migrations/` are forward-only and applied by `migrate.py`; `drift.py` uses them to
-report how a schema differs. `schema.sql` is generated from them for people to read. `parameters.py`
-writes values in the form that PostgreSQL reads. `forge/` belongs to the example application. Only
+`composed.py`. `schema/` is the schema, one subject a file, and the first migration; later ones are
+in `migrations/`, forward only. `migrate.py` applies them; `drift.py` uses them to report how a schema
+differs. `parameters.py` writes values in the form that PostgreSQL reads. `forge/` belongs to the example application. Only
 `migrate` and `drift` use a connection, which the caller gives.
 
-Read the head of `migrations/0001_jobs.sql` first: the life of a job. The state is the table. A
+Read the head of `schema/01_jobs.sql` first: the life of a job. The state is the table. A
 claim moves a batch of whole rows from `ready` into one row of `running`. A settlement deletes that
 row and puts each job into the table of its new state. Measured on two cores with PostgreSQL 15
 (pgbench, two clients, batches of 100, claim and complete in one statement): integer keys and
@@ -34,7 +34,7 @@ nothing vacuumed; counts, because these do not depend on other load):
                                                                a walk needs every partition
 
 The finish times of the history in a b-tree cost 65 bytes of log a job more than summaries
-(0014_scale.sql).
+(schema/02_history.sql).
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def load(name: str, schema: str = SCHEMA) -> str:
     name of another schema.
 
     >>> load("migrate/list_migrations").splitlines()[-1]
-    'SELECT version FROM jobherd.migrations WHERE area = %(area)s ORDER BY version'
+    'SELECT version, name FROM jobherd.migrations WHERE area = %(area)s ORDER BY version'
     """
     statement, *conditions = name.split("+")
     statement, _, walk = statement.partition("~")

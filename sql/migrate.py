@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.migrate")
 
 CORE = "jobherd"
+BASELINE: Final = "baseline"
+DEVELOPMENT: Final = 110
+"""The last migration of the development versions before 0.1.0: it made what the baseline makes."""
 AREAS: Final = ("forge",)
 """Sets of handlers with tables of their own, which are created in the schema if the handlers are
 used.
@@ -67,16 +70,18 @@ class Migration:
 def migrations(area: str = CORE) -> tuple[Migration, ...]:
     """Return the migrations of an area in order.
 
-    An area is the core, or a set of handlers with tables of its own (`forge`).
+    An area is the core, or a set of handlers with tables of its own (`forge`). The core's first
+    migration is the baseline: the files of `sql/schema/`, joined in the order of their names.
     """
-    folder: Traversable = (
-        files("jobherd.sql") / "migrations" if area == CORE else files("jobherd.sql") / area / "migrations"
-    )
-    found = (
+    root: Traversable = files("jobherd.sql")
+    found = [
         Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
-        for file in folder.iterdir()
+        for file in (root / "migrations" if area == CORE else root / area / "migrations").iterdir()
         if (match := re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name))
-    )
+    ]
+    if area == CORE:
+        parts = sorted((file for file in (root / "schema").iterdir() if file.name.endswith(".sql")), key=str)
+        found.append(Migration(1, BASELINE, "\n".join(part.read_text(encoding="utf-8") for part in parts)))
     return tuple(sorted(found, key=lambda step: step.version))
 
 
@@ -132,6 +137,7 @@ def _apply(connection: psycopg.Connection[object], *, schema: str, area: str, gr
     cursor = connection.cursor
     cursor().execute(load("session/set_lock_timeout"), {"milliseconds": round(BRIEFLY * 1000)})
     cursor().execute(load("migrate/create_migrations_table", schema))
+    cursor().execute(load("migrate/adopt_development", schema), {"last": DEVELOPMENT, "name": BASELINE})
     missing = _missing(connection, schema=schema, area=area)
     for step in missing:
         cursor().execute(in_schema(step.text, schema).encode())
@@ -192,8 +198,16 @@ def check_server(connection: psycopg.Connection[object]) -> None:
 def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) -> list[Migration]:
     known = migrations(area)
     rows = connection.cursor().execute(load("migrate/list_migrations", schema), {"area": area}).fetchall()
-    applied = {row[0] for row in rows if isinstance(row, tuple)}
+    applied = {row[0]: row[1] for row in rows if isinstance(row, tuple)}
     newest = max(applied, default=0)
+    if area == CORE and applied.get(1, BASELINE) != BASELINE:
+        if newest == DEVELOPMENT:  # `_apply` records the baseline
+            return [known[0]]
+        msg = (
+            f"the schema {schema!r} is from a development version before 0.1.0 (migration {newest}), which cannot be migrated: "
+            f"drop it (DROP SCHEMA {schema} CASCADE deletes its jobs), and run `jobherd migrate`"
+        )
+        raise SchemaError(msg)
     if newest > known[-1].version:
         msg = (
             f"the database's schema {schema!r} is at version {newest} ({area}), this Jobherd knows {known[-1].version}: "

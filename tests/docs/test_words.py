@@ -30,8 +30,6 @@ FILES = sorted(
     for folder in ("supervisor", "workers", "handlers", "sql", "docs", "deploy")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".sql", ".md", ".html", ".yml", ".json"}
-    and "migrations" not in path.parts
-    and path.name != "schema.sql"
 ) + [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
 
 

@@ -30,6 +30,8 @@ from tests.support.postgres import Cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LATER = sorted(str(path) for path in (ROOT / "sql" / "migrations").glob("*.sql"))
+"""The migrations after the baseline."""
 MIGRATE = "import sys, psycopg, jobherd.sql.migrate as m; c = psycopg.connect(sys.argv[1], autocommit=True); print(m.migrate(c), m.__file__)"
 
 
@@ -90,7 +92,9 @@ def git(*words: str) -> str:
 @contextlib.contextmanager
 def earlier(behind: int) -> Iterator[tuple[str, Path]]:
     """Give the last commit before the latest so many migrations, and a checkout of it."""
-    added = git("log", "--first-parent", "--diff-filter=A", "--format=%h", "--", "sql/migrations").split()
+    added = git("log", "--first-parent", "--diff-filter=A", "--format=%h", "--", *LATER).split() if LATER else []
+    if len(added) < behind:
+        sys.exit("there is no migration after the baseline yet: nothing to upgrade")
     commit = git("rev-parse", "--short", f"{added[behind - 1]}^")
     with tempfile.TemporaryDirectory(prefix="jobherd-earlier-") as folder:
         place = Path(folder, "checkout")

@@ -10,7 +10,6 @@ from psycopg import sql as names
 
 from jobherd import Client
 from jobherd.handlers import jobs_webhook
-from jobherd.sql.migrate import CORE, migrate, migrations
 from tests.support.queue import NOTHING, Queue
 
 OPTIONS = '{"tenant": "acme", "webhook": "https://example.com/done"}'
@@ -193,27 +192,6 @@ def test_a_tenant_s_role_enqueues_many_and_their_ids_are_in_the_order_of_the_pay
     table = "ready" if delay is None else "scheduled"
     assert rows == queue.run(f"SELECT id FROM jobherd.{table} ORDER BY (payload ->> 'n')::integer")
     assert rows == sorted(rows)
-
-
-def test_who_was_a_tenant_before_gives_no_ids_either(empty_database, monkeypatch):
-    (ours,) = (step for step in migrations() if step.name == "tenants_give_no_ids")
-    before = tuple(step for step in migrations() if step.version < ours.version)
-    may = "SELECT has_column_privilege('jobherd_test_acme', 'jobherd.ready', name, 'INSERT') FROM unnest('{id,kind}'::text[]) AS name"
-    with psycopg.connect(empty_database, autocommit=True) as connection:
-        with monkeypatch.context() as older:
-            older.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
-            older.setattr("jobherd.sql.migrate._grant", lambda *_: None)  # it names columns of today
-            migrate(connection)
-        connection.execute("CREATE ROLE jobherd_test_acme")
-        try:
-            connection.execute("SELECT jobherd.grant_tenant('jobherd_test_acme', 'acme')")
-            connection.execute("INSERT INTO jobherd.tenants VALUES ('jobherd_test_gone', 'acme')")
-            assert ask(connection, may) == [(True,), (True,)]
-            migrate(connection)
-            assert ask(connection, may) == [(False,), (True,)]
-        finally:
-            connection.execute("DROP OWNED BY jobherd_test_acme")
-            connection.execute("DROP ROLE jobherd_test_acme")
 
 
 def test_a_tenant_s_role_cannot_keep_what_it_does_out_of_the_audit(queue, tenants):

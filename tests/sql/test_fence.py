@@ -75,7 +75,7 @@ def test_a_release_names_claims_that_it_may_end():
 
 
 def test_of_the_functions_the_claim_begins_it_and_requeue_ends_it_by_its_token():
-    begun, kept, gone = writes((FOLDER / "schema.sql").read_text())
+    begun, kept, gone = [one for file in sorted((FOLDER / "schema").glob("*.sql")) for one in writes(file.read_text())]
     assert [what for what, _ in (begun, kept, gone)] == ["INSERT INTO", "UPDATE", "DELETE FROM"]
     assert PAIR in kept[1]
     assert PAIR in gone[1]

@@ -8,7 +8,6 @@ import psycopg
 import pytest
 
 from jobherd import sql
-from jobherd.sql.migrate import CORE, migrate, migrations
 from tests.support.queue import Queue
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -95,42 +94,3 @@ def test_child_jobs_are_found_by_index(queue, table):
     # a partition's is named by the server
     own = {"history": "history_default_[a-z_]+_id_idx"}.get(table, f"{table}_parent")
     assert re.search(f"Index Scan (using|on) {own} ", plan), plan
-
-
-def test_a_database_that_is_full_already_gets_it(empty_database, monkeypatch):
-    before = tuple(step for step in migrations() if step.version < 19)
-    monkeypatch.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
-    monkeypatch.setattr("jobherd.sql.migrate._grant", lambda *_: None)  # it names columns of today
-    with psycopg.connect(empty_database, autocommit=True) as connection:
-        migrate(connection)
-        monkeypatch.undo()
-
-        def put(options):
-            return connection.execute("SELECT jobherd.enqueue('a:b', '{\"n\": 1}', %s::jsonb)", (options,)).fetchone()[
-                0
-            ]
-
-        acme = '{"tenant": "acme"}'
-        old = [put(acme), put("{}"), put('{"tenant": "acme", "delay": 3600}'), put(acme)]
-        connection.execute("SELECT jobherd.cancel(%s)", (old[3],))
-        # A claim that is under way: whole rows of `ready` in an array, each with its extras.
-        connection.execute(
-            """INSERT INTO jobherd.running (child, token, queue, jobs)
-               SELECT 1, nextval('jobherd.tokens'), 'default', array_agg(r) FROM ONLY jobherd.ready r WHERE id = %s""",
-            (old[0],),
-        )
-        connection.execute("DELETE FROM jobherd.ready WHERE id = %s", (old[0],))
-        assert migrate(connection) == len(migrations()) - len(before)
-        rows = connection.execute("SELECT id, tenant, parent_id, traceparent FROM jobherd.jobs ORDER BY id").fetchall()
-        assert rows == [
-            (old[0], "acme", None, None),
-            (old[1], None, None, None),
-            (old[2], "acme", None, None),
-            (old[3], "acme", None, None),
-        ]
-        connection.execute("SELECT jobherd.retry(%s)", (old[3],))
-        new = put(WITH_BOTH)
-        taken = connection.execute(
-            "DELETE FROM jobherd.ready WHERE id = ANY (%s) RETURNING id, extras", ([old[3], new],)
-        ).fetchall()
-        assert sorted(taken) == [(old[3], "(acme,,,,)"), (new, f"(,,,7,{TRACE})")]

@@ -5,7 +5,6 @@ Forward only, together or not at all, whoever else starts at the same moment.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from jobherd import sql
 from jobherd.sql.migrate import CORE, Migration, RenamedError, SchemaError, migrate, migrations, pending
-from tests.support.schema import dump
+from tests.sql.test_baseline import dump
 
 
 def connect(dsn):
@@ -63,7 +62,7 @@ def test_a_schema_that_is_newer_is_refused_with_the_remedy(database):
 
 def test_a_step_that_fails_leaves_nothing(empty_database, monkeypatch):
     steps = migrations()
-    broken = (*steps[:-1], type(steps[-1])(99, "broken", "CREATE TABLE jobherd.half (id int); SELECT 1/0"))
+    broken = (*steps[:-1], Migration(99, "broken", "CREATE TABLE jobherd.half (id int); SELECT 1/0"))
     monkeypatch.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: broken)
     with connect(empty_database) as connection:
         with pytest.raises(psycopg.errors.DivisionByZero):
@@ -187,11 +186,6 @@ def test_what_the_server_takes_for_no_name_is_refused_as_one(cluster):
         sql.check_schema("order")
 
 
-@pytest.mark.skipif("JOBHERD_TEST_PG" in os.environ, reason="schema.sql is what PostgreSQL 18's pg_dump writes")
-def test_schema_sql_is_what_the_migrations_make(database):
-    assert dump(database) == (Path(sql.__file__).parent / "schema.sql").read_text(encoding="utf-8"), "run `make schema`"
-
-
 def test_every_statement_has_a_head_that_says_what_it_does():
     for file in sorted((Path(sql.__file__).parent / "queries").rglob("*.sql")):
         assert file.read_text(encoding="utf-8").startswith("-- "), file.name
@@ -218,93 +212,3 @@ def test_partitions_are_kept_in_a_schema_of_another_name(empty_database):
             assert connection.execute(
                 sql.load("maintenance/keep_partitions", "jobs_eu"), {"ahead": 2, "most": None}
             ).fetchone() == (made, 0)
-
-
-def test_rows_of_before_do_not_hold_up_what_forbids_them(empty_database, monkeypatch):
-    """A cost that is no amount goes; a creation of another time becomes now, where the job waits and where it runs, and nothing else changes."""
-    before = tuple(step for step in migrations() if step.version < 47)
-    with connect(empty_database) as connection:
-        with monkeypatch.context() as older:
-            older.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
-            older.setattr("jobherd.sql.migrate._grant", lambda *_: None)  # it names columns of today
-            migrate(connection)
-        for cost in ('{"gpu": "two"}', '{"gpu": -1}', '{"gpu": 1.5, "licences": 0}'):
-            connection.execute("INSERT INTO jobherd.demands VALUES (nextval('jobherd.job_ids'), %s)", (cost,))
-        connection.execute(
-            "INSERT INTO jobherd.ready (kind, created_at) VALUES ('a:b', '200000-01-01'), ('a:b', '1800-01-01'), ('a:b', '2026-01-01')"
-        )
-        connection.execute("INSERT INTO jobherd.scheduled SELECT * FROM ONLY jobherd.ready")
-        connection.execute(
-            "INSERT INTO jobherd.running (child, token, queue, jobs) SELECT 1, 1, 'default', array_agg(r ORDER BY priority, id) FROM ONLY jobherd.ready r"
-        )
-        look = "SELECT to_jsonb(j) FROM ONLY jobherd.ready j ORDER BY id"
-        scheduled = "SELECT to_jsonb(j) FROM jobherd.scheduled j ORDER BY id"
-        runs = "SELECT to_jsonb(j) FROM jobherd.running r, unnest(r.jobs) WITH ORDINALITY AS j ORDER BY ordinality"
-        was = [{"lane": None} | row for (row,) in connection.execute(look)]
-        for row in was:
-            row["expires_at"] = row.pop("good_until")  # renamed in 0100
-
-        assert migrate(connection) == len(migrations()) - len(before)
-
-        assert connection.execute("SELECT cost FROM jobherd.demands").fetchall() == [({"gpu": 1.5, "licences": 0},)]
-        (now,) = connection.execute("SELECT to_jsonb(max(created_at)) FROM ONLY jobherd.ready").fetchone()
-        mended = [row | {"created_at": now} for row in was[:2]] + was[2:]
-        for query in (look, scheduled, runs):
-            found = [
-                {name: value for name, value in row.items() if name != "ordinality"}
-                for (row,) in connection.execute(query)
-            ]
-            assert found == mended, query
-        assert was[2]["created_at"] != now
-
-
-def test_jobs_with_an_id_below_one_get_an_id_of_the_sequence(empty_database, monkeypatch):
-    before = tuple(step for step in migrations() if step.version < 70)
-    tables = ("ONLY jobherd.ready", "jobherd.parked", "jobherd.scheduled")
-    with connect(empty_database) as connection:
-        with monkeypatch.context() as older:
-            older.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
-            older.setattr("jobherd.sql.migrate._grant", lambda *_: None)  # it names columns of today
-            migrate(connection)
-        for table in ("ready", "parked", "scheduled"):
-            connection.execute(
-                f"INSERT INTO jobherd.{table} (id, kind, payload) VALUES (-3, 'a:b', '{{\"n\":  1}}'), (1000, 'a:b', '{{}}')"
-            )
-        connection.execute(
-            "INSERT INTO jobherd.running (child, token, queue, jobs) SELECT 1, 1, 'default', array_agg(r) FROM ONLY jobherd.ready r"
-        )
-        migrate(connection)
-        found = [
-            connection.execute(f"SELECT id, payload::text FROM {table} ORDER BY id").fetchall() for table in tables
-        ]
-        found.append(
-            connection.execute(
-                "SELECT j.id, j.payload::text FROM jobherd.running r, unnest(r.jobs) AS j ORDER BY id"
-            ).fetchall()
-        )
-        ids = [rows[0][0] for rows in found]
-        assert [rows[1:] for rows in found] == [[(1000, "{}")]] * 4
-        assert [rows[0][1] for rows in found] == ['{"n":  1}'] * 4
-        assert len(set(ids)) == 4
-        assert min(ids) > 0
-
-
-def test_parked_jobs_stay_parked_when_their_table_leaves_ready(empty_database, monkeypatch):
-    before = tuple(step for step in migrations() if step.version < 93)
-    with connect(empty_database) as connection:
-        with monkeypatch.context() as older:
-            older.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
-            older.setattr("jobherd.sql.migrate._grant", lambda *_: None)  # it names columns of today
-            migrate(connection)
-        for table in ("ready", "parked"):
-            connection.execute(
-                f"INSERT INTO jobherd.{table} (kind, payload, lane) SELECT 'a:b', to_json(n), 'west' FROM generate_series(1, 3) AS n"
-            )
-        look = "SELECT id, kind, payload::text, lane FROM {} ORDER BY id"
-        was = connection.execute(look.format("jobherd.ready")).fetchall()
-        migrate(connection)
-        found = [
-            connection.execute(look.format(f"jobherd.{name}")).fetchall() for name in ("ready", "parked", "waiting")
-        ]
-        assert found == [was[:3], was[3:], was]
-        assert connection.execute("SELECT count(*), count(DISTINCT id) FROM jobherd.jobs").fetchone() == (6, 6)

@@ -84,7 +84,7 @@ CREATE TABLE jobherd.forge_trending (
 );
 CREATE INDEX forge_trending_by_time ON jobherd.forge_trending (computed_at);
 
--- The next trending:compute. Whoever wants to plan one locks the row first, so that there is one and not two.
+-- The next trending:compute. A process that plans one locks the row first: otherwise two could be planned.
 CREATE TABLE jobherd.forge_trending_plan (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     job bigint

@@ -1,7 +1,7 @@
 -- Claim jobs with regard to concurrency limits, pauses of kinds, prefixes among the queues and this supervisor's
 -- own limits. Run by a worker that claim_jobs.sql has sent here, or whose settings require it. Returns the rows
 -- of that statement. One row without an id and a queue means that no pause or limit is left: claim_jobs.sql is
--- cheaper then. See migrations/0012_flow.sql.
+-- cheaper then. See schema/08_claim.sql.
 --
 -- The jobs that a before_claim hook admits are searched among the first 2,000 jobs that are neither paused nor
 -- over a limit.

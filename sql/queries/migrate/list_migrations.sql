@@ -1,2 +1,2 @@
 -- List the migrations of an area that this database has.
-SELECT version FROM jobherd.migrations WHERE area = %(area)s ORDER BY version
+SELECT version, name FROM jobherd.migrations WHERE area = %(area)s ORDER BY version

@@ -25,7 +25,7 @@ WITH gone AS MATERIALIZED (
      WHERE keep > 0 OR (extras).webhook IS NOT NULL OR j.id IS DISTINCT FROM j.job
 )
 SELECT cardinality(jobs) FROM gone
- -- Always true. It checks for waiting clients after the row is deleted, and not before: see migrations/0013.
+ -- Always true. It checks for waiting clients after the row is deleted, and not before: see schema/04_wake.sql.
  WHERE CASE WHEN pg_try_advisory_lock(1785684585, 1 + (pg_backend_pid() & 3))
             THEN pg_advisory_unlock(1785684585, 1 + (pg_backend_pid() & 3))
             ELSE jobherd.tell_waiters(ARRAY(SELECT j.id || '=completed' FROM unnest(jobs) AS j)) END

@@ -152,7 +152,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return int(known[arguments.command].run(arguments))
     except CommandError as problem:
         sys.stdout.flush()
-        from jobherd.supervisor.cli.console import complain  # noqa: PLC0415 - `--version` and `--help` start faster without
+        from jobherd.supervisor.cli.console import complain  # noqa: PLC0415 - `--help` starts faster
 
         complain(str(problem))
         return problem.code

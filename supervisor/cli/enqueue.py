@@ -66,7 +66,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "payload",
         metavar="JSON",
         nargs="?",
-        help="the handler's parameters as a JSON object; - reads one a line from standard input (default: {}, or what is piped in)",
+        help="the handler's parameters as a JSON object; - reads one a line from standard input (default: {}, or "
+        "what is piped in)",
     )
     options = parser.add_argument_group("options of the job (default: what its handler declares)")
     options.add_argument("--queue", metavar="NAME", help="queue of the job")
@@ -267,8 +268,10 @@ COMMANDS: Final = (
         "  jq -c .[] orders.json | jobherd enqueue mail:receipt - > ids",
         _arguments,
         _enqueue,
-        about="Enqueue a job and print its id, alone on its line. With - , or without JSON and with standard input from a file\n"
-        "or a pipe, one JSON document a line is read and an id a line printed; a bad line ends that with its number. Without JSON\n"
+        about="Enqueue a job and print its id, alone on its line. With - , or without JSON and with standard input "
+        "from a file\n"
+        "or a pipe, one JSON document a line is read and an id a line printed; a bad line ends that with its number. "
+        "Without JSON\n"
         "and with nothing to read (a terminal, /dev/null), the payload is {}.",
     ),
 )  # fmt: skip

@@ -45,8 +45,10 @@ Then it shows their last ones.
 """
 MOST: Final = 1000
 _COLUMNS: Final = (
-    Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True), Column("MEM", right=True),
-    Column("JOBS", right=True), Column("HELD", right=True), Column("RESTARTS", right=True), Column("WORKS ON", least=20),
+    Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True),
+    Column("MEM", right=True),
+    Column("JOBS", right=True), Column("HELD", right=True), Column("RESTARTS", right=True),
+    Column("WORKS ON", least=20),
 )  # fmt: skip
 _STATES: Final = {
     "computing": "green",
@@ -135,7 +137,10 @@ def _words(action: str, answer: Mapping[str, Any]) -> str:
     match action:
         case "drain":
             running = answer.get("running", 0)
-            return f"it drains; {running} {'job runs' if running == 1 else 'jobs run'}, and it leaves when no job runs any more"
+            return (
+                f"it drains; {running} {'job runs' if running == 1 else 'jobs run'}, and it leaves when no "
+                "job runs any more"
+            )
         case "reload":
             return answer.get("problem") or "the new code loads; its workers are replaced one by one"
     return f"{answer.get('workers', '?')} workers are wanted now"
@@ -193,14 +198,16 @@ def _print(supervisor: dict[str, Any]) -> None:
         lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"
     name = paint(f"supervisor {supervisor['id']}", "bold")
     print(
-        f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up {show_span(supervisor['up_for'])}"
+        f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up "
+        f"{show_span(supervisor['up_for'])}"
     )
     if not facts:
         print(f"  {lease}; it has not said anything of its children yet\n")
         return
     run_state = facts.get("course", "?") + (", reloading" if facts.get("reloading") else "")
     print(
-        f"  {lease}; {plain(run_state)}, {facts.get('wanted', '?')} workers wanted; as of {show_span(supervisor['facts_age'])} ago"
+        f"  {lease}; {plain(run_state)}, {facts.get('wanted', '?')} workers wanted; as of "
+        f"{show_span(supervisor['facts_age'])} ago"
     )
     children = facts.get("children", [])
     if children:
@@ -209,7 +216,8 @@ def _print(supervisor: dict[str, Any]) -> None:
     for end in facts.get("ends", []):
         print(
             paint(
-                f"  {plain(end['name'])} ended {show_span(end['ago'] + (supervisor['facts_age'] or 0))} ago: {plain(end['sentence'])}",
+                f"  {plain(end['name'])} ended {show_span(end['ago'] + (supervisor['facts_age'] or 0))} ago: "
+                f"{plain(end['sentence'])}",
                 "dim",
             )
         )
@@ -246,9 +254,12 @@ COMMANDS: Final = (
         '  jobherd fleet\n  jobherd fleet drain 7 --reason "the host is replaced"\n  jobherd fleet add 7',
         _arguments,
         _fleet,
-        about="Without an action: show every supervisor and its child processes, on every host. With one, send a fleet command to those named:\n"
-        "drain it (as TERM does), add a worker or remove one (TTIN, TTOU), reload code and settings (HUP). It goes through the database, so\n"
-        "you can send it from any host to any host. A reload is answered when the first worker has loaded the new code, or has failed to. The exit code is 1 if\n"
+        about="Without an action: show every supervisor and its child processes, on every host. With one, send a "
+        "fleet command to those named:\n"
+        "drain it (as TERM does), add a worker or remove one (TTIN, TTOU), reload code and settings (HUP). It goes "
+        "through the database, so\n"
+        "you can send it from any host to any host. A reload is answered when the first worker has loaded the new "
+        "code, or has failed to. The exit code is 1 if\n"
         "a supervisor did not execute it.",
         lists=True,
     ),

@@ -217,7 +217,8 @@ PARTS: Final = (
         "  jobherd forge init-repo /srv/git/project.git",
         _init_arguments,
         _init,
-        about="Make a bare repository with a post-receive hook that records each push and enqueues push:process, or give the\n"
+        about="Make a bare repository with a post-receive hook that records each push and enqueues push:process, or "
+        "give the\n"
         "hook to a repository that is there. The DSN is kept in PATH/jobherd.json, which only its owner may read.\n"
         "Prints the repository's path. Run workers with --handlers jobherd.handlers.forge.",
     ),
@@ -227,7 +228,8 @@ PARTS: Final = (
         "  jobherd forge catch-up /srv/git/project.git",
         _catch_up_arguments,
         _catch_up,
-        about="Record pushes that the hook could not (the database was away), and refs that moved without it. Run it while no\npush runs.",
+        about="Record pushes that the hook could not (the database was away), and refs that moved without it. Run "
+        "it while no\npush runs.",
     ),
     Command(
         "import",
@@ -235,7 +237,8 @@ PARTS: Final = (
         "  JOBHERD_GITHUB_TOKEN=... jobherd forge import example-org",
         _import_arguments,
         _import,
-        about="Enqueue the discovery of an organization's repositories; each found one gets a job that mirrors it. Prints the\n"
+        about="Enqueue the discovery of an organization's repositories; each found one gets a job that mirrors it. "
+        "Prints the\n"
         "job's id. The workers read JOBHERD_GITHUB_URL, JOBHERD_GITHUB_TOKEN and JOBHERD_IMPORT_FOLDER.",
     ),
     Command(
@@ -244,8 +247,10 @@ PARTS: Final = (
         "  jobherd forge demo",
         _demo_arguments,
         _demo,
-        about="Push this checkout's history into a bare repository and show the jobs as they run, until all are done. It waits for\n"
-        "workers first: start it beside `jobherd run --handlers jobherd.handlers.forge`; `make run` does both. With --keep, a made-up job\n"
+        about="Push this checkout's history into a bare repository and show the jobs as they run, until all are "
+        "done. It waits for\n"
+        "workers first: start it beside `jobherd run --handlers jobherd.handlers.forge`; `make run` does both. With "
+        "--keep, a made-up job\n"
         "follows every 2 s.",
     ),
 )

@@ -107,7 +107,8 @@ def _jobs(arguments: argparse.Namespace) -> int:
 
 
 _COLUMNS: Final = (
-    Column("ID", right=True), Column("STATE"), Column("KIND", least=12), Column("QUEUE", least=7), Column("TRY", right=True),
+    Column("ID", right=True), Column("STATE"), Column("KIND", least=12), Column("QUEUE", least=7),
+    Column("TRY", right=True),
     Column("WHEN", right=True), Column("NOTE", least=4),
 )  # fmt: skip
 
@@ -243,7 +244,8 @@ def _print_attempt(attempt: dict[str, Any]) -> None:
     start, end = _moment(attempt.get("started_at")), _moment(attempt.get("finished_at"))
     ran = f"  ran for {_since(start, end)}" if start and end else ""
     print(
-        f"\n{paint('attempt', 'dim')} {attempt.get('attempt', '?')}  {paint(plain(outcome), colour)}{plain(code)}{plain(where)}"
+        f"\n{paint('attempt', 'dim')} {attempt.get('attempt', '?')}  "
+        f"{paint(plain(outcome), colour)}{plain(code)}{plain(where)}"
     )
     print(f"  {show_moment(start or end)}{ran}")
     error, post_mortem = attempt.get("error"), attempt.get("post_mortem")
@@ -430,15 +432,18 @@ def _waited(arguments: argparse.Namespace, ids: list[int], found: dict[int, dict
 
 
 COMMANDS: Final = (
-    Command("jobs", "list jobs, newest first", "  jobherd jobs --state failed,retrying --kind mail:receipt", _jobs_arguments, _jobs, lists=True),
-    Command("job", "show one job, with every attempt", "  jobherd job 42 --json | jq .history", _job_arguments, _job, lists=True),
+    Command("jobs", "list jobs, newest first", "  jobherd jobs --state failed,retrying --kind mail:receipt",
+        _jobs_arguments, _jobs, lists=True),
+    Command("job", "show one job, with every attempt", "  jobherd job 42 --json | jq .history",
+        _job_arguments, _job, lists=True),
     Command(
         "wait",
         "wait until jobs have finished",
         "  jobherd wait $(jobherd enqueue mail:receipt '{\"order_id\": 7}') --timeout 1m",
         _wait_arguments,
         _wait,
-        about="Wait until jobs have finished, and print how each ended. The exit code is 0 if all completed, 1 if one failed, was cancelled, "
+        about="Wait until jobs have finished, and print how each ended. The exit code is 0 if all completed, 1 if "
+        "one failed, was cancelled, "
         "expired\nor does not exist, and 124 when the time was up.",
         lists=True,
     ),

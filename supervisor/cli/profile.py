@@ -55,7 +55,8 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
         raise CommandError(f"job {job} is not running: it is {runner['state']} (jobherd why {job} says why)")
     if runner["supervisor"] is None:
         raise CommandError(
-            f"job {job} runs under a supervisor that is not to be reached: its lease has lapsed, and the job is taken over soon"
+            f"job {job} runs under a supervisor that is not to be reached: its lease has lapsed, and the job is "
+            "taken over soon"
         )
     given = orjson.dumps({"job": job, "child": runner["child"], **arguments}).decode()
     wanted = {"supervisor": runner["supervisor"], "name": name, "arguments": given, "actor": actor(), "reason": None}
@@ -70,7 +71,8 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
         time.sleep(SELDOM if takes else OFTEN)
     at.send("control/withdraw_fleet_command", {"order": order})
     raise CommandError(
-        f"the supervisor on {runner['host']} did not answer within {PATIENCE + takes:.0f} s: is it there? (jobherd status)"
+        f"the supervisor on {runner['host']} did not answer within {PATIENCE + takes:.0f} s: is it there? (jobherd "
+        "status)"
     )
 
 
@@ -174,7 +176,8 @@ COMMANDS: Final = (
         "  jobherd stack 42",
         _stack_arguments,
         _stack,
-        about="Show the Python stack of a running job, on whichever host it runs, also while it is in C code or stuck; all threads. The job\n"
+        about="Show the Python stack of a running job, on whichever host it runs, also while it is in C code or "
+        "stuck; all threads. The job\n"
         "goes on. The exit code is 1 if it does not run, or does not say.",
         lists=True,
     ),

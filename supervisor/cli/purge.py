@@ -126,7 +126,8 @@ COMMANDS: Final = (
         "  jobherd purge --state failed --older-than 30d --dry-run",
         _arguments,
         _purge,
-        about="Delete finished jobs, with their attempts, in batches of 1,000. Otherwise Jobherd deletes them after the\n"
+        about="Delete finished jobs, with their attempts, in batches of 1,000. Otherwise Jobherd deletes them after "
+        "the\n"
         "retention of their kind (7 days for completed jobs, 30 for the rest).",
         lists=True,
     ),

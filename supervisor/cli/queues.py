@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COLUMNS: Final = (
-    Column("QUEUE", least=12), Column("READY", right=True), Column("SCHEDULED", right=True), Column("RUNNING", right=True),
+    Column("QUEUE", least=12), Column("READY", right=True), Column("SCHEDULED", right=True),
+    Column("RUNNING", right=True),
     Column("RETRYING", right=True), Column("OLDEST", right=True), Column("PAUSED", least=10),
 )  # fmt: skip
 
@@ -192,10 +193,12 @@ COMMANDS: Final = (
     Command(
         "pause",
         "pause a queue, a kind or everything",
-        '  jobherd pause mail --reason "the provider is down" --for 1h\n  jobherd pause --kind mail:receipt\n  jobherd pause --all',
+        '  jobherd pause mail --reason "the provider is down" --for 1h\n'
+        "  jobherd pause --kind mail:receipt\n  jobherd pause --all",
         _pause_arguments,
         _pause,
-        about="Pause a queue, a kind or everything: no worker on any host claims its jobs until you resume it. Running jobs continue.\n"
+        about="Pause a queue, a kind or everything: no worker on any host claims its jobs until you resume it. "
+        "Running jobs continue.\n"
         "Claimed jobs that have not started are released.",
     ),
     Command("resume", "resume a queue, a kind or everything", "  jobherd resume mail", _resume_arguments, _resume),
@@ -205,6 +208,7 @@ COMMANDS: Final = (
         "  jobherd limit media 10\n  jobherd limit --kind report:year 3\n  jobherd limit media off",
         _limit_arguments,
         _limit,
-        about="Let no more than N jobs of a queue or a kind run at a time, over all hosts. Jobs that run above a new limit continue.",
+        about="Let no more than N jobs of a queue or a kind run at a time, over all hosts. Jobs that run above a "
+        "new limit continue.",
     ),
 )

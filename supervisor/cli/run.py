@@ -83,7 +83,8 @@ def _check_sources(settings: Settings) -> None:
         for source in getattr(settings, name):
             if not (os.path.exists(source) or _is_module(source, settings)):
                 raise CommandError(
-                    f"{name}: there is no folder, file or module {source!r} (from {settings.source(name)}), seen from {settings.given.directory}",
+                    f"{name}: there is no folder, file or module {source!r} (from {settings.source(name)}), seen "
+                    f"from {settings.given.directory}",
                     ExitCode.CONFIGURATION,
                 )
 
@@ -107,8 +108,10 @@ def _check_page(settings: Settings) -> None:
         return
     if not (is_local(settings.http[0]) or settings.dashboard_operate_token or settings.dashboard_view_token):
         raise CommandError(
-            f"http = {shown('http', settings.http)} (from {settings.source('http')}) can be reached from elsewhere, and the page has no token: set "
-            "JOBHERD_DASHBOARD_OPERATE_TOKEN (`openssl rand -hex 20` makes one), or dashboard = false for metrics and health alone",
+            f"http = {shown('http', settings.http)} (from {settings.source('http')}) can be reached from elsewhere, "
+            "and the page has no token: set "
+            "JOBHERD_DASHBOARD_OPERATE_TOKEN (`openssl rand -hex 20` makes one), or dashboard = false for metrics "
+            "and health alone",
             ExitCode.CONFIGURATION,
         )
 
@@ -170,8 +173,10 @@ COMMANDS: Final = (
         "  jobherd run --handlers ./my_handlers --workers 8 --queues mail,media",
         _arguments,
         _run,
-        about="Run a supervisor: it creates the schema if needed, starts its child processes and runs jobs until it is stopped.\n"
-        "TERM or Ctrl-C drains: running jobs finish, other claimed jobs are released; a second signal also releases running jobs.\n"
+        about="Run a supervisor: it creates the schema if needed, starts its child processes and runs jobs until it "
+        "is stopped.\n"
+        "TERM or Ctrl-C drains: running jobs finish, other claimed jobs are released; a second signal also releases "
+        "running jobs.\n"
         "You can also set every setting in the environment or in a file: see docs/settings.md.",
         settings=tuple(specifications()),
     ),

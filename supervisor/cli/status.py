@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import argparse
 
 _CHILDREN: Final = (
-    Column("SLOT", right=True), Column("KIND"), Column("PID", right=True), Column("UP", right=True), Column("IN HAND", right=True),
+    Column("SLOT", right=True), Column("KIND"), Column("PID", right=True), Column("UP", right=True),
+    Column("IN HAND", right=True),
     Column("FOR", right=True), Column("WORKS ON", least=10),
 )  # fmt: skip
 
@@ -53,13 +54,15 @@ def _print_supervisor(supervisor: dict[str, Any]) -> None:
         lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"
     name = paint(f"supervisor {supervisor['id']}", "bold")
     print(
-        f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up {show_span(supervisor['up_for'])}"
+        f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up "
+        f"{show_span(supervisor['up_for'])}"
     )
     print(f"  {lease}")
     rows = [
         (
             child["slot"], child["kind"], child["pid"], show_span(child["up_for"]),
-            child["running"], show_span(child["held_for"]), f"{child['job']} {child['job_kind']}" if child["job"] else "",
+            child["running"], show_span(child["held_for"]),
+            f"{child['job']} {child['job_kind']}" if child["job"] else "",
         )
         for child in supervisor["children"]
     ]  # fmt: skip
@@ -79,8 +82,10 @@ COMMANDS: Final = (
         "  jobherd status --json",
         _nothing,
         _status,
-        about="Show what the database stores: supervisors on every host, their workers and maintenance processes, the queues. The process that\n"
-        "serves metrics and health claims no jobs and is not in the database: query it at its address (--http of jobherd run).",
+        about="Show what the database stores: supervisors on every host, their workers and maintenance processes, "
+        "the queues. The process that\n"
+        "serves metrics and health claims no jobs and is not in the database: query it at its address (--http of "
+        "jobherd run).",
         lists=True,
     ),
 )

@@ -99,7 +99,8 @@ COMMANDS: Final = (
         "  jobherd why 42",
         _arguments,
         _why,
-        about="Explain why a job waits, runs, failed or has finished: pauses, concurrency limits, available workers, what its attempts\n"
+        about="Explain why a job waits, runs, failed or has finished: pauses, concurrency limits, available "
+        "workers, what its attempts\n"
         "ended with, and what to do.",
         lists=True,
     ),

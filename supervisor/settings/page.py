@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import fields
 
+from jobherd.supervisor.settings.definitions import Settings, shown, specifications
 from jobherd.supervisor.settings.sources import flag_of, variable_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jobherd.supervisor.settings.field import Setting
 
 HEAD = """\
 # Settings
 
-<!-- Made from supervisor/settings/definitions.py by `python -m jobherd.supervisor.settings.definitions > docs/settings.md`. Do not edit. -->
+<!-- Made from supervisor/settings/groups/ by `python -m jobherd.supervisor.settings.page > docs/settings.md`. Do not edit. -->
 
 A setting comes from a flag of `jobherd run`, else from the environment, else from `jobherd.toml` or from `[tool.jobherd]` in
 `pyproject.toml` of the working directory (`jobherd.toml` first, never both), else it is the default. A variable that is set to
@@ -39,11 +35,13 @@ that Python producers and `jobherd enqueue` let in and the longest result that a
 """
 
 
-def render(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> str:
-    """Return the whole page."""
-    # definitions.py imports this module to generate the page
-    from jobherd.supervisor.settings.definitions import shown  # noqa: PLC0415
+def render_settings_markdown() -> str:
+    """Return `docs/settings.md`; a test compares the two.
 
+    `python -m jobherd.supervisor.settings.page > docs/settings.md` writes that file.
+    """
+    settings = specifications()
+    defaults = {each.name: each.default for each in fields(Settings)}
     lines = [HEAD]
     for group in dict.fromkeys(setting.group for setting in settings.values()):
         lines.append(f"## {group}\n")
@@ -64,3 +62,7 @@ def render(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> s
                 "",
             ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(render_settings_markdown(), end="")

@@ -177,7 +177,8 @@ def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) 
 def queues() -> Reader:
     """Read queue names, or prefixes with a `*`, each optionally with a number of workers."""
     told = words(
-        "queue names (lower-case letters, digits and _ . -, at most 63 characters), or beginnings of them with a * at the end, "
+        "queue names (lower-case letters, digits and _ . -, at most 63 characters), or beginnings of them with a * "
+        "at the end, "
         'each perhaps with a number of workers for it alone ("high:2,default,batch*")', ",", pattern=_QUEUE,
     )  # fmt: skip
 
@@ -297,7 +298,10 @@ def dsn() -> Reader:
             message = "a port is a whole number from 1 to 65,535"
             raise SpokenError(message)
         if "service" in given and not _is_service(str(given["service"])):
-            message = f"no service {given['service']!r} can be read from the file of services (PGSERVICEFILE, or ~/.pg_service.conf)"
+            message = (
+                f"no service {given['service']!r} can be read from the file of services (PGSERVICEFILE, or "
+                "~/.pg_service.conf)"
+            )
             raise SpokenError(message)
         return text
 

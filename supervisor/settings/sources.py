@@ -55,11 +55,8 @@ def still_there(before: Given, now: Given) -> None:
     over the earlier one is accepted: that is intended.
     """
     if before.file and (not now.file or FILES.index(now.file) > FILES.index(before.file)):
-        raise SettingsError(
-            (
-                f"{before.directory / before.file} is gone, or holds no settings any more: put it back, or restart without it",
-            )
-        )
+        path = before.directory / before.file
+        raise SettingsError((f"{path} is gone, or holds no settings any more: put it back, or restart without it",))
 
 
 def flag_of(name: str) -> str:

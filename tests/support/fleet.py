@@ -273,7 +273,7 @@ class Stage(Queue):
 
         within: the command that starts it. patience: seconds in place of the ten for which it waits
         for a server, see tests/support/hasty.py. settings: as in
-        supervisor/settings/definitions.py.
+        supervisor/settings/groups/.
         """
         given = {
             "dsn": self.dsn,

@@ -36,9 +36,11 @@ def paused(rows: Iterable[Row], *, most: int) -> Iterator[Finding]:
         reason = f" ({row['reason']})" if row["reason"] else ""
         resume = {"all": "--all", "queue": row["name"], "kind": f"--kind {row['name']}"}[row["scope"]]
         yield Finding(
-            "note", "pauses", f"{called} was paused by {row['paused_by']} {show_span(row['seconds'])} ago{reason}: {waiting}",
+            "note",
+            "pauses",
+            f"{called} was paused by {row['paused_by']} {show_span(row['seconds'])} ago{reason}: {waiting}",
             f"jobherd resume {resume}",
-        )  # fmt: skip
+        )
 
 
 def limits(rows: Iterable[Row]) -> Iterator[Finding]:
@@ -46,10 +48,12 @@ def limits(rows: Iterable[Row]) -> Iterator[Finding]:
     for row in rows:
         if row["max_running"] is not None and row["running"] > row["max_running"]:
             yield Finding(
-                "note", "limits",
-                f"{row['running']} jobs of {row['scope']} {row['name']} run, and its concurrency limit is {row['max_running']}",
+                "note",
+                "limits",
+                f"{row['running']} jobs of {row['scope']} {row['name']} run, and its concurrency limit is "
+                f"{row['max_running']}",
                 "none, if the limit was lowered lately: running jobs finish, and no further job starts until fewer run",
-            )  # fmt: skip
+            )
 
 
 def retrying(rows: Iterable[Row]) -> Iterator[Finding]:
@@ -61,9 +65,12 @@ def retrying(rows: Iterable[Row]) -> Iterator[Finding]:
         if row["jobs"] >= MANY:
             error = f": {row['error']}" if row["error"] else ""
             yield Finding(
-                "note", "retries",
-                f"{row['jobs']:,}{' or more' if row['capped'] else ''} jobs of kind {row['kind']} failed with {row['code'] or 'no code'} and "
+                "note",
+                "retries",
+                f"{row['jobs']:,}{' or more' if row['capped'] else ''} jobs of kind {row['kind']} failed with "
+                f"{row['code'] or 'no code'} and "
                 f"run again, the first in {show_span(row['next_in'])}; job {row['job']}{error}",
-                f"jobherd job {row['job']} shows the attempts; after the fix: jobherd jobs --state retrying --kind {row['kind']} --limit 10000 "
+                f"jobherd job {row['job']} shows the attempts; after the fix: jobherd jobs --state retrying --kind "
+                f"{row['kind']} --limit 10000 "
                 "--json | jq '.[].id' | jobherd retry -",
-            )  # fmt: skip
+            )

@@ -1,6 +1,7 @@
 """`doctor`: queries everything in the database that can keep jobs waiting, and prints what to do.
 
-This module queries and prints; its neighbors judge the results. It changes nothing: the schema to compare with is created in a transaction that is rolled back.
+This module queries and prints; its neighbors judge the results. It changes nothing: the schema to
+compare with is created in a transaction that is rolled back.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
         yield Finding(
             "wrong",
             "locks",
-            f"another session has locked a Jobherd table for more than {_BRIEFLY:g} s: checks without a finding here were not made",
+            f"another session has locked a Jobherd table for more than {_BRIEFLY:g} s: checks without a finding here "
+            "were not made",
             "SELECT pid, pg_blocking_pids(pid), query FROM pg_stat_activity shows which sessions wait, and for which",
         )
     except psycopg.errors.InsufficientPrivilege as problem:
@@ -281,8 +283,10 @@ COMMANDS: Final = (
         "  jobherd doctor --dsn postgresql://jobs@db/app",
         _nothing,
         _doctor,
-        about="Check the server's settings, what holds vacuum back, bloat, indexes and drift of the schema (with the SQL that\n"
-        "fixes it), poolers, LISTEN, clocks, and queues and kinds that no supervisor serves. Changes nothing. Exit code 1 when\n"
+        about="Check the server's settings, what holds vacuum back, bloat, indexes and drift of the schema (with "
+        "the SQL that\n"
+        "fixes it), poolers, LISTEN, clocks, and queues and kinds that no supervisor serves. Changes nothing. Exit "
+        "code 1 when\n"
         "something is wrong.",
         settings=(*CONNECTION, "listen_dsn"),
         lists=True,

@@ -26,32 +26,41 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
         yield Finding("ok", "fleet", f"{row['supervisors']} supervisors with {row['workers']} workers hold leases")
     if row["lapsed"] and row["supervisors"]:
         yield Finding(
-            "note", "fleet", f"{row['lapsed']} supervisors have an expired lease: other supervisors reclaim their jobs",
+            "note",
+            "fleet",
+            f"{row['lapsed']} supervisors have an expired lease: other supervisors reclaim their jobs",
             "nothing, unless it stays so",
-        )  # fmt: skip
+        )
     if len(row["versions"] or ()) > 1:
         yield Finding("note", "fleet", f"versions {', '.join(row['versions'])} run side by side", "finish the upgrade")
     for queue in unserved:
         if queue["idle"]:
             yield Finding(
-                "wrong", "queues",
-                f"no supervisor serves queue {queue['queue']}: job {queue['id']} ({queue['kind']}) has been due for {span(queue['waited'])}, "
+                "wrong",
+                "queues",
+                f"no supervisor serves queue {queue['queue']}: job {queue['id']} ({queue['kind']}) has been due for "
+                f"{span(queue['waited'])}, "
                 f"and {queue['idle']} workers are idle",
-                f"start a supervisor with --queues {queue['queue']}, or without --queues; if that job costs more than any budget that serves the "
+                f"start a supervisor with --queues {queue['queue']}, or without --queues; if that job costs more "
+                "than any budget that serves the "
                 "queue, a larger --budget",
-            )  # fmt: skip
+            )
         elif row["workers"]:
             yield Finding(
-                "note", "queues",
-                f"nothing of queue {queue['queue']} runs: job {queue['id']} ({queue['kind']}) is due for {span(queue['waited'])}; all workers are busy",
+                "note",
+                "queues",
+                f"nothing of queue {queue['queue']} runs: job {queue['id']} ({queue['kind']}) is due for "
+                f"{span(queue['waited'])}; all workers are busy",
                 "add workers (kill -TTIN the supervisor), or let some serve this queue first",
-            )  # fmt: skip
+            )
     for kind in unhandled:
         yield Finding(
-            "wrong", "kinds",
-            f"no worker has ever declared the kind {kind['kind']}; job {kind['job']} waits for it, and {kind['jobs'] - 1} others",
+            "wrong",
+            "kinds",
+            f"no worker has ever declared the kind {kind['kind']}; job {kind['job']} waits for it, and "
+            f"{kind['jobs'] - 1} others",
             "load the module that has its handler, or correct the name at the producer",
-        )  # fmt: skip
+        )
 
 
 def keys(lacking: Iterable[Row]) -> Iterator[Finding]:
@@ -62,7 +71,10 @@ def keys(lacking: Iterable[Row]) -> Iterator[Finding]:
     for one in lacking:
         if one["code"] == "KEY_MISSING":
             yield Finding(
-                "wrong", "keys",
-                f"job {one['job']} waits for a key that the worker which took it did not have, and {one['jobs'] - 1} others",
-                "give the supervisors JOBHERD_KEYS or JOBHERD_KEYS_FILE with the key that its producer has: jobherd job says what was missing",
-            )  # fmt: skip
+                "wrong",
+                "keys",
+                f"job {one['job']} waits for a key that the worker which took it did not have, and {one['jobs'] - 1} "
+                "others",
+                "give the supervisors JOBHERD_KEYS or JOBHERD_KEYS_FILE with the key that its producer has: jobherd "
+                "job says what was missing",
+            )

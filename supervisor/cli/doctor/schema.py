@@ -23,10 +23,12 @@ def hidden(rows: Sequence[Row]) -> Iterator[Finding]:
             else ""
         )
         yield Finding(
-            "wrong", "privileges",
-            f"row-level security is on for {', '.join(row['name'] for row in rows)}{cause}: roles other than the owner see no row, and nothing runs",
+            "wrong",
+            "privileges",
+            f"row-level security is on for {', '.join(row['name'] for row in rows)}{cause}: roles other than the "
+            "owner see no row, and nothing runs",
             "; ".join(f"ALTER TABLE {row['called']} DISABLE ROW LEVEL SECURITY" for row in rows),
-        )  # fmt: skip
+        )
 
 
 def roles(rows: Sequence[Row], remedy: str) -> Iterator[Finding]:
@@ -40,22 +42,29 @@ def roles(rows: Sequence[Row], remedy: str) -> Iterator[Finding]:
     bare = [row["name"] for row in rows if not row["missing"] and not row["granted"]]
     if missing:
         yield Finding(
-            "note", "privileges", f"{listed(missing)} not there: only the owner of the schema has rights in it",
+            "note",
+            "privileges",
+            f"{listed(missing)} not there: only the owner of the schema has rights in it",
             f"{remedy}, as a role that may create roles",
-        )  # fmt: skip
+        )
     if bare:
         yield Finding(
-            "wrong", "privileges", f"{listed(bare)} without privileges in the schema: PostgreSQL rejects what its members do", remedy,
-        )  # fmt: skip
+            "wrong",
+            "privileges",
+            f"{listed(bare)} without privileges in the schema: PostgreSQL rejects what its members do",
+            remedy,
+        )
 
 
 def indexes(rows: Sequence[Row]) -> Iterator[Finding]:
     """Judge indexes that are incomplete."""
     for row in rows:
         yield Finding(
-            "wrong", "indexes", f"the index {row['name']} of {row['of']} was never built to the end: it costs writes and serves no read",
+            "wrong",
+            "indexes",
+            f"the index {row['name']} of {row['of']} was never built to the end: it costs writes and serves no read",
             f"REINDEX INDEX CONCURRENTLY {row['called']}",
-        )  # fmt: skip
+        )
 
 
 def schema(differences: Sequence[Difference]) -> Iterator[Finding]:
@@ -83,6 +92,9 @@ def partitions(*, stray: bool) -> Iterator[Finding]:
     """Judge whether rows of the history are in a default partition."""
     if stray:
         yield Finding(
-            "note", "partitions", "there is history that no partition was made for in time, so it is not dropped by the day",
-            "keep a supervisor running: its maintenance process creates partitions ahead; jobherd purge removes what lies there",
-        )  # fmt: skip
+            "note",
+            "partitions",
+            "there is history that no partition was made for in time, so it is not dropped by the day",
+            "keep a supervisor running: its maintenance process creates partitions ahead; jobherd purge removes what "
+            "lies there",
+        )

@@ -59,7 +59,8 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
             )
     if is_["default_transaction_isolation"] != "read committed":
         yield wrong(
-            f"default_transaction_isolation is {is_['default_transaction_isolation']}: claims and settlements would fail where they should wait",
+            f"default_transaction_isolation is {is_['default_transaction_isolation']}: claims and settlements would "
+            "fail where they should wait",
             "set it to 'read committed' for the role that jobs use",
         )
     if is_["default_transaction_read_only"] == "on":
@@ -69,19 +70,22 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
         )
     if is_["session_replication_role"] != "origin":
         yield wrong(
-            f"session_replication_role is {is_['session_replication_role']} for this role: triggers do not fire, and workers hear of no job that it enqueues",
+            f"session_replication_role is {is_['session_replication_role']} for this role: triggers do not fire, and "
+            "workers hear of no job that it enqueues",
             "ALTER ROLE ... RESET session_replication_role for the role that jobs use",
         )
     if is_["row_security"] != "on":
         yield wrong(
-            "row_security is off for this role: once there are tenants, PostgreSQL refuses jobs that are enqueued on a connection of your own",
+            "row_security is off for this role: once there are tenants, PostgreSQL refuses jobs that are enqueued on "
+            "a connection of your own",
             "ALTER ROLE ... RESET row_security for the role that jobs use",
             "note",
         )
     for name in ("statement_timeout", "transaction_timeout", "idle_session_timeout"):
         if is_.get(name, "0") != "0":
             yield wrong(
-                f"{name} is {is_[name]} ms for this role: sessions that wait for jobs, or long statements of handlers, are ended by the server",
+                f"{name} is {is_[name]} ms for this role: sessions that wait for jobs, or long statements of "
+                "handlers, are ended by the server",
                 f"ALTER ROLE ... SET {name} = 0 for the role that jobs use",
                 "note",
             )
@@ -106,47 +110,59 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         )
     if row["xid_age"] > WRAPAROUND:
         yield Finding(
-            "wrong", "server",
-            f"the oldest transaction id, in the database {row['xid_of']}, is {row['xid_age']:,} old: near 2,000,000,000 the server stops "
+            "wrong",
+            "server",
+            f"the oldest transaction id, in the database {row['xid_of']}, is {row['xid_age']:,} old: near "
+            "2,000,000,000 the server stops "
             "taking writes, in all databases",
             "remove what holds vacuum back (below), then VACUUM FREEZE there; if autovacuum runs it does the rest",
-        )  # fmt: skip
+        )
     if row["notifications"] > NOTIFICATIONS:
         yield Finding(
-            "wrong", "listen",
-            f"the server's queue of notifications is {row['notifications']:.0%} full: from 90% on jobs wait for the poll, and when it is full, "
+            "wrong",
+            "listen",
+            f"the server's queue of notifications is {row['notifications']:.0%} full: from 90% on jobs wait for the "
+            "poll, and when it is full, "
             "commits of others that notify fail",
-            "end the session that has listened and not read for longest: a client in a transaction, or stopped; the server's log names it",
-        )  # fmt: skip
+            "end the session that has listened and not read for longest: a client in a transaction, or stopped; the "
+            "server's log names it",
+        )
     if row["sessions"] + SPARE > limit:
         yield Finding(
-            "note", "connections",
+            "note",
+            "connections",
             f"{row['sessions']} of {limit} connections are taken: children that start may be refused",
             "raise max_connections, or put pgbouncer before the application",
-        )  # fmt: skip
+        )
     if abs(seen) > CLOCKS:
         ahead = "ahead of" if seen > 0 else "behind"
         yield Finding(
-            "note", "clocks",
-            f"the database's clock is {abs(seen):.1f} s {ahead} this host's: leases are reckoned by the database's and are safe, "
+            "note",
+            "clocks",
+            f"the database's clock is {abs(seen):.1f} s {ahead} this host's: leases are reckoned by the database's "
+            "and are safe, "
             "but times given by producers on this host are off by so much",
             "let both follow NTP",
-        )  # fmt: skip
+        )
     else:
         yield Finding("ok", "clocks", "this host's clock and the database's agree")
     if row["open_schemas"]:
         names = ", ".join(row["open_schemas"])
         yield Finding(
-            "note", "privileges",
-            f"every role may create functions in {names}, which is in this role's search path: PostgreSQL can call such a function instead of "
+            "note",
+            "privileges",
+            f"every role may create functions in {names}, which is in this role's search path: PostgreSQL can call "
+            "such a function instead of "
             "its own, with this role's rights",
             "; ".join(f"REVOKE CREATE ON SCHEMA {name} FROM PUBLIC" for name in row["open_schemas"]),
-        )  # fmt: skip
+        )
     if not row["sees_all"]:
         yield Finding(
-            "note", "privileges", "this role does not see what other roles' sessions do: old transactions of theirs may be missing here",
+            "note",
+            "privileges",
+            "this role does not see what other roles' sessions do: old transactions of theirs may be missing here",
             "GRANT pg_read_all_stats to it, or run this as a superuser",
-        )  # fmt: skip
+        )
 
 
 def sessions(rows: Iterable[Row]) -> Iterator[Finding]:
@@ -154,18 +170,22 @@ def sessions(rows: Iterable[Row]) -> Iterator[Finding]:
     for row in rows:
         if not row["may_end"]:
             yield Finding(
-                "wrong", "privileges",
-                f"the role {row['name']} must not call pg_terminate_backend: jobs of a worker that died are released only once its session has "
+                "wrong",
+                "privileges",
+                f"the role {row['name']} must not call pg_terminate_backend: jobs of a worker that died are released "
+                "only once its session has "
                 "ended, or after one lease",
                 f"GRANT EXECUTE ON FUNCTION pg_catalog.pg_terminate_backend(integer, bigint) TO {row['called']}",
-            )  # fmt: skip
+            )
         elif row["others"]:
             yield Finding(
-                "note", "privileges",
-                f"the role {row['name']} must not end sessions of {', '.join(row['others'])}: if a host of theirs dies, a job whose transaction is open "
+                "note",
+                "privileges",
+                f"the role {row['name']} must not end sessions of {', '.join(row['others'])}: if a host of theirs "
+                "dies, a job whose transaction is open "
                 "waits until the server ends that session",
                 f"GRANT pg_signal_backend TO {row['called']}, or let all supervisors use one role",
-            )  # fmt: skip
+            )
 
 
 def pooler(*, told: int, real: int, listens: bool = False) -> Iterator[Finding]:
@@ -180,13 +200,18 @@ def pooler(*, told: int, real: int, listens: bool = False) -> Iterator[Finding]:
         # A self-sent notification can return even from a shared backend, if the pooler assigns the
         # same one again.
         yield Finding(
-            "note", "pooler",
-            "a pooler stands between this host and --listen-dsn: in session mode all is well, in transaction mode notifications get lost",
+            "note",
+            "pooler",
+            "a pooler stands between this host and --listen-dsn: in session mode all is well, in transaction mode "
+            "notifications get lost",
             "give the server's own address in --listen-dsn, unless that pooler is in session mode",
-        )  # fmt: skip
+        )
     elif told != real:
         yield Finding(
-            "wrong", "pooler",
-            "a pooler stands between this host and the server: nothing is listened to through it, and jobs wait for the poll",
-            "give the server's own address in --listen-dsn, or in --dsn; or this one in --listen-dsn, if the pooler is in session mode",
-        )  # fmt: skip
+            "wrong",
+            "pooler",
+            "a pooler stands between this host and the server: nothing is listened to through it, and jobs wait for "
+            "the poll",
+            "give the server's own address in --listen-dsn, or in --dsn; or this one in --listen-dsn, if the pooler "
+            "is in session mode",
+        )

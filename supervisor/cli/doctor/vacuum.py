@@ -52,7 +52,10 @@ def _holder(row: Row) -> Finding | None:
     seconds, handle = row["seconds"] or 0.0, row["handle"]
     match row["what"]:
         case "transaction" if seconds > OLD:
-            text = f"a transaction of {row['name']} (pid {handle}, {row['state']}) is open for {span(seconds)}: vacuum removes nothing that died since"
+            text = (
+                f"a transaction of {row['name']} (pid {handle}, {row['state']}) is open for {span(seconds)}: "
+                "vacuum removes nothing that died since"
+            )
             return Finding(
                 "wrong" if seconds > ANCIENT else "note",
                 "vacuum",
@@ -60,7 +63,10 @@ def _holder(row: Row) -> Finding | None:
                 f"end it: SELECT pg_terminate_backend({handle})",
             )
         case "prepared" if seconds > OLD:
-            text = f"a prepared transaction of {row['name']} stands for {span(seconds)}: it holds its locks and vacuum back, over restarts too"
+            text = (
+                f"a prepared transaction of {row['name']} stands for {span(seconds)}: it holds its locks and "
+                "vacuum back, over restarts too"
+            )
             return Finding(
                 "wrong" if seconds > ANCIENT else "note",
                 "vacuum",
@@ -85,11 +91,13 @@ def locks(rows: Iterable[Row]) -> Iterator[Finding]:
     for row in rows:
         if (row["seconds"] or 0.0) > HELD:
             yield Finding(
-                "wrong", "locks",
-                f"{row['name']} (pid {row['pid']}, {row['state']}) has locked {row['tables']}, in a transaction that is open for "
+                "wrong",
+                "locks",
+                f"{row['name']} (pid {row['pid']}, {row['state']}) has locked {row['tables']}, in a transaction that "
+                "is open for "
                 f"{span(row['seconds'])}: who claims, settles or enqueues waits for it",
                 f"end it: SELECT pg_terminate_backend({row['pid']})",
-            )  # fmt: skip
+            )
 
 
 def advisory_locks(rows: Iterable[Row]) -> Iterator[Finding]:
@@ -105,11 +113,13 @@ def advisory_locks(rows: Iterable[Row]) -> Iterator[Finding]:
     for row in rows:
         if (row["seconds"] or 0.0) > BRIEF:
             yield Finding(
-                "note" if row["what"] == "keep" else "wrong", "locks",
-                f"a session of role {row['role']} ({row['name']}, pid {row['pid']}, {row['state']}) has held an advisory lock of Jobherd for "
+                "note" if row["what"] == "keep" else "wrong",
+                "locks",
+                f"a session of role {row['role']} ({row['name']}, pid {row['pid']}, {row['state']}) has held an "
+                "advisory lock of Jobherd for "
                 f"{span(row['seconds'])}: {harm[row['what']]}",
                 f"end it: SELECT pg_terminate_backend({row['pid']})",
-            )  # fmt: skip
+            )
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -120,9 +130,11 @@ def tables(rows: Sequence[Row]) -> Iterator[Finding]:
             bad = True
             when = f"{span(row['vacuumed_ago'])} ago" if row["vacuumed_ago"] is not None else "never"
             yield Finding(
-                "wrong", "bloat",
-                f"{row['name']} holds {row['dead']:,} dead rows beside {row['live']:,} live ones, and was last vacuumed {when}",
+                "wrong",
+                "bloat",
+                f"{row['name']} holds {row['dead']:,} dead rows beside {row['live']:,} live ones, and was last "
+                f"vacuumed {when}",
                 "see what holds vacuum back (above); then VACUUM that table",
-            )  # fmt: skip
+            )
     if not bad:
         yield Finding("ok", "bloat", "vacuum keeps up with the tables that turn over fast")

@@ -67,7 +67,9 @@ COMMANDS: Final = (
         "  jobherd top\n  jobherd top --once",
         _arguments,
         _top,
-        about="Watch the fleet live, twice a second: supervisors, queues, running jobs with how far they are, and what failed lately. Keys sort,\n"
-        "filter, pause and resume queues, cancel and retry jobs; ? shows them. It needs the extra `top`, which brings rich.",
+        about="Watch the fleet live, twice a second: supervisors, queues, running jobs with how far they are, and "
+        "what failed lately. Keys sort,\n"
+        "filter, pause and resume queues, cancel and retry jobs; ? shows them. It needs the extra `top`, which "
+        "brings rich.",
     ),
 )

@@ -8,7 +8,7 @@ would wrap: a wrapped line would push other lines off the screen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -18,7 +18,7 @@ from jobherd.supervisor.cli.top.panels import PANELS, Bar, count
 from jobherd.supervisor.cli.top.view import HELP, KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -150,6 +150,12 @@ def _title(status: Status, width: int) -> Text:
     return line
 
 
+def _total(queues: Sequence[Mapping[str, Any]], state: str) -> str:
+    """Return how many jobs of all queues are in a state; a + says that a count stopped early."""
+    more = "+" if any(queue[f"{state}_capped"] for queue in queues) else ""
+    return f"{sum(queue[state] for queue in queues):,}{more}"
+
+
 def _summary(look: Look, status: Status) -> Text:
     if status.away_for is not None:
         text = f"the database is away since {status.away_since} ({show_span(status.away_for)}), trying again: {plain(status.why)}"
@@ -157,8 +163,8 @@ def _summary(look: Look, status: Status) -> Text:
     workers = [child for child in look.children if child["kind"] == "worker"]
     busy = sum(child["job"] is not None for child in workers)
     parts = [
-        f"{sum(queue['ready'] for queue in look.queues):,}{'+' if any(queue['ready_capped'] for queue in look.queues) else ''} ready",
-        f"{sum(queue['scheduled'] for queue in look.queues):,}{'+' if any(queue['scheduled_capped'] for queue in look.queues) else ''} scheduled"
+        f"{_total(look.queues, 'ready')} ready",
+        f"{_total(look.queues, 'scheduled')} scheduled"
         + (f" ({count(look.retrying)} retrying)" if look.retrying else ""),
         f"{count(sum(queue['running'] for queue in look.queues))} running",
         f"{busy} of {len(workers)} workers busy",

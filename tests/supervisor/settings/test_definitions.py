@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobherd.supervisor.settings.child import child_settings, for_kind
-from jobherd.supervisor.settings.definitions import Settings, render_settings_markdown, specifications
+from jobherd.supervisor.settings.definitions import Settings, specifications
+from jobherd.supervisor.settings.page import render_settings_markdown
 from jobherd.supervisor.settings.sources import SettingsError, flag_of, variable_of
 from jobherd.workers.process.spec import SECRETS
 
@@ -357,7 +358,7 @@ def test_every_field_is_a_setting_with_a_default_that_is_allowed():
 def test_the_page_is_the_one_that_the_code_makes():
     page = render_settings_markdown()
     assert (ROOT / "docs" / "settings.md").read_text() == page, (
-        "run: python -m jobherd.supervisor.settings.definitions > docs/settings.md"
+        "run: python -m jobherd.supervisor.settings.page > docs/settings.md"
     )
     for name, told in specifications().items():
         for words in (f"### `{name}`", flag_of(name), variable_of(name), told.explanation, told.reader.allowed):

@@ -35,7 +35,7 @@ def test_ticked_jobs_are_retried_and_the_page_shows_how_far_it_is(tab, herd):
     expect(tab.locator("tbody input:checked")).to_have_count(tab.locator("tbody tr").count())
     tab.get_by_role("button", name="Retry…").click()
     expect(tab.locator("h1")).to_contain_text(re.compile(r"Retry: \d+ jobs"))
-    tab.get_by_label("Reason, for the audit").fill("the figures were found")
+    tab.get_by_label("Reason, for the audit log").fill("the figures were found")
     tab.get_by_role("button", name=re.compile(r"Retry \d+ jobs")).click()
     tab.wait_for_url(re.compile(r"/jobs/bulk/\d+"))
     # Without a reload: the live fragment says when it has ended.
@@ -60,7 +60,7 @@ def test_all_that_match_and_the_keyboard(tab, herd):
     tab.get_by_role("button", name=re.compile(r"Delete \d+ jobs")).click()
     expect(tab.locator(".state-completed")).to_be_visible()
     tab.goto("/jobs?state=failed&kind=report%3Abuild")
-    expect(tab.locator(".empty")).to_contain_text("No job fits this filter")
+    expect(tab.locator(".empty")).to_contain_text("No job matches this filter")
 
 
 def test_without_scripts_and_for_everybody(browser, herd):

@@ -54,9 +54,9 @@ def test_every_supervisor_is_shown_with_its_children(page, database):
     text = page.get("/fleet").text
     for wanted in (
         "alpha, process 77", "computing", "mail:receipt", 'href="/jobs/17"', "3.2 s", "40 %", "half way", "98 %", "114 MiB", "1,203",
-        "attempt 2 of 5", "resting", "starts again in 2.0 s", "on a lock", "record 5", "and holds 3 that have not started", "reloading", "mail, media",
+        "attempt 2 of 5", "resting", "restarts in 2.0 s", "on a lock", "record 5", "and 3 claimed, not started", "reloading", "mail, media",
         "worker 1, 1 h 30 min ago:", "An unknown sender killed process 12 with SIGKILL.", 'href="/jobs/16"',
-        "beta, process 77", "It has not said anything of its children yet.", "gamma", "its lease expired 2 h ago",
+        "beta, process 77", "It has not reported its child processes yet.", "gamma", "its lease expired 2 h ago",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert text.count('value="drain"') == 2, "nobody steers the dead"

@@ -160,7 +160,7 @@ def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_t
     job = herd.enqueue("video:wait", {"name": "inside"})
     arrival = herd.gate.wait_arrival("inside")
     tab.goto(f"/jobs/{job}")
-    tab.get_by_role("button", name="Where is it?").click()
+    tab.get_by_role("button", name="Stack").click()
     tab.get_by_text("at_gate").first.wait_for()
     with Page(application(herd.dsn)) as client:
         tab.goto(ask(client, job, "profile", seconds=1))

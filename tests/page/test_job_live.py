@@ -28,17 +28,17 @@ def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):
     expect(tab.locator("pre.log")).to_contain_text("encoding followed")
     expect(tab.locator("pre.log")).to_contain_text("a line that is only printed")
     expect(tab.get_by_role("button", name="Cancel")).to_be_visible()
-    tab.get_by_role("button", name="Where is it?").click()
+    tab.get_by_role("button", name="Stack").click()
     expect(tab.locator("main")).to_contain_text("at_gate")
     tab.goto(f"/jobs/{job}")
     tab.evaluate("window.loadedOnce = true")
     arrival.open()
     expect(state).to_contain_text("completed")
     expect(tab.get_by_role("heading", name=re.compile("Attempt 1 .*completed"))).to_be_visible()
-    expect(tab.get_by_role("button", name="Run it again")).to_be_visible()
+    expect(tab.get_by_role("button", name="Run again")).to_be_visible()
     assert tab.evaluate("window.loadedOnce"), "it was loaded again"
     assert tab.locator("svg.life rect").count() >= 2
-    tab.get_by_role("button", name="Run it again").click()  # a form of the live part: its token came from the page
+    tab.get_by_role("button", name="Run again").click()  # a form of the live part: its token came from the page
     expect(tab.locator("[role=status].good")).to_contain_text(f"Job {job} is ready to run again")
     herd.gate.wait_arrival("followed").open()
     expect(tab.locator("main .state").first).to_contain_text("completed")
@@ -52,9 +52,9 @@ def test_a_failed_job_is_understood_edited_and_run_again(tab, herd):
     expect(tab.locator("main .why").first).to_contain_text("Failed at")
     expect(tab.locator("main .why").first).to_contain_text("there are no figures of 1999")
     expect(tab.locator("main")).to_contain_text("building the report of 1999")
-    tab.get_by_role("link", name="Edit and run it again").click()
+    tab.get_by_role("link", name="Edit and run again").click()
     tab.get_by_label("Payload, as JSON").fill('{"year": 2020}')
-    tab.get_by_role("button", name="Run it again like this").click()
+    tab.get_by_role("button", name="Run with this payload").click()
     expect(tab.locator("[role=status].good")).to_contain_text(f"Job {job} runs again as job")
     expect(tab.locator("main .state").first).to_contain_text("completed")
     expect(tab.get_by_role("heading", name="Result")).to_be_visible()
@@ -68,7 +68,7 @@ def test_a_page_elsewhere_shows_what_a_job_says_too(herd):
     until = time.monotonic() + LIMIT
     with Page(application(herd.dsn)) as page:  # it has no boards, as if it stood on another machine
         first = page.get(f"/jobs/{job}").text
-        assert "It runs on another machine, whose supervisor is asked for it" in first
+        assert "The job runs on another host, and its supervisor is asked for the output" in first
         while "encoding far" not in page.get(f"/jobs/{job}").text:
             assert time.monotonic() < until, "its supervisor has not said so"
     arrival.open()

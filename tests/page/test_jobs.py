@@ -78,7 +78,7 @@ def test_pages_by_key(page, database):
 def test_empty_states_say_what_to_do_next(page, database):
     assert "jobherd enqueue" in page.get("/jobs").text
     past(database, "completed")
-    assert "No job fits this filter" in page.get("/jobs?state=failed").text
+    assert "No job matches this filter" in page.get("/jobs?state=failed").text
 
 
 @pytest.mark.parametrize("word", W01)
@@ -120,7 +120,7 @@ def test_a_page_says_what_will_happen_and_to_how_many(page, database):
     [(waits,)] = send(database, "SELECT jobherd.enqueue('a:b', '{}')")
     answer = page.act("/jobs/confirm", action="delete", id=[*ticked, waits, 10**9])
     assert "<strong>3 jobs</strong> will be deleted for good" in answer.text
-    assert "Left alone: 1 ready, 1 no longer there" in answer.text
+    assert "Skipped: 1 ready, 1 no longer there" in answer.text
     assert send(database, "SELECT count(*) FROM jobherd.history") == [(12,)]
 
 

@@ -118,11 +118,11 @@ def test_the_overview_and_the_kinds_follow_a_job_from_its_start_to_the_charts(br
             tab.evaluate("window.same = true")
         job = herd.enqueue("video:wait", {"name": "overview"})
         arrival = herd.gate.wait_arrival("overview")
-        expect(overview.get_by_role("region", name="Jobs in hand").get_by_role("link", name=f"#{job}")).to_be_visible(
+        expect(overview.get_by_role("region", name="Running jobs").get_by_role("link", name=f"#{job}")).to_be_visible(
             timeout=PATIENCE
         )
         arrival.open()
-        expect(overview.get_by_role("region", name="Jobs in hand").get_by_role("link", name=f"#{job}")).to_have_count(
+        expect(overview.get_by_role("region", name="Running jobs").get_by_role("link", name=f"#{job}")).to_have_count(
             0, timeout=PATIENCE
         )
         failed = herd.enqueue("card:charge", {"card": "4000", "amount": 1})

@@ -63,7 +63,7 @@ def test_whoever_begins_is_told_what_to_do(page, queue):
 
 
 def test_jobs_that_retry_are_counted_and_listed_by_kind_and_code(page, queue):
-    assert "Retrying 0 nothing retries" in plain(page.get("/").text)
+    assert "Retrying 0 none" in plain(page.get("/").text)
     end(queue, "api:sync", "retry", count=3, error="OSError: refused", code="DOWN", delay=3600.0)
     text = page.get("/").text
     assert "Retrying 3 of the scheduled jobs" in plain(text)
@@ -92,10 +92,10 @@ def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
         assert answer.status_code == 200
         text = plain(answer.text)
         assert f"Completed 3 in the last {window}" in text
-        assert "Failed 1 25 % of what was tried" in text
+        assert "Failed 1 25 % of ended jobs" in text
         assert "Refused: mailbox full" in text
         assert "at line 3" not in text
-        assert "Nothing ended in this time." not in text
+        assert "No job ended in this period." not in text
         assert answer.text.count('<rect class="hit"') == 24 + 4 * {"hour": 60, "day": 96, "week": 168}[window]
         assert (
             f"/jobs?state=failed&amp;kind=mail%3Asend&amp;code=REFUSED&amp;since={ {'hour': '1h', 'day': '24h', 'week': '7d'}[window] }"
@@ -106,7 +106,7 @@ def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
         assert "slow 0 – 2 0" in text
         assert re.search(r"bulk .{1,4} paused 0", text)
         assert "mail:later in 1 h 23 min" in text
-    assert "Running 2 longest in hand" in text
+    assert "Running 2 longest" in text
     assert "Scheduled 1 for later" in text
 
 
@@ -159,7 +159,7 @@ def test_the_dearest_kind_comes_first_and_each_column_sorts(page, queue):
     text = plain(page.get("/kinds").text)
     assert re.search(r"b:dear 16 s 100 % 18 s 100 MiB 2 2/h 0 (9|8)\.[0-9] s", text)
     assert "a:cheap 12 ms" in text
-    assert "Failed 1 12 % of what was tried" in text
+    assert "Failed 1 12 % of ended jobs" in text
 
 
 def test_errors_are_escaped_and_redacted(page, queue):

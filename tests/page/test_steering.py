@@ -37,7 +37,7 @@ def test_the_fleet_moves_without_a_reload_and_does_what_it_is_told(tab: Tab, her
 def test_a_queue_is_paused_in_the_form_shown_live_and_resumed_by_its_button(tab: Tab, herd: Shown):
     job = herd.enqueue("mail:receipt", {"order_id": 1}, delay="1h")
     tab.goto("/queues?queue=mail")
-    tab.get_by_label("Reason, for those who look").fill("the provider is down")
+    tab.get_by_label("Reason, shown to users").fill("the provider is down")
     tab.get_by_role("button", name="Pause", exact=True).click()
     tab.get_by_text("Queue mail is paused.").wait_for()
     row = tab.locator("tr", has=tab.get_by_role("link", name="mail", exact=True))

@@ -184,7 +184,7 @@ async def _choose(at: Database, given: Form) -> Choice:
         if among is None:
             raise Refused(
                 HTTPStatus.BAD_REQUEST,
-                f"“{DEEDS[deed].word}” is for jobs that are {' or '.join(states)}: the filter wants none of these.",
+                f"“{DEEDS[deed].word}” applies to jobs that are {' or '.join(states)}: the filter wants none of these.",
             )
         if among.is_relative:
             among = among.fixed((await at.rows("observe/show_time"))[0]["now"])

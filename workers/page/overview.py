@@ -101,7 +101,7 @@ def charts_of(rows: Sequence[Mapping[str, object]], window: Window) -> list[obje
     return [
         bars("Completed", rows, ENDED, window),
         bars("Failed", rows, TROUBLED, window),
-        lines("From due to start", rows, WAITED, window),
+        lines("Start delay", rows, WAITED, window),
         lines("Duration", rows, RAN, window),
     ]
 

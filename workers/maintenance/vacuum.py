@@ -1,15 +1,19 @@
-"""Decides when a busy table is vacuumed. The maintenance process runs the vacuum.
+"""Vacuums the busy tables when that pays.
 
 Each claim scans past the dead rows at the head of `ready`, until a vacuum removes them from the
 index. The server's own vacuum comes once a minute at most, and in a minute a fleet drains millions
 of jobs. Too many vacuums are as bad, because each reads all indexes of a long queue. The
 maintenance process waits for the vacuum, so one that takes longer than half a poll is left to the
-server. This module uses no clock and no connection.
+server.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from jobherd.workers.database.connection import Session
 
 VACUUMS: Final = {
     "ready": "maintenance/vacuum_ready",
@@ -24,6 +28,14 @@ IN_VAIN: Final = 60.0
 """Seconds before the next vacuum of a table in which an old snapshot keeps dead rows, unless their
 number has doubled.
 """
+_OFTEN: Final = 2.0
+"""Seconds between two counts of dead rows, while rows die."""
+_SELDOM: Final = 10.0
+"""Seconds between two such counts when almost none die. An idle fleet then sends the database less
+than three statements a second.
+"""
+_SLOWEST: Final = 3600.0
+"""Seconds without data for a vacuum. Given up too early, it would be started again and again."""
 
 
 class Vacuum:
@@ -52,3 +64,32 @@ class Vacuum:
         """
         self._left[table] = (left, ended)
         self.took = ended - begun
+
+
+class VacuumTask:
+    """Counts the dead rows of the busy tables and vacuums them.
+
+    due_at: monotonic time at which `run` is due next.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.due_at = 0.0
+        self._session = session
+        self._vacuum = Vacuum()
+
+    def run(self, next_job_at: float) -> None:
+        """Vacuum the busy tables if that pays and no job that becomes due at `next_job_at` has to wait for it."""
+        rows = self._session.run("maintenance/count_dead_rows")
+        for table, dead, live in rows:
+            begun = time.monotonic()
+            if (
+                self._vacuum.pays(table, dead=dead, live=live, now=begun)
+                and begun + 2 * self._vacuum.took < next_job_at
+            ):
+                with self._session.with_patience(_SLOWEST):
+                    # Whether it succeeds or not, the rest is left for a later vacuum.
+                    self._session.run_alone(VACUUMS[table])
+                left = {name: dead for name, dead, _ in self._session.run("maintenance/count_dead_rows")}
+                self._vacuum.done(table, left=left[table], begun=begun, ended=time.monotonic())
+        busy = any(dead > DEAD / 10 for _, dead, _ in rows)
+        self.due_at = time.monotonic() + (_OFTEN if busy else _SELDOM)

@@ -16,6 +16,7 @@ import pytest
 from jobherd import sql
 from jobherd.workers.ipc.pipes import EXIT_LEFT
 from jobherd.workers.maintenance.maintenance import MOST, Maintenance
+from jobherd.workers.maintenance.partitions import Partitions
 from jobherd.workers.maintenance.rollup import LAG, Looks
 from jobherd.workers.maintenance.vacuum import DEAD, VACUUMS, Vacuum
 from tests.support.gate import Gate
@@ -125,7 +126,7 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
         "CREATE TRIGGER wait BEFORE DELETE ON jobherd.history_default FOR EACH STATEMENT EXECUTE FUNCTION public.wait()"
     )
     bench.ask("SELECT pg_advisory_lock(4711)")
-    monkeypatch.setattr("jobherd.workers.maintenance.maintenance.CROWDED", 0)
+    monkeypatch.setattr("jobherd.workers.maintenance.partitions.CROWDED", 0)
     maintenance = bench.start("maintenance")
     bench.ask("SELECT pg_advisory_unlock(4711)")
     bench.wait_until(lambda: "made" in maintenance.log(), "all partitions")
@@ -154,8 +155,8 @@ def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monk
     assert bench.ask(sql.load("maintenance/count_days_ahead"), least=3, most=5, crowded=0) == [
         {"days": 5, "crowded": True, "locks": None}
     ]
-    monkeypatch.setattr("jobherd.workers.maintenance.maintenance.CROWDED", 0)
-    monkeypatch.setattr("jobherd.workers.maintenance.maintenance.FARTHEST", 100_000)
+    monkeypatch.setattr("jobherd.workers.maintenance.partitions.CROWDED", 0)
+    monkeypatch.setattr("jobherd.workers.maintenance.partitions.FARTHEST", 100_000)
     # another maintenance process is at it: this is about what it says
     bench.ask("SELECT pg_advisory_lock(hashtext('jobherd.keep_partitions'))")
     wait_for_line(bench.start("maintenance"), "set the server's max_locks_per_transaction to")
@@ -171,18 +172,17 @@ def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(mon
             clock[0] += took
             return [(2, 0)]
 
-        def unhurried(self, _patience):
+        def with_patience(self, _patience):
             return nullcontext()
 
-    monkeypatch.setattr("jobherd.workers.maintenance.maintenance.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    maintenance = Maintenance(SimpleNamespace(spec=None, wake=None, title=None))
-    maintenance._session = Crowded()
+    monkeypatch.setattr("jobherd.workers.maintenance.partitions.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    partitions = Partitions(Crowded())
     took = 0.5
-    assert maintenance._keep_partitions(clock[0])
-    assert maintenance._partitions_at == 0, "at once"
+    assert partitions.keep(clock[0])
+    assert partitions.due_at == 0, "at once"
     took = 32.0
-    assert maintenance._keep_partitions(clock[0])
-    assert maintenance._partitions_at == clock[0] + 10 * took
+    assert partitions.keep(clock[0])
+    assert partitions.due_at == clock[0] + 10 * took
 
 
 def test_it_works_while_another_one_looks_through_the_default_partition(bench: Bench):

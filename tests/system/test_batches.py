@@ -122,10 +122,12 @@ def test_what_a_dead_child_had_finished_of_its_batch_is_written_and_not_run_agai
 
 @contextmanager
 def half_settled(
-    stage: Stage, gate: Gate, *labels: str, hold: str
+    stage: Stage, gate: Gate, *labels: str, claim_window: str
 ) -> Iterator[tuple[list[int], int, Arrival, psycopg.Connection]]:
     """Jobs that are done, whose settlement waits for a transaction; and the last one, which runs meanwhile, under the next claim."""
-    stage.run_fleet(workers=1, claim_size=2, claim_window=hold, poll="300s", handlers=stage.write("gated.py", SHORT))
+    stage.run_fleet(
+        workers=1, claim_size=2, claim_window=claim_window, poll="300s", handlers=stage.write("gated.py", SHORT)
+    )
     with stage.connection.transaction():
         jobs = [stage.enqueue("b:gated", f'{{"label": "{label}"}}') for label in labels]
     *before, last_of_claim, _ = labels

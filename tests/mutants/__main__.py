@@ -528,13 +528,13 @@ MUTANTS = (
     Mutant(
         "a session of transactions stays as a handler left it",
         "workers/run/transaction.py",
-        "        self.committed = True\n        self._discard()\n",
+        "        self.committed = True\n        session.reset()\n",
         "        self.committed = True\n",
         ("tests/workers/run/test_transaction.py",),
     ),
     Mutant(
         "a transaction waits for ever for a line that carries nothing",
-        "workers/run/transaction.py",
+        "workers/run/transaction_session.py",
         "prepared=False, patience=PATIENCE",
         "prepared=False",
         ("tests/workers/run/test_transaction.py::test_a_session_that_is_swallowed_while_nobody_needed_it_is_given_up",),

@@ -22,21 +22,20 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 from psycopg import pq
 from psycopg.pq import TransactionStatus
 
-from jobherd import sql
 from jobherd.handlers._enqueue import default
 from jobherd.handlers._run.transaction import TransactionEndedError
 from jobherd.handlers._values.outcome import TRANSACTION_ENDED, Outcome
 from jobherd.handlers._values.payload import encode_result
-from jobherd.workers.database.opening import open_session
-from jobherd.workers.database.wire import Wire
 from jobherd.workers.job.finished import settlement
 from jobherd.workers.process.interrupt import JobLost
+from jobherd.workers.run.job_connection import AsyncJobConnection, JobConnection
+from jobherd.workers.run.transaction_session import TransactionSession
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
@@ -54,54 +53,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("jobherd.transaction")
 
-PATIENCE: Final = 60.0
-"""Seconds without data from the server in which a transaction must begin and its session must be
-reset. A device in between may have dropped a session that was unused for hours, and the job would
-wait until its timeout. A legitimate wait, for another session's lock, takes seconds.
-"""
-_ENDING: Final = 200
-"""Checks, 0.05 s apart, until a session that was ended counts as not ending."""
-_OURS: Final = (
-    "Jobherd commits it together with the job's completion, and rolls it back if the handler raises: return, or raise"
-)
-
-
-class _Own(psycopg.Connection[Any]):
-    """The connection that a handler gets for one transaction.
-
-    It uses the same session as the previous one, and is closed when the transaction ends.
-    """
-
-    def commit(self) -> NoReturn:
-        """Raise: what was written would stay even if the job fails."""
-        message = f"commit() is not for handlers here. {_OURS}"
-        raise psycopg.ProgrammingError(message)
-
-    def rollback(self) -> NoReturn:
-        """Raise: the claim would no longer be locked."""
-        message = f"rollback() is not for handlers here; `with connection.transaction():` undoes a part. {_OURS}"
-        raise psycopg.ProgrammingError(message)
-
-    def __del__(self, _warn: object = None) -> None:
-        """Keep the session open."""
-
-
-class _AsyncOwn(psycopg.AsyncConnection[Any]):
-    """`_Own` for coroutines."""
-
-    async def commit(self) -> NoReturn:
-        """Raise, as `_Own.commit`."""
-        message = f"commit() is not for handlers here. {_OURS}"
-        raise psycopg.ProgrammingError(message)
-
-    async def rollback(self) -> NoReturn:
-        """Raise, as `_Own.rollback`."""
-        message = f"rollback() is not for handlers here; `async with connection.transaction():` undoes a part. {_OURS}"
-        raise psycopg.ProgrammingError(message)
-
-    def __del__(self, _warn: object = None) -> None:
-        """Keep the session open."""
-
 
 class Transactions:
     """The transactions of a worker's jobs, one at a time.
@@ -117,18 +68,13 @@ class Transactions:
         self, session: Session, spec: ChildSpec, interrupts: Interrupts, *, ran_on: str, be_alone: Callable[[], None]
     ) -> None:
         self.used = self.active = self.committed = self.ended = False
-        self._session = session
-        self._spec = spec
+        self._own_session = TransactionSession(session, spec)
+        self._long = spec.settings.long_transaction
         self._interrupts = interrupts
         self._ran_on = ran_on
         self._be_alone = be_alone
         self.executor: Executor
-        self._holder: psycopg.Connection[Row] | None = None
-        self._wire: Wire
-        """The same session, for the parts of a transaction before the handler and after its end.
-        Its answers have a time limit.
-        """
-        self._own: _Own | _AsyncOwn | None = None
+        self._own: JobConnection | AsyncJobConnection | None = None
         self._xact = ""
         self._began = 0.0
         self._nothing: PGconn | None = None
@@ -158,7 +104,7 @@ class Transactions:
 
         Raises JobLost if the claim is lost already, RuntimeError, psycopg.Error.
         """
-        own = self._own = _Own(self._begin())
+        own = self._own = JobConnection(self._begin())
         self._leave_unprepared(own)
         return own
 
@@ -167,7 +113,7 @@ class Transactions:
 
         Beginning and ending block the event loop for a round trip, but no other job waits for it.
         """
-        own = self._own = _AsyncOwn(self._begin())
+        own = self._own = AsyncJobConnection(self._begin())
         self._leave_unprepared(own)
         return own
 
@@ -219,9 +165,7 @@ class Transactions:
 
     def close(self) -> None:
         """End the session."""
-        if self._holder is not None:
-            self._holder.close()
-            self._holder = None
+        self._own_session.close()
 
     # -- the steps
 
@@ -247,67 +191,54 @@ class Transactions:
             with self._undisturbed():  # It uses the session whose statements must not be interrupted.
                 self._be_alone()
                 self.executor.shares_claim = False
-        known = self._holder is not None
+        known = self._own_session.connection is not None
         try:
             return self._lock()
         except psycopg.OperationalError:
-            if not known or (self._holder is not None and not self._holder.broken):
+            connection = self._own_session.connection
+            if not known or (connection is not None and not connection.broken):
                 raise
         return self._lock()  # The session had ended while it was unused.
 
-    def _leave_unprepared(self, own: _Own | _AsyncOwn) -> None:
+    def _leave_unprepared(self, own: JobConnection | AsyncJobConnection) -> None:
         """Disable prepared statements behind a pooler.
 
         The backend keeps them, DISCARD ALL may reach another backend, and the next job uses the
         same names.
         """
-        if self._session.pooled:
+        if self._own_session.pooled:
             own.prepare_threshold = None
 
     def _lock(self) -> PGconn:
-        holder, running = self._ready(), self.executor.running
+        self.active = False
+        session, running = self._own_session, self.executor.running
+        connection = session.ready()
         assert running is not None
         self._xact = ""
-        holder.autocommit = False
+        connection.autocommit = False
         self.active = True
-        claim = {"child": self._session.child, "token": running.token, "job": running.id}
-        rows = self._wire.exchange(("settle/begin_transaction", {}), ("settle/lock_claim", claim))[-1]
+        claim = {"child": session.child, "token": running.token, "job": running.id}
+        rows = session.wire.exchange(("settle/begin_transaction", {}), ("settle/lock_claim", claim))[-1]
         if not rows:
             self._lose()
         self._xact = rows[0][0]
         reach("transaction.begun")
         self._began = time.monotonic()
-        return holder.pgconn
-
-    def _ready(self) -> psycopg.Connection[Row]:
-        """Return the session, reset and in no transaction."""
-        holder, self.active = self._holder, False
-        if holder is not None and holder.info.transaction_status == TransactionStatus.IDLE:
-            return holder
-        self.close()
-        spec = self._spec
-        name = f"jobherd:{spec.kind}:{spec.supervisor}:{spec.incarnation}:transaction"
-        holder = open_session(spec.settings.dsn, name, prepare_threshold=None)
-        self._holder, self._wire = holder, Wire(holder, spec.settings.schema, prepared=False, patience=PATIENCE)
-        # Behind a pooler, the backend may belong to another client when this worker is dead.
-        if not self._session.pooled:
-            self._ask("settle/register_transaction_session", {"child": self._session.child})
-        return holder
+        return connection.pgconn
 
     def _commit(self, outcome: Outcome) -> None:
-        holder, running = self._holder, self.executor.running
-        assert holder is not None
+        session, running = self._own_session, self.executor.running
+        connection = session.connection
+        assert connection is not None
         assert running is not None
         try:
-            self._check(holder)
+            self._check(connection)
             finished = self.executor.describe(outcome)
-            parameters = settlement(
-                self._session.child, running.token, [finished], ran_on=self._ran_on, now=time.monotonic()
-            )
+            parameters = settlement(session.child, running.token, [finished], ran_on=self._ran_on, now=time.monotonic())
             statement = "settle/settle_completed" if finished.log is None else "settle/settle_jobs"
-            with holder.pipeline():
+            with connection.pipeline():
                 xact, settled = (
-                    holder.execute(self._text(name), values)
+                    connection.execute(session.text(name), values)
                     for name, values in (("settle/show_transaction", {}), (statement, parameters))
                 )
             if xact.fetchall()[0][0] != self._xact:
@@ -319,19 +250,19 @@ class Transactions:
             raise
         try:
             reach("transaction.settled")
-            holder.commit()
+            connection.commit()
             reach("transaction.committed")
         except psycopg.Error:
-            if not (holder.closed or holder.broken) or self._fate() != ("committed", False):
+            if not session.is_lost or session.end(self._xact, running.token) != ("committed", False):
                 self._undo()
                 raise
         self._over()
         self.committed = True
-        self._discard()
+        session.reset()
 
-    def _check(self, holder: psycopg.Connection[Row]) -> None:
+    def _check(self, connection: psycopg.Connection[Row]) -> None:
         """Raise a helpful error if the transaction cannot be committed."""
-        match holder.info.transaction_status:
+        match connection.info.transaction_status:
             case TransactionStatus.IDLE:
                 self._note_ended()
             case TransactionStatus.INERROR:
@@ -349,74 +280,27 @@ class Transactions:
     def _undo(self) -> None:
         if not self.active:
             return
-        holder = self._holder
+        session, running = self._own_session, self.executor.running
+        connection, token = session.connection, 0 if running is None else running.token
         self._over()
         if self._interrupts.forked:
             return  # The session belongs to the process that forked this one.
-        fate = ""
+        state = ""
         try:
-            if holder is not None and self._interrupts.raised is None:
-                holder.rollback()
-                holder.autocommit = True
-                fate, _ = (
-                    self._found(self._ask("settle/find_transaction_state", self._asked()))
-                    if self._xact
-                    else ("", False)
-                )
+            if connection is not None and self._interrupts.raised is None:
+                connection.rollback()
+                connection.autocommit = True
+                state = session.find_state(self._xact, token)
         except psycopg.Error:
-            fate = ""
+            state = ""
         # If the session broke, the server may have crashed. Then another transaction may have this
         # id, so nothing is known about the handler.
-        lost = holder is None or holder.closed or holder.broken
-        if not fate:
-            fate, _ = self._fate()  # A statement was interrupted, or the session broke.
-        if fate == "committed" and not self.committed and not lost:
+        lost = session.is_lost
+        if not state:
+            state, _ = session.end(self._xact, token)  # A statement was interrupted, or the session broke.
+        if state == "committed" and not self.committed and not lost:
             self.ended = True
-        self._discard()
-
-    def _discard(self) -> None:
-        """Reset the session now.
-
-        A session lock that the handler has taken would otherwise be held until the next
-        transaction, which may never come.
-        """
-        holder = self._holder
-        if holder is None or holder.info.transaction_status != TransactionStatus.IDLE:
-            return  # No transaction begins on it again.
-        try:
-            holder.autocommit = True
-            self._wire.exchange(("session/discard_session", {}))
-            while holder.pgconn.notifies():
-                pass  # Notifications for this job's handler are not for the next job.
-        except psycopg.Error:
-            self.close()
-
-    def _fate(self) -> tuple[str, bool]:
-        """End the session and return what happened to its transaction, and whether its claim still exists.
-
-        After that, no session works on the transaction any more.
-        """
-        self.close()
-        for _ in range(_ENDING):
-            if not self._session.run(
-                "settle/terminate_transaction_session", {"child": self._session.child}, patient=True
-            )[0][0]:
-                break
-            time.sleep(0.05)
-        return (
-            self._found(self._session.run("settle/find_transaction_state", self._asked(), patient=True))
-            if self._xact
-            else ("", False)
-        )
-
-    def _asked(self) -> dict[str, object]:
-        running = self.executor.running
-        return {"xact": self._xact, "child": self._session.child, "token": running.token if running is not None else 0}
-
-    @staticmethod
-    def _found(rows: list[Row]) -> tuple[str, bool]:
-        fate, held = rows[0]
-        return str(fate), bool(held)
+        session.reset()
 
     def _over(self) -> None:
         """Close the transaction's connection object.
@@ -431,7 +315,7 @@ class Transactions:
                 self._nothing.finish()
             self._own.pgconn = self._nothing
             self._own = None
-        if (seconds := time.monotonic() - self._began) > self._spec.settings.long_transaction and self._xact:
+        if (seconds := time.monotonic() - self._began) > self._long and self._xact:
             _log.warning(
                 "its transaction was open for %.0f s: so long nothing that was updated or deleted in the whole database could be vacuumed; "
                 "do the slow part before it, and only what belongs together in `with job.transaction():`",
@@ -461,11 +345,3 @@ class Transactions:
             interrupts.open = was
         if was and interrupts.told and not self.committed:
             interrupts.check()
-
-    def _ask(self, statement: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
-        assert self._holder is not None
-        cursor = self._holder.execute(self._text(statement), parameters or {})
-        return cursor.fetchall() if cursor.description is not None else []
-
-    def _text(self, statement: str) -> bytes:
-        return sql.load(statement, self._spec.settings.schema).encode()

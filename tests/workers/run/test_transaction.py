@@ -367,7 +367,7 @@ def test_a_crash_of_the_server_gives_the_transactions_number_to_another_and_that
 
 
 def test_a_session_that_is_swallowed_while_nobody_needed_it_is_given_up(bank: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobherd.workers.run.transaction.PATIENCE", 1.0)
+    monkeypatch.setattr("jobherd.workers.run.transaction_session.PATIENCE", 1.0)
     with Network(bank.dsn) as network:
         child = start(bank, dsn=network.dsn)
         assert run(bank, child, "bank:declared", how="well")[0]["state"] == "completed"

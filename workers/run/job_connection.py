@@ -1,0 +1,48 @@
+"""The connections that handlers get for a job's own transaction. They cannot end the transaction."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import psycopg
+
+_OURS: Final = (
+    "Jobherd commits it together with the job's completion, and rolls it back if the handler raises: return, or raise"
+)
+
+
+class JobConnection(psycopg.Connection[Any]):
+    """The connection that a handler gets for one transaction.
+
+    It uses the same session as the previous one, and is closed when the transaction ends.
+    """
+
+    def commit(self) -> NoReturn:
+        """Raise: what was written would stay even if the job fails."""
+        message = f"commit() is not for handlers here. {_OURS}"
+        raise psycopg.ProgrammingError(message)
+
+    def rollback(self) -> NoReturn:
+        """Raise: the claim would no longer be locked."""
+        message = f"rollback() is not for handlers here; `with connection.transaction():` undoes a part. {_OURS}"
+        raise psycopg.ProgrammingError(message)
+
+    def __del__(self, _warn: object = None) -> None:
+        """Keep the session open."""
+
+
+class AsyncJobConnection(psycopg.AsyncConnection[Any]):
+    """`JobConnection` for coroutines."""
+
+    async def commit(self) -> NoReturn:
+        """Raise, as `JobConnection.commit`."""
+        message = f"commit() is not for handlers here. {_OURS}"
+        raise psycopg.ProgrammingError(message)
+
+    async def rollback(self) -> NoReturn:
+        """Raise, as `JobConnection.rollback`."""
+        message = f"rollback() is not for handlers here; `async with connection.transaction():` undoes a part. {_OURS}"
+        raise psycopg.ProgrammingError(message)
+
+    def __del__(self, _warn: object = None) -> None:
+        """Keep the session open."""

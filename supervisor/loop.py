@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.policy.actions import Finish, Offload
+from jobherd.supervisor.policy.marks import apply
 from jobherd.supervisor.policy.plan import plan
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Loop:
         for component in self._note:
             component.step(now)
         todo = plan(self._fleet, now)
-        self._fleet.plan_at = todo.wake_at
+        apply(self._fleet, todo.marks)
         for action in todo.actions:
             self._do(action, now)
         for component in self._after:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.policy.slot import Stage
-
 if TYPE_CHECKING:
     from jobherd.handlers._values.outcome import Label
-    from jobherd.supervisor.policy.slot import Death
+    from jobherd.supervisor.policy.deaths import Death
     from jobherd.workers.ipc.counters import Policy
     from jobherd.workers.ipc.status_board import CurrentWork
 
@@ -30,9 +28,7 @@ def crash_outcome(now: CurrentWork, policy: Policy, death: Death, jitter: float)
     `jitter` is in -1..1.
     """
     stop_sequence = death.stop_sequence
-    why = (
-        stop_sequence.why.value if stop_sequence is not None and stop_sequence.stage is not Stage.TOLD else death.cause
-    )
+    why = stop_sequence.why.value if stop_sequence is not None and stop_sequence.signaled else death.cause
     last = now.attempts >= now.max_attempts
     match why:
         case "lost":

@@ -65,22 +65,22 @@ class MemoryGrowth:
 
         Growth of its first job is measured from here.
         """
-        rss = procfs.rss(slot.pid)
-        self._sizes[slot.number] = _Size(slot.incarnation, rss, rss)
+        rss = procfs.rss(slot.process.pid)
+        self._sizes[slot.number] = _Size(slot.process.incarnation, rss, rss)
 
     def look(self, slot: Slot, board: StatusBoard, record: CurrentWork, now: float) -> None:
         """Read the size of a child with a running job; ask for its stacks if it has grown much."""
         size = self._sizes.get(slot.number)
-        if size is None or size.incarnation != slot.incarnation:
+        if size is None or size.incarnation != slot.process.incarnation:
             return  # it was not seen READY, so its size before the job is not known
-        rss = procfs.rss(slot.pid)
+        rss = procfs.rss(slot.process.pid)
         if size.claim != (record.token, record.job):
             size.claim, size.asked_from, size.asked_at = (record.token, record.job), min(size.latest, rss), 0.0
         size.latest = rss
         if (
             rss >= max(size.asked_from + LEAST, size.asked_from * STEP)
             and not self._sampler.asks(slot.number)
-            and ask_stacks(slot.pid, board)
+            and ask_stacks(slot.process.pid, board)
         ):
             size.asked_from, size.asked_at = rss, now
 
@@ -90,7 +90,7 @@ class MemoryGrowth:
         if (
             size is None
             or not size.asked_at
-            or (size.incarnation, size.claim) != (slot.incarnation, (record.token, record.job))
+            or (size.incarnation, size.claim) != (slot.process.incarnation, (record.token, record.job))
         ):
             return None
         return Seen(size.asked_at, size.asked_from, board.stacks())

@@ -52,7 +52,7 @@ class Orphans:
         ended = []
         children = procfs.own_children()
         self._strangers &= children  # the number of a dead process may be reused
-        for pid in children - {slot.pid for slot in alive} - self._strangers:
+        for pid in children - {slot.process.pid for slot in alive} - self._strangers:
             title, environment = _read(pid, "cmdline"), _read(pid, "environ")
             if not title and not environment:
                 continue  # it is just starting a program, or is dead: the next scan can identify it
@@ -63,12 +63,12 @@ class Orphans:
                 owners = [
                     slot
                     for slot in alive
-                    if title.startswith(f"jobherd: {slot.name} ".encode()) and _is_as_old(slot.pid, pid)
+                    if title.startswith(f"jobherd: {slot.name} ".encode()) and _is_as_old(slot.process.pid, pid)
                 ]
             elif marks:
-                owners = [slot for slot in alive if marks[0].endswith(f":{slot.incarnation}".encode())]
+                owners = [slot for slot in alive if marks[0].endswith(f":{slot.process.incarnation}".encode())]
             elif self._alone:
-                owners = [slot for slot in alive if slot.kind.loads and _is_as_old(slot.pid, pid)]
+                owners = [slot for slot in alive if slot.kind.loads and _is_as_old(slot.process.pid, pid)]
             else:
                 self._strangers.add(pid)
                 continue

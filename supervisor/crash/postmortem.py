@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jobherd.supervisor.crash.memory_growth import Seen
-    from jobherd.supervisor.policy.slot import Death
+    from jobherd.supervisor.policy.deaths import Death
     from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
 
 _LONGEST: Final = 16384

@@ -16,7 +16,9 @@ from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.crash.dead_child import DeadChild
 from jobherd.supervisor.crash.postmortem import examine
 from jobherd.supervisor.crash.unwritten import outcomes_of
-from jobherd.supervisor.policy.slot import End, Exit, Slot, Stage, State
+from jobherd.supervisor.policy.deaths import End, Exit
+from jobherd.supervisor.policy.exits import death_of
+from jobherd.supervisor.policy.stop_sequence import Stage
 from jobherd.workers.inspect.captured import digest
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
     from jobherd.supervisor.crash.oom import OomWatch
     from jobherd.supervisor.crash.postmortem import PostMortem
     from jobherd.supervisor.crash.recovery import CrashRecovery
+    from jobherd.supervisor.policy.deaths import Death
     from jobherd.supervisor.policy.fleet import Fleet
-    from jobherd.supervisor.policy.slot import Death
+    from jobherd.supervisor.policy.slot import Slot, State
     from jobherd.supervisor.process.children import Children, Reaped
     from jobherd.workers.ipc.control_block import ControlBlock
     from jobherd.workers.ipc.counters import Policy
@@ -84,15 +87,17 @@ class Reaper:
     def _record(self, slot: Slot, reaped: Reaped, now: float) -> None:
         board = self._boards[slot.number]
         work, policy = last_work(board)
-        slot.now = work
-        pid, state = slot.pid, slot.state
-        death = self._fleet.on_exit(
+        state = slot.state
+        death = death_of(
+            self._fleet,
             slot,
             self._with_oom(slot, reaped.exit, now),
+            work=work,
             now=now,
             started=board.jobs_started,
             jitter=random.uniform(-1, 1),
         )
+        self._fleet.on_exit(slot, death)
         report = self._examine(slot, death, work, policy, now)
         others = board.company(work) if work.job else []
         self._recovery.take(
@@ -107,12 +112,11 @@ class Reaper:
                 cleared=board.cleared,
             )
         )
-        self._say(slot, death, report, work, policy, pid=pid, state=state)
-        slot.now = CurrentWork(Phase.BOOTING)
+        self._say(slot, death, report, work, policy, state=state)
 
     def _with_oom(self, slot: Slot, exit_: Exit, now: float) -> Exit:
         """Return the exit, with whether the kernel killed the process because memory ran out."""
-        ours = slot.stop_sequence is not None and slot.stop_sequence.stage is Stage.KILLED
+        ours = slot.sent.stop is not None and slot.sent.stop.stage is Stage.KILLED
         return replace(exit_, oom=exit_.signal == signal.SIGKILL and not ours and self._oom.claim(now))
 
     def _examine(self, slot: Slot, death: Death, work: CurrentWork, policy: Policy, now: float) -> PostMortem:
@@ -129,11 +133,11 @@ class Reaper:
             grown=self._growth.seen(slot, board, work),
             memory=self._oom.evidence() if killed else None,
             lease_age=now - (deadline - self._fleet.limits.lease) if deadline else None,
-            code_version=slot.code_version,
+            code_version=slot.process.code_version,
         )
 
     def _say(
-        self, slot: Slot, death: Death, report: PostMortem, work: CurrentWork, policy: Policy, *, pid: int, state: State
+        self, slot: Slot, death: Death, report: PostMortem, work: CurrentWork, policy: Policy, *, state: State
     ) -> None:
         """Log the death, and record its explanation for users."""
         asked = death.cause in ASKED
@@ -142,12 +146,12 @@ class Reaper:
             logging.INFO if asked or death.cause == "handlers" else logging.WARNING,
             "%s",
             f"{slot.name} left" if asked else report.sentence,
-            extra={"pid": pid, "cause": death.cause, "was": state.value, **job},
+            extra={"pid": death.pid, "cause": death.cause, "was": state.value, **job},
         )
         sentence = "It was asked to leave, and left." if asked else report.sentence
         record = 0 if policy.table else work.job
         kind = policy.name if work.job else ""
-        self._fleet.explained(slot, End(slot.name, pid, death.cause, sentence, death.at, record, kind))
+        self._fleet.on_explained(slot, End(slot.name, death.pid, death.cause, sentence, death.at, record, kind))
 
     def _end_orphans(self) -> None:
         for pid in self._orphans.end(list(self._fleet.alive())):

@@ -6,7 +6,6 @@ once a second while a job has run for longer than that.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.database.connection import DatabaseConnection, Link
@@ -44,10 +43,11 @@ class Cancels:
             self._db.ask("control/find_cancels", {"supervisor": self._fleet.supervisor}, self._found)
 
     def _due(self) -> float:
-        oldest = min((slot.now.started for slot in self._fleet.alive() if slot.now.runs), default=float("inf"))
+        oldest = min(
+            (slot.seen.work.started for slot in self._fleet.alive() if slot.seen.work.runs), default=float("inf")
+        )
         return max(self._at, oldest + EVERY)
 
     def _found(self, answer: Answer) -> None:
-        now = time.monotonic()
         for incarnation, token, job in answer or []:
-            self._fleet.cancel(incarnation=int(incarnation or 0), token=int(token or 0), job=int(job or 0), now=now)
+            self._fleet.on_cancel(incarnation=int(incarnation or 0), token=int(token or 0), job=int(job or 0))

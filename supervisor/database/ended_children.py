@@ -40,7 +40,7 @@ class EndedChildren:
         self._at = float("inf")
         fleet = self._fleet
         # Crash recovery is about to settle and release the jobs of `unrecovered`.
-        living = [*(slot.incarnation for slot in fleet.alive()), *fleet.unrecovered]
+        living = [*(slot.process.incarnation for slot in fleet.alive()), *fleet.unrecovered]
         parameters = {"supervisor": fleet.supervisor, "latest": fleet.incarnations, "living": living}
         self._db.ask("recover/unregister_children", parameters, lambda answer: self._forgotten(answer, now))
 

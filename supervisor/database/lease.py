@@ -190,7 +190,7 @@ class Lease:
         self._admitted(sent, after_a_gap=True)  # this start may come at the end of an outage for all supervisors
         number = int(answer[0][0] or 0)
         self._note_clock(answer[0][1], asked)
-        self._fleet.registered(number)
+        self._fleet.on_registered(number)
         self._set_deadline(sent + self._lease)
         self._beat_at = sent + 0.2
         self._reclaim.registered(sent)
@@ -231,7 +231,7 @@ class Lease:
             return
         self._control.lease_deadline, self._fleet.lease_deadline = 0.0, float("inf")
         self._beat_at, self._echo_by = sent, float("inf")
-        self._fleet.lease_lost(time.monotonic())
+        self._fleet.on_lease_lost(time.monotonic())
 
     def _set_deadline(self, deadline: float) -> None:
         self._control.lease_deadline = self._fleet.lease_deadline = deadline

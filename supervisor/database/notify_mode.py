@@ -23,7 +23,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.database.connection import DatabaseConnection, Link
-from jobherd.supervisor.policy.plan import hears
+from jobherd.supervisor.policy.wakeups import wants_notify
 from jobherd.workers.ipc.record import barrier
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class NotifyMode:
             return self._again_at if self._db.setup.unheard else float("inf")
         return (
             self._again_at
-            if self.stage is Stage.WAITING or (self.stage is Stage.OFF and hears(self._fleet, now))
+            if self.stage is Stage.WAITING or (self.stage is Stage.OFF and wants_notify(self._fleet, now))
             else float("inf")
         )
 
@@ -102,11 +102,11 @@ class NotifyMode:
         if self._refused:
             self._refused = False
             log.info("the server accepts LISTEN again")
-        if self.stage is Stage.OFF and now >= self._again_at and hears(self._fleet, now):
+        if self.stage is Stage.OFF and now >= self._again_at and wants_notify(self._fleet, now):
             self._start(now)
         elif self.stage is Stage.WAITING and now >= self._again_at:
             self._query(now)
-        elif self.stage is Stage.ON and not hears(self._fleet, now):
+        elif self.stage is Stage.ON and not wants_notify(self._fleet, now):
             self._stop()
 
     def _listen_again(self, now: float) -> None:
@@ -152,7 +152,7 @@ class NotifyMode:
             self.stage = Stage.ON
             self._control.hearing = True
             self._control.bump()
-            self._fleet.all_idle_called()
+            self._fleet.request_all_wakeups()
             return
         if answer is not None:
             self._committing = [row[0] for row in answer]
@@ -166,7 +166,7 @@ class NotifyMode:
         barrier()
         if self._boards.anyone_idle():
             self._control.hearing = True
-            self._fleet.rested()
+            self._fleet.on_rested()
             return
         self.stage, self._again_at = Stage.OFF, 0.0
         # A new start before the answer is fine: the session executes one request after the other.

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from jobherd.handlers._values.outcome import KEY_MISSING, WORKER_RESOLUTION_ERROR
-from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.actions import NEVER
 from jobherd.supervisor.policy.kinds import RESETTER
-from jobherd.supervisor.policy.plan import NEVER
+from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.slot import State
 
 if TYPE_CHECKING:

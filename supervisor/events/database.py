@@ -111,16 +111,16 @@ class DatabaseEvents:
         trouble = db.barred or db.trouble
         if up and not before:
             log.info("the database is there")
-            fleet.database_up(now)
+            fleet.on_database_up(now)
             self._recovery.hurry()
             self._control.bump()
         elif before and not up:
             log.warning("the database is away: %s", trouble)
-            fleet.database_down()
+            fleet.on_database_down()
         elif not up and trouble and trouble != self._trouble:
             log.warning("no database: %s", trouble)
         if not up and 0 < self._settings.now.db_retry_max_attempts < db.failures:
-            fleet.database_given_up(now)
+            fleet.on_database_failed()
         self._trouble = trouble
 
     # -- events of the session
@@ -172,7 +172,7 @@ class DatabaseEvents:
                 case Due():
                     self._fleet.kinds_to_wake.add(MAINTENANCE)
                 case Gates():
-                    self._fleet.gates_changed(now)
+                    self._fleet.on_gates_changed(now)
                     self._offloader.hurry(now)
                     self._control.bump()
                 case Cancel():

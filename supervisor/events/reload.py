@@ -10,8 +10,8 @@ import logging
 import selectors
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.policy.fleet import RunState
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.process.watcher import Watcher, places_of
 from jobherd.supervisor.settings.child import child_settings
 

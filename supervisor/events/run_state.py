@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.settings.readers import show_span
 from jobherd.workers.system.failpoints import reach
 
@@ -63,7 +63,7 @@ class RunStateChanges:
         """Return the numbers of wanted workers and of running jobs, as fleet commands answer them."""
         self._boards.hurry()
         self._boards.step(now)
-        return {"workers": self._fleet.wanted, "running": sum(1 for slot in self._fleet.alive() if slot.now.job)}
+        return {"workers": self._fleet.wanted, "running": sum(1 for slot in self._fleet.alive() if slot.seen.work.job)}
 
     def exit_code(self, code: int) -> int:
         """Return the exit code: 1 if a run ends because nothing is left to do, and jobs have failed."""

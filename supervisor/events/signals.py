@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.database.fleet_commands import Refused
-from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.run_state import RunState
 
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.reaper import Reaper

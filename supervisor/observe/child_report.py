@@ -13,7 +13,8 @@ from jobherd.workers.system import procfs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobherd.supervisor.policy.slot import End, Slot
+    from jobherd.supervisor.policy.deaths import End
+    from jobherd.supervisor.policy.slot import Slot
     from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
 
 LONGEST_TEXT: Final = 500
@@ -36,7 +37,7 @@ def describe_child(
         "slot": slot.number,
         "name": slot.name,
         "kind": slot.kind.name,
-        "queue": slot.reserved or None,
+        "queue": slot.process.reserved or None,
         "restarts": slot.restarts,
         "last_end": None if slot.last_end is None else describe_end(slot.last_end, now),
         "since": now - slot.since,
@@ -46,14 +47,14 @@ def describe_child(
     record, cpu = board.now(), share(before, seen)
     state, waits_on = _state(slot, board, record, seen, cpu)
     found |= {
-        "pid": slot.pid,
+        "pid": slot.process.pid,
         "state": state,
         "waits_on": waits_on,
-        "up": now - slot.forked_at,
+        "up": now - slot.process.forked_at,
         "rss": seen.rss if seen is not None else None,
         "cpu": cpu,
         "cpu_seconds": seen.ticks / procfs.TICKS_PER_SECOND if seen is not None else None,
-        "jobs": board.jobs_started - slot.started_at_fork,
+        "jobs": board.jobs_started - slot.process.started_before,
         "held": board.held,
     }
     return found if record is None else found | _work(board, record, now)
@@ -91,7 +92,7 @@ def _state(
     """
     if slot.state in (State.BOOTING, State.LEAVING):
         return slot.state.value, None
-    if slot.stopped_at:
+    if slot.process.stopped_at:
         return "stopped", None
     computes = seen is not None and (seen.letter == "R" or (cpu or 0.0) >= 0.5)
     if slot.kind.works and (board.idle or record is None or record.phase is Phase.IDLE):
@@ -102,7 +103,7 @@ def _state(
         return "idle", None
     if record is not None and record.phase in (Phase.CLAIMING, Phase.SETTLING):
         return "waiting", "the database"
-    return "waiting", "a disk" if seen is not None and seen.letter == "D" else channel(slot.pid)
+    return "waiting", "a disk" if seen is not None and seen.letter == "D" else channel(slot.process.pid)
 
 
 def _progress(text: bytes) -> Mapping[str, Any] | None:

@@ -33,7 +33,7 @@ from jobherd.supervisor.database.connection import Link
 from jobherd.supervisor.database.fleet_commands import Refused, as_json
 from jobherd.supervisor.observe.child_report import describe_child, describe_end
 from jobherd.supervisor.observe.process_use import Look, look, share
-from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.run_state import RunState
 from jobherd.workers.inspect.live_output import tail_of
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class FleetReport:
         asked, self._asked = self._asked, []
         me = look(os.getpid(), now)
         document = self._of_the_whole(me, now) | {"children": children}
-        known = {slot.pid for slot in self._fleet.alive()} | {os.getpid()}
+        known = {slot.process.pid for slot in self._fleet.alive()} | {os.getpid()}
         self._looks = {pid: seen for pid, seen in self._looks.items() if pid in known}
         if me is not None:
             self._looks[os.getpid()] = me
@@ -178,7 +178,7 @@ class FleetReport:
         settings = self._settings.now
         return {
             "course": fleet.run_state.name.lower().replace("_", " "),
-            "leaving_for": None if fleet.run_state is RunState.SERVING else now - fleet.course_since,
+            "leaving_for": None if fleet.run_state is RunState.SERVING else now - fleet.state_since,
             "wanted": fleet.wanted,
             "most": fleet.limits.max_workers,
             "reloading": fleet.reloading,
@@ -213,8 +213,8 @@ class FleetReport:
         return {"text": None}
 
     def _child(self, slot: Slot, now: float) -> dict[str, Any]:
-        before = self._looks.get(slot.pid)
-        seen = look(slot.pid, now) if slot.alive else None
+        before = self._looks.get(slot.process.pid)
+        seen = look(slot.process.pid, now) if slot.alive else None
         if seen is not None:
-            self._looks[slot.pid] = seen
+            self._looks[slot.process.pid] = seen
         return describe_child(slot, self._boards[slot.number], before, seen, now)

@@ -88,7 +88,7 @@ class Sampler:
         if any(other.every and other.slot is question.slot for other in self._questions):
             raise Refused(f"{question.slot.name} is being profiled already: wait until that is over")
         question.until, question.every = now + seconds, 1 / rate
-        question.processor = cpu_seconds(question.slot.pid)
+        question.processor = cpu_seconds(question.slot.process.pid)
         self._begin(question)
 
     def asks(self, number: int) -> bool:
@@ -113,7 +113,7 @@ class Sampler:
                     job,
                     self._host,
                     slot,
-                    slot.incarnation,
+                    slot.process.incarnation,
                     record,
                     board.tally.policy(record.kind).name,
                     now,
@@ -174,7 +174,7 @@ class Sampler:
     def _ask(self, question: Question, now: float) -> None:
         slot, board = question.slot, self._boards[question.slot.number]
         record = board.now()
-        if record is None or not ask_stacks(slot.pid, board):
+        if record is None or not ask_stacks(slot.process.pid, board):
             question.due = now + LATEST
             return
         self._asked[slot.number] = (now, now + SOONEST, record)
@@ -188,7 +188,7 @@ class Sampler:
         if now < again:
             return
         written = board.stacks()
-        if not written or blocks_sigusr1(slot.pid):
+        if not written or blocks_sigusr1(slot.process.pid):
             self._asked[number] = (asked, now + min(max(again - asked, SOONEST), LATEST), record)
             return
         del self._asked[number]
@@ -217,7 +217,7 @@ class Sampler:
 
     def _end_if_over(self, question: Question, now: float) -> None:
         slot = question.slot
-        if not slot.alive or slot.incarnation != question.incarnation:
+        if not slot.alive or slot.process.incarnation != question.incarnation:
             why = f"the process of job {question.job} ended"
         else:
             record = self._boards[slot.number].now()
@@ -232,9 +232,13 @@ class Sampler:
         elif why:
             self._answer(question, None, f"{why}: there is no stack of it any more")
         elif question.every:
-            self._answer(question, None, describe_silence(slot.pid))
+            self._answer(question, None, describe_silence(slot.process.pid))
         else:
-            known = {"threads": [], "tasks": describe_threads(slot.pid), "silent": describe_silence(slot.pid)}
+            known = {
+                "threads": [],
+                "tasks": describe_threads(slot.process.pid),
+                "silent": describe_silence(slot.process.pid),
+            }
             self._answer(question, question.about(now) | known, None)
 
     def _answer(self, question: Question, answer: dict[str, Any] | None, error: str | None) -> None:

@@ -64,7 +64,7 @@ class Question:
             "kind": self.kind,
             "host": self.host,
             "worker": self.slot.number,
-            "pid": self.slot.pid,
+            "pid": self.slot.process.pid,
             "runs_for": round(now - self.now.started, 3),
         }
 
@@ -72,7 +72,7 @@ class Question:
         """Return the answer with the stacks of one sample."""
         threads = [thread.document() for thread in read(written.decode(errors="replace")).threads]
         took = round(now - self.began, 4)
-        return self.about(now) | {"took": took, "threads": threads, "tasks": describe_threads(self.slot.pid)}
+        return self.about(now) | {"took": took, "threads": threads, "tasks": describe_threads(self.slot.process.pid)}
 
     def profile(self, now: float, ended: str) -> dict[str, Any]:
         """Return the answer with all samples.
@@ -82,7 +82,7 @@ class Question:
             ended: why the profile ended early, or "".
         """
         seconds = min(now, self.until) - self.began
-        used = cpu_seconds(self.slot.pid) - self.processor
+        used = cpu_seconds(self.slot.process.pid) - self.processor
         return {
             **self.about(now),
             "rate": round(1 / self.every, 3),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import setproctitle
 
 from jobherd.handlers._values.outcome import LABELS
-from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.version import VERSION
 from jobherd.workers.system import procfs
 
@@ -123,13 +123,13 @@ class StatusReport:
         if self._manager.interval and now >= self._watchdog_at:
             self._watchdog_at = now + self._manager.interval
             self._manager.tell("WATCHDOG=1")
-        seen = fleet.run_state, up, self._lease.heard_back, [(slot.pid, slot.state) for slot in fleet.alive()]
+        seen = fleet.run_state, up, self._lease.heard_back, [(slot.process.pid, slot.state) for slot in fleet.alive()]
         if now < self._at and seen == self._seen:
             return
         self._at, self._seen = now + TELL, seen
         if fleet.limits.web:
             for slot in fleet.alive():
-                slot.rss = procfs.rss(slot.pid)
+                slot.seen.rss = procfs.rss(slot.process.pid)
         self._control.publish(self.facts(now))
         busy = sum(1 for slot in fleet.workers() if slot.alive and not self._boards[slot.number].idle)
         here = sum(1 for slot in fleet.workers() if slot.alive)
@@ -170,11 +170,11 @@ class StatusReport:
                 {
                     "slot": slot.number,
                     "kind": slot.kind.name,
-                    "pid": slot.pid,
-                    "incarnation": slot.incarnation,
+                    "pid": slot.process.pid,
+                    "incarnation": slot.process.incarnation,
                     "state": slot.state.value,
                     "since": slot.since,
-                    "rss": slot.rss or None,
+                    "rss": slot.seen.rss or None,
                 }
                 for slot in fleet.alive()
             ],
@@ -193,6 +193,8 @@ class StatusReport:
             if record is not None and record.job:
                 kind = self._boards[slot.number].tally.policy(record.kind).name
                 doing = f"{kind} #{record.job} for {now - record.started:.1f} s"
-            lines.append(f"{slot.name}: pid {slot.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}")
+            lines.append(
+                f"{slot.name}: pid {slot.process.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}"
+            )
         lines.append(f"{self._lag}; {self._log_stream.dropped} lines of the log were dropped")
         return lines

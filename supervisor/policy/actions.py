@@ -1,25 +1,31 @@
-"""What a plan can order: one value for each operation on a child process.
+"""What a plan consists of: actions, marks, and the time of the next plan.
 
-Values only. `plan` returns them, and `process/children.py` and `process/offload.py` carry them out.
+Values only. An action is one operation on a child process; `process/children.py` and
+`process/offload.py` carry them out. `marks.apply` stores the marks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import signal
 
+    from jobherd.supervisor.policy.marks import Mark
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.workers.ipc.status_board import Interruption
 
 
+NEVER: Final = float("inf")
+
+
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Fork a child into the slot."""
+    """Fork a child into the slot. `reserved`: the only queue that it serves; empty: all of them."""
 
     slot: Slot
+    reserved: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +82,22 @@ class Finish:
 
 
 Action = Fork | WakeChild | Offload | Dismiss | Interrupt | Kill | Finish
+
+
+@dataclass(slots=True)
+class Plan:
+    """The actions to take now, the marks to store before them, and the time to plan next."""
+
+    actions: list[Action] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    wake_at: float = NEVER
+
+    def later(self, when: float) -> None:
+        """Plan again at that time at the latest."""
+        self.wake_at = min(self.wake_at, when)
+
+    def is_due(self, when: float, now: float) -> bool:
+        """Return whether that time has come; otherwise plan again then."""
+        if now < when:
+            self.later(when)
+        return now >= when

@@ -1,19 +1,21 @@
-"""A numbered slot for a child, and the known facts about its process: state, stop sequence, end.
+"""A numbered slot for a child: the process that fills it, what was seen of it, what was sent to it.
 
-Records without policy: `fleet.py` stores them, `plan.py` draws conclusions from them, and
-`process/children.py` and `crash/recovery.py` carry these out.
+Records without policy. `Fleet` stores facts in `Process` and `Seen`; `marks.apply` alone writes
+`Sent`. The states of a slot are a table that names the next state for every state and event.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jobherd.workers.ipc.status_board import CurrentWork, Phase, Reason
+from jobherd.workers.ipc.status_board import CurrentWork, Phase
 
 if TYPE_CHECKING:
+    from jobherd.supervisor.policy.deaths import End
     from jobherd.supervisor.policy.kinds import Kind
+    from jobherd.supervisor.policy.stop_sequence import StopSequence
 
 
 class State(Enum):
@@ -29,51 +31,46 @@ class State(Enum):
     """Dismissed: it finishes its claimed work and exits."""
 
 
-class Stage(Enum):
-    """How far the stop sequence of a child has come."""
+class SlotEvent(Enum):
+    """What can happen to the process of a slot."""
 
-    TOLD = 0
-    """The child's own timer has fired, or its status board holds an interruption."""
-    TERMED = 1
-    """SIGTERM was sent to its process group."""
-    KILLED = 2
-    """SIGKILL was sent to its process group; only its death remains to be recorded."""
-
-
-class StopReason(Enum):
-    """Why a child is being stopped; also its job's outcome if the stop sequence ends the process."""
-
-    TIMEOUT = "timeout"
-    CANCEL = "cancel"
-    DRAIN = "drain"
-    LOST = "lost"
-    """It has lost its claim: another supervisor has the job."""
-    SPAWN = "spawn"
-    """It was not READY in time."""
-    QUIT = "quit"
-    STUCK = "stuck"
-    """It holds no jobs, was dismissed, and does not exit."""
-    HOOK = "hook"
-    """A hook that runs outside any job's time limit does not end."""
-    STOPPED = "stopped"
-    """Its process was stopped (SIGSTOP) between two jobs and was not continued."""
+    FORKED = "forked"
+    LOADED = "loaded"
+    """The child reported that it is READY."""
+    DISMISSED = "dismissed"
+    """Its wake pipe was closed."""
+    EXITED = "exited"
 
 
-REASONS = {StopReason.CANCEL: Reason.CANCEL, StopReason.DRAIN: Reason.DRAIN, StopReason.LOST: Reason.LOST}
-
-
-@dataclass(slots=True)
-class StopSequence:
-    """The stop sequence of a child: its start, its claim, its stage. It ends with that claim."""
-
-    why: StopReason
-    since: float
-    token: int
-    job: int
-    stage: Stage = Stage.TOLD
-    grace: float = 5.0
-    told: bool = False
-    """The interruption was sent, or the child's own timer does that part."""
+TRANSITIONS: Final = {
+    State.EMPTY: {
+        SlotEvent.FORKED: State.BOOTING,
+        SlotEvent.LOADED: State.EMPTY,
+        SlotEvent.DISMISSED: State.EMPTY,
+        SlotEvent.EXITED: State.EMPTY,
+    },
+    State.BOOTING: {
+        SlotEvent.FORKED: State.BOOTING,
+        SlotEvent.LOADED: State.READY,
+        SlotEvent.DISMISSED: State.LEAVING,
+        SlotEvent.EXITED: State.EMPTY,
+    },
+    State.READY: {
+        SlotEvent.FORKED: State.BOOTING,
+        SlotEvent.LOADED: State.READY,
+        SlotEvent.DISMISSED: State.LEAVING,
+        SlotEvent.EXITED: State.EMPTY,
+    },
+    State.LEAVING: {
+        SlotEvent.FORKED: State.BOOTING,
+        # A child may report READY after it was dismissed. If it then counted as READY, it would be
+        # woken, and replaced only after it exits.
+        SlotEvent.LOADED: State.LEAVING,
+        SlotEvent.DISMISSED: State.LEAVING,
+        SlotEvent.EXITED: State.EMPTY,
+    },
+}
+"""The state after an event, by the state before."""
 
 
 class HeldClaim(NamedTuple):
@@ -95,6 +92,79 @@ class HeldClaim(NamedTuple):
 
 
 @dataclass(slots=True)
+class Process:
+    """The process that fills the slot, or filled it last."""
+
+    pid: int = 0
+    """0 once it was reaped."""
+    incarnation: int = 0
+    supervisor: int = 0
+    """The supervisor id (registration) under which it was forked."""
+    generation: int = 0
+    """The reload generation of the code that it runs."""
+    reserved: str = ""
+    """The only queue that it serves; empty: all configured queues."""
+    code_version: str = ""
+    """Version of the application's code that it runs, if known."""
+    forked_at: float = 0.0
+    ready_at: float = 0.0
+    """When it became READY, 0 before."""
+    stopped_at: float = 0.0
+    """When it was stopped, for example by SIGSTOP; 0: not stopped."""
+    lost_at: float = 0.0
+    """When its registration turned out to be lost; 0: it is valid."""
+    started_before: int = 0
+    """Number of jobs that had started in this slot before its fork."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was last read of the child: from its status board, and requests about its jobs."""
+
+    work: CurrentWork = field(default_factory=lambda: CurrentWork(Phase.BOOTING))
+    idle: bool = False
+    times_idle: int = 0
+    claims: int = 0
+    started: int = 0
+    """Number of jobs that have started in this slot."""
+    rss: int = 0
+    hook: float = 0.0
+    """Time limit of a hook that runs outside any job's time limit; 0: no hook runs."""
+    exclusive: bool = False
+    """The job it runs must not outlive the lease."""
+    held: HeldClaim | None = None
+    cancels: list[tuple[int, int]] = field(default_factory=list)
+    """(claim token, job) pairs that it holds and that should be canceled, started or not."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was decided about the child and sent to it. Only `marks.apply` writes it."""
+
+    stop: StopSequence | None = None
+    recycle: bool = False
+    """Past a limit of jobs, age or memory: replaced once its successor is READY."""
+    woken_claims: int = -1
+    """Number of claims on its status board when it was woken. Until that number changes, the
+    wake-up is still under way."""
+    cancels: frozenset[tuple[int, int]] = frozenset()
+    """Those of `Seen.cancels` that the child was notified of, or that a stop sequence covers."""
+    released: int = 0
+    """Token of the claim whose other jobs were released last."""
+    flushed: tuple[int, int] | None = None
+    """(claim token, job) for which the supervisor wrote outcomes last; the job is the one that
+    delayed them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLimits:
+    """Limits after which the child is replaced, with its share of jitter."""
+
+    jobs: float = 0.0
+    age: float = 0.0
+
+
+@dataclass(slots=True)
 class Slot:
     """A numbered position for a child; it outlives the processes that fill it."""
 
@@ -103,53 +173,13 @@ class Slot:
     state: State = State.EMPTY
     since: float = 0.0
     """When the current state began."""
-    pid: int = 0
-    incarnation: int = 0
-    supervisor: int = 0
-    """The supervisor id (registration) under which the child was forked."""
-    generation: int = 0
-    """The reload generation of the code that the child runs."""
-    reserved: str = ""
-    """The only queue that its child serves; empty: all configured queues."""
-    code_version: str = ""
-    """Version of the application's code that the child runs, if known."""
-    forked_at: float = 0.0
-    ready_at: float = 0.0
+    process: Process = field(default_factory=Process)
+    seen: Seen = field(default_factory=Seen)
+    sent: Sent = field(default_factory=Sent)
+    limits: ChildLimits = field(default_factory=ChildLimits)
     failures: int = 0
     """Consecutive deaths without a healthy period in between."""
     rest_until: float = 0.0
-    now: CurrentWork = field(default_factory=lambda: CurrentWork(Phase.BOOTING))
-    """The current work on its status board when that was last read."""
-    stop_sequence: StopSequence | None = None
-    cancels: set[tuple[int, int]] = field(default_factory=set)
-    """(claim token, job) pairs that it holds and that should be canceled, started or not."""
-    untold: list[tuple[int, int]] = field(default_factory=list)
-    """Those of `cancels` that the child has not been notified of yet."""
-    idle: bool = False
-    times_idle: int = 0
-    claims: int = 0
-    hook: float = 0.0
-    """Time limit of a hook that runs outside any job's time limit; 0: no hook runs."""
-    exclusive: bool = False
-    """The job it runs must not outlive the lease."""
-    stopped_at: float = 0.0
-    """When its process was stopped, for example by SIGSTOP; 0: not stopped."""
-    nudged_claims: int = -1
-    """Number of claims on its status board when it was woken. Until that number changes, the
-    wake-up is still under way."""
-    started_at_fork: int = 0
-    held: HeldClaim | None = None
-    """What it held besides its running job when its status board was last read."""
-    released: int = 0
-    """Token of the claim whose other jobs were released last."""
-    flushed: tuple[int, int] | None = None
-    """(claim token, job) for which the supervisor wrote outcomes last; the job is the one that
-    delayed them."""
-    rss: int = 0
-    worn: bool = False
-    """Past a limit of jobs, age or memory: replaced once its successor is READY."""
-    jobs_limit: float = 0.0
-    age_limit: float = 0.0
     restarts: int = 0
     """Number of children that have filled this slot after the first."""
     last_end: End | None = None
@@ -169,47 +199,9 @@ class Slot:
         """Whether the child is useful now (READY) or about to be (BOOTING)."""
         return self.state in (State.BOOTING, State.READY)
 
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a process ended."""
-
-    code: int | None
-    signal: int | None
-    core: bool = False
-    rss: int = 0
-    """Peak memory in bytes."""
-    user: float = 0.0
-    system: float = 0.0
-    oom: bool = False
-    """The kernel killed it because memory ran out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """What is known about a dead child: enough to settle its jobs and to explain its death."""
-
-    slot: int
-    kind: str
-    pid: int
-    incarnation: int
-    supervisor: int
-    exit: Exit
-    cause: str
-    was_ready: bool
-    stop_sequence: StopSequence | None
-    at: float
-    age: float
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a child ended, for users."""
-
-    name: str
-    pid: int
-    cause: str
-    sentence: str
-    at: float
-    job: int = 0
-    job_kind: str = ""
+    def enter(self, event: SlotEvent, now: float) -> bool:
+        """Enter the state that follows the event; return whether it is another one."""
+        before, self.state = self.state, TRANSITIONS[self.state][event]
+        if self.state is not before:
+            self.since = now
+        return self.state is not before

@@ -3,14 +3,15 @@
 A straggler is a job that runs so long that it delays the other jobs of its claim, or outcomes that
 are not written yet. For a straggler the supervisor writes these outcomes, and releases the other
 jobs so that an idle worker can run them. The decision is one action, `Offload`. This module reads
-facts and changes none: `plan` records what was decided.
+facts and changes none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.policy.actions import Offload
+from jobherd.supervisor.policy.actions import Offload, Plan
+from jobherd.supervisor.policy.marks import Offloaded
 from jobherd.supervisor.policy.slot import State
 
 if TYPE_CHECKING:
@@ -36,28 +37,12 @@ LOAD_DECAY: Final = 0.8
 """Part of the excess load that remains at the next sample, if the sample is lower."""
 
 
-class Situation(NamedTuple):
-    """What the fleet as a whole says about stragglers.
+def smoothed_load(before: float, sample: float) -> float:
+    """Return the load after a new sample, while no worker is idle.
 
-    Attributes:
-        load: runnable processes per processor while no worker is idle. A job takes that many times
-            longer than its own processor time.
-        gates_changed_at: when a pause or limit last changed.
-        failed_at: when an offload was last lost or rejected; the cause may affect the next as well.
+    A single sample says little, so a rise counts at once and a fall only gradually.
     """
-
-    load: float = 1.0
-    gates_changed_at: float = float("-inf")
-    failed_at: float = float("-inf")
-
-
-def smoothed_load(before: float, sample: float, *, idle: bool) -> float:
-    """Return the load after a new sample.
-
-    A single sample says little, so a rise counts at once and a fall only gradually. If a worker is
-    idle it could run the waiting jobs now, so the value falls to 1 at once.
-    """
-    return 1.0 if idle else max(sample, 1.0 + (before - 1.0) * LOAD_DECAY)
+    return max(sample, 1.0 + (before - 1.0) * LOAD_DECAY)
 
 
 def straggler_at(work: CurrentWork, unwritten: float, patience: float) -> float:
@@ -81,12 +66,12 @@ def straggler_at(work: CurrentWork, unwritten: float, patience: float) -> float:
 
 def patience(fleet: Fleet, now: float) -> float:
     """Return the seconds for which a job may run in front of other jobs of its claim."""
-    limits, situation = fleet.limits, fleet.offloads
-    if 0.0 <= now - situation.gates_changed_at < RELEASE_AFTER_CHANGE:
+    limits = fleet.limits
+    if 0.0 <= now - fleet.gates_changed_at < RELEASE_AFTER_CHANGE:
         return 0.0
     if not limits.claim_window:
         return float("inf")
-    return max(limits.patience, min(limits.patience * situation.load, LONGEST_PATIENCE))
+    return max(limits.patience, min(limits.patience * fleet.load, LONGEST_PATIENCE))
 
 
 def offload(fleet: Fleet, slot: Slot) -> Offload | None:
@@ -98,15 +83,23 @@ def offload(fleet: Fleet, slot: Slot) -> Offload | None:
 
     The facts count for the time at which they were read. Later the child may run another job.
     """
-    held = slot.held
+    held, sent = slot.seen.held, slot.sent
     if held is None or slot.state is not State.READY:
         return None
     work, at = held.work, held.at
-    if not work.runs or work.token == slot.released or at < fleet.offloads.failed_at + RETRY:
+    if not work.runs or work.token == sent.released or at < fleet.offload_failed_at + RETRY:
         return None
     if held.others and at >= straggler_at(work, held.unwritten, patience(fleet, at)):
         return Offload(slot, work.token, release=True)
-    waits = (held.unwritten or held.earlier) and fleet.limits.claim_window and (work.token, work.job) != slot.flushed
+    waits = (held.unwritten or held.earlier) and fleet.limits.claim_window and (work.token, work.job) != sent.flushed
     if waits and at >= straggler_at(work, held.unwritten, fleet.limits.patience):
         return Offload(slot, work.token, release=False)
     return None
+
+
+def offload_claim(fleet: Fleet, slot: Slot, plan: Plan) -> None:
+    """Add to the plan what is to be done about the claim that the slot's child holds."""
+    action = offload(fleet, slot)
+    if action is not None and slot.seen.held is not None:
+        plan.actions.append(action)
+        plan.marks.append(Offloaded(slot, action.token, slot.seen.held.work.job, action.release))

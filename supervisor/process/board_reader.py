@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.crash.memory_growth import AFTER
-from jobherd.supervisor.policy.plan import NEVER
+from jobherd.supervisor.policy.actions import NEVER
 from jobherd.supervisor.policy.slot import State
+from jobherd.supervisor.policy.wakeups import can_be_woken
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class BoardReader:
 
         Often while a job runs, seldom while all are idle.
         """
-        if any(slot.now.job or slot.stop_sequence for slot in self._fleet.alive()):
+        if any(slot.seen.work.job or slot.sent.stop for slot in self._fleet.alive()):
             return self._at
         idle = any(slot.state is State.READY for slot in self._fleet.alive())
         return self._at + LOOK_IDLE - LOOK if idle else NEVER
@@ -75,20 +76,20 @@ class BoardReader:
         self._oom.look(now)
         workers = [slot for slot in self._fleet.alive() if slot.kind.works and slot.state is State.READY]
         boards = {slot.number: self._boards[slot.number] for slot in workers}
-        self._fleet.saw_times_idle({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
+        self._fleet.on_idle_counts({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
         if self._outputs.read(now):
             self._at = now + FLOOD
         limit = self._fleet.limits.max_rss
         for slot in self._fleet.alive():
             board = self._boards[slot.number]
             record = board.now()
-            rss = procfs.rss(slot.pid) if limit and slot.kind.works else 0
+            rss = procfs.rss(slot.process.pid) if limit and slot.kind.works else 0
+            exclusive = record is not None and record.job != 0 and board.tally.policy(record.kind).exclusive
             self._fleet.on_status(
-                slot, now_record=record, started=board.jobs_started, rss=rss, now=now, hook=board.hook
+                slot, work=record, started=board.jobs_started, rss=rss, hook=board.hook, exclusive=exclusive
             )
-            if record is not None and record.runs and now - record.started >= AFTER and slot.stop_sequence is None:
+            if record is not None and record.runs and now - record.started >= AFTER and slot.sent.stop is None:
                 self._growth.look(slot, board, record, now)
-            slot.exclusive = bool(slot.now.job) and board.tally.policy(slot.now.kind).exclusive
 
     def read_idle_flags(self) -> None:
         """Read only the idle flags, until enough idle workers are found for the pending wake-ups."""
@@ -96,8 +97,8 @@ class BoardReader:
         for slot in self._fleet.alive():
             if slot.state is State.READY and slot.kind.works:
                 board = self._boards[slot.number]
-                self._fleet.saw_idle(slot, idle=board.idle, claims=board.claims[0])
-                found += slot.idle and slot.stop_sequence is None
+                self._fleet.on_idle_flag(slot, idle=board.idle, claims=board.claims[0])
+                found += can_be_woken(slot)
                 if found >= self._fleet.pending_wakeups:
                     return
 
@@ -109,7 +110,7 @@ class BoardReader:
         """
         workers = [slot for slot in self._fleet.alive() if slot.kind.works]
         return any(
-            board.idle or board.times_idle != slot.times_idle
+            board.idle or board.times_idle != slot.seen.times_idle
             for slot in workers
             for board in (self._boards[slot.number],)
         )

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from jobherd.supervisor.crash.revision import revision
 from jobherd.supervisor.policy.actions import Dismiss, Fork, Interrupt, Kill, WakeChild
-from jobherd.supervisor.policy.slot import Exit, Slot
+from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.exits import restart_at
 from jobherd.supervisor.process import spawn
 from jobherd.supervisor.process.stack_request import ask_stacks
 from jobherd.supervisor.settings.child import for_kind
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.crash.memory_growth import MemoryGrowth
     from jobherd.supervisor.policy.actions import Action
     from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot import Slot
     from jobherd.supervisor.process.offload import Offloader
     from jobherd.supervisor.process.output_pipe import OutputPipes
     from jobherd.workers.ipc.control_block import ControlBlock
@@ -106,16 +108,16 @@ class Children:
             self._fleet.on_message(slot, report, now)
         if slot.state is not before:
             self._growth.begin(slot)
-            log.info("%s is ready", slot.name, extra={"pid": slot.pid, "incarnation": slot.incarnation})
+            log.info("%s is ready", slot.name, extra={"pid": slot.process.pid, "incarnation": slot.process.incarnation})
 
     def note_stopped(self, now: float) -> None:
         """Record every child that was stopped or continued."""
         while (change := _next(os.WSTOPPED | os.WCONTINUED)) is not None:
             slot = self._slot_of(change.si_pid)
             if slot is not None and change.si_code == os.CLD_STOPPED:
-                self._fleet.stopped(slot, change.si_status, now)
+                self._fleet.on_stopped(slot, change.si_status, now)
             elif slot is not None and change.si_code == os.CLD_CONTINUED:
-                self._fleet.continued(slot)
+                self._fleet.on_continued(slot)
 
     def reap(self, now: float) -> Iterator[Reaped]:
         """Reap the processes that have ended, one by one, and close their pipes."""
@@ -125,7 +127,7 @@ class Children:
                 # Until it is reaped, its pid cannot be reused, so this kills what is left of its
                 # process group.
                 with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(slot.pid, signal.SIGKILL)
+                    os.killpg(slot.process.pid, signal.SIGKILL)
             pid, status, usage = os.wait4(gone.si_pid, os.WNOHANG)
             if slot is not None and not pid:
                 continue
@@ -145,7 +147,7 @@ class Children:
                 yield Reaped(slot, exit_, self._outputs.close(slot.number))
 
     def _slot_of(self, pid: int) -> Slot | None:
-        return next((slot for slot in self._fleet.alive() if slot.pid == pid), None)
+        return next((slot for slot in self._fleet.alive() if slot.process.pid == pid), None)
 
     def _close_pipes(self, slot: Slot, now: float) -> None:
         """Process a dead child's last messages and close the supervisor's ends of its pipes."""
@@ -165,8 +167,8 @@ class Children:
     def do(self, action: Action, now: float) -> None:
         """Carry out one action of a plan that concerns a process."""
         match action:
-            case Fork(slot):
-                self._fork(slot, now)
+            case Fork(slot, reserved):
+                self._fork(slot, reserved, now)
             case WakeChild(slot):
                 if (ends := self._ends.get(slot.number)) is not None:
                     nudge(ends.wake)
@@ -187,19 +189,21 @@ class Children:
                     extra={"token": what.token},
                 )
             case Kill(slot, signum):
-                if signum is not signal.SIGKILL and ask_stacks(slot.pid, self._boards[slot.number]):
+                if signum is not signal.SIGKILL and ask_stacks(slot.process.pid, self._boards[slot.number]):
                     # its post-mortem needs the stacks, which cannot be read after its death
                     self.asked_for_stacks.add(slot.number)
-                log.warning("%s gets %s", slot.name, signum.name, extra={"pid": slot.pid, "job": slot.now.job})
+                log.warning(
+                    "%s gets %s", slot.name, signum.name, extra={"pid": slot.process.pid, "job": slot.seen.work.job}
+                )
                 self._signal(slot, signum, group=True)
 
-    def _fork(self, slot: Slot, now: float) -> None:
+    def _fork(self, slot: Slot, reserved: str, now: float) -> None:
         fleet, board = self._fleet, self._boards[slot.number]
         board.clear()
         fleet.incarnations += 1
-        slot.code_version = self.settings.code_version or self._revision()
+        code_version = self.settings.code_version or self._revision()
         jitter = random.uniform(-1, 1)
-        settings = replace(self.settings, served=(slot.reserved,)) if slot.reserved else self.settings
+        settings = replace(self.settings, served=(reserved,)) if reserved else self.settings
         try:
             pid, ends = spawn.fork_child(
                 slot,
@@ -210,14 +214,23 @@ class Children:
                 inherited=self._inherited,
             )
         except OSError as problem:
-            fleet.fork_failed(slot, now=now, jitter=jitter)
+            fleet.on_fork_failed(slot, restart_at(fleet.limits, slot.failures + 1, now, jitter))
             log.error("the system refuses another process: %s", problem.strerror, extra={"slot": slot.number})
             return
         self._ends[slot.number], self._inboxes[slot.number] = ends, Inbox()
         if ends.output >= 0:
             self._outputs.open(slot.number, ends.output, board)
         self._selector.register(ends.report, selectors.EVENT_READ, partial(self.read_messages, slot.number))
-        fleet.forked(slot, pid=pid, incarnation=fleet.incarnations, now=now, started=board.jobs_started, jitter=jitter)
+        fleet.on_fork(
+            slot,
+            pid=pid,
+            incarnation=fleet.incarnations,
+            now=now,
+            started=board.jobs_started,
+            jitter=jitter,
+            reserved=reserved,
+            code_version=code_version,
+        )
 
     def _revision(self) -> str:
         """Return the revision of the code on disk.
@@ -233,10 +246,10 @@ class Children:
         # Its pid cannot be reused until it is reaped, and only this class reaps.
         if group:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(slot.pid, signum)  # it may have moved to another group and left processes in this one
+                os.killpg(slot.process.pid, signum)  # it may have moved to another group and left processes in this one
         with suppress(ProcessLookupError, PermissionError):
-            if not group or os.getpgid(slot.pid) != slot.pid:
-                os.kill(slot.pid, signum)
+            if not group or os.getpgid(slot.process.pid) != slot.process.pid:
+                os.kill(slot.process.pid, signum)
 
 
 def _next(changes: int) -> os.waitid_result | None:

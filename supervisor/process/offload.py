@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.crash.unwritten import outcomes_of
 from jobherd.supervisor.policy.slot import HeldClaim, State
-from jobherd.supervisor.policy.stragglers import offload, patience, straggler_at
+from jobherd.supervisor.policy.stragglers import offload, patience, smoothed_load, straggler_at
 from jobherd.workers.job.finished import settlement
 from jobherd.workers.system import procfs
 
@@ -62,7 +62,7 @@ class Offloader:
         if now >= self._due_at:
             self._read(now)
             if any(offload(fleet, slot) is not None for slot in fleet.alive()):
-                fleet.plan_at = now
+                fleet.request_plan(now)
 
     def _read(self, now: float) -> None:
         fleet = self._fleet
@@ -78,11 +78,11 @@ class Offloader:
         }
         idle = {slot.number for slot in workers if self._boards[slot.number].idle}
         if idle:
-            fleet.on_load(1.0, idle=True)
+            fleet.on_load(1.0)  # An idle worker could run the waiting jobs now.
         elif any(at <= now for at in due.values()):
             # Read it only now: on each check it would cost 1% of a processor, at the expense of
             # very short jobs.
-            fleet.on_load(procfs.runnable_per_processor(), idle=False)
+            fleet.on_load(smoothed_load(fleet.load, procfs.runnable_per_processor()))
         for slot in workers:
             fleet.on_held_claim(slot, held[slot.number])
         # A busy child is checked again whatever it holds now: shortly it may have finished, and
@@ -125,7 +125,7 @@ class Offloader:
 
         for claim, part in outcomes:
             if part:
-                written = settlement(work.child, claim, part, ran_on=f"{self._host}/{slot.pid}", now=now)
+                written = settlement(work.child, claim, part, ran_on=f"{self._host}/{slot.process.pid}", now=now)
                 self._db.ask("settle/settle_jobs", written, answered, _leave_it_to_the_child)
         if release:
             called = [one.job for one in board.company(work)]

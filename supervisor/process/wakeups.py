@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.policy.plan import nudges
+from jobherd.supervisor.policy.marks import apply
+from jobherd.supervisor.policy.wakeups import wakeups
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.fleet import Fleet
@@ -31,10 +32,11 @@ class Wakeups:
             return
         if self._fleet.pending_wakeups:
             self._boards.read_idle_flags()
-        actions = nudges(self._fleet)
-        for action in actions:
+        plan = wakeups(self._fleet)
+        apply(self._fleet, plan.marks)
+        for action in plan.actions:
             self._children.do(action, now)
-        if actions:
+        if plan.actions:
             # The kernel expects the writer of a pipe to sleep next, and puts the reader on the same
             # processor. Without this yield, the worker waits there until the supervisor's turn
             # ends.

@@ -1,6 +1,6 @@
 """The parent's fleet and plan, in a world of children that boot, work, rest, hang, crash and disobey. No process, no clock.
 
-The world does what `loop.py` and `crew.py` do: it tells the fleet what happened, looks at the
+The world does what `loop.py` and `children.py` do: it tells the fleet what happened, looks at the
 children as often as the loop does, asks for a plan at the time the last one named, and carries it
 out. It knows the truth, which the fleet only sees now and then, and holds both against what was
 promised: see `World.check` and the assertions at each action.
@@ -12,12 +12,18 @@ import signal
 from collections import Counter
 from dataclasses import dataclass, field
 
-from jobherd.supervisor.policy.actions import Dismiss, Finish, Fork, Interrupt, Kill, Offload, WakeChild
-from jobherd.supervisor.policy.fleet import Fleet, RunState
+from jobherd.supervisor.policy.actions import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Offload, WakeChild
+from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.exits import death_of, restart_at
+from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.kinds import MAINTENANCE, RESETTER, WORKER
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.plan import NEVER, PATIENCE_WITHOUT_DATABASE, hears, nudges, plan
-from jobherd.supervisor.policy.slot import Exit, HeldClaim, Slot, State
+from jobherd.supervisor.policy.marks import apply
+from jobherd.supervisor.policy.plan import plan
+from jobherd.supervisor.policy.run_state import RunState
+from jobherd.supervisor.policy.shutdown import PATIENCE_WITHOUT_DATABASE
+from jobherd.supervisor.policy.slot import HeldClaim, Slot, State
+from jobherd.supervisor.policy.wakeups import wakeups, wants_notify
 from jobherd.supervisor.process.board_reader import LOOK, LOOK_IDLE
 from jobherd.workers.ipc.pipes import (
     EXIT_HANDLERS,
@@ -33,6 +39,7 @@ from jobherd.workers.ipc.pipes import (
 )
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.run.hooks import LIMIT as HOOK
+from tests.supervisor.policy.story import without_writing
 
 LIMITS = {
     "workers": 3, "max_workers": 5, "web": False, "lease": 15.0, "grace": 2.0, "drain_timeout": 20.0, "spawn_timeout": 4.0,
@@ -136,26 +143,30 @@ class World:
             return
         self.look_at = self.now + LOOK
         ready = [child for child in self.children.values() if child.slot.kind.works and child.slot.state is State.READY]
-        self.fleet.saw_times_idle(
+        self.fleet.on_idle_counts(
             {child.slot.number: (child.idle, self.times_idle[child.slot.number]) for child in ready}, self.now
         )
-        assert hears(self.fleet, self.now) or not any(child.idle for child in ready), (
+        assert wants_notify(self.fleet, self.now) or not any(child.idle for child in ready), (
             "somebody sleeps whom no producer would wake"
         )
         for child in self.children.values():
             slot = child.slot
             self.fleet.on_status(
-                slot, now_record=child.record, started=self.started[slot.number], rss=0, now=self.now, hook=child.hook
+                slot,
+                work=child.record,
+                started=self.started[slot.number],
+                rss=0,
+                hook=child.hook,
+                exclusive=bool(child.record.job) and child.exclusive,
             )
-            slot.exclusive = bool(slot.now.job) and child.exclusive
 
     def look_who_is_idle(self) -> None:
         for child in self.children.values():
             if child.slot.state is State.READY and child.slot.kind.works:
-                self.fleet.saw_idle(child.slot, idle=child.idle, claims=self.claims[child.slot.number])
+                self.fleet.on_idle_flag(child.slot, idle=child.idle, claims=self.claims[child.slot.number])
 
     def next_look(self) -> float:
-        if any(slot.now.job or slot.stop_sequence for slot in self.fleet.alive()):
+        if any(slot.seen.work.job or slot.sent.stop for slot in self.fleet.alive()):
             return self.look_at
         return (
             self.look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self.fleet.alive()) else NEVER
@@ -175,24 +186,29 @@ class World:
             and not child.stopped
             and child.slot.state is State.READY
         ]
-        todo = plan(fleet, self.now)
+        # A copy of the fleet costs more than a plan, so only some plans are checked for writes.
+        self.seen["plans"] += 1
+        checked = self.seen["plans"] % 10 == 0
+        todo = without_writing(plan, fleet, self.now) if checked else plan(fleet, self.now)
+        apply(fleet, todo.marks)
         self.plan_at = todo.wake_at
         woken = 0
         for action in todo.actions:
             self.do(action)
-        wakes = nudges(fleet)
-        for action in wakes:
+        wakes = without_writing(wakeups, fleet) if checked else wakeups(fleet)
+        apply(fleet, wakes.marks)
+        for action in wakes.actions:
             woken += action.slot.kind.works
             self.do(action)
         starved = [
             child
             for child in sleeping
-            if not child.nudged and child.slot.state is State.READY and child.slot.stop_sequence is None
+            if not child.nudged and child.slot.state is State.READY and child.slot.sent.stop is None
         ]
         assert not starved or (calls <= woken and not everybody), (
             f"{calls} calls, {woken} nudges, and {starved[0].slot.name} sleeps on"
         )
-        if todo.actions or wakes:
+        if todo.actions or wakes.actions:
             return False
         assert todo.wake_at > self.now, "nothing to do, and no time to wait: a busy loop"
         return True
@@ -200,14 +216,14 @@ class World:
     def do(self, action: object) -> None:
         """Carry out one action, if it may be."""
         slot = getattr(action, "slot", None)
-        why = f" {slot.stop_sequence.why.value}" if isinstance(action, Kill) and slot.stop_sequence else ""
+        why = f" {slot.sent.stop.why.value}" if isinstance(action, Kill) and slot.sent.stop else ""
         self.seen[type(action).__name__ + why] += 1
         if isinstance(action, Finish):
             assert not self.children, "it leaves, and leaves somebody behind"
             self.finished = action.code
             return
         if isinstance(action, Fork):
-            self.fork(action.slot)
+            self.fork(action.slot, action.reserved)
             return
         slot = action.slot
         assert slot.number in self.children, f"{action} is for nobody"
@@ -224,30 +240,36 @@ class World:
                 assert not child.killed, "a dead child is told"
             case Kill(_, signum):
                 assert not child.killed, "killed twice"
-                assert slot.stop_sequence is not None, "killed without a reason"
+                assert slot.sent.stop is not None, "killed without a reason"
                 if signum is signal.SIGKILL:
                     child.killed, child.end = True, Exit(None, signum)
             case Offload(_, token):
                 assert token, "nobody's claim is taken in hand"
 
-    def fork(self, slot: Slot) -> None:
+    def fork(self, slot: Slot, reserved: str) -> None:
         fleet = self.fleet
         assert slot.number not in self.children, "two children in one slot"
         assert fleet.run_state is RunState.SERVING, "nobody is forked on the way out"
         assert fleet.supervisor, "nobody is forked without a registration"
         assert self.now >= self.rest_until[slot.number], "it was to rest"
         here = [other for other in fleet.slots if other.kind is slot.kind and other.counts]
-        outdated = any(other.worn or other.generation < fleet.generation for other in here)
+        outdated = any(other.sent.recycle or other.process.generation < fleet.generation for other in here)
         assert len(here) < fleet.wants(slot.kind) + (slot.kind is WORKER and outdated), "more than are wanted"
         if self.refusing:
-            fleet.fork_failed(slot, now=self.now, jitter=0.0)
+            fleet.on_fork_failed(slot, restart_at(fleet.limits, slot.failures + 1, self.now, 0.0))
             self.rest_until[slot.number] = slot.rest_until
             assert slot.rest_until > self.now, "the system refuses processes, and is asked for ever"
             return
         fleet.incarnations += 1
         pid = next(self.pids)
-        fleet.forked(
-            slot, pid=pid, incarnation=fleet.incarnations, now=self.now, started=self.started[slot.number], jitter=0.0
+        fleet.on_fork(
+            slot,
+            pid=pid,
+            incarnation=fleet.incarnations,
+            now=self.now,
+            started=self.started[slot.number],
+            jitter=0.0,
+            reserved=reserved,
         )
         self.children[slot.number] = Child(slot, pid, fleet.incarnations, self.now, since=self.now)
 
@@ -255,9 +277,9 @@ class World:
         """A child is dead: note it, and hold its rest against what was promised."""
         slot, limits = child.slot, self.fleet.limits
         del self.children[slot.number]
-        slot.now = child.record
-        death = self.fleet.on_exit(slot, end, now=self.now, started=self.started[slot.number], jitter=0.0)
-        slot.now = CurrentWork(Phase.BOOTING)
+        started = self.started[slot.number]
+        death = death_of(self.fleet, slot, end, work=child.record, now=self.now, started=started, jitter=0.0)
+        self.fleet.on_exit(slot, death)
         self.rest_until[slot.number] = slot.rest_until
         rest = slot.rest_until - self.now
         self.seen[f"death: {death.cause}"] += 1
@@ -289,7 +311,9 @@ class World:
         assert {slot.number for slot in fleet.alive()} == self.children.keys(), "the fleet and the world part"
         for child in self.children.values():
             slot = child.slot
-            assert (slot.pid, slot.incarnation) == (child.pid, child.incarnation), "taken for another one"
+            assert (slot.process.pid, slot.process.incarnation) == (child.pid, child.incarnation), (
+                "taken for another one"
+            )
             if child.killed:
                 continue
             record = child.record
@@ -307,7 +331,7 @@ class World:
                 late = self.now - child.hook
                 assert late < 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs a hook {late:g} s after its time"
             if fleet.run_state is RunState.DRAINING and slot.kind.works:
-                late = self.now - fleet.course_since - limits.drain_timeout
+                late = self.now - fleet.state_since - limits.drain_timeout
                 assert late < 4 * limits.grace + LOOK_IDLE + EPS, (
                     f"{slot.name} is there {late:g} s after the drain's end"
                 )
@@ -334,7 +358,7 @@ class World:
         fleet = self.fleet
         if fleet.run_state is not RunState.SERVING or fleet.exit_code is not None or slot.kind is not WORKER:
             return
-        if slot.worn or slot.generation < fleet.generation:
+        if slot.sent.recycle or slot.process.generation < fleet.generation:
             ready = sum(other.kind is WORKER and other.state is State.READY for other in fleet.slots)
             was_ready = self.children[slot.number].ready
             assert not was_ready or ready >= fleet.wants(WORKER), "replaced before its successor was ready"
@@ -435,14 +459,14 @@ class World:
         child = self.one(n)
         if child is not None:
             child.stopped = self.now
-            self.fleet.stopped(child.slot, signal.SIGSTOP, self.now)
+            self.fleet.on_stopped(child.slot, signal.SIGSTOP, self.now)
 
     def move_continue(self, n: int) -> None:
         found = [child for child in self.children.values() if child.end is None and child.stopped]
         if found:
             child = found[n % len(found)]
             child.stopped = 0.0
-            self.fleet.continued(child.slot)
+            self.fleet.on_continued(child.slot)
             self.turn()
 
     def move_obey(self, n: int) -> None:
@@ -463,9 +487,9 @@ class World:
     def move_call(self, n: int) -> None:
         match n % 6:
             case 0:
-                self.fleet.all_idle_called()
+                self.fleet.request_all_wakeups()
             case 1:
-                self.fleet.gates_changed(self.now)
+                self.fleet.on_gates_changed(self.now)
             case 2:
                 self.fleet.kinds_to_wake |= {MAINTENANCE, RESETTER}
             case _:
@@ -476,7 +500,7 @@ class World:
         child = self.one(n, working=True)
         if child is not None:
             job = child.record.job if n % 3 else n % 9 + 1
-            self.fleet.cancel(incarnation=child.incarnation, token=child.record.token, job=job, now=self.now)
+            self.fleet.on_cancel(incarnation=child.incarnation, token=child.record.token, job=job)
             if child.record.phase is Phase.RUNNING and job == child.record.job and child.cancelled is None:
                 child.cancelled = self.now
 
@@ -512,20 +536,20 @@ class World:
 
     def move_database(self, n: int) -> None:
         if self.fleet.database_since is None:
-            self.fleet.database_up(self.now)
+            self.fleet.on_database_up(self.now)
         elif n % 3 == 0:
-            self.fleet.database_down()
+            self.fleet.on_database_down()
         elif n % 31 == 1:
-            self.fleet.database_given_up(self.now)
+            self.fleet.on_database_failed()
 
     def move_lease(self, n: int) -> None:
         """It is registered, renewed, or has lapsed and somebody else has noticed."""
         if self.now >= self.lease_deadline:
             if self.fleet.supervisor:
-                self.fleet.lease_lost(self.now)
+                self.fleet.on_lease_lost(self.now)
                 return
         if not self.fleet.supervisor:
-            self.fleet.registered(n % 1000 + 1)
+            self.fleet.on_registered(n % 1000 + 1)
         self.lease_deadline = self.now + self.fleet.limits.lease
 
     def move_refuse(self, n: int) -> None:
@@ -536,12 +560,7 @@ class World:
         if child is not None:
             rss = self.fleet.limits.max_rss * (1 + n % 2) // 2
             self.fleet.on_status(
-                child.slot,
-                now_record=None,
-                started=self.started[child.slot.number],
-                rss=rss,
-                now=self.now,
-                hook=child.hook,
+                child.slot, work=None, started=self.started[child.slot.number], rss=rss, hook=child.hook
             )
 
     # -- the end

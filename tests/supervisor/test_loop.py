@@ -21,9 +21,9 @@ from jobherd.supervisor import start
 from jobherd.supervisor.assembly import Supervisor
 from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
 from jobherd.supervisor.database.notifications import Pooler, Rejected
-from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.actions import Plan
 from jobherd.supervisor.policy.kinds import MAINTENANCE
-from jobherd.supervisor.policy.plan import Plan
+from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.slot import HeldClaim
 from jobherd.supervisor.settings.definitions import Settings
 from jobherd.workers.ipc.pipes import Ready
@@ -104,10 +104,10 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
         case "called":
             fleet.request_wakeups()
         case "all_idle_called":
-            fleet.forked(next(fleet.workers()), pid=1, incarnation=1, now=now, started=0, jitter=0.0)
-            fleet.all_idle_called()
+            fleet.on_fork(next(fleet.workers()), pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+            fleet.request_all_wakeups()
         case "database_up":
-            fleet.database_up(now)
+            fleet.on_database_up(now)
         case "the maintenance process":
             fleet.kinds_to_wake.add(MAINTENANCE)
     assert supervisor.loop.wake_at(now) <= now
@@ -117,7 +117,7 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
 def test_a_look_that_finds_a_straggler_is_followed_by_a_whole_turn(supervisor, monkeypatch, found):
     now = time.monotonic()
     slot = next(supervisor.fleet.workers())
-    supervisor.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    supervisor.fleet.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     supervisor.fleet.on_message(slot, Ready(1, 7), now)
     nothing_is_due(supervisor, now)
     offloader = supervisor.offloader
@@ -227,7 +227,7 @@ def test_who_has_left_its_group_is_killed_with_those_it_has_left_there(superviso
     slot = next(supervisor.fleet.workers())
     with subprocess.Popen([sys.executable, "-c", _MOVES], process_group=0, stdout=subprocess.PIPE) as child:
         assert child.stdout.read(1) == b"x"
-        supervisor.fleet.forked(slot, pid=child.pid, incarnation=1, now=time.monotonic(), started=0, jitter=0.0)
+        supervisor.fleet.on_fork(slot, pid=child.pid, incarnation=1, now=time.monotonic(), started=0, jitter=0.0)
         supervisor.children._signal(slot, signal.SIGKILL, group=True)
         try:
             assert child.wait(LIMIT) == -signal.SIGKILL

@@ -10,9 +10,9 @@ import pytest
 from jobherd.supervisor.crash import memory_growth
 from jobherd.supervisor.crash.memory_growth import LEAST, MemoryGrowth
 from jobherd.supervisor.crash.postmortem import examine
+from jobherd.supervisor.policy.deaths import Death, Exit
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.slot import Death, Exit
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
 from jobherd.workers.system import procfs
 
@@ -29,7 +29,7 @@ class Place:
 
     def __init__(self, monkeypatch) -> None:
         self.slot = Fleet(Limits(workers=1)).slots[0]
-        self.slot.pid, self.slot.incarnation = 77, 1
+        self.slot.process.pid, self.slot.process.incarnation = 77, 1
         self.board = StatusBoard("test")
         self.open_questions: set[int] = set()
         self.growth = MemoryGrowth(self)
@@ -106,7 +106,7 @@ def test_nothing_is_said_of_a_job_by_what_another_was_seen_at(place):
 def test_nothing_is_said_of_a_child_by_what_its_predecessor_was_seen_at(place):
     place.begin(100)
     place.look(900)
-    place.slot.incarnation = 2
+    place.slot.process.incarnation = 2
     assert place.growth.seen(place.slot, place.board, runs(5)) is None
 
 

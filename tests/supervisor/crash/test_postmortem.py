@@ -8,9 +8,11 @@ import signal
 import pytest
 
 from jobherd.supervisor.crash.postmortem import examine
+from jobherd.supervisor.policy.deaths import Death, Exit
+from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.slot import Death, Exit, Stage, StopReason, StopSequence
+from jobherd.supervisor.policy.stop_sequence import Stage, StopReason, StopSequence
 from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
 
 MIB = 2**20
@@ -114,7 +116,8 @@ def test_deaths_for_want_of_memory_are_counted_as_such_unless_we_killed_it():
     fleet = Fleet(Limits(workers=2))
     for number, stop_sequence in ((0, None), (1, StopSequence(StopReason.TIMEOUT, 0.0, 9, 5, stage=Stage.KILLED))):
         slot = fleet.slots[number]
-        fleet.forked(slot, pid=number + 10, incarnation=number, now=0.0, started=0, jitter=0.0)
-        slot.stop_sequence = stop_sequence
-        fleet.on_exit(slot, Exit(None, signal.SIGKILL, oom=True), now=9.0, started=0, jitter=0.0)
+        fleet.on_fork(slot, pid=number + 10, incarnation=number, now=0.0, started=0, jitter=0.0)
+        slot.sent.stop = stop_sequence
+        killed = Exit(None, signal.SIGKILL, oom=True)
+        fleet.on_exit(slot, death_of(fleet, slot, killed, work=slot.seen.work, now=9.0, started=0, jitter=0.0))
     assert fleet.deaths == {"oom": 1, "timeout": 1}

@@ -8,9 +8,10 @@ from jobherd.supervisor.crash.crash_outcome import CrashOutcome, crash_outcome, 
 from jobherd.supervisor.crash.dead_child import DeadChild
 from jobherd.supervisor.crash.postmortem import PostMortem
 from jobherd.supervisor.crash.recovery import SELDOM, CrashRecovery
+from jobherd.supervisor.policy.deaths import Death, Exit
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.slot import Death, Exit, Stage, StopReason, StopSequence
+from jobherd.supervisor.policy.stop_sequence import Stage, StopReason, StopSequence
 from jobherd.workers.ipc.counters import Policy
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 
@@ -41,7 +42,7 @@ def taken(**counts):
         (now(), death("exit"), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
         (now(attempts=2), death("timeout", StopReason.TIMEOUT), CrashOutcome("retry", "JOB_TIMEOUT", 60.0)),
         (now(attempts=5), death("timeout", StopReason.TIMEOUT), CrashOutcome("failed", "JOB_TIMEOUT")),
-        (now(), death("cancel", StopReason.CANCEL, Stage.TERMED), CrashOutcome("cancelled", "JOB_CANCELLED")),
+        (now(), death("cancel", StopReason.CANCEL, Stage.TERMINATED), CrashOutcome("cancelled", "JOB_CANCELLED")),
         (now(), death("drain", StopReason.DRAIN), CrashOutcome("abandoned", None)),
         (now(), death("quit", StopReason.QUIT), CrashOutcome("abandoned", None)),
         (now(), death("stopped", StopReason.STOPPED), CrashOutcome("abandoned", None)),
@@ -54,10 +55,10 @@ def taken(**counts):
         (taken(attempts=5), death("oom"), CrashOutcome("abandoned", "WORKER_CRASHED", 0.0, 1)),
         (taken(crashes=2), death(), CrashOutcome("failed", "WORKER_CRASHED", 0.0, 1)),
         (taken(), death("drain", StopReason.DRAIN), CrashOutcome("abandoned", None)),
-        (taken(), death("cancel", StopReason.CANCEL, Stage.TERMED), CrashOutcome("cancelled", "JOB_CANCELLED")),
+        (taken(), death("cancel", StopReason.CANCEL, Stage.TERMINATED), CrashOutcome("cancelled", "JOB_CANCELLED")),
         (taken(), death("lost", StopReason.LOST), None),
         # It was told, and died of something else before the parent did anything: a crash.
-        (now(), death("signal", StopReason.CANCEL, Stage.TOLD), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
+        (now(), death("signal", StopReason.CANCEL, Stage.INTERRUPTED), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
     ],
 )
 def test_the_verdict(record, dead, verdict):

@@ -22,8 +22,9 @@ from jobherd.supervisor.database.lease import Lease
 from jobherd.supervisor.database.reclaim import Reclaim
 from jobherd.supervisor.events.commands import CommandRunner
 from jobherd.supervisor.events.signals import objection
-from jobherd.supervisor.policy.fleet import Fleet, RunState
+from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.run_state import RunState
 from jobherd.workers.ipc.control_block import ControlBlock
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
@@ -253,7 +254,7 @@ def test_a_supervisor_that_was_reclaimed_takes_no_orders_under_its_old_number(pa
     number = give(queue, parent, "echo")
     with psycopg.connect(queue.dsn, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")
-    parent.fleet.lease_lost(time.monotonic())
+    parent.fleet.on_lease_lost(time.monotonic())
     parent.commands.notified(str(old))
     for _ in range(20):
         parent.commands.step(time.monotonic())

@@ -138,7 +138,7 @@ def test_what_a_child_held_whose_end_the_server_has_forgotten_is_given_back(pare
             assert len(child.claim(1)) == 1
         slot, now = next(parent.fleet.workers()), time.monotonic()
         parent.fleet.incarnations, parent.fleet.unrecovered = 3, {3}
-        parent.fleet.forked(slot, pid=1, incarnation=2, now=now, started=0, jitter=0.0)
+        parent.fleet.on_fork(slot, pid=1, incarnation=2, now=now, started=0, jitter=0.0)
         assert queue.count("children") == 4
         parent.db.lose("the server fails over", now)
         parent.until(lambda: queue.count("children") == 3)
@@ -150,8 +150,8 @@ def test_while_it_is_not_registered_nothing_else_is_due(parent, database):
     """What ran under a registration that is lost runs until it is ended: to look whether it was
     cancelled is for the next one, and the loop would turn without a rest until that stands."""
     slot, now = next(parent.fleet.workers()), time.monotonic()
-    parent.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
-    slot.now = CurrentWork(Phase.RUNNING, 1, 1, 1, started=now - LEASE)
+    parent.fleet.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    slot.seen.work = CurrentWork(Phase.RUNNING, 1, 1, 1, started=now - LEASE)
     parent.until(lambda: parent.db.is_quiet)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")

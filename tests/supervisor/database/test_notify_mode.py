@@ -14,7 +14,7 @@ from jobherd.supervisor.database.connection import DatabaseConnection
 from jobherd.supervisor.database.notify_mode import NotifyMode, Stage
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.plan import BUSY
+from jobherd.supervisor.policy.wakeups import BUSY
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.pipes import Ready, WentIdle
 from tests.support.patience import LIMIT
@@ -32,7 +32,7 @@ class Parent:
         self.notify_mode = NotifyMode(self.db, self.fleet, self.control, self)
         self.idle = True
         self.slot = next(self.fleet.workers())
-        self.fleet.forked(self.slot, pid=1, incarnation=1, now=0.0, started=0, jitter=0.0)
+        self.fleet.on_fork(self.slot, pid=1, incarnation=1, now=0.0, started=0, jitter=0.0)
         self.fleet.on_message(self.slot, Ready(1, 1), 0.0)
 
     def turn(self, ahead=0.0):
@@ -55,7 +55,7 @@ class Parent:
 
     def be_busy(self):
         self.idle = False
-        self.fleet.saw_times_idle({self.slot.number: (False, self.slot.times_idle)}, time.monotonic())
+        self.fleet.on_idle_counts({self.slot.number: (False, self.slot.seen.times_idle)}, time.monotonic())
 
 
 @pytest.fixture

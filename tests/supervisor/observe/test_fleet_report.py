@@ -21,9 +21,10 @@ from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
 from jobherd.supervisor.observe import fleet_report
 from jobherd.supervisor.observe.fleet_report import FleetReport
 from jobherd.supervisor.observe.process_use import Look, look, share
+from jobherd.supervisor.policy.deaths import End, Exit
+from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.slot import End, Exit
 from jobherd.supervisor.settings.definitions import Settings
 from jobherd.supervisor.settings.live import LiveSettings
 from jobherd.workers.ipc.counters import Policy
@@ -61,11 +62,11 @@ class Scene:
     def __init__(self, children=1):
         self.post, self.book, self.now = Post(), Book(), 1000.0
         self.fleet = Fleet(Limits(workers=children))
-        self.fleet.registered(7)
+        self.fleet.on_registered(7)
         self.boards = [StatusBoard("test") for _ in range(children)]
         for place in range(children):
             slot = self.fleet.slots[place]
-            self.fleet.forked(slot, pid=os.getpid(), incarnation=place + 1, now=self.now, started=0, jitter=0.0)
+            self.fleet.on_fork(slot, pid=os.getpid(), incarnation=place + 1, now=self.now, started=0, jitter=0.0)
             self.fleet.on_message(slot, Ready(1, 1), self.now)
             self.boards[place].set_idle(idle=True)
         lease = SimpleNamespace(beats=0, reclaimed=0)
@@ -188,7 +189,7 @@ def test_what_a_child_works_on_and_how_it_ended_before(scene):
     board.set_idle(idle=False)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, numbers["mail:receipt"], 2, 5, 0, one.now - 3, one.now + 7))
     board.tell_progress(b'{"fraction": 0.4, "note": "half\\u0000way", "data": [1]}')
-    one.fleet.explained(
+    one.fleet.on_explained(
         slot, End("worker 0", 4711, "signal", "An unknown sender killed it.", one.now - 60, 16, "mail:receipt")
     )
     one.report()
@@ -222,8 +223,10 @@ def test_what_a_child_works_on_and_how_it_ended_before(scene):
 def test_who_rests_after_a_crash_is_said_with_why(scene):
     one = scene(2)
     slot = one.fleet.slots[1]
-    one.fleet.on_exit(slot, Exit(None, 9), now=one.now, started=0, jitter=0.0)
-    one.fleet.explained(slot, End("worker 1", 4711, "signal", "An unknown sender killed it.", one.now))
+    one.fleet.on_exit(
+        slot, death_of(one.fleet, slot, Exit(None, 9), work=slot.seen.work, now=one.now, started=0, jitter=0.0)
+    )
+    one.fleet.on_explained(slot, End("worker 1", 4711, "signal", "An unknown sender killed it.", one.now))
     one.report()
     one.turn()
     resting = one.written()["children"][1]
@@ -233,7 +236,7 @@ def test_who_rests_after_a_crash_is_said_with_why(scene):
 
 def test_who_was_stopped_is_not_called_idle(scene):
     one = scene()
-    one.fleet.stopped(one.fleet.slots[0], signal.SIGSTOP, one.now)
+    one.fleet.on_stopped(one.fleet.slots[0], signal.SIGSTOP, one.now)
     one.report()
     one.turn()
     assert one.written()["children"][0]["state"] == "stopped"
@@ -241,7 +244,7 @@ def test_who_was_stopped_is_not_called_idle(scene):
 
 def test_an_end_that_was_asked_for_is_no_news(scene):
     one = scene()
-    one.fleet.explained(one.fleet.slots[0], End("worker 0", 1, "left", "It was asked to leave, and left.", one.now))
+    one.fleet.on_explained(one.fleet.slots[0], End("worker 0", 1, "left", "It was asked to leave, and left.", one.now))
     assert not one.fleet.ends
     assert one.fleet.slots[0].last_end.cause == "left"
 
@@ -271,7 +274,7 @@ def test_whether_it_computes_or_waits_and_on_what(scene, program, state, waits_o
     one = scene()
     with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process:
         try:
-            one.fleet.slots[0].pid = process.pid
+            one.fleet.slots[0].process.pid = process.pid
             board = one.boards[0]
             board.set_idle(idle=False)
             board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, 0, 1, 5, 0, one.now))

@@ -19,9 +19,11 @@ import pytest
 from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
 from jobherd.supervisor.observe import sampler
 from jobherd.supervisor.observe.sampler import Sampler
+from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.slot import Exit, State
+from jobherd.supervisor.policy.slot import State
 from jobherd.workers.inspect import flamegraph
 from jobherd.workers.inspect.stacks import MAIN, thread_of
 from jobherd.workers.ipc.counters import Policy
@@ -58,7 +60,7 @@ class Place:
         assert select.select([ready], [], [], LIMIT)[0]
         os.close(ready)
         os.close(say)
-        self.fleet.forked(self.slot, pid=self.pid, incarnation=1, now=0.0, started=0, jitter=0.0)
+        self.fleet.on_fork(self.slot, pid=self.pid, incarnation=1, now=0.0, started=0, jitter=0.0)
         self.slot.state = State.READY
 
     def answer(self, number, answer=None, *, error=None):
@@ -333,5 +335,7 @@ def test_a_profile_ends_with_its_job_and_keeps_what_it_has(place):
     os.kill(place.pid, signal.SIGKILL)
     os.waitpid(place.pid, 0)
     place.pid = 0
-    place.fleet.on_exit(place.slot, Exit(None, 9), now=time.monotonic(), started=0, jitter=0.0)
+    work = place.slot.seen.work
+    death = death_of(place.fleet, place.slot, Exit(None, 9), work=work, now=time.monotonic(), started=0, jitter=0.0)
+    place.fleet.on_exit(place.slot, death)
     assert place.wait(2)[1] == "the process of job 42 ended: there is no stack of it any more"

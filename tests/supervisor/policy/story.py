@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import signal
 
-from jobherd.supervisor.policy.actions import Fork
+from jobherd.supervisor.policy.actions import NEVER, Fork
+from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
+from jobherd.supervisor.policy.kinds import Kind
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.plan import NEVER, nudges, plan
-from jobherd.supervisor.policy.slot import Exit
+from jobherd.supervisor.policy.marks import apply
+from jobherd.supervisor.policy.plan import plan
+from jobherd.supervisor.policy.wakeups import wakeups
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 
 KILLED = Exit(None, signal.SIGKILL)
 LEFT = Exit(EXIT_LEFT, None)
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value):
+        """Kinds are constants with functions, which have no value to compare."""
+        return value.name if isinstance(value, Kind) else None
+
+
+def snapshot(fleet):
+    """Everything that a fleet stores, by value."""
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(fleet)
+    return buffer.getvalue()
+
+
+def without_writing(decide, fleet, *rest):
+    """Return what a policy decides, and see that it has changed nothing."""
+    before = snapshot(fleet)
+    todo = decide(fleet, *rest)
+    assert snapshot(fleet) == before, "a plan has written to the fleet"
+    return todo
 
 
 class Story:
@@ -22,24 +49,28 @@ class Story:
     def __init__(self, **limits):
         self.now = 100.0
         self.fleet = Fleet(Limits(**{"workers": 2, "web": False, "jitter": 0.0} | limits))
-        self.fleet.registered(1)
-        self.fleet.database_up(self.now)
+        self.fleet.on_registered(1)
+        self.fleet.on_database_up(self.now)
         self.pids = iter(range(1000, 9000))
 
     def step(self, after=0.0):
         self.now += after
-        todo = plan(self.fleet, self.now)
-        actions = [*todo.actions, *nudges(self.fleet)]
+        todo = without_writing(plan, self.fleet, self.now)
+        apply(self.fleet, todo.marks)
+        wakes = without_writing(wakeups, self.fleet)
+        apply(self.fleet, wakes.marks)
+        actions = [*todo.actions, *wakes.actions]
         for action in actions:
             if isinstance(action, Fork):
                 self.fleet.incarnations += 1
-                self.fleet.forked(
+                self.fleet.on_fork(
                     action.slot,
                     pid=next(self.pids),
                     incarnation=self.fleet.incarnations,
                     now=self.now,
                     started=0,
                     jitter=0.0,
+                    reserved=action.reserved,
                 )
         self.wake_at = todo.wake_at
         return actions
@@ -63,14 +94,17 @@ class Story:
     def runs(self, number, *, job=5, token=9, deadline=NEVER, started=0):
         slot = self.fleet.slots[number]
         record = CurrentWork(Phase.RUNNING, 1, token, job, 1, 1, 5, 0, self.now, deadline)
-        self.fleet.on_status(slot, now_record=record, started=started, rss=0, now=self.now)
+        self.fleet.on_status(slot, work=record, started=started, rss=0)
         return slot
 
     def idle(self, *numbers, claims=1):
         for number in numbers:
             slot = self.fleet.slots[number]
-            self.fleet.on_status(slot, now_record=CurrentWork(Phase.IDLE), started=0, rss=0, now=self.now)
-            self.fleet.saw_idle(slot, idle=True, claims=claims)
+            self.fleet.on_status(slot, work=CurrentWork(Phase.IDLE), started=0, rss=0)
+            self.fleet.on_idle_flag(slot, idle=True, claims=claims)
 
     def dies(self, number, exit_=KILLED, *, started=0):
-        return self.fleet.on_exit(self.fleet.slots[number], exit_, now=self.now, started=started, jitter=0.0)
+        slot = self.fleet.slots[number]
+        death = death_of(self.fleet, slot, exit_, work=slot.seen.work, now=self.now, started=started, jitter=0.0)
+        self.fleet.on_exit(slot, death)
+        return death

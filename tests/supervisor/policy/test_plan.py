@@ -10,9 +10,12 @@ import signal
 import pytest
 
 from jobherd.supervisor.policy.actions import Dismiss, Finish, Fork, Interrupt, Kill, WakeChild
-from jobherd.supervisor.policy.fleet import RunState
-from jobherd.supervisor.policy.plan import BUSY, PATIENCE_WITH_DATABASE, hears
-from jobherd.supervisor.policy.slot import Exit, Stage, State, StopReason
+from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.run_state import RunState
+from jobherd.supervisor.policy.shutdown import PATIENCE_WITH_DATABASE
+from jobherd.supervisor.policy.slot import ChildLimits, State
+from jobherd.supervisor.policy.stop_sequence import Stage, StopReason
+from jobherd.supervisor.policy.wakeups import BUSY, wants_notify
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_WORN, MoreWork, Problem, WentIdle
 from jobherd.workers.ipc.status_board import CurrentWork, Interruption, Phase, Reason
 from tests.supervisor.policy.story import LEFT, Story
@@ -24,9 +27,9 @@ def maintenance(story):
 
 def test_forks_what_is_wanted_once_it_is_registered():
     story = Story()
-    story.fleet.registered(0)
+    story.fleet.on_registered(0)
     assert story.step() == []
-    story.fleet.registered(1)
+    story.fleet.on_registered(1)
     assert story.names() == [("Fork", 0), ("Fork", 1), ("Fork", maintenance(story).number)]
     assert all(not isinstance(action, Fork) for action in story.step())
 
@@ -61,17 +64,17 @@ def test_more_wakes_the_next():
 
 def test_everybody_is_woken_when_the_database_is_back():
     story = Story().up()
-    story.fleet.database_down()
-    story.fleet.database_up(story.now)
+    story.fleet.on_database_down()
+    story.fleet.on_database_up(story.now)
     assert {name for name, _ in story.names()} == {"WakeChild"}
 
 
 def test_a_child_that_is_not_ready_in_time_is_killed_but_not_while_the_database_is_away():
     story = Story()
     story.step()
-    story.fleet.database_down()
+    story.fleet.on_database_down()
     assert story.step(60) == []
-    story.fleet.database_up(story.now)
+    story.fleet.on_database_up(story.now)
     assert {type(action) for action in story.step()} == {WakeChild}
     assert story.step(9.9) == []
     kills = story.step(0.2)
@@ -85,28 +88,28 @@ def test_one_that_somebody_stopped_between_two_jobs_is_killed_unless_it_goes_on_
     story.idle(0, 1)
     stopped, other = story.fleet.slots[:2]
     for slot in (stopped, other):
-        story.fleet.stopped(slot, signal.SIGSTOP, story.now)
-    assert f"kill -CONT {stopped.pid}" in story.fleet.warnings[0]
+        story.fleet.on_stopped(slot, signal.SIGSTOP, story.now)
+    assert f"kill -CONT {stopped.process.pid}" in story.fleet.warnings[0]
     assert story.step() == []
     assert story.wake_at <= story.now + 10
     assert story.step(9.9) == []
-    story.fleet.continued(other)
+    story.fleet.on_continued(other)
     assert story.step(0.2) == [Kill(stopped, signal.SIGKILL), WakeChild(other)]
     assert story.step(60) == []
     death = story.dies(0)
     assert death.cause == "stopped"
     assert ("Fork", 0) in story.names(1)
-    assert not stopped.stopped_at, "it was another one that was stopped"
+    assert not stopped.process.stopped_at, "it was another one that was stopped"
 
 
 def test_one_that_is_stopped_is_not_called_until_it_goes_on():
     story = Story().up()
     stopped = story.fleet.slots[0]
-    story.fleet.stopped(stopped, signal.SIGSTOP, story.now)
+    story.fleet.on_stopped(stopped, signal.SIGSTOP, story.now)
     story.idle(0, 1)
     story.fleet.request_wakeups()
     assert story.names() == [("WakeChild", 1)]
-    story.fleet.continued(stopped)
+    story.fleet.on_continued(stopped)
     story.idle(0)
     assert story.names() == [("WakeChild", 0)]
 
@@ -114,7 +117,7 @@ def test_one_that_is_stopped_is_not_called_until_it_goes_on():
 def test_one_that_was_stopped_in_a_job_has_the_time_of_that_job():
     story = Story().up()
     slot = story.runs(0, deadline=story.now + 100)
-    story.fleet.stopped(slot, signal.SIGSTOP, story.now)
+    story.fleet.on_stopped(slot, signal.SIGSTOP, story.now)
     assert story.step(99) == []
     assert story.step(12)[-1] == Kill(slot, signal.SIGKILL)
     assert story.dies(0).cause == "timeout"
@@ -122,7 +125,7 @@ def test_one_that_was_stopped_in_a_job_has_the_time_of_that_job():
 
 def test_a_maintenance_process_that_somebody_stopped_is_replaced_too():
     story = Story().up()
-    story.fleet.stopped(maintenance(story), signal.SIGSTOP, story.now)
+    story.fleet.on_stopped(maintenance(story), signal.SIGSTOP, story.now)
     assert story.step(10) == [Kill(maintenance(story), signal.SIGKILL)]
 
 
@@ -141,9 +144,7 @@ def test_the_timeout_ladder():
 
 
 def hooks(story, *, until=0.0):
-    story.fleet.on_status(
-        story.fleet.slots[0], now_record=CurrentWork(Phase.CLAIMING), started=0, rss=0, now=story.now, hook=until
-    )
+    story.fleet.on_status(story.fleet.slots[0], work=CurrentWork(Phase.CLAIMING), started=0, rss=0, hook=until)
 
 
 def test_a_hook_between_two_jobs_has_a_ladder_too():
@@ -165,9 +166,10 @@ def test_it_ends_with_its_hook():
     story = Story().up()
     hooks(story, until=story.now + 5)
     story.step(7)
-    assert story.fleet.slots[0].stop_sequence.why is StopReason.HOOK
+    assert story.fleet.slots[0].sent.stop.why is StopReason.HOOK
     hooks(story, until=story.now + 5)  # the next one
-    assert story.fleet.slots[0].stop_sequence is None
+    assert story.step() == []
+    assert story.fleet.slots[0].sent.stop is None
     hooks(story)
     assert story.step(20) == []
 
@@ -177,16 +179,17 @@ def test_a_ladder_ends_with_its_claim():
     story.runs(0, deadline=story.now + 10)
     story.step(12)
     story.runs(0, token=10, deadline=story.now + 100)
-    assert story.fleet.slots[0].stop_sequence is None
+    assert story.step() == []
+    assert story.fleet.slots[0].sent.stop is None
     assert story.step(5) == []
 
 
 def test_a_cancelled_job_climbs_the_same_ladder():
     story = Story().up()
     slot = story.runs(0)
-    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=5, now=story.now)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
     assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 5))]
-    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=5, now=story.now)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
     assert story.step() == []
     assert story.step(5) == [Kill(slot, signal.SIGTERM)]
     assert story.step(5) == [Kill(slot, signal.SIGKILL)]
@@ -195,32 +198,32 @@ def test_a_cancelled_job_climbs_the_same_ladder():
 def test_a_cancel_on_its_way_is_not_put_off_by_the_timeout():
     story = Story().up()
     slot = story.runs(0, deadline=story.now + 6)
-    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=5, now=story.now)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
     story.step()
     assert story.step(5) == [Kill(slot, signal.SIGTERM)]
     assert story.step(2) == []
     assert story.step(3) == [Kill(slot, signal.SIGKILL)]
-    assert slot.stop_sequence.why is StopReason.CANCEL
+    assert slot.sent.stop.why is StopReason.CANCEL
 
 
 def test_a_cancel_that_is_heard_before_the_board_shows_the_claim_is_not_forgotten():
     story = Story().up()
     slot = story.runs(0, token=9)
     # the database knows of its next claim already
-    story.fleet.cancel(incarnation=slot.incarnation, token=10, job=6, now=story.now)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=10, job=6)
     story.step()
     story.runs(0, token=9)  # and the board does not yet
     story.runs(0, token=10, job=6)
     assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 10, 6))]
     story.runs(0, token=11, job=7)
-    assert not slot.cancels, "its claim is over"
+    assert not slot.seen.cancels, "its claim is over"
 
 
 def test_cancelling_a_job_that_has_not_started_tells_the_child_and_spares_the_one_that_runs():
     story = Story().up()
     slot = story.runs(0, job=5)
-    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=6, now=story.now)
-    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=7, now=story.now)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=6)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=7)
     assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 6))]
     assert story.wake_at <= story.now + 0.05
     assert story.step(0.05) == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 7))]
@@ -235,7 +238,7 @@ def test_a_child_that_waits_for_the_database_to_settle_is_not_killed_for_its_tim
     slot = story.runs(0, deadline=story.now + 10)
     story.now += 9
     settling = CurrentWork(Phase.SETTLING, 1, 9, 5, 1, 1, 5, 0, story.now - 9, story.now + 1)
-    story.fleet.on_status(slot, now_record=settling, started=1, rss=0, now=story.now)
+    story.fleet.on_status(slot, work=settling, started=1, rss=0)
     assert story.step(100) == []
     story.fleet.on_signal(signal.SIGTERM, story.now)
     story.step(1)
@@ -309,7 +312,7 @@ def test_leaving_does_not_wait_for_a_database_that_is_away():
     story.runs(0)
     story.fleet.on_signal(signal.SIGTERM, story.now)
     story.step()
-    story.fleet.database_down()
+    story.fleet.on_database_down()
     story.dies(0)
     story.dies(1, LEFT)
     assert story.step() == []
@@ -331,9 +334,9 @@ def test_a_maintenance_process_that_hangs_is_not_waited_for_anew_with_each_sessi
     story.fleet.unrecovered.clear()
     assert story.step() == [Dismiss(maintenance(story))]
     for _ in range(3):
-        story.fleet.database_down()
+        story.fleet.on_database_down()
         assert story.step(0.5) == []
-        story.fleet.database_up(story.now)
+        story.fleet.on_database_up(story.now)
         assert story.step(2.5) == []
     assert story.step(1.1) == [Kill(maintenance(story), signal.SIGKILL)]
 
@@ -341,9 +344,10 @@ def test_a_maintenance_process_that_hangs_is_not_waited_for_anew_with_each_sessi
 @pytest.mark.promise("C31")
 def test_a_database_that_is_given_up_is_a_drain_that_does_not_end_with_0():
     story = Story().up()
-    story.fleet.database_down()
+    story.fleet.on_database_down()
     for _ in range(2):
-        story.fleet.database_given_up(story.now)
+        story.fleet.on_database_failed()
+        story.step()
     assert story.fleet.run_state is RunState.DRAINING
     assert len(story.fleet.warnings) == 1
     for slot in [slot for slot in story.fleet.alive() if slot.kind.works]:
@@ -395,7 +399,7 @@ def test_a_child_that_has_finished_work_is_back_at_once_however_often_it_is_kill
     story = Story().up()
     for _ in range(20):
         story.now += 1
-        story.dies(0, started=story.fleet.slots[0].started_at_fork + 3)
+        story.dies(0, started=story.fleet.slots[0].process.started_before + 3)
         assert story.fleet.slots[0].rest_until - story.now <= 0.1
         story.step(0.1)
         story.ready(0)
@@ -452,10 +456,10 @@ def test_a_queue_keeps_its_workers_whoever_is_replaced():
     story = Story(workers=3, reserved=(("high", 1), ("low", 1))).up()
 
     def served():
-        return sorted(slot.reserved for slot in story.fleet.workers() if slot.counts)
+        return sorted(slot.process.reserved for slot in story.fleet.workers() if slot.counts)
 
     assert served() == ["", "high", "low"]
-    story.dies(next(slot.number for slot in story.fleet.workers() if slot.reserved == "high"))
+    story.dies(next(slot.number for slot in story.fleet.workers() if slot.process.reserved == "high"))
     story.step(60)
     assert served() == ["", "high", "low"]
     story.up().fleet.on_signal(signal.SIGHUP, story.now)
@@ -500,11 +504,10 @@ def test_a_worn_child_is_replaced_before_it_leaves(limit):
     story = Story(**limit).up()
     story.now += 51
     slot = story.fleet.slots[0]
-    other = story.fleet.slots[1]
-    other.age_limit = 1e9
-    story.fleet.on_status(slot, now_record=None, started=100, rss=1000, now=story.now)
-    assert slot.worn
+    story.fleet.slots[1].limits = ChildLimits(age=1e9)
+    story.fleet.on_status(slot, work=None, started=100, rss=1000)
     assert story.names() == [("Fork", 2)]
+    assert slot.sent.recycle
     story.ready(2)
     assert story.names() == [("Dismiss", 0)]
 
@@ -518,7 +521,7 @@ def test_a_worn_out_child_that_left_by_itself_is_replaced_without_rest():
 def test_a_lost_lease_ends_what_runs_and_nobody_is_forked_before_there_is_a_new_one():
     story = Story().up()
     slot = story.runs(0)
-    story.fleet.lease_lost(story.now)
+    story.fleet.on_lease_lost(story.now)
     actions = story.step()
     assert Interrupt(slot, Interruption(Reason.LOST, 9, 5)) in actions
     assert not any(isinstance(action, Fork) for action in actions)
@@ -528,7 +531,7 @@ def test_a_lost_lease_ends_what_runs_and_nobody_is_forked_before_there_is_a_new_
 def test_an_exclusive_job_is_ended_before_the_lease_can_lapse():
     story = Story().up()
     slot = story.runs(0)
-    slot.exclusive = True
+    slot.seen.exclusive = True
     story.fleet.lease_deadline = story.now + 10
     assert story.step(8.9) == []
     assert story.step(0.2) == [Kill(slot, signal.SIGKILL)]
@@ -541,13 +544,13 @@ def test_one_that_was_dismissed_and_does_not_leave_is_killed():
     story.step()
     assert story.step(9) == []
     assert story.step(1.1) == [Kill(story.fleet.slots[1], signal.SIGKILL)]
-    assert story.fleet.slots[1].stop_sequence.stage is Stage.KILLED
+    assert story.fleet.slots[1].sent.stop.stage is Stage.KILLED
 
 
 def test_the_system_refuses_a_process():
     story = Story()
     slot = story.fleet.slots[0]
-    story.fleet.fork_failed(slot, now=story.now, jitter=0.0)
+    story.fleet.on_fork_failed(slot, story.now + 0.1)
     assert ("Fork", 0) not in story.names()
     assert story.wake_at <= story.now + 0.1
     assert ("Fork", 0) in story.names(0.1)
@@ -555,15 +558,15 @@ def test_the_system_refuses_a_process():
 
 def looked(story, **idle):
     """The boards were looked at: `w0=(idle, times idle)`."""
-    story.fleet.saw_times_idle({int(name[1:]): seen for name, seen in idle.items()}, story.now)
+    story.fleet.on_idle_counts({int(name[1:]): seen for name, seen in idle.items()}, story.now)
 
 
 def test_producers_notify_until_every_worker_has_been_busy_for_a_while():
     story = Story().up()
-    assert hears(story.fleet, story.now), "before the first look one may be idle"
+    assert wants_notify(story.fleet, story.now), "before the first look one may be idle"
     looked(story, w0=(False, 0), w1=(False, 0))
-    assert hears(story.fleet, story.now + BUSY - 0.01)
-    assert not hears(story.fleet, story.now + BUSY)
+    assert wants_notify(story.fleet, story.now + BUSY - 0.01)
+    assert not wants_notify(story.fleet, story.now + BUSY)
 
 
 @pytest.mark.parametrize("w1", [(True, 4), (False, 4)], ids=["is idle", "has been idle since the last look"])
@@ -573,26 +576,26 @@ def test_a_worker_that_was_idle_begins_the_while_anew(w1):
     looked(story, w0=(False, 0), w1=(False, 3))
     story.now += 0.1
     looked(story, w0=(False, 0), w1=w1)
-    assert hears(story.fleet, story.now + 10)
+    assert wants_notify(story.fleet, story.now + 10)
     looked(story, w0=(False, 0), w1=(False, w1[1]))
-    assert not hears(story.fleet, story.now + BUSY)
+    assert not wants_notify(story.fleet, story.now + BUSY)
 
 
 def test_one_that_says_it_is_idle_is_heard_at_once_and_a_fleet_without_workers_counts_as_idle():
     story = Story().up()
     looked(story, w0=(False, 0), w1=(False, 0))
     story.fleet.on_message(story.fleet.slots[0], WentIdle(), story.now)
-    assert hears(story.fleet, story.now + 10)
+    assert wants_notify(story.fleet, story.now + 10)
     looked(story, w0=(False, 0), w1=(False, 0))
-    assert not hears(story.fleet, story.now + 10)
+    assert not wants_notify(story.fleet, story.now + 10)
     looked(story)
-    assert hears(story.fleet, story.now + 10)
+    assert wants_notify(story.fleet, story.now + 10)
 
 
 def test_once_it_hears_every_idle_worker_is_called_and_nobody_else():
     story = Story(workers=3).up()
     story.idle(0, 2)
-    story.fleet.all_idle_called()
+    story.fleet.request_all_wakeups()
     assert story.names() == [("WakeChild", 0), ("WakeChild", 2)]
     assert story.names() == []
 

@@ -33,7 +33,7 @@ def supervisor():
 def spec(fleet, number, now):
     """A worker that is READY, of no process."""
     slot = list(fleet.workers())[number]
-    fleet.forked(slot, pid=number + 1, incarnation=number + 1, now=now, started=0, jitter=0.0)
+    fleet.on_fork(slot, pid=number + 1, incarnation=number + 1, now=now, started=0, jitter=0.0)
     fleet.on_message(slot, Ready(number + 1, 7), now)
     return slot
 
@@ -79,7 +79,7 @@ def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(su
     offloader = supervisor.offloader
     patience = fleet.limits.patience
     slot = next(iter(fleet.workers()))
-    fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    fleet.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     fleet.on_message(slot, Ready(1, 7), now)
     board = boards[slot.number]
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 1.0)
@@ -208,11 +208,11 @@ def test_a_request_that_was_rejected_after_a_long_wait_is_repeated_a_pause_after
     board.begin_claim(9, 3)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 600))
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
-    slot.released, slot.flushed = 9, (9, 5)
+    slot.sent.released, slot.sent.flushed = 9, (9, 5)
     supervisor.offloader.do(Offload(slot, 9, release), now)
     before = time.monotonic()
     heard[0](None)
-    assert fleet.offloads.failed_at >= before
+    assert fleet.offload_failed_at >= before
 
 
 def test_there_is_always_at_least_one_process_for_a_processor():

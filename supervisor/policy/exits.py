@@ -1,0 +1,73 @@
+"""Decides what the exit of a child means: its cause, and how long its slot rests.
+
+Reads facts and changes none: the result is a `Death`, which `Fleet.on_exit` stores.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jobherd.supervisor.policy.deaths import Death, Exit
+from jobherd.supervisor.policy.slot import State
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.limits import Limits
+    from jobherd.supervisor.policy.slot import Slot
+    from jobherd.workers.ipc.status_board import CurrentWork
+
+EXPECTED: Final = frozenset({"left", "worn", "lost", "drain", "quit", "cancel", "timeout"})
+"""Causes after which the slot does not rest."""
+HEALTHY: Final = 0.5
+"""Seconds after READY from which a child that has finished a job counts as healthy."""
+
+
+def death_of(
+    fleet: Fleet, slot: Slot, exit_: Exit, *, work: CurrentWork, now: float, started: int, jitter: float
+) -> Death:
+    """Return what is known about the death of a slot's child.
+
+    Args:
+        fleet: the fleet.
+        slot: the slot whose process was reaped.
+        exit_: how it ended.
+        work: what it did when it ended.
+        now: the current time.
+        started: number of jobs that have started in the slot.
+        jitter: in -1..1, spreads the rest.
+    """
+    process = slot.process
+    was_ready = process.ready_at > 0
+    cause = _cause(fleet, slot, exit_)
+    finished = started - process.started_before - (1 if work.job else 0)
+    expected = cause in EXPECTED
+    failures = 0 if expected or (finished > 0 and now - process.ready_at >= HEALTHY) else slot.failures
+    if not expected:
+        failures += 1
+    return Death(
+        slot.number, slot.kind.name, process.pid, process.incarnation, process.supervisor, exit_, cause, was_ready,
+        slot.sent.stop, now, now - process.forked_at, failures,
+        now if expected else restart_at(fleet.limits, failures, now, jitter),
+    )  # fmt: skip
+
+
+def restart_at(limits: Limits, failures: int, now: float, jitter: float) -> float:
+    """Return when a slot may be filled again after that many consecutive failures."""
+    delay = min(limits.respawn_initial * 2.0 ** min(failures - 1, 30), limits.respawn_max)
+    return now + delay * (1 + 0.2 * jitter)
+
+
+def _cause(fleet: Fleet, slot: Slot, exit_: Exit) -> str:
+    stop = slot.sent.stop
+    if stop is not None and stop.signaled:
+        return stop.why.value
+    if exit_.code == EXIT_LEFT:
+        return "left" if slot.state is State.LEAVING or fleet.supervisor == 0 else "deserted"
+    if exit_.code == EXIT_WORN:
+        return "worn"
+    if exit_.code == EXIT_HANDLERS and not slot.process.ready_at:
+        return "handlers"
+    if exit_.oom:
+        return "oom"
+    return "signal" if exit_.signal else "exit"

@@ -1,0 +1,183 @@
+"""What a plan has decided, as values, and the only function that stores it on the fleet.
+
+A decision is stored so that it is made only once. `plan` returns marks and writes nothing, so a
+plan that is not applied changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from jobherd.supervisor.policy.slot import SlotEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.run_state import RunState
+    from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.stop_sequence import StopSequence
+
+
+@dataclass(frozen=True, slots=True)
+class StopChanged:
+    """The child's stop sequence has started, advanced or ended."""
+
+    slot: Slot
+    stop: StopSequence | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildDismissed:
+    """The child's wake pipe is closed."""
+
+    slot: Slot
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChildWoken:
+    """A wake-up was sent to the child."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class WakeupsTaken:
+    """All requested wake-ups were sent, or no child could take them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecycleDecided:
+    """The child is replaced: it has passed a limit."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSent:
+    """The child was notified that this (claim token, job) is canceled, or a stop sequence covers it."""
+
+    slot: Slot
+    cancel: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """The claim of the straggler was released, or its outcomes were written."""
+
+    slot: Slot
+    token: int
+    job: int
+    release: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntered:
+    """The supervisor enters a phase without a signal."""
+
+    run_state: RunState
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExitDecided:
+    """A failure has decided the exit code."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLoadsTaken:
+    """The failed loads of the handlers were handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadAnswered:
+    """It is known whether the code of the latest reload loads: empty if it does."""
+
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadEnded:
+    """No child is replaced for a reload any more. `kept`: because the old code stays."""
+
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDue:
+    """The time of the next plan."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A message for the log."""
+
+    text: str
+    warning: bool = True
+
+
+Mark = (
+    StopChanged
+    | ChildDismissed
+    | ChildWoken
+    | WakeupsTaken
+    | RecycleDecided
+    | CancelSent
+    | Offloaded
+    | StateEntered
+    | ExitDecided
+    | FailedLoadsTaken
+    | ReloadAnswered
+    | ReloadEnded
+    | PlanDue
+    | Logged
+)
+
+
+def apply(fleet: Fleet, marks: Iterable[Mark]) -> None:
+    """Store what a plan has decided."""
+    for mark in marks:
+        match mark:
+            case StopChanged(slot, stop):
+                slot.sent.stop = stop
+            case ChildDismissed(slot, at):
+                slot.enter(SlotEvent.DISMISSED, at)
+            case ChildWoken(slot):
+                slot.sent.woken_claims = slot.seen.claims
+            case WakeupsTaken():
+                fleet.pending_wakeups = 0
+                fleet.kinds_to_wake.clear()
+            case RecycleDecided(slot):
+                slot.sent.recycle = True
+            case CancelSent(slot, cancel):
+                slot.sent.cancels = frozenset({*slot.sent.cancels.intersection(slot.seen.cancels), cancel})
+            case Offloaded(slot, token, job, release):
+                if release:
+                    slot.sent.released = token
+                else:
+                    slot.sent.flushed = token, job
+            case StateEntered(run_state, at):
+                fleet.enter_state(run_state, at)
+            case ExitDecided(code):
+                fleet.exit_code = code
+            case FailedLoadsTaken():
+                fleet.failed_loads = []
+            case ReloadAnswered(answer):
+                fleet.reload_answer = answer
+            case ReloadEnded(kept):
+                fleet.reloading = False
+                if kept:
+                    for slot in fleet.slots:
+                        slot.process.generation = fleet.generation
+            case PlanDue(at):
+                fleet.plan_at = at
+            case Logged(text, warning):
+                (fleet.warnings if warning else fleet.notes).append(text)
+            case _:
+                assert_never(mark)

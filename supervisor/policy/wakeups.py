@@ -1,0 +1,65 @@
+"""Decides which idle children are woken, and whether producers should notify this supervisor.
+
+Reads facts and changes none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jobherd.supervisor.policy.actions import Plan, WakeChild
+from jobherd.supervisor.policy.marks import ChildWoken, WakeupsTaken
+from jobherd.supervisor.policy.slot import State
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot import Slot
+
+BUSY: Final = 0.2
+"""Seconds without an idle worker after which producers need not notify. Enabling notifications
+again costs three round trips."""
+
+
+def wants_notify(fleet: Fleet, now: float) -> bool:
+    """Return whether producers should notify this supervisor.
+
+    False once every worker has been busy for `BUSY` seconds: a busy worker claims its next jobs
+    without being woken.
+    """
+    return fleet.busy_since is None or now < fleet.busy_since + BUSY
+
+
+def can_be_woken(slot: Slot) -> bool:
+    """Return whether the worker waits for work, is not being stopped, and no wake-up is under way.
+
+    A wake-up is under way until the child has claimed. A stopped process counts as busy: it would
+    keep the wake-up without acting on it.
+    """
+    return (
+        slot.state is State.READY
+        and slot.kind.works
+        and slot.seen.idle
+        and not slot.process.stopped_at
+        and slot.sent.stop is None
+        and slot.seen.claims != slot.sent.woken_claims
+    )
+
+
+def wakeups(fleet: Fleet) -> Plan:
+    """Wake as many idle children as were requested.
+
+    A request that no child can take is not lost: a busy worker looks for jobs again before it goes
+    idle.
+    """
+    plan, pending = Plan(), fleet.pending_wakeups
+    for slot in fleet.alive():
+        if not slot.counts:
+            continue
+        if slot.kind not in fleet.kinds_to_wake:
+            if pending <= 0 or not can_be_woken(slot):
+                continue
+            pending -= 1
+        plan.actions.append(WakeChild(slot))
+        plan.marks.append(ChildWoken(slot))
+    plan.marks.append(WakeupsTaken())
+    return plan

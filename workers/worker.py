@@ -30,6 +30,7 @@ from jobherd.workers.run.transaction import Transactions
 from jobherd.workers.settle.in_flight import InFlightClaim
 from jobherd.workers.settle.settler import Settler
 from jobherd.workers.stores.runner import Tables, tables_of
+from jobherd.workers.stores.table_check import are_fit
 from jobherd.workers.system.malloc import give_back
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Worker:
             logging.getLogger().addHandler(self._output.handler(f"worker {self._spec.slot}", self._ids))
         output = () if self._output is None else self._output.files
         self._tidy = StateGuard(context, whole=self._session.is_whole, files=output, shared=output[1:] or (1, 2))
-        stores = tables_of(handlers)
+        stores = self._stores = tables_of(handlers)
         self._tables = (
             Tables(
                 stores,
@@ -159,7 +160,7 @@ class Worker:
         kinds = kinds_of(self._claimer.handlers)
         self._session.run("lease/register_kinds", kinds)
         self._session.run("lease/declare_limits", kinds)
-        if self._tables is not None and not self._tables.fit():
+        if self._tables is not None and not are_fit(self._stores, self._session, self._spec):
             return EXIT_HANDLERS
         self._executor.recorder.child = self._session.child
         ask(self._origin)

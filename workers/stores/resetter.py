@@ -32,7 +32,8 @@ from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, CancelJob, MoreW
 from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.job.finished import Finished
 from jobherd.workers.run.loading import load_handlers
-from jobherd.workers.stores.runner import fate, log_entries, tables_of
+from jobherd.workers.stores.record import log_entries, settle_parameters
+from jobherd.workers.stores.runner import tables_of
 from jobherd.workers.stores.session import QUIET, connect, look_whether_it_answers, session_name, steer
 
 if TYPE_CHECKING:
@@ -267,7 +268,10 @@ class Resetter:
                         "message": f"{given_up(most)}; the last time: {error}",
                     }  # fmt: skip
                 else:
-                    statement, parameters = "settle_record", fate(outcome, record=record, token=token, logs=logs)
+                    statement, parameters = (
+                        "settle_record",
+                        settle_parameters(outcome, record=record, token=token, logs=logs),
+                    )
                 try:
                     with connection.transaction():
                         rows = self._ask(statement, duties, parameters)

@@ -1,4 +1,4 @@
-"""The sessions in which table stores are worked, and the check of such a table when a worker starts.
+"""The sessions in which table stores are worked.
 
 They are psycopg connections, unlike those of `connection.py`: a handler gets one, and the
 statements depend on the table. Nothing here waits for a database that is away: the caller decides
@@ -7,29 +7,28 @@ what to do then.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
 from jobherd import sql
-from jobherd.handlers._enqueue.adapters import OURS, OurCursor
-from jobherd.handlers._values.sanitize import sanitize
-from jobherd.sql.composed import compose, find_columns, misfits
+from jobherd.handlers._enqueue.adapters import OurCursor
 from jobherd.workers.database.opening import open_session
 from jobherd.workers.database.reconnecting import PATIENCE
 from jobherd.workers.database.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from psycopg.abc import AdaptContext
 
-    from jobherd.handlers._define.table_store import TableHandler
-    from jobherd.workers.process.spec import ChildSettings
+    from jobherd.workers.database.connection import Session
+    from jobherd.workers.process.spec import ChildSettings, ChildSpec
 
 QUIET: Final = 0.5
 """Seconds without use after which the session is tested before its next use."""
 
+_ENDING: Final = 40
+"""Checks whether the server has ended a lost session."""
 _OF_SCHEMA: Final = 25
 """Must equal the number in `terminate_child_sessions` and `terminate_table_session`."""
 
@@ -93,29 +92,62 @@ def steer(
     )
 
 
-def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler], *, pooled: bool) -> list[str]:
-    """Return a sentence for each problem of the stores' tables, with its fix.
+class RecordSession:
+    """The session in which a worker works records.
 
-    Raises psycopg.Error.
+    session: the worker's other session. connection: None: there is none, or it was closed.
+    used_at: when it was last used successfully, in monotonic seconds.
     """
-    problems: list[str] = []
-    with connect(settings, "jobherd:check", pooled=pooled, context=OURS) as connection:
-        for table in tables:
-            names, store = table.store.names, table.store
-            rows = connection.execute(find_columns(settings.schema), {"table": names.quoted}).fetchall()
-            found = misfits(names, {name: (type_, unique) for name, type_, unique in rows})
-            if not found:
-                try:
-                    columns = [
-                        column.name for column in connection.execute(compose("try_columns", names)).description or ()
-                    ]
-                    found += store.scanner.misfits(columns)
-                    connection.execute(compose("try_order", names))
-                except psycopg.Error as problem:
-                    if not problem.sqlstate:
-                        raise
-                    found.append(
-                        f"the server does not understand its columns, view or order_by: {sanitize(problem.diag.message_primary, 500)}"
-                    )
-            problems += [f"store {store.name} ({table.file}:{table.line}): {each}" for each in found]
-    return problems
+
+    def __init__(self, session: Session, spec: ChildSpec) -> None:
+        self.connection: psycopg.Connection[Any] | None = None
+        self.used_at = 0.0
+        self._session = session
+        self._settings = spec.settings
+
+    def ready(self) -> psycopg.Connection[Any]:
+        """Return a connection whose server answers. Raises psycopg.Error."""
+        if self.connection is None or self.connection.closed:
+            return self.connect()
+        self.check(self.connection, self.used_at)
+        return self.connection
+
+    def check(self, connection: psycopg.Connection[Any], since: float) -> None:
+        """Raise psycopg.OperationalError if the server does not answer, unless `since` is less than QUIET ago."""
+        if time.monotonic() >= since + QUIET:
+            look_whether_it_answers(connection, self._settings)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Open a new connection. Raises psycopg.Error."""
+        name = session_name(self._session.child, self._settings.schema)
+        self.connection = connect(self._settings, name, pooled=self._session.pooled)
+        return self.connection
+
+    def close(self) -> None:
+        """End the session."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def reset(self) -> None:
+        """Reset the session.
+
+        A search path or a role set by a handler must not affect the next record.
+        """
+        connection, settings = self.connection, self._settings
+        if connection is not None and not connection.closed:
+            connection.execute(sql.load("session/discard_session", settings.schema))
+            if not self._session.pooled:
+                steer(connection, settings, lock_timeout="0")
+
+    def terminate_former(self) -> None:
+        """End the lost session on the server, however long the database is away.
+
+        As long as that session exists, it locks the record.
+        """
+        for _ in range(_ENDING):
+            child = {"child": self._session.child}
+            [(alive,)] = self._session.run("table/terminate_table_session", child, patient=True)
+            if not alive:
+                break
+            self._session.waiting.rest(0.05, patient=True)

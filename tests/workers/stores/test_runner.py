@@ -20,9 +20,10 @@ from jobherd.sql.composed import definition
 from jobherd.workers.ipc.pipes import EXIT_LEFT
 from jobherd.workers.job.finished import Finished
 from jobherd.workers.process.spec import ChildSettings
+from jobherd.workers.stores.record import Taken, log_entries, settle_parameters
 from jobherd.workers.stores.resetter import given_up
-from jobherd.workers.stores.runner import Tables, Taken, fate, log_entries
-from jobherd.workers.stores.session import look_at_tables
+from jobherd.workers.stores.runner import Tables
+from jobherd.workers.stores.table_check import are_fit, look_at_tables
 from tests.support.gate import Arrival, Gate
 from tests.support.network import Network
 from tests.support.pooler import PROGRAM, Pooler
@@ -52,7 +53,7 @@ class Upload:
 @pytest.mark.promise("B12", "B19", "B26", "B52")
 def test_what_becomes_of_a_record(outcome: Outcome, state: str, delay: float | None, failures: int):
     """B12, B19, B26, B52."""
-    said = fate(outcome, record=7, token=1)
+    said = settle_parameters(outcome, record=7, token=1)
     assert (said["state"], said["delay"], said["failures"], said["message"]) == (state, delay, failures, outcome.error)
 
 
@@ -109,6 +110,7 @@ class Answering:
 
     def __init__(self) -> None:
         self.rests: list[tuple[float, bool]] = []
+        self.waiting = self
 
     def run(self, statement: str, parameters: object = None, *, patient: bool = False) -> list[tuple[Any, ...]]:
         assert (statement, parameters) in [
@@ -145,7 +147,7 @@ def refusing(times: int, then: object):
 def test_an_outcome_that_is_refused_for_now_is_written_after_a_rest_that_grows(monkeypatch: pytest.MonkeyPatch):
     written: list[dict[str, Any]] = []
     there = SimpleNamespace(execute=lambda _, parameters: written.append(parameters), close=lambda: None, broken=False)
-    monkeypatch.setattr("jobherd.workers.stores.runner.connect", refusing(4, there))
+    monkeypatch.setattr("jobherd.workers.stores.session.connect", refusing(4, there))
     monkeypatch.setattr("jobherd.workers.stores.runner.OurCursor", lambda connection: connection)
     session = Answering()
     store = TableStore("uploads", table="uploads", scan=Upload)
@@ -157,9 +159,10 @@ def test_an_outcome_that_is_refused_for_now_is_written_after_a_rest_that_grows(m
 
 
 def test_tables_that_cannot_be_looked_at_for_now_are_looked_at_after_a_rest(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobherd.workers.stores.runner.look_at_tables", refusing(2, []))
+    monkeypatch.setattr("jobherd.workers.stores.table_check.look_at_tables", refusing(2, []))
     session = Answering()
-    assert tables(session).fit()
+    spec = SimpleNamespace(settings=ChildSettings(dsn="", db_retry_initial=0.5, db_retry_max=1.5), report=-1)
+    assert are_fit([], session, spec)
     assert session.rests == [(0.5, False), (1.0, False)]
 
 
@@ -211,7 +214,7 @@ def test_a_worker_whose_session_for_tables_is_swallowed_while_nobody_needed_it_w
 ):
     """It waited for ever, and took no job of the queue either."""
     monkeypatch.setattr("jobherd.workers.stores.session.PATIENCE", 1.0)
-    monkeypatch.setattr("jobherd.workers.stores.runner.QUIET", 0.0)
+    monkeypatch.setattr("jobherd.workers.stores.session.QUIET", 0.0)
     with Network(bench.dsn) as network:
         child = bench.start(dsn=network.dsn, handlers=uploading)
         work_one(bench, child, gate)
@@ -230,7 +233,7 @@ def test_an_outcome_is_written_though_the_session_of_its_record_is_swallowed_whi
 ):
     """The worker waited for ever, past every timeout; and the server, which knew nothing of it, held the record."""
     monkeypatch.setattr("jobherd.workers.stores.session.PATIENCE", 1.0)
-    monkeypatch.setattr("jobherd.workers.stores.runner.QUIET", 0.0)
+    monkeypatch.setattr("jobherd.workers.stores.session.QUIET", 0.0)
     with Network(bench.dsn) as network:
         child = bench.start(dsn=network.dsn, handlers=uploading)
         record, arrival = begin_one(bench, child, gate)

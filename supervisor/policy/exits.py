@@ -12,7 +12,7 @@ from jobherd.supervisor.policy.slot import State
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.limits import Limits
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.workers.ipc.status_board import CurrentWork
@@ -24,7 +24,7 @@ HEALTHY: Final = 0.5
 
 
 def death_of(
-    fleet: Fleet, slot: Slot, exit_: Exit, *, work: CurrentWork, now: float, started: int, jitter: float
+    fleet: FleetState, slot: Slot, exit_: Exit, *, work: CurrentWork, now: float, started: int, jitter: float
 ) -> Death:
     """Return what is known about the death of a slot's child.
 
@@ -58,7 +58,7 @@ def restart_at(limits: Limits, failures: int, now: float, jitter: float) -> floa
     return now + delay * (1 + 0.2 * jitter)
 
 
-def _cause(fleet: Fleet, slot: Slot, exit_: Exit) -> str:
+def _cause(fleet: FleetState, slot: Slot, exit_: Exit) -> str:
     stop = slot.sent.stop
     if stop is not None and stop.signaled:
         return stop.why.value

@@ -17,10 +17,10 @@ from jobherd.supervisor.policy.stopping import stop_child
 from jobherd.supervisor.policy.stragglers import offload_claim
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.fleet_state import FleetState
 
 
-def plan(fleet: Fleet, now: float) -> Plan:
+def plan(fleet: FleetState, now: float) -> Plan:
     """Return what to do.
 
     The order matters: nothing is forked for a child that is dismissed by the same plan. Wake-ups

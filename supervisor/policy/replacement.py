@@ -15,13 +15,13 @@ from jobherd.supervisor.policy.slot import State
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.actions import Plan
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.kinds import Kind
     from jobherd.supervisor.policy.shutdown import Outlook
     from jobherd.supervisor.policy.slot import Slot
 
 
-def is_to_recycle(fleet: Fleet, slot: Slot, now: float) -> bool:
+def is_to_recycle(fleet: FleetState, slot: Slot, now: float) -> bool:
     """Return whether the child is due for replacement, whatever code it runs."""
     if slot.sent.recycle or slot.process.lost_at:
         return True
@@ -35,7 +35,7 @@ def is_to_recycle(fleet: Fleet, slot: Slot, now: float) -> bool:
     )
 
 
-def replace_children(fleet: Fleet, outlook: Outlook, now: float, plan: Plan) -> None:
+def replace_children(fleet: FleetState, outlook: Outlook, now: float, plan: Plan) -> None:
     """Fork missing children and dismiss surplus ones."""
     if not fleet.supervisor:
         return
@@ -71,7 +71,7 @@ def replace_children(fleet: Fleet, outlook: Outlook, now: float, plan: Plan) -> 
         ]
 
 
-def _lacking(fleet: Fleet, here: list[Slot]) -> list[str]:
+def _lacking(fleet: FleetState, here: list[Slot]) -> list[str]:
     """Return the queues that lack reserved workers, each as often as it lacks them."""
     return [
         queue
@@ -80,7 +80,7 @@ def _lacking(fleet: Fleet, here: list[Slot]) -> list[str]:
     ]
 
 
-def _is_outdated(fleet: Fleet, slot: Slot, outlook: Outlook, now: float) -> bool:
+def _is_outdated(fleet: FleetState, slot: Slot, outlook: Outlook, now: float) -> bool:
     # Of the children that load handlers, workers are replaced first: if the new code is broken, the
     # others keep the old code.
     if is_to_recycle(fleet, slot, now):

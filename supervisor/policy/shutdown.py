@@ -25,7 +25,7 @@ from jobherd.supervisor.policy.stopping import sequence
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.actions import Plan
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.supervisor.policy.stop_sequence import StopSequence
 
@@ -59,7 +59,7 @@ class Outlook:
         return self.run_state is RunState.SERVING and self.exit_code is None
 
 
-def outlook(fleet: Fleet, now: float, plan: Plan) -> Outlook:
+def outlook(fleet: FleetState, now: float, plan: Plan) -> Outlook:
     """Decide whether the supervisor continues, after failures of the database or the handlers."""
     run_state, since, exit_code = fleet.run_state, fleet.state_since, fleet.exit_code
     reloading, old_code_stays = fleet.reloading, False
@@ -99,7 +99,7 @@ def outlook(fleet: Fleet, now: float, plan: Plan) -> Outlook:
     return Outlook(run_state, since, exit_code, reloading, old_code_stays)
 
 
-def shut_down(fleet: Fleet, outlook: Outlook, now: float, plan: Plan) -> dict[int, StopSequence]:
+def shut_down(fleet: FleetState, outlook: Outlook, now: float, plan: Plan) -> dict[int, StopSequence]:
     """Stop the fleet as the phase says.
 
     Returns:
@@ -133,7 +133,7 @@ def shut_down(fleet: Fleet, outlook: Outlook, now: float, plan: Plan) -> dict[in
     return wanted
 
 
-def _are_deaths_settled(fleet: Fleet, outlook: Outlook, now: float, plan: Plan) -> bool:
+def _are_deaths_settled(fleet: FleetState, outlook: Outlook, now: float, plan: Plan) -> bool:
     """Return whether the jobs of dead children are released, or are not waited for any longer.
 
     If the database is down, the lease does it, so do not wait. Do not wait indefinitely for one

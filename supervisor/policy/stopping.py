@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobherd.supervisor.policy.actions import Plan
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.slot import Slot
 
 BETWEEN_CANCELS: Final = 0.05
@@ -64,7 +64,7 @@ ENDS: Final[dict[StopReason, Callable[[StopSequence, Slot], bool]]] = {
 class Case:
     """What a reason to stop a child is judged by."""
 
-    fleet: Fleet
+    fleet: FleetState
     slot: Slot
     now: float
     plan: Plan
@@ -77,7 +77,7 @@ class Case:
 
 
 def stop_child(
-    fleet: Fleet, slot: Slot, now: float, plan: Plan, *, shutdown: StopSequence | None, dismissed: bool
+    fleet: FleetState, slot: Slot, now: float, plan: Plan, *, shutdown: StopSequence | None, dismissed: bool
 ) -> None:
     """Begin, advance or end the stop sequence of a slot's child.
 

@@ -15,7 +15,7 @@ from jobherd.supervisor.policy.marks import Offloaded
 from jobherd.supervisor.policy.slot import State
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.workers.ipc.status_board import CurrentWork
 
@@ -64,7 +64,7 @@ def straggler_at(work: CurrentWork, unwritten: float, patience: float) -> float:
     return min(at, max(unwritten + OUTCOME_PATIENCE * patience, work.started + LEAST_RUN * patience))
 
 
-def patience(fleet: Fleet, now: float) -> float:
+def patience(fleet: FleetState, now: float) -> float:
     """Return the seconds for which a job may run in front of other jobs of its claim."""
     limits = fleet.limits
     if 0.0 <= now - fleet.gates_changed_at < RELEASE_AFTER_CHANGE:
@@ -74,7 +74,7 @@ def patience(fleet: Fleet, now: float) -> float:
     return max(limits.patience, min(limits.patience * fleet.load, LONGEST_PATIENCE))
 
 
-def offload(fleet: Fleet, slot: Slot) -> Offload | None:
+def offload(fleet: FleetState, slot: Slot) -> Offload | None:
     """Return what to do about the claim that the slot's child holds; None: nothing.
 
     If the claim has no other jobs, nothing is released: the job's transaction may lock the row of
@@ -97,7 +97,7 @@ def offload(fleet: Fleet, slot: Slot) -> Offload | None:
     return None
 
 
-def offload_claim(fleet: Fleet, slot: Slot, plan: Plan) -> None:
+def offload_claim(fleet: FleetState, slot: Slot, plan: Plan) -> None:
     """Add to the plan what is to be done about the claim that the slot's child holds."""
     action = offload(fleet, slot)
     if action is not None and slot.seen.held is not None:

@@ -12,7 +12,7 @@ from jobherd.supervisor.policy.marks import ChildWoken, WakeupsTaken
 from jobherd.supervisor.policy.slot import State
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.slot import Slot
 
 BUSY: Final = 0.2
@@ -20,7 +20,7 @@ BUSY: Final = 0.2
 again costs three round trips."""
 
 
-def wants_notify(fleet: Fleet, now: float) -> bool:
+def wants_notify(fleet: FleetState, now: float) -> bool:
     """Return whether producers should notify this supervisor.
 
     False once every worker has been busy for `BUSY` seconds: a busy worker claims its next jobs
@@ -45,7 +45,7 @@ def can_be_woken(slot: Slot) -> bool:
     )
 
 
-def wakeups(fleet: Fleet) -> Plan:
+def wakeups(fleet: FleetState) -> Plan:
     """Wake as many idle children as were requested.
 
     A request that no child can take is not lost: a busy worker looks for jobs again before it goes

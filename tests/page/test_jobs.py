@@ -119,13 +119,13 @@ def test_a_page_says_what_will_happen_and_to_how_many(page, database):
     ticked = [row[0] for row in send(database, "SELECT id FROM jobherd.history ORDER BY id LIMIT 3")]
     [(waits,)] = send(database, "SELECT jobherd.enqueue('a:b', '{}')")
     answer = page.act("/jobs/confirm", action="delete", id=[*ticked, waits, 10**9])
-    assert "<strong>3 jobs</strong> will be deleted for good" in answer.text
+    assert "<strong>3 jobs</strong> will be deleted permanently" in answer.text
     assert "Skipped: 1 ready, 1 no longer there" in answer.text
     assert send(database, "SELECT count(*) FROM jobherd.history") == [(12,)]
 
 
 def test_counting_stops_and_says_so(page, database, monkeypatch):
-    monkeypatch.setattr("jobherd.workers.page.jobs.COUNTED", 10)
+    monkeypatch.setattr("jobherd.workers.page.bulk_choice.COUNTED", 10)
     past(database, "failed", many=30)
     answer = page.act("/jobs/confirm", action="retry", all="1", state="failed")
     assert "<strong>At least 10 jobs</strong>" in answer.text

@@ -7,8 +7,10 @@ What the row does not show is not guessed: a queue that seems unserved is descri
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from jobherd.workers.inspect.phrases import count, moment_or_none, nth, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +21,6 @@ supervisor.
 """
 MOST: Final = 10_000
 """Most jobs counted in front of it."""
-_ORDINALS: Final = {1: "first", 2: "second", 3: "third"}
-_ENDINGS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ def explain(
 
 
 def _scheduled(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
-    when = f"{clock(job['run_at'])}, in {_span(job['run_at'] - job['asked_at'])}"
-    tries = f"{_nth(job['attempts'])} of {job['max_attempts']} attempts"
+    when = f"{clock(job['run_at'])}, in {span(job['run_at'] - job['asked_at'])}"
+    tries = f"{nth(job['attempts'])} of {job['max_attempts']} attempts"
     now = [
         f"retrying: its {tries} ended without success, and the next is at {when}"
         if job["attempts"]
@@ -85,8 +85,8 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         )
     elif job["idle"] and not job["queue_runs"] and due > LATE:
         now.append(
-            f"waiting: apparently no supervisor serves queue {job['queue']}: the job has been due for {_span(due)}, "
-            f"and {_count(job['idle'], 'worker is', 'workers are')} idle"
+            f"waiting: apparently no supervisor serves queue {job['queue']}: the job has been due for {span(due)}, "
+            f"and {count(job['idle'], 'worker is', 'workers are')} idle"
         )
         remedy.append(f"jobherd run --queues {job['queue']} ...   to serve it")
     elif job["ahead"] or job["ahead_elsewhere"]:
@@ -99,15 +99,13 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         remedy += _turns(job, now)
     else:
         now.append(
-            f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, "
+            f"ready: it is the first of queue {job['queue']}, due for {span(due)}, "
             "and a worker is idle: it should start now"
         )
     if job["alone"]:
         now.append("it will be claimed alone, because the last worker that had it died")
     if job["error"]:
-        now.append(
-            f"its {_nth(job['attempts'])} of {job['max_attempts']} attempts ended without success: {_error(job)}"
-        )
+        now.append(f"its {nth(job['attempts'])} of {job['max_attempts']} attempts ended without success: {_error(job)}")
     return now, remedy
 
 
@@ -154,13 +152,13 @@ def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[
         what = _gate(gate)
         if gate["paused_at"]:
             reason = f", reason: {gate['reason']}" if gate["reason"] else ""
-            again = f"; it resumes at {clock(_moment(gate['resume_at']))}" if gate["resume_at"] else ""
-            actor, when = gate["paused_by"] or "an unknown user", clock(_moment(gate["paused_at"]))
+            again = f"; it resumes at {clock(datetime.fromisoformat(gate['resume_at']))}" if gate["resume_at"] else ""
+            actor, when = gate["paused_by"] or "an unknown user", clock(datetime.fromisoformat(gate["paused_at"]))
             yield f"waiting: {what} was paused by {actor} at {when}{reason}{again}"
         elif gate["max_running"] is not None and gate["running"] >= gate["max_running"]:
             yield (
                 f"waiting: the concurrency limit allows at most {gate['max_running']:,} jobs of {what} at a time, "
-                f"and {_count(gate['running'], 'runs', 'run')}"
+                f"and {count(gate['running'], 'runs', 'run')}"
             )
 
 
@@ -178,7 +176,7 @@ def _open(gate: Mapping[str, Any]) -> str:
 
 
 def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
-    since = f"since {clock(job['started_at'])}, for {_span(job['asked_at'] - job['started_at'])}"
+    since = f"since {clock(job['started_at'])}, for {span(job['asked_at'] - job['started_at'])}"
     if job["host"] is None:
         return [
             (
@@ -197,12 +195,12 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
     ]
     if job["neighbours"]:
         now.append(
-            f"it was claimed together with {_count(job['neighbours'], 'other', 'others')}, "
+            f"it was claimed together with {count(job['neighbours'], 'other', 'others')}, "
             "so it may not have started: another of these jobs may be running in that process"
         )
     if job["lease_left"] < 0:
         now.append(
-            f"its supervisor's lease expired {_span(job['lease_left'])} ago: another supervisor will reclaim the job"
+            f"its supervisor's lease expired {span(job['lease_left'])} ago: another supervisor will reclaim the job"
         )
     if job["cancelled"]:
         now.append(
@@ -213,7 +211,7 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         share = f"{progress['fraction']:.0%}" if isinstance(progress.get("fraction"), int | float) else "?"
         now.append(f"its progress is {share}" + (f": {progress['note']}" if progress.get("note") else ""))
     if job["crashes"]:
-        now.append(f"{_count(job['crashes'], 'process has', 'processes have')} died with it before")
+        now.append(f"{count(job['crashes'], 'process has', 'processes have')} died with it before")
     return now, remedy
 
 
@@ -224,8 +222,8 @@ def _over(
     again = [f"jobherd retry {job['id']}   to run it again, with the same id and its history"]
     match job["state"]:
         case "completed":
-            ran = f", after {_span(job['finished_at'] - job['started_at'])}" if job["started_at"] else ""
-            return [f"completed at {when}{ran}, in its {_nth(job['attempts'])} attempt"], []
+            ran = f", after {span(job['finished_at'] - job['started_at'])}" if job["started_at"] else ""
+            return [f"completed at {when}{ran}, in its {nth(job['attempts'])} attempt"], []
         case "cancelled":
             began = "while it ran" if job["started_at"] else "before it started"
             return [f"cancelled at {when}, {began}" + (f": {job['error']}" if job["error"] else "")], again
@@ -240,22 +238,22 @@ def _over(
     now = [f"failed at {when}: {sentence.rstrip('.') if sentence else _error(job)}"]
     if job["error_code"] == "WORKER_CRASHED":
         now.append(
-            f"{_count(job['crashes'], 'process has', 'processes have')} died with it, "
+            f"{count(job['crashes'], 'process has', 'processes have')} died with it, "
             "which is the most that its kind allows"
         )
     elif last.get("outcome") == "failed" and job["attempts"] >= job["max_attempts"]:
-        now.append(f"no attempt was left: that was the {_nth(job['attempts'])} of {job['max_attempts']}")
+        now.append(f"no attempt was left: that was the {nth(job['attempts'])} of {job['max_attempts']}")
     else:
         now.append(
-            f"it was not retried, although {job['attempts']} of {_count(job['max_attempts'], 'attempt', 'attempts')} "
+            f"it was not retried, although {job['attempts']} of {count(job['max_attempts'], 'attempt', 'attempts')} "
             f"{'was' if job['attempts'] == 1 else 'were'} made: an error of this kind is permanent"
         )
     return now, again
 
 
 def _attempt(attempt: Mapping[str, Any], clock: Callable[[datetime], str]) -> str:
-    start, end = _moment_or_none(attempt.get("started_at")), _moment_or_none(attempt.get("finished_at"))
-    ran = f" after {_span(end - start)}" if start and end else ""
+    start, end = moment_or_none(attempt.get("started_at")), moment_or_none(attempt.get("finished_at"))
+    ran = f" after {span(end - start)}" if start and end else ""
     where = f" on {attempt['ran_on']}" if attempt.get("ran_on") else ""
     post_mortem = attempt.get("post_mortem")
     why = (post_mortem.get("sentence") if isinstance(post_mortem, dict) else None) or attempt.get("error")
@@ -269,37 +267,5 @@ def _error(job: Mapping[str, Any]) -> str:
     return ": ".join(part for part in (job["error_code"], first[0] if first else "") if part) or "unknown reason"
 
 
-def _nth(number: int) -> str:
-    ending = "th" if 10 < number % 100 < 14 else _ENDINGS.get(number % 10, "th")
-    return _ORDINALS.get(number, f"{number}{ending}")
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
-
-
 def _all_busy(workers: int) -> str:
     return "the only worker is busy" if workers == 1 else f"all {workers:,} workers are busy"
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-def _moment_or_none(text: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-
-
-def _span(time: timedelta | float) -> str:
-    seconds = abs(time.total_seconds() if isinstance(time, timedelta) else time)
-    if seconds < 0.0005:
-        return "less than a millisecond"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -1,80 +1,34 @@
-"""Shows the list of jobs, filtered and paged by its address, and starts bulk actions.
+"""Shows the list of jobs, filtered and paged by its address.
 
-A bulk action takes two steps: a page states what will happen and to how many jobs, then its form
-begins it. `bulk` runs the action, and `listing` finds the jobs.
+`listing` finds the jobs. The form around the list chooses jobs for a bulk action (`bulk_choice`).
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import QueryParams
 from starlette.routing import Route
 
-from jobherd.handlers._policy import durations
-from jobherd.workers.page import bulk
-from jobherd.workers.page.actions import Done, action
+from jobherd.workers.page import bulk, bulk_choice
+from jobherd.workers.page.bulk_choice import DEEDS
 from jobherd.workers.page.database import database
-from jobherd.workers.page.filters import LIVE, OVER, STATES, TEXT_REACHES, Wanted
+from jobherd.workers.page.filters import STATES, TEXT_REACHES, Wanted
 from jobherd.workers.page.listing import LARGEST, look
 from jobherd.workers.page.live_updates import Topic
 from jobherd.workers.page.redaction import paths_of
 from jobherd.workers.page.render import page
-from jobherd.workers.page.request import Refused, root_of, viewer_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from starlette.requests import Request
     from starlette.responses import Response
 
     from jobherd.workers.page.database import Database, Row
-    from jobherd.workers.page.forms import Form
-    from jobherd.workers.page.listing import Found
 
 SIZES: Final = (50, 200, 1000)
 """Selectable numbers of jobs on a page."""
-COUNTED: Final = 10_000
-"""Jobs that are counted before a bulk action; above it the page says that there are more."""
-REASON_MOST: Final = 500
-FEW: Final = 5
-"""Jobs that are named on the confirmation page."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """A bulk action."""
-
-    word: str
-    """The text of its button."""
-    states: tuple[str, ...]
-    """The states that it applies to."""
-    will: str
-    """What will happen to the jobs."""
-    danger: bool = False
-
-
-DEEDS: Final = {
-    "retry": Deed(
-        "Retry",
-        ("retrying", "scheduled", *OVER),
-        "will run again now: at once if they wait for their time, from the start if they are over",
-    ),
-    "cancel": Deed(
-        "Cancel", LIVE, "will be cancelled: at once if they wait; those that run are told to stop", danger=True
-    ),
-    "delete": Deed("Delete", OVER, "will be deleted for good, with their attempts and logs", danger=True),
-    "reprioritize": Deed(
-        "Change priority", ("ready", "retrying", "scheduled"), "will be given the priority that you set"
-    ),
-    "reschedule": Deed("Change time", ("ready", "retrying", "scheduled"), "will be given the time that you set"),
-}
-
-
-# -- the list
 
 
 async def show(request: Request) -> Response:
@@ -148,154 +102,5 @@ def _number(request: Request, name: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= LARGEST else default
 
 
-# -- bulk actions
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The jobs of a bulk action."""
-
-    deed: str
-    document: dict[str, object]
-    """The selection, as stored in the row."""
-    rows: list[Row]
-    """The jobs that exist now, the first `COUNTED` of them."""
-    refused: Counter[str]
-    """How many of the selected jobs the action does not apply to, by state."""
-    at_least: bool
-
-    @property
-    def by_state(self) -> list[tuple[str, int]]:
-        """Number of jobs by state."""
-        return Counter(row["state"] for row in self.rows).most_common()
-
-
-async def _choose(at: Database, given: Form) -> Choice:
-    """Return the selection of a form. Raises Refused."""
-    deed = given.get("action", "")
-    if deed not in DEEDS:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"Choose what is to be done: {', '.join(DEEDS)}.")
-    states = DEEDS[deed].states
-    if given.get("all"):
-        wanted, problems = Wanted.read(given)
-        if problems:
-            raise Refused(HTTPStatus.BAD_REQUEST, " ".join(problems.values()))
-        among = wanted.among(states)
-        if among is None:
-            raise Refused(
-                HTTPStatus.BAD_REQUEST,
-                f"“{DEEDS[deed].word}” applies to jobs that are {' or '.join(states)}: the filter wants none of these.",
-            )
-        if among.is_relative:
-            among = among.fixed((await at.rows("observe/show_time"))[0]["now"])
-        found: Found = await look(at, among, limit=COUNTED, hidden=await paths_of(at))
-        return Choice(deed, {"filter": among.document()}, found.rows, Counter(), at_least=found.onward is not None)
-    ids = sorted(
-        {int(text) for text in given.getlist("id") if text.isascii() and text.isdigit() and len(text) < 19},
-        reverse=True,
-    )
-    if not ids:
-        raise Refused(
-            HTTPStatus.BAD_REQUEST, "Tick the jobs first, or “all that match”. Then choose what is to be done."
-        )
-    rows = await at.rows("page/count_chosen", {"ids": ids[:COUNTED]})
-    fit = [row for row in rows if row["state"] in states]
-    refused = Counter(row["state"] for row in rows if row["state"] not in states)
-    if gone := len(ids) - len(rows):
-        refused["no longer there"] = gone
-    return Choice(deed, {"ids": [row["id"] for row in fit]}, fit, refused, at_least=False)
-
-
-@action
-async def confirm(request: Request, given: Form) -> Response:
-    """Show what will happen, and to how many jobs, before it does.
-
-    Nothing is changed here. It is a POST because a thousand ids do not fit into an address.
-    """
-    choice = await _choose(database(request), given)
-    fields = [
-        (name, value)
-        for name, value in given.multi_items()
-        if name in {"id", "all", "state", "kind", "queue", "tenant", "code", "since", "until", "q"}
-    ]
-    back = f"{root_of(request)}{request.app.url_path_for('jobs')}"
-    query = Wanted.read(given)[0].query()
-    return page(
-        request, "jobs/confirm.html", choice=choice, deed=DEEDS[choice.deed], fields=fields, few=choice.rows[:FEW],
-        back=f"{back}?{query}" if query else back,
-    )  # fmt: skip
-
-
-@action
-async def begin(request: Request, form: Form) -> Done:
-    """Begin the bulk action."""
-    at = database(request)
-    choice = await _choose(at, form)
-    if not choice.rows:
-        return Done("Nothing was done: no such job is left.", form.get("next", "") or None, well=False)
-    value = await _value(at, choice.deed, form.get("value", "").strip())
-    [added] = await at.act(
-        "page/add_bulk",
-        {
-            "action": choice.deed,
-            "value": value,
-            "wanted": json.dumps(choice.document),
-            "actor": viewer_of(request).actor,
-            "reason": form.get("reason", "").replace("\0", "")[:REASON_MOST] or None,
-            "expected": len(choice.rows),
-            "at_least": choice.at_least,
-            "reached": choice.rows[0]["id"] + 1,
-        },
-    )
-    bulk.runner_of(request).take(added["id"])
-    return Done(
-        "It has begun. You may leave this page.",
-        f"{root_of(request)}{request.app.url_path_for('bulk', id=added['id'])}",
-    )
-
-
-async def _value(at: Database, deed: str, text: str) -> str | None:
-    """Return the priority or the time of a form. Raises Refused."""
-    if deed == "reprioritize":
-        try:
-            if -32768 <= int(text) <= 32767:
-                return str(int(text))
-        except ValueError:
-            pass
-        raise Refused(
-            HTTPStatus.BAD_REQUEST, "The priority is a whole number from -32768 to 32767: the lower, the sooner."
-        )
-    if deed == "reschedule":
-        now: datetime = (await at.rows("observe/show_time"))[0]["now"]
-        try:
-            return due(text, now).isoformat()
-        except (ValueError, TypeError, OverflowError):
-            raise Refused(
-                HTTPStatus.BAD_REQUEST,
-                "The time is “now”, a duration (“10m”, “2h”), or a timestamp (“2026-01-31 08:00”, UTC).",
-            ) from None
-    return None
-
-
-def due(text: str, now: datetime) -> datetime:
-    """Return the timestamp of a user's input. Raises ValueError, TypeError or OverflowError.
-
-    >>> due("10m", datetime(2026, 1, 31, 8, tzinfo=UTC)).isoformat()
-    '2026-01-31T08:10:00+00:00'
-    """
-    if text == "now":
-        return now
-    try:
-        return now + timedelta(seconds=durations.seconds(text.removeprefix("+"), field="time"))
-    except ValueError:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-
-
-routes = (
-    Route("/jobs", show, name="jobs"),
-    Route("/jobs/confirm", confirm, methods=["POST"], name="jobs_confirm"),
-    Route("/jobs/action", begin, methods=["POST"], name="jobs_action"),
-    *bulk.routes,
-)
+routes = (Route("/jobs", show, name="jobs"), *bulk_choice.routes)
 topics = (Topic("jobs", "jobs/_list.html", _ask, every=3.0), *bulk.topics)

@@ -44,7 +44,8 @@ def _open_streams() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number is this one
         if fd and getattr(sys, name) is None:
-            setattr(sys, name, open(fd, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - open until the process ends
+            stream = open(fd, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - open until the process ends
+            setattr(sys, name, stream)
 
 
 if __name__ == "__main__":

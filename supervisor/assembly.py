@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jobherd import sql
 from jobherd.supervisor.crash import orphans
-from jobherd.supervisor.crash.deaths import DeathPost
+from jobherd.supervisor.crash.deaths import DeathMessages
 from jobherd.supervisor.crash.memory_growth import MemoryGrowth
 from jobherd.supervisor.crash.oom import OomWatch
 from jobherd.supervisor.crash.reaper import Reaper
@@ -90,7 +90,7 @@ class Supervisor:
         self.log_stream = log_stream or LogStream()
         self.control = control = ControlBlock()
         self.boards = boards = [StatusBoard(f"jobherd-{slot.number}") for slot in fleet.slots]
-        self.deaths = DeathPost()
+        self.deaths = DeathMessages()
         self.files = FileWatch(self.selector)
         manager, lag = ServiceManager(), LoopLag()
 
@@ -267,7 +267,7 @@ class Supervisor:
         """Serve until asked to stop; return the exit code."""
         orphans.become_subreaper()
         self.signal_pipe.raises = False  # earlier signals are in the pipe
-        with self.signal_pipe.heard():
+        with self.signal_pipe.handled():
             self.signals.register(self.selector)
             log.info("supervisor %s starts", VERSION, extra={"pid": self.me.pid, "workers": self.fleet.wanted})
             if self.settings.now.reload:

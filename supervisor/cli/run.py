@@ -23,7 +23,7 @@ from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, given_flags
 from jobherd.supervisor.cli.database import chosen, connect, explained, lacks_room, load_settings, why_away
 from jobherd.supervisor.observe.log_stream import LogStream
-from jobherd.supervisor.process.signals import SignalPipe, told_to_stop
+from jobherd.supervisor.process.signals import SignalPipe, is_stop_request
 from jobherd.supervisor.settings.definitions import Settings, shown, specifications
 from jobherd.workers.database.errors import takes_no_writes
 from jobherd.workers.process import logs
@@ -61,13 +61,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
     signals = SignalPipe(raises=True)
     try:
-        with signals.heard(), chosen(settings, tell=lambda text: log.info("%s", text), guarded=True) as dsn:
+        with signals.handled(), chosen(settings, tell=lambda text: log.info("%s", text), guarded=True) as dsn:
             _make_schema(settings, dsn, signals)
             return start.run(settings, dsn, reload=settings.again, signals=signals, log_stream=log_stream)
     except start.RefusedError as problem:
         raise CommandError(str(problem), ExitCode.CONFIGURATION) from None
     except BaseException as problem:
-        if not told_to_stop(problem):
+        if not is_stop_request(problem):
             raise
         return ExitCode.DONE
     finally:

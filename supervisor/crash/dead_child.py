@@ -9,10 +9,11 @@ import json
 import random
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.supervisor.crash.crash_outcome import CrashOutcome, crash_outcome
+from jobherd.workers.database.backoff import Backoff
 from jobherd.workers.job.finished import Finished, least_of, settlement
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from jobherd.supervisor.policy.deaths import Death
     from jobherd.workers.ipc.counters import Policy
     from jobherd.workers.ipc.status_board import CurrentWork
+
+
+AGAIN: Final = 0.05
+"""Seconds before the first retry of a lost or rejected request; doubled each time, with jitter."""
+SELDOM: Final = 5.0
+"""Maximum seconds between retries: a rejection may last for hours, and there may be a hundred
+cases."""
 
 
 class Step(Enum):
@@ -58,17 +66,26 @@ class DeadChild:
     settled: set[int] = field(default_factory=set)
     waiting: bool = False
     again_at: float = 0.0
-    pause: float = 0.001
-    """Seconds until the next check whether its session has ended."""
+    checks: Backoff = field(default_factory=lambda: Backoff(0.001, 0.1))
+    """Seconds between two checks whether its session has ended."""
     refused_at: float | None = None
     """When the server first refused to end its session."""
-    failures: int = 0
-    """How many times in a row its request was lost or rejected."""
+    retries: Backoff = field(default_factory=lambda: Backoff(AGAIN, SELDOM, spread=(0.75, 1.0)))
+    """Seconds before a lost or rejected request is repeated."""
 
     @property
     def token(self) -> int:
         """The claim it died with."""
         return self.now.token
+
+    def rest(self, now: float) -> None:
+        """The request was lost or rejected: repeat it after a back-off."""
+        self.again_at = now + self.retries.next()
+
+    def hurry(self) -> None:
+        """A request has succeeded, or the database is back: send the next one at once."""
+        self.again_at = 0.0
+        self.retries.reset()
 
     @property
     def child(self) -> dict[str, object]:

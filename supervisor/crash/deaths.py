@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobherd.supervisor")
 
-TOLD: Final = frozenset({"retry", "failed"})
+REPORTED: Final = frozenset({"retry", "failed"})
 """Outcomes for which the hooks are called. A process that a drain or a cancel ends is not a failure
 of its job."""
 _ROOM: Final = 1 << 20
@@ -28,7 +28,7 @@ _TEXT: Final = 4000
 """Characters of the stack and of the log that a message carries, so that many messages fit."""
 
 
-class DeathPost:
+class DeathMessages:
     """Both ends of the socket pair, as file descriptors.
 
     Attributes:
@@ -43,9 +43,9 @@ class DeathPost:
         writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
         self.fds = self.reading, self._writing = reading.detach(), writing.detach()
 
-    def tell(self, case: DeadChild, record: CurrentWork, outcome: CrashOutcome) -> bool:
+    def send(self, case: DeadChild, record: CurrentWork, outcome: CrashOutcome) -> bool:
         """Send one job that died with its process; return whether the hooks must be called for it."""
-        if outcome.outcome not in TOLD:
+        if outcome.outcome not in REPORTED:
             return False
         report = case.post_mortem.as_dict()
         report["stack"] = case.post_mortem.stack[:_TEXT]

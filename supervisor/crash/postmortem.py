@@ -170,7 +170,10 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
         case "handlers":
             return f"Process {death.pid} could not load the handlers."
         case "spawn":
-            return f"Process {death.pid} was not ready in time and was killed. The setting spawn_timeout limits the start, and importing the handlers is part of it.{stood}"
+            return (
+                f"Process {death.pid} was not ready in time and was killed. The setting spawn_timeout limits the "
+                f"start, and importing the handlers is part of it.{stood}"
+            )
         case "hook":
             return f"A hook exceeded its time limit and did not stop when it was interrupted{where}: {ended}{stood}"
         case "stuck":

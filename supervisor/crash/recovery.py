@@ -14,7 +14,6 @@ rejected is retried with exponential backoff, and at once when the database is b
 from __future__ import annotations
 
 import logging
-import random
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jobherd.supervisor.crash.dead_child import DeadChild, Recovered, Step
@@ -28,13 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobherd.supervisor")
 
-AGAIN: Final = 0.05
-"""Seconds before the first retry of a lost or rejected request; doubled each time, with jitter."""
 CRASHES: Final = frozenset({"oom", "signal", "exit"})
 """Causes of death for which a job may be responsible that the dead process was about to start."""
-SELDOM: Final = 5.0
-"""Maximum seconds between retries: a rejection may last for hours, and there may be a hundred
-cases."""
 
 
 class Database(Protocol):
@@ -78,7 +72,7 @@ class CrashRecovery:
     def hurry(self) -> None:
         """The database is back: end the back-off of every case."""
         for case in self._cases:
-            case.again_at, case.failures = 0.0, 0
+            case.hurry()
 
     def step(self, now: float) -> None:
         """Send the requests that are due."""
@@ -119,13 +113,13 @@ class CrashRecovery:
     def _ended(self, case: DeadChild, answer: Answer, now: float) -> None:
         case.waiting = False
         if answer is None:
-            _rest(case, now)
+            case.rest(now)
         elif answer and answer[0][0] not in (None, "0") and not self._waited(case, answer, now):
-            case.failures = 0
-            case.again_at = now + case.pause
-            case.pause = min(case.pause * 2, 0.1)
+            case.retries.reset()
+            case.again_at = now + case.checks.next()
         else:
-            case.step, case.again_at, case.failures = Step.SETTLE, 0.0, 0
+            case.step = Step.SETTLE
+            case.hurry()
             case.collect()
             self._send(case, now)
 
@@ -154,13 +148,13 @@ class CrashRecovery:
     def _settled(self, case: DeadChild, part: tuple[int, list[Finished]], answer: Answer, now: float) -> None:
         case.waiting = False
         if answer is None:
-            _rest(case, now)
+            case.rest(now)
             return
         # A job may be missing here: the child had settled it before it died, or another process had
         # the claim by then. Both are fine.
         case.settled |= {int(row[0] or 0) for row in answer}
         case.parts.remove(part)
-        case.again_at, case.failures = 0.0, 0
+        case.hurry()
         self._send(case, now)
 
     def _refused(self, case: DeadChild, part: tuple[int, list[Finished]], now: float) -> None:
@@ -171,13 +165,8 @@ class CrashRecovery:
     def _released(self, case: DeadChild, answer: Answer, now: float) -> None:
         case.waiting = False
         if answer is None:
-            _rest(case, now)
+            case.rest(now)
             return
         case.step = Step.DONE
         outcome = case.outcome if case.now.job in case.settled else None
         self.recovered.append(Recovered(case, outcome, [int(row[0]) for row in answer if row[0] is not None]))
-
-
-def _rest(case: DeadChild, now: float) -> None:
-    case.again_at = now + min(AGAIN * 2 ** min(case.failures, 20), SELDOM) * random.uniform(0.75, 1.0)
-    case.failures += 1

@@ -120,7 +120,7 @@ class DatabaseConnection:
     def polls(self) -> bool:
         """Whether the session is usable but receives no notifications."""
         setup = self.setup
-        return self.link is Link.UP and ((setup.pooled and setup.deaf) or bool(setup.unheard))
+        return self.link is Link.UP and ((setup.pooled and setup.listen_disabled) or bool(setup.listen_error))
 
     def wake_at(self, now: float) -> float:
         """Return when `step` must be called at the latest."""

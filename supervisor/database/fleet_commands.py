@@ -37,7 +37,7 @@ LONGEST: Final = 1_000_000
 """Maximum characters of an answer; a longer one becomes an error."""
 
 
-class Refused(Exception):  # noqa: N818 - named after the event
+class CommandRejected(Exception):  # noqa: N818 - named after the event
     """A command that is not carried out. The text tells its author why, and what to do instead."""
 
 

@@ -56,9 +56,9 @@ def _defaults(service: str, file: str) -> dict[str, str]:
 
     Without connecting, libpq reads only the service that the environment names.
     """
-    told = {name: value for name, value in (("PGSERVICE", service), ("PGSERVICEFILE", file)) if value}
-    before = {name: os.environ.get(name) for name in told}
-    os.environ |= told
+    given_names = {name: value for name, value in (("PGSERVICE", service), ("PGSERVICEFILE", file)) if value}
+    before = {name: os.environ.get(name) for name in given_names}
+    os.environ |= given_names
     try:
         return {
             each.keyword.decode(): each.val.decode(errors="surrogateescape")

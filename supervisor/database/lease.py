@@ -120,7 +120,7 @@ class Lease:
             if not self._asked and now >= self._beat_at:
                 self._register(now)
             return
-        if self._db.setup.unheard:
+        if self._db.setup.listen_error:
             # no echo can arrive, and the server would reject LISTEN in the next session too
             self.heard_back, self._echo_by = False, float("inf")
         if now >= self._echo_due():
@@ -224,7 +224,7 @@ class Lease:
         self.beats += 1
         if answer:
             self._set_deadline(sent + self._lease)
-            self._note_room(told=answer[0][1] == "t")
+            self._note_room(notified=answer[0][1] == "t")
             self.renewed.append(Renewed(answer[0][2] == "t"))
             self._note_clock(answer[0][3], asked)
             self._reclaim.reclaim(sent, clock=answer[0][3], lease=self._lease)
@@ -262,19 +262,20 @@ class Lease:
         least = self._lease / (2 * BEATS)
         self._reclaim.note_clock(float(clock or 0.0), asked=asked, now=time.monotonic(), least=least)
 
-    def _note_room(self, *, told: bool) -> None:
+    def _note_room(self, *, notified: bool) -> None:
         """Record whether the server has room for notifications.
 
         Without room a renewal is not notified, so a missing echo proves nothing.
         """
-        if not told:
+        if not notified:
             self._echo_by, self.heard_back = float("inf"), False
-        if told is not self._mute:
+        if notified is not self._mute:
             return
-        self._mute = not told
+        self._mute = not notified
         if self._mute:
             log.warning(
-                "the server's notification queue is full: jobs are enqueued without a notification and wait for the poll; see jobherd doctor"
+                "the server's notification queue is full: jobs are enqueued without a notification and wait for the "
+                "poll; see jobherd doctor"
             )
         else:
             log.info("the server's notification queue has space again")

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.database.connection import DatabaseConnection, Link
 from jobherd.supervisor.policy.wakeups import wants_notify
+from jobherd.workers.database.backoff import Backoff
 from jobherd.workers.ipc.record import barrier
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class NotifyMode:
         self._boards = boards
         self._epoch = -1
         self._again_at = 0.0
-        self._pause = SOONEST
+        self._checks = Backoff(SOONEST, LATEST)
         self._committing: list[str | None] | None = None
         self._refused = False
         """The last LISTEN was rejected."""
@@ -78,7 +79,7 @@ class NotifyMode:
         if self._db.link is not Link.UP:
             return float("inf")
         if not self._db.setup.listening:
-            return self._again_at if self._db.setup.unheard else float("inf")
+            return self._again_at if self._db.setup.listen_error else float("inf")
         return (
             self._again_at
             if self.stage is Stage.WAITING or (self.stage is Stage.OFF and wants_notify(self._fleet, now))
@@ -96,7 +97,7 @@ class NotifyMode:
         if not self._db.setup.listening:
             # Through a pooler, the next client of that backend would hold the keys, for as long as
             # the pooler keeps it.
-            if self._db.setup.unheard:
+            if self._db.setup.listen_error:
                 self._listen_again(now)
             return
         if self._refused:
@@ -114,7 +115,7 @@ class NotifyMode:
             self._refused = True
             log.warning(
                 "the server rejects LISTEN, so jobs wait for the poll; the supervisor keeps retrying: %s",
-                self._db.setup.unheard,
+                self._db.setup.listen_error,
             )
         if now >= self._again_at:
             self._again_at = now + LISTEN_AGAIN
@@ -124,7 +125,8 @@ class NotifyMode:
 
     def _start(self, now: float) -> None:
         self.stage = Stage.ASKING
-        self._pause, self._committing = SOONEST, None
+        self._checks.reset()
+        self._committing = None
         epoch = self._epoch
         self._db.ask("wake/enable_notify", {}, lambda answer: self._started(answer, epoch, asked=now))
 
@@ -156,8 +158,7 @@ class NotifyMode:
             return
         if answer is not None:
             self._committing = [row[0] for row in answer]
-        self.stage, self._again_at = Stage.WAITING, asked + self._pause
-        self._pause = min(2 * self._pause, LATEST)
+        self.stage, self._again_at = Stage.WAITING, asked + self._checks.next()
 
     # -- off
 

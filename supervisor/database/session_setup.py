@@ -35,19 +35,19 @@ class SessionSetup:
     Attributes:
         pooled: a pooler is between this session and the server: it may give each transaction
             another backend.
-        deaf: LISTEN is not used, because of a pooler. pgbouncer 1.18 mistakes a notification on a
+        listen_disabled: LISTEN is not used, because of a pooler. pgbouncer 1.18 mistakes a notification on a
             shared backend, while it prepares that for the next client, for the end of an answer.
             From then on every client gets the answers of another.
         listening: the server has accepted LISTEN in this session.
-        unheard: why the server has rejected LISTEN; `listen` tries it again.
+        listen_error: why the server has rejected LISTEN; `listen` tries it again.
         complete: the session can be used: LISTEN was answered, or is not used.
     """
 
     def __init__(self, exchange: Exchange, schema: str, *, listens: bool) -> None:
         self.pooled = False
-        self.deaf = False
+        self.listen_disabled = False
         self.listening = False
-        self.unheard = ""
+        self.listen_error = ""
         self.complete = False
         self._exchange = exchange
         self._schema = schema
@@ -55,8 +55,8 @@ class SessionSetup:
 
     def begin(self, conn: PGconn) -> None:
         """There is a new session: set it up before the queued statements."""
-        self.pooled, self.deaf = False, True  # until the backend is known
-        self.listening, self.unheard, self.complete = False, "", False
+        self.pooled, self.listen_disabled = False, True  # until the backend is known
+        self.listening, self.listen_error, self.complete = False, "", False
         waiting = self._exchange.put_first()
         self._ask("session/show_backend", {}, partial(self._met, conn))
         self._exchange.queue.extend(waiting)
@@ -78,12 +78,12 @@ class SessionSetup:
         if answer is None:
             return
         self.pooled = self._exchange.checks_replies = is_pooled(conn, answer[0][0] or 0)
-        self.deaf = self.pooled and not self._listens
+        self.listen_disabled = self.pooled and not self._listens
         waiting = self._exchange.put_first()
         # otherwise other clients of the pooler would get these limits with the backend, and this
         # session their prepared statements
         self.set_timeouts()
-        if self.deaf:
+        if self.listen_disabled:
             self.complete = True
         else:
             self.listen()
@@ -105,7 +105,7 @@ class SessionSetup:
         if answer is None and (rejection is None or rejection.read_only or rejection.ends_session):
             return  # there is no session to continue with
         self.listening = answer is not None
-        self.unheard = "" if self.listening or rejection is None else rejection.text or "it does not say why"
+        self.listen_error = "" if self.listening or rejection is None else rejection.text or "it does not say why"
         self.complete = True
 
 

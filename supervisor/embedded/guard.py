@@ -73,7 +73,7 @@ def guarded(directory: Path, *, log_format: str = "auto", log_level: str = "INFO
 
 def watch(directory: Path) -> None:
     """Start the server whenever it does not run, indefinitely."""
-    rest, told = 0.0, False
+    rest, logged = 0.0, False
     while True:
         time.sleep(rest)
         since = time.monotonic()
@@ -83,11 +83,11 @@ def watch(directory: Path) -> None:
             with lifecycle.start(directory) as server:
                 pid, started = server.pid, server.started
         except lifecycle.EmbeddedUnavailable as problem:
-            if not told:
+            if not logged:
                 log.error("the embedded PostgreSQL does not start: %s; trying until it does", problem)
-            told = True
+            logged = True
         else:
-            told = False
+            logged = False
             if started:
                 log.warning("the embedded PostgreSQL had ended and was started again", extra={"postmaster": pid})
             _wait_for_end(pid)

@@ -22,17 +22,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import subprocess
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from jobherd.handlers._enqueue.embedded import FOLDER, ROLE, address, fits, is_private, link_folders, link_name
+from jobherd.handlers._enqueue.embedded import FOLDER, ROLE, address
 from jobherd.supervisor.embedded import binaries
 from jobherd.supervisor.embedded import server as process
 from jobherd.supervisor.embedded.binaries import EmbeddedUnavailable
-from jobherd.supervisor.embedded.server import GLANCE, locked, log_of
+from jobherd.supervisor.embedded.server import locked, log_of
+from jobherd.supervisor.embedded.socket_folder import socket_folder
+from jobherd.supervisor.embedded.users import User, alone, lock, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +79,7 @@ class Server:
     """
     started: bool
     """Whether this call started the server; otherwise it was running."""
-    _user: _User = field(repr=False, compare=False)
+    _user: User = field(repr=False, compare=False)
 
     def leave(self, *, timeout: float = 60.0) -> bool:
         """Stop using the server; the last user stops it (fast: open transactions are rolled back).
@@ -109,7 +110,7 @@ class Server:
         if not folder.is_dir():  # the folder was removed; PostgreSQL notices that itself
             self._user.close()
             return False
-        with _alone(folder, until):
+        with alone(folder, until):
             return _leave(self._user, self.data, until)
 
     def __enter__(self) -> Self:
@@ -171,8 +172,8 @@ def _folder_of(directory: Path) -> Path:
         return directory.absolute() / FOLDER
     except FileNotFoundError:
         raise EmbeddedUnavailable(
-            "The working directory was removed, so there is no place for a database. Go to another one, or name a database of yours "
-            "with --dsn or JOBHERD_DSN."
+            "The working directory was removed, so there is no place for a database. Go to another one, or name a "
+            "database of yours with --dsn or JOBHERD_DSN."
         ) from None
 
 
@@ -182,78 +183,32 @@ def _explained(folder: Path) -> Iterator[None]:
         yield
     except (OSError, subprocess.SubprocessError) as error:
         raise EmbeddedUnavailable(
-            f"The database in {folder} cannot be used: {error}. Mend that, or name a database of yours with --dsn or JOBHERD_DSN."
+            f"The database in {folder} cannot be used: {error}. Fix that, or name a database of yours with --dsn or "
+            "JOBHERD_DSN."
         ) from error
-
-
-# -- users
-
-
-class _User:
-    """One user of the server: the descriptors whose locks prove that it exists."""
-
-    def __init__(self) -> None:
-        self.process = os.getpid()
-        self.fds: list[int] = []
-        self.link: Path | None = None
-        """A short link to the data, if its own path is too long for a socket or is not valid text."""
-
-    def is_ours(self) -> bool:
-        """Return whether this process holds it: forked children must not release a shared lock."""
-        return bool(self.fds) and self.process == os.getpid()
-
-    def close(self) -> None:
-        while self.fds:
-            fd = self.fds.pop()
-            # closing alone would leave the lock with children that inherited the descriptor
-            fcntl.flock(fd, fcntl.LOCK_UN)
-            os.close(fd)
-
-
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-
-
-def _lock(fd: int, how: int, path: Path, until: float) -> None:
-    while not locked(fd, how):
-        if time.monotonic() > until:
-            raise EmbeddedUnavailable(f"Another process holds {path} while it starts or stops the database. Try again.")
-        time.sleep(GLANCE)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path, until: float) -> Iterator[int]:
-    """Hold the lock for joining, leaving, starting and stopping; yield its descriptor."""
-    path = folder / "postgres.lock"
-    fd = _open(path)
-    try:
-        _lock(fd, fcntl.LOCK_EX, path, until)
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _join(folder: Path, *, may_start: bool, until: float) -> Server | None:
     data = folder / "postgres"
-    with _alone(folder, until) as lock:
-        user = _User()
+    with alone(folder, until) as held:
+        user = User()
         users = folder / "postgres.users"
-        user.fds.append(_open(users))
+        user.fds.append(open_private(users))
         try:
-            _lock(user.fds[0], fcntl.LOCK_SH, users, until)
+            lock(user.fds[0], fcntl.LOCK_SH, users, until)
             found = process.ready(data, until)
             if found is None and not may_start:
                 user.close()
                 return None
-            pid = found or _start(data, lock, until)
-            dsn = address(_socket_folder(data, user))
+            pid = found or _start(data, held, until)
+            dsn = address(socket_folder(data, user))
             return Server(dsn, data, log_of(data), _major(data), pid, started=found is None, _user=user)
         except BaseException:
             _leave(user, data, until)  # otherwise a Ctrl-C during the start would leave a server without users
             raise
 
 
-def _leave(user: _User, data: Path, until: float) -> bool:
+def _leave(user: User, data: Path, until: float) -> bool:
     """Release the user's locks; stop the server after the last user. The caller holds the lock."""
     try:
         if not locked(user.fds[0], fcntl.LOCK_EX):
@@ -275,50 +230,15 @@ def _major(data: Path) -> int:
     except ValueError:
         raise EmbeddedUnavailable(
             f"{data / 'PG_VERSION'} does not say which PostgreSQL has made the data: {said!r}. "
-            "Mend that, or name a database of yours with --dsn or JOBHERD_DSN."
+            "Fix that, or name a database of yours with --dsn or JOBHERD_DSN."
         ) from None
 
 
-def _start(data: Path, lock: int, until: float) -> int:
+def _start(data: Path, held: int, until: float) -> int:
     """Start the server, creating its data if there is none; return its postmaster's pid."""
     major = _major(data) if data.exists() else None
     account = binaries.server_account(data)
     programs = binaries.readable(binaries.carried(major=major), account)
     if major is None:
-        binaries.initialise(programs, data, account=account, superuser=ROLE, options=INITDB, hold=(lock,))
+        binaries.initialise(programs, data, account=account, superuser=ROLE, options=INITDB, hold=(held,))
     return process.launch(programs, data, account=account, until=until)
-
-
-def _socket_folder(data: Path, user: _User) -> Path:
-    """Return a path by which libpq reaches the socket: the data folder, or a short link to it.
-
-    The link is in a folder that no other user can write to, so no other user can redirect it. It
-    contains nothing but ``data``: each user creates it again, so an emptied /tmp does no harm.
-    """
-    if fits(data):
-        return data
-    private = _private_folder(*link_folders())
-    user.fds.append(os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-    # otherwise systemd-tmpfiles removes the link after ten days
-    fcntl.flock(user.fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
-    link = private / link_name(data)
-    if not link.is_symlink() or link.readlink() != data:
-        fresh = link.with_suffix(f".{os.getpid()}")
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(data)
-        fresh.replace(link)
-    user.link = link
-    return link
-
-
-def _private_folder(*candidates: Path) -> Path:
-    for folder in candidates:
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        if is_private(folder):
-            return folder
-    names = " and ".join(map(str, candidates))
-    raise EmbeddedUnavailable(
-        f"The path of the database is too long for a socket or is no text, and {names} are not private folders of this user. "
-        "Work in a folder with another path, or name a database of yours with --dsn or JOBHERD_DSN."
-    )

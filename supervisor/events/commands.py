@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
+from jobherd.supervisor.database.fleet_commands import CommandRejected, FleetCommand
 
 if TYPE_CHECKING:
     from jobherd.supervisor.database.fleet_commands import FleetCommands
@@ -15,7 +15,7 @@ log = logging.getLogger("jobherd.supervisor")
 
 Action: TypeAlias = Callable[[FleetCommand, float], Mapping[str, Any] | None]
 """Carries out a command at a given time. Returns the answer, or None if `FleetCommands.answer` is
-called later. Raises Refused."""
+called later. Raises CommandRejected."""
 
 
 class CommandRunner:
@@ -43,9 +43,9 @@ class CommandRunner:
         try:
             if action is None:
                 known = ", ".join(sorted(self._actions))
-                raise Refused(f"it does not know the order {command.name!r}; it knows {known}")
+                raise CommandRejected(f"it does not know the order {command.name!r}; it knows {known}")
             reply = action(command, now)
-        except Refused as problem:
+        except CommandRejected as problem:
             self._commands.answer(command.id, error=str(problem))
         except Exception as problem:  # a fleet command must not be able to crash the supervisor
             log.exception("the fleet command %r failed", command.name, extra=ids)

@@ -131,7 +131,7 @@ class DatabaseEvents:
                 self._log_rejected(statement, why, now)
             case Pooler() if not self._pooler_seen:
                 self._pooler_seen = True
-                if self._db.setup.deaf:
+                if self._db.setup.listen_disabled:
                     log.warning(
                         "a pooler stands between this supervisor and the server: nothing is listened to through it, "
                         "and jobs wait for the poll; give the server's own address in listen_dsn, or this one if it "

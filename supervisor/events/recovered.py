@@ -1,4 +1,4 @@
-"""Handles the end of a dead child's recovery: counts and logs the outcomes, wakes who continues."""
+"""Handles the end of a dead child's recovery: counts and logs the outcomes, wakes children."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobherd.workers.run.job_log import failure_words
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.crash_outcome import CrashOutcome
     from jobherd.supervisor.crash.dead_child import DeadChild, Recovered
-    from jobherd.supervisor.crash.deaths import DeathPost
+    from jobherd.supervisor.crash.deaths import DeathMessages
     from jobherd.supervisor.crash.recovery import CrashRecovery
     from jobherd.supervisor.observe.status_report import StatusReport
     from jobherd.supervisor.policy.fleet import Fleet
@@ -32,7 +32,7 @@ class RecoveredChildren:
         fleet: Fleet,
         control: ControlBlock,
         *,
-        deaths: DeathPost,
+        deaths: DeathMessages,
         status_report: StatusReport,
         settings: LiveSettings,
     ) -> None:
@@ -60,7 +60,7 @@ class RecoveredChildren:
         for record, outcome in case.outcomes:
             if record.job in case.settled:
                 self._log_job(case, record, outcome)
-                if self._fleet.mourns and self._deaths.tell(case, record, outcome):
+                if self._fleet.mourns and self._deaths.send(case, record, outcome):
                     self._fleet.kinds_to_wake.add(MAINTENANCE)
         if case.policy.table:
             # The record's outcome is stored; the resetter writes it into the application's table.

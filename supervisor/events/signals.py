@@ -7,7 +7,7 @@ import selectors
 import signal
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.database.fleet_commands import Refused
+from jobherd.supervisor.database.fleet_commands import CommandRejected
 from jobherd.supervisor.policy.run_state import RunState
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ class Signals:
         A reload is answered later, once it is known whether the new code loads.
 
         Raises:
-            Refused: it cannot be done now.
+            CommandRejected: it cannot be done now.
         """
         if why := objection(command.name, self._fleet):
-            raise Refused(why)
+            raise CommandRejected(why)
         problem = ""
         # a second SIGTERM releases running jobs; a second drain command does not
         if command.name != "drain" or self._fleet.run_state is RunState.SERVING:

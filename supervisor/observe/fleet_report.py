@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.supervisor.database.connection import Link
-from jobherd.supervisor.database.fleet_commands import Refused, as_json
+from jobherd.supervisor.database.fleet_commands import CommandRejected, as_json
 from jobherd.supervisor.observe.child_report import describe_child, describe_end
 from jobherd.supervisor.observe.process_use import Look, look, share
 from jobherd.supervisor.policy.run_state import RunState
@@ -58,7 +58,7 @@ LONGEST_WATCH: Final = 60.0
 LONGEST_TAIL: Final = 8192
 """Characters of a job's output."""
 MOST_TAILS: Final = 8
-"""Jobs whose output is reported at a time: everyone who looks at the fleet reads this row."""
+"""Jobs whose output is reported at a time: every look at the fleet reads this row."""
 
 
 @dataclass(slots=True)
@@ -106,13 +106,13 @@ class FleetReport:
         """
         span = command.arguments.get("for", 0)
         if isinstance(span, bool) or not isinstance(span, int | float) or not 0 <= span <= LONGEST_WATCH:
-            raise Refused(f'"for" must be a number of seconds from 0 to {LONGEST_WATCH:.0f}')
+            raise CommandRejected(f'"for" must be a number of seconds from 0 to {LONGEST_WATCH:.0f}')
         if (job := command.arguments.get("tail")) is not None:
             if isinstance(job, bool) or not isinstance(job, int):
-                raise Refused('"tail" must be the id of a job')
+                raise CommandRejected('"tail" must be the id of a job')
             self._tails = {each: until for each, until in self._tails.items() if until > now}
             if job not in self._tails and len(self._tails) >= MOST_TAILS:
-                raise Refused(f"{MOST_TAILS} jobs are being watched here at this moment: try again later")
+                raise CommandRejected(f"{MOST_TAILS} jobs are being watched here at this moment: try again later")
             self._tails[job] = max(self._tails.get(job, now), now + span)
         self._watched_until = max(self._watched_until, now + span)
         self._asked.append(command.id)

@@ -40,4 +40,5 @@ class LoopLag:
 
     def __str__(self) -> str:
         late = sum(self.counts[bisect_left(BOUNDS, LATE) + 1 :])
-        return f"the loop: {sum(self.counts)} turns, {late} of them more than {LATE * 1000:g} ms late, the worst {self.worst * 1000:.1f} ms"
+        turns = f"the loop: {sum(self.counts)} turns, {late} of them more than {LATE * 1000:g} ms late"
+        return f"{turns}, the worst {self.worst * 1000:.1f} ms"

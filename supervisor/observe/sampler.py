@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from jobherd.supervisor.database.fleet_commands import Refused
+from jobherd.supervisor.database.fleet_commands import CommandRejected
 from jobherd.supervisor.observe.stack_question import MOST_STACKS, Question
 from jobherd.supervisor.process.stack_request import ask_stacks
 from jobherd.workers.inspect.stacks import read
@@ -61,7 +61,7 @@ class Sampler:
     # -- questions
 
     def stack(self, command: FleetCommand, now: float) -> None:
-        """Answer with the stacks of the process that runs a job. Raises Refused.
+        """Answer with the stacks of the process that runs a job. Raises CommandRejected.
 
         The command's arguments are `job`, its id, and `child`, which holds it according to the
         database.
@@ -71,7 +71,7 @@ class Sampler:
         self._begin(question)
 
     def profile(self, command: FleetCommand, now: float) -> None:
-        """Answer with how often each stack was seen. Raises Refused.
+        """Answer with how often each stack was seen. Raises CommandRejected.
 
         The command's arguments are those of `stack`, `seconds` (default 10) and `rate` per second
         (default 50).
@@ -81,12 +81,12 @@ class Sampler:
         except (TypeError, ValueError):
             seconds, rate = 0.0, 0.0
         if not (0 < seconds <= LONGEST and 0 < rate <= FASTEST):
-            raise Refused(
+            raise CommandRejected(
                 f"a profile takes up to {LONGEST:.0f} seconds, and a rate of up to {FASTEST} samples a second"
             )
         question = self._question(command, now)
         if any(other.every and other.slot is question.slot for other in self._questions):
-            raise Refused(f"{question.slot.name} is being profiled already: wait until that is over")
+            raise CommandRejected(f"{question.slot.name} is being profiled already: wait until that is over")
         question.until, question.every = now + seconds, 1 / rate
         question.processor = cpu_seconds(question.slot.process.pid)
         self._begin(question)
@@ -101,9 +101,9 @@ class Sampler:
     def _question(self, command: FleetCommand, now: float) -> Question:
         job = command.arguments.get("job")
         if not isinstance(job, int):
-            raise Refused(f"job: {job!r} is no job's id")
+            raise CommandRejected(f"job: {job!r} is no job's id")
         if len(self._questions) >= MOST_QUESTIONS:
-            raise Refused(
+            raise CommandRejected(
                 f"{len(self._questions)} stacks and profiles are being taken here at this moment: try again later"
             )
         for slot, board, record in self._workers():
@@ -120,7 +120,7 @@ class Sampler:
                     until=now,
                     due=now,
                 )
-        raise Refused(self._not_running(job, command.arguments.get("child")))
+        raise CommandRejected(self._not_running(job, command.arguments.get("child")))
 
     def _workers(self) -> list[tuple[Slot, StatusBoard, CurrentWork]]:
         looks = [(slot, self._boards[slot.number]) for slot in self._fleet.alive() if slot.kind.works]
@@ -130,7 +130,10 @@ class Sampler:
         """Return why a job that is claimed here according to the database has no stack."""
         for slot, _, record in self._workers():
             if record.child and record.child == child:
-                return f"job {job} has not started, or has just ended: {slot.name} on {self._host} holds it, and {self._doing(slot, record)}"
+                doing = self._doing(slot, record)
+                return (
+                    f"job {job} has not started, or has just ended: {slot.name} on {self._host} holds it, and {doing}"
+                )
         return f"no worker on {self._host} runs job {job}: it has just ended"
 
     def _doing(self, slot: Slot, record: CurrentWork) -> str:

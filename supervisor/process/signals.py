@@ -7,7 +7,7 @@ between two arbitrary lines, and a signal just before a wait ends that wait.
 The process always handles these signals. They are blocked until there are handlers, and signals
 from before the loop are kept for it. They are blocked again from the end of the loop to the end of
 the process, when the interpreter removes the handlers. One case cannot wait for the loop: a signal
-to stop while the process waits for a database raises `ToldToStop`.
+to stop while the process waits for a database raises `StopRequested`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-HEARD: Final = (
+HANDLED: Final = (
     signal.SIGCHLD,
     signal.SIGTERM,
     signal.SIGINT,
@@ -35,36 +35,36 @@ HEARD: Final = (
 _STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 
 
-class ToldToStop(BaseException):  # not an Exception: logging, which may be running at that time, swallows those
+class StopRequested(BaseException):  # not an Exception: logging, which may be running at that time, swallows those
     """A signal to stop came before the loop started.
 
     Raised because a connection attempt cannot be asked to stop.
     """
 
 
-def told_to_stop(problem: BaseException | None) -> bool:
-    """Return whether this is ToldToStop, or an exception that wraps it.
+def is_stop_request(problem: BaseException | None) -> bool:
+    """Return whether this is StopRequested, or an exception that wraps it.
 
     Python 3.11 wraps any exception that is raised while a class is being created.
 
-    >>> told_to_stop(ToldToStop()), told_to_stop(ValueError())
+    >>> is_stop_request(StopRequested()), is_stop_request(ValueError())
     (True, False)
     """
-    while problem is not None and not isinstance(problem, ToldToStop):
+    while problem is not None and not isinstance(problem, StopRequested):
         problem = problem.__cause__
     return problem is not None
 
 
 def hold() -> None:
     """Block the signals until handlers are installed, and whenever there are none."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
 
 
 class SignalPipe:
     """The end of the pipe that the loop waits on.
 
     Attributes:
-        raises: the loop does not run yet, and the first signal to stop raises ToldToStop.
+        raises: the loop does not run yet, and the first signal to stop raises StopRequested.
     """
 
     def __init__(self, *, raises: bool = False) -> None:
@@ -82,15 +82,15 @@ class SignalPipe:
             self.raises = False  # do not interrupt code that is already unwinding
             # a connection that is interrupted while it is created has no owner yet to close it
             warnings.simplefilter("ignore", ResourceWarning)
-            raise ToldToStop
+            raise StopRequested
 
     def check(self) -> None:
-        """Raise ToldToStop if a signal to stop came before.
+        """Raise StopRequested if a signal to stop came before.
 
         It may have been raised inside a finalizer, which swallows exceptions.
         """
         if _STOP & self._noted:
-            raise ToldToStop
+            raise StopRequested
 
     def read(self) -> set[int]:
         """Return the signals since the last call, each once."""
@@ -99,8 +99,8 @@ class SignalPipe:
                 pass
         except BlockingIOError:
             pass
-        heard, self._noted = self._noted, set()
-        return heard
+        noted, self._noted = self._noted, set()
+        return noted
 
     def close(self) -> None:
         """Close both ends."""
@@ -112,13 +112,13 @@ class SignalPipe:
         return self.fd
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def handled(self) -> Iterator[None]:
         """Handle the signals inside the block; then restore the former handlers and mask."""
-        before = {signum: signal.signal(signum, self._note) for signum in HEARD}
+        before = {signum: signal.signal(signum, self._note) for signum in HANDLED}
         old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
             yield
         finally:
             self.raises = False

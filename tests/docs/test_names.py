@@ -15,7 +15,7 @@ from jobherd.handlers._policy.policy import OPTIONS
 from jobherd.supervisor.cli import commands
 from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import add_common
-from jobherd.supervisor.process.signals import HEARD
+from jobherd.supervisor.process.signals import HANDLED
 from jobherd.supervisor.settings.definitions import Settings, specifications
 from jobherd.supervisor.settings.sources import variable_of
 from tests.docs.pages import PAGES, ROOT, anchors, code_words, links, prose, table
@@ -114,7 +114,7 @@ def test_metrics_exist(page):
 def test_the_signals_are_those_that_the_parent_hears():
     rows = table(DOCS / "signals-and-draining.md", heading="Signals")
     named = {f"SIG{name}" for row in rows for name in re.findall(r"`([A-Z0-9]+)`", row[0])}
-    assert named == {signum.name for signum in HEARD} - {"SIGCHLD"}
+    assert named == {signum.name for signum in HANDLED} - {"SIGCHLD"}
 
 
 def test_the_exit_codes_are_all_there():

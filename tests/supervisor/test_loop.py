@@ -19,7 +19,7 @@ import pytest
 from jobherd import sql
 from jobherd.supervisor import start
 from jobherd.supervisor.assembly import Supervisor
-from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
+from jobherd.supervisor.database.fleet_commands import CommandRejected, FleetCommand
 from jobherd.supervisor.database.notifications import Pooler, Rejected
 from jobherd.supervisor.policy.actions import Plan
 from jobherd.supervisor.policy.kinds import MAINTENANCE
@@ -82,7 +82,7 @@ def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
     supervisor.events.step(time.monotonic())
     assert caplog.records == []
     assert not supervisor.events._pooler_seen
-    supervisor.db.setup.deaf = True
+    supervisor.db.setup.listen_disabled = True
     supervisor.db.happened = [Pooler(), Rejected("claim/claim_jobs", "ERROR: it is so")]
     supervisor.events.step(time.monotonic())
     assert ["a pooler stands" in caplog.text, "claim_jobs: ERROR: it is so" in caplog.text] == [True, True]
@@ -150,7 +150,7 @@ def test_to_drain_twice_is_to_drain(supervisor):
     assert supervisor.signals.carry_out(order, now) == {"workers": 4, "running": 0}
     assert supervisor.signals.carry_out(order, now + 60) == {"workers": 4, "running": 0}
     assert supervisor.fleet.run_state is RunState.DRAINING
-    with pytest.raises(Refused, match="leaving already"):
+    with pytest.raises(CommandRejected, match="leaving already"):
         supervisor.signals.carry_out(FleetCommand(2, "add", {}, "anna"), now + 60)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from jobherd.supervisor.crash.crash_outcome import CrashOutcome
 from jobherd.supervisor.crash.dead_child import DeadChild
-from jobherd.supervisor.crash.deaths import DeathPost
+from jobherd.supervisor.crash.deaths import DeathMessages
 from jobherd.supervisor.crash.postmortem import PostMortem
 from tests.supervisor.crash.test_recovery import POLICY, death, now
 
@@ -26,7 +26,7 @@ def case() -> DeadChild:
 
 @pytest.fixture
 def post():
-    post = DeathPost()
+    post = DeathMessages()
     yield post
     post.close()
 
@@ -37,7 +37,7 @@ def told(post):
 
 def test_a_death_is_told_with_its_post_mortem(post):
     dead = case()
-    assert post.tell(dead, dead.now, CrashOutcome("retry", "WORKER_CRASHED", crash=1))
+    assert post.send(dead, dead.now, CrashOutcome("retry", "WORKER_CRASHED", crash=1))
     message = told(post)
     assert (message["job"], message["kind"], message["crashes"]) == (
         dead.now.job,
@@ -53,7 +53,7 @@ def test_a_death_is_told_with_its_post_mortem(post):
 @pytest.mark.parametrize("outcome", ["cancelled", "abandoned"])
 def test_a_process_that_a_drain_or_a_cancel_has_ended_is_not_told(post, outcome):
     dead = case()
-    assert not post.tell(dead, dead.now, CrashOutcome(outcome, None))
+    assert not post.send(dead, dead.now, CrashOutcome(outcome, None))
     with pytest.raises(BlockingIOError):
         os.read(post.reading, 1)
 
@@ -62,7 +62,7 @@ def test_of_an_encrypted_job_neither_payload_nor_log_is_told(post):
     dead = case()
     dead.policy = replace(dead.policy, sealed=True)
     dead.post_mortem = replace(dead.post_mortem, log_tail="secret")
-    post.tell(dead, dead.now, CrashOutcome("failed", "WORKER_CRASHED", crash=1))
+    post.send(dead, dead.now, CrashOutcome("failed", "WORKER_CRASHED", crash=1))
     message = told(post)
     assert not message["payload"]
     assert "secret" not in json.dumps(message)
@@ -72,7 +72,7 @@ def test_a_full_socket_costs_a_line_in_the_log_and_no_time(post, caplog):
     dead = case()
     dead.post_mortem = replace(dead.post_mortem, stack="x" * 100_000, log_tail="y" * 100_000)
     sent = 0
-    while post.tell(dead, dead.now, CrashOutcome("retry", "WORKER_CRASHED", crash=1)):
+    while post.send(dead, dead.now, CrashOutcome("retry", "WORKER_CRASHED", crash=1)):
         sent += 1
     assert sent > 20, "the stack and the log are cut, so that many fit"
     assert "on_death hooks are not called for a job" in caplog.text

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobherd.supervisor.crash.crash_outcome import CrashOutcome, crash_outcome, delay
-from jobherd.supervisor.crash.dead_child import DeadChild
+from jobherd.supervisor.crash.dead_child import SELDOM, DeadChild
 from jobherd.supervisor.crash.postmortem import PostMortem
-from jobherd.supervisor.crash.recovery import SELDOM, CrashRecovery
+from jobherd.supervisor.crash.recovery import CrashRecovery
 from jobherd.supervisor.policy.deaths import Death, Exit
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits

@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 from jobherd.supervisor.database.cancels import Cancels
 from jobherd.supervisor.database.connection import DatabaseConnection
 from jobherd.supervisor.database.ended_children import EndedChildren
-from jobherd.supervisor.database.fleet_commands import MOST, SOONEST, FleetCommands, Refused, as_json
+from jobherd.supervisor.database.fleet_commands import MOST, SOONEST, CommandRejected, FleetCommands, as_json
 from jobherd.supervisor.database.identity import identity
 from jobherd.supervisor.database.lease import Lease
 from jobherd.supervisor.database.reclaim import Reclaim
@@ -63,7 +63,7 @@ class Parent:
         self.done.append(order.id)
 
     def never(self, order, now):
-        raise Refused("not today")
+        raise CommandRejected("not today")
 
     def fall(self, order, now):
         return {}["nothing"]

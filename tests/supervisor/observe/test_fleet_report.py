@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from jobherd.supervisor.database.connection import Link
-from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
+from jobherd.supervisor.database.fleet_commands import CommandRejected, FleetCommand
 from jobherd.supervisor.observe import fleet_report
 from jobherd.supervisor.observe.fleet_report import FleetReport
 from jobherd.supervisor.observe.process_use import Look, look, share
@@ -178,7 +178,7 @@ def test_now_and_then_it_goes_along_with_a_beat(scene):
 
 @pytest.mark.parametrize("span", [-1, 61, "long", None, True, float("nan")])
 def test_a_span_that_is_none_is_refused(scene, span):
-    with pytest.raises(Refused, match="a number of seconds from 0 to 60"):
+    with pytest.raises(CommandRejected, match="a number of seconds from 0 to 60"):
         scene().report(**{"for": span})
 
 
@@ -361,7 +361,7 @@ def test_a_few_jobs_can_be_listened_to_at_a_time(scene):
     for job in range(fleet_report.MOST_TAILS):
         one.report(**{"for": 9, "tail": job})
     one.report(**{"for": 9, "tail": 0})
-    with pytest.raises(Refused, match="8 jobs are being watched"):
+    with pytest.raises(CommandRejected, match="8 jobs are being watched"):
         one.report(**{"for": 9, "tail": 99})
     one.now += 10
     one.report(**{"for": 9, "tail": 99})
@@ -369,5 +369,5 @@ def test_a_few_jobs_can_be_listened_to_at_a_time(scene):
 
 @pytest.mark.parametrize("job", ["5", True, 1.5])
 def test_a_job_that_is_no_id_is_refused(scene, job):
-    with pytest.raises(Refused, match="the id of a job"):
+    with pytest.raises(CommandRejected, match="the id of a job"):
         scene().report(**{"for": 9, "tail": job})

@@ -104,7 +104,7 @@ def test_who_runs_in_the_background_of_a_terminal_that_stops_such_is_not_held_up
                 os.setpgid(0, 0)
                 signal.alarm(int(LIMIT / 2))
                 signals = SignalPipe()
-                with signals.heard():
+                with signals.handled():
                     voice = LogStream(2)
                     voice.write("said\n")
                     voice.flush()

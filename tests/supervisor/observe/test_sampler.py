@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import pytest
 
-from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
+from jobherd.supervisor.database.fleet_commands import CommandRejected, FleetCommand
 from jobherd.supervisor.observe import sampler
 from jobherd.supervisor.observe.sampler import Sampler
 from jobherd.supervisor.policy.deaths import Exit
@@ -94,7 +94,7 @@ class Place:
     def ask(self, trade, arguments) -> None:
         try:
             trade(FleetCommand(7, "", arguments, "test"), time.monotonic())
-        except Refused as problem:
+        except CommandRejected as problem:
             self.answers.append((None, str(problem)))
 
     def close(self) -> None:

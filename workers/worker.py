@@ -17,8 +17,8 @@ from jobherd.handlers._enqueue.origin import Origin, ask
 from jobherd.handlers._enqueue.tracing import ids_of
 from jobherd.workers.claim.claimer import Claimer
 from jobherd.workers.database.connection import Session
+from jobherd.workers.ipc.current_work import Phase, Reason
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, HasStores, MoreWork, Ready, send
-from jobherd.workers.ipc.status_board import Phase, Reason
 from jobherd.workers.job.row import JobRow
 from jobherd.workers.process.logs import set_up
 from jobherd.workers.process.state_guard import StateGuard

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._values.outcome import Label
     from jobherd.supervisor.policy.deaths import Death
     from jobherd.workers.ipc.counters import Policy
-    from jobherd.workers.ipc.status_board import CurrentWork
+    from jobherd.workers.ipc.current_work import CurrentWork
 
 
 @dataclass(frozen=True, slots=True)

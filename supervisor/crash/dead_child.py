@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.crash.postmortem import PostMortem
     from jobherd.supervisor.policy.deaths import Death
     from jobherd.workers.ipc.counters import Policy
-    from jobherd.workers.ipc.status_board import CurrentWork
+    from jobherd.workers.ipc.current_work import CurrentWork
 
 
 AGAIN: Final = 0.05

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.crash_outcome import CrashOutcome
     from jobherd.supervisor.crash.dead_child import DeadChild
-    from jobherd.workers.ipc.status_board import CurrentWork
+    from jobherd.workers.ipc.current_work import CurrentWork
 
 log = logging.getLogger("jobherd.supervisor")
 

@@ -16,7 +16,8 @@ from jobherd.workers.system import procfs
 if TYPE_CHECKING:
     from jobherd.supervisor.observe.sampler import Sampler
     from jobherd.supervisor.policy.slot import Slot
-    from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
+    from jobherd.workers.ipc.current_work import CurrentWork
+    from jobherd.workers.ipc.status_board import StatusBoard
 
 LEAST: Final = 64 * 2**20
 STEP: Final = 1.25

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from jobherd.supervisor.crash.memory_growth import Seen
     from jobherd.supervisor.policy.deaths import Death
-    from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
+    from jobherd.workers.ipc.current_work import CurrentWork
+    from jobherd.workers.ipc.status_board import StatusBoard
 
 _LONGEST: Final = 16384
 """Maximum characters of stacks that are kept."""

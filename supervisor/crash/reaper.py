@@ -20,7 +20,7 @@ from jobherd.supervisor.policy.deaths import End, Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.stop_sequence import Stage
 from jobherd.workers.inspect.captured import digest
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

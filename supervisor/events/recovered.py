@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.control_block import ControlBlock
-    from jobherd.workers.ipc.status_board import CurrentWork
+    from jobherd.workers.ipc.current_work import CurrentWork
 
 log = logging.getLogger("jobherd.supervisor")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.supervisor.observe.process_use import Look, channel, share
 from jobherd.supervisor.policy.slot import State
-from jobherd.workers.ipc.status_board import Phase
+from jobherd.workers.ipc.current_work import Phase
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from jobherd.supervisor.policy.deaths import End
     from jobherd.supervisor.policy.slot import Slot
-    from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
+    from jobherd.workers.ipc.current_work import CurrentWork
+    from jobherd.workers.ipc.status_board import StatusBoard
 
 LONGEST_TEXT: Final = 500
 """Characters of a sentence or note."""

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from jobherd.supervisor.observe.stack_question import Key
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.slot import Slot
-    from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
+    from jobherd.workers.ipc.current_work import CurrentWork
+    from jobherd.workers.ipc.status_board import StatusBoard
 
 NEVER: Final = float("inf")
 PATIENCE: Final = 2.0

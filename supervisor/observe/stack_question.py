@@ -13,7 +13,7 @@ from jobherd.workers.system.threads import describe_threads
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.workers.inspect.stacks import Frame
-    from jobherd.workers.ipc.status_board import CurrentWork
+    from jobherd.workers.ipc.current_work import CurrentWork
 
     Key = tuple[str, tuple[Frame, ...]]
 

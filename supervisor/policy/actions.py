@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from jobherd.supervisor.policy.marks import Mark
     from jobherd.supervisor.policy.slot import Slot
-    from jobherd.workers.ipc.status_board import Interruption
+    from jobherd.workers.ipc.current_work import Interruption
 
 
 NEVER: Final = float("inf")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.limits import Limits
     from jobherd.supervisor.policy.slot import Slot
-    from jobherd.workers.ipc.status_board import CurrentWork
+    from jobherd.workers.ipc.current_work import CurrentWork
 
 EXPECTED: Final = frozenset({"left", "worn", "lost", "drain", "quit", "cancel", "timeout"})
 """Causes after which the slot does not rest."""

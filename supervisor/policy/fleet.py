@@ -15,8 +15,8 @@ from jobherd.supervisor.policy.fleet_state import LONG_AGO, FleetState
 from jobherd.supervisor.policy.kinds import KINDS, MAINTENANCE
 from jobherd.supervisor.policy.run_state import AFTER_SIGNAL, ONE_REQUEST, RunState
 from jobherd.supervisor.policy.slot import ChildLimits, HeldClaim, Process, Seen, Sent, Slot, SlotEvent
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import CancelJob, HasStores, MoreWork, Mourns, Problem, Ready, Report, WentIdle
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from jobherd.workers.ipc.status_board import Interruption, Reason
+from jobherd.workers.ipc.current_work import Interruption, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from jobherd.supervisor.policy.actions import NEVER, Interrupt, Kill
 from jobherd.supervisor.policy.marks import CancelSent, StopChanged
 from jobherd.supervisor.policy.slot import State
 from jobherd.supervisor.policy.stop_sequence import Stage, StopReason, StopSequence, advance, begin
-from jobherd.workers.ipc.status_board import Interruption, Phase, Reason
+from jobherd.workers.ipc.current_work import Interruption, Phase, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from jobherd.supervisor.policy.slot import State
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.slot import Slot
-    from jobherd.workers.ipc.status_board import CurrentWork
+    from jobherd.workers.ipc.current_work import CurrentWork
 
 LONGEST_PATIENCE: Final = 1.0
 """Maximum seconds for which a job may run in front of others when it may only be waiting for a

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from jobherd.workers.inspect.captured import CHUNK
-from jobherd.workers.ipc.status_board import OUTPUT
+from jobherd.workers.ipc.board_memory import OUTPUT
 
 if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from jobherd.workers.ipc.counters import Policy
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from tests.docs.pages import ROOT, anchors, prose
 from tests.support.patience import LIMIT
 from tests.support.promql import RULES, labels_of, panels, rules, selectors, unanswered

@@ -25,6 +25,7 @@ from jobherd.supervisor.policy.shutdown import PATIENCE_WITHOUT_DATABASE
 from jobherd.supervisor.policy.slot import HeldClaim, Slot, State
 from jobherd.supervisor.policy.wakeups import wakeups, wants_notify
 from jobherd.supervisor.process.board_reader import LOOK, LOOK_IDLE
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import (
     EXIT_HANDLERS,
     EXIT_LEFT,
@@ -37,7 +38,6 @@ from jobherd.workers.ipc.pipes import (
     Ready,
     WentIdle,
 )
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.run.hooks import LIMIT as HOOK
 from tests.supervisor.policy.story import without_writing
 

@@ -26,8 +26,8 @@ from jobherd.supervisor.policy.kinds import MAINTENANCE
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.slot import HeldClaim
 from jobherd.supervisor.settings.definitions import Settings
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import Ready
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from tests.support.patience import LIMIT
 
 

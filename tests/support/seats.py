@@ -34,7 +34,8 @@ from jobherd.workers import main
 from jobherd.workers.ipc import pipes
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.counters import OUTCOMES, Policy
-from jobherd.workers.ipc.status_board import Interruption, Reason, StatusBoard
+from jobherd.workers.ipc.current_work import Interruption, Reason
+from jobherd.workers.ipc.status_board import StatusBoard
 from jobherd.workers.process.spec import ChildSettings, ChildSpec
 from tests.support.patience import GLANCE, LIMIT
 from tests.support.processes import is_running, wait_for_exit

@@ -16,8 +16,8 @@ from jobherd.workers.claim import claimer
 from jobherd.workers.database.waiting import Left
 from jobherd.workers.database.wire import Wire
 from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.ipc.current_work import Phase, Reason
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, MoreWork, Problem, Ready, WentIdle
-from jobherd.workers.ipc.status_board import Phase, Reason
 from jobherd.workers.maintenance.maintenance import Maintenance
 from jobherd.workers.process.state_guard import StateGuard
 from tests.support.gate import Gate

@@ -19,7 +19,7 @@ from jobherd.workers.claim.claim_query import ClaimQuery
 from jobherd.workers.claim.restriction import restriction_of
 from jobherd.workers.claim.store_records import StoreRecords
 from jobherd.workers.claim.wakes import Wakes
-from jobherd.workers.ipc.status_board import Phase
+from jobherd.workers.ipc.current_work import Phase
 from jobherd.workers.job.row import JobRow
 
 if TYPE_CHECKING:

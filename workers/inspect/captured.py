@@ -8,7 +8,7 @@ import orjson
 
 from jobherd.handlers._enqueue.dsn import redact_dsn
 from jobherd.handlers._values.sanitize import sanitize
-from jobherd.workers.ipc.status_board import OUTPUT
+from jobherd.workers.ipc.board_memory import OUTPUT
 
 ENTRY: Final = b"\x1e"
 """A line that begins with this byte is an entry, as JSON."""

@@ -27,8 +27,8 @@ import psycopg
 from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.database.waiting import Left
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready, send
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.maintenance.dead_supervisors import PATIENCE as ORPHANED
 from jobherd.workers.maintenance.dead_supervisors import end, end_groups, find
 from jobherd.workers.maintenance.deaths import Deaths

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from jobherd.workers.ipc.status_board import Phase
+from jobherd.workers.ipc.current_work import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from jobherd.handlers._run.call import interrupt
 from jobherd.handlers._run.dispositions import JobCancelled, JobDrained, JobInterrupted, JobTimeout
-from jobherd.workers.ipc.status_board import Reason
+from jobherd.workers.ipc.current_work import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -20,8 +20,8 @@ from jobherd.handlers._run.call import call
 from jobherd.handlers._run.dispositions import JobTimeout
 from jobherd.handlers._run.transaction import TOGETHER
 from jobherd.handlers._values.outcome import EXPIRED, OK, Outcome, Raised
+from jobherd.workers.ipc.current_work import CurrentWork, Phase, Reason
 from jobherd.workers.ipc.record import barrier
-from jobherd.workers.ipc.status_board import CurrentWork, Phase, Reason
 from jobherd.workers.process.interrupt import JobLost
 from jobherd.workers.run.arguments import bind_arguments
 from jobherd.workers.run.executor import Executor

@@ -29,7 +29,7 @@ import orjson
 
 from jobherd.handlers._values.sanitize import sanitize
 from jobherd.workers.inspect.captured import CHUNK, ENTRY, LOGGED, digest
-from jobherd.workers.ipc.status_board import OUTPUT
+from jobherd.workers.ipc.board_memory import OUTPUT
 from jobherd.workers.process.logs import LONGEST, TextFormatter, make_formatter
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from jobherd.handlers._run.unrunnable import unknown_kind, unstartable
 from jobherd.handlers._values.outcome import EXPIRED
 from jobherd.handlers._values.sanitize import describe_exception
 from jobherd.workers.ipc.counters import OUTCOMES
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.job.finished import CANCELLED_BEFORE, HANDED_BACK, Finished
 from jobherd.workers.run.finish import days_kept
 from jobherd.workers.run.job_log import JobLog

@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from jobherd.workers.ipc.status_board import CurrentWork, Phase, Reason
+from jobherd.workers.ipc.current_work import CurrentWork, Phase, Reason
 from jobherd.workers.job.finished import is_plain
 from jobherd.workers.system.failpoints import armed, reach
 

@@ -28,8 +28,8 @@ from jobherd.sql.composed import compose
 from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.database.waiting import Left
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, CancelJob, MoreWork, Ready, send
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.job.finished import Finished
 from jobherd.workers.run.loading import load_handlers
 from jobherd.workers.stores.record import log_entries, settle_parameters

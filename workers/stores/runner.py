@@ -29,7 +29,7 @@ from jobherd.handlers._values.sanitize import sanitize
 from jobherd.sql.composed import compose
 from jobherd.workers.database.backoff import Backoff
 from jobherd.workers.database.errors import is_retryable
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.stores.dequeue import dequeue
 from jobherd.workers.stores.record import Taken, as_job, failure, log_entries, settle_parameters
 from jobherd.workers.stores.session import RecordSession, steer

@@ -23,8 +23,8 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import Problem, Ready, send
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.system.local_address import is_loopback
 from jobherd.workers.web.cpu_budget import CpuBudget
 from jobherd.workers.web.exposition import Exposition

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
-from jobherd.workers.ipc.status_board import Phase
+from jobherd.workers.ipc.current_work import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from prometheus_client import Metric
 
-    from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
+    from jobherd.workers.ipc.current_work import CurrentWork
+    from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.web.status_report import Child, StatusReport
 
 _STATE: Final = re.compile(r"[a-z_]{1,20}")

@@ -13,7 +13,8 @@ from jobherd.supervisor.crash.postmortem import examine
 from jobherd.supervisor.policy.deaths import Death, Exit
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
+from jobherd.workers.ipc.status_board import StatusBoard
 from jobherd.workers.system import procfs
 
 MIB = 2**20

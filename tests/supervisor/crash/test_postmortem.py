@@ -13,7 +13,8 @@ from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.stop_sequence import Stage, StopReason, StopSequence
-from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
+from jobherd.workers.ipc.status_board import StatusBoard
 
 MIB = 2**20
 ASKED = b'Current thread 0x1 (most recent call first):\n  File "/srv/app/resize.py", line 41 in shrink\n'

@@ -13,7 +13,7 @@ from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.stop_sequence import Stage, StopReason, StopSequence
 from jobherd.workers.ipc.counters import Policy
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 
 POLICY = Policy("a:b", max_attempts=5, max_crashes=3, backoff=(30.0, 2.0, 0.2, 3600.0))
 

@@ -24,7 +24,7 @@ from jobherd.supervisor.database.requests import Request
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.workers.ipc.control_block import ControlBlock
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.system.procfs import started
 from tests.support.network import Network
 from tests.support.patience import LIMIT

@@ -28,8 +28,9 @@ from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.settings.definitions import Settings
 from jobherd.supervisor.settings.live import LiveSettings
 from jobherd.workers.ipc.counters import Policy
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import Ready
-from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+from jobherd.workers.ipc.status_board import StatusBoard
 from tests.support.patience import LIMIT
 
 

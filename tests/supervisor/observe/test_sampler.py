@@ -27,7 +27,8 @@ from jobherd.supervisor.policy.slot import State
 from jobherd.workers.inspect import flamegraph
 from jobherd.workers.inspect.stacks import MAIN, thread_of
 from jobherd.workers.ipc.counters import Policy
-from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
+from jobherd.workers.ipc.status_board import StatusBoard
 from jobherd.workers.system.threads import describe_threads
 from tests.support.patience import LIMIT
 

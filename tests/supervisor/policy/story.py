@@ -15,8 +15,8 @@ from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.marks import apply
 from jobherd.supervisor.policy.plan import plan
 from jobherd.supervisor.policy.wakeups import wakeups
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
 
 KILLED = Exit(None, signal.SIGKILL)
 LEFT = Exit(EXIT_LEFT, None)

@@ -16,8 +16,8 @@ from jobherd.supervisor.policy.shutdown import PATIENCE_WITH_DATABASE
 from jobherd.supervisor.policy.slot import ChildLimits, State
 from jobherd.supervisor.policy.stop_sequence import Stage, StopReason
 from jobherd.supervisor.policy.wakeups import BUSY, wants_notify
+from jobherd.workers.ipc.current_work import CurrentWork, Interruption, Phase, Reason
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_WORN, MoreWork, Problem, WentIdle
-from jobherd.workers.ipc.status_board import CurrentWork, Interruption, Phase, Reason
 from tests.supervisor.policy.story import LEFT, Story
 
 

@@ -10,7 +10,7 @@ from jobherd.supervisor.policy.run_state import AFTER_QUIT, AFTER_SIGNAL, AFTER_
 from jobherd.supervisor.policy.slot import TRANSITIONS, SlotEvent, State
 from jobherd.supervisor.policy.stop_sequence import OVERRIDES, STAGES, Stage, StopReason, StopSequence, advance, begin
 from jobherd.supervisor.policy.stopping import ENDS
-from jobherd.workers.ipc.status_board import Interruption, Reason
+from jobherd.workers.ipc.current_work import Interruption, Reason
 
 
 def test_each_state_of_a_slot_answers_each_event():

@@ -13,8 +13,8 @@ from jobherd.supervisor.policy.actions import Offload
 from jobherd.supervisor.policy.stragglers import offload
 from jobherd.supervisor.process import offload as offload_module
 from jobherd.supervisor.settings.definitions import Settings
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import Ready
-from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from jobherd.workers.job.finished import Finished
 from jobherd.workers.system import procfs
 

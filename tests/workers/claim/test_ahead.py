@@ -22,8 +22,8 @@ from jobherd.workers import worker
 from jobherd.workers.claim import claimer
 from jobherd.workers.claim.scan_start import ScanStart
 from jobherd.workers.database.connection import Session
+from jobherd.workers.ipc.current_work import Phase
 from jobherd.workers.ipc.pipes import EXIT_LEFT
-from jobherd.workers.ipc.status_board import Phase
 from jobherd.workers.job.finished import settlement
 from jobherd.workers.job.row import JobRow
 from jobherd.workers.run.durations import Durations

@@ -13,7 +13,8 @@ from pathlib import Path
 from jobherd import workers
 from jobherd.workers.inspect import flamegraph
 from jobherd.workers.inspect.stacks import MAIN, Frame, read, thread_of
-from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
+from jobherd.workers.ipc.status_board import StatusBoard
 
 OURS = str(Path(workers.__file__).parent)
 LIBRARY = os.path.dirname(os.__file__)

@@ -12,8 +12,9 @@ from collections import deque
 import pytest
 
 from jobherd.handlers._run.dispositions import JobCancelled, JobInterrupted, JobTimeout
+from jobherd.workers.ipc.current_work import Interruption, Reason
 from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN
-from jobherd.workers.ipc.status_board import Interruption, Reason, StatusBoard
+from jobherd.workers.ipc.status_board import StatusBoard
 from jobherd.workers.process.interrupt import Interrupts
 from jobherd.workers.process.wakeup import Wake
 from tests.support.gate import Gate

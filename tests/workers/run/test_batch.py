@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobherd.workers.ipc.current_work import Interruption, Phase, Reason
 from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN, MoreWork
-from jobherd.workers.ipc.status_board import Interruption, Phase, Reason
 from tests.support.seats import Bench, count_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from jobherd import sql
+from jobherd.workers.ipc.current_work import Reason
 from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN
-from jobherd.workers.ipc.status_board import Reason
 from tests.support.gate import at_gate
 from tests.support.network import Network
 from tests.support.patience import LIMIT

@@ -16,7 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.counters import BUCKETS, MAX_ERRORS, MAX_KINDS, OUTCOMES, Policy
-from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
+from jobherd.workers.ipc.status_board import StatusBoard
 from jobherd.workers.web import exposition, queue_depth, status_report, supervisor_metrics
 from jobherd.workers.web.cpu_budget import CpuBudget
 from jobherd.workers.web.http_message import Request

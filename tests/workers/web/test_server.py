@@ -15,7 +15,7 @@ import pytest
 
 from jobherd.workers import web
 from jobherd.workers.ipc import pipes
-from jobherd.workers.ipc.status_board import Phase
+from jobherd.workers.ipc.current_work import Phase
 from jobherd.workers.system.local_address import host_of
 from jobherd.workers.web.cpu_budget import PAUSE, CpuBudget
 from jobherd.workers.web.http_message import Answer, Refused, parse

@@ -8,42 +8,27 @@ runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, Unpack
 
 import psycopg
 
-from jobherd.handlers._define.signature import BYTES
+from jobherd.handlers._define.encoder import Encoder
 from jobherd.handlers._enqueue import bulk, default, send
 from jobherd.handlers._enqueue import options as _enqueue
 from jobherd.handlers._enqueue.async_client import AsyncClient
-from jobherd.handlers._enqueue.bulk import Chunk, sealed
 from jobherd.handlers._enqueue.client import Client
-from jobherd.handlers._policy.costs import check_amounts
-from jobherd.handlers._values.payload import check_bytes, decode_payload, encode_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from jobherd.handlers._define.binding import Binding
     from jobherd.handlers._define.signature import Signature
-    from jobherd.handlers._enqueue.options import Options
-    from jobherd.handlers._policy.durations import Duration
+    from jobherd.handlers._enqueue.bulk import Chunk
+    from jobherd.handlers._enqueue.options import JobOptions, Options
 
 P = ParamSpec("P")
 
-_ARGUMENTS: Final = (dict, tuple)
 Target: TypeAlias = "Client | AsyncClient | psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
-
-
-_CHECKED: Final[dict[type, Any]] = {
-    kind: type(f"Checked{kind.__name__.title()}", (kind,), {}) for kind in (dict, list, str, int)
-}
-"""Types of what `Producer.payload` returns: documents that were compared with their arguments, so
-`enqueue_many` does not compare them again."""
-_COMPARED: Final = frozenset(_CHECKED.values())
 
 
 class Producer(Generic[P]):
@@ -69,9 +54,8 @@ class Producer(Generic[P]):
         seal: bool = False,
     ) -> None:
         self.kind = kind
-        self._weigh = weigh
-        self._seal = seal
         self.signature = signature
+        self._encoder = Encoder(kind, signature, weigh=weigh, seal=seal)
         self._options = options
         self._target = target
 
@@ -83,45 +67,22 @@ class Producer(Generic[P]):
         """
         return self.signature.binding
 
-    def options(  # one parameter for each option
+    def options(
         self,
         *,
-        queue: str | None = None,
-        priority: int | None = None,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        max_attempts: int | None = None,
-        timeout: Duration | None = None,
-        expires_at: datetime | None = None,
-        cost: Mapping[str, float] | None = None,
-        tenant: str | None = None,
-        webhook: str | None = None,
-        parent_id: int | None = None,
-        traceparent: str | None = None,
         connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
         client: Client | AsyncClient | None = None,
+        **options: Unpack[JobOptions],
     ) -> Producer[P]:
         """Return a producer whose jobs have these options.
 
         Options that are not given keep their value.
 
         Args:
-            queue: queue of the jobs.
-            priority: lower numbers run first, may be negative.
-            delay: duration before the jobs are due, such as "10m", a number of seconds or a
-                timedelta.
-            run_at: timestamp at which they are due instead, a datetime with a time zone.
-            max_attempts: attempts before a job fails permanently.
-            timeout: longest duration of one attempt.
-            expires_at: datetime with a time zone after which a job is not started any more.
-            cost: resources of the host that a running job uses, amounts by name.
-            tenant: tenant to which the jobs belong.
-            webhook: URL that gets a request when a job reaches its final state.
-            parent_id: id of the parent job. Default: the job whose handler runs this code.
-            traceparent: trace of the jobs in W3C Trace Context format. Default: the trace of the
-                job whose handler runs this code.
             connection: your own psycopg connection. The jobs become part of its transaction.
             client: another client. Excludes `connection`.
+            options: see `JobOptions`: queue, priority, delay, run_at, max_attempts, timeout,
+                expires_at, cost, tenant, webhook, parent_id, traceparent.
 
         Raises:
             TypeError, ValueError: an option is invalid. The message names the field, the value and
@@ -138,27 +99,14 @@ class Producer(Generic[P]):
             connection, "connection", "a connection of psycopg 3", psycopg.Connection, psycopg.AsyncConnection
         )
         _enqueue.check_target(client, "client", "a Client or an AsyncClient", Client, AsyncClient)
-        given = _enqueue.check_options(
-            queue=queue,
-            priority=priority,
-            delay=delay,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            expires_at=expires_at,
-            cost=cost,
-            tenant=tenant,
-            webhook=webhook,
-            parent_id=parent_id,
-            traceparent=traceparent,
-        )
+        given = _enqueue.check_options(**options)
         return Producer(
             self.kind,
             self.signature,
             _merged(self._options, given),
             connection or client or self._target,
-            weigh=self._weigh,
-            seal=self._seal,
+            weigh=self._encoder.weigh,
+            seal=self._encoder.seal,
         )
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> object:
@@ -167,25 +115,13 @@ class Producer(Generic[P]):
         >>> receipt.payload(order_id=7)  # doctest: +SKIP
         {'order_id': 7}
         """
-        found = decode_payload(self._encoded(self.signature.payload(args, self.split_bytes(args, kwargs)[1])))
-        kind = _CHECKED.get(type(found))
-        return found if kind is None else kind(found)
+        return self._encoder.payload(args, kwargs)
 
     def split_bytes(
         self, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[bytes | None, Mapping[str, object]]:
         """Split the arguments of a call into payload bytes, or None, and other arguments."""
-        if not self.signature.takes_bytes:
-            return None, kwargs
-        if args:
-            message = f"{self.signature.name} takes payload_bytes: give all arguments by name"
-            raise TypeError(message)
-        rest = dict(kwargs)
-        data = rest.pop(BYTES, None)
-        if data is None and self.signature.needs_bytes:
-            message = f"{self.signature.name} needs 'payload_bytes'"
-            raise TypeError(message)
-        return None if data is None else check_bytes(data), rest
+        return self._encoder.split_bytes(args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue one job and return its id. The arguments are the handler's, without the job.
@@ -259,72 +195,11 @@ class Producer(Generic[P]):
         """Like `enqueue_stream`, from asyncio."""
         return await bulk.astream(self._many(calls, chunk), self._aput, on_chunk)
 
-    def _call(self, call: object) -> object:
-        signature = self.signature
-        if signature.whole:
-            return call
-        named = isinstance(call, dict | Mapping)  # dict first: the check against the Mapping ABC is slower
-        if named or isinstance(call, tuple):
-            if type(call) in _ARGUMENTS or not self.binding.takes_alone(type(call)):
-                return signature.payload((), call) if named else signature.payload(call, {})  # type: ignore[arg-type]
-        elif len(signature.parameters) != 1:
-            message = f"each job of {self.kind!r} takes a dict or a tuple of arguments, not a {type(call).__name__}"
-            raise TypeError(message)
-        return signature.payload((), {signature.parameters[0].name: call})
-
-    def _encoded(self, payload: object) -> str:
-        binding = self.binding
-        text = encode_arguments(payload, wide=binding.is_wide)
-        # Bind as the worker will: a payload that does not fit would otherwise fail permanently
-        # there.
-        binding.compare(payload, binding.bind(decode_payload(text)))
-        return text
-
     def _one(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Chunk:
-        options = self._options
-        if self.signature.takes_bytes:
-            data, kwargs = self.split_bytes(args, kwargs)
-            options = replace(options, payload_bytes=data)
-        return self._ready(Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], options))
-
-    def _ready(self, chunk: Chunk) -> Chunk:
-        """Return the chunk as it is sent. Raises what `_weighed` raises, and KeyMissingError."""
-        chunk = self._weighed(chunk)
-        return sealed(chunk) if self._seal else chunk
-
-    def _weighed(self, chunk: Chunk) -> Chunk:
-        """Return the chunk with the cost of each job.
-
-        Raises what the kind's cost function raises, and TypeError or ValueError for an invalid
-        cost.
-        """
-        if self._weigh is None or self._options.cost is not None:
-            return chunk
-        return replace(
-            chunk, costs=[check_amounts(self._weigh(decode_payload(text)), field="cost") for text in chunk.texts]
-        )
+        return self._encoder.one(args, kwargs, self._options)
 
     def _many(self, calls: Iterable[object], most: int = bulk.CHUNK) -> Iterator[Chunk]:
-        if self.signature.needs_bytes:
-            message = f"each job of {self.kind!r} needs payload_bytes of its own: enqueue them one by one"
-            raise TypeError(message)
-        if isinstance(calls, str | bytes | Mapping):
-            message = (
-                f"the jobs of {self.kind!r} must be a list or another iterable of them, not one {type(calls).__name__}"
-            )
-            raise TypeError(message)
-        # looked up once, not once per job
-        arguments, bind, compare, wide = self._call, self.binding.bind, self.binding.compare, self.binding.is_wide
-
-        def encode(call: object) -> str:
-            payload = arguments(call)
-            text = encode_arguments(payload, wide=wide)
-            found = bind(decode_payload(text))
-            if type(call) not in _COMPARED:
-                compare(payload, found)
-            return text
-
-        return map(self._ready, bulk.chunks(self.kind, calls, self._options, encode=encode, most=most))
+        return self._encoder.many(calls, self._options, most)
 
     def _put(self, chunks: Iterable[Chunk]) -> list[int]:
         match self._target:
@@ -334,7 +209,10 @@ class Producer(Generic[P]):
                 return client.put(chunks)
             case psycopg.Connection() as connection:
                 return send.put_on(connection, chunks, schema=default.schema_or_default())
-        message = f"{type(self._target).__name__} is asynchronous: await aenqueue(...) of {self.kind!r} instead of enqueue(...)"
+        message = (
+            f"{type(self._target).__name__} is asynchronous: "
+            f"await aenqueue(...) of {self.kind!r} instead of enqueue(...)"
+        )
         raise TypeError(message)
 
     async def _aput(self, chunks: Iterable[Chunk]) -> list[int]:
@@ -344,7 +222,10 @@ class Producer(Generic[P]):
             case psycopg.AsyncConnection() as connection:
                 return await send.aput_on(connection, chunks, schema=default.schema_or_default())
             case psycopg.Connection():
-                message = f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, or give an AsyncConnection"
+                message = (
+                    f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, "
+                    "or give an AsyncConnection"
+                )
                 raise TypeError(message)
         # Each job has a new event loop, and an asynchronous pool belongs to one loop. The
         # thread-safe client outlives the loop.

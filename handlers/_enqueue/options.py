@@ -1,10 +1,15 @@
-"""The options of an enqueued job, checked where they are written."""
+"""The options of an enqueued job, checked where they are written.
+
+`JobOptions` is what callers write, `Options` what the statements get. To add an option, add a field
+to both, and its check to `_CHECKS`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from jobherd.handlers._policy.costs import check_amounts
 from jobherd.handlers._policy.durations import Duration, at_least_zero, positive
@@ -13,7 +18,7 @@ from jobherd.handlers._values.json_form import type_name
 from jobherd.handlers._values.payload import check_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 FIRST: Final = datetime(1900, 1, 1, tzinfo=UTC)
 LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
@@ -21,9 +26,39 @@ LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 job."""
 
 
+class JobOptions(TypedDict, total=False):
+    """Options of an enqueued job. None: the kind's value."""
+
+    queue: str | None
+    """Queue of the job."""
+    priority: int | None
+    """Lower numbers run first, may be negative."""
+    delay: Duration | None
+    """Duration before the job is due, such as "10m", a number of seconds or a timedelta."""
+    run_at: datetime | None
+    """Timestamp at which the job is due instead, a datetime with a time zone."""
+    max_attempts: int | None
+    """Attempts before the job fails permanently."""
+    timeout: Duration | None
+    """Longest duration of one attempt."""
+    expires_at: datetime | None
+    """Datetime with a time zone after which the job is not started any more."""
+    cost: Mapping[str, float] | None
+    """Resources of the host that the running job uses, amounts by name."""
+    tenant: str | None
+    """Tenant to which the job belongs."""
+    webhook: str | None
+    """URL that gets a request when the job reaches its final state."""
+    parent_id: int | None
+    """Id of the parent job. Default: the job whose handler runs this code."""
+    traceparent: str | None
+    """Trace of the job in W3C Trace Context format. Default: the trace of the job whose handler runs
+    this code."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Checked options of an enqueue. None: the kind's value."""
+    """Checked options of an enqueue, durations in seconds. None: the kind's value."""
 
     queue: str | None = None
     priority: int | None = None
@@ -52,46 +87,6 @@ class Options:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def check_options(  # one parameter for each option
-    *,
-    queue: str | None = None,
-    priority: int | None = None,
-    delay: Duration | None = None,
-    run_at: datetime | None = None,
-    max_attempts: int | None = None,
-    timeout: Duration | None = None,
-    expires_at: datetime | None = None,
-    cost: Mapping[str, float] | None = None,
-    tenant: str | None = None,
-    webhook: str | None = None,
-    payload_bytes: bytes | None = None,
-    parent_id: int | None = None,
-    traceparent: str | None = None,
-) -> Options:
-    """Return the checked options, durations in seconds.
-
-    Raises ValueError or TypeError naming the field and the fix.
-    """
-    if delay is not None and run_at is not None:
-        message = "delay and run_at exclude each other: give one of them"
-        raise ValueError(message)
-    return Options(
-        queue=None if queue is None else check_queue(queue),
-        priority=None if priority is None else check_whole(priority, field="priority"),
-        delay=None if delay is None else at_least_zero(delay, field="delay"),
-        run_at=None if run_at is None else _moment(run_at, field="run_at"),
-        max_attempts=None if max_attempts is None else check_whole(max_attempts, field="max_attempts", least=1),
-        timeout=None if timeout is None else positive(timeout, field="timeout"),
-        expires_at=None if expires_at is None else _moment(expires_at, field="expires_at"),
-        cost=None if cost is None else check_amounts(cost, field="cost"),
-        tenant=None if tenant is None else check_tenant(tenant),
-        webhook=None if webhook is None else check_webhook(webhook),
-        payload_bytes=None if payload_bytes is None else check_bytes(payload_bytes),
-        parent_id=None if parent_id is None else check_id(parent_id),
-        traceparent=None if traceparent is None else check_traceparent(traceparent),
-    )
-
-
 def _moment(value: object, *, field: str) -> datetime:
     if not isinstance(value, datetime):
         message = f"{field} must be a datetime with a time zone, not a {type(value).__name__}"
@@ -105,19 +100,54 @@ def _moment(value: object, *, field: str) -> datetime:
     return value
 
 
-def check_id(value: object) -> int:
+def check_id(value: object, *, field: str = "a job's id") -> int:
     """Return a valid job id. Raises TypeError or ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):
-        message = f"a job's id is a whole number, not a {type(value).__name__}"
+        message = f"{field} is a whole number, not a {type(value).__name__}"
         raise TypeError(message)
     if not -(2**63) <= value < 2**63:
-        message = "a job's id fits into 64 bits; this one does not"
+        message = f"{field} fits into 64 bits; this one does not"
         raise ValueError(message)
     return value
 
 
+_CHECKS: Final[dict[str, Callable[..., Any]]] = {
+    "queue": check_queue,
+    "priority": check_whole,
+    "delay": at_least_zero,
+    "run_at": _moment,
+    "max_attempts": partial(check_whole, least=1),
+    "timeout": positive,
+    "expires_at": _moment,
+    "cost": check_amounts,
+    "tenant": check_tenant,
+    "webhook": check_webhook,
+    "payload_bytes": check_bytes,
+    "parent_id": check_id,
+    "traceparent": check_traceparent,
+}
+
+
+def check_options(*, payload_bytes: bytes | None = None, **options: Unpack[JobOptions]) -> Options:
+    """Return the checked options.
+
+    Raises ValueError or TypeError naming the field and the fix.
+    """
+    given: dict[str, Any] = {"payload_bytes": payload_bytes, **options}
+    if unknown := given.keys() - _CHECKS.keys():
+        message = f"there is no option {min(unknown)!r}; there are {', '.join(sorted(_CHECKS))}"
+        raise TypeError(message)
+    if given.get("delay") is not None and given.get("run_at") is not None:
+        message = "delay and run_at exclude each other: give one of them"
+        raise ValueError(message)
+    return Options(**{name: _CHECKS[name](value, field=name) for name, value in given.items() if value is not None})
+
+
 def check_target(value: object, field: str, wanted: str, *kinds: type) -> None:
-    """Raise TypeError for an invalid connection or client, which would fail later, or be ignored and the job enqueued elsewhere."""
+    """Raise TypeError for an invalid connection or client.
+
+    It would fail later, or be ignored and the job enqueued elsewhere.
+    """
     if value is not None and not isinstance(value, kinds):
         message = f"{field} must be {wanted}, not a {type_name(value)}"
         raise TypeError(message)

@@ -45,7 +45,7 @@ class Importer:
         self._files: dict[str, ModuleType] = {}
         """Loaded modules by real file, so that no file is loaded under two names."""
 
-    def import_module(self, name: str, file: str) -> ModuleType | None:
+    def load_module(self, name: str, file: str) -> ModuleType | None:
         """Import a module and return it, or None if it does not load.
 
         file: its file; empty for a module that was found by its name.
@@ -75,7 +75,7 @@ class Importer:
             start = folder / "__init__.py"
             return (
                 own
-                if not start.is_file() or (self.is_safe_module(own, start) and self.import_module(own, str(start)))
+                if not start.is_file() or (self.is_safe_module(own, start) and self.load_module(own, str(start)))
                 else None
             )
         name = folder_name(folder)
@@ -100,7 +100,7 @@ class Importer:
         except BaseException:
             return False
 
-    def import_file(self, package: str, name: str, file: str, folder: Path) -> None:
+    def load_file(self, package: str, name: str, file: str, folder: Path) -> None:
         """Import a file of a folder whose package is open."""
         own = f"{package}.{name}" if package else name
         if not package.startswith(f"{FOLDERS}.") and not self._is_found(own, file):
@@ -108,7 +108,7 @@ class Importer:
             if not self._open_folder(package, folder):
                 return
             own = f"{package}.{name}"
-        self.import_module(own, file)
+        self.load_module(own, file)
 
     def _is_found(self, name: str, file: str) -> bool:
         try:

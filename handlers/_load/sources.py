@@ -65,7 +65,7 @@ class Sources:
         package = self._importer.open_folder(folder, [*(file for _, file in files), *map(str, folder.glob("_*.py"))])
         if package is not None:
             for name, file in files:
-                self._importer.import_file(package, name, file, folder)
+                self._importer.load_file(package, name, file, folder)
 
     def _take_file(self, file: Path, given: str) -> None:
         folder = file.parent
@@ -78,12 +78,12 @@ class Sources:
         ):
             package = self._importer.open_folder(folder, [str(file)])
             if package is not None:
-                self._importer.import_file(package, file.stem, str(file), folder)
+                self._importer.load_file(package, file.stem, str(file), folder)
 
     def _take_module(self, name: str) -> None:
         if not self._importer.is_safe_name(name):
             return
-        module = self._importer.import_module(name, "")
+        module = self._importer.load_module(name, "")
         paths = getattr(module, "__path__", None)
         if paths is not None:
             self.roots.extend(map(os.path.realpath, paths))
@@ -94,7 +94,7 @@ class Sources:
             if found.name.startswith("_") or (package == "jobherd.handlers" and found.name in _NOT_HANDLERS):
                 continue
             name = f"{package}.{found.name}"
-            module = self._importer.import_module(name, "")
+            module = self._importer.load_module(name, "")
             if found.ispkg and module is not None:
                 self._take_package(name, list(getattr(module, "__path__", [])))
 

@@ -48,7 +48,7 @@ def check_queue(value: object, *, field: str = "queue") -> str:
     return value
 
 
-def check_tenant(value: object) -> str:
+def check_tenant(value: object, *, field: str = "tenant") -> str:
     """Return `value` if it is a valid name of a tenant, or raise ValueError with the rule.
 
     >>> check_tenant("acme")
@@ -56,14 +56,14 @@ def check_tenant(value: object) -> str:
     """
     if not isinstance(value, str) or not TENANT.fullmatch(value):
         message = (
-            f"tenant {shown(value)} is not a name like 'acme': "
+            f"{field} {shown(value)} is not a name like 'acme': "
             "use letters, digits and _ . : @ - , at most 100 characters"
         )
         raise ValueError(message)
     return value
 
 
-def check_webhook(value: object) -> str:
+def check_webhook(value: object, *, field: str = "webhook") -> str:
     """Return `value` if it can be the URL of a webhook, or raise ValueError with the rule.
 
     Whether the URL may be called is checked when it is called.
@@ -73,14 +73,14 @@ def check_webhook(value: object) -> str:
     """
     if not isinstance(value, str) or not WEBHOOK.fullmatch(value) or len(value) > 2000:
         message = (
-            "webhook must be a URL like 'https://example.com/done', without a user, at most 2000 characters, "
+            f"{field} must be a URL like 'https://example.com/done', without a user, at most 2000 characters, "
             f"not {shown(value)}"
         )
         raise ValueError(message)
     return value
 
 
-def check_traceparent(value: object) -> str:
+def check_traceparent(value: object, *, field: str = "traceparent") -> str:
     """Return `value` if it is a traceparent (W3C Trace Context), or raise ValueError.
 
     >>> check_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")[3:7]
@@ -88,7 +88,7 @@ def check_traceparent(value: object) -> str:
     """
     if not isinstance(value, str) or not TRACEPARENT.fullmatch(value):
         message = (
-            f"traceparent {shown(value)} is not like '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01': "
+            f"{field} {shown(value)} is not like '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01': "
             "version, trace, parent and flags in lower-case hexadecimal digits, trace and parent not all zeros"
         )
         raise ValueError(message)

@@ -90,7 +90,7 @@ def encode_arguments(value: object, *, wide: bool) -> str:
     return _encode(value, max_payload(), "payload", PayloadError, wide=wide)
 
 
-def check_bytes(value: object) -> bytes:
+def check_bytes(value: object, *, field: str = "payload_bytes") -> bytes:
     """Return `value` as the payload bytes of a job, or raise TypeError or PayloadError.
 
     >>> check_bytes(bytearray(b"PNG"))
@@ -98,13 +98,12 @@ def check_bytes(value: object) -> bytes:
     """
     if not isinstance(value, bytes | bytearray | memoryview):
         message = (
-            f"payload_bytes must be bytes, not a {type(value).__name__}: "
-            "pass text.encode(), or a JSON value as the payload"
+            f"{field} must be bytes, not a {type(value).__name__}: pass text.encode(), or a JSON value as the payload"
         )
         raise TypeError(message)
     data = bytes(value)
     if len(data) > max_payload():
-        raise PayloadError(_too_long("payload_bytes", len(data), max_payload()))
+        raise PayloadError(_too_long(field, len(data), max_payload()))
     return data
 
 

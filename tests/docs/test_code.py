@@ -37,7 +37,7 @@ BY_NAME = frozenset(
 )
 MAY_IMPORT = {
     # what --handlers and --hooks name
-    "handlers/_load/registry.py": {"import_module", "spec_from_file_location", "exec_module"},
+    "handlers/_load/importer.py": {"import_module", "spec_from_file_location", "exec_module"},
     "handlers/_facade/__init__.py": {"import_module"},  # one name that stands in the file
     "supervisor/cli/__init__.py": {"import_module"},  # the commands, from a list in the file
 }

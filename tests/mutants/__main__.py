@@ -407,7 +407,7 @@ MUTANTS = (
     ),
     Mutant(
         "an argument arrives as another",
-        "handlers/_define/producer.py",
+        "handlers/_define/encoder.py",
         "        binding.compare(payload, binding.bind(decode_payload(text)))\n",
         "        binding.bind(decode_payload(text))\n",
         ("tests/handlers/_values/test_fidelity.py",),

@@ -39,7 +39,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobherd import BindingError, PayloadError, handler
-from jobherd.handlers._define import signature
+from jobherd.handlers._define import binding
 from jobherd.handlers._enqueue.bulk import one_by_name
 from jobherd.handlers._values.payload import decode_payload
 
@@ -544,7 +544,7 @@ def test_a_job_is_compared_once_also_if_its_payload_was_made_before(annotation, 
     take.__annotations__ = {"payload": annotation}
     whole = handler("demo:take")(take)
     seen = []
-    monkeypatch.setattr(signature, "compare", lambda *_: seen.append(1))
+    monkeypatch.setattr(binding, "compare", lambda *_: seen.append(1))
     for make in (
         lambda: whole._one((), {"payload": value}),
         lambda: list(whole._many([value])),

@@ -7,17 +7,12 @@ setting it reads, nor where the value came from: `jobherd.supervisor.settings.de
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
-from jobherd.handlers._enqueue.dsn import unknown_parameter, without_driver
 from jobherd.handlers._policy import durations
-from jobherd.sql import check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +22,6 @@ _BYTES: Final = {
     "k": 2**10, "m": 2**20, "g": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _SIZE: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]{0,3})\s*", re.IGNORECASE)
-_AMOUNT: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}=[0-9]+(\.[0-9]+)?")
-_QUEUE: Final = re.compile(r"(?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)(?::[1-9]\d?)?")
-_NUMBERED: Final = re.compile(r"([a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)=(-?\d{1,6})")
 _TRUTH: Final = {
     "1": True,
     "true": True,
@@ -40,9 +32,6 @@ _TRUTH: Final = {
     "no": False,
     "off": False,
 }
-
-_NO_SOCKET: Final = "/dev/null"
-"""Not a folder, so no server can have its socket there."""
 
 
 class SpokenError(ValueError):
@@ -174,49 +163,6 @@ def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) 
     return Reader(f"a list of {what}, with {name} between", read, separator)
 
 
-def queues() -> Reader:
-    """Read queue names, or prefixes with a `*`, each optionally with a number of workers."""
-    told = words(
-        "queue names (lower-case letters, digits and _ . -, at most 63 characters), or beginnings of them with a * "
-        "at the end, "
-        'each perhaps with a number of workers for it alone ("high:2,default,batch*")', ",", pattern=_QUEUE,
-    )  # fmt: skip
-
-    def read(value: object) -> tuple[str, ...]:
-        found: tuple[str, ...] = told.read(value)
-        _once([queue.partition(":")[0] for queue in found if ":" in queue])
-        return found
-
-    return Reader(told.allowed, read, told.separator)
-
-
-def numbers(low: int, high: int) -> Reader:
-    """Read a number for each of several queues."""
-    told = words(
-        f'queues, or beginnings of them with a *, each with a number from {low:,} to {high:,} ("media=2,batch*=10")',
-        ",",
-    )
-
-    def read(value: object) -> tuple[tuple[str, int], ...]:
-        listed = [f"{name}={count}" for name, count in value.items()] if isinstance(value, Mapping) else value
-        found = []
-        for word in told.read(listed):
-            match = _NUMBERED.fullmatch(word)
-            if match is None or not low <= int(match[2]) <= high:
-                message = f"{word!r} is not one"
-                raise ValueError(message)
-            found.append((match[1], int(match[2])))
-        _once([name for name, _ in found])
-        return tuple(found)
-
-    return Reader(told.allowed, read, ",")
-
-
-def amounts() -> Reader:
-    """Read amounts by name, like memory_mb=4000,gpus=1."""
-    return words("amounts like memory_mb=4000 (names of lower-case letters, digits and _ . -)", ",", pattern=_AMOUNT)
-
-
 def path() -> Reader:
     """Read the path of a folder. It need not exist yet."""
 
@@ -241,101 +187,6 @@ def switch() -> Reader:
     return Reader("true or false", read)
 
 
-def address() -> Reader:
-    """Read HOST:PORT, or off."""
-
-    def read(value: object) -> tuple[str, int] | None:
-        if value is False or (isinstance(value, str) and value.strip().lower() in {"off", "none", "no", "false"}):
-            return None
-        if not isinstance(value, str):
-            raise TypeError
-        host, colon, port = value.strip().rpartition(":")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
-            message = 'an IPv6 address is written in brackets: "[::1]:8790"'
-            raise ValueError(message)
-        if (
-            not colon
-            or not re.fullmatch(r"\d{1,5}", port)
-            or int(port) > 65535
-            or not re.fullmatch(r"[A-Za-z0-9.:_%-]*", host)
-        ):
-            raise ValueError
-        return host or "0.0.0.0", int(port)  # noqa: S104  # ":8790" means all addresses, as in other tools
-
-    return Reader('HOST:PORT ("127.0.0.1:8790", ":8790" for all addresses), or off', read)
-
-
-def url_path() -> Reader:
-    """Read a URL path that serves as a prefix: without a slash at its end."""
-
-    def read(value: object) -> str:
-        if not isinstance(value, str) or not re.fullmatch(r"(?:/[A-Za-z0-9._~-]+)*/?", value.strip()):
-            raise TypeError
-        return value.strip().rstrip("/")
-
-    return Reader('the path of an address ("/jobs")', read)
-
-
-def dsn() -> Reader:
-    """Read a libpq connection string. Its password must not appear in an error."""
-
-    def read(value: object) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise TypeError
-        text = without_driver(value)
-        try:
-            given = conninfo_to_dict(text)
-        except psycopg.Error as problem:
-            if unknown := unknown_parameter(problem):
-                message = f"PostgreSQL has no connection parameter {unknown!r}; remove it from the address"
-                raise SpokenError(message) from None
-            raise ValueError from None  # libpq's message repeats a part of the value
-        # These errors would fail every connection attempt: a supervisor would wait indefinitely for
-        # a database that is not down.
-        if not all(_is_port(port) for port in str(given.get("port", "")).split(",")):
-            message = "a port is a whole number from 1 to 65,535"
-            raise SpokenError(message)
-        if "service" in given and not _is_service(str(given["service"])):
-            message = (
-                f"no service {given['service']!r} can be read from the file of services (PGSERVICEFILE, or "
-                "~/.pg_service.conf)"
-            )
-            raise SpokenError(message)
-        return text
-
-    return Reader('a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")', read)
-
-
-def _is_port(text: str) -> bool:
-    digits = text.strip()
-    return not digits or (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65535)
-
-
-def _is_service(name: str) -> bool:
-    """Return whether libpq finds the service.
-
-    It is tested with a connection to a socket that cannot exist, so no connection is made.
-    """
-    address = make_conninfo(service=name, host=_NO_SOCKET, hostaddr="", port="")
-    # no host if libpq did not get as far as trying it
-    return psycopg.pq.PGconn.connect_start(address.encode()).host == _NO_SOCKET.encode()
-
-
-def schema() -> Reader:
-    """Read the name of Jobherd's schema."""
-
-    def read(value: object) -> str:
-        if not isinstance(value, str):
-            raise TypeError
-        return check_schema(value)
-
-    return Reader(
-        "a name of lower-case letters, digits and _, at most 41 characters, not starting with a digit or pg_", read
-    )
-
-
 def show_span(seconds: float) -> str:
     """Return a duration in its written form.
 
@@ -358,14 +209,6 @@ def show_size(number: int) -> str:
         if number and number % _BYTES[unit.lower()] == 0:
             return f"{number // _BYTES[unit.lower()]}{unit}"
     return str(number)
-
-
-def _once(names: Sequence[str]) -> None:
-    """Raise ValueError if a name has two values: it is not clear which one is meant."""
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
-            message = f"{name} is named twice"
-            raise ValueError(message)
 
 
 def _or_zero(allowed: str, zero: str) -> str:

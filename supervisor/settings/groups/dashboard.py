@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from jobherd.supervisor.settings import address_readers
 from jobherd.supervisor.settings import readers as values
 from jobherd.supervisor.settings.field import setting
 
@@ -64,7 +65,7 @@ class DashboardSettings:
     )  # fmt: skip
     dashboard_path: str = setting(
         "",
-        values.url_path(),
+        address_readers.url_path(),
         "The path under which a proxy serves the dashboard, if the proxy removes that path before it forwards a "
         "request.",
         group="Dashboard", metavar="PATH", says="none",

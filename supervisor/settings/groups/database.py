@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobherd.supervisor.settings import address_readers
 from jobherd.supervisor.settings import readers as values
 from jobherd.supervisor.settings.field import setting
 
@@ -15,21 +16,21 @@ class DatabaseSettings:
 
     dsn: str | None = setting(
         None,
-        values.dsn(),
+        address_readers.dsn(),
         "The database. Without a value, Jobherd starts an embedded PostgreSQL and logs that.",
         group="Database", variables=("DATABASE_URL",), metavar="DSN", says="an embedded PostgreSQL", secret=True,
         for_good=True,
     )  # fmt: skip
     listen_dsn: str | None = setting(
         None,
-        values.dsn(),
+        address_readers.dsn(),
         "Where the supervisor listens and renews its lease if `dsn` leads through a pooler. LISTEN needs its own "
         "session, so the supervisor does not use it through a pooler.",
         group="Database", metavar="DSN", says="the same as `dsn`", secret=True, for_good=True,
     )  # fmt: skip
     schema: str = setting(
         "jobherd",
-        values.schema(),
+        address_readers.schema(),
         "The database schema that holds the queue.",
         group="Database",
         metavar="NAME",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jobherd.supervisor.settings import address_readers
 from jobherd.supervisor.settings import readers as values
 from jobherd.supervisor.settings.field import setting
 
@@ -14,7 +15,7 @@ class ObservabilitySettings:
 
     http: tuple[str, int] | None = setting(
         ("127.0.0.1", 8790),
-        values.address(),
+        address_readers.address(),
         "Address at which the dashboard, /metrics, /livez, /readyz and /startupz are served. On an address that "
         "other hosts can reach, the dashboard "
         "needs a token.",

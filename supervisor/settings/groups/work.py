@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobherd.supervisor.settings import queue_readers
 from jobherd.supervisor.settings import readers as values
 from jobherd.supervisor.settings.field import setting
 
@@ -48,7 +49,7 @@ class WorkSettings:
     )  # fmt: skip
     queues: tuple[str, ...] = setting(
         (),
-        values.queues(),
+        queue_readers.queues(),
         "The queues to serve. `batch*` is every queue whose name begins with `batch`. `high:2` reserves two of the "
         "workers for that queue. "
         "`queue_order` says how workers choose between the queues.",
@@ -56,7 +57,7 @@ class WorkSettings:
     )  # fmt: skip
     queue_priorities: tuple[tuple[str, int], ...] = setting(
         (),
-        values.numbers(-32768, 32767),
+        queue_readers.numbers(-32768, 32767),
         "Strict tiers: workers claim from the queues with the lowest number first, whatever the weights. A queue "
         "without a number has 0.",
         group="Work", metavar="NAMES", says="none",
@@ -71,7 +72,7 @@ class WorkSettings:
     )  # fmt: skip
     queue_weights: tuple[tuple[str, int], ...] = setting(
         (),
-        values.numbers(1, 1000),
+        queue_readers.numbers(1, 1000),
         "The share of each queue in the time of the workers: with `mail=1,default=3`, `default` gets three times as "
         "much as `mail` while both "
         "hold jobs. A queue without a weight has 1.",
@@ -79,7 +80,7 @@ class WorkSettings:
     )  # fmt: skip
     queue_max_concurrency: tuple[tuple[str, int], ...] = setting(
         (),
-        values.numbers(1, 100_000),
+        queue_readers.numbers(1, 100_000),
         "The most jobs of a queue that this supervisor runs at a time. For a limit over all hosts, use `jobherd "
         "limit`.",
         group="Work", metavar="NAMES", says="none",
@@ -121,7 +122,7 @@ class WorkSettings:
     )  # fmt: skip
     budget: tuple[str, ...] = setting(
         (),
-        values.amounts(),
+        queue_readers.amounts(),
         "The resources that all running jobs of this supervisor may use together, by their `cost`. A job that does "
         "not fit is skipped until enough is free.",
         group="Work", metavar="NAME=AMOUNT", says="none: no budget",

@@ -1,0 +1,111 @@
+"""Reads addresses: of the database and its schema, of the HTTP server, and of the path behind a proxy."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from jobherd.handlers._enqueue.dsn import unknown_parameter, without_driver
+from jobherd.sql import check_schema
+from jobherd.supervisor.settings.readers import Reader, SpokenError
+
+_NO_SOCKET: Final = "/dev/null"
+"""Not a folder, so no server can have its socket there."""
+
+
+def dsn() -> Reader:
+    """Read a libpq connection string. Its password must not appear in an error."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise TypeError
+        text = without_driver(value)
+        try:
+            given = conninfo_to_dict(text)
+        except psycopg.Error as problem:
+            if unknown := unknown_parameter(problem):
+                message = f"PostgreSQL has no connection parameter {unknown!r}; remove it from the address"
+                raise SpokenError(message) from None
+            raise ValueError from None  # libpq's message repeats a part of the value
+        # These errors would fail every connection attempt: a supervisor would wait indefinitely for
+        # a database that is not down.
+        if not all(_is_port(port) for port in str(given.get("port", "")).split(",")):
+            message = "a port is a whole number from 1 to 65,535"
+            raise SpokenError(message)
+        if "service" in given and not _is_service(str(given["service"])):
+            message = (
+                f"no service {given['service']!r} can be read from the file of services (PGSERVICEFILE, or "
+                "~/.pg_service.conf)"
+            )
+            raise SpokenError(message)
+        return text
+
+    return Reader('a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")', read)
+
+
+def _is_port(text: str) -> bool:
+    digits = text.strip()
+    return not digits or (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65535)
+
+
+def _is_service(name: str) -> bool:
+    """Return whether libpq finds the service.
+
+    It is tested with a connection to a socket that cannot exist, so no connection is made.
+    """
+    address = make_conninfo(service=name, host=_NO_SOCKET, hostaddr="", port="")
+    # no host if libpq did not get as far as trying it
+    return psycopg.pq.PGconn.connect_start(address.encode()).host == _NO_SOCKET.encode()
+
+
+def schema() -> Reader:
+    """Read the name of Jobherd's schema."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise TypeError
+        return check_schema(value)
+
+    return Reader(
+        "a name of lower-case letters, digits and _, at most 41 characters, not starting with a digit or pg_", read
+    )
+
+
+def address() -> Reader:
+    """Read HOST:PORT, or off."""
+
+    def read(value: object) -> tuple[str, int] | None:
+        if value is False or (isinstance(value, str) and value.strip().lower() in {"off", "none", "no", "false"}):
+            return None
+        if not isinstance(value, str):
+            raise TypeError
+        host, colon, port = value.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            message = 'an IPv6 address is written in brackets: "[::1]:8790"'
+            raise ValueError(message)
+        if (
+            not colon
+            or not re.fullmatch(r"\d{1,5}", port)
+            or int(port) > 65535
+            or not re.fullmatch(r"[A-Za-z0-9.:_%-]*", host)
+        ):
+            raise ValueError
+        return host or "0.0.0.0", int(port)  # noqa: S104  # ":8790" means all addresses, as in other tools
+
+    return Reader('HOST:PORT ("127.0.0.1:8790", ":8790" for all addresses), or off', read)
+
+
+def url_path() -> Reader:
+    """Read a URL path that serves as a prefix: without a slash at its end."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(r"(?:/[A-Za-z0-9._~-]+)*/?", value.strip()):
+            raise TypeError
+        return value.strip().rstrip("/")
+
+    return Reader('the path of an address ("/jobs")', read)

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 FAMILIES = {
     "run": ("run",),
     "enqueue": ("enqueue",),
-    "jobs": ("jobs", "job", "wait"),
+    "jobs": ("jobs",),
+    "job": ("job",),
+    "wait": ("wait",),
     "control": ("retry", "cancel", "delete", "reprioritize", "reschedule"),
     "purge": ("purge",),
     "queues": ("queues", "pause", "resume", "limit"),

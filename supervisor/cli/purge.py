@@ -13,7 +13,7 @@ from jobherd.supervisor.cli.actor import actor
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, span
 from jobherd.supervisor.cli.database import session
-from jobherd.supervisor.cli.jobs import OVER
+from jobherd.supervisor.cli.job_text import OVER
 
 if TYPE_CHECKING:
     from jobherd.supervisor.cli.database import Session

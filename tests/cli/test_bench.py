@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from jobherd import sql
-from jobherd.supervisor.cli import bench
-from jobherd.supervisor.cli.bench import PREFIX
+from jobherd.supervisor.cli.bench import scratch
+from jobherd.supervisor.cli.bench.scratch import PREFIX
 from tests.cli.rows import send
 from tests.cli.shell import LIMIT, jobherd, start
 from tests.support.processes import children_of, wait_for_exit
@@ -94,12 +94,12 @@ def test_an_interruption_whose_cancel_comes_too_early_ends_the_statement_all_the
             os.kill(os.getpid(), signal.SIGTERM)
 
         thread = threading.Thread(target=interrupt)
-        with pytest.raises(KeyboardInterrupt), bench._interruptible():
+        with pytest.raises(KeyboardInterrupt), scratch.interruptible():
             thread.start()
             try:
                 connection.execute("SELECT pg_sleep(3600)")
             finally:
-                bench._calm(connection)
+                scratch.end_statement(connection)
         thread.join()
         assert next(times) > 3
         assert connection.execute("SELECT 1").fetchone() == (1,)

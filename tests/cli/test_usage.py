@@ -50,7 +50,7 @@ def test_only_the_family_that_is_asked_for_is_loaded():
         assert tuple(commands(words[0])) == words, family
     assert list(commands()) == [word for words in FAMILIES.values() for word in words]
     loaded = "import sys; from jobherd.supervisor import cli; cli.commands({!r}); print(*(name for name in cli.FAMILIES if 'jobherd.supervisor.cli.' + name in sys.modules))"
-    for word, families in (("enqueue", "enqueue"), ("job", "jobs"), ("--version", ""), ("dance", " ".join(FAMILIES))):
+    for word, families in (("enqueue", "enqueue"), ("job", "job"), ("--version", ""), ("dance", " ".join(FAMILIES))):
         done = subprocess.run(
             [sys.executable, "-c", loaded.format(word)],
             cwd=ROOT,

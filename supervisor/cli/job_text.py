@@ -1,0 +1,53 @@
+"""The states of jobs, and the texts about a job that several commands print."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, Final
+
+from jobherd.supervisor.cli.console import show_span
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+STATES: Final = ("ready", "scheduled", "retrying", "running", "completed", "failed", "cancelled", "expired")
+OVER: Final = ("completed", "failed", "cancelled", "expired")
+
+
+def states(text: str) -> list[str]:
+    """Parse a list of states, for argparse."""
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    for name in names:
+        if name not in STATES:
+            message = f"{name[:40]!r} is not a state: one of {', '.join(STATES)}"
+            raise argparse.ArgumentTypeError(message)
+    return names
+
+
+def since(start: datetime, end: datetime) -> str:
+    """Return the time between two timestamps."""
+    return show_span((end - start).total_seconds())
+
+
+def when(job: dict[str, Any]) -> str:
+    now = job["asked_at"]
+    match job["state"]:
+        case "running":
+            return "for " + since(job["started_at"], now)
+        case "completed" | "failed" | "cancelled" | "expired":
+            return since(job["finished_at"], now) + " ago"
+        case _ if job["run_at"] > now:
+            return "in " + since(now, job["run_at"])
+        case _:
+            return "waits " + since(job["run_at"], now)
+
+
+def reason_of(job: dict[str, Any]) -> str:
+    """Return the last error, with its code."""
+    return ": ".join(str(part) for part in (job["error_code"], job["error"]) if part)
+
+
+def document(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a job as `--json` shows it: the columns of the view `jobherd.jobs`."""
+    return {name: value for name, value in row.items() if name != "asked_at"}

@@ -45,7 +45,7 @@ class Importer:
         self._files: dict[str, ModuleType] = {}
         """Loaded modules by real file, so that no file is loaded under two names."""
 
-    def load_module(self, name: str, file: str) -> ModuleType | None:
+    def load(self, name: str, file: str) -> ModuleType | None:
         """Import a module and return it, or None if it does not load.
 
         file: its file; empty for a module that was found by its name.
@@ -74,9 +74,7 @@ class Importer:
         if own and self._open_above(own, folder):
             start = folder / "__init__.py"
             return (
-                own
-                if not start.is_file() or (self.is_safe_module(own, start) and self.load_module(own, str(start)))
-                else None
+                own if not start.is_file() or (self.is_safe_module(own, start) and self.load(own, str(start))) else None
             )
         name = folder_name(folder)
         return name if self._open_folder(name, folder) else None
@@ -108,7 +106,7 @@ class Importer:
             if not self._open_folder(package, folder):
                 return
             own = f"{package}.{name}"
-        self.load_module(own, file)
+        self.load(own, file)
 
     def _is_found(self, name: str, file: str) -> bool:
         try:

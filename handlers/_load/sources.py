@@ -83,7 +83,7 @@ class Sources:
     def _take_module(self, name: str) -> None:
         if not self._importer.is_safe_name(name):
             return
-        module = self._importer.load_module(name, "")
+        module = self._importer.load(name, "")
         paths = getattr(module, "__path__", None)
         if paths is not None:
             self.roots.extend(map(os.path.realpath, paths))
@@ -94,7 +94,7 @@ class Sources:
             if found.name.startswith("_") or (package == "jobherd.handlers" and found.name in _NOT_HANDLERS):
                 continue
             name = f"{package}.{found.name}"
-            module = self._importer.load_module(name, "")
+            module = self._importer.load(name, "")
             if found.ispkg and module is not None:
                 self._take_package(name, list(getattr(module, "__path__", [])))
 

@@ -1,7 +1,7 @@
 """Handles the deaths of children: records each one, explains it, starts its recovery, ends orphans.
 
 `process/children.py` reaps the processes and closes their pipes. `recovery.py` settles their jobs.
-This module must not decide what follows: the fleet counts failures and `plan.py` replaces children.
+This module must not decide what follows: `policy/exits.py` judges the exit and `plan.py` replaces children.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Two steps switch them off: clear the flag in the control block, then check again
 idle. A child first shows that it is idle and then reads the flag, so at least one of the two sees
 the other's write. A lost session loses the keys too.
 
-Nothing here blocks: each step is a request. `plan.py` decides whether notifications are wanted. If
+Nothing here blocks: each step is a request. `policy/wakeups.py` decides whether notifications are wanted. If
 the server rejects LISTEN, the keys are not taken, the poll finds the work, and LISTEN is tried
 again.
 """

@@ -53,7 +53,7 @@
  * breaks: K=2 BEHIND REVOKES=0 CLOSED_EARLY AGAIN   its ledger is closed when the settlement is sent, and not when it is heard of
  * breaks: K=2 BEHIND REVOKES=0 ONE_LEDGER AGAIN     the next claim writes over the ledger of the one before
  * breaks: K=2 BEHIND REVOKES=0 UNHEARD AGAIN        with a new session the claim before is given back as one of which nobody has heard
- * breaks: K=2 BEHIND KILLS=0 READ_ON FORSAKEN      the parent relieves a claim and writes what it has read of the next
+ * breaks: K=2 BEHIND KILLS=0 READ_ON FORSAKEN      the parent releases the rest of a claim and writes what it has read of the next
  * breaks: FLUSH KILLS=0 REVOKES=0 SAYS_NOTHING FORSAKEN  the parent does not announce that it flushes
  * breaks: FLUSH KILLS=0 REVOKES=0 SAYS_LATER FORSAKEN    it says so once it is written
  * breaks: FLUSH KILLS=0 REVOKES=0 ONE_LOOK FORSAKEN      it writes what was finished of later jobs too

@@ -204,9 +204,9 @@ MUTANTS = (
     ),
     Mutant(
         "a straggler's release is not fenced by its token",
-        "sql/queries/recover/requeue_rest.sql",
-        "FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE",
-        "FROM jobherd.running WHERE child = %(child)s FOR UPDATE",
+        "sql/schema/09_recover.sql",
+        "ON r.child = c.child AND r.token = c.token\n",
+        "ON r.child = c.child\n",
         ("tests/sql/test_requeue_rest.py",),
     ),
     Mutant(
@@ -516,21 +516,21 @@ MUTANTS = (
         "supervisor/policy/stopping.py",
         "if not case.slot.seen.hook or stop is not None or",
         "if not case.slot.seen.hook or stop is None or",
-        ("tests/supervisor/policy/test_plan.py",),
+        ("tests/supervisor/policy/test_stopping.py",),
     ),
     Mutant(
         "a plan writes to the fleet",
         "supervisor/policy/plan.py",
         "            result.marks.append(RecycleDecided(slot))\n",
         "            slot.sent.recycle = True\n",
-        ("tests/supervisor/policy/test_plan.py",),
+        ("tests/supervisor/policy/test_replacement.py",),
     ),
     Mutant(
         "a plan takes the requested wake-ups from the fleet",
         "supervisor/policy/wakeups.py",
         "    plan.marks.append(WakeupsTaken())\n",
         "    fleet.pending_wakeups = 0\n    fleet.kinds_to_wake.clear()\n",
-        ("tests/supervisor/policy/test_plan.py",),
+        ("tests/supervisor/policy/test_wakeups.py",),
     ),
     Mutant(
         "a state of a slot does not answer an event",

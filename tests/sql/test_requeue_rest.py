@@ -32,3 +32,18 @@ def test_a_release_of_an_earlier_claim_changes_nothing(queue):
     released = queue.connection.execute(queue.text("recover/requeue_rest"), rest | {"token": token}).fetchall()
     assert [row[0] for row in released] == jobs[1:]
     assert queue.states(jobs) == ["running", "ready", "ready"]
+
+
+def test_no_claim_is_released_under_the_token_of_an_earlier_one(queue):
+    """The statements name a claim by child and token, and `requeue` alone moves its jobs."""
+    child = queue.child()
+    earlier = queue.enqueue_many("a:b", 1)
+    old = child.claim(10)[0].token
+    child.settle(old, earlier, "ok")
+    jobs = queue.enqueue_many("a:b", 2)
+    token = child.claim(10)[0].token
+    release = "SELECT id FROM jobherd.requeue(ARRAY[%s::bigint], ARRAY[%s::bigint], only_jobs => %s::bigint[])"
+    assert queue.run(release, child.id, old, jobs[1:]) == []
+    assert queue.states(jobs) == ["running"] * 2
+    assert [row[0] for row in queue.run(release, child.id, token, jobs[1:])] == jobs[1:]
+    assert queue.states(jobs) == ["running", "ready"]

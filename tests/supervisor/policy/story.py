@@ -108,3 +108,7 @@ class Story:
         death = death_of(self.fleet, slot, exit_, work=slot.seen.work, now=self.now, started=started, jitter=0.0)
         self.fleet.on_exit(slot, death)
         return death
+
+
+def maintenance(story):
+    return next(slot for slot in story.fleet.slots if slot.kind.name == "maintenance")

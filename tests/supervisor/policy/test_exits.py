@@ -1,0 +1,60 @@
+"""What an exit means for its slot: its cause and the rest before the next fork.
+
+Each test is a fleet, a number for the current time, and a list of actions.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from jobherd.supervisor.policy.actions import Fork
+from jobherd.supervisor.policy.deaths import Exit
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_WORN
+from tests.supervisor.policy.story import Story
+
+
+def test_a_slot_rests_longer_after_each_death_without_a_finished_job():
+    story = Story().up()
+    rests = []
+    for _ in range(12):
+        story.dies(0)
+        story.step()
+        rests.append(story.fleet.slots[0].rest_until - story.now)
+        assert Fork not in {type(action) for action in story.step()}  # no other slot is filled in its place
+        story.now = story.fleet.slots[0].rest_until
+        assert ("Fork", 0) in story.names()
+    assert rests == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0])
+
+
+def test_a_child_that_has_finished_jobs_is_replaced_at_once_however_often_it_is_killed():
+    story = Story().up()
+    for _ in range(20):
+        story.now += 1
+        story.dies(0, started=story.fleet.slots[0].process.started_before + 3)
+        assert story.fleet.slots[0].rest_until - story.now <= 0.1
+        story.step(0.1)
+        story.ready(0)
+
+
+def test_a_child_that_exits_to_be_recycled_is_replaced_without_rest():
+    story = Story().up()
+    assert story.dies(0, Exit(EXIT_WORN, None)).cause == "worn"
+    assert story.names() == [("Fork", 0)]
+
+
+def test_handlers_that_do_not_load_any_more_only_delay_the_restart():
+    story = Story().up()
+    story.dies(0)
+    story.step(1)
+    story.dies(0, Exit(EXIT_HANDLERS, None))
+    assert story.fleet.exit_code is None
+    assert story.fleet.slots[0].rest_until > story.now
+
+
+def test_a_refused_fork_is_tried_again_after_a_rest():
+    story = Story()
+    slot = story.fleet.slots[0]
+    story.fleet.on_fork_failed(slot, story.now + 0.1)
+    assert ("Fork", 0) not in story.names()
+    assert story.wake_at <= story.now + 0.1
+    assert ("Fork", 0) in story.names(0.1)

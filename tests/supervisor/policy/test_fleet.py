@@ -1,0 +1,39 @@
+"""What the fleet stores of reports.
+
+Each test is a fleet, a number for the current time, and a list of actions.
+"""
+
+from __future__ import annotations
+
+from jobherd.workers.ipc.pipes import Problem
+from tests.supervisor.policy.story import Story, maintenance
+
+
+def test_a_problem_that_every_worker_finds_is_logged_once():
+    story = Story()
+    story.step()
+    for number in (0, 1):
+        story.fleet.on_message(story.fleet.slots[number], Problem("mail.py:3: no such module"), story.now)
+    assert story.fleet.warnings == ["worker 0: mail.py:3: no such module"]
+
+
+def test_a_start_is_complete_when_no_child_is_booting_any_more():
+    story = Story()
+    assert not story.fleet.is_started(), "not registered"
+    story.step()
+    story.ready(0)
+    assert not story.fleet.is_started()
+    story.ready(1)
+    assert not story.fleet.is_started(), "the maintenance process"
+    story.ready(maintenance(story).number)
+    assert story.fleet.is_started()
+    none = Story(workers=0)
+    none.step()
+    assert not none.fleet.is_started()
+    none.ready(maintenance(none).number)
+    assert none.fleet.is_started(), "nobody who should work is waited for"
+    crashing = Story()
+    crashing.step()
+    crashing.ready(0, maintenance(crashing).number)
+    crashing.dies(1)
+    assert crashing.fleet.is_started(), "one that crashes again and again keeps nobody waiting"

@@ -1,0 +1,104 @@
+"""Which children are forked and dismissed while the supervisor serves.
+
+Each test is a fleet, a number for the current time, and a list of actions.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from jobherd.supervisor.policy.actions import Fork, Interrupt, Kill
+from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.slot import ChildLimits, State
+from jobherd.workers.ipc.current_work import Interruption, Reason
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS
+from tests.supervisor.policy.story import LEFT, Story, maintenance
+
+
+def test_missing_children_are_forked_once_the_supervisor_is_registered():
+    story = Story()
+    story.fleet.on_registered(0)
+    assert story.step() == []
+    story.fleet.on_registered(1)
+    assert story.names() == [("Fork", 0), ("Fork", 1), ("Fork", maintenance(story).number)]
+    assert all(not isinstance(action, Fork) for action in story.step())
+
+
+def test_a_reload_replaces_one_worker_after_another_and_never_goes_below_the_wanted_number():
+    story = Story().up()
+    story.fleet.on_signal(signal.SIGHUP, story.now)
+    for old, new in ((0, 2), (1, 0)):
+        assert story.names() == [("Fork", new)]
+        assert story.step() == []
+        story.ready(new)
+        assert story.names() == [("Dismiss", old)]
+        story.dies(old, LEFT)
+    story.step()
+    assert not story.fleet.reloading
+    assert sum(slot.counts for slot in story.fleet.workers()) == 2
+
+
+@pytest.mark.promise("C17", "C18")
+def test_a_queue_keeps_its_reserved_workers_when_workers_are_replaced():
+    story = Story(workers=3, reserved=(("high", 1), ("low", 1))).up()
+
+    def served():
+        return sorted(slot.process.reserved for slot in story.fleet.workers() if slot.counts)
+
+    assert served() == ["", "high", "low"]
+    story.dies(next(slot.number for slot in story.fleet.workers() if slot.process.reserved == "high"))
+    story.step(60)
+    assert served() == ["", "high", "low"]
+    story.up().fleet.on_signal(signal.SIGHUP, story.now)
+    for _ in range(3):
+        story.up()
+        for slot in story.fleet.workers():
+            if slot.state is State.LEAVING:
+                story.dies(slot.number, LEFT)
+    assert served() == ["", "high", "low"]
+    assert not story.fleet.reloading
+
+
+def test_a_reload_of_broken_code_keeps_the_old_workers():
+    story = Story().up()
+    story.fleet.on_signal(signal.SIGHUP, story.now)
+    story.step()
+    story.dies(2, Exit(EXIT_HANDLERS, None))
+    assert story.fleet.exit_code is None
+    assert story.step(60) == []
+    assert [slot.number for slot in story.fleet.workers() if slot.state is State.READY] == [0, 1]
+
+
+def test_sigttin_adds_a_worker_and_sigttou_removes_one():
+    story = Story().up()
+    story.fleet.on_signal(signal.SIGTTIN, story.now)
+    assert story.names() == [("Fork", 2)]
+    story.ready(2)
+    story.fleet.on_signal(signal.SIGTTOU, story.now)
+    story.fleet.on_signal(signal.SIGTTOU, story.now)
+    assert story.names() == [("Dismiss", 1), ("Dismiss", 2)]
+
+
+@pytest.mark.parametrize("limit", [{"max_jobs": 100}, {"max_age": 50.0}, {"max_rss": 1000}])
+def test_a_worker_over_a_limit_is_replaced_before_it_exits(limit):
+    story = Story(**limit).up()
+    story.now += 51
+    slot = story.fleet.slots[0]
+    story.fleet.slots[1].limits = ChildLimits(age=1e9)
+    story.fleet.on_status(slot, work=None, started=100, rss=1000)
+    assert story.names() == [("Fork", 2)]
+    assert slot.sent.recycle
+    story.ready(2)
+    assert story.names() == [("Dismiss", 0)]
+
+
+def test_after_a_lost_lease_jobs_are_stopped_and_no_child_is_forked_before_the_next_registration():
+    story = Story().up()
+    slot = story.runs(0)
+    story.fleet.on_lease_lost(story.now)
+    actions = story.step()
+    assert Interrupt(slot, Interruption(Reason.LOST, 9, 5)) in actions
+    assert not any(isinstance(action, Fork) for action in actions)
+    assert Kill(slot, signal.SIGKILL) in story.step(1.0)

@@ -1,0 +1,176 @@
+"""How the fleet ends, after signals and failures.
+
+Each test is a fleet, a number for the current time, and a list of actions.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from jobherd.supervisor.policy.actions import Dismiss, Finish, Interrupt, Kill
+from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.run_state import RunState
+from jobherd.supervisor.policy.shutdown import PATIENCE_WITH_DATABASE
+from jobherd.workers.ipc.current_work import Interruption, Reason
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS
+from tests.supervisor.policy.story import LEFT, Story, maintenance
+
+
+def test_a_drain_dismisses_waits_for_running_jobs_and_stops_them_at_its_end():
+    story = Story(drain_timeout=60.0).up()
+    busy = story.runs(0)
+    story.idle(1)
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    assert story.names() == [("Dismiss", 0), ("Dismiss", 1)]
+    story.dies(1, LEFT)
+    story.fleet.unrecovered.pop()
+    assert story.step(30) == []
+    assert story.step(30) == [Interrupt(busy, Interruption(Reason.DRAIN, 9, 5))]
+    assert story.step(5) == [Kill(busy, signal.SIGTERM)]
+    assert story.step(5) == [Kill(busy, signal.SIGKILL)]
+    assert story.dies(0).cause == "drain"
+    assert story.step() == []  # its job is not given back yet
+    story.fleet.unrecovered.pop()
+    assert story.step() == [Dismiss(maintenance(story))]
+    story.dies(maintenance(story).number, LEFT)
+    story.fleet.unrecovered.pop()
+    assert story.step() == [Finish(0)]
+
+
+def test_a_second_sigterm_stops_running_jobs_but_a_repetition_of_the_first_does_not():
+    story = Story().up()
+    busy = story.runs(0)
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    story.fleet.on_signal(signal.SIGINT, story.now + 0.2)
+    assert story.fleet.run_state is RunState.DRAINING
+    story.step()
+    story.now += 1
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    assert story.fleet.run_state is RunState.FAST_SHUTDOWN
+    assert Interrupt(busy, Interruption(Reason.DRAIN, 9, 5)) in story.step()
+    assert Kill(busy, signal.SIGTERM) in story.step(0.5)
+    assert Kill(busy, signal.SIGKILL) in story.step(0.5)
+
+
+def test_a_second_request_counts_half_a_second_after_the_first_however_many_signals_come_between():
+    story = Story().up()
+    story.runs(0)
+    for after in (0.0, 0.001, 0.02, 0.1, 0.3, 0.499):
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            story.fleet.on_signal(signum, story.now + after)
+        assert story.fleet.run_state is RunState.DRAINING
+    for after in (0.5, 0.501, 0.9, 1.1):
+        story.fleet.on_signal(signal.SIGINT, story.now + after)
+        assert story.fleet.run_state is RunState.FAST_SHUTDOWN
+    story.fleet.on_signal(signal.SIGQUIT, story.now + 1.2)
+    for after in (1.201, 1.7):
+        story.fleet.on_signal(signal.SIGTERM, story.now + after)
+        assert story.fleet.run_state is RunState.IMMEDIATE_SHUTDOWN
+
+
+def test_sigquit_kills_every_child_at_once():
+    story = Story().up()
+    story.fleet.on_signal(signal.SIGQUIT, story.now)
+    killed = [
+        action.slot.number for action in story.step() if isinstance(action, Kill) and action.signum is signal.SIGKILL
+    ]
+    assert killed == [0, 1, maintenance(story).number]
+
+
+def test_an_exit_does_not_wait_for_a_database_that_is_down():
+    story = Story().up()
+    story.runs(0)
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    story.step()
+    story.fleet.on_database_down()
+    story.dies(0)
+    story.dies(1, LEFT)
+    assert story.step() == []
+    assert story.step(3.1) == [Dismiss(maintenance(story))]
+    assert story.step(9) == []
+    assert story.step(1.1) == [Kill(maintenance(story), signal.SIGKILL)], "it may hang for ever, and holds nothing"
+
+
+def test_a_new_session_does_not_extend_the_time_of_a_hanging_maintenance_process():
+    """Somebody locks a table.
+
+    The maintenance process's statement waits, and so do ours, whose session is made anew every few seconds.
+    """
+    story = Story().up()
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    story.step()
+    story.dies(0, LEFT)
+    story.dies(1, LEFT)
+    story.fleet.unrecovered.clear()
+    assert story.step() == [Dismiss(maintenance(story))]
+    for _ in range(3):
+        story.fleet.on_database_down()
+        assert story.step(0.5) == []
+        story.fleet.on_database_up(story.now)
+        assert story.step(2.5) == []
+    assert story.step(1.1) == [Kill(maintenance(story), signal.SIGKILL)]
+
+
+@pytest.mark.promise("C31")
+def test_a_database_that_failed_too_often_causes_a_drain_with_an_exit_code_other_than_0():
+    story = Story().up()
+    story.fleet.on_database_down()
+    for _ in range(2):
+        story.fleet.on_database_failed()
+        story.step()
+    assert story.fleet.run_state is RunState.DRAINING
+    assert len(story.fleet.warnings) == 1
+    for slot in [slot for slot in story.fleet.alive() if slot.kind.works]:
+        story.dies(slot.number, LEFT)
+    story.fleet.unrecovered.clear()
+    story.step()
+    story.dies(maintenance(story).number, LEFT)
+    story.fleet.unrecovered.clear()
+    assert story.step() == [Finish(69)]
+
+
+def test_after_a_second_request_the_exit_does_not_wait_for_the_database():
+    story = Story().up()
+    for _ in range(2):
+        story.fleet.on_signal(signal.SIGTERM, story.now)
+        story.now += 1
+    story.step()
+    story.dies(0, LEFT)
+    story.dies(1, LEFT)  # and the database, which is there, refuses to say what became of their jobs
+    assert story.step(1) == []
+    assert story.step(2.1) == [Dismiss(maintenance(story))]
+    assert story.step(0.5) == [Kill(maintenance(story), signal.SIGTERM)]
+    assert story.step(0.5) == [Kill(maintenance(story), signal.SIGKILL)]
+
+
+def test_handlers_that_do_not_load_stop_a_supervisor_that_never_had_a_ready_worker():
+    story = Story()
+    story.step()
+    story.ready(maintenance(story).number)
+    for slot in [slot for slot in story.fleet.alive() if slot.kind.works]:
+        story.dies(slot.number, Exit(EXIT_HANDLERS, None))
+        story.step()  # the others are dismissed at once, and say the same thing on their way out
+    story.fleet.unrecovered.clear()
+    assert story.step() == [Dismiss(maintenance(story))]
+    story.dies(maintenance(story).number, LEFT)
+    story.fleet.unrecovered.clear()
+    assert story.step() == [Finish(78)]
+    assert set(story.fleet.deaths) == {"handlers", "left"}
+
+
+def test_a_drain_ends_although_a_lock_keeps_the_jobs_of_dead_children_from_being_released():
+    """It answers, and a lock on a table that somebody else holds keeps each statement waiting."""
+    story = Story(drain_timeout=60.0).up()
+    story.runs(0)
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    story.step()
+    story.dies(0)
+    story.dies(1, LEFT)
+    assert story.step(30) == [], "there is time"
+    assert story.step(30) == []
+    story.fleet.on_recovered(next(iter(story.fleet.unrecovered)), story.now + 3)
+    assert story.step(PATIENCE_WITH_DATABASE + 2) == [], "one got through: the other may too"
+    assert story.wake_at == pytest.approx(story.now + 1)
+    assert story.step(1) == [Dismiss(maintenance(story))]

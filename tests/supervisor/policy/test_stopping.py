@@ -1,0 +1,197 @@
+"""Why a child is stopped, step by step.
+
+Each test is a fleet, a number for the current time, and a list of actions.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from jobherd.supervisor.policy.actions import Interrupt, Kill, WakeChild
+from jobherd.supervisor.policy.stop_sequence import Stage, StopReason
+from jobherd.workers.ipc.current_work import CurrentWork, Interruption, Phase, Reason
+from tests.supervisor.policy.story import Story, maintenance
+
+
+def test_a_child_that_is_not_ready_in_time_is_killed_but_not_while_the_database_is_down():
+    story = Story()
+    story.step()
+    story.fleet.on_database_down()
+    assert story.step(60) == []
+    story.fleet.on_database_up(story.now)
+    assert {type(action) for action in story.step()} == {WakeChild}
+    assert story.step(9.9) == []
+    kills = story.step(0.2)
+    assert {(type(action), action.signum) for action in kills} == {(Kill, signal.SIGKILL)}
+    assert len(kills) == 3
+    assert story.dies(0).cause == "spawn"
+
+
+def test_a_process_stopped_between_two_jobs_is_killed_unless_it_continues_in_time():
+    story = Story().up()
+    story.idle(0, 1)
+    stopped, other = story.fleet.slots[:2]
+    for slot in (stopped, other):
+        story.fleet.on_stopped(slot, signal.SIGSTOP, story.now)
+    assert f"kill -CONT {stopped.process.pid}" in story.fleet.warnings[0]
+    assert story.step() == []
+    assert story.wake_at <= story.now + 10
+    assert story.step(9.9) == []
+    story.fleet.on_continued(other)
+    assert story.step(0.2) == [Kill(stopped, signal.SIGKILL), WakeChild(other)]
+    assert story.step(60) == []
+    death = story.dies(0)
+    assert death.cause == "stopped"
+    assert ("Fork", 0) in story.names(1)
+    assert not stopped.process.stopped_at, "it was another one that was stopped"
+
+
+def test_a_process_stopped_during_a_job_has_the_time_limit_of_that_job():
+    story = Story().up()
+    slot = story.runs(0, deadline=story.now + 100)
+    story.fleet.on_stopped(slot, signal.SIGSTOP, story.now)
+    assert story.step(99) == []
+    assert story.step(12)[-1] == Kill(slot, signal.SIGKILL)
+    assert story.dies(0).cause == "timeout"
+
+
+def test_a_stopped_maintenance_process_is_replaced_too():
+    story = Story().up()
+    story.fleet.on_stopped(maintenance(story), signal.SIGSTOP, story.now)
+    assert story.step(10) == [Kill(maintenance(story), signal.SIGKILL)]
+
+
+def test_the_stop_sequence_of_a_timeout():
+    story = Story().up()
+    slot = story.runs(0, deadline=story.now + 10)
+    assert story.step() == []
+    assert story.wake_at <= story.now + 10
+    assert story.step(10) == []  # the child's own timer
+    assert story.step(4.9) == []
+    assert story.step(0.2) == [Kill(slot, signal.SIGTERM)]
+    assert story.step(4.8) == []
+    assert story.step(0.2) == [Kill(slot, signal.SIGKILL)]
+    assert story.step(5) == []
+    assert story.dies(0).stop_sequence.why is StopReason.TIMEOUT
+
+
+def hooks(story, *, until=0.0):
+    story.fleet.on_status(story.fleet.slots[0], work=CurrentWork(Phase.CLAIMING), started=0, rss=0, hook=until)
+
+
+def test_a_hook_between_two_jobs_has_a_stop_sequence_too():
+    story = Story().up()
+    slot = story.fleet.slots[0]
+    hooks(story, until=story.now + 5)
+    assert story.step() == []
+    assert story.wake_at <= story.now + 5
+    assert story.step(5) == []  # the child's own timer
+    assert story.step(4.9) == []
+    assert story.step(0.2) == [Kill(slot, signal.SIGTERM)]
+    assert story.step(5) == [Kill(slot, signal.SIGKILL)]
+    death = story.dies(0)
+    assert death.cause == "hook"
+    assert slot.rest_until > story.now, "one that hangs each time is not forked without a rest"
+
+
+def test_that_sequence_ends_with_its_hook():
+    story = Story().up()
+    hooks(story, until=story.now + 5)
+    story.step(7)
+    assert story.fleet.slots[0].sent.stop.why is StopReason.HOOK
+    hooks(story, until=story.now + 5)  # the next one
+    assert story.step() == []
+    assert story.fleet.slots[0].sent.stop is None
+    hooks(story)
+    assert story.step(20) == []
+
+
+def test_a_stop_sequence_ends_with_its_claim():
+    story = Story().up()
+    story.runs(0, deadline=story.now + 10)
+    story.step(12)
+    story.runs(0, token=10, deadline=story.now + 100)
+    assert story.step() == []
+    assert story.fleet.slots[0].sent.stop is None
+    assert story.step(5) == []
+
+
+def test_a_canceled_job_has_the_same_stop_sequence():
+    story = Story().up()
+    slot = story.runs(0)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
+    assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 5))]
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
+    assert story.step() == []
+    assert story.step(5) == [Kill(slot, signal.SIGTERM)]
+    assert story.step(5) == [Kill(slot, signal.SIGKILL)]
+
+
+def test_a_cancellation_that_has_sent_a_signal_is_not_delayed_by_the_timeout():
+    story = Story().up()
+    slot = story.runs(0, deadline=story.now + 6)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
+    story.step()
+    assert story.step(5) == [Kill(slot, signal.SIGTERM)]
+    assert story.step(2) == []
+    assert story.step(3) == [Kill(slot, signal.SIGKILL)]
+    assert slot.sent.stop.why is StopReason.CANCEL
+
+
+def test_a_cancellation_that_arrives_before_the_board_shows_the_claim_is_kept():
+    story = Story().up()
+    slot = story.runs(0, token=9)
+    # the database knows of its next claim already
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=10, job=6)
+    story.step()
+    story.runs(0, token=9)  # and the board does not yet
+    story.runs(0, token=10, job=6)
+    assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 10, 6))]
+    story.runs(0, token=11, job=7)
+    assert not slot.seen.cancels, "its claim is over"
+
+
+def test_canceling_an_unstarted_job_notifies_the_child_and_spares_the_running_job():
+    story = Story().up()
+    slot = story.runs(0, job=5)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=6)
+    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=7)
+    assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 6))]
+    assert story.wake_at <= story.now + 0.05
+    assert story.step(0.05) == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 7))]
+    assert story.step(60) == []
+    story.runs(0, job=7)  # it started it all the same: it had not heard in time
+    assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 7))]
+    assert story.step(5) == [Kill(slot, signal.SIGTERM)]
+
+
+def test_a_child_that_waits_for_the_database_to_settle_is_not_killed_for_its_timeout():
+    story = Story().up()
+    slot = story.runs(0, deadline=story.now + 10)
+    story.now += 9
+    settling = CurrentWork(Phase.SETTLING, 1, 9, 5, 1, 1, 5, 0, story.now - 9, story.now + 1)
+    story.fleet.on_status(slot, work=settling, started=1, rss=0)
+    assert story.step(100) == []
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    story.step(1)
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    assert Kill(slot, signal.SIGKILL) in story.step(0) + story.step(1.1)
+
+
+def test_an_exclusive_job_is_ended_before_the_lease_can_expire():
+    story = Story().up()
+    slot = story.runs(0)
+    slot.seen.exclusive = True
+    story.fleet.lease_deadline = story.now + 10
+    assert story.step(8.9) == []
+    assert story.step(0.2) == [Kill(slot, signal.SIGKILL)]
+
+
+def test_a_dismissed_child_that_does_not_exit_is_killed():
+    story = Story().up()
+    story.idle(1)
+    story.fleet.on_signal(signal.SIGTTOU, story.now)
+    story.step()
+    assert story.step(9) == []
+    assert story.step(1.1) == [Kill(story.fleet.slots[1], signal.SIGKILL)]
+    assert story.fleet.slots[1].sent.stop.stage is Stage.KILLED

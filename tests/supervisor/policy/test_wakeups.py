@@ -1,0 +1,122 @@
+"""Which idle children are woken, and when producers notify.
+
+Each test is a fleet, a number for the current time, and a list of actions.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from jobherd.supervisor.policy.actions import WakeChild
+from jobherd.supervisor.policy.wakeups import BUSY, wants_notify
+from jobherd.workers.ipc.pipes import MoreWork, WentIdle
+from tests.supervisor.policy.story import Story
+
+
+@pytest.mark.promise("E25")
+def test_one_request_wakes_one_idle_child_and_a_wakeup_under_way_counts():
+    story = Story().up()
+    story.idle(0, 1)
+    story.fleet.request_wakeups()
+    assert story.names() == [("WakeChild", 0)]
+    story.idle(0, 1)  # its board does not show the claim yet
+    story.fleet.request_wakeups()
+    assert story.names() == [("WakeChild", 1)]
+    story.idle(0, claims=2)
+    story.fleet.request_wakeups()
+    assert story.names() == [("WakeChild", 0)]
+
+
+def test_a_request_that_no_child_can_take_is_dropped_since_busy_workers_claim_again():
+    story = Story().up()
+    story.fleet.request_wakeups(3)
+    assert story.step() == []
+    assert story.fleet.pending_wakeups == 0
+
+
+def test_a_worker_that_found_more_work_wakes_the_next():
+    story = Story().up()
+    story.idle(0, 1)
+    story.fleet.on_message(story.fleet.slots[0], MoreWork(), story.now)
+    assert story.names() == [("WakeChild", 0)]
+
+
+def test_each_child_is_woken_when_the_database_is_back():
+    story = Story().up()
+    story.fleet.on_database_down()
+    story.fleet.on_database_up(story.now)
+    assert {name for name, _ in story.names()} == {"WakeChild"}
+
+
+def test_a_stopped_worker_is_not_woken_until_it_continues():
+    story = Story().up()
+    stopped = story.fleet.slots[0]
+    story.fleet.on_stopped(stopped, signal.SIGSTOP, story.now)
+    story.idle(0, 1)
+    story.fleet.request_wakeups()
+    assert story.names() == [("WakeChild", 1)]
+    story.fleet.on_continued(stopped)
+    story.idle(0)
+    assert story.names() == [("WakeChild", 0)]
+
+
+def test_a_wakeup_of_a_child_that_died_goes_to_the_next():
+    story = Story().up()
+    story.idle(0, 1)
+    story.fleet.request_wakeups()
+    assert story.step() == [WakeChild(story.fleet.slots[0])]
+    story.dies(0)
+    assert WakeChild(story.fleet.slots[1]) in story.step()
+
+
+def test_with_reserved_workers_a_request_wakes_each_idle_worker():
+    story = Story(reserved=(("high", 1),)).up()
+    story.idle(0, 1)
+    story.fleet.request_wakeups()
+    assert story.names() == [("WakeChild", 0), ("WakeChild", 1)]
+
+
+def looked(story, **idle):
+    """The boards were looked at: `w0=(idle, times idle)`."""
+    story.fleet.on_idle_counts({int(name[1:]): seen for name, seen in idle.items()}, story.now)
+
+
+def test_producers_notify_until_every_worker_has_been_busy_for_a_while():
+    story = Story().up()
+    assert wants_notify(story.fleet, story.now), "before the first look one may be idle"
+    looked(story, w0=(False, 0), w1=(False, 0))
+    assert wants_notify(story.fleet, story.now + BUSY - 0.01)
+    assert not wants_notify(story.fleet, story.now + BUSY)
+
+
+@pytest.mark.parametrize("w1", [(True, 4), (False, 4)], ids=["is idle", "has been idle since the last look"])
+def test_an_idle_worker_restarts_that_time(w1):
+    story = Story().up()
+    looked(story, w0=(False, 0), w1=(False, 3))
+    looked(story, w0=(False, 0), w1=(False, 3))
+    story.now += 0.1
+    looked(story, w0=(False, 0), w1=w1)
+    assert wants_notify(story.fleet, story.now + 10)
+    looked(story, w0=(False, 0), w1=(False, w1[1]))
+    assert not wants_notify(story.fleet, story.now + BUSY)
+
+
+def test_a_report_of_an_idle_worker_counts_at_once_and_a_fleet_without_workers_counts_as_idle():
+    story = Story().up()
+    looked(story, w0=(False, 0), w1=(False, 0))
+    story.fleet.on_message(story.fleet.slots[0], WentIdle(), story.now)
+    assert wants_notify(story.fleet, story.now + 10)
+    looked(story, w0=(False, 0), w1=(False, 0))
+    assert not wants_notify(story.fleet, story.now + 10)
+    looked(story)
+    assert wants_notify(story.fleet, story.now + 10)
+
+
+def test_once_notifications_are_on_each_idle_worker_is_woken_and_no_other():
+    story = Story(workers=3).up()
+    story.idle(0, 2)
+    story.fleet.request_all_wakeups()
+    assert story.names() == [("WakeChild", 0), ("WakeChild", 2)]
+    assert story.names() == []

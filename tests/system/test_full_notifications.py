@@ -157,7 +157,7 @@ def test_what_others_notify_when_a_job_is_settled_holds_its_outcome_up_until_the
             arrivals["ends"].open("kept")
             os.kill(arrivals["dies"].pid, signal.SIGKILL)
             fleet.wait_log("the database is away, waiting for it: too many notifications", after=mark)
-            fleet.wait_log("the database rejected a statement of the supervisor: settle_jobs", after=mark)
+            fleet.wait_log("the database rejected a statement of the supervisor: settle/settle_jobs", after=mark)
             stranger.leave()
             gate.wait_arrival("dies").open("second")
             rows = [stage.wait_state(job, "completed", "failed") for job in jobs.values()]

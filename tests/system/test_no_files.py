@@ -97,7 +97,7 @@ def test_a_worker_and_a_maintenance_process_that_must_connect_anew_do_so_when_th
     before = (fleet.workers()[0], fleet.maintenance())
     mark = len(fleet.log)
     with ExitStack() as confinement:
-        with shut(stage, "jobherd:%er:_:%"):
+        with shut(stage, "jobherd:%e%:_:%"):
             jobs = [stage.enqueue("t:noop"), stage.enqueue("t:noop", delay=0.01)]
             for who in ("worker 0", "maintenance"):
                 fleet.wait_log(

@@ -136,7 +136,7 @@ class Terminal:
         return said
 
     def note(self, text: str) -> None:
-        """Show a comment that somebody typed."""
+        """Show a comment that a user typed."""
         self.screen.take(f"\x1b[2m# {text}\x1b[0m\n")
 
 
@@ -144,7 +144,7 @@ def read(fd: int, seconds: float) -> str:
     """Return what comes next, "" at the end or when nothing came for so long."""
     try:
         return os.read(fd, 65536).decode(errors="replace") if select.select([fd], [], [], seconds)[0] else ""
-    except OSError:  # how a terminal says that nobody is on the other side any more
+    except OSError:  # so a terminal reports that its other side is closed
         return ""
 
 
@@ -192,7 +192,7 @@ def play(folder: Path) -> list[tuple[str, Screen]]:
         server = lifecycle.find(folder)
         assert server is not None, "the supervisor has started it"
         with server:
-            # Named here, so that each command does not say anew that none was named.
+            # Named here, so that each command does not say again that none was named.
             shell = Terminal(folder, environment | {"JOBHERD_DSN": server.dsn})
             follow(shell, top, fd, session=supervisor.pid)
         supervisor.send_signal(signal.SIGINT)

@@ -6,7 +6,7 @@ Every page of a real supervisor with an hour of work behind it, in light, in dar
     make screenshots [PAGES="overview jobs"]
 
 The work is made up (`DEMO`), what is shown of it is not: a supervisor runs the jobs, some crash,
-some fail. Then their times are spread over the last hour, for nobody wants to wait that long for a
+some fail. Then their times are spread over the last hour, since a run should not take that long for a
 chart. Needs the extras `embedded`, `web` and `dev`, and Chromium.
 """
 
@@ -171,7 +171,7 @@ def fill(dsn: str) -> dict[str, str]:
             " FROM (SELECT id AS i, make_interval(secs => 3500 * (0.5 + 0.5 * sin(id * 7.3))) AS d FROM jobherd.history) AS h WHERE id = i AND id <> %s",
             (crashed,),
         )
-        # The charts are of what was counted at its time: count it anew.
+        # The charts are of what was counted at its time: count it again.
         connection.execute(
             "TRUNCATE jobherd.rollup, jobherd.rollup_times, jobherd.rollup_failures, jobherd.rollup_gaps, jobherd.rollup_mark"
         )

@@ -188,10 +188,12 @@ def misfits(names: Names, found: Mapping[str, tuple[str, bool]]) -> list[str]:
     others; empty if the table does not exist.
 
     >>> misfits(names_of(table="t", view=None, columns=(), order_by=None, alternate_columns={}), {})
-    ['there is no table "t": create it (jobherd check --print-sql prints how), or mend the name']
+    ['there is no table "t": create it (jobherd check --print-sql prints how), or correct the name']
     """
     if not found:
-        return [f"there is no table {names.quoted}: create it (jobherd check --print-sql prints how), or mend the name"]
+        return [
+            f"there is no table {names.quoted}: create it (jobherd check --print-sql prints how), or correct the name"
+        ]
     sentences = []
     for ours, theirs in names.columns:
         column = Identifier(theirs).as_string(None)

@@ -46,7 +46,7 @@ STEADY: Final = 3
 """Queries in a row that must find the same workers before all are assumed to have started."""
 PATIENCE: Final = 10.0
 """Seconds without any change before a message says that no worker seems to run."""
-NOBODY: Final = "no worker seems to run: is `jobherd run --handlers jobherd.handlers.forge` running?"
+NO_WORKER: Final = "no worker seems to run: is `jobherd run --handlers jobherd.handlers.forge` running?"
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
@@ -105,7 +105,7 @@ def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool])
             return False
         if waited > PATIENCE and not here and not told:
             told = True
-            console.complain(NOBODY)
+            console.complain(NO_WORKER)
         time.sleep(GLANCE)
     return False
 
@@ -222,7 +222,7 @@ class _Look:
                 return ExitCode.TIMEOUT
             if now - last > PATIENCE and self._waiting and not told:
                 told = True
-                console.complain(NOBODY)
+                console.complain(NO_WORKER)
             time.sleep(GLANCE)
         bad = sum(state != "completed" for state in self._shown.values())
         print(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _CHILDREN: Final = (
     Column("SLOT", right=True), Column("KIND"), Column("PID", right=True), Column("UP", right=True),
-    Column("IN HAND", right=True),
+    Column("CLAIMED", right=True),
     Column("FOR", right=True), Column("WORKS ON", least=10),
 )  # fmt: skip
 

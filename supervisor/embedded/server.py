@@ -161,7 +161,7 @@ def launch(programs: Programs, data: Path, *, account: Account | None, until: fl
     pid = ready(data, until)
     if pid is None:
         raise EmbeddedUnavailable(
-            f"PostgreSQL did not start: {_last_words(log)} Mend that (all of it is in {log}), "
+            f"PostgreSQL did not start: {_last_words(log)} Fix that (the whole log is in {log}), "
             "or name a database of yours with --dsn or JOBHERD_DSN."
         )
     return pid

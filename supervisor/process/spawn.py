@@ -253,7 +253,9 @@ def fork(life: Callable[[], NoReturn]) -> int:
 
 def _assert_single_threaded() -> None:
     if threading.active_count() != 1 or len(os.listdir("/proc/self/task")) != 1:
-        msg = "the parent has more than one thread: a lock one of them holds would stay shut in the child for ever"
+        msg = (
+            "the parent has more than one thread: a lock one of them holds would stay locked in the child indefinitely"
+        )
         raise RuntimeError(msg)
 
 

@@ -3,7 +3,7 @@
 What it costs them that they can wake somebody.
 
 Slices of the same load in turn, so that all see the same machine: without the trigger; with it,
-while every worker is busy; and with it while somebody sleeps, when each of them must notify. The
+while every worker is busy; and with it while a worker sleeps, when each of them must notify. The
 aim is for the second against the first; the third shows what is at stake.
 """
 
@@ -111,7 +111,7 @@ def main() -> int:
             f"{what}, jobs/s",
             f"median {at(found, 0.5):,.0f} ({min(found):,.0f} to {max(found):,.0f}), {notified[what]:,} of {commits[what]:,} notified",
         )
-    report.holds("whoever commits while somebody sleeps notifies", notified[ASLEEP] == commits[ASLEEP])
+    report.holds("whoever commits while a worker sleeps notifies", notified[ASLEEP] == commits[ASLEEP])
     report.holds("nobody notifies without the trigger", notified[NONE] == 0)
     report.figure(
         "jobs that were notified while all were busy", [100 * notified[BUSY] / commits[BUSY]], unit="%", aim=1
@@ -124,7 +124,7 @@ def main() -> int:
         aim=0.9,
         at_least=True,
     )
-    report.figure("the same while somebody sleeps", rates[ASLEEP], unit="jobs/s")
+    report.figure("the same while a worker sleeps", rates[ASLEEP], unit="jobs/s")
     return report.end()
 
 

@@ -1,47 +1,72 @@
-"""Plain words: what people who do not act are called in texts.
+"""Plain words: each sentence names who acts, in the terms of the wording guide.
 
-The budget of a file only falls; a file without one has none to spend.
+A budget only falls: a commit that removes an avoided word lowers its number here.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
 from tests.docs.pages import ROOT
 
-AVOIDED = re.compile(r"\b(?:whoever|whosoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
+ACTORLESS = re.compile(r"(?<![\"`])\b(?:whoever|whosoever|nobody|somebody|everybody|anybody)\b(?![\"`])", re.IGNORECASE)
+"""Words that name no actor. In quotes, `nobody` is the account of that name."""
 BUDGET = {
-    "docs/performance.md": 1,
-    "docs/record.py": 2,
-    "docs/screenshots.py": 1,
-    "supervisor/cli/demo.py": 3,
-    "supervisor/embedded/binaries.py": 2,
+    "anew": 0,
+    "at the door": 0,
+    "beside": 11,
+    "bulletins?": 0,
+    "by itself|by themselves": 7,
+    "couriers?": 0,
+    "for ever": 0,
+    "give back|gives back|given back|hand back|handed back|put back|puts back": 8,
+    "goes on|go on": 6,
+    "heeds?|heeded": 0,
+    "hears|heard|hearing": 22,
+    "in hand": 0,
+    "is over|are over": 13,
+    "keepers?": 0,
+    "lets? go": 0,
+    "look at|looks at|looked at": 16,
+    "mends?|mended|mending": 0,
+    "neighbours?|siblings?": 20,
+    "nudged?|nudges": 9,
+    "of its own|of their own": 52,
+    "reckons?|reckoned": 0,
+    "strangers?": 7,
+    "torn": 8,
+    "undertakers?": 0,
 }
-"""How often such a word stands in a file.
-
-A name (the account or the way of a viewer called nobody), or a quoted text of a later pass.
-"""
+"""How often a word to replace still occurs, over all files."""
 FILES = sorted(
     path
     for folder in ("supervisor", "workers", "handlers", "sql", "docs", "deploy")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in {".py", ".sql", ".md", ".html", ".yml", ".json"}
+    if path.suffix in {".py", ".sql", ".md", ".html", ".yml", ".yaml", ".json"}
+    and "migrations" not in path.parts
+    and "campaigns" not in path.parts
+    and path.name != "schema.sql"
 ) + [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
 
 
-def spent(path) -> int:
-    return len(AVOIDED.findall(path.read_text()))
+@cache
+def text() -> str:
+    """Return everything that is written, in lower case."""
+    return "\n".join(path.read_text() for path in FILES).lower()
+
+
+def spent(word: str) -> int:
+    return len(re.findall(rf"\b(?:{word})\b", text()))
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
 def test_a_sentence_names_who_acts(path):
-    found = spent(path)
-    assert found <= BUDGET.get(str(path.relative_to(ROOT)), 0), (
-        "name the actor: the supervisor, a worker, a producer, you"
-    )
+    assert ACTORLESS.findall(path.read_text()) == [], "name the actor: the supervisor, a worker, a producer, you"
 
 
-def test_no_budget_is_larger_than_what_is_spent():
-    assert {name: allowed for name, allowed in BUDGET.items() if spent(ROOT / name) < allowed} == {}
+@pytest.mark.parametrize("word", BUDGET)
+def test_a_word_to_replace_becomes_rarer(word):
+    assert spent(word) <= BUDGET[word], "the wording guide has the word to use instead"

@@ -100,7 +100,7 @@ def test_an_order_by_columns_gets_an_index(order: str, index: str):
 
 def test_each_thing_that_is_wrong_is_said_with_what_mends_it(table):
     assert shape(table, names(table="nowhere")) == [
-        'there is no table "nowhere": create it (jobherd check --print-sql prints how), or mend the name'
+        'there is no table "nowhere": create it (jobherd check --print-sql prints how), or correct the name'
     ]
     table.execute('ALTER TABLE "Odd$Jobs" DROP COLUMN num_resets, DROP COLUMN "Status" CASCADE')
     table.execute(

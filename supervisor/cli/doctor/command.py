@@ -248,7 +248,7 @@ def _untried(about: str, problem: psycopg.Error) -> Finding:
         "note",
         about,
         f"not looked at, since the server refuses it: {problem.diag.message_primary}",
-        "mend what is said of that first",
+        "fix the finding about that first",
     )
 
 

@@ -139,7 +139,7 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         yield Finding(
             "note",
             "clocks",
-            f"the database's clock is {abs(seen):.1f} s {ahead} this host's: leases are reckoned by the database's "
+            f"the database's clock is {abs(seen):.1f} s {ahead} this host's: leases are counted by the database's "
             "and are safe, "
             "but times given by producers on this host are off by so much",
             "let both follow NTP",

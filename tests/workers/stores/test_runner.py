@@ -78,7 +78,7 @@ def problems(dsn: str, **given) -> list[str]:
 
 def test_a_table_that_does_not_fit_its_store_is_found_at_start_up(database: str):
     assert problems(database) == [
-        'there is no table "uploads": create it (jobherd check --print-sql prints how), or mend the name'
+        'there is no table "uploads": create it (jobherd check --print-sql prints how), or correct the name'
     ]
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(definition(TableStore("uploads", table="uploads").names, "uploads").encode())

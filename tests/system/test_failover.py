@@ -129,7 +129,9 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
 
                 stage.wait(fourth, "the fourth session of each worker", limit=LIMIT)
                 for fleet in fleets:
-                    fleet.wait_log("the database rejected a statement of the supervisor: lease/renew_lease", limit=LIMIT)
+                    fleet.wait_log(
+                        "the database rejected a statement of the supervisor: lease/renew_lease", limit=LIMIT
+                    )
                 lapsed = "SELECT bool_and(lease_until < clock_timestamp()) FROM jobherd.supervisors"
                 stage.wait(lambda: stage.call(lapsed), "the end of both leases", limit=LIMIT)
                 # One that commits and cannot be ended, one that waits for it, and what has just

@@ -298,7 +298,8 @@ def test_a_maintenance_process_vacuums_through_a_pooler_and_goes_on_when_that_is
                 stage.wait(lambda: stage.run(vacuums)[0][0] >= 1, "a vacuum", limit=LONG)
             else:
                 fleet.wait_log(
-                    "the server rejects maintenance/vacuum_ready: canceling statement due to statement timeout", limit=LONG
+                    "the server rejects maintenance/vacuum_ready: canceling statement due to statement timeout",
+                    limit=LONG,
                 )
             due = stage.call("SELECT jobherd.enqueue('t:noop', '{}', '{\"delay\": \"1 millisecond\"}')")
             stage.wait_state(due, "completed", limit=LONG)

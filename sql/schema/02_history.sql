@@ -118,6 +118,8 @@ AS $$
      WHERE i.indrelid = part AND a.amname = 'brin' AND c.relkind = 'i'
 $$;
 
+SELECT jobherd.leave_first_range('jobherd.history_default');
+
 -- Creates the partitions from today to `ahead` days from now, at most `most`, and drops those whose
 -- day has passed. Run by maintenance processes, as the owner of the tables, by maintenance/keep_partitions.
 -- Days are UTC days for writers and for droppers: a session's own days would drop a row too early.
@@ -134,14 +136,14 @@ DECLARE
     part   text;
     day    date;
     today  CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
-    urgent CONSTANT boolean := EXISTS (SELECT FROM unnest('{history,attempts}'::text[]) AS t (name) CROSS
-                                       JOIN generate_series(1, ahead - 1) AS d
+    urgent CONSTANT boolean := EXISTS (SELECT FROM unnest('{history,attempts}'::text[]) AS t (name)
+                                       CROSS JOIN generate_series(1, ahead - 1) AS d
                                         WHERE to_regclass('jobherd.' || t.name || '_'
                                                           || to_char(today + d, 'YYYYMMDD')) IS NULL)
                             OR EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
                                         WHERE i.inhparent IN ('jobherd.history'::regclass, 'jobherd.attempts'::regclass)
                                           AND c.relname ~ '_[0-9]{8}$'
-                                              AND right(c.relname, 8) < to_char(today - 1, 'YYYYMMDD'));
+                                          AND right(c.relname, 8) < to_char(today - 1, 'YYYYMMDD'));
 BEGIN
     made := 0;
     dropped := 0;
@@ -190,3 +192,28 @@ BEGIN
         EXECUTE format('DELETE FROM jobherd.%I WHERE drop_on < %L', parent || '_default', today);
     END LOOP;
 END $$;
+
+CREATE FUNCTION jobherd.delete(job_id bigint, actor text DEFAULT NULL, reason text DEFAULT NULL)
+RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    answer text;
+BEGIN
+    FOR look IN 1..3 LOOP
+        DELETE FROM jobherd.history WHERE id = job_id;
+        IF FOUND THEN
+            DELETE FROM jobherd.attempts WHERE job = job_id;
+            DELETE FROM jobherd.logs WHERE job = job_id;
+            PERFORM jobherd.note_unless_noted(actor, 'delete', jsonb_build_object('job', job_id), reason);
+            RETURN 'deleted';
+        END IF;
+        SELECT state INTO answer FROM jobherd.jobs WHERE id = job_id;
+        -- otherwise it has just finished, or moves: look again
+        EXIT WHEN FOUND AND answer NOT IN ('completed', 'failed', 'cancelled', 'expired');
+    END LOOP;
+    RETURN answer;
+END $$;
+COMMENT ON FUNCTION jobherd.delete(bigint, text, text) IS
+    'Deletes a finished job with its attempts and logs, and returns ''deleted''. Otherwise returns the '
+    'state of the job, or null if there is no such job. Not for tenants.';

@@ -50,7 +50,7 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     IF current_setting('jobherd.sleeps', true) = 'yes'
-        OR (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
+       OR (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
              WHEN pg_try_advisory_lock(1785684584, 1 + (pg_backend_pid() & 15))
              THEN NOT pg_advisory_unlock(1785684584, 1 + (pg_backend_pid() & 15))
              ELSE true END) THEN
@@ -83,8 +83,8 @@ DECLARE
     soon CONSTANT timestamptz := clock_timestamp() + interval '200 ms';
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
-       OR ((SELECT s.run_at FROM jobherd.scheduled s WHERE s.run_at > soon ORDER BY s.run_at
-            LIMIT 1) < NEW.run_at) IS NOT TRUE THEN
+       OR ((SELECT s.run_at FROM jobherd.scheduled s WHERE s.run_at > soon
+            ORDER BY s.run_at LIMIT 1) < NEW.run_at) IS NOT TRUE THEN
         PERFORM jobherd.notify('jobherd_jobs', '@due');
     END IF;
     RETURN NULL;
@@ -105,7 +105,7 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     IF current_setting('jobherd.sleeps', true) = 'yes'
-        OR (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
+       OR (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
              WHEN pg_try_advisory_lock(1785684584, 1 + (pg_backend_pid() & 15))
              THEN NOT pg_advisory_unlock(1785684584, 1 + (pg_backend_pid() & 15))
              ELSE true END) THEN
@@ -127,10 +127,10 @@ AS $$
                       FROM unnest(ended) AS word
                      WHERE split_part(word, '=', 1)::bigint & 63 IN (
                            SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key
-                                            FROM unnest(ended) AS word) AS one
+                                              FROM unnest(ended) AS word) AS one
                             WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
                                        THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer)
-                                           ELSE true END)) AS told
+                                       ELSE true END)) AS told
              GROUP BY part) AS sent
 $$;
 

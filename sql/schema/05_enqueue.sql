@@ -36,7 +36,7 @@ LANGUAGE plpgsql IMMUTABLE STRICT
 AS $$
 BEGIN
     IF traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
-        OR traceparent ~ '^ff|^..-0{32}|-0{16}-..$' THEN
+       OR traceparent ~ '^ff|^..-0{32}|-0{16}-..$' THEN
         RAISE EXCEPTION 'must be like 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -109,8 +109,8 @@ BEGIN
         SELECT key INTO name FROM jsonb_object_keys(wanted) AS key WHERE key <> ALL (known) ORDER BY key LIMIT 1;
         IF name IS NOT NULL THEN
             RAISE EXCEPTION 'jobherd.enqueue: unknown option "%"', left(name, 120)
-                USING ERRCODE = 'invalid_parameter_value', HINT = 'Known options: ' || array_to_string(known, ', ')
-                    || '.';
+                USING ERRCODE = 'invalid_parameter_value', 
+                      HINT = 'Known options: ' || array_to_string(known, ', ') || '.';
         END IF;
         IF wanted ? 'delay' AND wanted ? 'run_at' THEN
             RAISE EXCEPTION 'jobherd.enqueue: options "delay" and "run_at" exclude each other'
@@ -123,8 +123,8 @@ BEGIN
     END IF;
     -- Cost: the walk costs more than the insert, so only a document that can be deep or hold a huge number is walked.
     IF octet_length(body) > 200
-        AND (body ~ '[0-9]{250}[0-9]{250}[0-9]{250}[0-9]{250}[0-9]'
-             OR octet_length(body) - octet_length(translate(body, '[{', '')) > 100) THEN
+       AND (body ~ '[0-9]{250}[0-9]{250}[0-9]{250}[0-9]{250}[0-9]'
+            OR octet_length(body) - octet_length(translate(body, '[{', '')) > 100) THEN
         hostile := jobherd.hostile_path(payload);
         IF hostile IS NOT NULL THEN
             RAISE EXCEPTION 'jobherd.enqueue: payload %', left(hostile, 500) USING ERRCODE = 'invalid_parameter_value';
@@ -171,7 +171,7 @@ BEGIN
         name := 'expires_at';
         job.expires_at := (wanted ->> 'expires_at')::timestamptz;
         IF NOT isfinite(job.expires_at) OR job.expires_at <= '1900-01-01 00:00Z'
-            OR job.expires_at >= '9000-01-01 00:00Z' THEN
+           OR job.expires_at >= '9000-01-01 00:00Z' THEN
             RAISE EXCEPTION 'out of range';
         END IF;
         name := 'tenant';

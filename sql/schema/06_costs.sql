@@ -54,7 +54,7 @@ BEGIN
     END IF;
     SELECT c.key INTO bad FROM jsonb_each(cost) AS c
      WHERE c.key !~ '^[a-z0-9_][a-z0-9_.-]*$' OR length(c.key) > 63 OR jsonb_typeof(c.value) <> 'number'
-         OR c.value::text LIKE '-%' LIMIT 1;
+        OR c.value::text LIKE '-%' LIMIT 1;
     IF bad IS NOT NULL THEN
         RAISE EXCEPTION 'jobherd.demand: cost "%" has a bad name or the bad amount %', left(bad, 120),
             left((cost -> bad)::text, 120)

@@ -58,13 +58,13 @@ RETURNS bigint
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    until CONSTANT timestamptz := coalesce((SELECT g.seen_at FROM jobherd.gates g WHERE g.scope = count_running.scope
-                                            AND g.name = count_running.name)
-                                           + interval '10 s', 'infinity');
+    until CONSTANT timestamptz := coalesce(
+        (SELECT g.seen_at FROM jobherd.gates g WHERE g.scope = count_running.scope AND g.name = count_running.name)
+        + interval '10 s', 'infinity');
 BEGIN
     IF scope = 'queue' THEN
-        RETURN (SELECT count(*) FROM jobherd.running r WHERE r.queue = count_running.name
-                AND r.limited_kind IS NOT NULL)
+        RETURN (SELECT count(*) FROM jobherd.running r
+                 WHERE r.queue = count_running.name AND r.limited_kind IS NOT NULL)
              + (SELECT coalesce(sum(cardinality(r.jobs)), 0) FROM jobherd.running r
                  WHERE r.limited_kind IS NULL AND r.claimed_at < until AND r.queue = count_running.name);
     END IF;
@@ -79,6 +79,18 @@ SELECT scope, name, max_running, jobherd.count_running(scope, name, limited_at) 
  WHERE max_running IS NOT NULL;
 COMMENT ON VIEW jobherd.limits IS 'The concurrency limits, and how much of each is used.';
 
+-- Returns the position of a queue in the list of the served ones, which may have prefixes
+-- ("batch*"): its own name counts before them. Null: it is not served.
+CREATE FUNCTION jobherd.rank_queue(queue text, served text[])
+RETURNS integer
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN served IS NULL THEN 0 ELSE
+        coalesce(array_position(served, queue),
+                 (SELECT min(i) FROM generate_subscripts(served, 1) AS i
+                   WHERE right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
+$$;
+
 -- Returns the scope and name of a queue or kind, or raises an error that says what is wrong with it.
 CREATE FUNCTION jobherd.gate_of(what text, queue text, kind text, OUT scope text, OUT name text)
 RETURNS record
@@ -86,10 +98,10 @@ LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
     IF (queue IS NULL) = (kind IS NULL) THEN
-        RAISE EXCEPTION 'jobherd.%: give a queue or a kind%', what, CASE WHEN queue IS NULL THEN ''
-            ELSE ', not both' END
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'For example: SELECT jobherd.' || what
-                || '(kind => ''mail:receipt'', ...).';
+        RAISE EXCEPTION 'jobherd.%: give a queue or a kind%', what,
+            CASE WHEN queue IS NULL THEN '' ELSE ', not both' END
+            USING ERRCODE = 'invalid_parameter_value', 
+                  HINT = 'For example: SELECT jobherd.' || what || '(kind => ''mail:receipt'', ...).';
     END IF;
     IF queue = '*' THEN
         scope := 'all';
@@ -135,8 +147,8 @@ BEGIN
         RAISE EXCEPTION 'jobherd.pause: resume_at % is not in the future', pause.resume_at
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave it out to pause until it is resumed.';
     END IF;
-    SELECT g.paused_at IS NOT NULL INTO paused FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name
-        FOR UPDATE;
+    SELECT g.paused_at IS NOT NULL INTO paused FROM jobherd.gates g 
+     WHERE g.scope = gate.scope AND g.name = gate.name FOR UPDATE;
     INSERT INTO jobherd.gates AS g (scope, name, paused_at, paused_by, reason, resume_at)
     VALUES (gate.scope, gate.name, clock_timestamp(), coalesce(actor, session_user), pause.reason, pause.resume_at)
     ON CONFLICT ON CONSTRAINT gates_pkey DO UPDATE

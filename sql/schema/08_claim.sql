@@ -28,29 +28,16 @@ BEGIN
         IF held < rank THEN
             PERFORM FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_limit.name FOR NO KEY UPDATE;
         ELSE
-            PERFORM FROM jobherd.claim_locks l WHERE l.scope = wanted
-                AND l.name = lock_limit.name FOR NO KEY UPDATE SKIP LOCKED;
+            PERFORM FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_limit.name
+                FOR NO KEY UPDATE SKIP LOCKED;
         END IF;
         had := FOUND;
-        EXIT WHEN had OR (held >= rank
-                          AND EXISTS (SELECT FROM jobherd.claim_locks l WHERE l.scope = wanted
-                                      AND l.name = lock_limit.name));
+        EXIT WHEN had OR (held >= rank AND EXISTS (
+            SELECT FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_limit.name));
         INSERT INTO jobherd.claim_locks (scope, name) VALUES (wanted, lock_limit.name) ON CONFLICT DO NOTHING;
     END LOOP;
     IF had THEN held := greatest(held, rank); END IF;
 END $$;
-
--- Returns the position of a queue in the list of the served ones, which may have prefixes
--- ("batch*"): its own name counts before them. Null: it is not served.
-CREATE FUNCTION jobherd.rank_queue(queue text, served text[])
-RETURNS integer
-LANGUAGE sql IMMUTABLE
-AS $$
-    SELECT CASE WHEN served IS NULL THEN 0 ELSE
-        coalesce(array_position(served, queue),
-                 (SELECT min(i) FROM generate_subscripts(served, 1) AS i
-                   WHERE right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
-$$;
 
 -- Trigger, after a row of a limited job has left `running`: a slot is free. The worker that settles a
 -- job claims next and sees it. All other processes that delete the row notify idle workers.
@@ -60,9 +47,9 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = OLD.child AND c.backend_pid = pg_backend_pid()) THEN
-        PERFORM jobherd.tell_sleepers(CASE WHEN EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind'
-                                                        AND g.name = OLD.limited_kind) THEN '*'
-                                           ELSE OLD.queue END);
+        PERFORM jobherd.tell_sleepers(
+            CASE WHEN EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = OLD.limited_kind) THEN '*'
+                 ELSE OLD.queue END);
     END IF;
     RETURN NULL;
 END $$;
@@ -124,14 +111,14 @@ BEGIN
            coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'kind'), '{}'),
            coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'queue' AND g.max_running IS NOT NULL), '{}')
       INTO shut_queues, shut_kinds, gated, limited_queues
-      FROM (SELECT g.scope, g.name, g.max_running, g.paused_at IS NOT NULL
-            OR coalesce(u.jobs >= g.max_running, false) AS shut
+      FROM (SELECT g.scope, g.name, g.max_running,
+                   g.paused_at IS NOT NULL OR coalesce(u.jobs >= g.max_running, false) AS shut
               FROM jobherd.gates g LEFT JOIN (
                    SELECT 'queue' AS scope, r.queue AS name, count(*) AS jobs FROM jobherd.running r
-                       WHERE r.limited_kind IS NOT NULL GROUP BY r.queue
+                    WHERE r.limited_kind IS NOT NULL GROUP BY r.queue
                     UNION ALL
-                   SELECT 'kind', r.limited_kind, count(*) FROM jobherd.running r WHERE r.limited_kind IS NOT NULL
-                       GROUP BY r.limited_kind
+                   SELECT 'kind', r.limited_kind, count(*) FROM jobherd.running r
+                    WHERE r.limited_kind IS NOT NULL GROUP BY r.limited_kind
                    ) AS u ON u.scope = g.scope AND u.name = g.name) AS g;
     shut_queues := shut_queues || coalesce(avoided, '{}');
     IF EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'all' AND g.paused_at IS NOT NULL) THEN
@@ -147,16 +134,16 @@ BEGIN
             SELECT after.queue, after.priority, after.id
               FROM head h CROSS JOIN LATERAL (
                    SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue
-                       ORDER BY r.queue, r.priority, r.id LIMIT 1
+                    ORDER BY r.queue, r.priority, r.id LIMIT 1
                    ) AS after
         ), aside AS (
-            (SELECT p.kind, p.queue, p.priority, p.id FROM jobherd.parked p ORDER BY p.kind, p.queue, p.priority, p.id
-             LIMIT 1)
+            (SELECT p.kind, p.queue, p.priority, p.id FROM jobherd.parked p
+              ORDER BY p.kind, p.queue, p.priority, p.id LIMIT 1)
             UNION ALL
             SELECT after.kind, after.queue, after.priority, after.id
               FROM aside a CROSS JOIN LATERAL (
                    SELECT p.kind, p.queue, p.priority, p.id FROM jobherd.parked p
-                       WHERE (p.kind, p.queue) > (a.kind, a.queue)
+                    WHERE (p.kind, p.queue) > (a.kind, a.queue)
                     ORDER BY p.kind, p.queue, p.priority, p.id LIMIT 1
                    ) AS after
         )
@@ -165,11 +152,11 @@ BEGIN
                 UNION ALL
                 SELECT a.queue, a.kind, a.priority, a.id FROM aside a WHERE among IS NULL AND a.kind <> ALL (shut_kinds)
                 UNION ALL
-                SELECT r.queue, NULL, r.priority, r.id FROM jobherd.ready r WHERE r.id = ANY (among)
-                    AND r.kind <> ALL (shut_kinds)
+                SELECT r.queue, NULL, r.priority, r.id FROM jobherd.ready r
+                 WHERE r.id = ANY (among) AND r.kind <> ALL (shut_kinds)
                 UNION ALL
-                SELECT p.queue, p.kind, p.priority, p.id FROM jobherd.parked p WHERE p.id = ANY (among)
-                    AND p.kind <> ALL (shut_kinds)) AS c
+                SELECT p.queue, p.kind, p.priority, p.id FROM jobherd.parked p
+                 WHERE p.id = ANY (among) AND p.kind <> ALL (shut_kinds)) AS c
          WHERE c.queue <> ALL (shut_queues) AND jobherd.rank_queue(c.queue, served) IS NOT NULL
          ORDER BY jobherd.rank_queue(c.queue, served), c.priority, c.id
          LIMIT 1;
@@ -189,8 +176,8 @@ BEGIN
             SELECT * INTO held, had FROM jobherd.lock_limit(2, next.queue, held);
             had := had AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'queue' AND g.name = next.queue
                                           AND (g.paused_at IS NOT NULL
-                                               OR jobherd.count_running(g.scope, g.name,
-                                                   g.limited_at) >= g.max_running));
+                                               OR jobherd.count_running(g.scope, g.name, g.limited_at)
+                                                  >= g.max_running));
             IF NOT had THEN
                 shut_queues := shut_queues || next.queue;
                 CONTINUE;
@@ -201,15 +188,15 @@ BEGIN
             SELECT * INTO held, had FROM jobherd.lock_limit(3, next.kind, held);
             had := had AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = next.kind
                                           AND (g.paused_at IS NOT NULL
-                                               OR jobherd.count_running(g.scope, g.name,
-                                                   g.limited_at) >= g.max_running));
+                                               OR jobherd.count_running(g.scope, g.name, g.limited_at)
+                                                  >= g.max_running));
             IF NOT had THEN
                 shut_kinds := shut_kinds || next.kind;
                 CONTINUE;
             END IF;
             DELETE FROM jobherd.parked p
-             WHERE p.id = (SELECT o.id FROM jobherd.parked o WHERE o.kind = next.kind AND o.queue = next.queue
-                           AND (among IS NULL OR o.id = ANY (among))
+             WHERE p.id = (SELECT o.id FROM jobherd.parked o
+                            WHERE o.kind = next.kind AND o.queue = next.queue AND (among IS NULL OR o.id = ANY (among))
                             ORDER BY o.kind, o.queue, o.priority, o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
             RETURNING * INTO job;
             IF NOT FOUND THEN
@@ -223,10 +210,11 @@ BEGIN
 
         aside := '{}';
         weight := 0;
-        FOR job IN SELECT r.* FROM jobherd.ready r WHERE r.queue = next.queue
-            AND (r.priority, r.id) >= (next.priority, next.id)
+        FOR job IN SELECT r.* FROM jobherd.ready r
+                    WHERE r.queue = next.queue AND (r.priority, r.id) >= (next.priority, next.id)
                       AND (among IS NULL OR r.id = ANY (among))
-                    ORDER BY r.priority, r.id LIMIT greatest(wanted, 100) FOR UPDATE SKIP LOCKED LOOP
+                    ORDER BY r.priority, r.id LIMIT greatest(wanted, 100) FOR UPDATE SKIP LOCKED
+        LOOP
             had := true;
             -- A parked job may come before this one: choose again. Order: before the lock of its limit is taken,
             -- because a claim that finds a lock taken relies on its holder to notify.
@@ -237,8 +225,8 @@ BEGIN
                     SELECT * INTO held, had FROM jobherd.lock_limit(3, job.kind, held);
                     IF NOT had OR EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = job.kind
                                              AND (g.paused_at IS NOT NULL
-                                                  OR jobherd.count_running(g.scope, g.name,
-                                                      g.limited_at) >= g.max_running)) THEN
+                                                  OR jobherd.count_running(g.scope, g.name, g.limited_at)
+                                                     >= g.max_running)) THEN
                         shut_kinds := shut_kinds || job.kind;
                     END IF;
                 END IF;
@@ -252,8 +240,8 @@ BEGIN
             ELSE
                 share := CASE WHEN job.alone THEN 2 WHEN kinds IS NULL THEN 0
                               ELSE coalesce(shares[array_position(kinds, job.kind)], 1) END
-                         + (pg_column_size(job.payload) + coalesce(pg_column_size(job.extras),
-                                                                   0))::real / 1000000::real;
+                         + (pg_column_size(job.payload)
+                            + coalesce(pg_column_size(job.extras), 0))::real / 1000000::real;
                 EXIT WHEN cardinality(taken) > 0 AND (weight >= 1 OR share >= 1 OR cardinality(taken) >= wanted);
                 weight := weight + share;
             END IF;
@@ -267,10 +255,9 @@ BEGIN
             INSERT INTO jobherd.parked
             SELECT p.*
               FROM gone g
-             CROSS JOIN LATERAL jsonb_populate_record(g.job, CASE WHEN EXISTS (SELECT FROM jobherd.parked o
-                 WHERE o.id = (g.job).id)
-                                                                  THEN jsonb_build_object('id',
-                                                                      nextval('jobherd.job_ids')) ELSE '{}' END) AS p;
+             CROSS JOIN LATERAL jsonb_populate_record(
+                   g.job, CASE WHEN EXISTS (SELECT FROM jobherd.parked o WHERE o.id = (g.job).id)
+                               THEN jsonb_build_object('id', nextval('jobherd.job_ids')) ELSE '{}' END) AS p;
         END IF;
         IF cardinality(taken) > 0 THEN
             DELETE FROM jobherd.ready r WHERE r.id = ANY (taken);
@@ -290,7 +277,8 @@ BEGIN
         -- A worker that found the lock taken, or no slot, may be idle by now: if there are more jobs, notify it.
         IF more AND single IS NOT NULL
            AND NOT EXISTS (SELECT FROM jobherd.gates g
-                           WHERE ((g.scope = 'queue' AND g.name = next.queue) OR (g.scope = 'kind' AND g.name = single))
+                            WHERE ((g.scope = 'queue' AND g.name = next.queue)
+                                   OR (g.scope = 'kind' AND g.name = single))
                               AND jobherd.count_running(g.scope, g.name, g.limited_at) >= g.max_running) THEN
             PERFORM jobherd.tell_sleepers(CASE WHEN single = ANY (gated) THEN '*' ELSE next.queue END);
         END IF;

@@ -36,15 +36,16 @@ BEGIN
                JOIN jobherd.running r ON r.child = c.child AND r.token = c.token
            FOR UPDATE OF r
     ), rest AS MATERIALIZED (
-        SELECT c.child, c.token, (SELECT array_agg(j ORDER BY j.priority, j.id) FROM unnest(c.jobs) AS j
-                                  WHERE j.id <> ALL (only_jobs)) AS jobs
+        SELECT c.child, c.token,
+               (SELECT array_agg(j ORDER BY j.priority, j.id) FROM unnest(c.jobs) AS j
+                 WHERE j.id <> ALL (only_jobs)) AS jobs
           FROM claim c
     ), kept AS (
-        UPDATE jobherd.running r SET jobs = rest.jobs FROM rest WHERE r.child = rest.child AND r.token = rest.token
-            AND rest.jobs IS NOT NULL
+        UPDATE jobherd.running r SET jobs = rest.jobs FROM rest
+         WHERE r.child = rest.child AND r.token = rest.token AND rest.jobs IS NOT NULL
     ), gone AS (
-        DELETE FROM jobherd.running r USING rest WHERE r.child = rest.child AND r.token = rest.token
-            AND rest.jobs IS NULL
+        DELETE FROM jobherd.running r USING rest
+         WHERE r.child = rest.child AND r.token = rest.token AND rest.jobs IS NULL
     ), released AS MATERIALIZED (
         SELECT j AS job, j.id, c.token, c.claimed_at, c.ran_on, c.suspect,
                NOT lost AND coalesce(c.suspect, false) AND cardinality(c.jobs) = 1 AS crashed
@@ -66,8 +67,8 @@ BEGIN
                    'last_error', CASE WHEN lost OR j.crashed
                        THEN jsonb_build_object('code', error_code, 'message', requeue.message)
                                       ELSE (j.job).last_error END,
-                   'attempts', j.attempts, 'crashes', j.crashes, 'alone', lost
-                       OR coalesce(j.suspect, (j.job).alone))) AS job
+                   'attempts', j.attempts, 'crashes', j.crashes,
+                   'alone', lost OR coalesce(j.suspect, (j.job).alone))) AS job
           FROM judged j
          WHERE j.fate = 'ready'
     ), back AS (
@@ -76,14 +77,14 @@ BEGIN
         INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority,
                                      attempts, max_attempts, crashes,
                                      state, queue, kind, payload, extras, timeout, error_code, error, ran_on)
-        SELECT j.id, (j.job).created_at, (j.job).run_at, CASE WHEN lost
-            THEN least(j.claimed_at, statement_timestamp()) END,
+        SELECT j.id, (j.job).created_at, (j.job).run_at,
+               CASE WHEN lost THEN least(j.claimed_at, statement_timestamp()) END,
                clock_timestamp(), j.drop_on, j.token, (j.job).priority, j.attempts, (j.job).max_attempts, j.crashes,
-                   j.fate, (j.job).queue,
+               j.fate, (j.job).queue,
                (j.job).kind, (j.job).payload, (j.job).extras, (j.job).timeout,
                CASE j.fate WHEN 'failed' THEN error_code ELSE 'JOB_CANCELLED' END,
-               CASE WHEN j.fate = 'failed' THEN requeue.message || CASE WHEN lost THEN ' in its last attempt'
-                   ELSE '' END
+               CASE WHEN j.fate = 'failed'
+                    THEN requeue.message || CASE WHEN lost THEN ' in its last attempt' ELSE '' END
                     WHEN lost THEN 'cancelled; ' || requeue.message ELSE 'cancelled before it started' END,
                j.ran_on
           FROM judged j
@@ -91,8 +92,8 @@ BEGIN
     ), tried AS (
         INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code,
                                       error, ran_on)
-        SELECT j.id, j.token, (j.job).attempts + 1, CASE WHEN lost THEN 'lost' ELSE 'abandoned' END, CASE WHEN lost
-            THEN j.claimed_at END,
+        SELECT j.id, j.token, (j.job).attempts + 1, CASE WHEN lost THEN 'lost' ELSE 'abandoned' END,
+               CASE WHEN lost THEN j.claimed_at END,
                clock_timestamp(), j.drop_on, error_code, coalesce(detail, requeue.message), j.ran_on
           FROM judged j
          WHERE j.fate = 'ready' AND (lost OR j.crashed)

@@ -27,9 +27,9 @@ BEGIN
                                      crashes,
                                      state, queue, kind, payload, extras, timeout, error_code, error)
         SELECT g.id, g.created_at, g.run_at, clock_timestamp(),
-            (now() AT TIME ZONE 'UTC')::date + coalesce(k.keep_failed, 30), g.priority, g.attempts,
+               (now() AT TIME ZONE 'UTC')::date + coalesce(k.keep_failed, 30), g.priority, g.attempts,
                g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, g.extras, g.timeout,
-                   'JOB_CANCELLED', 'cancelled while it waited'
+               'JOB_CANCELLED', 'cancelled while it waited'
           FROM gone g LEFT JOIN jobherd.kinds k ON k.name = g.kind
         RETURNING state INTO answer;
         IF answer IS NOT NULL THEN
@@ -108,15 +108,15 @@ BEGIN
                                               error_code, error, traceback,
                                               ran_on, usage, post_mortem)
                 SELECT id, token, attempts, state, started_at, finished_at,
-                       (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k
-                                                                    WHERE k.name = over.kind), 30),
+                       (now() AT TIME ZONE 'UTC')::date
+                       + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30),
                        error_code, error, traceback, ran_on, usage, post_mortem
                   FROM over
             )
             INSERT INTO jobherd.ready (id, created_at, run_at, timeout, last_error, priority, max_attempts, queue,
                                        kind, payload, extras)
             SELECT id, created_at, now(), timeout,
-                nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
+                   nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
                    priority, max_attempts, queue, kind, payload, extras
               FROM over
             RETURNING 'ready' INTO answer;
@@ -130,7 +130,7 @@ BEGIN
         END IF;
         IF answer IS NULL THEN
             SELECT 'running' INTO answer FROM jobherd.running r
-                WHERE EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = job_id);
+             WHERE EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = job_id);
         END IF;
         EXIT WHEN answer IS NOT NULL;
     END LOOP;
@@ -179,9 +179,9 @@ BEGIN
     END IF;
     number := jobherd.enqueue_with(old.kind, retry_edited.payload, jsonb_strip_nulls(jsonb_build_object(
         'queue', old.queue, 'priority', old.priority, 'max_attempts', old.max_attempts, 'timeout', old.timeout,
-            'tenant', (old.extras).tenant,
+        'tenant', (old.extras).tenant,
         'webhook', (old.extras).webhook, 'parent_id', old.id, 'traceparent', (old.extras).traceparent)),
-            (old.extras).payload_bytes);
+        (old.extras).payload_bytes);
     INSERT INTO jobherd.demands (job, cost) SELECT number, d.cost FROM jobherd.demands d WHERE d.job = old.id;
     PERFORM jobherd.note_unless_noted(actor, 'edit', jsonb_build_object('job', old.id, 'new', number), reason);
     RETURN number;
@@ -190,31 +190,6 @@ COMMENT ON FUNCTION jobherd.retry_edited(bigint, jsonb, text, text) IS
     'Runs a finished job again with another payload, as a new job. The old job stays as it is and is the '
     'parent of the new one. Returns the new id, or null if there is no such finished job. Not for '
     'tenants.';
-
-CREATE FUNCTION jobherd.delete(job_id bigint, actor text DEFAULT NULL, reason text DEFAULT NULL)
-RETURNS text
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    answer text;
-BEGIN
-    FOR look IN 1..3 LOOP
-        DELETE FROM jobherd.history WHERE id = job_id;
-        IF FOUND THEN
-            DELETE FROM jobherd.attempts WHERE job = job_id;
-            DELETE FROM jobherd.logs WHERE job = job_id;
-            PERFORM jobherd.note_unless_noted(actor, 'delete', jsonb_build_object('job', job_id), reason);
-            RETURN 'deleted';
-        END IF;
-        SELECT state INTO answer FROM jobherd.jobs WHERE id = job_id;
-        -- otherwise it has just finished, or moves: look again
-        EXIT WHEN FOUND AND answer NOT IN ('completed', 'failed', 'cancelled', 'expired');
-    END LOOP;
-    RETURN answer;
-END $$;
-COMMENT ON FUNCTION jobherd.delete(bigint, text, text) IS
-    'Deletes a finished job with its attempts and logs, and returns ''deleted''. Otherwise returns the '
-    'state of the job, or null if there is no such job. Not for tenants.';
 
 CREATE FUNCTION jobherd.reprioritize(
     job_id bigint, priority integer, actor text DEFAULT NULL, reason text DEFAULT NULL
@@ -237,8 +212,8 @@ BEGIN
     FOR look IN 1..3 LOOP
         SELECT r.priority INTO before FROM jobherd.ready r WHERE r.id = job_id FOR UPDATE;
         IF FOUND THEN
-            UPDATE jobherd.ready r SET priority = wanted WHERE r.id = job_id RETURNING CASE WHEN r.attempts > 0
-                THEN 'retrying' ELSE 'ready' END INTO answer;
+            UPDATE jobherd.ready r SET priority = wanted WHERE r.id = job_id
+            RETURNING CASE WHEN r.attempts > 0 THEN 'retrying' ELSE 'ready' END INTO answer;
         END IF;
         IF answer IS NULL THEN
             SELECT p.priority INTO before FROM jobherd.parked p WHERE p.id = job_id FOR UPDATE;
@@ -255,9 +230,8 @@ BEGIN
             END IF;
         END IF;
         IF answer IS NOT NULL THEN
-            PERFORM jobherd.note_unless_noted(actor, 'reprioritize',
-                                              jsonb_build_object('job', job_id, 'priority', wanted, 'before', before),
-                                                  why);
+            PERFORM jobherd.note_unless_noted(actor, 'reprioritize', 
+                jsonb_build_object('job', job_id, 'priority', wanted, 'before', before), why);
             RETURN answer;
         END IF;
         SELECT j.state INTO answer FROM jobherd.jobs j WHERE j.id = job_id;

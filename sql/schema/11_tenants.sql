@@ -30,7 +30,7 @@ RETURNS text
 LANGUAGE sql STABLE
 AS $$
     SELECT CASE WHEN row_security_active('jobherd.ready'::regclass) AND cardinality(jobherd.own_tenants()) = 1
-        THEN (jobherd.own_tenants())[1] END
+                THEN (jobherd.own_tenants())[1] END
 $$;
 
 CREATE FUNCTION jobherd.check_tenant(tenant text)
@@ -82,7 +82,7 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     IF grant_tenant.role IS NULL OR grant_tenant.tenant IS NULL
-        OR NOT EXISTS (SELECT FROM pg_roles WHERE rolname = grant_tenant.role) THEN
+       OR NOT EXISTS (SELECT FROM pg_roles WHERE rolname = grant_tenant.role) THEN
         RAISE EXCEPTION 'jobherd.grant_tenant: there is no role %', coalesce(quote_ident(grant_tenant.role), 'null')
             USING ERRCODE = 'undefined_object', HINT = 'CREATE ROLE it first.';
     END IF;

@@ -1,5 +1,5 @@
--- What operators use: fleet commands, the audit log, bulk actions, webhooks, and the sessions of the
--- dashboard.
+-- What operators use: fleet commands, the audit log, bulk actions and webhooks. Also what died with a
+-- record of an application's own table.
 
 -- The supervisor is notified of a command and also queries at each renewal of its lease. It takes each
 -- command once, and writes the answer into the row. One that was not taken within 30 s, by the
@@ -115,7 +115,7 @@ AS $$
     -- Numbers follow the time, except for the length of a transaction: only the first entries are read.
     DELETE FROM jobherd.audit
      WHERE id IN (SELECT first.id
-                  FROM (SELECT a.id, a.at FROM jobherd.audit a ORDER BY a.id LIMIT drop_audit.most) AS first
+                    FROM (SELECT a.id, a.at FROM jobherd.audit a ORDER BY a.id LIMIT drop_audit.most) AS first
                    WHERE first.at < clock_timestamp() - make_interval(secs => greatest(drop_audit.keep, 86400)))
     RETURNING id
 $$;
@@ -147,7 +147,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT s.host || '/' || s.pid INTO place FROM jobherd.supervisors s WHERE s.id = whom
-        AND s.lease_until > clock_timestamp();
+       AND s.lease_until > clock_timestamp();
     IF place IS NULL THEN
         RAISE EXCEPTION 'jobherd.send_fleet_command: supervisor % is not there: it has left, or its lease has lapsed',
             coalesce(whom::text, 'null')
@@ -159,19 +159,18 @@ BEGIN
          ORDER BY o.id DESC LIMIT 1;
         IF number IS NOT NULL THEN RETURN number; END IF;
     END IF;
-    IF (SELECT count(*) FROM (SELECT FROM jobherd.fleet_commands o WHERE o.supervisor = whom AND o.done_at IS NULL
-                              LIMIT 100) AS open) >= 100 THEN
+    IF (SELECT count(*) FROM (SELECT FROM jobherd.fleet_commands o
+                               WHERE o.supervisor = whom AND o.done_at IS NULL LIMIT 100) AS open) >= 100 THEN
         RAISE EXCEPTION 'jobherd.send_fleet_command: supervisor % has 100 fleet commands that it has not answered yet',
             whom
             USING ERRCODE = 'program_limit_exceeded',
                 HINT = 'Wait until it has; what it has not taken is refused after 30 s.';
     END IF;
     INSERT INTO jobherd.fleet_commands (supervisor, name, arguments, asked_by) VALUES (whom, what, given, who)
-        RETURNING id INTO number;
+    RETURNING id INTO number;
     IF what <> 'report' THEN
-        PERFORM jobherd.note_unless_noted(who, what, given
-                                          || jsonb_build_object('supervisor', whom, 'process', place, 'command',
-                                                                number), why);
+        PERFORM jobherd.note_unless_noted(who, what,
+            given || jsonb_build_object('supervisor', whom, 'process', place, 'command', number), why);
     END IF;
     PERFORM jobherd.notify('jobherd_jobs', '@order:' || whom);
     RETURN number;
@@ -219,10 +218,9 @@ BEGIN
             json_build_object(
                 'url', (NEW.extras).webhook,
                 'event', json_build_object(
-                    'id', NEW.id, 'kind', NEW.kind, 'queue', NEW.queue, 'tenant', (NEW.extras).tenant, 'state',
-                        NEW.state,
-                    'code', NEW.error_code, 'attempts', NEW.attempts, 'created_at', NEW.created_at, 'finished_at',
-                        NEW.finished_at)),
+                    'id', NEW.id, 'kind', NEW.kind, 'queue', NEW.queue, 'tenant', (NEW.extras).tenant,
+                    'state', NEW.state,                     'code', NEW.error_code, 'attempts', NEW.attempts, 
+                    'created_at', NEW.created_at, 'finished_at', NEW.finished_at)),
             jobherd.extras_of((NEW.extras).tenant, NULL, NULL, NEW.id, (NEW.extras).traceparent));
     RETURN NULL;
 END $$;
@@ -269,34 +267,3 @@ CREATE TABLE jobherd.table_ends (
 );
 COMMENT ON TABLE jobherd.table_ends IS
     'Records of an application''s table whose process died, for the resetter of that table.';
-
--- The secrets by which the dashboard signs sessions and forms. PostgreSQL makes each secret, so no
--- statement carries one. A secret derived from a token would let its holder sign any session.
-CREATE TABLE jobherd.dashboard_secrets (
-    id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    secret  bytea       NOT NULL
-                        DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
-                        CHECK (octet_length(secret) = 32),
-    made_at timestamptz NOT NULL DEFAULT clock_timestamp()
-);
-COMMENT ON TABLE jobherd.dashboard_secrets IS 'Secrets by which the dashboard signs sessions and forms.';
-
-CREATE TABLE jobherd.dashboard_logouts (
-    session text        PRIMARY KEY,
-    until   timestamptz NOT NULL                        -- when the session would have expired
-);
-COMMENT ON TABLE jobherd.dashboard_logouts IS 'Dashboard sessions that a logout ended before they expired.';
-
-CREATE FUNCTION jobherd.end_dashboard_sessions(actor text DEFAULT NULL, reason text DEFAULT NULL)
-RETURNS void
-LANGUAGE plpgsql
-AS $$
-BEGIN
-    DELETE FROM jobherd.dashboard_secrets;
-    DELETE FROM jobherd.dashboard_logouts;
-    INSERT INTO jobherd.dashboard_secrets DEFAULT VALUES;
-    PERFORM jobherd.note_audit(end_dashboard_sessions.actor, 'end sessions', '{}', end_dashboard_sessions.reason);
-END $$;
-COMMENT ON FUNCTION jobherd.end_dashboard_sessions(text, text) IS
-    'Ends all sessions of the dashboard: cookies and forms signed by the old secrets become invalid. '
-    'Supervisors read the new secret within 2 s.';

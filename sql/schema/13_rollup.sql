@@ -107,25 +107,25 @@ BEGIN
          WHERE h.id = ANY (among) AND h.finished_at < early
     ), timed AS (
         SELECT date_bin('1 minute', e.finished_at, '2000-01-01 00:00:00+00') AS at, e.kind, e.state, e.error_code,
-            e.finished_at, e.id, e.usage,
+               e.finished_at, e.id, e.usage,
                date_part('epoch', e.finished_at - e.started_at) AS ran,
-               CASE WHEN e.started_at > e.run_at
-                   THEN date_part('epoch', e.started_at - e.run_at) WHEN e.started_at IS NOT NULL THEN 0 END AS waited
+               CASE WHEN e.started_at > e.run_at THEN date_part('epoch', e.started_at - e.run_at)
+                    WHEN e.started_at IS NOT NULL THEN 0 END AS waited
           FROM ended e
          WHERE (seen IS NULL OR e.age <= seen_age OR e.age = ANY (seen_open)) AND e.age > until_age
-             AND e.age <> ALL (until_open)
+           AND e.age <> ALL (until_open)
         OFFSET 0  -- otherwise each duration is calculated again wherever it is used
     ), bounds AS MATERIALIZED (
         SELECT array_agg(0.00001 * power(2::double precision, n / 4.0::double precision) ORDER BY n) AS of
-            FROM generate_series(0, 147) AS n
+          FROM generate_series(0, 147) AS n
     ), summed AS MATERIALIZED (
         SELECT t.at, t.kind, t.state, t.error_code,
                width_bucket(t.ran, (SELECT of FROM bounds)) AS ran_bucket,
-                   width_bucket(t.waited, (SELECT of FROM bounds)) AS waited_bucket,
+               width_bucket(t.waited, (SELECT of FROM bounds)) AS waited_bucket,
                count(*) AS jobs, coalesce(sum(t.ran), 0) AS ran, coalesce(sum(t.waited), 0) AS waited,
                coalesce(sum(CASE WHEN t.usage IS NOT NULL
-                                 THEN coalesce((t.usage ->> 'cpu_user')::double precision,
-                                               0) + coalesce((t.usage ->> 'cpu_system')::double precision, 0)
+                                 THEN coalesce((t.usage ->> 'cpu_user')::double precision, 0)
+                                      + coalesce((t.usage ->> 'cpu_system')::double precision, 0)
                                  WHEN t.ran < 0.005 THEN t.ran END), 0) AS cpu,
                max(CASE WHEN t.usage IS NOT NULL THEN (t.usage ->> 'max_rss')::bigint END) AS memory,
                max(t.finished_at) AS last_at, max(t.id) AS last_job
@@ -136,11 +136,11 @@ BEGIN
                                          cpu, memory)
         SELECT s.at, s.kind, 60,
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'completed'), 0),
-                   coalesce(sum(s.jobs) FILTER (WHERE s.state = 'failed'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'failed'), 0),
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'cancelled'), 0),
-                   coalesce(sum(s.jobs) FILTER (WHERE s.state = 'expired'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'expired'), 0),
                coalesce(sum(s.jobs) FILTER (WHERE s.ran_bucket IS NOT NULL), 0), sum(s.ran), sum(s.waited), sum(s.cpu),
-                   max(s.memory)
+               max(s.memory)
           FROM summed s
          GROUP BY s.at, s.kind
          ORDER BY s.at, s.kind
@@ -148,9 +148,9 @@ BEGIN
            SET completed = r.completed + excluded.completed, failed = r.failed + excluded.failed,
                cancelled = r.cancelled + excluded.cancelled,
                expired = r.expired + excluded.expired, started = r.started + excluded.started,
-                   ran = r.ran + excluded.ran,
+               ran = r.ran + excluded.ran,
                waited = r.waited + excluded.waited, cpu = r.cpu + excluded.cpu,
-                   memory = greatest(r.memory, excluded.memory)
+               memory = greatest(r.memory, excluded.memory)
     ), times AS (
         INSERT INTO jobherd.rollup_times AS r (at, kind, step, bucket, ran, waited)
         SELECT b.at, b.kind, 60, b.bucket, sum(b.ran), sum(b.waited)
@@ -212,15 +212,15 @@ BEGIN
         UPDATE jobherd.rollup_gaps SET seen = NULL, until = this.seen;
         INSERT INTO jobherd.rollup_gaps (from_at, to_at, until)
         SELECT coalesce(last.at, this.at - interval '8 days'), this.at + interval '1 second', this.seen
-            WHERE EXISTS (SELECT FROM jobherd.history);
+         WHERE EXISTS (SELECT FROM jobherd.history);
         moved := true;
     ELSE
         -- A mark in the future is from before the clock was set back. What has finished since then finished
         -- before it, by an unknown time.
         early := CASE WHEN last.at > this.at THEN this.at - interval '1 hour' ELSE last.at END - lag;
         since := greatest(early, this.at - span);
-        IF early < since AND EXISTS (SELECT FROM jobherd.history h WHERE h.finished_at >= early
-                                     AND h.finished_at < since) THEN
+        IF early < since AND EXISTS (SELECT FROM jobherd.history h
+                                      WHERE h.finished_at >= early AND h.finished_at < since) THEN
             INSERT INTO jobherd.rollup_gaps (from_at, to_at, seen, until) VALUES (early, since, last.seen, this.seen);
             moved := true;
         END IF;
@@ -256,5 +256,5 @@ RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
     SELECT CASE WHEN upto >= share * total
-        THEN 0.00001 * power(2, (bucket - 1 + greatest(0, (share * total - (upto - jobs)) / jobs)) / 4) END
+                THEN 0.00001 * power(2, (bucket - 1 + greatest(0, (share * total - (upto - jobs)) / jobs)) / 4) END
 $$;

@@ -134,7 +134,7 @@ def check_repository(path: str) -> str:
     if not os.path.isdir(path):
         raise Poison(f"the repository {path} has vanished", code="REPOSITORY_VANISHED")
     if not is_repository(path):
-        raise Poison(f"{path} is no git repository any more", code="REPOSITORY_VANISHED")
+        raise Poison(f"{path} is not a git repository any more", code="REPOSITORY_VANISHED")
     return path
 
 

@@ -65,7 +65,7 @@ def init_repository(path: str, *, dsn: str, schema: str) -> str:
         except (_git.GitError, OSError) as problem:
             raise RepositoryError(f"{place} cannot be made a repository: {problem}") from None
     elif not (os.path.isdir(place) and _git.is_repository(place)):
-        raise RepositoryError(f"{place} is there and is no git repository: name another folder, or an empty one")
+        raise RepositoryError(f"{place} is there and is not a git repository: name another folder, or an empty one")
     try:
         _write_hook(place)
         write_place(place, Place(dsn, schema))

@@ -35,7 +35,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
         arguments,
         "control/cancel_job",
         fine={"cancelled", "cancelling"},
-        words={**late, "cancelling": "cancelling: it runs and has been told", None: "there is no such job"},
+        words={**late, "cancelling": "cancelling: it runs and is being interrupted", None: "there is no such job"},
     )
 
 

@@ -208,7 +208,7 @@ def explained() -> Iterator[None]:
         raise CommandError(f"the database refuses: {_said(problem)}", ExitCode.WRONG) from None
     except UnicodeEncodeError as problem:
         given = problem.object[max(0, problem.start - 20) : problem.end + 20]
-        raise CommandError(f"{given!r} is no UTF-8, and the database takes no other text", ExitCode.USAGE) from None
+        raise CommandError(f"{given!r} is not UTF-8, and the database accepts no other text", ExitCode.USAGE) from None
 
 
 def lacks_room(problem: psycopg.Error) -> bool:

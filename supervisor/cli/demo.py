@@ -164,7 +164,7 @@ def _source(folder: Path) -> tuple[str, str]:
     if not (made / "HEAD").exists():
         _git.run("init", "--quiet", "--bare", "--template=", "--initial-branch=main", "--", str(made))
         _git.run("fast-import", "--quiet", "--force", repository=str(made), given=_sample.history(120))
-    return str(made), "a made-up history (this is no checkout with one of its own)"
+    return str(made), "a made-up history (this is not a checkout with its own history)"
 
 
 def _pushes(source: str, repository: str) -> Iterator[list[str]]:
@@ -226,7 +226,7 @@ class _Look:
             time.sleep(GLANCE)
         bad = sum(state != "completed" for state in self._shown.values())
         print(
-            f"{len(self._shown)} jobs are over"
+            f"{len(self._shown)} jobs have finished"
             + (f", {bad} of them not completed: jobherd jobs --state failed" if bad else ""),
             flush=True,
         )

@@ -105,7 +105,7 @@ def _amounts(text: str) -> dict[str, float]:
     try:
         pairs = [(name, float(amount)) for name, amount in (each.split("=") for each in text.split(","))]
     except ValueError:
-        message = f"{text[:40]!r} are no amounts: write them like memory_mb=900,gpus=1"
+        message = f"{text[:40]!r} are not amounts: write them like memory_mb=900,gpus=1"
         raise argparse.ArgumentTypeError(message) from None
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -118,7 +118,7 @@ def _enqueue(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
     if arguments.bytes_file is not None:
         if arguments.payload == "-":
-            raise CommandError("--bytes-file is for one job, whose JSON is an argument: leave - away", ExitCode.USAGE)
+            raise CommandError("--bytes-file is for one job, whose JSON is an argument: omit -", ExitCode.USAGE)
         options["payload_bytes"] = _bytes_of(arguments.bytes_file)
     elif arguments.payload == "-" or (arguments.payload is None and _is_given(sys.stdin)):
         return _many(arguments, options)

@@ -47,7 +47,7 @@ MOST: Final = 1000
 _COLUMNS: Final = (
     Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True),
     Column("MEM", right=True),
-    Column("JOBS", right=True), Column("HELD", right=True), Column("RESTARTS", right=True),
+    Column("JOBS", right=True), Column("CLAIMED", right=True), Column("RESTARTS", right=True),
     Column("WORKS ON", least=20),
 )  # fmt: skip
 _STATES: Final = {
@@ -202,7 +202,7 @@ def _print(supervisor: dict[str, Any]) -> None:
         f"{show_span(supervisor['up_for'])}"
     )
     if not facts:
-        print(f"  {lease}; it has not said anything of its children yet\n")
+        print(f"  {lease}; it has not reported its child processes yet\n")
         return
     run_state = facts.get("course", "?") + (", reloading" if facts.get("reloading") else "")
     print(

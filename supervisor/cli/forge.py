@@ -91,7 +91,7 @@ def _catch_up(arguments: argparse.Namespace) -> int:
     path = Path(arguments.path).resolve()
     path = path / ".git" if (path / ".git").is_dir() else path
     if not path.is_dir() or not is_repository(str(path)):
-        raise CommandError(f"{path} is no git repository")
+        raise CommandError(f"{path} is not a git repository")
     with forge(arguments):
         try:
             jobs = catch_up(str(path))

@@ -35,7 +35,7 @@ def _job(arguments: argparse.Namespace) -> int:
         rows = at.rows("observe/show_jobs", {"ids": [arguments.id]})
         logs = at.rows("observe/show_logs", {"id": arguments.id})
     if not rows:
-        raise CommandError(f"there is no job {arguments.id}: it never was, or its time in the history is over")
+        raise CommandError(f"there is no job {arguments.id}: it never existed, or its retention has ended")
     if arguments.decrypt:
         rows, logs = [_decrypted(rows[0])], [_decrypted_log(log, rows[0]) for log in logs]
     if arguments.json:

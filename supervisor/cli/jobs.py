@@ -69,7 +69,7 @@ def _jobs(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             console.complain(f"there may be more: --before {jobs[-1]['id']}")
     elif filtered and floor:
-        console.complain(f"looked no further back than job {floor}; go on with --before {floor}")
+        console.complain(f"searched back to job {floor}; continue with --before {floor}")
     elif not jobs and not arguments.json:
         console.complain("no jobs" + (" like that" if filtered or arguments.before != LARGEST_ID else ""))
     return ExitCode.DONE

@@ -48,7 +48,7 @@ def _states(text: str) -> list[str]:
         return list(OVER)
     for name in names:
         if name not in OVER:
-            message = f"{name[:40]!r} is no state of a job that is over: one of {', '.join(OVER)}, or all"
+            message = f"{name[:40]!r} is not a final state: one of {', '.join(OVER)}, or all"
             raise argparse.ArgumentTypeError(message)
     return names
 

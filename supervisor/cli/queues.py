@@ -99,7 +99,11 @@ def _called(arguments: argparse.Namespace) -> str:
 def _pause_arguments(parser: argparse.ArgumentParser) -> None:
     _names_gate(parser)
     parser.add_argument("--reason", metavar="TEXT", help="reason, shown by `jobherd queues`")
-    parser.add_argument("--by", metavar="NAME", help="who, instead of the one who runs this command, such as anna@web1")
+    parser.add_argument(
+        "--by",
+        metavar="NAME",
+        help="name in the audit log, such as anna@web1; default: the user and host that run this command",
+    )
     parser.add_argument(
         "--for", metavar="TIME", dest="span", help='resume automatically after this time, such as "30m"'
     )

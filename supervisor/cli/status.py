@@ -78,7 +78,7 @@ def _nothing(_: argparse.ArgumentParser) -> None:
 COMMANDS: Final = (
     Command(
         "status",
-        "show supervisors, children and queues",
+        "show supervisors, child processes and queues",
         "  jobherd status --json",
         _nothing,
         _status,

@@ -143,10 +143,10 @@ def _waited(arguments: argparse.Namespace, ids: list[int], found: dict[int, dict
         console.print_json([{"id": number, **{name: found[number][name] for name in NOWHERE}} for number in ids])
     missing = [str(number) for number in ids if found[number]["state"] == "unknown"]
     if missing:
-        console.complain(f"there is no job {', '.join(missing)}: it never was, or nothing is kept of it")
+        console.complain(f"there is no job {', '.join(missing)}: it never existed, or its retention has ended")
     open_ones = [str(number) for number in ids if found[number]["state"] not in {*OVER, "unknown"}]
     if timed_out:
-        console.complain(f"still not over: {', '.join(open_ones)}")
+        console.complain(f"not finished: {', '.join(open_ones)}")
         return ExitCode.TIMEOUT
     return ExitCode.DONE if all(found[number]["state"] == "completed" for number in ids) else ExitCode.WRONG
 

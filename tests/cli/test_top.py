@@ -95,7 +95,7 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         seen.on_key("c")
         seen.wait("cancel the job")
         seen.on_key("y")
-        seen.wait("has been told to end", "cancelling")
+        seen.wait("is being interrupted", "cancelling")
         assert send(database, "SELECT job FROM jobherd.cancels") == [(jobs["mail:receipt"],)]
         # retried
         seen.on_key("4r")
@@ -147,7 +147,7 @@ def test_it_survives_another_size_and_an_outage():
             seen.on_key("c")
             seen.wait("cancel the job")
             seen.on_key("y")
-            seen.wait("has been told to end")
+            seen.wait("is being interrupted")
             assert send(dsn, "SELECT job FROM jobherd.cancels") == [(jobs["report:build"],)]
             seen.on_key("\x03")  # Ctrl-C
             assert seen.wait_exit() == 0

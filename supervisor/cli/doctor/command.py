@@ -247,7 +247,7 @@ def _untried(about: str, problem: psycopg.Error) -> Finding:
     return Finding(
         "note",
         about,
-        f"not looked at, since the server refuses it: {problem.diag.message_primary}",
+        f"not examined: the server rejects it: {problem.diag.message_primary}",
         "fix the finding about that first",
     )
 

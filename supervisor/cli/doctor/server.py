@@ -131,7 +131,7 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         yield Finding(
             "note",
             "connections",
-            f"{row['sessions']} of {limit} connections are taken: children that start may be refused",
+            f"{row['sessions']} of {limit} connections are in use: new child processes may be rejected",
             "raise max_connections, or put pgbouncer before the application",
         )
     if abs(seen) > CLOCKS:

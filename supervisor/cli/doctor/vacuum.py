@@ -95,7 +95,7 @@ def locks(rows: Iterable[Row]) -> Iterator[Finding]:
                 "locks",
                 f"{row['name']} (pid {row['pid']}, {row['state']}) has locked {row['tables']}, in a transaction that "
                 "is open for "
-                f"{span(row['seconds'])}: who claims, settles or enqueues waits for it",
+                f"{span(row['seconds'])}: claims, settlements and enqueues wait for it",
                 f"end it: SELECT pg_terminate_backend({row['pid']})",
             )
 

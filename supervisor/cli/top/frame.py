@@ -158,7 +158,8 @@ def _total(queues: Sequence[Mapping[str, Any]], state: str) -> str:
 
 def _summary(look: Look, status: Status) -> Text:
     if status.away_for is not None:
-        text = f"the database is away since {status.away_since} ({show_span(status.away_for)}), trying again: {plain(status.why)}"
+        since = f"{status.away_since} ({show_span(status.away_for)})"
+        text = f"the database is away since {since}, trying again: {plain(status.why)}"
         return Text(text, style="bold red")
     workers = [child for child in look.children if child["kind"] == "worker"]
     busy = sum(child["job"] is not None for child in workers)

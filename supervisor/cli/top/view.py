@@ -218,7 +218,7 @@ class View:
 
 _CANCELLED: Final = {
     "cancelled": "is cancelled",
-    "cancelling": "has been told to end",
+    "cancelling": "is being interrupted",
     "completed": "had completed already",
     "failed": "had failed already",
     "expired": "had expired already",

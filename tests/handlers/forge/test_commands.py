@@ -39,7 +39,7 @@ def test_init_repo_refuses_a_folder_that_is_something_else(forge: Forge) -> None
     (forge.folder / "letter.txt").write_text("dear")
     said = jobherd("forge", "init-repo", forge.folder, dsn=forge.dsn)
     assert said.code == 1
-    assert "is no git repository: name another folder" in said.err
+    assert "is not a git repository: name another folder" in said.err
 
 
 def test_catch_up_records_what_the_hook_could_not(forge: Forge) -> None:

@@ -285,7 +285,7 @@ def test_somebody_elses_hook_is_left_alone(forge: Forge) -> None:
 def test_a_folder_with_other_things_in_it_is_refused(forge: Forge) -> None:
     (forge.folder / "things").mkdir()
     (forge.folder / "things" / "letter.txt").write_text("dear")
-    with pytest.raises(RepositoryError, match="is no git repository"):
+    with pytest.raises(RepositoryError, match="is not a git repository"):
         forge.repository("things")
     assert os.listdir(forge.folder / "things") == ["letter.txt"]
 

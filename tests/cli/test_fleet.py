@@ -58,7 +58,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert re.search(r"worker 1 ended [3-5]\ds ago", said)
     assert "\x1b[31mSIG" not in said, "what a dead child has said cannot paint the screen"
     assert f"supervisor {silent} beta/77" in said
-    assert "has not said anything of its children yet" in said
+    assert "has not reported its child processes yet" in said
     assert f"supervisor {lapsed}" in said
     assert re.search(r"lease lapsed \d+s ago", said)
     assert max(map(len, said.splitlines())) <= 140

@@ -57,7 +57,7 @@ def test_the_demonstration_pushes_shows_its_jobs_and_ends(forge: Forge, stage: S
         assert said.code == 0, said
         assert said.out.startswith("\npushing ")
         assert "completed" in said.out
-        assert "jobs are over\n" in said.out
+        assert "jobs have finished\n" in said.out
         assert "\ntrending: forge (" in said.out
         assert said.out.count("push:process") >= 2
         assert "\nmetrics and health:   http://127.0.0.1:8790/\n" in said.out

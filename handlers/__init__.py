@@ -126,8 +126,8 @@ __all__ = [
 ]
 
 _PUBLIC_EXCEPTIONS = (
-    Abandon, BindingError, Completed, Failed, JobCancelled, JobDrained, JobInterrupted, JobTimeout, KeyMissingError, Nack,
-    NotConfiguredError, PayloadError, Poison, ResultError, Retry, Snooze,
+    Abandon, BindingError, Completed, Failed, JobCancelled, JobDrained, JobInterrupted, JobTimeout, KeyMissingError,
+    Nack, NotConfiguredError, PayloadError, Poison, ResultError, Retry, Snooze,
 )  # fmt: skip
 for _exception in _PUBLIC_EXCEPTIONS:
     _exception.__module__ = "jobherd"  # tracebacks and pickles show the name that users import

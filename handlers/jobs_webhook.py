@@ -86,7 +86,10 @@ def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:  # noq
     """
     rules = _rules
     if not rules.secrets:
-        message = "no webhook_secret is set, and nothing is sent unsigned: set JOBHERD_WEBHOOK_SECRET where the supervisor runs"
+        message = (
+            "no webhook_secret is set, and nothing is sent unsigned: "
+            "set JOBHERD_WEBHOOK_SECRET where the supervisor runs"
+        )
         raise Failed(message, code=UNSIGNED)
     if (found := find_end(event)) is None:
         message = "the history does not hold this end any more: the job was run again or deleted, so nothing is sent"

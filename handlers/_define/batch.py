@@ -101,7 +101,10 @@ def endings_of(ending: object, jobs: Sequence[int]) -> list[object]:
     if len(ending) != len(jobs):
         # Which answer is missing is unknown: matching by position could complete a job that was
         # never processed.
-        error = f"the batch handler was called with {len(jobs)} jobs and returned {len(ending)} answers: answer by job id if some may be left out"
+        error = (
+            f"the batch handler was called with {len(jobs)} jobs and returned {len(ending)} answers: "
+            "answer by job id if some may be left out"
+        )
         return [Failed(error, code=BATCH_ANSWER_INVALID)] * len(jobs)
     return [_one(answer) for answer in ending]
 

@@ -37,8 +37,8 @@ class Only:
         TypeError, ValueError: a field is invalid. The message names the field and the fix.
 
     Example:
-        >>> Only(kinds=["image:thumbnail"], max_cost={"memory_mb": 500})
-        Only(kinds=('image:thumbnail',), max_cost={'memory_mb': 500.0}, forbidden_flags=(), condition=None, parameters={})
+        >>> Only(kinds=["image:thumbnail"], max_cost={"memory_mb": 500}).max_cost
+        {'memory_mb': 500.0}
     """
 
     kinds: Sequence[str] | None = None

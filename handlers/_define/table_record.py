@@ -109,7 +109,10 @@ class Scanner:
             allowed = self._allowed.get(column)
             if allowed is not None and not isinstance(value, allowed):
                 wanted = " or ".join("None" if each is type(None) else each.__name__ for each in allowed)
-                message = f"the record's column {column!r} is {'null' if value is None else type(value).__name__} and must be {wanted}"
+                message = (
+                    f"the record's column {column!r} is {'null' if value is None else type(value).__name__} and "
+                    f"must be {wanted}"
+                )
                 raise PayloadError(message)
         return self._scan(**values)
 

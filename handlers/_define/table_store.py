@@ -117,7 +117,8 @@ class TableStore:
         self.cancel_interval = at_least_zero(cancel_interval, field="cancel_interval")
         if self.heartbeat_interval >= self.stalled_max_age:
             message = (
-                f"heartbeat_interval ({self.heartbeat_interval:g} s) must be less than stalled_max_age ({self.stalled_max_age:g} s), "
+                f"heartbeat_interval ({self.heartbeat_interval:g} s) must be less than stalled_max_age "
+                f"({self.stalled_max_age:g} s), "
                 "or records that are in work would be taken for stalled"
             )
             raise ValueError(message)
@@ -231,8 +232,9 @@ class TableHandler(Handler[Any, Any, Any]):
         further = [each for each in records[1:] if each in self.signature.required]
         if not records or further or self.signature.open:
             message = (
-                f"{self.signature.name} is the handler of a table: its parameters are the record and, if it wants it, {CONNECTION}, "
-                f"not ({', '.join(str(inspect.signature(function).parameters[each]) for each in inspect.signature(function).parameters)})"
+                f"{self.signature.name} is the handler of a table: its parameters are the record and, "
+                f"if it wants it, {CONNECTION}, "
+                f"not ({', '.join(map(str, inspect.signature(function).parameters.values()))})"
             )
             raise TypeError(message)
         self._record = records[0]
@@ -254,7 +256,10 @@ class TableHandler(Handler[Any, Any, Any]):
         """
         held = self.held
         if held is None:
-            message = f"{self.kind} works the records of a table: a job of that kind cannot be enqueued, insert into {self.store.names.quoted}"
+            message = (
+                f"{self.kind} works the records of a table: a job of that kind cannot be enqueued, "
+                f"insert into {self.store.names.quoted}"
+            )
             raise BindingError(message)
         arguments = {self._record: self.store.scanner.record(held.row)}
         return arguments | {CONNECTION: held.connection} if self.transactional else arguments

@@ -51,7 +51,10 @@ def default_client() -> Client:
     """
     if (own := _joined.get()) is not None:
         if isinstance(own, psycopg.AsyncConnection):
-            message = "this runs in the transaction of a coroutine, and blocking there would stop the event loop: await aenqueue(...)"
+            message = (
+                "this runs in the transaction of a coroutine, and blocking there would stop the event loop: "
+                "await aenqueue(...)"
+            )
             raise TypeError(message)
         return Client(schema=schema_or_default(), connection=own)
     return _process_client()

@@ -195,7 +195,8 @@ def _embedded_directory() -> Path:
 def _searched_files() -> str:
     here, name = working_directory(), _file()[1]
     return ", ".join(
-        f"{here / each} ({'has no dsn' if each == name else 'has no [tool.jobherd]' if (here / each).exists() else 'not found'})"
+        f"{here / each} "
+        f"({'has no dsn' if each == name else 'has no [tool.jobherd]' if (here / each).exists() else 'not found'})"
         for each in ((name,) if name else FILES)
     )
 
@@ -210,8 +211,10 @@ def session_of(dsn: str, within: float | None = None) -> dict[str, Any]:
         the driver takes whole seconds. A smaller value in the DSN wins. Default None: the value of
         the DSN or the driver.
 
-    >>> session_of("host=a tcp_user_timeout=900")["tcp_user_timeout"], session_of("host=a connect_timeout=3", 10.0)["connect_timeout"]
-    ('900', '3')
+    >>> session_of("host=a tcp_user_timeout=900")["tcp_user_timeout"]
+    '900'
+    >>> session_of("host=a connect_timeout=3", 10.0)["connect_timeout"]
+    '3'
     """
     given = conninfo_to_dict(dsn)
     open_ = dict(KEPT_ALIVE)

@@ -145,7 +145,8 @@ class CompletionWait:
             raise LookupError(f"there is no job {_listed(gone)}")
         if unnotified:
             raise LookupError(
-                f"job {_listed(unnotified)} is gone, and nothing is kept of it: only a client that listens learns how such a "
+                f"job {_listed(unnotified)} is gone, and nothing is kept of it: "
+                "only a client that listens learns how such a "
                 "job ends. A client does not listen on your own connection, nor through a pooler without "
                 "JOBHERD_LISTEN_DSN"
             )

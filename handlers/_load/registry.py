@@ -134,14 +134,16 @@ class _Loading:
                     module.__name__,
                     one.file,
                     one.line,
-                    f"kind {one.kind!r} is declared twice, also at {other.file}:{other.line}: give one of them another name",
+                    f"kind {one.kind!r} is declared twice, also at {other.file}:{other.line}: "
+                    "give one of them another name",
                 )
             for name, place in injected(one.function):
                 self.problems.add(
                     module.__name__,
                     one.file,
                     one.line,
-                    f"the decorator at {place} passes {name!r} itself, so no payload can have it and every job of {one.kind!r} would fail: "
+                    f"the decorator at {place} passes {name!r} itself, "
+                    f"so no payload can have it and every job of {one.kind!r} would fail: "
                     "write the parameters of a job in the decorator's inner function instead of *args and **kwargs",
                 )
 
@@ -167,12 +169,16 @@ class _Loading:
             module = one.made.module
             if module in self.modules:
                 reason = (
-                    "no name of its module holds it. A decorator outside of it, or a later definition of the same name, has replaced it: "
+                    "no name of its module holds it. A decorator outside of it, "
+                    "or a later definition of the same name, has replaced it: "
                     "make this decorator the outermost one, or assign the result to a name of its own"
                 )
                 self.problems.add(module, one.file, one.line, f"{what}: {reason}")
             elif any(os.path.realpath(one.file).startswith(root + os.sep) for root in self.sources.roots):
-                reason = "the name of its module or folder begins with an underscore. Name it in __all__ of a module that is loaded, or rename it"
+                reason = (
+                    "the name of its module or folder begins with an underscore. "
+                    "Name it in __all__ of a module that is loaded, or rename it"
+                )
                 self.notes.append(problem_of(module, one.file, one.line, f"{what}: {reason}", one))
             elif isinstance(one, Handler):
                 reason = f"its module {module} is imported here, and {self._named} do not name it"
@@ -188,7 +194,8 @@ class _Loading:
             file = getattr(sys.modules[name], "__file__", None) or ""
             self.notes.append(
                 problem_of(
-                    name, file, 0, f"is loaded twice, also as {other}, so its exceptions and its state exist twice: put the folder from which "
+                    name, file, 0, f"is loaded twice, also as {other}, "
+                    "so its exceptions and its state exist twice: put the folder from which "
                     f"{other} is imported on the path before the handlers are loaded, with --app-dir or PYTHONPATH",
                 )
             )  # fmt: skip

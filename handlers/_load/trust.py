@@ -115,7 +115,8 @@ def _fault_of(path: str) -> Fault | None:
     if found.st_mode & stat.S_IWOTH:
         return Fault(
             path,
-            f"every OS user may write to it, so nothing is loaded from it: run chmod o-w {path}, or set {ALLOW}=1 if you trust all who can",
+            f"every OS user may write to it, so nothing is loaded from it: run chmod o-w {path}, "
+            f"or set {ALLOW}=1 if you trust all who can",
         )
     return None
 

@@ -27,11 +27,15 @@ def unchecked(handler: AnyHandler) -> Iterator[str]:
         return
     hints, unresolved = handler.signature.hints()
     for name in unresolved:
-        yield f"parameter {name!r} of {handler.kind} is not checked or converted: its annotation cannot be resolved. {_REMEDY}"
+        yield (
+            f"parameter {name!r} of {handler.kind} is not checked or converted: its annotation cannot be resolved. "
+            f"{_REMEDY}"
+        )
     for name, hint in hints.items():
         for field in dict.fromkeys(_unresolved_fields(hint, [])):
             yield (
-                f"parameter {name!r} of {handler.kind} is not fully checked or converted: the annotation of {field} cannot be resolved. {_REMEDY}"
+                f"parameter {name!r} of {handler.kind} is not fully checked or converted: "
+                f"the annotation of {field} cannot be resolved. {_REMEDY}"
             )
 
 

@@ -22,7 +22,10 @@ def check_name(value: object, *, field: str) -> str:
     'memory_mb'
     """
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        message = f"{field}: {value!r} is not a name like 'memory_mb': use lower-case letters, digits and _ . - , at most 63 characters"
+        message = (
+            f"{field}: {value!r} is not a name like 'memory_mb': use lower-case letters, digits and _ . - , "
+            "at most 63 characters"
+        )
         raise ValueError(message)
     return value
 

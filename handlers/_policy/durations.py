@@ -97,4 +97,7 @@ def _read(text: str, field: str) -> float:
 
 def _refusal(field: str, value: object) -> str:
     shown = repr(value[:40]) if isinstance(value, str) else f"of type {type(value).__name__}"
-    return f'{field} is no span of time ({shown}): write "500ms", "30s", "10m", "1h30m", "7d", a timedelta or a number of seconds'
+    return (
+        f'{field} is no span of time ({shown}): write "500ms", "30s", "10m", "1h30m", "7d", '
+        "a timedelta or a number of seconds"
+    )

@@ -214,7 +214,10 @@ class Watched:
             job.attempts += ran.outcome.counted
             job.over = ran.outcome.state not in {"ready", "scheduled"}
             job.ran.append(ran)
-        message = f"{most} runs have not emptied the queue: a job enqueues itself without a delay. Pass `rounds`, or a larger `most`"
+        message = (
+            f"{most} runs have not emptied the queue: a job enqueues itself without a delay. Pass `rounds`, "
+            "or a larger `most`"
+        )
         raise RuntimeError(message)
 
     def note(self, ids: Iterable[int], chunks: list[Chunk]) -> None:

@@ -136,7 +136,10 @@ class _InlineDoors:
 
     def connection(self) -> psycopg.Connection[Any]:
         if self._part is None and not self._declared:
-            message = "the job is in no transaction: declare the handler with transactional=True, or use `with job.transaction():`"
+            message = (
+                "the job is in no transaction: declare the handler with transactional=True, "
+                "or use `with job.transaction():`"
+            )
             raise RuntimeError(message)
         return self._connection
 

@@ -1,10 +1,10 @@
 """Encrypts and decrypts payloads, results and errors.
 
-The database, its backups and its readers cannot see them. Encrypted data is bound to its place. A payload is bound to its kind only: a job has no id before
-the database assigns one, and fetching the id first would cost a round trip per job. Result, error
-and log are bound to kind and id. So one job's result cannot be passed off as another's. A user who
-can write the tables can move a payload to another job of its kind, but could as well enqueue it a
-second time.
+The database, its backups and its readers cannot see them. Encrypted data is bound to its place. A
+payload is bound to its kind only: a job has no id before the database assigns one, and fetching the
+id first would cost a round trip per job. Result, error and log are bound to kind and id. So one
+job's result cannot be passed off as another's. A user who can write the tables can move a payload
+to another job of its kind, but could as well enqueue it a second time.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ _KEY: Final = re.compile(r"([A-Za-z0-9_-]{1,40})=([A-Za-z0-9+/_-]{43}=?)")
 _NONCE: Final = 12
 """Bytes of random nonce for each text: enough for about 4,000,000,000 texts per key."""
 _HOW: Final = (
-    "set JOBHERD_KEYS to NAME=KEY, the newest first and separated by commas or lines, or JOBHERD_KEYS_FILE to a file of them; "
+    "set JOBHERD_KEYS to NAME=KEY, the newest first and separated by commas or lines, "
+    "or JOBHERD_KEYS_FILE to a file of them; "
     "`openssl rand -base64 32` makes a key"
 )
 

@@ -26,7 +26,8 @@ _HOOK: Final = """\
 # It tells Jobherd of each push. It cannot refuse one: what it cannot tell is kept in the repository and told later.
 python={python}
 if [ ! -x "$python" ]; then
-    echo "jobherd: $python is gone, so git stored this push but Jobherd did not record it. Run: jobherd forge init-repo $PWD" >&2
+    echo "jobherd: $python is gone, so git stored this push but Jobherd did not record it." \\
+        "Run: jobherd forge init-repo $PWD" >&2
     exit 1
 fi
 {path}exec "$python" -P -m jobherd.handlers.forge._hook
@@ -104,7 +105,8 @@ def _write_hook(path: str) -> None:
         with open(file, encoding="utf-8", errors="replace") as stream:
             if MARK not in stream.read():
                 raise RepositoryError(
-                    f"{file} is there and is not ours: rename it, run this again, and call both from a script of your own. "
+                    f"{file} is there and is not ours: rename it, run this again, "
+                    "and call both from a script of your own. "
                     "Both read the same lines from standard input."
                 )
     if _is_elsewhere(path):  # the host or the user has set another folder for all hooks; this one is in the repository

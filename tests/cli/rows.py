@@ -36,8 +36,8 @@ def past(
     return max(row[0] for row in rows)
 
 
-def supervisor(dsn: str, *, host: str = "alpha", lease: float = 15) -> int:
-    """A supervisor with a lease of so many seconds; negative: lapsed."""
+def supervisor(dsn: str, *, host: str = "alpha", lease: float = 600) -> int:
+    """Insert a supervisor whose lease expires in so many seconds: longer than a slow test, or negative for expired."""
     return send(
         dsn,
         """INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, lease_until)

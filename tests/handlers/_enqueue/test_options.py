@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -108,17 +109,17 @@ def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_wha
 def test_what_is_no_connection_or_client_is_refused_where_it_is_given():
     with pytest.raises(TypeError, match="connection must be a connection of psycopg 3, not a int"):
         receipt.options(connection=5)
-    foreign = sqlite3.connect(":memory:")
-    with pytest.raises(TypeError, match="connection must be a connection of psycopg 3, not a sqlite3.Connection"):
-        receipt.options(connection=foreign)
-    with pytest.raises(
-        TypeError, match=r"connection must be a psycopg\.Connection \(psycopg 3\), not a sqlite3\.Connection"
-    ):
-        Client(connection=foreign)
-    with pytest.raises(
-        TypeError, match=r"connection must be a psycopg\.AsyncConnection \(psycopg 3\), not a sqlite3\.Connection"
-    ):
-        AsyncClient(connection=foreign)
+    with contextlib.closing(sqlite3.connect(":memory:")) as foreign:
+        with pytest.raises(TypeError, match="connection must be a connection of psycopg 3, not a sqlite3.Connection"):
+            receipt.options(connection=foreign)
+        with pytest.raises(
+            TypeError, match=r"connection must be a psycopg\.Connection \(psycopg 3\), not a sqlite3\.Connection"
+        ):
+            Client(connection=foreign)
+        with pytest.raises(
+            TypeError, match=r"connection must be a psycopg\.AsyncConnection \(psycopg 3\), not a sqlite3\.Connection"
+        ):
+            AsyncClient(connection=foreign)
     with pytest.raises(TypeError, match="client must be a Client or an AsyncClient, not a str"):
         receipt.options(client="postgresql:///app")
 

@@ -26,7 +26,7 @@ def test_every_state_is_explained(database):
     worker = child(database, supervisor(database))
     assert "no worker has ever declared the kind mail:receipt" in why(database, first)
     assert claim(database, worker) == first
-    assert "on alpha in process 78 (worker 1): attempt 0 of 5" in why(database, first)
+    assert "on alpha in process 78 (worker 1): attempt 1 of 5" in why(database, first)
     assert "scheduled: it is not due before" in why(database, late)
     for state, says in {
         "completed": "completed at",

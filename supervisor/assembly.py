@@ -15,7 +15,6 @@ from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.crash.deaths import DeathMessages
 from jobherd.supervisor.crash.memory_growth import MemoryGrowth
 from jobherd.supervisor.crash.oom import OomWatch
-from jobherd.supervisor.crash.reaper import Reaper
 from jobherd.supervisor.crash.recovery import CrashRecovery
 from jobherd.supervisor.database.cancels import Cancels
 from jobherd.supervisor.database.connection import DatabaseConnection
@@ -49,8 +48,10 @@ from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.process import spawn
 from jobherd.supervisor.process.board_reader import BoardReader
 from jobherd.supervisor.process.children import Children
+from jobherd.supervisor.process.name_lookup import NameLookups
 from jobherd.supervisor.process.offload import Offloader
 from jobherd.supervisor.process.output_pipe import OutputPipes
+from jobherd.supervisor.process.reaper import Reaper
 from jobherd.supervisor.process.signals import SignalPipe
 from jobherd.supervisor.process.wakeups import Wakeups
 from jobherd.supervisor.settings.child import child_settings
@@ -104,6 +105,7 @@ class Supervisor:
             listens=settings.listen_dsn is not None,
         )
         self.session = DatabaseSession(self.db, self.selector)
+        names = NameLookups(self.db, self.selector)
         self.cancels = Cancels(self.db, fleet)
         self.reclaim = Reclaim(self.db, fleet, me)
         ended_children = EndedChildren(self.db, fleet)
@@ -130,7 +132,7 @@ class Supervisor:
             self.signal_pipe,
             self.db,
             boards,
-            others=(manager, self.log_stream, self.deaths, self.session, self.files),
+            others=(manager, self.log_stream, self.deaths, names, self.files),
             deaths=self.deaths.reading,
         )
         self.children = Children(
@@ -216,6 +218,7 @@ class Supervisor:
 
         # the order of a turn
         database = (
+            names,
             self.session,
             self.lease,
             self.reclaim,

@@ -8,13 +8,12 @@ stays on its status board, which outlives it. The module ends no process and dec
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from jobherd.supervisor.process.stack_request import ask_stacks
+from jobherd.supervisor.crash.stack_request import ask_stacks
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.observe.sampler import Sampler
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.workers.ipc.current_work import CurrentWork
     from jobherd.workers.ipc.status_board import StatusBoard
@@ -26,6 +25,13 @@ since the last request or since its job began. A job that takes 2 GiB is asked a
 times."""
 AFTER: Final = 0.25
 """Seconds that a job must have run before its size is read: short jobs cost no read of /proc."""
+
+
+class Questions(Protocol):
+    """Other requests for stacks (`observe/sampler.py`)."""
+
+    def asks(self, number: int) -> bool:
+        """Return whether a request for the stacks of that slot's child is open."""
 
 
 class Seen(NamedTuple):
@@ -57,8 +63,8 @@ class _Size:
 class MemoryGrowth:
     """The sizes of all children with long-running jobs."""
 
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
         self._sizes: dict[int, _Size] = {}
 
     def begin(self, slot: Slot) -> None:
@@ -80,7 +86,7 @@ class MemoryGrowth:
         size.latest = rss
         if (
             rss >= max(size.asked_from + LEAST, size.asked_from * STEP)
-            and not self._sampler.asks(slot.number)
+            and not self._questions.asks(slot.number)
             and ask_stacks(slot.process.pid, board)
         ):
             size.asked_from, size.asked_at = rss, now

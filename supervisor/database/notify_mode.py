@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jobherd.supervisor.database.connection import DatabaseConnection, Link
 from jobherd.supervisor.policy.wakeups import wants_notify
@@ -30,7 +30,6 @@ from jobherd.workers.ipc.record import barrier
 if TYPE_CHECKING:
     from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
-    from jobherd.supervisor.process.board_reader import BoardReader
     from jobherd.workers.ipc.control_block import ControlBlock
 
 log = logging.getLogger("jobherd.supervisor")
@@ -43,6 +42,13 @@ SOONEST: Final = 0.005
 LATEST: Final = 0.05
 """Seconds between two checks for transactions that are still committing: the first pause, and its
 maximum after doubling."""
+
+
+class IdleFlags(Protocol):
+    """The idle flags on the status boards (`process/board_reader.py`)."""
+
+    def anyone_idle(self) -> bool:
+        """Return whether a worker is idle now, or was since the boards were last read."""
 
 
 class Stage(Enum):
@@ -61,7 +67,7 @@ class Stage(Enum):
 class NotifyMode:
     """Carries out the steps."""
 
-    def __init__(self, db: DatabaseConnection, fleet: Fleet, control: ControlBlock, boards: BoardReader) -> None:
+    def __init__(self, db: DatabaseConnection, fleet: Fleet, control: ControlBlock, boards: IdleFlags) -> None:
         self.stage = Stage.OFF
         self._db = db
         self._fleet = fleet

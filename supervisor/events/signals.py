@@ -11,12 +11,12 @@ from jobherd.supervisor.database.fleet_commands import CommandRejected
 from jobherd.supervisor.policy.run_state import RunState
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.crash.reaper import Reaper
     from jobherd.supervisor.database.fleet_commands import FleetCommand
     from jobherd.supervisor.events.reload import FileWatch, ReloadAnswers, SettingsReload
     from jobherd.supervisor.events.run_state import RunStateChanges
     from jobherd.supervisor.observe.status_report import StatusReport
     from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.process.reaper import Reaper
     from jobherd.supervisor.process.signals import SignalPipe
 
 log = logging.getLogger("jobherd.supervisor")

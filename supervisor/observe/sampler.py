@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.supervisor.crash.stack_request import ask_stacks
 from jobherd.supervisor.database.fleet_commands import CommandRejected
 from jobherd.supervisor.observe.stack_question import MOST_STACKS, Question
-from jobherd.supervisor.process.stack_request import ask_stacks
 from jobherd.workers.inspect.stacks import read
 from jobherd.workers.system.procfs import cpu_seconds
 from jobherd.workers.system.threads import blocks_sigusr1, describe_silence, describe_threads

@@ -1,7 +1,7 @@
 """Child-process operations: fork, wake, dismiss, signal, read messages, reap.
 
 It carries out the actions of a plan and records on the fleet what happened. `plan.py` decides what
-is done and when. `crash/reaper.py` explains deaths. It never blocks.
+is done and when. `reaper.py` explains deaths. It never blocks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jobherd.supervisor.crash.revision import revision
+from jobherd.supervisor.crash.stack_request import ask_stacks
 from jobherd.supervisor.policy.actions import Dismiss, Fork, Interrupt, Kill, WakeChild
 from jobherd.supervisor.policy.deaths import Exit
 from jobherd.supervisor.policy.exits import restart_at
 from jobherd.supervisor.process import spawn
-from jobherd.supervisor.process.stack_request import ask_stacks
 from jobherd.supervisor.settings.child import for_kind
 from jobherd.workers.ipc.pipes import Inbox, nudge
 from jobherd.workers.system.failpoints import reach

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import socket
 import threading
 import time
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from jobherd.supervisor.process.spawn import fork, start_helper
 from jobherd.workers.ipc import pipes
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.database.connection import DatabaseConnection
 
 PATIENCE: Final = 8.0
 """Seconds after which unresolved names are left out. An unreachable first name server costs 5 of
@@ -61,6 +65,43 @@ class NameLookup:
         os.close(self.fd)
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
+
+
+class NameLookups:
+    """Starts a look-up whenever the database connection needs one, and gives it the addresses."""
+
+    def __init__(self, db: DatabaseConnection, selector: selectors.BaseSelector) -> None:
+        self._db = db
+        self._selector = selector
+        self._lookup: NameLookup | None = None
+
+    @property
+    def fds(self) -> list[int]:
+        """Descriptors that a child must close."""
+        return [] if self._lookup is None else [self._lookup.fd]
+
+    def wake_at(self, _now: float) -> float:
+        """Return when `step` must be called at the latest. The end of a look-up wakes the loop itself."""
+        return 0.0 if self._db.wants_addresses and self._lookup is None else float("inf")
+
+    def step(self, now: float) -> None:
+        """Start a look-up, or take the addresses that were found."""
+        hosts = self._db.wants_addresses
+        if hosts and self._lookup is None:
+            try:
+                self._lookup = NameLookup(hosts)
+            except OSError as problem:
+                self._db.lose(f"the system refuses a process to look up a host name: {problem.strerror}", now)
+                return
+            self._selector.register(self._lookup.fd, selectors.EVENT_READ)
+        if self._lookup is not None:
+            found = self._lookup.read()
+            if found is not None or not hosts:
+                self._selector.unregister(self._lookup.fd)
+                self._lookup.close()
+                self._lookup = None
+                if found is not None:
+                    self._db.addressed(found, now)
 
 
 def _look_up(host: str, write: int) -> None:

@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         "of a dead child only the claim in in_flight is written",
-        "supervisor/crash/reaper.py",
+        "supervisor/process/reaper.py",
         "                outcomes_of(board),\n",
         "                [one for one in outcomes_of(board) if one[0] == work.token],\n",
         ("tests/system/test_batches.py",),
@@ -458,7 +458,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was finished and not heard of is not written by the parent",
-        "supervisor/crash/reaper.py",
+        "supervisor/process/reaper.py",
         "                outcomes_of(board),\n",
         "                [],\n",
         ("tests/system/test_steps.py::test_an_outcome_that_waits_in_the_server_is_kept_when_its_child_dies",),
@@ -474,7 +474,7 @@ MUTANTS = (
     ),
     Mutant(
         "a job that was only announced counts as started",
-        "supervisor/crash/reaper.py",
+        "supervisor/process/reaper.py",
         "if record.runs and board.begun != record.job:",
         "if False:",
         (

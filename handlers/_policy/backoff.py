@@ -95,7 +95,7 @@ def check_backoff(value: object, *, field: str) -> Backoff | tuple[float, ...] |
         return value
     if isinstance(value, list | tuple):
         if not value:
-            message = f"{field} is an empty list: give at least one span of time"
+            message = f"{field} is an empty list: give at least one duration"
             raise ValueError(message)
         return tuple(at_least_zero(part, field=f"{field}[{place}]") for place, part in enumerate(value))
     if callable(value):

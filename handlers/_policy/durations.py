@@ -54,7 +54,7 @@ def seconds(value: object, *, field: str) -> float:
         case _:
             raise TypeError(_refusal(field, value))
     if not -LONGEST <= span <= LONGEST:  # also false for NaN
-        message = f"{field} is out of range: a span of time must be a finite number of seconds, at most 100 years"
+        message = f"{field} is out of range: a duration must be a finite number of seconds, at most 100 years"
         raise ValueError(message)
     return span
 
@@ -98,6 +98,6 @@ def _read(text: str, field: str) -> float:
 def _refusal(field: str, value: object) -> str:
     shown = repr(value[:40]) if isinstance(value, str) else f"of type {type(value).__name__}"
     return (
-        f'{field} is no span of time ({shown}): write "500ms", "30s", "10m", "1h30m", "7d", '
+        f'{field} is not a duration ({shown}): write "500ms", "30s", "10m", "1h30m", "7d", '
         "a timedelta or a number of seconds"
     )

@@ -24,7 +24,7 @@ queues = ["mail", "media"]
 drain_timeout = "10m"
 ```
 
-Spans of time are written `"500ms"`, `"30s"`, `"10m"`, `"1h30m"`, `"7d"`, or as a number of seconds. Sizes are written `"900MB"`,
+Durations are written `"500ms"`, `"30s"`, `"10m"`, `"1h30m"`, `"7d"`, or as a number of seconds. Sizes are written `"900MB"`,
 `"2GiB"`, or as a number of bytes; `M` and `G` alone are the binary ones.
 
 Not on this page, since producers without a supervisor read it too: the environment's `JOBHERD_MAX_PAYLOAD`, in bytes, is the longest payload

@@ -16,10 +16,11 @@ _NUMBERED: Final = re.compile(r"([a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)=(-?\d{1,6})")
 def queues() -> Reader:
     """Read queue names, or prefixes with a `*`, each optionally with a number of workers."""
     told = words(
-        "queue names (lower-case letters, digits and _ . -, at most 63 characters), or beginnings of them with a * "
-        "at the end, "
-        'each perhaps with a number of workers for it alone ("high:2,default,batch*")', ",", pattern=_QUEUE,
-    )  # fmt: skip
+        "queue names (lower-case letters, digits and _ . -, at most 63 characters), or prefixes with a * at the end, "
+        'each optionally with its number of reserved workers ("high:2,default,batch*")',
+        ",",
+        pattern=_QUEUE,
+    )
 
     def read(value: object) -> tuple[str, ...]:
         found: tuple[str, ...] = told.read(value)
@@ -32,7 +33,7 @@ def queues() -> Reader:
 def numbers(low: int, high: int) -> Reader:
     """Read a number for each of several queues."""
     told = words(
-        f'queues, or beginnings of them with a *, each with a number from {low:,} to {high:,} ("media=2,batch*=10")',
+        f'queues, or prefixes with a *, each with a number from {low:,} to {high:,} ("media=2,batch*=10")',
         ",",
     )
 

@@ -92,9 +92,7 @@ def span(low: float, high: float, *, zero: str = "") -> Reader:
         return seconds
 
     return Reader(
-        _or_zero(
-            f'a span of time from {show_span(low)} to {show_span(high)} ("30s", "5m", or a number of seconds)', zero
-        ),
+        _or_zero(f'a duration from {show_span(low)} to {show_span(high)} ("30s", "5m", or a number of seconds)', zero),
         read,
     )
 

@@ -106,7 +106,7 @@ def test_a_good_kind_is_taken(kind):
         ({"priority": "high"}, ValueError, "priority"),
         ({"priority": True}, ValueError, "priority"),
         ({"timeout": 0}, ValueError, "timeout must be more than 0"),
-        ({"timeout": "soon"}, ValueError, "timeout is no span of time"),
+        ({"timeout": "soon"}, ValueError, "timeout is not a duration"),
         ({"timeout": None}, TypeError, "timeout"),
         ({"max_attempts": 0}, ValueError, "max_attempts must be a whole number from 1"),
         ({"max_attempts": 2.5}, ValueError, "max_attempts"),

@@ -143,7 +143,7 @@ BROKEN = {
     "option": (
         "from jobherd import handler\n@handler('x', timeout='soon')\ndef f(): ...",
         2,
-        "timeout is no span of time",
+        "timeout is not a duration",
     ),
     "kind": ("from jobherd import handler\n\n@handler('Bad Kind')\ndef f(): ...", 3, "kind 'Bad Kind'"),
     "hostile": ("class E(Exception):\n    def __str__(self): raise SystemExit\nraise E", 3, "cannot be shown"),

@@ -73,7 +73,7 @@ def test_a_span_beyond_a_hundred_years_is_refused(written):
 
 @pytest.mark.parametrize("written", [None, True, b"10m", [10], Fraction(1, 2), object()])
 def test_another_type_is_refused(written):
-    with pytest.raises(TypeError, match="delay is no span of time"):
+    with pytest.raises(TypeError, match="delay is not a duration"):
         seconds(written, field="delay")
 
 

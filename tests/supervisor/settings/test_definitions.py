@@ -80,7 +80,7 @@ def test_pyproject_counts_when_there_is_no_file_of_our_own(tmp_path):
 def test_an_error_names_the_setting_the_place_the_value_and_the_range(tmp_path):
     (tmp_path / "jobherd.toml").write_text("lease = 1\n")
     assert refused({"workers": "65"}, {"JOBHERD_CLAIM_SIZE": "many"}, tmp_path) == (
-        'lease = 1 (from jobherd.toml): must be a span of time from 3s to 1h ("30s", "5m", or a number of seconds)',
+        'lease = 1 (from jobherd.toml): must be a duration from 3s to 1h ("30s", "5m", or a number of seconds)',
         "claim_size = 'many' (from JOBHERD_CLAIM_SIZE): must be a whole number from 1 to 1,000",
         "workers = '65' (from --workers): must be a whole number from 0 to 64",
     )

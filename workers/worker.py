@@ -13,19 +13,19 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from jobherd.handlers._define.hooks import before_claim
-from jobherd.handlers._enqueue.origin import Origin, ask
-from jobherd.handlers._enqueue.tracing import ids_of
+from jobherd.handlers._enqueue.origin import ask
+from jobherd.workers.batch_calls import BatchCalls
 from jobherd.workers.claim.claimer import Claimer
 from jobherd.workers.database.connection import Session
 from jobherd.workers.ipc.current_work import Phase, Reason
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, HasStores, MoreWork, Ready, send
-from jobherd.workers.job.row import JobRow
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, HasStores, Ready, send
 from jobherd.workers.process.logs import set_up
+from jobherd.workers.process.recycling import report_recycling
 from jobherd.workers.process.state_guard import StateGuard
 from jobherd.workers.run.batch import BatchExecutor
 from jobherd.workers.run.declaration import kinds_of, policy_of
-from jobherd.workers.run.gathering import Gathering
-from jobherd.workers.run.output import Output
+from jobherd.workers.run.output import output_of
+from jobherd.workers.run.running_job import RunningJob
 from jobherd.workers.run.transaction import Transactions
 from jobherd.workers.settle.in_flight import InFlightClaim
 from jobherd.workers.settle.settler import Settler
@@ -37,14 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jobherd.handlers._define.handler import AnyHandler
-    from jobherd.workers.job.finished import Finished
+    from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.context import ChildContext
     from jobherd.workers.run.hooks import Caller
-
-WORTH_A_WARNING: Final = frozenset({3, 10, 100, 1000, 10_000, 100_000})
-"""Replacements of a slot's worker caused by one kind. These counts are logged as warnings, so that
-a kind that causes each one is visible without a flood.
-"""
 
 _log = logging.getLogger("jobherd.worker")
 
@@ -65,23 +60,13 @@ class Worker:
         self._interrupts = context.interrupts
         self._hooks = hooks
         self._batch: list[JobRow] = []
-        self._told: Origin | None = None
         self._session = Session(self._spec, self._wake, self._holding, pinned=not hooks.hooks.at(before_claim))
         ran_on = f"{settings.host}/{os.getpid()}"
         self._transactions = Transactions(
             self._session, self._spec, self._interrupts, ran_on=ran_on, be_alone=self._be_alone
         )
-        self._output = None
-        if context.spec.output is not None:
-            reading, writing = context.spec.output
-            self._output = Output(
-                self._board,
-                reading=reading,
-                writing=writing,
-                size=settings.log_size,
-                who=f"worker {self._spec.slot}",
-                log_format=settings.log_format,
-            )
+        self._output = output_of(self._spec)
+        if self._output is not None:
             hooks.pass_on = self._output.take
         self._executor = BatchExecutor(
             handlers=handlers,
@@ -95,8 +80,6 @@ class Worker:
             hooks=hooks,
             output=self._output,
         )
-        self._together = self._executor.sizes
-        self._gathering = Gathering(self._executor.kinds, self._executor.sizes)
         self._in_flight = InFlightClaim(
             self._session,
             Settler(self._session, ran_on=ran_on, on_lost=self._look_whether_known),
@@ -106,19 +89,21 @@ class Worker:
             is_running=lambda: self._executor.running is not None,
         )
         self._executor.is_released = self._in_flight.is_released
+        stores = self._stores = tables_of(handlers)
+        kinds = handlers.keys() - {table.kind for table in stores}
+        running = self._running = RunningJob(self._executor, self._session, hooks, settings.schema, kinds)
         set_up(
             who=f"worker {self._spec.slot}",
             log_format=settings.log_format,
             level=settings.log_level,
             stream=None if self._output is None else self._output.stream,
             board=self._board,
-            ids=self._ids,
+            ids=running.ids,
         )
         if self._output is not None:
-            logging.getLogger().addHandler(self._output.handler(f"worker {self._spec.slot}", self._ids))
+            logging.getLogger().addHandler(self._output.handler(f"worker {self._spec.slot}", running.ids))
         output = () if self._output is None else self._output.files
         self._tidy = StateGuard(context, whole=self._session.is_whole, files=output, shared=output[1:] or (1, 2))
-        stores = self._stores = tables_of(handlers)
         self._tables = (
             Tables(
                 stores,
@@ -126,7 +111,7 @@ class Worker:
                 session=self._session,
                 executor=self._executor,
                 interrupts=self._interrupts,
-                taken=self._tell_of_more,
+                taken=lambda: self._claimer.wakes.pass_on(),  # noqa: PLW0108  # the claimer does not exist yet
                 hooks=hooks,
             )
             if stores
@@ -141,6 +126,14 @@ class Worker:
             executor=self._executor,
             state_guard=self._tidy,
             tables=self._tables,
+        )
+        self._batch_calls = BatchCalls(
+            context,
+            session=self._session,
+            claimer=self._claimer,
+            executor=self._executor,
+            in_flight=self._in_flight,
+            state_guard=self._tidy,
         )
 
     def pass_on(self) -> None:
@@ -163,7 +156,7 @@ class Worker:
         if self._tables is not None and not are_fit(self._stores, self._session, self._spec):
             return EXIT_HANDLERS
         self._executor.recorder.child = self._session.child
-        ask(self._origin)
+        ask(self._running.origin)
         self._in_flight.say(Phase.IDLE)
         give_back()
         if self._tables is not None:
@@ -178,32 +171,13 @@ class Worker:
         self._claimer.leave()
         self._executor.recorder.job_log.summarize(leaving=True)
         if self._tidy.worn:
-            self._report_recycling()
+            report_recycling(self._board, self._tidy.worn)
         self._in_flight.say(Phase.LEAVING)
         self._context.title("exits")
         self.close()
         if self._tidy.worn:
             return EXIT_WORN
         return EXIT_LEFT
-
-    def _report_recycling(self) -> None:
-        """Log why this process is replaced.
-
-        If a job caused it, count it for the job's kind. A kind that keeps causing it is logged as a
-        warning.
-        """
-        record = self._board.now()
-        if record is None or not record.job or not self._tidy.worn.startswith("a job "):
-            _log.info("worker is replaced: %s", self._tidy.worn)
-            return
-        count = self._board.tally.count_recycled(record.kind)
-        log = _log.warning if count in WORTH_A_WARNING else _log.info
-        kind = self._board.tally.policy(record.kind).name
-        log(
-            "worker is replaced: %s",
-            self._tidy.worn,
-            extra={"job": record.job, "kind": kind, "replaced_for_kind": count},
-        )
 
     def close(self) -> None:
         """End the sessions."""
@@ -223,7 +197,7 @@ class Worker:
             self._claimer,
             self._tidy,
         )
-        together, recorder, expected = self._together, executor.recorder, executor.durations.expected
+        together, recorder, expected = self._batch_calls.kinds, executor.recorder, executor.durations.expected
         job_log = recorder.job_log
         self._batch = batch
         in_flight.take(batch)
@@ -257,7 +231,7 @@ class Worker:
                 in_flight.hand_back(batch[place:])
                 return
             if together and row.kind in together:
-                if not self._work_together(batch, place):
+                if not self._batch_calls.work(batch, place):
                     return
                 now = time.monotonic()
                 continue
@@ -319,128 +293,6 @@ class Worker:
         self._in_flight.settle(more=True)
         self._in_flight.say(Phase.RUNNING, keep_job=True)
 
-    def _work_together(self, batch: list[JobRow], place: int) -> bool:
-        """Call the batch handler of the job at `place` with all jobs that fit into its call.
-
-        These jobs are taken out of the claim. Return whether to continue with the claim.
-        """
-        rows = self._gathering.gather(batch, place, self._interrupts.told)
-        among = place + 1 < len(batch)
-        linger = self._claimer.handlers[rows[0].kind].policy.linger
-        lingers = linger and not among and not rows[-1].more and not self._gathering.is_called_alone(rows[0])
-        if lingers and not self._linger(rows, time.monotonic() + linger):
-            self._in_flight.hand_back(rows)
-            return False
-        self._board.set_held(len(batch) - place - 1)
-        finished: list[Finished] | None
-        try:
-            finished = self._executor.execute_together(rows, claimed_at=self._claimer.claimed_at, shares_claim=among)
-        except Exception as problem:
-            named = self._board.now()
-            if named is None or (named.job in {row.id for row in rows} and self._board.begun == named.job):
-                raise  # It had started.
-            if len(rows) > 1:  # To find the job that caused it, each job is called alone.
-                self._gathering.suspects |= {row.id for row in rows}
-                batch[place + 1 : place + 1] = rows[1:]
-                return self._work_together(batch, place)
-            finished = [self._executor.recorder.refuse(rows[0], problem)]
-        self._tidy.examine()
-        if finished is None:
-            self._in_flight.lose(len(rows) + len(batch) - place - 1)
-            return False
-        stands = True
-        for one in finished:
-            stands = stands and self._in_flight.enter(one, more=among)
-        self._executor.recorder.job_log.write()
-        self._tidy.put_back(rows[0].kind, time.monotonic())
-        if not stands or (among and self._in_flight.is_released(self._in_flight.token)):
-            self._in_flight.hand_back(batch[place + 1 :])
-            return False
-        return True
-
-    def _linger(self, rows: list[JobRow], until: float) -> bool:
-        """Wait for more jobs of the same call, until `until`.
-
-        The wait ends early if the call is full, another queue or kind must be served, or the worker
-        must exit. Each job is claimed when it arrives. Meanwhile this worker counts as idle, so it
-        is woken for new jobs as other workers are. Return whether the jobs may be run.
-        """
-        if not self._in_flight.settle(more=True):
-            return False
-        if self._in_flight.is_flushed():
-            # The supervisor's request may still be on its way. It must not find one of its jobs in
-            # this claim again, for another attempt.
-            return True
-        session, kind, called = self._session, rows[0].kind, False
-        more: dict[str, object] = {
-            "supervisor": self._spec.supervisor,
-            "child": session.child,
-            "token": self._in_flight.token,
-            "kind": kind,
-        }
-        while True:
-            epoch, sessions = self._control.epoch, session.sessions
-            found = session.run(
-                *self._claimer.restriction.narrow(
-                    "claim/claim_more", {**more, "wanted": self._together[kind] - len(rows)}
-                )
-            )
-            now = time.monotonic()
-            # What the database returned about these jobs counts from now, not from the first claim.
-            since = now - self._claimer.claimed_at
-            for row in map(JobRow._make, found):
-                good_for = None if row.good_for is None else row.good_for + since
-                rows.append(row._replace(good_for=good_for, waited=row.waited - since))
-                self._in_flight.held.add(row.id)
-            self._board.count_claim(empty=not found)
-            self._interrupts.hear()  # A cancellation of a job that this worker did not know yet was ignored.
-            if session.sessions != sessions:
-                # The jobs of that answer are in this claim, and only the end of this process
-                # releases them.
-                self._tidy.worn = "a claim's answer was lost"
-            if called and not found:
-                # The wake was for another kind: an idle worker takes it, or this one after this
-                # call.
-                send(self._spec.report, MoreWork())
-                return True
-            expires = min(
-                (self._claimer.claimed_at + row.good_for for row in rows if row.good_for is not None), default=until
-            )
-            left = min(until, expires, self._control.lease_deadline - self._spec.settings.lease / 5) - now
-            if self._wake.dismissed or self._control.draining:
-                return False
-            if len(rows) >= self._together[kind] or left <= 0 or self._tidy.worn:
-                return True
-            called = self._claimer.wakes.rest(epoch, left)
-
-    # -- small things
-
     def _holding(self) -> list[int]:
         behind = self._in_flight.behind
         return [token for token in (self._in_flight.token, 0 if behind is None else behind[0]) if token]
-
-    def _tell_of_more(self) -> None:
-        self._claimer.wakes.pass_on()
-
-    def _ids(self) -> dict[str, object]:
-        running = self._executor.running
-        if running is None:
-            return {}
-        ids: dict[str, object] = {"job": running.id, "kind": running.kind, "attempt": running.attempts}
-        spans = self._hooks.spans
-        if spans is not None and (own := spans.ids(running.id)):
-            return ids | own
-        origin = None if running.extras is None else self._origin()
-        return ids if origin is None else ids | ids_of(origin.traceparent)
-
-    def _origin(self) -> Origin | None:
-        """Return the running job, as the parent of the jobs that it enqueues.
-
-        A record of an application's own table is not a job.
-        """
-        running = self._executor.running
-        if running is None or running.kind not in self._claimer.handlers:
-            return None
-        if self._told is None or self._told.job != running.id:  # Read once, however many jobs the job enqueues.
-            self._told = Origin(running.id, running.traceparent(), self._session.database, self._spec.settings.schema)
-        return self._told

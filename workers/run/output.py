@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jobherd.workers.ipc.status_board import StatusBoard
+    from jobherd.workers.process.spec import ChildSpec
 
 _MUCH: Final = 16384
 """Bytes that this process prints before it reads the pipe itself. If no other process reads, this
@@ -252,3 +253,18 @@ def flush() -> None:
     for name in ("stdout", "stderr"):
         with suppress(BaseException):
             getattr(sys, name).flush()
+
+
+def output_of(spec: ChildSpec) -> Output | None:
+    """Return the output of a worker's handlers, or None if it is not kept."""
+    if spec.output is None:
+        return None
+    reading, writing = spec.output
+    return Output(
+        spec.board,
+        reading=reading,
+        writing=writing,
+        size=spec.settings.log_size,
+        who=f"worker {spec.slot}",
+        log_format=spec.settings.log_format,
+    )

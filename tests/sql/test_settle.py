@@ -339,7 +339,7 @@ def test_only_what_a_partition_should_be_there_for_lies_where_it_should_not(queu
         number = queue.enqueue("a:b")
         (job,) = child.claim(1)
         child.settle(job.token, [number], "failed", error="bad", ran=1.0, keep=keep)
-        assert queue.run("SELECT stray FROM (" + queue.text("doctor/show_fleet").rstrip() + "\n) AS fleet") == [
+        assert queue.run("SELECT stray FROM (" + queue.text("doctor/find_stray_rows").rstrip() + "\n) AS fleet") == [
             (stray,)
         ], keep
 

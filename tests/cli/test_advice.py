@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from jobherd.supervisor.cli import commands, parser_of
+from jobherd.supervisor.cli import _split, commands, parser_of
 from jobherd.workers.inspect import explain
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def refusal(words: list[str]) -> str:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            PARSER.parse_args(words)
+            PARSER.parse_args(_split(words, KNOWN[words[0]]) if KNOWN[words[0]].passes_on else words)
     except SystemExit as problem:
         return said.getvalue().strip().rpartition("\n")[2] if problem.code else ""
     return ""
@@ -142,9 +142,9 @@ def problem_with(one: Printed) -> str:
         return ""
     if one.exact:
         why = refusal(words)
-        if "arguments are required" in why and not any(word.startswith("-") for word in words):
+        if " is missing." in why and not any(word.startswith("-") for word in words):
             return ""  # the name of a command, or of a part of one
-        return refusal([*words, "1"]) if why.endswith("expected one argument") else why
+        return refusal([*words, "1"]) if " needs a value." in why else why
     # A sentence: the command is its longest beginning that is taken, and no flag may be behind
     # that.
     for size in range(len(words), 1, -1):

@@ -79,7 +79,7 @@ def test_it_says_who_is_missing_and_goes_on_when_they_come(
     with connect(forge.dsn, name="test") as connection:
         assert demo.await_workers(Session(connection, "jobherd"), 60, is_wanted=is_wanted)
         assert not demo.await_workers(Session(connection, "jobherd"), 60, is_wanted=lambda: False)
-    assert capsys.readouterr().err == f"jobherd: {demo.NOBODY}\n"
+    assert capsys.readouterr().err == f"jobherd: {demo.NO_WORKER}\n"
     assert looks > demo.STEADY
 
 

@@ -59,7 +59,7 @@ def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared)
     wire = Wire(connection, "jobherd", prepared=prepared)
     good, bad = wanted("a"), wanted("no name")
     for first, behind in ((good, bad), (bad, good)):
-        said = [wire.exchange_ahead(("control/pause_claims", first), ("control/pause_claims", behind)), wire.hear()]
+        said = [wire.exchange_ahead(("control/pause_claims", first), ("control/pause_claims", behind)), wire.receive_pending()]
         assert [type(one) for one in said] == [
             list if one is good else psycopg.errors.InvalidParameterValue for one in (first, behind)
         ]
@@ -100,7 +100,7 @@ def test_what_is_refused_at_its_commit_is_refused_though_it_has_answered(connect
             list if one is FINE else psycopg.errors.RaiseException for one in (first, second)
         ]
         assert wire.exchange(FREE) == [[(True,)]]
-        said = [wire.exchange_ahead(first, second), wire.hear()]
+        said = [wire.exchange_ahead(first, second), wire.receive_pending()]
         assert [type(one) for one in said] == [
             list if one is FINE else psycopg.errors.RaiseException for one in (first, second)
         ]
@@ -109,7 +109,7 @@ def test_what_is_refused_at_its_commit_is_refused_though_it_has_answered(connect
         lambda: wire.exchange(LATE),
         lambda: wire.exchange(LATE, FINE),
         lambda: wire.exchange(FINE, LATE),
-        lambda: wire.hurry(*LATE),
+        lambda: wire.exchange_urgent(*LATE),
     ):
         with pytest.raises(psycopg.errors.RaiseException, match="too late"):
             ask()
@@ -123,7 +123,7 @@ def test_what_is_refused_at_its_commit_is_refused_though_it_has_answered(connect
     [
         lambda wire: wire.exchange(LATE),
         lambda wire: wire.exchange(FINE, LATE),
-        lambda wire: wire.hurry(*LATE),
+        lambda wire: wire.exchange_urgent(*LATE),
         lambda wire: wire.exchange_each(LATE, FINE),
         lambda wire: wire.exchange_each(FINE, LATE),
     ],
@@ -140,7 +140,7 @@ def test_what_is_left_on_the_line_is_lost_if_the_session_ends_at_its_commit(conn
     wire = Wire(connection, "jobherd", prepared=True)
     assert wire.exchange_ahead(FINE, LATE) == [(True,)]
     with pytest.raises(psycopg.OperationalError):
-        wire.hear()
+        wire.receive_pending()
     assert connection.broken
 
 

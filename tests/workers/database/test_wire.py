@@ -59,7 +59,10 @@ def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared)
     wire = Wire(connection, "jobherd", prepared=prepared)
     good, bad = wanted("a"), wanted("no name")
     for first, behind in ((good, bad), (bad, good)):
-        said = [wire.exchange_ahead(("control/pause_claims", first), ("control/pause_claims", behind)), wire.receive_pending()]
+        said = [
+            wire.exchange_ahead(("control/pause_claims", first), ("control/pause_claims", behind)),
+            wire.receive_pending(),
+        ]
         assert [type(one) for one in said] == [
             list if one is good else psycopg.errors.InvalidParameterValue for one in (first, behind)
         ]

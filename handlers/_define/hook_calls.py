@@ -42,7 +42,7 @@ class JobHooks:
     def call(self, handler: AnyHandler, job: Job, arguments: Mapping[str, Any]) -> object:
         """Call the handler inside its hooks and return the result. Raises what they raise."""
         for hook in self.before:
-            hook.tell(job)
+            hook.call_with(job)
         call_next: Callable[[], object] = partial(call, handler, job, arguments)
         for hook in reversed(self.around):
             call_next = partial(hook.function, job, call_next)
@@ -79,7 +79,7 @@ class Hooks:
         Raises what a hook raises, and TypeError for a result that is not a mapping.
         """
         for hook in self.at(on_child_start):
-            given = hook.tell(child)
+            given = hook.call_with(child)
             if inspect.isgenerator(given):
                 generator, given = given, next(given, None)
                 self._open.append((hook, generator))
@@ -97,7 +97,7 @@ class Hooks:
         """
         exits: list[tuple[Hook, Callable[[], object]]] = []
         if self._started:
-            exits += [(hook, partial(hook.tell, child)) for hook in reversed(self.at(on_child_exit))]
+            exits += [(hook, partial(hook.call_with, child)) for hook in reversed(self.at(on_child_exit))]
         exits += [(hook, partial(_finish, generator)) for hook, generator in reversed(self._open)]
         self._open = []
         return exits

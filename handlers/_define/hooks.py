@@ -62,7 +62,7 @@ class Hook:
         """Call the function directly."""
         return self.function(*args, **kwargs)
 
-    def tell(self, *given: object) -> object:
+    def call_with(self, *given: object) -> object:
         """Call the function with as many of the event's arguments as it takes."""
         return self.function(*given[: self.takes])
 

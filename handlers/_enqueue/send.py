@@ -100,9 +100,9 @@ def _put_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
     own = tracer()
     if own is None:
         return _send_one(connection, chunk, schema)
-    with enqueueing(own, chunk) as (traced, tell):
+    with enqueueing(own, chunk) as (traced, record_ids):
         ids = _send_one(connection, traced, schema)
-        tell(ids)
+        record_ids(ids)
     return ids
 
 
@@ -124,9 +124,9 @@ async def _aput_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> l
     own = tracer()
     if own is None:
         return await _asend_one(connection, chunk, schema)
-    with enqueueing(own, chunk) as (traced, tell):
+    with enqueueing(own, chunk) as (traced, record_ids):
         ids = await _asend_one(connection, traced, schema)
-        tell(ids)
+        record_ids(ids)
     return ids
 
 

@@ -99,9 +99,9 @@ def enqueueing(own: Tracer, chunk: Chunk) -> Iterator[tuple[Chunk, Callable[[lis
     parent = read_traceparent(chunk.options.traceparent)
     with own.start_as_current_span(f"enqueue {chunk.kind}", parent, SpanKind.PRODUCER, attributes) as span:
 
-        def tell(ids: list[int]) -> None:
+        def record_ids(ids: list[int]) -> None:
             if len(ids) == 1:
                 span.set_attribute("messaging.message.id", str(ids[0]))
 
         traceparent = write_traceparent(span) or chunk.options.traceparent
-        yield replace(chunk, options=replace(chunk.options, traceparent=traceparent)), tell
+        yield replace(chunk, options=replace(chunk.options, traceparent=traceparent)), record_ids

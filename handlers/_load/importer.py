@@ -150,16 +150,16 @@ class Importer:
 
     def is_safe(self, module: str, path: str | Path) -> bool:
         """Return whether only trusted OS users can change or replace the path; report if not."""
-        return self._tell(module, find_fault(path))
+        return self._report(module, find_fault(path))
 
     def is_safe_module(self, module: str, file: Path) -> bool:
         """Like `_is_safe`, for a Python file and its bytecode."""
-        return self._tell(module, find_fault_of_module(file))
+        return self._report(module, find_fault_of_module(file))
 
     def are_safe(self, module: str, folders: Iterable[str | Path]) -> bool:
         """Like `_is_safe`, for all code in these folders."""
-        told = [self._tell(module, fault) for folder in folders for fault in find_faults_below(folder)]
-        return all(told)
+        safe = [self._report(module, fault) for folder in folders for fault in find_faults_below(folder)]
+        return all(safe)
 
     def is_safe_name(self, name: str) -> bool:
         """Like `_is_safe`, for a module found by its name.
@@ -178,7 +178,7 @@ class Importer:
             return not spec.has_location or not spec.origin or self.is_safe_module(name, Path(spec.origin))
         return all(self.is_safe(name, folder) for folder in folders) and self.are_safe(name, folders)
 
-    def _tell(self, module: str, fault: Fault | None) -> bool:
+    def _report(self, module: str, fault: Fault | None) -> bool:
         if fault is not None:
             self._problems.add_fault(module, fault)
         return fault is None

@@ -124,18 +124,18 @@ class _Loop:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[object] | None = None  # the task that a first interruption cancels
-        self._told: JobInterrupted | None = None
-        self._unheard = False
+        self._interruption: JobInterrupted | None = None
+        self._pending = False
         self._closing = False
 
     def interrupt(self, interruption: JobInterrupted, frame: FrameType | None) -> None:
         """Run by a signal handler, between any two instructions of the methods below."""
         if self._closing:
             return
-        loop, task, again = self._loop, self._task, self._told is not None
-        self._told = interruption
+        loop, task, again = self._loop, self._task, self._interruption is not None
+        self._interruption = interruption
         if loop is None or not loop.is_running():
-            self._unheard = True  # a half-made loop would leak its sockets: `run` checks this before it continues
+            self._pending = True  # a half-made loop would leak its sockets: `run` checks this before it continues
             return
         # A task inside asyncio's own code may just be scheduling itself. Interrupted there, it
         # would never run again and could not even be canceled.
@@ -151,17 +151,17 @@ class _Loop:
         try:
             coroutine = make()
             self._loop = asyncio.new_event_loop()
-            self._loop.set_exception_handler(self._hear)
+            self._loop.set_exception_handler(self._on_exception)
             self._task = self._loop.create_task(coroutine)
-            self._raise_if_unheard()
+            self._raise_if_pending()
             result = self._loop.run_until_complete(self._task)
             self._task = self._loop.create_task(_come_to_rest(self._loop))
-            self._raise_if_unheard()
+            self._raise_if_pending()
             self._loop.run_until_complete(self._task)
             at_rest = True
         except asyncio.CancelledError as cancelled:
-            if self._told is not None:
-                raise self._told from cancelled
+            if self._interruption is not None:
+                raise self._interruption from cancelled
             raise
         else:
             return result
@@ -169,9 +169,9 @@ class _Loop:
             self._closing = True
             self._close(self._loop, coroutine, at_rest=at_rest)
 
-    def _raise_if_unheard(self) -> None:
-        if self._unheard and self._told is not None:
-            raise self._told
+    def _raise_if_pending(self) -> None:
+        if self._pending and self._interruption is not None:
+            raise self._interruption
 
     def _close(
         self, loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[Any, Any, object] | None, *, at_rest: bool
@@ -199,7 +199,7 @@ class _Loop:
             _quiet(functools.partial(_wait_for, loop, pending, left))
 
     @staticmethod
-    def _hear(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _on_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Drop the report of an interrupted task's exception: it was raised through the loop."""
         if not isinstance(context.get("exception"), KeyboardInterrupt | SystemExit):
             loop.default_exception_handler(context)

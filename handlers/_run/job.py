@@ -135,7 +135,7 @@ class Job:
     """Receives log entries. Set by the code that runs the handler."""
     on_cancelled: Callable[[], bool] = field(default=_never)
     """Called by `cancelled`. Set by the code that runs the handler."""
-    doors: TransactionHost = field(default=NOWHERE)
+    transaction_host: TransactionHost = field(default=NOWHERE)
     """Provides transactions. Set by the code that runs the handler."""
     _log: JobLog | None = field(default=None, init=False)
 
@@ -196,7 +196,7 @@ class Job:
             ...     connection.execute("UPDATE accounts SET balance = balance - 5 WHERE id = 7")
             ...     receipt.enqueue(order_id=7)
         """
-        return Transaction(self.doors)
+        return Transaction(self.transaction_host)
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
@@ -207,7 +207,7 @@ class Job:
         Raises:
             RuntimeError: there is no transaction.
         """
-        return self.doors.connection()  # type: ignore[return-value]  # an AsyncConnection in a coroutine
+        return self.transaction_host.connection()  # type: ignore[return-value]  # an AsyncConnection in a coroutine
 
     def remaining(self) -> float:
         """Return the seconds until the attempt times out.

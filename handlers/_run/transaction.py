@@ -66,13 +66,13 @@ class Transaction:
         ...     transaction.result = {"paid": 7}
     """
 
-    def __init__(self, doors: TransactionHost) -> None:
+    def __init__(self, transaction_host: TransactionHost) -> None:
         self.result: object = None
-        self._doors = doors
+        self._host = transaction_host
         self._before: Token[Own | None] | None = None
 
     def __enter__(self) -> psycopg.Connection[Any]:
-        connection = self._doors.begin()
+        connection = self._host.begin()
         self._before = default.join(connection)
         return connection
 
@@ -82,7 +82,7 @@ class Transaction:
         self._end(problem)
 
     async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
-        connection = self._doors.abegin()
+        connection = self._host.abegin()
         self._before = default.join(connection)
         return connection
 
@@ -95,9 +95,9 @@ class Transaction:
         if self._before is not None:
             default.part(self._before)
         if problem is None:
-            self._doors.complete(self.result)
+            self._host.complete(self.result)
         else:
-            self._doors.undo()
+            self._host.undo()
 
 
 class Nowhere:

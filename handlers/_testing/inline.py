@@ -57,17 +57,17 @@ class Inline(Watched):
         self.client = _Watching(self, connection, schema)
 
     def _attempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        with self._around(handler, fields) as (doors, ran):
-            ran.append(run_payload(handler, payload, doors=doors, **fields))
+        with self._around(handler, fields) as (transaction_host, ran):
+            ran.append(run_payload(handler, payload, transaction_host=transaction_host, **fields))
         return ran[-1]
 
     async def _aattempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        with self._around(handler, fields) as (doors, ran):
-            ran.append(await arun_payload(handler, payload, doors=doors, **fields))
+        with self._around(handler, fields) as (transaction_host, ran):
+            ran.append(await arun_payload(handler, payload, transaction_host=transaction_host, **fields))
         return ran[-1]
 
     @contextlib.contextmanager
-    def _around(self, handler: AnyHandler, fields: dict[str, Any]) -> Iterator[tuple[_InlineDoors, list[Ran]]]:
+    def _around(self, handler: AnyHandler, fields: dict[str, Any]) -> Iterator[tuple[_InlineTransactions, list[Ran]]]:
         """Undo the attempt's writes and its enqueued jobs if it raised.
 
         The block appends the attempt's result.
@@ -75,11 +75,11 @@ class Inline(Watched):
         undo = _Undo()
         ran: list[Ran] = [Ran(EXPIRED)]
         before = len(self.jobs)
-        doors = _InlineDoors(self.connection, declared=handler.policy.transactional)
+        transaction_host = _InlineTransactions(self.connection, declared=handler.policy.transactional)
         with contextlib.suppress(_Undo), self.connection.transaction(), self._known(fields):
-            yield doors, ran
-            if doors.completed is not None:
-                ran.append(Ran(doors.completed, ran[-1].progress))
+            yield transaction_host, ran
+            if transaction_host.completed is not None:
+                ran.append(Ran(transaction_host.completed, ran[-1].progress))
             if ran[-1].exception is not None or (handler.policy.transactional and ran[-1].outcome.label != "ok"):
                 del self.jobs[before:]
                 raise undo
@@ -103,7 +103,7 @@ class Inline(Watched):
             origin.forget(before)
 
 
-class _InlineDoors:
+class _InlineTransactions:
     """Transactions of jobs that `inline` runs: savepoints of its own.
 
     completed: the outcome of a job that such a transaction completed, if any.

@@ -85,7 +85,7 @@ def describe_exception(
         message = "an exception that cannot be shown"
     lines: list[str] = []
     try:
-        _tell(exception, lines, indent="", level=0)
+        _write(exception, lines, indent="", level=0)
     except BaseException:
         lines.append("(the traceback could not be read further)")
     try:
@@ -130,7 +130,7 @@ def _type_name(value: object) -> str:
         return "exception"
 
 
-def _tell(exception: BaseException, lines: list[str], *, indent: str, level: int) -> None:
+def _write(exception: BaseException, lines: list[str], *, indent: str, level: int) -> None:
     """Append a chain of exceptions to the lines, the oldest first as Python does."""
     chain = _chain(exception)
     hidden = max(0, len(chain) - _OUTER - _INNER)
@@ -183,7 +183,7 @@ def _tell_one(exception: BaseException, lines: list[str], *, indent: str, level:
         members = BaseExceptionGroup.__dict__["exceptions"].__get__(exception)
         for number, member in enumerate(members[:_MEMBERS], 1):
             lines.append(f"{indent}  +-- {number} of {len(members)}")
-            _tell(member, lines, indent=f"{indent}  | ", level=level + 1)
+            _write(member, lines, indent=f"{indent}  | ", level=level + 1)
         if len(members) > _MEMBERS:
             lines.append(f"{indent}  +-- {len(members) - _MEMBERS:,} more are not shown")
 

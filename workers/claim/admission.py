@@ -95,7 +95,7 @@ class Admission:
         said: list[Only] = []
         self.failing = False
         for hook in self._hooks:
-            answer = self._caller.call(hook, lambda hook=hook: hook.tell(self._caller.child))  # type: ignore[misc]
+            answer = self._caller.call(hook, lambda hook=hook: hook.call_with(self._caller.child))  # type: ignore[misc]
             match answer:
                 case None | True:
                     continue

@@ -221,7 +221,7 @@ def _call(progress: int, deaths: Sequence[Mapping[str, Any]], settings: ChildSet
                 continue
             signal.setitimer(signal.ITIMER_REAL, LIMIT)
             try:
-                hook.tell(job, death["post_mortem"])
+                hook.call_with(job, death["post_mortem"])
             except BaseException as problem:  # A hook that raises must not prevent the calls of the others.
                 message, trace = describe_exception(problem)
                 _log.error("%r raised: %s\n%s", hook, message, trace)

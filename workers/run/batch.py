@@ -157,7 +157,7 @@ class BatchExecutor(Executor):
                     payload = bind_arguments(row, kind, job)[WHOLE]
                     fits = True
                     for hook in () if kind.hooks is None else kind.hooks.before:
-                        hook.tell(job)
+                        hook.call_with(job)
                 except Exception as problem:
                     batch.refused[row.id] = Raised(problem) if fits else Unreadable(problem)
                 else:
@@ -211,7 +211,7 @@ class BatchExecutor(Executor):
         job.
         """
         job = self._job(row, most_attempts(batch.kind, row), deadline)
-        job.doors = TOGETHER
+        job.transaction_host = TOGETHER
         told = self._interrupts.told
         job.on_progress = _progress_of(row.id, batch)
         job.on_cancelled = lambda: told.get(row.id) is Reason.CANCEL or self._interrupts.is_cancelled()

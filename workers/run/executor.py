@@ -287,7 +287,7 @@ class Executor:
             on_progress=self._progress.publish,
             on_entry=tell_nobody if self._output is None else self._output.enter,
             on_cancelled=self._interrupts.is_cancelled,
-            doors=self._transactions,
+            transaction_host=self._transactions,
         )
 
     def _show_job(self) -> None:

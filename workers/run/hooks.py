@@ -106,9 +106,9 @@ class Caller:
         """Call the hooks of a kind with the outcome of an attempt."""
         if outcome.failed:
             for hook in hooks.failed:
-                self.call(hook, lambda hook=hook: hook.tell(job, outcome, exception))  # type: ignore[misc]
+                self.call(hook, lambda hook=hook: hook.call_with(job, outcome, exception))  # type: ignore[misc]
         for hook in hooks.after:
-            self.call(hook, lambda hook=hook: hook.tell(job, outcome))  # type: ignore[misc]
+            self.call(hook, lambda hook=hook: hook.call_with(job, outcome))  # type: ignore[misc]
 
     def leave(self) -> None:
         """Run the hooks for the exit of the process."""

@@ -44,7 +44,7 @@ def test_hooks_that_end_a_job_run_in_the_opposite_order():
     hooks = Hooks([first, second]).of_kind("hook:double")
     assert hooks is not None
     for hook in hooks.after:
-        hook.tell(Job(id=1, kind="hook:double"), None)
+        hook.call_with(Job(id=1, kind="hook:double"), None)
     assert told == [2, 1]
 
 

@@ -35,6 +35,20 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "a run state that the plan has changed is not announced",
+        "supervisor/events/run_state.py",
+        "            self._announce(now)\n",
+        "            pass\n",
+        ("tests/supervisor/events/test_run_state.py",),
+    ),
+    Mutant(
+        "workers are woken by what the boards showed before",
+        "supervisor/process/wakeups.py",
+        "            self._boards.read_idle_flags()\n",
+        "            pass\n",
+        ("tests/supervisor/process/test_wakeups.py",),
+    ),
+    Mutant(
         "the token does not fence a settlement",
         "sql/queries/settle/settle_jobs.sql",
         "WHERE child = %(child)s AND token = %(token)s FOR UPDATE",

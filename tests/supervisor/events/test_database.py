@@ -1,0 +1,44 @@
+"""What notifications and events of the session cause."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from jobherd.supervisor.database.notifications import Pooler, Rejected
+
+
+@pytest.mark.promise("C23")
+@pytest.mark.parametrize(("coalesce", "calls"), [(1, 7), (3, 3), (1000, 1)])
+def test_notifications_that_are_heard_together_wake_as_few_as_is_asked_for(supervisor, coalesce, calls):
+    supervisor.settings.now = replace(supervisor.settings.now, coalesce_notifies=coalesce, queues=("a", "b*"))
+    supervisor.db.notifications = [*"aaaa", "bb", "bc", "b", "c"]
+    supervisor.events.step(time.monotonic())
+    assert supervisor.fleet.pending_wakeups == calls
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "@refused:claim_jobs: ERROR: anything",
+        "@pooler",
+        "@unknown",
+        "@",
+        "@beat:",
+        "@order:",
+        "@due:now",
+        "@cancel:\n",
+        "@table",
+    ],
+)
+def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
+    supervisor.db.notifications = [payload]
+    supervisor.events.step(time.monotonic())
+    assert caplog.records == []
+    assert not supervisor.events._pooler_seen
+    supervisor.db.setup.listen_disabled = True
+    supervisor.db.happened = [Pooler(), Rejected("claim/claim_jobs", "ERROR: it is so")]
+    supervisor.events.step(time.monotonic())
+    assert ["a pooler stands" in caplog.text, "claim_jobs: ERROR: it is so" in caplog.text] == [True, True]

@@ -171,7 +171,8 @@ def furnish(folder: Path, handlers: str) -> dict[str, str]:
     tools = folder / ".bin"
     tools.mkdir()
     (tools / "jobherd").write_text(
-        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -P -m jobherd.supervisor "$@"\n'
+        f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -P -m "
+        'jobherd.supervisor "$@"\n'
     )
     (tools / "jobherd").chmod(0o755)
     kept = {
@@ -258,7 +259,8 @@ CELL, LINE, PAD = 7.83, 18, 16
 COLOURS: Final = {"c1": "font-weight:600;fill:#f0f3f6", "c2": "fill:#8b949e", "c31": "fill:#ff7b72", "c32": "fill:#7ee787",
                   "c33": "fill:#e3b341", "c34": "fill:#79c0ff", "c36": "fill:#76e3ea"}  # fmt: skip
 STYLE: Final = (
-    "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#c9d1d9;white-space:pre}"
+    "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans "
+    "Mono',monospace;fill:#c9d1d9;white-space:pre}"
     ".title{fill:#8b949e}" + "".join(f".{name}{{{look}}}" for name, look in COLOURS.items())
 )
 
@@ -272,7 +274,8 @@ def draw(screens: list[tuple[str, Screen]]) -> str:
         lines = trimmed(screen.lines)
         height = len(lines) * LINE + 3.2 * PAD
         parts.append(
-            f'<rect x="0.5" y="{y + 0.5:g}" width="{width - 1:g}" height="{height:g}" rx="8" fill="#0d1117" stroke="#30363d"/>'
+            f'<rect x="0.5" y="{y + 0.5:g}" width="{width - 1:g}" height="{height:g}" rx="8" '
+            'fill="#0d1117" stroke="#30363d"/>'
         )
         parts += [
             f'<circle cx="{18 + 18 * n}" cy="{y + 17:g}" r="5.5" fill="{c}"/>'
@@ -284,7 +287,10 @@ def draw(screens: list[tuple[str, Screen]]) -> str:
         for row, line in enumerate(lines):
             parts += runs(line, y + 3 * PAD + row * LINE)
         y += height + 12
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {y - 11:g}" width="{width:g}" height="{y - 11:g}">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {y - 11:g}" width="{width:g}" '
+        f'height="{y - 11:g}">'
+    )
     return "\n".join([head, f"<style>{STYLE}</style>", *parts, "</svg>"]) + "\n"
 
 

@@ -167,13 +167,16 @@ def fill(dsn: str) -> dict[str, str]:
         crashed = enqueue("video:encode", {"path": "uploads/2026/holiday.mov"})
         wait("NOT EXISTS (SELECT FROM jobherd.waiting) AND NOT EXISTS (SELECT FROM jobherd.running)")
         connection.execute(
-            "UPDATE jobherd.history SET created_at = created_at - d, run_at = run_at - d, started_at = started_at - d, finished_at = finished_at - d"
-            " FROM (SELECT id AS i, make_interval(secs => 3500 * (0.5 + 0.5 * sin(id * 7.3))) AS d FROM jobherd.history) AS h WHERE id = i AND id <> %s",
+            "UPDATE jobherd.history SET created_at = created_at - d, run_at = run_at - d, started_at = "
+            "started_at - d, finished_at = finished_at - d"
+            " FROM (SELECT id AS i, make_interval(secs => 3500 * (0.5 + 0.5 * sin(id * 7.3))) AS d FROM "
+            "jobherd.history) AS h WHERE id = i AND id <> %s",
             (crashed,),
         )
         # The charts are of what was counted at its time: count it again.
         connection.execute(
-            "TRUNCATE jobherd.rollup, jobherd.rollup_times, jobherd.rollup_failures, jobherd.rollup_gaps, jobherd.rollup_mark"
+            "TRUNCATE jobherd.rollup, jobherd.rollup_times, jobherd.rollup_failures, jobherd.rollup_gaps, "
+            "jobherd.rollup_mark"
         )
         wait("NOT behind AND EXISTS (SELECT FROM jobherd.rollup) FROM jobherd.count_past('8 days', '30 seconds')")
         for number in range(120):

@@ -85,7 +85,10 @@ def check_schema(name: str) -> str:
     'jobs_eu'
     """
     if not _SCHEMA_NAME.fullmatch(name) or name.startswith("pg_"):
-        msg = f"schema {name!r} is not usable: lower-case letters, digits and _, at most 41 characters, not starting with a digit or pg_"
+        msg = (
+            f"schema {name!r} is not usable: lower-case letters, digits and _, at most 41 characters, not "
+            "starting with a digit or pg_"
+        )
         raise ValueError(msg)
     if name in RESERVED:
         msg = f"{name!r} is a reserved word of SQL"

@@ -107,11 +107,17 @@ def names_of(
     check_name(table, field="table")
     found = _ALIASED.fullmatch(view) if view is not None else None
     if view is not None and found is None:
-        message = f"view {view!r} is no name of a view, with or without a schema before it and an alias after it: 'example_jobs_with_names example_jobs'"
+        message = (
+            f"view {view!r} is no name of a view, with or without a schema before it and an alias after it: "
+            "'example_jobs_with_names example_jobs'"
+        )
         raise ValueError(message)
     unknown = sorted(set(alternate_columns) - set(COLUMNS))
     if unknown:
-        message = f"alternate_columns renames {unknown[0]!r}, which is none of the columns that a store knows: {', '.join(COLUMNS)}"
+        message = (
+            f"alternate_columns renames {unknown[0]!r}, which is none of the columns that a store knows: "
+            f"{', '.join(COLUMNS)}"
+        )
         raise ValueError(message)
     for ours, theirs in alternate_columns.items():
         if "." in theirs or not _NAME.fullmatch(theirs):
@@ -142,7 +148,10 @@ def names_of(
 def check_name(value: object, *, field: str) -> str:
     """Return `value` if it can name a table, with or without its schema, or raise ValueError naming `field`."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        message = f"{field} {value!r} is no name of a table: letters, digits, _ and $, at most 63, with or without its schema: 'app.example_jobs'"
+        message = (
+            f"{field} {value!r} is no name of a table: letters, digits, _ and $, at most 63, with or without "
+            "its schema: 'app.example_jobs'"
+        )
         raise ValueError(message)
     return value
 
@@ -201,7 +210,8 @@ def misfits(names: Names, found: Mapping[str, tuple[str, bool]]) -> list[str]:
             meant = "" if ours == theirs else f" (for {ours})"
             definition = COLUMNS[ours].definition
             sentences.append(
-                f"the table {names.quoted} has no column {column}{meant}: ALTER TABLE {names.quoted} ADD COLUMN {column} {definition}, "
+                f"the table {names.quoted} has no column {column}{meant}: ALTER TABLE {names.quoted} ADD "
+                f"COLUMN {column} {definition}, "
                 "or say in alternate_columns what it is called"
             )
             continue
@@ -210,12 +220,14 @@ def misfits(names: Names, found: Mapping[str, tuple[str, bool]]) -> list[str]:
         if type_ not in accepts and re.sub(r"\(\d+\)$", "", type_) not in accepts:
             wanted = " or ".join(accepts if accepts is not _TIME else accepts[:1])
             sentences.append(
-                f"the column {column} of {names.quoted} is {type_} and must be {wanted}: ALTER TABLE {names.quoted} ALTER COLUMN {column} "
+                f"the column {column} of {names.quoted} is {type_} and must be {wanted}: ALTER TABLE "
+                f"{names.quoted} ALTER COLUMN {column} "
                 f"TYPE {accepts[0]}"
             )
         if ours == "id" and not unique:
             sentences.append(
-                f"the column {column} of {names.quoted} is not unique: ALTER TABLE {names.quoted} ADD PRIMARY KEY ({column})"
+                f"the column {column} of {names.quoted} is not unique: ALTER TABLE {names.quoted} ADD "
+                f"PRIMARY KEY ({column})"
             )
     return sentences
 
@@ -236,7 +248,8 @@ def definition(names: Names, kind: str) -> str:
     function = Identifier(*names.table[:-1], f"{names.table[-1][:50]}_notify").as_string(None)
     order = _plain_order(names)
     ordered = (
-        f"CREATE INDEX IF NOT EXISTS {named('order')} ON {table} ({order}) WHERE {name['state']} IN ('queued', 'errored');\n"
+        f"CREATE INDEX IF NOT EXISTS {named('order')} ON {table} ({order}) WHERE {name['state']} IN "
+        "('queued', 'errored');\n"
         if order
         else ""
     )
@@ -247,11 +260,15 @@ def definition(names: Names, kind: str) -> str:
         f"CREATE INDEX IF NOT EXISTS {named('waiting')} ON {table} ({name['state']}, {name['process_after']}) "
         f"WHERE {name['state']} IN ('queued', 'errored');\n"
         f"{ordered}"
-        f"CREATE INDEX IF NOT EXISTS {named('processing')} ON {table} ({name['started_at']}) WHERE {name['state']} = 'processing';\n"
-        "-- Without this a new record waits for the store's next look: interval. Where the server has no room for it an insert would be refused.\n"
+        f"CREATE INDEX IF NOT EXISTS {named('processing')} ON {table} ({name['started_at']}) WHERE "
+        f"{name['state']} = 'processing';\n"
+        "-- Without this a new record waits for the store's next look: interval. Where the server has no "
+        "room for it an insert would be refused.\n"
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$\n"
-        f"BEGIN\n    PERFORM pg_notify('{CHANNEL}', '@table:{kind}') WHERE pg_notification_queue_usage() < 0.9;\n    RETURN NULL;\nEND $$;\n"
-        f"CREATE OR REPLACE TRIGGER {named('notify')} AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}();\n"
+        f"BEGIN\n    PERFORM pg_notify('{CHANNEL}', '@table:{kind}') WHERE pg_notification_queue_usage() < "
+        "0.9;\n    RETURN NULL;\nEND $$;\n"
+        f"CREATE OR REPLACE TRIGGER {named('notify')} AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE "
+        f"FUNCTION {function}();\n"
     )
 
 

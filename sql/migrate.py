@@ -120,7 +120,8 @@ def migrate(
             except (errors.LockNotAvailable, errors.DeadlockDetected):
                 if not told:
                     log.warning(
-                        "a table that the migration changes is in use by a long transaction: trying until it is not (`jobherd doctor` names "
+                        "a table that the migration changes is in use by a long transaction: trying until "
+                        "it is not (`jobherd doctor` names "
                         "what is open for minutes)"
                     )
                 told = True
@@ -158,7 +159,8 @@ def _grant(connection: psycopg.Connection[object], schema: str) -> None:
     ]
     if lacking:
         log.warning(
-            "this role may not create roles, so there is no %s, and only the owner of the schema can work with it: ask a role with CREATEROLE to "
+            "this role may not create roles, so there is no %s, and only the owner of the schema can work "
+            "with it: ask a role with CREATEROLE to "
             "run `CREATE ROLE ... NOLOGIN` for each, and then run `jobherd migrate` again",
             ", ".join(lacking),
         )
@@ -176,7 +178,10 @@ def pending(connection: psycopg.Connection[object], *, schema: str = SCHEMA, are
         if not (isinstance(row, tuple) and row[0]):
             return len(migrations(area))
         if row[1]:
-            msg = f"row-level security hides the tables of the schema {schema!r} from this role; `jobherd doctor` prints the SQL that switches it off"
+            msg = (
+                f"row-level security hides the tables of the schema {schema!r} from this role; `jobherd "
+                "doctor` prints the SQL that switches it off"
+            )
             raise SchemaError(msg)
         return len(_missing(connection, schema=schema, area=area))
 
@@ -204,19 +209,24 @@ def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) 
         if newest == DEVELOPMENT:  # `_apply` records the baseline
             return [known[0]]
         msg = (
-            f"the schema {schema!r} is from a development version before 0.1.0 (migration {newest}), which cannot be migrated: "
+            f"the schema {schema!r} is from a development version before 0.1.0 (migration {newest}), which "
+            "cannot be migrated: "
             f"drop it (DROP SCHEMA {schema} CASCADE deletes its jobs), and run `jobherd migrate`"
         )
         raise SchemaError(msg)
     if newest > known[-1].version:
         msg = (
-            f"the database's schema {schema!r} is at version {newest} ({area}), this Jobherd knows {known[-1].version}: "
+            f"the database's schema {schema!r} is at version {newest} ({area}), this Jobherd knows "
+            f"{known[-1].version}: "
             "a newer version has migrated it; upgrade this one"
         )
         raise SchemaError(msg)
     row = connection.cursor().execute(load("migrate/find_former_name"), {"schema": schema}).fetchone()
     if isinstance(row, tuple) and row[0]:
         remedy = f"ALTER SCHEMA {schema} RENAME TO {row[0]}"
-        msg = f"the schema {schema!r} was renamed, but its functions still call {row[0]!r}. Give it back its name: {remedy}"
+        msg = (
+            f"the schema {schema!r} was renamed, but its functions still call {row[0]!r}. Give it back its "
+            f"name: {remedy}"
+        )
         raise RenamedError(msg, remedy)
     return [step for step in known if step.version not in applied]

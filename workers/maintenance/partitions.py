@@ -110,8 +110,10 @@ class Partitions:
             self._made = 0
         if locks is not None:
             _log.warning(
-                "finished jobs are kept longer than the %d days that have partitions: adding a day's partition scans the whole default partition, "
-                "and no worker can record outcomes meanwhile; set the server's max_locks_per_transaction to %d, or keep finished jobs for less time",
+                "finished jobs are kept longer than the %d days that have partitions: adding a day's "
+                "partition scans the whole default partition, "
+                "and no worker can record outcomes meanwhile; set the server's max_locks_per_transaction "
+                "to %d, or keep finished jobs for less time",
                 ahead, locks,
             )  # fmt: skip
         return False

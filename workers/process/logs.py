@@ -136,7 +136,10 @@ class TextFormatter(logging.Formatter):
         if self._colour and record.levelno in _COLOURS:
             level = f"{_COLOURS[record.levelno]}{level}\x1b[0m"
         ids = " ".join(f"{name}={value}" for name, value in _known(record, self._ids).items())
-        line = f"{clock}.{int(record.msecs):03d} {level} {self._who}: {_one_line(_message(record))}{'  ' if ids else ''}{_one_line(ids)}"
+        line = (
+            f"{clock}.{int(record.msecs):03d} {level} {self._who}: "
+            f"{_one_line(_message(record))}{'  ' if ids else ''}{_one_line(ids)}"
+        )
         if trace := _trace(self, record):
             line += "\n    " + _masked(trace).replace("\n", "\n    ")
         return line

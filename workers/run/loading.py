@@ -69,7 +69,10 @@ def put_on_path(app_dir: str | os.PathLike[str]) -> str:
     """
     with suppress(FileNotFoundError):
         if fault := find_fault(app_dir):
-            return f"{sanitize(fault.place, 1000)}: the application's folder, from which modules are imported (setting app_dir): {sanitize(fault.message, 2000)}"
+            return (
+                f"{sanitize(fault.place, 1000)}: the application's folder, from which modules are imported "
+                f"(setting app_dir): {sanitize(fault.message, 2000)}"
+            )
         sys.path.insert(0, os.path.realpath(app_dir))
     return ""
 
@@ -96,4 +99,7 @@ def say_none_found(sources: Sequence[str]) -> str:
     """Return the message for sources that contain no handler. `jobherd check` prints the same."""
     if not sources:
         return "no handler was found, since none is named: say where they are with --handlers PATH or JOBHERD_HANDLERS"
-    return f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module whose name begins with no underscore"
+    return (
+        f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module "
+        "whose name begins with no underscore"
+    )

@@ -120,7 +120,10 @@ class Transactions:
     def connection(self) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any]:
         """Return the connection of the open transaction. Raises RuntimeError if there is none."""
         if self._own is None or not self.active:
-            message = "the job is in no transaction: declare the handler with transactional=True, or use `with job.transaction():`"
+            message = (
+                "the job is in no transaction: declare the handler with transactional=True, or use `with "
+                "job.transaction():`"
+            )
             raise RuntimeError(message)
         return self._own
 
@@ -156,7 +159,8 @@ class Transactions:
             self._undo()
         if self.ended:
             error = (
-                "the handler has committed or rolled back its job's transaction by itself: what it wrote before may stand although the "
+                "the handler has committed or rolled back its job's transaction by itself: what it wrote "
+                "before may stand although the "
                 "job failed. Let Jobherd end the transaction; to undo a part of it use `with connection.transaction():`"
             )
             outcome = Outcome("failed", code=TRANSACTION_ENDED, error=error)
@@ -267,7 +271,8 @@ class Transactions:
                 self._note_ended()
             case TransactionStatus.INERROR:
                 message = (
-                    "a statement failed in the job's transaction and the handler went on, but nothing of it can be committed any more: let "
+                    "a statement failed in the job's transaction and the handler went on, but nothing of "
+                    "it can be committed any more: let "
                     "the exception pass, or put what may fail into `with connection.transaction():`"
                 )
                 raise RuntimeError(message)
@@ -317,7 +322,8 @@ class Transactions:
             self._own = None
         if (seconds := time.monotonic() - self._began) > self._long and self._xact:
             _log.warning(
-                "its transaction was open for %.0f s: so long nothing that was updated or deleted in the whole database could be vacuumed; "
+                "its transaction was open for %.0f s: so long nothing that was updated or deleted in the "
+                "whole database could be vacuumed; "
                 "do the slow part before it, and only what belongs together in `with job.transaction():`",
                 seconds,
             )

@@ -344,7 +344,10 @@ class Resetter:
 
 def given_up(resets: int) -> str:
     """Return the error message of a record that was reset too often."""
-    return f"given up: the processes that worked on this record have died {resets + 1} times, its store allows {resets} (max_resets)"
+    return (
+        f"given up: the processes that worked on this record have died {resets + 1} times, its store allows "
+        f"{resets} (max_resets)"
+    )
 
 
 def _dismiss(context: ChildContext) -> None:

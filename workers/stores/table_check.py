@@ -68,7 +68,8 @@ def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler], *, p
                     if not problem.sqlstate:
                         raise
                     found.append(
-                        f"the server does not understand its columns, view or order_by: {sanitize(problem.diag.message_primary, 500)}"
+                        "the server does not understand its columns, view or order_by: "
+                        f"{sanitize(problem.diag.message_primary, 500)}"
                     )
             problems += [f"store {store.name} ({table.file}:{table.line}): {each}" for each in found]
     return problems

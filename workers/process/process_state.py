@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import _locale
 import _signal  # type: ignore[import-not-found]  # fifteen times as fast as the module around it
-import ctypes
 import decimal
 import faulthandler
 import gc
@@ -21,12 +20,13 @@ import resource
 import signal
 import socket
 import sys
-import time
 from contextlib import suppress
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.workers.process.environment import Environment
 from jobherd.workers.process.interpreter import Interpreter
+from jobherd.workers.process.priority import read_priority, set_priority
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,12 +38,6 @@ _NUMBERS: Final = [
     if number < signal.SIGRTMIN and number not in (signal.SIGKILL, signal.SIGSTOP)
 ]
 _OTHER_TIMERS: Final = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-_C_ENVIRON: Final = ctypes.c_void_p.in_dll(_libc, "environ")
-"""The environment that started programs see: os.putenv changes it, but not os.environ."""
-_IOPRIO: Final = {"x86_64": (252, 251), "aarch64": (31, 30)}.get(os.uname().machine)
-"""System call numbers of ioprio_get and ioprio_set, for which the C library has no functions."""
-_OOM: Final = "/proc/self/oom_score_adj"
 _TRACED: Final = frozenset(
     (
         signal.SIGUSR1,
@@ -73,10 +67,7 @@ class ProcessState:
         self._home_fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._umask = os.umask(0o077)
         os.umask(self._umask)
-        self._environ = os.environ
-        self._variables: dict[bytes, bytes] = dict(_data(os.environ))
-        self._programs, _ = _seen_by_programs()
-        self._note_seen()
+        self._environment = Environment()
         self._depth = sys.getrecursionlimit()
         self._collects = gc.isenabled()
         self._threshold = gc.get_threshold()
@@ -93,7 +84,7 @@ class ProcessState:
         self._interpreter = Interpreter()
         self._locale = _locale.setlocale(_locale.LC_ALL, None)
         self._limits = [resource.getrlimit(limit) for limit in _LIMITS]
-        self._priority = _priority()
+        self._priority = read_priority()
         self._root = _identity("/")
         self._processors = self._allowed = os.sched_getaffinity(0)
         self._handlers: list[Any] = list(map(_signal.getsignal, _NUMBERS))
@@ -119,9 +110,9 @@ class ProcessState:
             self._home = _here()
         if os.umask(self._umask) != self._umask:
             found = True
-        if getattr(os, "environ", None) is not self._environ or _data(os.environ) != self._variables:
+        if self._environment.is_changed():
             found = True
-            self._put_back_variables()
+            self._environment.put_back()
         if sys.getrecursionlimit() != self._depth:
             found = True
             sys.setrecursionlimit(self._depth)
@@ -155,9 +146,9 @@ class ProcessState:
         job".
         """
         found = self.put_back_soon()
-        if self._is_seen_otherwise():
+        if self._environment.is_changed_for_programs():
             found = True
-            self._put_back_seen()
+            self._environment.put_back_for_programs()
         if _locale.setlocale(_locale.LC_ALL, None) != self._locale:
             found = True
             _locale.setlocale(_locale.LC_ALL, self._locale)
@@ -207,48 +198,6 @@ class ProcessState:
                     stream.reconfigure(encoding=was[0], errors=was[1], line_buffering=was[2], write_through=was[3])
         return moved
 
-    def _put_back_variables(self) -> None:
-        os.environ = self._environ  # noqa: B003  # a job may have put a plain dictionary there
-        present = _data(os.environ)
-        for name in present.keys() - self._variables.keys():
-            os.unsetenv(name)
-            del present[name]
-        for name, value in self._variables.items():
-            if present.get(name) != value:
-                os.putenv(name, value)
-                present[name] = value
-        self._put_back_seen()
-        time.tzset()
-
-    def _note_seen(self) -> None:
-        """Save the addresses of the variables that programs see.
-
-        Comparing them takes a few hundred bytes and no text.
-        """
-        _, number = _seen_by_programs()
-        self._place = _C_ENVIRON.value
-        self._seen = (
-            b"" if self._place is None else ctypes.string_at(self._place, (number + 1) * ctypes.sizeof(ctypes.c_void_p))
-        )
-
-    def _is_seen_otherwise(self) -> bool:
-        place = _C_ENVIRON.value
-        return place != self._place or (place is not None and ctypes.string_at(place, len(self._seen)) != self._seen)
-
-    def _put_back_seen(self) -> None:
-        """Restore what programs see.
-
-        That is `os.environ`, and variables that a module or the C library has set only for
-        programs.
-        """
-        seen, _ = _seen_by_programs()
-        for name in seen.keys() - self._programs.keys():
-            os.unsetenv(name)
-        for name, value in self._programs.items():
-            if seen.get(name) != value:
-                os.putenv(name, value)
-        self._note_seen()
-
     def _put_back_signals(self) -> tuple[bool, str]:
         moved = _signal.set_wakeup_fd(-1) != -1
         for which, was in zip(_OTHER_TIMERS, self._timers, strict=True):
@@ -275,9 +224,9 @@ class ProcessState:
         except (OSError, ValueError):
             return True, "lowered a limit of its process"
         try:
-            if _priority() != self._priority:
+            if read_priority() != self._priority:
                 moved = True
-                _set_priority(self._priority)
+                set_priority(self._priority)
             if os.getpgrp() != self._group:
                 moved = True
                 os.setpgid(0, self._group)
@@ -310,27 +259,6 @@ def _here() -> str:
         return ""
 
 
-def _data(environ: object) -> dict[bytes, bytes]:
-    """Return the dictionary behind `os.environ`.
-
-    Comparing the mapping itself would decode each value.
-    """
-    return environ._data  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001
-
-
-def _seen_by_programs() -> tuple[dict[bytes, bytes], int]:
-    """Return the variables that programs see, and the number of their entries."""
-    place = ctypes.POINTER(ctypes.c_char_p).from_buffer(_C_ENVIRON)
-    seen: dict[bytes, bytes] = {}
-    number = 0
-    while place and (entry := place[number]):
-        name, _, value = entry.partition(b"=")
-        if name:  # A variable without a name can be neither set nor removed.
-            seen.setdefault(name, value)  # Of two entries with one name, a program finds the first.
-        number += 1
-    return seen, number
-
-
 def _identity(file: int | str) -> tuple[int, int] | None:
     try:
         found = os.stat(file)
@@ -349,27 +277,3 @@ def _manner(stream: io.TextIOWrapper) -> tuple[str, str | None, bool, bool] | No
 
 def _reckoning(context: decimal.Context) -> tuple[object, ...]:
     return context.prec, context.rounding, context.traps, context.Emin, context.Emax, context.capitals, context.clamp
-
-
-def _priority() -> tuple[int, int, int, bytes]:
-    """Return the priority for processors and disks, and the out-of-memory score."""
-    disks = 0 if _IOPRIO is None else _libc.syscall(_IOPRIO[0], 1, 0)
-    try:
-        with open(_OOM, "rb", buffering=0) as file:
-            memory = file.read()
-    except OSError:
-        memory = b""
-    return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), disks, memory
-
-
-def _set_priority(priority: tuple[int, int, int, bytes]) -> None:
-    """Set these priorities. Raises OSError if the OS user may not."""
-    policy, nice, disks, memory = priority
-    if os.sched_getscheduler(0) != policy:
-        os.sched_setscheduler(0, policy, os.sched_param(0))
-    os.setpriority(os.PRIO_PROCESS, 0, nice)
-    if _IOPRIO is not None:
-        _libc.syscall(_IOPRIO[1], 1, 0, disks)
-    if memory:
-        with open(_OOM, "wb", buffering=0) as file:
-            file.write(memory)

@@ -322,8 +322,8 @@ def test_a_kind_that_no_handler_declares_gets_a_suggestion(database):
         answer = jobherd(*words, "--kind", "mail:recipt", dsn=database)
         assert (answer.code, said in answer.err) == (0, True), answer
     assert jobherd("pause", "--kind", "mail:receipt", dsn=database).err == ""
-    assert jobherd("enqueue", "mail:recipt", dsn=database).err == "", "a script that enqueues one by one"
-    assert said in on_terminal("enqueue", "mail:recipt", dsn=database)
+    assert jobherd("enqueue", "mail:recipt", "{}", dsn=database).err == "", "a script that enqueues one by one"
+    assert said in on_terminal("enqueue", "mail:recipt", "{}", dsn=database)
 
 
 def test_ctrl_c_while_the_program_is_loaded_is_130_without_a_word(tmp_path):

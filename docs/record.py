@@ -256,8 +256,15 @@ def follow(shell: Terminal, top: Terminal, fd: int, *, session: int) -> None:
 # -- the picture
 
 CELL, LINE, PAD = 7.83, 18, 16
-COLOURS: Final = {"c1": "font-weight:600;fill:#f0f3f6", "c2": "fill:#8b949e", "c31": "fill:#ff7b72", "c32": "fill:#7ee787",
-                  "c33": "fill:#e3b341", "c34": "fill:#79c0ff", "c36": "fill:#76e3ea"}  # fmt: skip
+COLOURS: Final = {
+    "c1": "font-weight:600;fill:#f0f3f6",
+    "c2": "fill:#8b949e",
+    "c31": "fill:#ff7b72",
+    "c32": "fill:#7ee787",
+    "c33": "fill:#e3b341",
+    "c34": "fill:#79c0ff",
+    "c36": "fill:#76e3ea",
+}
 STYLE: Final = (
     "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans "
     "Mono',monospace;fill:#c9d1d9;white-space:pre}"

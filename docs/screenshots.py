@@ -190,9 +190,16 @@ def fill(dsn: str) -> dict[str, str]:
         wait("EXISTS (SELECT FROM jobherd.jobs WHERE kind = 'report:build' AND state = 'running')")
         time.sleep(6)
     return {
-        "overview": "/", "jobs": "/jobs", "job": f"/jobs/{crashed}", "running": f"/jobs/{running[0]}", "fleet": "/fleet", "queues": "/queues",
-        "kinds": "/kinds", "kind": "/kinds/image:thumbnail", "audit": "/audit",
-    }  # fmt: skip
+        "overview": "/",
+        "jobs": "/jobs",
+        "job": f"/jobs/{crashed}",
+        "running": f"/jobs/{running[0]}",
+        "fleet": "/fleet",
+        "queues": "/queues",
+        "kinds": "/kinds",
+        "kind": "/kinds/image:thumbnail",
+        "audit": "/audit",
+    }
 
 
 def take(url: str, pages: dict[str, str]) -> None:

@@ -101,7 +101,10 @@ def names_of(
 
     Raises ValueError that names the field and says what to do.
 
-    >>> names_of(table="example_jobs", view=None, columns=(), order_by=None, alternate_columns={"state": "status"}).column("state")
+    >>> names = names_of(
+    ...     table="example_jobs", view=None, columns=(), order_by=None, alternate_columns={"state": "status"}
+    ... )
+    >>> names.column("state")
     'status'
     """
     check_name(table, field="table")

@@ -5,11 +5,14 @@ It runs no job and imports no handler.
 Because no user code runs here, nothing that a handler does can stop the supervisor from ending it.
 Its laws:
 
-* One thread, always. A fork copies only the calling thread, so a lock held by another thread would stay locked in the child.
-* No work in a signal handler. The handler writes a byte, the loop does the rest (`process/signals.py`).
-* It never waits: not for the database (`database/connection.py` speaks libpq without blocking), not for a name server (a short-lived child
-  resolves names), not for a full pipe.
-* Note, plan, do: `policy/` stores facts and plans actions without a system call or a clock. `loop.py` does everything else and decides nothing.
+* One thread, always. A fork copies only the calling thread, so a lock held by another thread would
+  stay locked in the child.
+* No work in a signal handler. The handler writes a byte, the loop does the rest
+  (`process/signals.py`).
+* It never waits: not for the database (`database/connection.py` speaks libpq without blocking), not
+  for a name server (a short-lived child resolves names), not for a full pipe.
+* Note, plan, do: `policy/` stores facts and plans actions without a system call or a clock.
+  `loop.py` does everything else and decides nothing.
 
 How to read it: `policy/` (kinds, slot, fleet, limits, plan), then `loop.py`, then what the loop
 uses:
@@ -18,5 +21,6 @@ uses:
 * `database/` holds the session, the lease, notifications and fleet commands.
 * `crash/` finds out why a child died, settles its job and releases the others.
 * `observe/` publishes metrics, the fleet report, systemd messages and the log.
-* `cli/` is the command line, `settings/` the settings, `embedded/` the PostgreSQL that Jobherd starts itself. `version.py` is the version.
+* `cli/` is the command line, `settings/` the settings, `embedded/` the PostgreSQL that Jobherd
+  starts itself. `version.py` is the version.
 """

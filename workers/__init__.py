@@ -3,11 +3,13 @@
 Every child begins in `main.py` with a `ChildSpec`. `start.py` and `worker.py` are a worker's life.
 How to read it, from the top:
 
-* `claim/` reserves jobs, `run/` runs one under its deadline, `settle/` records outcomes under the fencing token.
-* `stores/` runs jobs in tables that the application owns. `maintenance/` is the maintenance process. `web/` serves health and metrics,
-  `page/` the dashboard.
-* `database/` is the session, `inspect/` explains what a job is doing, `process/` is the child as a process, `ipc/` is everything that passes
-  between supervisor and child, `job/` is a job's row, `system/` is what children ask of the operating system.
+* `claim/` reserves jobs, `run/` runs one under its deadline, `settle/` records outcomes under the
+  fencing token.
+* `stores/` runs jobs in tables that the application owns. `maintenance/` is the maintenance
+  process. `web/` serves health and metrics, `page/` the dashboard.
+* `database/` is the session, `inspect/` explains what a job is doing, `process/` is the child as a
+  process, `ipc/` is everything that passes between supervisor and child, `job/` is a job's row,
+  `system/` is what children ask of the operating system.
 
 A payload or a result never passes between supervisor and child: the child reads and writes them in
 the database, so no pipe can fill up with them.

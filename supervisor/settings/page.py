@@ -10,12 +10,13 @@ from jobherd.supervisor.settings.sources import flag_of, variable_of
 HEAD = """\
 # Settings
 
-<!-- Made from supervisor/settings/groups/ by `python -m jobherd.supervisor.settings.page > docs/settings.md`. Do not edit. -->
+<!-- Made by `python -m jobherd.supervisor.settings.page > docs/settings.md`. Do not edit. -->
 
-A setting comes from a flag of `jobherd run`, else from the environment, else from `jobherd.toml` or from `[tool.jobherd]` in
-`pyproject.toml` of the working directory (`jobherd.toml` first, never both), else it is the default. A variable that is set to
-nothing counts as not set. `jobherd run --print-settings` shows every value and where it came from; `jobherd check` looks at them
-without starting anything.
+A setting comes from a flag of `jobherd run`, else from the environment, else from `jobherd.toml` or
+from `[tool.jobherd]` in `pyproject.toml` of the working directory (`jobherd.toml` first, never
+both), else it is the default. A variable that is set to nothing counts as not set. `jobherd run
+--print-settings` shows every value and where it came from; `jobherd check` looks at them without
+starting anything.
 
 ```toml
 # jobherd.toml
@@ -24,14 +25,17 @@ queues = ["mail", "media"]
 drain_timeout = "10m"
 ```
 
-Durations are written `"500ms"`, `"30s"`, `"10m"`, `"1h30m"`, `"7d"`, or as a number of seconds. Sizes are written `"900MB"`,
-`"2GiB"`, or as a number of bytes; `M` and `G` alone are the binary ones.
+Durations are written `"500ms"`, `"30s"`, `"10m"`, `"1h30m"`, `"7d"`, or as a number of seconds.
+Sizes are written `"900MB"`, `"2GiB"`, or as a number of bytes; `M` and `G` alone are the binary
+ones.
 
-Not on this page, since producers without a supervisor read it too: the environment's `JOBHERD_MAX_PAYLOAD`, in bytes, is the longest payload
-that Python producers and `jobherd enqueue` let in and the longest result that a worker stores; default 1,000,000. `JOBHERD_KEYS` and
-`JOBHERD_KEYS_FILE` are [the keys of encryption](security.md#encryption), `JOBHERD_ALLOW_WRITABLE_HANDLERS=1` trusts
-[who else may change handlers](security.md#handlers-that-others-could-change). And what only
-[the forge's imports](forge.md#imports-from-github) read.
+Not on this page, since producers without a supervisor read it too: the environment's
+`JOBHERD_MAX_PAYLOAD`, in bytes, is the longest payload that Python producers and `jobherd enqueue`
+let in and the longest result that a worker stores; default 1,000,000. `JOBHERD_KEYS` and
+`JOBHERD_KEYS_FILE` are [the keys of encryption](security.md#encryption),
+`JOBHERD_ALLOW_WRITABLE_HANDLERS=1` trusts [who else may change
+handlers](security.md#handlers-that-others-could-change). Others are read only by [the forge's
+imports](forge.md#imports-from-github).
 """
 
 

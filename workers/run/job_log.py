@@ -175,7 +175,7 @@ def place_of(traceback: str) -> str:
 
     If there is none, it is that of the innermost frame.
 
-    >>> place_of('Traceback (most recent call last):\n  File "/app/mail.py", line 7, in send\n    raise ValueError\nValueError')
+    >>> place_of('Traceback (most recent call last):\n  File "/app/mail.py", line 7, in send\nValueError')
     '/app/mail.py:7'
     """
     frames = _FRAME.findall(traceback)

@@ -66,7 +66,7 @@ class StatusReport:
         self._errors: dict[str, dict[str, int]] = {}
         self._started = time.monotonic()
         self._at = self._watchdog_at = 0.0
-        self._told_ready = self._reloading = False
+        self._ready_sent = self._reloading = False
         self._title = ""
         self._seen: object = None
         """What was last published that users wait for."""
@@ -76,7 +76,7 @@ class StatusReport:
 
         A reload before READY is a part of the start, and none begins while the supervisor stops.
         """
-        if self._told_ready and self._fleet.run_state is RunState.SERVING:
+        if self._ready_sent and self._fleet.run_state is RunState.SERVING:
             self._reloading = True
             self._manager.reloading()
 
@@ -114,8 +114,8 @@ class StatusReport:
         fleet, up = self._fleet, self._fleet.database_since is not None
         self._manager.flush()
         if fleet.run_state is RunState.SERVING:
-            if not self._told_ready and fleet.is_started():
-                self._told_ready = True
+            if not self._ready_sent and fleet.is_started():
+                self._ready_sent = True
                 self._manager.tell("READY=1", f"MAINPID={self._me.pid}")
             if self._reloading and not fleet.reloading:
                 self._reloading = False

@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.policy.actions import Finish, Offload
-from jobherd.supervisor.policy.marks import apply
 from jobherd.supervisor.policy.plan import plan
+from jobherd.supervisor.policy.state_changes import apply
 
 if TYPE_CHECKING:
     import selectors
@@ -114,7 +114,7 @@ class Loop:
         for component in self._note:
             component.step(now)
         todo = plan(self._fleet, now)
-        apply(self._fleet, todo.marks)
+        apply(self._fleet, todo.state_changes)
         for action in todo.actions:
             self._do(action, now)
         for component in self._after:

@@ -12,7 +12,7 @@ from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure
 from jobherd.handlers._values.sanitize import describe_exception
 from jobherd.workers.database.waiting import Left
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, Mourns, send
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, HasDeathHooks, send
 from jobherd.workers.process.exits import forget_inherited, run_exits
 from jobherd.workers.run.hooks import Caller
 from jobherd.workers.run.loading import load_handlers, say_problem
@@ -48,7 +48,7 @@ def run(context: ChildContext) -> int:
     if not begin(context, caller):
         return _EXIT_HOOKS
     if hooks.at(on_death):
-        send(context.spec.report, Mourns())
+        send(context.spec.report, HasDeathHooks())
     caller.spans = spans()  # Queried once: an application that wants spans has set up the SDK by now.
     worker = None
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from jobherd.supervisor.database.connection import DatabaseConnection, Link
 from jobherd.supervisor.database.identity import Neighbour, dead
 from jobherd.supervisor.database.server_clock import ServerClock
-from jobherd.supervisor.policy.kinds import MAINTENANCE
+from jobherd.supervisor.policy.child_kinds import MAINTENANCE
 from jobherd.workers.system.procfs import alive
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from jobherd.handlers._values.outcome import KEY_MISSING, WORKER_RESOLUTION_ERROR
 from jobherd.supervisor.policy.actions import NEVER
-from jobherd.supervisor.policy.kinds import RESETTER
+from jobherd.supervisor.policy.child_kinds import RESETTER
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.slot import State
 
@@ -72,9 +72,11 @@ class UntilEmpty:
             or not all(slot.state is State.READY and self._boards[slot.number].idle for slot in workers)
         ):
             return
-        if fleet.stores and not self._stores_are_empty(sum(self._boards[slot.number].times_idle for slot in workers)):
+        if fleet.has_table_stores and not self._stores_are_empty(
+            sum(self._boards[slot.number].times_idle for slot in workers)
+        ):
             return
-        if fleet.stores_alone:
+        if fleet.only_table_stores:
             self.nothing_left = True
             return
         self._ask_at = now + _WAIT

@@ -21,7 +21,7 @@ from jobherd.supervisor.database.notifications import (
     Work,
     parse,
 )
-from jobherd.supervisor.policy.kinds import MAINTENANCE
+from jobherd.supervisor.policy.child_kinds import MAINTENANCE
 
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.recovery import CrashRecovery

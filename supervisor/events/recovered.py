@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from jobherd.handlers._values.outcome import LABELS
-from jobherd.supervisor.policy.kinds import MAINTENANCE, RESETTER
+from jobherd.supervisor.policy.child_kinds import MAINTENANCE, RESETTER
 from jobherd.workers.run.job_log import failure_words
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class RecoveredChildren:
         for record, outcome in case.outcomes:
             if record.job in case.settled:
                 self._log_job(case, record, outcome)
-                if self._fleet.mourns and self._deaths.send(case, record, outcome):
+                if self._fleet.has_death_hooks and self._deaths.send(case, record, outcome):
                     self._fleet.kinds_to_wake.add(MAINTENANCE)
         if case.policy.table:
             # The record's outcome is stored; the resetter writes it into the application's table.

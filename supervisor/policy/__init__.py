@@ -1,6 +1,8 @@
-"""What the supervisor knows about its fleet and what it decides: no system call, no clock.
+"""What the supervisor has stored about its child processes, and what it decides: no system call, no clock.
 
-`fleet` stores what was reported, `plan` returns actions and marks and writes nothing, and
-`marks.apply` stores what was decided. Time is an argument, so tests need neither processes nor a
-clock.
+In this package, a fleet is the child processes of one supervisor.
+
+`fleet` stores what was reported, `plan` returns actions and state changes and writes nothing, and
+`state_changes.apply` stores what was decided. Time is an argument, so tests need neither processes
+nor a clock.
 """

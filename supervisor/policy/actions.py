@@ -1,7 +1,7 @@
-"""What a plan consists of: actions, marks, and the time of the next plan.
+"""A plan: actions on child processes, state changes to store, and the time of the next plan.
 
 Values only. An action is one operation on a child process; `process/children.py` and
-`process/offload.py` carry them out. `marks.apply` stores the marks.
+`process/offload.py` carry them out. `state_changes.apply` stores the state changes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import signal
 
-    from jobherd.supervisor.policy.marks import Mark
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.state_changes import StateChange
     from jobherd.workers.ipc.current_work import Interruption
 
 
@@ -86,10 +86,10 @@ Action = Fork | WakeChild | Offload | Dismiss | Interrupt | Kill | Finish
 
 @dataclass(slots=True)
 class Plan:
-    """The actions to take now, the marks to store before them, and the time to plan next."""
+    """The actions to take now, the state changes to store before them, and the time to plan next."""
 
     actions: list[Action] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    state_changes: list[StateChange] = field(default_factory=list)
     wake_at: float = NEVER
 
     def later(self, when: float) -> None:

@@ -1,4 +1,4 @@
-"""How a child ended, as values: the kernel's report, the facts for its recovery, the text for users.
+"""How a child ended, as values: the exit status, the facts to recover its jobs, and the text for users.
 
 `exits.py` decides what an exit means.
 """

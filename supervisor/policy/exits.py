@@ -1,4 +1,4 @@
-"""Decides what the exit of a child means: its cause, and how long its slot rests.
+"""Decides what the exit of a child means: its cause, and when its slot may be filled again.
 
 Reads facts and changes none: the result is a `Death`, which `Fleet.on_exit` stores.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.current_work import CurrentWork
 
 EXPECTED: Final = frozenset({"left", "worn", "lost", "drain", "quit", "cancel", "timeout"})
-"""Causes after which the slot does not rest."""
+"""Causes after which the slot may be filled again at once, without a back-off."""
 HEALTHY: Final = 0.5
 """Seconds after READY from which a child that has finished a job counts as healthy."""
 
@@ -35,7 +35,7 @@ def death_of(
         work: what it did when it ended.
         now: the current time.
         started: number of jobs that have started in the slot.
-        jitter: in -1..1, spreads the rest.
+        jitter: in -1..1, spreads the back-off.
     """
     process = slot.process
     was_ready = process.ready_at > 0

@@ -1,9 +1,9 @@
-"""Stores what is reported about the children, as facts.
+"""Stores the facts that are reported about the children: messages, exits, signals, status boards.
 
 The module makes no system call, reads no clock and decides nothing. The loop reports what happened
-and when (`on_message`, `on_exit`, `on_signal`); `plan` reads the facts and decides; `marks.apply`
-stores what was decided. So a test of any policy needs only a fleet, a number for the current time,
-and the list of actions.
+and when (`on_message`, `on_exit`, `on_signal`); `plan` reads the facts and decides;
+`state_changes.apply` stores what was decided. So a test of any policy needs only a
+fleet, a number for the current time, and the list of actions.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from jobherd.supervisor.policy.child_kinds import KINDS, MAINTENANCE
 from jobherd.supervisor.policy.fleet_state import LONG_AGO, FleetState
-from jobherd.supervisor.policy.kinds import KINDS, MAINTENANCE
 from jobherd.supervisor.policy.run_state import AFTER_SIGNAL, ONE_REQUEST, RunState
 from jobherd.supervisor.policy.slot import ChildLimits, HeldClaim, Process, Seen, Sent, Slot, SlotEvent
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
-from jobherd.workers.ipc.pipes import CancelJob, HasStores, MoreWork, Mourns, Problem, Ready, Report, WentIdle
+from jobherd.workers.ipc.pipes import CancelJob, HasDeathHooks, HasStores, MoreWork, Problem, Ready, Report, WentIdle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -200,7 +200,7 @@ class Fleet(FleetState):
         if end.cause not in ("left", "worn"):
             self.ends.append(end)
 
-    # -- what children say and show
+    # -- messages and status boards of the children
 
     def on_message(self, slot: Slot, report: Report, now: float) -> None:
         """A child has sent a message."""
@@ -219,9 +219,9 @@ class Fleet(FleetState):
             case WentIdle():
                 self.on_rested()
             case HasStores(alone):
-                self.stores, self.stores_alone = True, alone
-            case Mourns():
-                self.mourns = True
+                self.has_table_stores, self.only_table_stores = True, alone
+            case HasDeathHooks():
+                self.has_death_hooks = True
             case CancelJob(number, token, job):
                 if number < len(self.slots):
                     self.on_cancel(incarnation=self.slots[number].process.incarnation, token=token, job=job)

@@ -1,7 +1,7 @@
-"""What the supervisor knows about its children: all slots, and facts about the whole supervisor.
+"""The state on which the supervisor decides: the slots of its children, and facts about the whole supervisor.
 
-It has queries and no method that writes, so a policy that takes a `FleetState` changes nothing.
-`fleet.py` stores what is reported, and `marks.py` what was decided.
+`FleetState` has queries and no method that writes, so a policy that takes a `FleetState` changes nothing.
+`fleet.py` stores what is reported, and `state_changes.py` what was decided.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.policy.kinds import KINDS, WORKER, Kind
+from jobherd.supervisor.policy.child_kinds import KINDS, WORKER, ChildKind
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.slot import Slot, State
 
@@ -61,16 +61,16 @@ class FleetState:
         # wake-ups
         self.pending_wakeups = 0
         """Number of idle workers that should be woken."""
-        self.kinds_to_wake: set[Kind] = set()
+        self.kinds_to_wake: set[ChildKind] = set()
         """Kinds of which every child should be woken."""
         self.busy_since: float | None = None
         """Since when no worker was seen idle; None: one may be idle."""
-        # what the workers have
-        self.mourns = False
+        # what the handlers of the workers need
+        self.has_death_hooks = False
         """A worker has `on_death` hooks."""
-        self.stores = False
+        self.has_table_stores = False
         """A worker serves a table of the application."""
-        self.stores_alone = False
+        self.only_table_stores = False
         """The workers claim nothing from the queue, only from such tables."""
         # stragglers
         self.load = 1.0
@@ -120,7 +120,7 @@ class FleetState:
         """Return the slot of that child, or None if it is dead."""
         return next((slot for slot in self._alive if slot.process.incarnation == incarnation), None)
 
-    def wants(self, kind: Kind) -> int:
+    def wants(self, kind: ChildKind) -> int:
         """Return how many children of a kind there should be."""
         return kind.count(self)
 

@@ -1,4 +1,4 @@
-"""The numbers that the plan must respect, copied from the settings once.
+"""Numbers of workers, time limits and size limits that a plan respects, copied from the settings once.
 
 The fleet and the plan must not know which settings exist or how to read them.
 """
@@ -43,7 +43,7 @@ class Limits:
         return 0.8 * self.claim_window
 
     @property
-    def hurry(self) -> float:
+    def fast_grace(self) -> float:
         """Seconds between the stages of a fast stop sequence."""
         return min(self.grace, 0.5)
 

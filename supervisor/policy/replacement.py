@@ -9,19 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobherd.supervisor.policy.actions import Dismiss, Fork
-from jobherd.supervisor.policy.kinds import KINDS
-from jobherd.supervisor.policy.marks import ChildDismissed, Logged, ReloadAnswered, ReloadEnded
+from jobherd.supervisor.policy.child_kinds import KINDS
 from jobherd.supervisor.policy.slot import State
+from jobherd.supervisor.policy.state_changes import ChildDismissed, Logged, ReloadAnswered, ReloadEnded
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.actions import Plan
+    from jobherd.supervisor.policy.child_kinds import ChildKind
     from jobherd.supervisor.policy.fleet_state import FleetState
-    from jobherd.supervisor.policy.kinds import Kind
-    from jobherd.supervisor.policy.shutdown import Outlook
+    from jobherd.supervisor.policy.shutdown import PlannedPhase
     from jobherd.supervisor.policy.slot import Slot
 
 
-def is_to_recycle(fleet: FleetState, slot: Slot, now: float) -> bool:
+def is_due_for_replacement(fleet: FleetState, slot: Slot, now: float) -> bool:
     """Return whether the child is due for replacement, whatever code it runs."""
     if slot.sent.recycle or slot.process.lost_at:
         return True
@@ -35,11 +35,11 @@ def is_to_recycle(fleet: FleetState, slot: Slot, now: float) -> bool:
     )
 
 
-def replace_children(fleet: FleetState, outlook: Outlook, now: float, plan: Plan) -> None:
+def replace_children(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) -> None:
     """Fork missing children and dismiss surplus ones."""
     if not fleet.supervisor:
         return
-    outdated = {slot.number for slot in fleet.alive() if _is_outdated(fleet, slot, outlook, now)}
+    outdated = {slot.number for slot in fleet.alive() if _is_outdated(fleet, slot, phase, now)}
     gone: set[int] = set()
     for kind in KINDS:
         slots = [slot for slot in fleet.slots if slot.kind is kind]
@@ -60,11 +60,11 @@ def replace_children(fleet: FleetState, outlook: Outlook, now: float, plan: Plan
         ]
         for slot in _surplus(here, old, wanted, kind):
             plan.actions.append(Dismiss(slot))
-            plan.marks.append(ChildDismissed(slot, now))
+            plan.state_changes.append(ChildDismissed(slot, now))
             gone.add(slot.number)
     left = {slot.number for slot in fleet.workers() if slot.counts} - gone
-    if outlook.reloading and not left & outdated:
-        plan.marks += [
+    if phase.reloading and not left & outdated:
+        plan.state_changes += [
             ReloadEnded(kept=False),
             ReloadAnswered(""),
             Logged("reloaded: every worker runs the new code", warning=False),
@@ -80,17 +80,17 @@ def _lacking(fleet: FleetState, here: list[Slot]) -> list[str]:
     ]
 
 
-def _is_outdated(fleet: FleetState, slot: Slot, outlook: Outlook, now: float) -> bool:
+def _is_outdated(fleet: FleetState, slot: Slot, phase: PlannedPhase, now: float) -> bool:
     # Of the children that load handlers, workers are replaced first: if the new code is broken, the
     # others keep the old code.
-    if is_to_recycle(fleet, slot, now):
+    if is_due_for_replacement(fleet, slot, now):
         return True
-    if outlook.old_code_stays or slot.process.generation >= fleet.generation:
+    if phase.old_code_stays or slot.process.generation >= fleet.generation:
         return False
-    return slot.kind.works or (slot.kind.loads and not outlook.reloading)
+    return slot.kind.works or (slot.kind.loads and not phase.reloading)
 
 
-def _surplus(here: list[Slot], old: list[Slot], wanted: int, kind: Kind) -> list[Slot]:
+def _surplus(here: list[Slot], old: list[Slot], wanted: int, kind: ChildKind) -> list[Slot]:
     """Return the children to dismiss.
 
     First outdated ones, while enough others are READY, then the highest numbers above the wanted

@@ -1,4 +1,4 @@
-"""The phases of a supervisor, and the table that says how a signal to stop changes them.
+"""The phases of a supervisor (serving, draining, shutting down), and how signals to stop change them.
 
 Values only: `Fleet` stores the current phase, and `shutdown.py` decides what follows from it.
 """

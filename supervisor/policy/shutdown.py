@@ -1,6 +1,6 @@
-"""Decides how the fleet ends: workers first, then the other children, then the supervisor.
+"""Decides how the supervisor exits: workers first, then the other children, then the supervisor.
 
-`outlook` says whether the supervisor serves at all, from signals and failures; `shut_down` then
+`plan_phase` decides from signals and failures whether the supervisor still serves; `shut_down` then
 dismisses children and names the stop sequences that the phase wants. Reads facts and changes none.
 """
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.policy.actions import Dismiss, Finish
-from jobherd.supervisor.policy.marks import (
+from jobherd.supervisor.policy.run_state import RunState
+from jobherd.supervisor.policy.state_changes import (
     ChildDismissed,
     ExitDecided,
     FailedLoadsTaken,
@@ -19,7 +20,6 @@ from jobherd.supervisor.policy.marks import (
     ReloadEnded,
     StateEntered,
 )
-from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.stop_sequence import StopReason
 from jobherd.supervisor.policy.stopping import sequence
 
@@ -43,7 +43,7 @@ EXIT_CONFIG: Final = 78
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class PlannedPhase:
     """The phase of the supervisor, with what this plan changes about it."""
 
     run_state: RunState
@@ -59,7 +59,7 @@ class Outlook:
         return self.run_state is RunState.SERVING and self.exit_code is None
 
 
-def outlook(fleet: FleetState, now: float, plan: Plan) -> Outlook:
+def plan_phase(fleet: FleetState, now: float, plan: Plan) -> PlannedPhase:
     """Decide whether the supervisor continues, after failures of the database or the handlers."""
     run_state, since, exit_code = fleet.run_state, fleet.state_since, fleet.exit_code
     reloading, old_code_stays = fleet.reloading, False
@@ -68,7 +68,7 @@ def outlook(fleet: FleetState, now: float, plan: Plan) -> Outlook:
             break
         if not fleet.ever_ready:
             exit_code = EXIT_CONFIG
-            plan.marks += [
+            plan.state_changes += [
                 ExitDecided(exit_code),
                 Logged("the handlers do not load, and no worker of this supervisor was ever ready: stopping"),
             ]
@@ -77,74 +77,74 @@ def outlook(fleet: FleetState, now: float, plan: Plan) -> Outlook:
             # again.
             reloading, old_code_stays = False, True
             answer = "the new code does not load, the old workers stay: " + "; ".join(sorted(fleet.problems))
-            plan.marks += [
+            plan.state_changes += [
                 ReloadEnded(kept=True),
                 ReloadAnswered(answer),
                 Logged("the new code does not load: the old workers continue"),
             ]
         else:
-            plan.marks.append(Logged(f"the handlers do not load any more: {name} waits and is restarted"))
+            plan.state_changes.append(Logged(f"the handlers do not load any more: {name} waits and is restarted"))
     if fleet.failed_loads:
-        plan.marks.append(FailedLoadsTaken())
+        plan.state_changes.append(FailedLoadsTaken())
     if fleet.database_failed and exit_code is None and run_state is RunState.SERVING:
         # Drain as after SIGTERM, but exit with a code other than 0.
         run_state, since, exit_code = RunState.DRAINING, now, EXIT_DATABASE
-        plan.marks += [
+        plan.state_changes += [
             ExitDecided(exit_code),
             StateEntered(run_state, now),
             Logged("the database did not answer db_retry_max_attempts times: draining"),
         ]
     if reloading and fleet.reload_answer is None and fleet.ready_generation == fleet.generation:
-        plan.marks.append(ReloadAnswered(""))
-    return Outlook(run_state, since, exit_code, reloading, old_code_stays)
+        plan.state_changes.append(ReloadAnswered(""))
+    return PlannedPhase(run_state, since, exit_code, reloading, old_code_stays)
 
 
-def shut_down(fleet: FleetState, outlook: Outlook, now: float, plan: Plan) -> dict[int, StopSequence]:
-    """Stop the fleet as the phase says.
+def shut_down(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) -> dict[int, StopSequence]:
+    """Stop the children as the phase requires.
 
     Returns:
         The stop sequences that the phase wants, by slot.
     """
-    if outlook.serving:
+    if phase.serving:
         return {}
     limits, alive = fleet.limits, fleet.alive()
-    fast = outlook.run_state is RunState.FAST_SHUTDOWN
+    fast = phase.run_state is RunState.FAST_SHUTDOWN
     wanted: dict[int, StopSequence] = {}
     workers = [slot for slot in alive if slot.kind.works]
     _dismiss(workers, now, plan)
-    if outlook.run_state is RunState.IMMEDIATE_SHUTDOWN:
+    if phase.run_state is RunState.IMMEDIATE_SHUTDOWN:
         wanted = {slot.number: sequence(slot, StopReason.QUIT, now, 0.0) for slot in alive}
-    elif fast or plan.is_due(outlook.since + limits.drain_timeout, now):
-        grace = limits.hurry if fast else limits.grace
+    elif fast or plan.is_due(phase.since + limits.drain_timeout, now):
+        grace = limits.fast_grace if fast else limits.grace
         # A worker without a job may wait for the database to release its claim. The supervisor does
         # that once the worker is dead.
         wanted = {
             slot.number: sequence(slot, StopReason.DRAIN if slot.seen.work.job else StopReason.STUCK, now, grace)
             for slot in workers
         }
-    if workers or not _are_deaths_settled(fleet, outlook, now, plan):
+    if workers or not _are_deaths_settled(fleet, phase, now, plan):
         return wanted
     _dismiss(alive, now, plan)
     if fast:
         # These children hold no jobs, and may be waiting for a database that is down.
-        wanted |= {slot.number: sequence(slot, StopReason.STUCK, now, limits.hurry) for slot in alive}
+        wanted |= {slot.number: sequence(slot, StopReason.STUCK, now, limits.fast_grace) for slot in alive}
     if not alive:
-        plan.actions.append(Finish(outlook.exit_code or 0))
+        plan.actions.append(Finish(phase.exit_code or 0))
     return wanted
 
 
-def _are_deaths_settled(fleet: FleetState, outlook: Outlook, now: float, plan: Plan) -> bool:
+def _are_deaths_settled(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) -> bool:
     """Return whether the jobs of dead children are released, or are not waited for any longer.
 
     If the database is down, the lease does it, so do not wait. Do not wait indefinitely for one
     that rejects or blocks the release either, and not at all after a second signal to stop.
     """
-    if not fleet.unrecovered or outlook.run_state is RunState.IMMEDIATE_SHUTDOWN:
+    if not fleet.unrecovered or phase.run_state is RunState.IMMEDIATE_SHUTDOWN:
         return True
     since = max(slot.since for slot in fleet.slots)
-    if fleet.database_since is None or outlook.run_state is RunState.FAST_SHUTDOWN:
+    if fleet.database_since is None or phase.run_state is RunState.FAST_SHUTDOWN:
         return plan.is_due(since + PATIENCE_WITHOUT_DATABASE, now)
-    last = max(since, outlook.since + fleet.limits.drain_timeout, fleet.recovered_at)
+    last = max(since, phase.since + fleet.limits.drain_timeout, fleet.recovered_at)
     return plan.is_due(last + PATIENCE_WITH_DATABASE, now)
 
 
@@ -152,4 +152,4 @@ def _dismiss(slots: list[Slot] | tuple[Slot, ...], now: float, plan: Plan) -> No
     for slot in slots:
         if slot.counts:
             plan.actions.append(Dismiss(slot))
-            plan.marks.append(ChildDismissed(slot, now))
+            plan.state_changes.append(ChildDismissed(slot, now))

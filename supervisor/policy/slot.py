@@ -1,7 +1,7 @@
-"""A numbered slot for a child: the process that fills it, what was seen of it, what was sent to it.
+"""A numbered slot for a child: its process, the last reading of its status board, and what was sent to it.
 
-Records without policy. `Fleet` stores facts in `Process` and `Seen`; `marks.apply` alone writes
-`Sent`. The states of a slot are a table that names the next state for every state and event.
+Records without policy. `Fleet` stores facts in `Process` and `Seen`; only `state_changes.apply`
+writes `Sent`. The states of a slot are a table that names the next state for every state and event.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 
 if TYPE_CHECKING:
+    from jobherd.supervisor.policy.child_kinds import ChildKind
     from jobherd.supervisor.policy.deaths import End
-    from jobherd.supervisor.policy.kinds import Kind
     from jobherd.supervisor.policy.stop_sequence import StopSequence
 
 
@@ -139,7 +139,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Sent:
-    """What was decided about the child and sent to it. Only `marks.apply` writes it."""
+    """What was decided about the child and sent to it. Only `state_changes.apply` writes it."""
 
     stop: StopSequence | None = None
     recycle: bool = False
@@ -169,7 +169,7 @@ class Slot:
     """A numbered position for a child; it outlives the processes that fill it."""
 
     number: int
-    kind: Kind
+    kind: ChildKind
     state: State = State.EMPTY
     since: float = 0.0
     """When the current state began."""

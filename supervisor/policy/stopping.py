@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.policy.actions import NEVER, Interrupt, Kill
-from jobherd.supervisor.policy.marks import CancelSent, StopChanged
 from jobherd.supervisor.policy.slot import State
+from jobherd.supervisor.policy.state_changes import CancelSent, StopChanged
 from jobherd.supervisor.policy.stop_sequence import Stage, StopReason, StopSequence, advance, begin
 from jobherd.workers.ipc.current_work import Interruption, Phase, Reason
 
@@ -85,7 +85,7 @@ def stop_child(
         fleet: the fleet.
         slot: a slot with a process.
         now: the current time.
-        plan: gets the actions, the mark and the time of the next step.
+        plan: gets the actions, the state changes and the time of the next step.
         shutdown: the sequence that the shutdown of the supervisor wants.
         dismissed: this plan dismisses the child.
     """
@@ -95,7 +95,7 @@ def stop_child(
     if slot.seen.work.phase is Phase.RUNNING and _running(slot) in slot.seen.cancels:
         stop = begin(stop, sequence(slot, StopReason.CANCEL, now, fleet.limits.grace))
     if slot.process.lost_at:
-        stop = begin(stop, sequence(slot, StopReason.LOST, slot.process.lost_at, fleet.limits.hurry))
+        stop = begin(stop, sequence(slot, StopReason.LOST, slot.process.lost_at, fleet.limits.fast_grace))
     if shutdown is not None:
         stop = begin(stop, shutdown)
     case = Case(fleet, slot, now, plan, dismissed)
@@ -110,7 +110,7 @@ def stop_child(
         ]
         plan.later(due)
     if stop != slot.sent.stop:
-        plan.marks.append(StopChanged(slot, stop))
+        plan.state_changes.append(StopChanged(slot, stop))
 
 
 def sequence(slot: Slot, why: StopReason, since: float, grace: float, stage: Stage = Stage.REQUESTED) -> StopSequence:
@@ -129,12 +129,12 @@ def _notify_cancels(slot: Slot, stop: StopSequence | None, now: float, plan: Pla
     """
     pending = [cancel for cancel in slot.seen.cancels if cancel not in slot.sent.cancels]
     if slot.seen.work.phase is not Phase.TOGETHER and _running(slot) in pending:
-        plan.marks.append(CancelSent(slot, _running(slot)))
+        plan.state_changes.append(CancelSent(slot, _running(slot)))
         pending.remove(_running(slot))
     if pending and stop is None:
         token, job = pending[0]
         plan.actions.append(Interrupt(slot, Interruption(Reason.CANCEL, token, job)))
-        plan.marks.append(CancelSent(slot, pending[0]))
+        plan.state_changes.append(CancelSent(slot, pending[0]))
         if len(pending) > 1:
             plan.later(now + BETWEEN_CANCELS)
 

@@ -1,7 +1,7 @@
-"""Decides when the supervisor takes over what waits behind a long-running job of a claim.
+"""Decides when the supervisor records outcomes and releases jobs that wait behind a long-running job.
 
 A straggler is a job that runs so long that it delays the other jobs of its claim, or outcomes that
-are not written yet. For a straggler the supervisor writes these outcomes, and releases the other
+are not recorded yet. For a straggler the supervisor writes these outcomes, and releases the other
 jobs so that an idle worker can run them. The decision is one action, `Offload`. This module reads
 facts and changes none.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.policy.actions import Offload, Plan
-from jobherd.supervisor.policy.marks import Offloaded
 from jobherd.supervisor.policy.slot import State
+from jobherd.supervisor.policy.state_changes import Offloaded
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.fleet_state import FleetState
@@ -102,4 +102,4 @@ def offload_claim(fleet: FleetState, slot: Slot, plan: Plan) -> None:
     action = offload(fleet, slot)
     if action is not None and slot.seen.held is not None:
         plan.actions.append(action)
-        plan.marks.append(Offloaded(slot, action.token, slot.seen.held.work.job, action.release))
+        plan.state_changes.append(Offloaded(slot, action.token, slot.seen.held.work.job, action.release))

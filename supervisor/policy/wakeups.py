@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.policy.actions import Plan, WakeChild
-from jobherd.supervisor.policy.marks import ChildWoken, WakeupsTaken
 from jobherd.supervisor.policy.slot import State
+from jobherd.supervisor.policy.state_changes import ChildWoken, WakeupsTaken
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.fleet_state import FleetState
@@ -60,6 +60,6 @@ def wakeups(fleet: FleetState) -> Plan:
                 continue
             pending -= 1
         plan.actions.append(WakeChild(slot))
-        plan.marks.append(ChildWoken(slot))
-    plan.marks.append(WakeupsTaken())
+        plan.state_changes.append(ChildWoken(slot))
+    plan.state_changes.append(WakeupsTaken())
     return plan

@@ -143,7 +143,7 @@ def fork_child(
         settings=settings,
         output=None if output is None else output[:2],
         boards=tuple(inherited.boards) if slot.kind.sees_all else (),
-        deaths=inherited.deaths if slot.kind.hears_deaths else -1,
+        deaths=inherited.deaths if slot.kind.receives_deaths else -1,
     )
 
     def life() -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.policy.marks import apply
+from jobherd.supervisor.policy.state_changes import apply
 from jobherd.supervisor.policy.wakeups import wakeups
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Wakeups:
         if self._fleet.pending_wakeups:
             self._boards.read_idle_flags()
         plan = wakeups(self._fleet)
-        apply(self._fleet, plan.marks)
+        apply(self._fleet, plan.state_changes)
         for action in plan.actions:
             self._children.do(action, now)
         if plan.actions:

@@ -13,16 +13,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from jobherd.supervisor.policy.actions import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Offload, WakeChild
+from jobherd.supervisor.policy.child_kinds import MAINTENANCE, RESETTER, WORKER
 from jobherd.supervisor.policy.deaths import Exit
 from jobherd.supervisor.policy.exits import death_of, restart_at
 from jobherd.supervisor.policy.fleet import Fleet
-from jobherd.supervisor.policy.kinds import MAINTENANCE, RESETTER, WORKER
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.marks import apply
 from jobherd.supervisor.policy.plan import plan
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.shutdown import PATIENCE_WITHOUT_DATABASE
 from jobherd.supervisor.policy.slot import HeldClaim, Slot, State
+from jobherd.supervisor.policy.state_changes import apply
 from jobherd.supervisor.policy.wakeups import wakeups, wants_notify
 from jobherd.supervisor.process.board_reader import LOOK, LOOK_IDLE
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
@@ -31,9 +31,9 @@ from jobherd.workers.ipc.pipes import (
     EXIT_LEFT,
     EXIT_WORN,
     CancelJob,
+    HasDeathHooks,
     HasStores,
     MoreWork,
-    Mourns,
     Problem,
     Ready,
     WentIdle,
@@ -190,13 +190,13 @@ class World:
         self.seen["plans"] += 1
         checked = self.seen["plans"] % 10 == 0
         todo = without_writing(plan, fleet, self.now) if checked else plan(fleet, self.now)
-        apply(fleet, todo.marks)
+        apply(fleet, todo.state_changes)
         self.plan_at = todo.wake_at
         woken = 0
         for action in todo.actions:
             self.do(action)
         wakes = without_writing(wakeups, fleet) if checked else wakeups(fleet)
-        apply(fleet, wakes.marks)
+        apply(fleet, wakes.state_changes)
         for action in wakes.actions:
             woken += action.slot.kind.works
             self.do(action)
@@ -518,7 +518,7 @@ class World:
             Problem(f"line {n % 3}"),
             HasStores(alone=n % 2 == 0),
             CancelJob(n % len(self.fleet.slots), 1, n % 9),
-            Mourns(),
+            HasDeathHooks(),
         )[n % 5]
         if child.slot.kind.works or child.slot.kind is RESETTER or not isinstance(said, HasStores):
             self.fleet.on_message(child.slot, said, self.now)

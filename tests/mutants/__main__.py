@@ -535,14 +535,14 @@ MUTANTS = (
     Mutant(
         "a plan writes to the fleet",
         "supervisor/policy/plan.py",
-        "            result.marks.append(RecycleDecided(slot))\n",
+        "            result.state_changes.append(RecycleDecided(slot))\n",
         "            slot.sent.recycle = True\n",
         ("tests/supervisor/policy/test_replacement.py",),
     ),
     Mutant(
         "a plan takes the requested wake-ups from the fleet",
         "supervisor/policy/wakeups.py",
-        "    plan.marks.append(WakeupsTaken())\n",
+        "    plan.state_changes.append(WakeupsTaken())\n",
         "    fleet.pending_wakeups = 0\n    fleet.kinds_to_wake.clear()\n",
         ("tests/supervisor/policy/test_wakeups.py",),
     ),

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from jobherd.supervisor.policy.actions import Plan
-from jobherd.supervisor.policy.kinds import MAINTENANCE
+from jobherd.supervisor.policy.child_kinds import MAINTENANCE
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.slot import HeldClaim
 from jobherd.workers.ipc.current_work import CurrentWork, Phase

@@ -59,7 +59,7 @@ class HasStores:
 
 
 @dataclass(frozen=True, slots=True)
-class Mourns:
+class HasDeathHooks:
     """There are `on_death` hooks.
 
     The maintenance process must be notified of jobs that died with their process.
@@ -82,7 +82,7 @@ class Problem:
     text: str
 
 
-Report = Ready | MoreWork | WentIdle | HasStores | Mourns | CancelJob | Problem
+Report = Ready | MoreWork | WentIdle | HasStores | HasDeathHooks | CancelJob | Problem
 
 _HEAD = struct.Struct("<cH")
 _READY = struct.Struct("<qq")
@@ -122,7 +122,7 @@ def send(fd: int, report: Report) -> bool:
             body = _HEAD.pack(b"I", 0)
         case HasStores(alone):
             body = _HEAD.pack(b"S", 1) + bytes([alone])
-        case Mourns():
+        case HasDeathHooks():
             body = _HEAD.pack(b"D", 0)
         case CancelJob(slot, token, job):
             body = _HEAD.pack(b"X", _STOP.size) + _STOP.pack(slot, token, job)
@@ -165,7 +165,7 @@ class Inbox:
             elif tag == b"I":
                 found.append(WentIdle())
             elif tag == b"D":
-                found.append(Mourns())
+                found.append(HasDeathHooks())
             elif tag == b"S" and length == 1:
                 found.append(HasStores(alone=bool(body[0])))
             elif tag == b"X" and length == _STOP.size:

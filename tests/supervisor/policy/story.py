@@ -7,13 +7,13 @@ import pickle
 import signal
 
 from jobherd.supervisor.policy.actions import NEVER, Fork
+from jobherd.supervisor.policy.child_kinds import ChildKind
 from jobherd.supervisor.policy.deaths import Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
-from jobherd.supervisor.policy.kinds import Kind
 from jobherd.supervisor.policy.limits import Limits
-from jobherd.supervisor.policy.marks import apply
 from jobherd.supervisor.policy.plan import plan
+from jobherd.supervisor.policy.state_changes import apply
 from jobherd.supervisor.policy.wakeups import wakeups
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready
@@ -25,7 +25,7 @@ LEFT = Exit(EXIT_LEFT, None)
 class _Pickler(pickle.Pickler):
     def persistent_id(self, value):
         """Kinds are constants with functions, which have no value to compare."""
-        return value.name if isinstance(value, Kind) else None
+        return value.name if isinstance(value, ChildKind) else None
 
 
 def snapshot(fleet):
@@ -56,9 +56,9 @@ class Story:
     def step(self, after=0.0):
         self.now += after
         todo = without_writing(plan, self.fleet, self.now)
-        apply(self.fleet, todo.marks)
+        apply(self.fleet, todo.state_changes)
         wakes = without_writing(wakeups, self.fleet)
-        apply(self.fleet, wakes.marks)
+        apply(self.fleet, wakes.state_changes)
         actions = [*todo.actions, *wakes.actions]
         for action in actions:
             if isinstance(action, Fork):

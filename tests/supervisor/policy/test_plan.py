@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 
 from jobherd.supervisor.policy.actions import Dismiss, Kill, Offload
-from jobherd.supervisor.policy.marks import apply
 from jobherd.supervisor.policy.plan import plan
 from jobherd.supervisor.policy.slot import HeldClaim
+from jobherd.supervisor.policy.state_changes import apply
 from tests.supervisor.policy.story import Story, without_writing
 
 
@@ -18,7 +18,7 @@ def test_a_plan_that_is_not_applied_changes_nothing():
     first = without_writing(plan, story.fleet, story.now)
     assert {type(action) for action in first.actions} == {Dismiss, Kill}
     assert without_writing(plan, story.fleet, story.now) == first
-    apply(story.fleet, first.marks)
+    apply(story.fleet, first.state_changes)
     assert not plan(story.fleet, story.now).actions
 
 

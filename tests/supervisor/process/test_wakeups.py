@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jobherd.supervisor.policy.kinds import MAINTENANCE
+from jobherd.supervisor.policy.child_kinds import MAINTENANCE
 from jobherd.supervisor.process.spawn import Ends
 from jobherd.supervisor.process.wakeups import Wakeups
 from jobherd.workers.ipc.pipes import Ready, open_pipe

@@ -1,4 +1,4 @@
-"""The kinds of child processes, one row each.
+"""The kinds of child processes (worker, maintenance, web, resetter), one row each.
 
 A new kind is a row here and a module in `workers`. No other code compares kinds: it reads the
 fields of a row.
@@ -21,15 +21,15 @@ class Demand(Protocol):
     limits: Limits
     wanted: int
     """Number of workers."""
-    stores: bool
+    has_table_stores: bool
     """A worker serves a table of the application."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What the supervisor knows about a kind of child.
+class ChildKind:
+    """How the supervisor treats a kind of child.
 
-    `jobherd.workers.main` defines what it does.
+    `jobherd.workers.main` defines what such a child does.
     """
 
     name: str
@@ -41,13 +41,13 @@ class Kind:
     """It loads the handlers, so a reload replaces it."""
     sees_all: bool = False
     """It reads the status board of every slot."""
-    hears_deaths: bool = False
+    receives_deaths: bool = False
     """It receives the jobs that died with their process."""
 
 
-WORKER = Kind("worker", lambda fleet: fleet.wanted, works=True, loads=True)
-MAINTENANCE = Kind("maintenance", lambda _: 1, sees_all=True, hears_deaths=True)
-WEB = Kind("web", lambda fleet: int(fleet.limits.web), sees_all=True)
-RESETTER = Kind("resetter", lambda fleet: int(fleet.stores), sees_all=True, loads=True)
+WORKER = ChildKind("worker", lambda fleet: fleet.wanted, works=True, loads=True)
+MAINTENANCE = ChildKind("maintenance", lambda _: 1, sees_all=True, receives_deaths=True)
+WEB = ChildKind("web", lambda fleet: int(fleet.limits.web), sees_all=True)
+RESETTER = ChildKind("resetter", lambda fleet: int(fleet.has_table_stores), sees_all=True, loads=True)
 
 KINDS = (WORKER, MAINTENANCE, WEB, RESETTER)

@@ -1,6 +1,6 @@
-"""What a plan has decided, as values, and the only function that stores it on the fleet.
+"""The changes of the supervisor's state that a plan has decided, and the function that stores them.
 
-A decision is stored so that it is made only once. `plan` returns marks and writes nothing, so a
+A decision is stored so that it is made only once. `plan` returns changes and writes nothing, so a
 plan that is not applied changes nothing.
 """
 
@@ -122,7 +122,7 @@ class Logged:
     warning: bool = True
 
 
-Mark = (
+StateChange = (
     StopChanged
     | ChildDismissed
     | ChildWoken
@@ -140,10 +140,10 @@ Mark = (
 )
 
 
-def apply(fleet: Fleet, marks: Iterable[Mark]) -> None:
+def apply(fleet: Fleet, changes: Iterable[StateChange]) -> None:
     """Store what a plan has decided."""
-    for mark in marks:
-        match mark:
+    for change in changes:
+        match change:
             case StopChanged(slot, stop):
                 slot.sent.stop = stop
             case ChildDismissed(slot, at):
@@ -180,4 +180,4 @@ def apply(fleet: Fleet, marks: Iterable[Mark]) -> None:
             case Logged(text, warning):
                 (fleet.warnings if warning else fleet.notes).append(text)
             case _:
-                assert_never(mark)
+                assert_never(change)

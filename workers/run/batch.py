@@ -90,6 +90,7 @@ class BatchExecutor(Executor):
             for job, outcome in zip(batch.jobs, outcomes, strict=True):
                 self._hooks.call_end_hooks(kind.hooks, job, outcome, exception_of(endings.get(job.id)))
         ending = endings = {}  # They may hold the frames of the handler.
+        batch.refused.clear()
         interrupts.leave()
         interrupts.together = False
         self.running = None
@@ -171,7 +172,10 @@ class BatchExecutor(Executor):
             ending = Raised(raised)
         if interrupts.forked:
             os._exit(0)  # as in `execute`
-        return ending
+        try:
+            return ending
+        finally:
+            ending = None  # as in `Executor._call`
 
     def _divide(self, batch: _Call, ending: object) -> dict[int, object]:
         """Return how each job ended, by id. Jobs that succeeded without a result may be left out."""

@@ -233,7 +233,10 @@ class Executor:
             # A copy that the handler has forked and that returned here: the job, the status board
             # and the session are not its own.
             os._exit(0)
-        return ending
+        try:
+            return ending
+        finally:
+            ending = None  # Its traceback refers to this frame, and would outlive the job by this cycle.
 
     def _conclude(self, row: JobRow, kind: JobKind, outcome: Outcome, most: int) -> Outcome:
         """End the job's own transaction and return the outcome of the job."""

@@ -59,7 +59,7 @@ class BatchCalls:
         linger = self._executor.kinds[rows[0].kind].handler.policy.linger
         lingers = linger and not among and not rows[-1].more and not self._gathering.is_called_alone(rows[0])
         if lingers and not self._lingering.wait(rows, time.monotonic() + linger):
-            self._in_flight.hand_back(rows)
+            self._in_flight.release_unstarted(rows)
             return False
         self._board.set_held(len(batch) - place - 1)
         finished: list[Finished] | None
@@ -73,10 +73,10 @@ class BatchCalls:
                 self._gathering.suspects |= {row.id for row in rows}
                 batch[place + 1 : place + 1] = rows[1:]
                 return self.work(batch, place)
-            finished = [self._executor.recorder.refuse(rows[0], problem)]
+            finished = [self._executor.recorder.reject(rows[0], problem)]
         self._tidy.examine()
         if finished is None:
-            self._in_flight.lose(len(rows) + len(batch) - place - 1)
+            self._in_flight.drop_lost(len(rows) + len(batch) - place - 1)
             return False
         stands = True
         for one in finished:
@@ -84,6 +84,6 @@ class BatchCalls:
         self._executor.recorder.job_log.write()
         self._tidy.put_back(rows[0].kind, time.monotonic())
         if not stands or (among and self._in_flight.is_released(self._in_flight.token)):
-            self._in_flight.hand_back(batch[place + 1 :])
+            self._in_flight.release_unstarted(batch[place + 1 :])
             return False
         return True

@@ -14,8 +14,8 @@ from jobherd.handlers._values.sanitize import describe_exception
 from jobherd.workers.database.waiting import Left
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, HasDeathHooks, send
 from jobherd.workers.process.exits import forget_inherited, run_exits
-from jobherd.workers.run.hooks import Caller
-from jobherd.workers.run.loading import load_handlers, say_problem
+from jobherd.workers.run.hooks import HookCaller
+from jobherd.workers.run.loading import load_handlers, report_problem
 from jobherd.workers.run.tracing import spans
 from jobherd.workers.settle.settler import UnsettledError
 from jobherd.workers.worker import Worker
@@ -44,7 +44,7 @@ def run(context: ChildContext) -> int:
     if loaded is None:
         return EXIT_HANDLERS
     handlers, hooks = loaded
-    caller = Caller(hooks, Child(context.spec.slot, settings.host), context.interrupts, context.spec.board)
+    caller = HookCaller(hooks, Child(context.spec.slot, settings.host), context.interrupts, context.spec.board)
     if not begin(context, caller):
         return _EXIT_HOOKS
     if hooks.at(on_death):
@@ -68,7 +68,7 @@ def run(context: ChildContext) -> int:
             worker.close()
 
 
-def begin(context: ChildContext, caller: Caller) -> bool:
+def begin(context: ChildContext, caller: HookCaller) -> bool:
     """Run `on_child_start`, within the time that a child process has to become ready.
 
     Return False if a hook raised. The problem is then reported to the supervisor.
@@ -78,7 +78,7 @@ def begin(context: ChildContext, caller: Caller) -> bool:
     # A resource of the hook may be unavailable for a while: the process exits and is restarted.
     except BaseException as problem:
         message, trace = describe_exception(problem)
-        say_problem(context, f"on_child_start raised {message}\n{trace}")
+        report_problem(context, f"on_child_start raised {message}\n{trace}")
         caller.leave()
         caller.call("an atexit callback", run_exits)
         return False

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.handler import AnyHandler
     from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.context import ChildContext
-    from jobherd.workers.run.hooks import Caller
+    from jobherd.workers.run.hooks import HookCaller
 
 _log = logging.getLogger("jobherd.worker")
 
@@ -50,7 +50,7 @@ HELD: Final = 0.05
 class Worker:
     """The parts of a worker, and the loop that runs its claims."""
 
-    def __init__(self, context: ChildContext, handlers: Mapping[str, AnyHandler], hooks: Caller) -> None:
+    def __init__(self, context: ChildContext, handlers: Mapping[str, AnyHandler], hooks: HookCaller) -> None:
         settings = context.spec.settings
         self._context = context
         self._spec = context.spec
@@ -157,7 +157,7 @@ class Worker:
             return EXIT_HANDLERS
         self._executor.recorder.child = self._session.child
         ask(self._running.origin)
-        self._in_flight.say(Phase.IDLE)
+        self._in_flight.show_phase(Phase.IDLE)
         give_back()
         if self._tables is not None:
             # Order: before READY. With `--until-empty`, the supervisor must know about the stores
@@ -166,13 +166,13 @@ class Worker:
         send(self._spec.report, Ready(self._session.child, self._session.backend))
         while (batch := self._claimer.next()) is not None:
             self._work(batch)
-        self._in_flight.say(Phase.SETTLING, keep_job=True)
+        self._in_flight.show_phase(Phase.SETTLING, keep_job=True)
         self._in_flight.settle()
         self._claimer.leave()
         self._executor.recorder.job_log.summarize(leaving=True)
         if self._tidy.worn:
             report_recycling(self._board, self._tidy.worn)
-        self._in_flight.say(Phase.LEAVING)
+        self._in_flight.show_phase(Phase.LEAVING)
         self._context.title("exits")
         self.close()
         if self._tidy.worn:
@@ -209,11 +209,11 @@ class Worker:
             if interrupts.unheard:
                 interrupts.hear()
             if self._wake.dismissed or self._control.draining or tidy.worn:
-                in_flight.hand_back(batch[place:])
+                in_flight.release_unstarted(batch[place:])
                 return
             reason = interrupts.told.get(row.id, Reason.NONE) if interrupts.told else Reason.NONE
             if reason is Reason.LOST:
-                in_flight.lose(len(batch) - place)
+                in_flight.drop_lost(len(batch) - place)
                 return
             if reason is not Reason.NONE:
                 in_flight.note(recorder.unstarted(row, cancelled=reason is Reason.CANCEL))
@@ -222,13 +222,13 @@ class Worker:
                 in_flight.make_sure()
                 behind = False
                 if self._tidy.worn:  # `make_sure` found that claim lost, and this worker's row is gone.
-                    in_flight.hand_back(batch[place:])
+                    in_flight.release_unstarted(batch[place:])
                     return
             soon = not in_flight.unsettled or now - in_flight.first_at + expected(row.kind) <= HELD
             if not soon and not in_flight.settle(more=True):
                 # The claim may be lost, so no further job of it may start. If it is still valid,
                 # the rest is released.
-                in_flight.hand_back(batch[place:])
+                in_flight.release_unstarted(batch[place:])
                 return
             if together and row.kind in together:
                 if not self._batch_calls.work(batch, place):
@@ -240,10 +240,10 @@ class Worker:
             except Exception as problem:
                 if board.begun == row.id:
                     raise
-                finished = recorder.refuse(row, problem)
+                finished = recorder.reject(row, problem)
             tidy.examine()
             if finished is None:
-                in_flight.lose(len(batch) - place)
+                in_flight.drop_lost(len(batch) - place)
                 return
             now = finished.ended
             if executor.committed:
@@ -263,7 +263,7 @@ class Worker:
             if not stands or (among and in_flight.is_released(in_flight.token)):
                 # Revoked: a job took longer than expected, and the supervisor has released the
                 # others. This call releases those that the supervisor has not.
-                in_flight.hand_back(batch[place + 1 :])
+                in_flight.release_unstarted(batch[place + 1 :])
                 return
         if self._output is not None and len(batch) > 1 and self._output.is_pending():
             self._output.take()  # Output of a job too short to be checked. Without this, the next job would get it.
@@ -289,9 +289,9 @@ class Worker:
         rest = batch[place + 1 :]
         del batch[place + 1 :]
         self._board.set_held(0)
-        self._in_flight.hand_back(rest)
+        self._in_flight.release_unstarted(rest)
         self._in_flight.settle(more=True)
-        self._in_flight.say(Phase.RUNNING, keep_job=True)
+        self._in_flight.show_phase(Phase.RUNNING, keep_job=True)
 
     def _holding(self) -> list[int]:
         behind = self._in_flight.behind

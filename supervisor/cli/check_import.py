@@ -20,7 +20,7 @@ from jobherd.handlers._load.registry import HOOKS, all_hooks, load, notes_of
 from jobherd.handlers._load.unchecked import unchecked
 from jobherd.handlers._values.sanitize import sanitize
 from jobherd.sql.composed import definition
-from jobherd.workers.run.loading import put_on_path, say_none_found
+from jobherd.workers.run.loading import none_found_message, put_on_path
 
 if TYPE_CHECKING:
     from jobherd.handlers._load.load_problem import LoadProblem
@@ -76,7 +76,7 @@ def main(answer: str, app_dir: str, sources: str) -> None:
         for kind in sorted(hook.kinds - found.kinds.keys())
     ]
     if not kinds and not problems:
-        problems.append({"file": "", "line": 0, "module": "", "message": problem or say_none_found(handlers)})
+        problems.append({"file": "", "line": 0, "module": "", "message": problem or none_found_message(handlers)})
     Path(answer).write_bytes(
         orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems, "notes": notes, "took": took})
     )

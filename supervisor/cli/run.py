@@ -48,10 +48,10 @@ def _run(arguments: argparse.Namespace) -> int:
         return ExitCode.DONE
     if settings.workers and not settings.handlers:
         # A running supervisor does not need the code of its workers.
-        from jobherd.workers.run.loading import say_none_found  # noqa: PLC0415
+        from jobherd.workers.run.loading import none_found_message  # noqa: PLC0415
 
         # Before a database is started for nothing.
-        raise CommandError(say_none_found(()), ExitCode.CONFIGURATION)
+        raise CommandError(none_found_message(()), ExitCode.CONFIGURATION)
     _check_sources(settings)
     _check_page(settings)
     log_stream = LogStream()

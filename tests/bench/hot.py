@@ -34,7 +34,7 @@ from jobherd.workers.process.context import ChildContext
 from jobherd.workers.process.interrupt import Interrupts
 from jobherd.workers.process.spec import ChildSettings, ChildSpec
 from jobherd.workers.process.wakeup import Wake
-from jobherd.workers.run.hooks import Caller
+from jobherd.workers.run.hooks import HookCaller
 from tests.bench.jobs import load
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground
@@ -117,7 +117,7 @@ def loop(batch: int, rounds: int) -> Iterator[float]:
     life = worker.Worker(
         ChildContext(spec, wake, interrupts, lambda _title: None),
         load_handlers([WORK]).kinds,
-        Caller(Hooks(), Process(), interrupts, spec.board),
+        HookCaller(Hooks(), Process(), interrupts, spec.board),
     )
     for _ in range(rounds + 20):
         start = time.process_time()

@@ -15,7 +15,7 @@ import pytest
 from jobherd import Child, handler, sql
 from jobherd.handlers._define.hook_calls import Hooks
 from jobherd.sql.migrate import migrate
-from jobherd.workers.claim.admission import Admission
+from jobherd.workers.claim.claim_conditions import ClaimConditions
 from jobherd.workers.database.wire import Wire
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
@@ -367,7 +367,7 @@ def test_a_kind_that_fits_into_no_empty_host_is_named():
     class Nobody:
         hooks, child = Hooks(), Child()
 
-    admission = Admission(Nobody(), {"k:huge": huge, "k:fits": fits}, {"memory_mb": 4000.0}, 60.0)  # type: ignore[arg-type]
-    assert admission.too_large() == [
+    conditions = ClaimConditions(Nobody(), {"k:huge": huge, "k:fits": fits}, {"memory_mb": 4000.0}, 60.0)  # type: ignore[arg-type]
+    assert conditions.too_large() == [
         "k:huge costs memory_mb 5000, more than this supervisor's budget of 4000: none of its jobs is run here"
     ]

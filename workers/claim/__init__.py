@@ -1,6 +1,4 @@
-"""How a worker reserves jobs.
-
-One statement per claim, its conditions, its start position and its size.
+"""How a worker claims jobs: when, from which queue, under which conditions, and how many.
 
 Nothing here runs or settles a job.
 """

@@ -1,4 +1,4 @@
-"""Chooses the claiming statement, its parameters, and the number of jobs it requests.
+"""Chooses the SQL statement of the next claim, its parameters, and the number of jobs to request.
 
 This module sends nothing. It learns from the answers: how many jobs fill the claim window, whose
 turn it is, where to start scanning, and whether pauses and limits must be checked.

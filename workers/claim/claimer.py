@@ -1,8 +1,8 @@
 """Waits for work, checks whether a worker may claim, and claims its next jobs.
 
 The outcomes of the last claim and the next claim travel together, so a claim costs one round trip
-and one wait for the disk. This module runs no job of the queue. If the queue has no job, it has one
-record of the application's own tables worked.
+and one wait for the disk. This module runs no job of the queue. If the queue has no job, it
+processes one record of the application's own tables (`table_records.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import psycopg
 from jobherd.handlers._define.table_store import TableHandler
 from jobherd.workers.claim.claim_query import ClaimQuery
 from jobherd.workers.claim.restriction import restriction_of
-from jobherd.workers.claim.store_records import StoreRecords
+from jobherd.workers.claim.table_records import TableRecords
 from jobherd.workers.claim.wakes import Wakes
 from jobherd.workers.ipc.current_work import Phase
 from jobherd.workers.job.row import JobRow
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from jobherd.workers.process.context import ChildContext
     from jobherd.workers.process.state_guard import StateGuard
     from jobherd.workers.run.batch import BatchExecutor
-    from jobherd.workers.run.hooks import Caller
+    from jobherd.workers.run.hooks import HookCaller
     from jobherd.workers.settle.in_flight import InFlightClaim
     from jobherd.workers.stores.runner import Tables
 
 _log = logging.getLogger("jobherd.worker")
 
 _LAPSED: Final = 0.2
+"""Seconds before a worker that must not claim (draining, or a lease that ends soon) checks again."""
 _LOCKED: Final = 0.25
 """Seconds before a worker looks again at a queue whose ready rows are all locked by other sessions."""
 CHECK: Final = 60.0
@@ -68,7 +69,7 @@ class Claimer:
         self,
         context: ChildContext,
         handlers: Mapping[str, AnyHandler],
-        hooks: Caller,
+        hooks: HookCaller,
         *,
         session: Session,
         in_flight: InFlightClaim,
@@ -89,8 +90,8 @@ class Claimer:
         self._in_flight = in_flight
         self._usage = executor.usage
         self._job_log = executor.recorder.job_log
-        self._tidy = state_guard
-        self._stores = None if tables is None else StoreRecords(tables, session, spec, self.restriction)
+        self._state_guard = state_guard
+        self._stores = None if tables is None else TableRecords(tables, session, spec, self.restriction)
         self.query = ClaimQuery(spec, self.handlers, executor.durations, executor.sizes.values(), self.restriction)
         self._checked_at = time.monotonic()
 
@@ -107,9 +108,11 @@ class Claimer:
         while True:
             if not rested:
                 now = time.monotonic()
-                self._tidy.look(now)  # First, because it checks whether this worker's file descriptors are intact.
+                self._state_guard.look(
+                    now
+                )  # First, because it checks whether this worker's file descriptors are intact.
                 self.wakes.check(now)
-            if self.wakes.dismissed or self._tidy.worn:
+            if self.wakes.dismissed or self._state_guard.worn:
                 return None
             if self._control.draining or time.monotonic() >= self._control.lease_deadline - self._settings.lease / 5:
                 # Do not claim without a valid lease: another supervisor may be reclaiming these
@@ -163,7 +166,7 @@ class Claimer:
     # -- waiting
 
     def _idle(self, epoch: int, longest: float) -> None:
-        if self._tidy.worn:
+        if self._state_guard.worn:
             return
         longest = self.restriction.before_rest(epoch, longest, woken=self.wakes.woken)
         # Not the time of the last claim: a hook may reject every claim before it is made.
@@ -203,7 +206,7 @@ class Claimer:
         """Ask hooks and budget what may be claimed, after the pending outcomes are written."""
         self._settle_apart()
         self.restriction.ask()
-        self._tidy.worn = self._tidy.worn or self._hooks.torn
+        self._state_guard.worn = self._state_guard.worn or self._hooks.interruption
 
     # -- claiming
 
@@ -212,7 +215,7 @@ class Claimer:
         if self.restriction.exists:
             if not avoided:  # The first claim of a round over the queues.
                 self._ask_restriction()
-            if not self.restriction.allows or self._tidy.worn:
+            if not self.restriction.allows or self._state_guard.worn:
                 return []
         if not self.handlers:
             return []  # This worker serves table stores only.
@@ -241,7 +244,7 @@ class Claimer:
             in_flight.make_sure()
         if rows is None:
             if not rested:
-                in_flight.say(Phase.CLAIMING)
+                in_flight.show_phase(Phase.CLAIMING)
             rows = self._send(statement, claim, eager=rested)
         self.claimed_at = self.wakes.checked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
@@ -277,22 +280,22 @@ class Claimer:
                 # claim_jobs.sql.
                 extra = len(surplus)
                 _log.error("a claim returned %d jobs, %d more than requested: releasing the surplus", len(batch), extra)
-                self._in_flight.hand_back(surplus)
+                self._in_flight.release_unstarted(surplus)
                 del batch[len(batch) - len(surplus) :]
         return batch
 
     def _work_record(self) -> bool:
-        """Work one record of the application's own tables, if one waits. Return whether there was one."""
+        """Process one record of the application's own tables, if one waits. Return whether there was one."""
         if self._stores is None:
             return False
         if self.restriction.exists:
             self._ask_restriction()  # Again: the last claim may have used the remaining budget.
             if not self.restriction.allows:
                 return False
-        if self.wakes.dismissed or self._tidy.worn:
+        if self.wakes.dismissed or self._state_guard.worn:
             return False
         worked = self._stores.work()
         if worked:
-            self._tidy.examine()
-        self._tidy.worn = self._tidy.worn or self._hooks.torn
+            self._state_guard.examine()
+        self._state_guard.worn = self._state_guard.worn or self._hooks.interruption
         return worked

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Lingering:
-    """The waits of a worker. sizes: the number of jobs per call, by kind."""
+    """The waits of a worker's batch calls. sizes: the number of jobs per call, by kind."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Lingering:
         self._session = session
         self._claimer = claimer
         self._in_flight = in_flight
-        self._tidy = state_guard
+        self._state_guard = state_guard
         self._sizes = sizes
 
     def wait(self, rows: list[JobRow], until: float) -> bool:
@@ -62,7 +62,7 @@ class Lingering:
             if self._session.sessions != sessions:
                 # The jobs of that answer are in this claim, and only the end of this process
                 # releases them.
-                self._tidy.worn = "a claim's answer was lost"
+                self._state_guard.worn = "a claim's answer was lost"
             if woken and not found:
                 # The wake was for another kind: an idle worker takes it, or this one after this
                 # call.
@@ -74,7 +74,7 @@ class Lingering:
             left = min(until, expires, control.lease_deadline - self._spec.settings.lease / 5) - now
             if self._wake.dismissed or control.draining:
                 return False
-            if len(rows) >= size or left <= 0 or self._tidy.worn:
+            if len(rows) >= size or left <= 0 or self._state_guard.worn:
                 return True
             woken = self._claimer.wakes.rest(epoch, left)
 

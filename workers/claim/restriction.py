@@ -1,7 +1,7 @@
-"""Restricts which jobs a worker claims: by `before_claim` hooks, or by the budget of its supervisor.
+"""Adds the conditions of hooks and budget to each claim, and wakes other workers for jobs it leaves.
 
-The claimer asks its restriction before each claim and lets it add conditions. A worker without
-hooks and budget has `Unrestricted`, and pays nothing.
+The claimer asks its restriction before each claim and lets it add conditions, which
+`claim_conditions.py` builds. A worker without hooks and budget has `Unrestricted`, and pays nothing.
 
 Finished jobs are settled before the hooks are called, because hooks are user code and may be slow,
 and before the budget is calculated, because a settlement frees budget. If this worker may not take
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jobherd import sql
 from jobherd.handlers._define.hooks import before_claim
-from jobherd.workers.claim.admission import REST, Admission, Narrowing
+from jobherd.workers.claim.claim_conditions import HOOK_PAUSE, ClaimConditions, Narrowing
 from jobherd.workers.database.errors import is_condition_wrong
 from jobherd.workers.ipc.pipes import MoreWork, Problem, send
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.handler import AnyHandler
     from jobherd.workers.database.wire import Request
     from jobherd.workers.process.spec import ChildSpec
-    from jobherd.workers.run.hooks import Caller
+    from jobherd.workers.run.hooks import HookCaller
 
 _log = logging.getLogger("jobherd.hooks")
 
@@ -85,12 +85,12 @@ class Restricted(Unrestricted):
 
     exists = True
 
-    def __init__(self, spec: ChildSpec, handlers: Mapping[str, AnyHandler], hooks: Caller) -> None:
+    def __init__(self, spec: ChildSpec, handlers: Mapping[str, AnyHandler], hooks: HookCaller) -> None:
         settings = spec.settings
         self.budgeted = bool(settings.amounts)
         self._spec = spec
-        self._admission = Admission(hooks, handlers, settings.amounts, settings.budget_patience)
-        for problem in self._admission.too_large():
+        self._conditions = ClaimConditions(hooks, handlers, settings.amounts, settings.budget_patience)
+        for problem in self._conditions.too_large():
             send(spec.report, Problem(problem))
         self._narrowing: Narrowing | None = None
         self._failing = False
@@ -102,8 +102,8 @@ class Restricted(Unrestricted):
         return self._narrowing is not None
 
     def ask(self) -> None:
-        self._narrowing = self._admission.ask()
-        self._failing = self._admission.failing
+        self._narrowing = self._conditions.ask()
+        self._failing = self._conditions.failing
 
     def narrow(self, statement: str, claim: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         narrowing = self._narrowing
@@ -111,7 +111,7 @@ class Restricted(Unrestricted):
             return statement, claim
         conditions, parameters = narrowing.conditions, narrowing.parameters
         if statement == "claim/claim_more":
-            joining = self._admission.joining()
+            joining = self._conditions.joining()
             conditions = tuple(name for name in conditions if name != "within_budget") + joining.conditions
             parameters = parameters | joining.parameters
         elif statement in _BY_HEAD and self.budgeted and not narrowing.hooked:
@@ -139,7 +139,7 @@ class Restricted(Unrestricted):
             # A failing hook logs each time, so calling it more often would flood the log.
             longest = poll
         elif hooked:
-            longest = REST
+            longest = HOOK_PAUSE
         elif longest < poll:
             # A job that does not fit waits for the wake of the worker that frees budget. This
             # worker does not look for it four times a second.
@@ -156,7 +156,7 @@ class Restricted(Unrestricted):
             send(self._spec.report, MoreWork())  # No worker uses the budget of the last claim yet.
 
 
-def restriction_of(spec: ChildSpec, handlers: Mapping[str, AnyHandler], hooks: Caller) -> Unrestricted:
+def restriction_of(spec: ChildSpec, handlers: Mapping[str, AnyHandler], hooks: HookCaller) -> Unrestricted:
     """Return the restriction of a worker: it has one only with a `before_claim` hook or a budget."""
     if hooks.hooks.at(before_claim) or spec.settings.amounts:
         return Restricted(spec, handlers, hooks)

@@ -1,4 +1,4 @@
-"""Skips dead index entries: chooses where a claim starts once a full scan has become slow.
+"""Skips dead index entries: chooses the position where a claim starts once a full scan has become slow.
 
 While a session holds an old snapshot, rows claimed since then stay in the index as dead entries in
 front of the live ones, and every full scan passes all of them. A worker that detects this starts

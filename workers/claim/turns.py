@@ -1,11 +1,11 @@
 """Decides the order in which a worker looks at the queues when they take turns.
 
-Turns are start-time fair queueing over the time that a worker spends. Each queue has a mark, which
-grows by the seconds that its jobs took, divided by its weight. The queue with the lowest mark comes
-first. A queue without a mark comes before all others. A queue that returns starts at the mark where
-the queue served last began, so no queue saves up turns while it is empty. Every worker keeps its
-own marks: workers share nothing, and nothing is written. This module uses no connection and reads
-no clock.
+Turns are start-time fair queueing over the time that a worker spends. Each queue has a virtual
+time, which grows by the seconds that its jobs took, divided by its weight. The queue with the lowest
+virtual time comes first. A queue without one comes before all others. A queue that returns starts
+at the virtual time at which the queue served last began, so no queue saves up turns while it is
+empty. Every worker keeps its own virtual times: workers share nothing, and nothing is written. This
+module uses no connection and reads no clock.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOST: Final = 64
-"""Number of marks that are kept and sent, because a claim compares every queue with them. If the
-lowest mark is dropped, its queue goes first again.
+"""Number of virtual times that are kept and sent, because a claim compares every queue with them. If
+the lowest one is dropped, its queue goes first again.
 """
 
 
 class Turns:
-    """The marks of one worker.
+    """The virtual times of the queues, as one worker counts them.
 
     Args:
         served: the queues to serve, or prefixes of them. Empty: all queues.
@@ -37,16 +37,16 @@ class Turns:
         self._tier = {queue: tiers.get(queue, 0) for queue in served}
         self.tiers = list(self._tier.values()) if any(self._tier.values()) else None
         """The number of each served queue or prefix. None if they are all equal."""
-        self._marks: dict[str, float] = {}
+        self._virtual_times: dict[str, float] = {}
         self._began: dict[int, float] = {}
-        """By tier, the mark of the queue served last, as it was when its turn began."""
+        """By tier, the virtual time of the queue served last, as it was when its turn began."""
         self._current = ""
         """The queue of the last claim's jobs, until its time is charged."""
         self.last = ""
         """The same queue, charged or not."""
 
     def order(self, spent: float) -> list[str]:
-        """Return the queues that have a mark, the lowest mark first.
+        """Return the queues that have a virtual time, the lowest first.
 
         A claim puts all other queues before them.
 
@@ -54,21 +54,21 @@ class Turns:
             spent: seconds since the answer to the last claim. They are charged to the queue of its
                 jobs.
         """
-        marks = self._marks
+        virtual_times = self._virtual_times
         if self._current:
-            marks[self._current] += spent / _of(self._weights, self._current, 1)
+            virtual_times[self._current] += spent / _of(self._weights, self._current, 1)
             self._current = ""
         if not self.shared:
-            return list(marks)
-        order = sorted(marks, key=marks.__getitem__)
+            return list(virtual_times)
+        order = sorted(virtual_times, key=virtual_times.__getitem__)
         for queue in order[:-MOST]:
-            del marks[queue]
+            del virtual_times[queue]
         return order[-MOST:]
 
     @property
     def shared(self) -> bool:
         """Whether jobs of more than one queue were found since the last empty claim."""
-        return len(self._marks) > 1
+        return len(self._virtual_times) > 1
 
     def order_served(self, spent: float) -> list[str]:
         """Return the served queues in their order.
@@ -82,11 +82,11 @@ class Turns:
         """Note the queue of the jobs that a claim took. Empty: the claim took none."""
         self.last = queue
         if not queue:
-            self._marks.clear()
+            self._virtual_times.clear()
             return
         tier = _of(self._tier, queue, 0) if self.tiers else 0
         began = self._began.get(tier, 0.0)
-        self._began[tier] = self._marks[queue] = max(began, self._marks.get(queue, began))
+        self._began[tier] = self._virtual_times[queue] = max(began, self._virtual_times.get(queue, began))
         self._current = queue
 
 

@@ -1,4 +1,4 @@
-"""Waits until there may be work, and passes wakes on.
+"""Puts an idle worker to sleep until there may be work, and passes surplus wakes to other workers.
 
 Race: no wake may be lost between an empty claim and the sleep. So the epoch of the control block is
 read before the claim, and again in `rest` after this worker shows itself idle.
@@ -73,7 +73,7 @@ class Wakes:
                 # Otherwise no producer would send a notification: the supervisor believes that this
                 # worker is busy.
                 send(self._report, WentIdle())
-            self._in_flight.say(Phase.IDLE)
+            self._in_flight.show_phase(Phase.IDLE)
             self._title.show("idle")
             woken = self._wake.wait(longest)
         self._board.set_idle(idle=False)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-HANDED_BACK: Final = Outcome("abandoned")
+RELEASED: Final = Outcome("abandoned")
 """Outcome of a job that was claimed and never started."""
 
 

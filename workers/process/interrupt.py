@@ -98,7 +98,7 @@ class Interrupts:
         """The timer has been set and carries the marker."""
         self._orphan_until = FOR_EVER
         self._long_at = FOR_EVER
-        self.on_long: Callable[[], None] = _nobody
+        self.on_long: Callable[[], None] = _do_nothing
         # Kept, because handlers are compared by identity after each job: a bound method is a new
         # object at each access.
         self._installed: tuple[tuple[int, Callable[[int, FrameType | None], object]], ...] = (
@@ -350,7 +350,7 @@ def _for_reason(reason: Reason) -> JobInterrupted:
     return JobLost("the claim is lost")
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing: no callback was set."""
 
 

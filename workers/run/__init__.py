@@ -1,4 +1,4 @@
-"""One job from its row to its outcome: load, decode, call, interrupt, conclude.
+"""Runs jobs, from the row to the outcome: loading handlers, decoding, calling, judging, logging.
 
-It writes to no database: `settle` records outcomes.
+Only a job's own transaction writes to the database here. `settle` records the other outcomes.
 """

@@ -17,7 +17,7 @@ from jobherd.handlers._values.payload import decode_payload
 
 if TYPE_CHECKING:
     from jobherd.workers.job.row import JobRow
-    from jobherd.workers.run.kinds import JobKind
+    from jobherd.workers.run.job_kinds import JobKind
 
 NO_JOB: Final = Job(id=0, kind="")
 """Placeholder for handlers that do not take the Job. Shared, so nothing writes to it."""

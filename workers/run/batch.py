@@ -26,8 +26,8 @@ from jobherd.workers.process.interrupt import JobLost
 from jobherd.workers.run.arguments import bind_arguments
 from jobherd.workers.run.executor import Executor
 from jobherd.workers.run.finish import finish
+from jobherd.workers.run.job_kinds import JobKind, most_attempts
 from jobherd.workers.run.judge import Unreadable, divide, exception_of, judge
-from jobherd.workers.run.kinds import JobKind, most_attempts
 from jobherd.workers.run.progress import encode_progress
 from jobherd.workers.run.recorder import OUTCOME_NUMBER
 

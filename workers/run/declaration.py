@@ -1,4 +1,4 @@
-"""Describes loaded handlers to processes that do not load them: the supervisor and the database."""
+"""Describes the policies of loaded handlers to the supervisor and the database, which load no handlers."""
 
 from __future__ import annotations
 

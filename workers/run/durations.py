@@ -1,6 +1,6 @@
-"""How long jobs of each kind took lately in this worker, and how much of a claim each one fills.
+"""Averages how long jobs of each kind took lately in this worker, and which share of a claim each fills.
 
-The claim size follows from these numbers. Nothing here decides it: `claim/` does.
+`claim/` decides the claim size from these numbers.
 """
 
 from __future__ import annotations

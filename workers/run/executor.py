@@ -1,4 +1,4 @@
-"""Runs one job: announces it, calls its handler with a time limit, judges the end, records the outcome.
+"""Runs one job: shows it on the status board, calls its handler with a time limit, returns its outcome.
 
 User code of a job runs only in `_call` here and in `batch.py`, and only while `interrupts.open` is
 set: the handler, the reading of its payload, and, in `judge.py`, the description of what it raised.
@@ -26,8 +26,8 @@ from jobherd.workers.process.title import Title
 from jobherd.workers.run.arguments import NO_JOB, bind_arguments
 from jobherd.workers.run.durations import SHORT, Durations
 from jobherd.workers.run.finish import finish
+from jobherd.workers.run.job_kinds import job_kinds
 from jobherd.workers.run.judge import Unreadable, exception_of, judge
-from jobherd.workers.run.kinds import job_kinds
 from jobherd.workers.run.progress import ProgressReport
 from jobherd.workers.run.recorder import OUTCOME_NUMBER, Recorder
 from jobherd.workers.run.usage import LONG, UsageMeter
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.interrupt import Interrupts
     from jobherd.workers.process.spec import ChildSettings
-    from jobherd.workers.run.hooks import Caller
-    from jobherd.workers.run.kinds import JobKind
+    from jobherd.workers.run.hooks import HookCaller
+    from jobherd.workers.run.job_kinds import JobKind
     from jobherd.workers.run.output import Output
     from jobherd.workers.run.transaction import Transactions
 
@@ -80,7 +80,7 @@ class Executor:
         transactions: Transactions,
         settings: ChildSettings,
         title: Callable[[str], None],
-        hooks: Caller,
+        hooks: HookCaller,
         output: Output | None = None,
     ) -> None:
         self.running: JobRow | None = None

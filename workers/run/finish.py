@@ -1,4 +1,4 @@
-"""Builds the record of a job that has ended, as it is written to the database."""
+"""Builds the record of an ended job that is written to the database, encrypted if its kind requires that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobherd.workers.job.finished import Finished, with_class
 
 if TYPE_CHECKING:
     from jobherd.workers.job.row import JobRow
-    from jobherd.workers.run.kinds import JobKind
+    from jobherd.workers.run.job_kinds import JobKind
 
 
 def finish(  # noqa: PLR0917 - keyword arguments cost a tenth of a microsecond, and this is called for each job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from jobherd.workers.run.kinds import JobKind, most_attempts
+from jobherd.workers.run.job_kinds import JobKind, most_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -38,12 +38,12 @@ LIMIT: Final = 5.0
 """Time limit, in seconds, of a hook outside a job's time."""
 
 
-class Caller:
+class HookCaller:
     """Calls hooks.
 
     child: the object that hooks of the process's life get.
     board: where the supervisor sees that a hook runs.
-    torn: why a hook was interrupted, in words, or empty. If it is set, the process is not reused.
+    interruption: why a hook was interrupted, in words, or empty. If it is set, the process is not reused.
     pass_on: called after hooks that belong to no job, because what they printed belongs to no job
     either.
     spans: records the spans of attempts, if this process has set up an OpenTelemetry SDK.
@@ -52,8 +52,8 @@ class Caller:
     def __init__(self, hooks: Hooks, child: Child, interrupts: Interrupts, board: StatusBoard) -> None:
         self.hooks = hooks
         self.child = child
-        self.torn = ""
-        self.pass_on: Callable[[], object] = _nobody
+        self.interruption = ""
+        self.pass_on: Callable[[], object] = _do_nothing
         self.spans: Spans | None = None
         self._interrupts = interrupts
         self._board = board
@@ -95,9 +95,9 @@ class Caller:
             ending = Raised(problem)
         if interrupts.forked:
             os._exit(0)  # A copy that the hook has forked and that returned here.
-        if (torn := interrupts.raised) is not None:
-            self.torn = f"a hook was interrupted by {type(torn).__name__}"
-        interrupts.raised = torn or before  # After a job, the state guard sees the interruption there.
+        if (raised := interrupts.raised) is not None:
+            self.interruption = f"a hook was interrupted by {type(raised).__name__}"
+        interrupts.raised = raised or before  # After a job, the state guard sees the interruption there.
         interrupts.leave()
         self._board.say_hook(0.0)
         return ending
@@ -117,5 +117,5 @@ class Caller:
         self.pass_on()
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing: no caller keeps the output."""

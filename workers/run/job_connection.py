@@ -1,4 +1,4 @@
-"""The connections that handlers get for a job's own transaction. They cannot end the transaction."""
+"""The connections that handlers get for a job's own transaction: commit() and rollback() raise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final, NoReturn
 
 import psycopg
 
-_OURS: Final = (
+_ADVICE: Final = (
     "Jobherd commits it together with the job's completion, and rolls it back if the handler raises: return, or raise"
 )
 
@@ -19,12 +19,12 @@ class JobConnection(psycopg.Connection[Any]):
 
     def commit(self) -> NoReturn:
         """Raise: what was written would stay even if the job fails."""
-        message = f"commit() is not for handlers here. {_OURS}"
+        message = f"commit() is not for handlers here. {_ADVICE}"
         raise psycopg.ProgrammingError(message)
 
     def rollback(self) -> NoReturn:
         """Raise: the claim would no longer be locked."""
-        message = f"rollback() is not for handlers here; `with connection.transaction():` undoes a part. {_OURS}"
+        message = f"rollback() is not for handlers here; `with connection.transaction():` undoes a part. {_ADVICE}"
         raise psycopg.ProgrammingError(message)
 
     def __del__(self, _warn: object = None) -> None:
@@ -36,12 +36,14 @@ class AsyncJobConnection(psycopg.AsyncConnection[Any]):
 
     async def commit(self) -> NoReturn:
         """Raise, as `JobConnection.commit`."""
-        message = f"commit() is not for handlers here. {_OURS}"
+        message = f"commit() is not for handlers here. {_ADVICE}"
         raise psycopg.ProgrammingError(message)
 
     async def rollback(self) -> NoReturn:
         """Raise, as `JobConnection.rollback`."""
-        message = f"rollback() is not for handlers here; `async with connection.transaction():` undoes a part. {_OURS}"
+        message = (
+            f"rollback() is not for handlers here; `async with connection.transaction():` undoes a part. {_ADVICE}"
+        )
         raise psycopg.ProgrammingError(message)
 
     def __del__(self, _warn: object = None) -> None:

@@ -1,6 +1,4 @@
-"""Logs each attempt that ended.
-
-Failures as warnings and errors, other outcomes with `log_jobs = all`.
+"""Logs ended attempts: failures as warnings and errors, other outcomes with `log_jobs = all`.
 
 The executor notes an attempt, and the worker writes the line after the outcome is in the outcome
 buffer, so a log handler that hangs cannot cost an outcome. Each combination of kind and level has

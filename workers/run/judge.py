@@ -1,4 +1,4 @@
-"""Turns the end of a handler into an outcome, within a time limit.
+"""Turns a handler's return value or exception into an outcome, within a time limit.
 
 Return values and exceptions are user code: an iterator, an exception's `__str__`. A job that never
 ends while it is judged gets an outcome all the same. What each end means is decided in

@@ -38,7 +38,7 @@ def load_handlers(context: ChildContext) -> tuple[dict[str, AnyHandler], Hooks] 
     settings = context.spec.settings
     sys.dont_write_bytecode = settings.reload or sys.dont_write_bytecode
     if problem := put_on_path(settings.app_dir):
-        say_problem(context, problem)
+        report_problem(context, problem)
         return None
     loading(time.time())
     found, more = load(settings.handlers), load(settings.hooks, named=HOOKS)
@@ -49,7 +49,7 @@ def load_handlers(context: ChildContext) -> tuple[dict[str, AnyHandler], Hooks] 
     keep_factory_quiet()
     problems = [str(problem) for problem in found.problems + more.problems]
     if not found.kinds and not problems:
-        problems.append(say_none_found(settings.handlers))
+        problems.append(none_found_message(settings.handlers))
     own = own_handlers(settings)
     for kind, handler in own.items():
         if (other := found.kinds.get(kind, handler)) is not handler:
@@ -57,7 +57,7 @@ def load_handlers(context: ChildContext) -> tuple[dict[str, AnyHandler], Hooks] 
                 f"{other.file}:{other.line}: kind {kind!r} belongs to Jobherd: give this handler another name"
             )
     for problem in (*problems, *map(str, notes_of(found, more))):
-        say_problem(context, problem)
+        report_problem(context, problem)
     return None if problems else (found.kinds | own, Hooks(all_hooks(more, found)))
 
 
@@ -89,13 +89,13 @@ def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
     return {jobs_webhook.deliver.kind: jobs_webhook.deliver}
 
 
-def say_problem(context: ChildContext, problem: str) -> None:
+def report_problem(context: ChildContext, problem: str) -> None:
     """Report a problem in the user's code to the supervisor."""
     if not send(context.spec.report, Problem(problem)):  # The supervisor logs it, once for all workers.
         _log.error("%s", problem)
 
 
-def say_none_found(sources: Sequence[str]) -> str:
+def none_found_message(sources: Sequence[str]) -> str:
     """Return the message for sources that contain no handler. `jobherd check` prints the same."""
     if not sources:
         return "no handler was found, since none is named: say where they are with --handlers PATH or JOBHERD_HANDLERS"

@@ -1,4 +1,4 @@
-"""The progress that handlers report: its encoding, and the way of the running job's to the status board."""
+"""Encodes the progress that handlers report, and writes that of the running job to the status board."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Notes attempts for the log, and records jobs that were claimed and did not run.
+"""Counts and notes ended attempts, and builds the outcomes of jobs that were claimed and did not run.
 
 Nothing here writes to the database. It runs no user code, except for the description of an
-exception in `refuse`.
+exception in `reject`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jobherd.handlers._values.outcome import EXPIRED
 from jobherd.handlers._values.sanitize import describe_exception
 from jobherd.workers.ipc.counters import OUTCOMES
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
-from jobherd.workers.job.finished import CANCELLED_BEFORE, HANDED_BACK, Finished
+from jobherd.workers.job.finished import CANCELLED_BEFORE, RELEASED, Finished
 from jobherd.workers.run.finish import days_kept
 from jobherd.workers.run.job_log import JobLog
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.spec import ChildSettings
-    from jobherd.workers.run.kinds import JobKind
+    from jobherd.workers.run.job_kinds import JobKind
 
 OUTCOME_NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 
@@ -52,7 +52,7 @@ class Recorder:
 
     def unstarted(self, row: JobRow, *, cancelled: bool) -> Finished:
         """Return the release of a job that was claimed and not started."""
-        outcome = CANCELLED_BEFORE if cancelled else HANDED_BACK
+        outcome = CANCELLED_BEFORE if cancelled else RELEASED
         return self.unrun(row, outcome, self._kinds.get(row.kind), ended=0.0)
 
     def skip(self, row: JobRow, kind: JobKind | None, started: float, claimed_at: float) -> Finished:
@@ -63,7 +63,7 @@ class Recorder:
         outcome = unknown_kind(row.kind, age=age, limit=self._settings.unknown_for, delay=self._settings.unknown_delay)
         return self.unrun(row, outcome, None, ended=started)
 
-    def refuse(self, row: JobRow, problem: Exception) -> Finished:
+    def reject(self, row: JobRow, problem: Exception) -> Finished:
         """Return the failure of a job whose row raised an error before its handler was called.
 
         Otherwise such a row would end every worker that claims it.

@@ -1,4 +1,4 @@
-"""What log lines, and the jobs that a handler enqueues, learn about the running job."""
+"""Identifies the running job: fields of its log lines, and the parent of the jobs that it enqueues."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 
     from jobherd.workers.database.connection import Session
     from jobherd.workers.run.executor import Executor
-    from jobherd.workers.run.hooks import Caller
+    from jobherd.workers.run.hooks import HookCaller
 
 
 class RunningJob:
     """The running job of a worker. kinds: of queue jobs, without table stores."""
 
-    def __init__(self, executor: Executor, session: Session, hooks: Caller, schema: str, kinds: Container[str]) -> None:
+    def __init__(
+        self, executor: Executor, session: Session, hooks: HookCaller, schema: str, kinds: Container[str]
+    ) -> None:
         self._executor = executor
         self._session = session
         self._hooks = hooks

@@ -1,6 +1,6 @@
 """Records a span for each attempt if the worker has set up an OpenTelemetry SDK.
 
-See `handlers/_enqueue/tracing.py`. It uses the same hooks that users write: one begins the span
+See `handlers/_enqueue/tracing.py`. The spans use the same hooks that users write: one begins the span
 before the user's hooks, one records a failure on it, and one ends it after the user's hooks. A
 worker without an SDK has none of these hooks. That is decided once, after `on_child_start`: the SDK
 must be set up there, because its threads do not survive a fork. This module must not change a job's

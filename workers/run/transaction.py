@@ -1,6 +1,4 @@
-"""A job's own transaction.
-
-Commits the handler's writes, its enqueued jobs and its completion together.
+"""Runs a job's own transaction: the handler's writes, its enqueued jobs and its completion commit together.
 
 It has a separate session, opened when a job first needs one. What a handler does to a session
 (settings, temporary tables, an interrupted statement) must not reach the session that claims and

@@ -1,5 +1,5 @@
-"""The claim that a worker holds and the recording of its outcomes.
+"""The claim that a worker holds, and how the outcomes of its jobs are recorded.
 
-Every write names the fencing token of the claim. A write without it could settle a job that another
-worker runs.
+Every write names the fencing token of the claim. A write without it could record an outcome of a job
+that another worker runs.
 """

@@ -102,8 +102,8 @@ class InFlightClaim:
             self._board.say_unwritten(self.first_at)
         self.unsettled.append(finished)
 
-    def hand_back(self, rows: Sequence[JobRow]) -> None:
-        """Note that these jobs were not started."""
+    def release_unstarted(self, rows: Sequence[JobRow]) -> None:
+        """Note that these jobs were not started: they are released."""
         told = self._interrupts.told
         for row in rows:
             self.note(self._unstarted(row, told.get(row.id) is Reason.CANCEL))
@@ -118,7 +118,7 @@ class InFlightClaim:
         if self.unsettled:
             # Leave RUNNING first: while the database is down, the supervisor would see the job as
             # running and kill this process at its deadline.
-            self.say(Phase.SETTLING, keep_job=True)
+            self.show_phase(Phase.SETTLING, keep_job=True)
             whole = self._settler.settle(self.token, self.unsettled, own=self._own)
             if more:
                 self.unsettled, self._on_board = [], True
@@ -146,7 +146,7 @@ class InFlightClaim:
             # then get the same token.
             self.settle()
             return None
-        self.say(Phase.SETTLING, keep_job=True)
+        self.show_phase(Phase.SETTLING, keep_job=True)
         if not (ahead and self._on_board and not self._is_shared(self.token) and is_plain(self.unsettled)):
             rows = self._settler.settle_and_claim(self.token, self.unsettled, claim, by=by, own=self._own)
             self.forget()
@@ -154,7 +154,7 @@ class InFlightClaim:
         self.behind = self.token, self.unsettled
         rows = self._settler.claim_ahead(self.token, self.unsettled, claim, by=by)
         self.unsettled = []
-        self._let_go()
+        self._reset()
         if not rows or rows[0][0] is None:
             self.make_sure()  # No job is going to run in the meantime.
         return rows
@@ -165,7 +165,7 @@ class InFlightClaim:
             token, finished = self.behind
             # As in `settle`: however long this takes, the supervisor must not see a job that it
             # would kill at its deadline.
-            self.say(Phase.SETTLING, keep_job=True)
+            self.show_phase(Phase.SETTLING, keep_job=True)
             self._settler.make_sure(token, finished, own=lambda finished: self._own_behind(token, finished))
             self.behind = None
             self._outcomes.close(token)
@@ -201,7 +201,7 @@ class InFlightClaim:
         """
         return () if self._is_shared(*{token, self.token} - {0}) else finished
 
-    def lose(self, jobs: int) -> None:
+    def drop_lost(self, jobs: int) -> None:
         """Drop `jobs` jobs of the claim and its unrecorded outcomes.
 
         The claim belongs to another worker now.
@@ -213,16 +213,16 @@ class InFlightClaim:
         """Drop the claim, which is complete or lost."""
         self.unsettled = []
         self._outcomes.close(self.token)
-        self._let_go()
+        self._reset()
 
-    def _let_go(self) -> None:
+    def _reset(self) -> None:
         """Reset the state of the in-flight claim."""
         self.token = 0
         self._on_board = True
         self._interrupts.end()
         self._board.set_held(0)
 
-    def say(self, phase: Phase, *, keep_job: bool = False) -> None:
+    def show_phase(self, phase: Phase, *, keep_job: bool = False) -> None:
         """Show on the status board what this worker does.
 
         keep_job: still show the job of the claim that ran last.

@@ -1,4 +1,6 @@
-"""Records outcomes. The only module that builds the parameters of a settlement for a worker.
+"""Records outcomes in the database, job by job or minimally if the database rejects them.
+
+No other module builds the parameters of a settlement for a worker.
 
 An outcome that cannot be stored must still end its job. If the database rejects a settlement, it is
 repeated job by job. A job that is rejected on its own is written once more with fixed words and
@@ -33,7 +35,7 @@ def _all(finished: Sequence[Finished]) -> Sequence[Finished]:
     return finished
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     return
 
 
@@ -49,7 +51,7 @@ class Settler:
         on_lost: called when a claim turns out to be lost.
     """
 
-    def __init__(self, session: Session, *, ran_on: str, on_lost: Callable[[], None] = _nobody) -> None:
+    def __init__(self, session: Session, *, ran_on: str, on_lost: Callable[[], None] = _do_nothing) -> None:
         self._session = session
         self._ran_on = ran_on
         self._on_lost = on_lost

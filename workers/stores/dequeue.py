@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from jobherd.handlers._define.table_store import TableHandler
     from jobherd.workers.process.spec import ChildSettings
-    from jobherd.workers.run.hooks import Caller
+    from jobherd.workers.run.hooks import HookCaller
 
 _log = logging.getLogger("jobherd.tables")
 
 
 def dequeue(
-    connection: psycopg.Connection[Any], table: TableHandler, settings: ChildSettings, hooks: Caller
+    connection: psycopg.Connection[Any], table: TableHandler, settings: ChildSettings, hooks: HookCaller
 ) -> Taken | None:
     """Take a record and return it, or None if none may be taken now. Raises psycopg.Error."""
     only = _condition_of(table, hooks)
@@ -54,7 +54,7 @@ def dequeue(
     return None if row is None else Taken._make(row)
 
 
-def _condition_of(table: TableHandler, hooks: Caller) -> tuple[str, Mapping[str, Any]] | None:
+def _condition_of(table: TableHandler, hooks: HookCaller) -> tuple[str, Mapping[str, Any]] | None:
     """Return the condition under which a record of the store may be taken now, and its parameters.
 
     None: no record may be taken.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from jobherd.workers.process.interrupt import Interrupts
     from jobherd.workers.process.spec import ChildSpec
     from jobherd.workers.run.executor import Executor
-    from jobherd.workers.run.hooks import Caller
+    from jobherd.workers.run.hooks import HookCaller
 
 _log = logging.getLogger("jobherd.tables")
 
@@ -70,7 +70,7 @@ class Tables:
         executor: Executor,
         interrupts: Interrupts,
         taken: Callable[[], None],
-        hooks: Caller,
+        hooks: HookCaller,
     ) -> None:
         self._tables = list(tables)
         self._spec = spec

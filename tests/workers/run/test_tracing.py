@@ -12,7 +12,7 @@ import pytest
 from jobherd.handlers._define.hook_calls import Hooks
 from jobherd.handlers._define.hooks import Child
 from jobherd.handlers._enqueue.tracing import ids_of, tracer
-from jobherd.workers.run.hooks import Caller
+from jobherd.workers.run.hooks import HookCaller
 from jobherd.workers.run.tracing import spans
 from tests.support.patience import LIMIT
 from tests.support.seats import Bench, wait_for_line
@@ -144,7 +144,7 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
 def test_without_an_sdk_a_log_line_has_the_trace_and_nothing_else_is_done(bench: Bench):
     assert tracer() is None
     assert spans() is None
-    assert Caller(Hooks(), Child(), None, None).of_kind("trace:works") is None, (
+    assert HookCaller(Hooks(), Child(), None, None).of_kind("trace:works") is None, (
         "a job of it is run without a look at hooks"
     )
     child = bench.start(handlers=(TRACED,))

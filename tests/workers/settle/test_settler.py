@@ -9,7 +9,7 @@ import pytest
 
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.workers.ipc.pipes import EXIT_LEFT
-from jobherd.workers.job.finished import HANDED_BACK, Finished, least_of, settlement
+from jobherd.workers.job.finished import RELEASED, Finished, least_of, settlement
 from tests.support.seats import Bench
 
 
@@ -107,7 +107,7 @@ def test_nor_of_clocks_that_it_has_moved():
 
 
 def test_a_job_handed_back_stays_handed_back():
-    assert least_of(Finished(1, HANDED_BACK)).outcome == HANDED_BACK
+    assert least_of(Finished(1, RELEASED)).outcome == RELEASED
 
 
 def test_a_deadlock_or_a_serialization_failure_is_tried_again_at_once(bench: Bench):

@@ -1,4 +1,4 @@
-"""Works one record of the application's own tables, when the queue has no job or a record is due."""
+"""Processes one record of the application's own tables if the queue has no job or a record is due."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from jobherd.workers.stores.runner import Tables
 
 
-class StoreRecords:
-    """The table stores of a worker, as far as they are not paused and its restriction admits them."""
+class TableRecords:
+    """The records of a worker's table stores, except of stores that are paused or restricted."""
 
     def __init__(self, tables: Tables, session: Session, spec: ChildSpec, restriction: Unrestricted) -> None:
         self._tables = tables
@@ -30,7 +30,7 @@ class StoreRecords:
         return self._tables.is_due()
 
     def work(self) -> bool:
-        """Work one record, if one waits. Return whether there was one."""
+        """Process one record, if one waits. Return whether there was one."""
         if self._epoch != self._control.epoch or time.monotonic() >= self._again_at:
             # The claims of table stores are the application's statements and do not check pauses. A
             # new pause changes the epoch, as a new job does.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import jobherd.workers.claim.admission
+import jobherd.workers.claim.claim_conditions
 import jobherd.workers.claim.claimer
 import jobherd.workers.claim.restriction
 import jobherd.workers.run.hooks
@@ -65,7 +65,7 @@ def test_only_what_it_let_through_is_claimed_in_any_queue(bench: Bench, choose, 
 
 @pytest.mark.promise("B4", "B5")
 def test_who_declines_claims_nothing_and_asks_again_by_itself(bench: Bench, choose, monkeypatch):
-    monkeypatch.setattr(jobherd.workers.claim.restriction, "REST", 0.05)
+    monkeypatch.setattr(jobherd.workers.claim.restriction, "HOOK_PAUSE", 0.05)
     choose("nothing")
     job = bench.enqueue("pick:a")
     child = bench.start(handlers=(CHOOSY,))
@@ -76,7 +76,7 @@ def test_who_declines_claims_nothing_and_asks_again_by_itself(bench: Bench, choo
 
 
 def test_who_declines_every_claim_gives_back_what_it_never_heard_of(bench: Bench, choose, monkeypatch):
-    monkeypatch.setattr(jobherd.workers.claim.restriction, "REST", 600.0)
+    monkeypatch.setattr(jobherd.workers.claim.restriction, "HOOK_PAUSE", 600.0)
     monkeypatch.setattr(jobherd.workers.claim.claimer, "CHECK", 0.0)
     choose("nothing")
     child = bench.start(handlers=(CHOOSY,))
@@ -92,7 +92,7 @@ def test_who_declines_every_claim_gives_back_what_it_never_heard_of(bench: Bench
 
 def test_news_that_it_may_not_use_is_passed_on_once(bench: Bench, choose, monkeypatch):
     # or it wakes by itself, and says it of its own accord
-    monkeypatch.setattr("jobherd.workers.claim.restriction.REST", 600.0)
+    monkeypatch.setattr("jobherd.workers.claim.restriction.HOOK_PAUSE", 600.0)
     choose("nothing")
     bench.control.hearing = True  # or it would say each time that it is idle
     child = bench.start(handlers=(CHOOSY,))

@@ -1,8 +1,7 @@
-"""Decides which jobs a worker may claim now, from its `before_claim` hooks and the budget of its supervisor.
+"""Translates the answers of `before_claim` hooks and the supervisor's budget into SQL conditions of a claim.
 
-This module turns the hooks' answers and the budget into names of conditions in
-`sql/queries/claim/conditions/` and their parameters. It calls the hooks and sends nothing to the
-database. Without a restriction, it adds no condition.
+The conditions are names in `sql/queries/claim/conditions/` and their parameters. This module calls the hooks
+and sends nothing to the database. `restriction.py` adds the conditions to the claim.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jobherd.handlers._define.handler import AnyHandler
-    from jobherd.workers.run.hooks import Caller
+    from jobherd.workers.run.hooks import HookCaller
 
 _log = logging.getLogger("jobherd.hooks")
 
-REST: Final = 1.0
+HOOK_PAUSE: Final = 1.0
 """Seconds before a hook that did not allow every job is called again."""
 
 
@@ -55,7 +54,7 @@ class Narrowing:
         return (only is None or kind in only) and (barred is None or kind not in barred) and kind not in self.costly
 
 
-class Admission:
+class ClaimConditions:
     """Calls the `before_claim` hooks and translates their answers into conditions on a claim.
 
     Args:
@@ -66,7 +65,7 @@ class Admission:
     """
 
     def __init__(
-        self, hooks: Caller, handlers: Mapping[str, AnyHandler], budget: Mapping[str, float], patience: float
+        self, hooks: HookCaller, handlers: Mapping[str, AnyHandler], budget: Mapping[str, float], patience: float
     ) -> None:
         self._caller = hooks
         self._hooks = hooks.hooks.at(before_claim)
@@ -92,7 +91,7 @@ class Admission:
         return answer
 
     def _ask(self) -> Narrowing | None:
-        said: list[Only] = []
+        answers: list[Only] = []
         self.failing = False
         for hook in self._hooks:
             answer = self._caller.call(hook, lambda hook=hook: hook.call_with(self._caller.child))  # type: ignore[misc]
@@ -102,7 +101,7 @@ class Admission:
                 case False:
                     return None
                 case Only():
-                    said.append(answer)
+                    answers.append(answer)
                 case Raised():
                     self.failing = True
                     return None
@@ -111,7 +110,7 @@ class Admission:
                     self.failing = True
                     return None
         try:
-            return self._narrowing(said)
+            return self._narrowing(answers)
         except (TypeError, ValueError) as problem:
             _log.error("the return value of before_claim cannot be used: %s", problem)
             self.failing = True
@@ -132,17 +131,17 @@ class Admission:
         """Return additional conditions for jobs that join a claim whose cost is already counted."""
         return Narrowing(("without_cost",), {"costs": self._costs}) if self._budget else Narrowing()
 
-    def _narrowing(self, said: Sequence[Only]) -> Narrowing:
+    def _narrowing(self, answers: Sequence[Only]) -> Narrowing:
         conditions: list[str] = []
-        allowed = [set(one.kinds) for one in said if one.kinds is not None]
+        allowed = [set(one.kinds) for one in answers if one.kinds is not None]
         kinds = sorted(set.intersection(*allowed)) if allowed else None
         excluded = sorted(
             kind
             for kind, policy in self._policies.items()
-            if any(not set(one.forbidden_flags).isdisjoint(policy.flags) for one in said)
+            if any(not set(one.forbidden_flags).isdisjoint(policy.flags) for one in answers)
         )
         most: dict[str, float] = {}
-        for one in said:
+        for one in answers:
             most |= {name: min(amount, most.get(name, amount)) for name, amount in one.max_cost.items()}
         parameters: dict[str, Any] = {
             "only_kinds": kinds,
@@ -157,7 +156,7 @@ class Admission:
         if most:
             conditions.append("fits")
         own = False
-        for number, one in enumerate(said):
+        for number, one in enumerate(answers):
             if one.condition is None:
                 continue
             own = True

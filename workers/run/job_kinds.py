@@ -1,4 +1,4 @@
-"""What every job of a kind needs from its handler, looked up once when the worker starts."""
+"""The settings of each job kind that every attempt reads, looked up once when the worker starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.handler import AnyHandler
     from jobherd.handlers._define.hook_calls import JobHooks
     from jobherd.workers.job.row import JobRow
-    from jobherd.workers.run.hooks import Caller
+    from jobherd.workers.run.hooks import HookCaller
 
 
 class JobKind(NamedTuple):
@@ -42,7 +42,7 @@ def most_attempts(kind: JobKind, row: JobRow) -> int:
     return kind.max_attempts if row.max_attempts is None else row.max_attempts
 
 
-def job_kinds(handlers: Mapping[str, AnyHandler], numbers: Mapping[str, int], hooks: Caller) -> dict[str, JobKind]:
+def job_kinds(handlers: Mapping[str, AnyHandler], numbers: Mapping[str, int], hooks: HookCaller) -> dict[str, JobKind]:
     """Return the kinds of these handlers. numbers: on the status board."""
     return {kind: _job_kind(one, numbers.get(kind, 0), hooks.of_kind(kind)) for kind, one in handlers.items()}
 

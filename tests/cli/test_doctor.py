@@ -126,7 +126,7 @@ def test_where_nothing_may_be_written_all_the_rest_is_looked_at(database):
     assert answer.code == 1, answer
     found = {one["about"]: one for one in answer.json["findings"]}
     assert "transactions are read-only here" in found["settings"]["text"]
-    assert "not looked at" in found["schema"]["text"]
+    assert "not examined" in found["schema"]["text"]
     assert found["bloat"]["weight"] == "ok"
 
 

@@ -1,6 +1,6 @@
-"""Contains all SQL of Jobherd, and loads it.
+"""Loads the SQL of Jobherd: a statement by its path, with the name of the schema and conditions put in.
 
-Must not open connections or handle jobs: it only returns text.
+Must not open connections or handle jobs: this package returns only text.
 
 `queries/` holds one statement a file, named verb_noun, in folders along the path of a job: `enqueue`,
 `claim`, `settle`, `recover` (after crashes), `lease`, `wake` (notifications). Then come
@@ -10,12 +10,12 @@ A statement is loaded by its path, `load("claim/claim_jobs")`, so the name in th
 to search for.
 
 `tables/` holds templates of statements about a table that an application owns, filled by
-`composed.py`. `schema/` is the schema, one subject a file, and the first migration; later ones are
+`table_statements.py`. `schema/` is the schema, one subject a file, and the first migration; later ones are
 in `migrations/`, forward only. `migrate.py` applies them; `drift.py` uses them to report how a
 schema differs. `parameters.py` writes values in the form that PostgreSQL reads. `forge/` belongs to
 the example application. Only `migrate` and `drift` use a connection, which the caller gives.
 
-Read the head of `schema/01_jobs.sql` first: the life of a job. The state is the table. A
+Read the head of `schema/01_jobs.sql` first: the life cycle of a job. The state is the table. A
 claim moves a batch of whole rows from `ready` into one row of `running`. A settlement deletes that
 row and puts each job into the table of its new state. Measured on two cores with PostgreSQL 15
 (pgbench, two clients, batches of 100, claim and complete in one statement): integer keys and

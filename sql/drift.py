@@ -1,4 +1,4 @@
-"""Reports how a schema differs from what the migrations create.
+"""Reports how a database's schema differs from the one that the migrations create.
 
 Examples are a dropped index, an edited function and a changed column. The server itself computes
 the target: the migrations run into a schema of another name, in a transaction that is rolled back,

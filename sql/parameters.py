@@ -1,4 +1,4 @@
-"""Converts Python values to the text that PostgreSQL reads.
+"""Converts Python values to PostgreSQL's text format for parameters.
 
 For code that uses libpq without a driver. Supports numbers, booleans, text, None and lists of
 these: no statement here has any other parameter.

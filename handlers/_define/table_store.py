@@ -21,7 +21,7 @@ from jobherd.handlers._policy.costs import check_amounts
 from jobherd.handlers._policy.durations import at_least_zero, positive
 from jobherd.handlers._policy.names import check_kind, check_whole
 from jobherd.handlers._policy.policy import check_policy
-from jobherd.sql.composed import Names, check_name, names_of
+from jobherd.sql.table_statements import Names, check_name, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ class TableStore:
     Args:
         name: name of the store and of its kind in logs and metrics: "example_job_worker_store".
         table: name of the table, with or without a schema. It has the columns of
-            `jobherd.sql.composed.COLUMNS`, under any names, and any other columns.
+            `jobherd.sql.table_statements.COLUMNS`, under any names, and any other columns.
         view: relation from which the handler's record is read, optionally with an alias:
             "example_jobs_with_names example_jobs". Default: the table.
         columns: SQL expressions to select from it ("example_jobs.id", "lower(name) AS name").

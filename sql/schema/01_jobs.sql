@@ -1,5 +1,5 @@
--- The life of a job. A job is a row of the table that names its state. It moves to another state
--- by moving to another table.
+-- The life cycle of a job, and the tables of unfinished jobs: ready, scheduled, parked, running.
+-- A job's table is its state: a job changes its state by moving to another table.
 --
 --             enqueue/enqueue_jobs, enqueue/copy_*, jobherd.enqueue()
 --                         | due now                     | due later

@@ -1,4 +1,4 @@
--- Who runs jobs: supervisors, their child processes, and the kinds that their handlers declare.
+-- The fleet: supervisors, their child processes, and the kinds that their handlers declare.
 
 CREATE TABLE jobherd.supervisors (
     id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,4 +1,4 @@
--- Costs: what a job uses of the budget of a supervisor while it runs.
+-- Costs of single jobs (table `demands`): what a job uses of a supervisor's budget while it runs.
 
 -- Jobs whose cost is not the one that their kind declares. A separate table: jobs without a cost of
 -- their own write nothing. The maintenance process deletes rows of jobs that no longer exist.

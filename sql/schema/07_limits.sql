@@ -1,4 +1,4 @@
--- Pauses and concurrency limits of queues and kinds.
+-- Pauses and concurrency limits of queues and kinds (table `gates`).
 --
 -- The rows of `running` are the used slots of a limit. The insert of a claim takes a slot, and the
 -- delete of that row frees it, whichever process deletes it. Nothing else is stored, so no slot can

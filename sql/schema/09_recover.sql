@@ -1,6 +1,6 @@
--- Jobs of claims that no worker will settle: its worker died, its supervisor left or lost its lease, or
--- it takes longer than expected. The statements in sql/queries/recover/ decide which claims; this
--- function moves the jobs.
+-- Releases the jobs of a claim that its worker will not settle: the worker died, its supervisor exited
+-- or lost its lease, or a job of the claim runs longer than expected. The statements in
+-- sql/queries/recover/ decide which claims; this function moves the jobs.
 
 -- Ends the claims that the pairs of child and token name, as far as they still exist: the token fences it
 -- against a settlement or a reclaim that was first. Returns each job with what became of it:

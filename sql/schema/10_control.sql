@@ -1,6 +1,6 @@
--- What users do to single jobs. Each function looks up to three times: a job may move between two
--- of its statements, for example from `running` to `scheduled`. After one look it would be reported as
--- missing, and nothing would be done.
+-- Actions of users on single jobs: cancel, retry, reprioritize, reschedule. Each function searches the job
+-- up to three times: a job may move between two of its statements, for example from `running` to
+-- `scheduled`. After one search the job would be reported as missing, and nothing would be done.
 
 CREATE FUNCTION jobherd.cancel_as(job_id bigint, actor text, reason text DEFAULT NULL)
 RETURNS text

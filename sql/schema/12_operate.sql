@@ -1,5 +1,5 @@
--- What operators use: fleet commands, the audit log, bulk actions and webhooks. Also what died with a
--- record of an application's own table.
+-- Fleet commands, the audit log, bulk actions and webhooks. Also the records of an application's own
+-- tables whose process has died (table `table_ends`).
 
 -- The supervisor is notified of a command and also queries at each renewal of its lease. It takes each
 -- command once, and writes the answer into the row. One that was not taken within 30 s, by the

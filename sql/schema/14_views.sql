@@ -1,4 +1,4 @@
--- What users query: every job, waiting, running or finished, in one view.
+-- Views for users' queries: `jobs` has every job, whether waiting, running or finished.
 
 -- `parked` comes first: so a later column of a job is the view's last.
 CREATE VIEW jobherd.waiting AS

@@ -1,4 +1,4 @@
--- Sessions of the dashboard.
+-- Login sessions of the dashboard: its secrets and logouts.
 
 -- The secrets by which the dashboard signs sessions and forms. PostgreSQL makes each secret, so no
 -- statement carries one. A secret derived from a token would let its holder sign any session.

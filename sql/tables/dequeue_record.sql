@@ -1,6 +1,6 @@
--- Step one: claim the next record of an application's table, committed at once, so that every reader sees it in
--- work. Run by a worker. MATERIALIZED: otherwise a plan may run the LIMIT with its locks again and claim more
--- than one. The claim is named by started_at: it grows with each claim of a record and is never reset.
+-- Claim the next record of an application's table (step one of two), committed at once, so that every reader sees
+-- it in work. Run by a worker. MATERIALIZED: otherwise a plan may run the LIMIT with its locks again and claim
+-- more than one. The claim is named by started_at: it grows with each claim of a record and is never reset.
 WITH next AS MATERIALIZED (
     SELECT {me}.{id} AS id
       FROM {table} AS {me}

@@ -1,4 +1,4 @@
--- Whether a record waits, and whether any record is in work. Run by a resetter, to wake an idle worker.
+-- Return whether a record waits, and whether any record is in work. Run by a resetter, to wake an idle worker.
 SELECT EXISTS (SELECT FROM {table} AS t
                 WHERE t.{state} IN ('queued', 'errored') AND (t.{process_after} IS NULL OR t.{process_after} <= now()) AND t.{cancel} IS NOT TRUE
                   AND NOT EXISTS (SELECT FROM {gates} AS g

@@ -19,7 +19,7 @@ from jobherd.handlers._define.table_store import TableHandler
 from jobherd.handlers._load.registry import HOOKS, all_hooks, load, notes_of
 from jobherd.handlers._load.unchecked import unchecked
 from jobherd.handlers._values.sanitize import sanitize
-from jobherd.sql.composed import definition
+from jobherd.sql.table_statements import definition
 from jobherd.workers.run.loading import none_found_message, put_on_path
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from jobherd.sql.composed import definition
+from jobherd.sql.table_statements import definition
 from tests.faults.table_work import store
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground

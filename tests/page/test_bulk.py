@@ -171,7 +171,7 @@ def test_after_a_collision_its_slices_grow_again(database, monkeypatch):
     act = Database.act
 
     async def acting(at, name, parameters=None):
-        if name == "page/move_bulk":
+        if name == "page/run_bulk_slice":
             slices.append(len(parameters["ids"]))
             if len(slices) <= 3:
                 raise psycopg.errors.DeadlockDetected

@@ -162,7 +162,7 @@ class Runner:
         if row["stopped_by"] is None:
             ids, reaches = await self._next(row, size)
             step = {"id": bulk, "reached": row["reached"], "ids": ids, "reaches": reaches}
-            if not await self._database.act("page/move_bulk", step):
+            if not await self._database.act("page/run_bulk_slice", step):
                 row = await self._database.row("page/show_bulk", {"id": bulk})
                 return row is not None and row["stopped_by"] is not None  # otherwise another process works on it
             if reaches > 0:

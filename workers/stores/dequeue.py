@@ -12,7 +12,7 @@ from jobherd.handlers._define.claim_filter import Only
 from jobherd.handlers._enqueue.adapters import OurCursor
 from jobherd.handlers._values.outcome import Raised
 from jobherd.handlers._values.sanitize import sanitize
-from jobherd.sql.composed import compose
+from jobherd.sql.table_statements import compose
 from jobherd.workers.database.errors import is_condition_wrong
 from jobherd.workers.stores.record import Taken
 

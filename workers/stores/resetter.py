@@ -24,7 +24,7 @@ from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.handlers._values.sanitize import sanitize
-from jobherd.sql.composed import compose
+from jobherd.sql.table_statements import compose
 from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.database.waiting import Left
@@ -227,7 +227,7 @@ class Resetter:
             "tokens": [run.token for run in running],
             "sessions": [session_name(run.child, self._spec.settings.schema) for run in running],
         }
-        for record, token in self._ask("find_stopped", duties, where):
+        for record, token in self._ask("find_records_to_stop", duties, where):
             told = (slots[record, token], token, record)
             if told not in self._told and send(self._spec.report, CancelJob(told[0], token, record)):
                 self._told.add(told)

@@ -26,7 +26,7 @@ from jobherd.handlers._enqueue import default
 from jobherd.handlers._enqueue.adapters import OurCursor
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.handlers._values.sanitize import sanitize
-from jobherd.sql.composed import compose
+from jobherd.sql.table_statements import compose
 from jobherd.workers.database.backoff import Backoff
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.ipc.current_work import CurrentWork, Phase

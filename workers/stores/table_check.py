@@ -9,7 +9,7 @@ import psycopg
 
 from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.handlers._values.sanitize import sanitize
-from jobherd.sql.composed import compose, find_columns, misfits
+from jobherd.sql.table_statements import compose, find_columns, misfits
 from jobherd.workers.database.backoff import Backoff
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.ipc.pipes import Problem, send
@@ -60,10 +60,10 @@ def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler], *, p
             if not found:
                 try:
                     columns = [
-                        column.name for column in connection.execute(compose("try_columns", names)).description or ()
+                        column.name for column in connection.execute(compose("check_columns", names)).description or ()
                     ]
                     found += store.scanner.misfits(columns)
-                    connection.execute(compose("try_order", names))
+                    connection.execute(compose("check_order", names))
                 except psycopg.Error as problem:
                     if not problem.sqlstate:
                         raise

@@ -1,5 +1,5 @@
--- What a forge's worker knows of repositories: who pushed what, and what the commits hold. Jobs are in the core's tables; here
--- are the things they are about, and the columns that guard them against being done twice.
+-- The tables of the example application, a Git forge (a host of repositories): repositories, pushes, commits and
+-- imports. Columns such as processed_at prevent that work is done twice. The jobs are in Jobherd's own tables.
 
 CREATE TABLE jobherd.forge_repos (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,4 +1,4 @@
--- Claim jobs with regard to concurrency limits, pauses of kinds, prefixes among the queues and this supervisor's
+-- Claim jobs and respect concurrency limits, pauses of kinds, prefixes among the queues and this supervisor's
 -- own limits. Run by a worker that claim_jobs.sql has sent here, or whose settings require it. Returns the rows
 -- of that statement. One row without an id and a queue means that no pause or limit is left: claim_jobs.sql is
 -- cheaper then. See schema/08_claim.sql.

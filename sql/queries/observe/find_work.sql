@@ -1,4 +1,4 @@
--- Whether any work is left now: ready jobs, or jobs that run anywhere. Run by the supervisor of `run
+-- Return whether any work is left now: ready jobs, or jobs that run anywhere. Run by the supervisor of `run
 -- --until-empty` once its child processes are idle.
 SELECT EXISTS (SELECT FROM jobherd.waiting r
                 WHERE jobherd.rank_queue(r.queue, %(served)s::text[]) IS NOT NULL

@@ -1,4 +1,4 @@
--- The first statement of a job's transaction: lock the row of its claim, in which it must be the only job. No
+-- Lock the row of a claim, whose only job must be this one: the first statement of a job's transaction. No
 -- row means that the claim is lost. Returns the transaction's id.
 --
 -- The weakest lock is enough: no process can settle, release or reclaim the job before the transaction has

@@ -16,7 +16,7 @@ import pytest
 
 from jobherd import TableStore
 from jobherd.handlers._values.outcome import Outcome
-from jobherd.sql.composed import definition
+from jobherd.sql.table_statements import definition
 from jobherd.workers.ipc.pipes import EXIT_LEFT
 from jobherd.workers.job.finished import Finished
 from jobherd.workers.process.spec import ChildSettings

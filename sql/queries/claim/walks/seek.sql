@@ -1,5 +1,6 @@
--- Replaces the walk of claim_jobs.sql by index seeks. Run by a worker that has found the walk to be long. It
--- takes a third more server time than a short walk (workers/claim/scan_start.py).
+-- A part of a statement: replaces the walk of claim_jobs.sql, its scan from the first index entry of each queue,
+-- by index seeks. Run by a worker that has found the walk to be long. It takes a third more server time than a
+-- short walk (workers/claim/scan_start.py).
 --
 -- way seeks each of the %(served)s queues by its name, or goes from queue to queue if no names are given. In the
 -- queue %(past_queue)s, among the jobs of priority %(past_priority)s, it starts after %(past_id)s: all jobs up

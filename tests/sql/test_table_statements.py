@@ -8,7 +8,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from jobherd.sql.composed import COLUMNS, compose, definition, find_columns, misfits, names_of
+from jobherd.sql.table_statements import COLUMNS, compose, definition, find_columns, misfits, names_of
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
 
@@ -143,9 +143,9 @@ def test_a_record_is_claimed_once_in_order_and_each_claim_has_a_greater_token(ta
         table.execute("""UPDATE "Odd$Jobs" SET "order" = true WHERE "Key$" = %s""", (first,))
         assert ask(table, "reset_stalled", age=0, most=5, message="", cancelled="") == []
         assert [row[0] for row in ask(table, "dequeue_record", **claim)] == [second]
-        assert ask(table, "find_stopped", records=[first], tokens=[token], sessions=["x"]) == [(first, token)]
+        assert ask(table, "find_records_to_stop", records=[first], tokens=[token], sessions=["x"]) == [(first, token)]
     table.execute("""UPDATE "Odd$Jobs" SET "order" = false, "Status" = 'queued' WHERE "Key$" = %s""", (first,))
-    assert ask(table, "find_stopped", records=[first], tokens=[token], sessions=["x"]) == [(first, token)]
+    assert ask(table, "find_records_to_stop", records=[first], tokens=[token], sessions=["x"]) == [(first, token)]
     [(again, greater, *_)] = ask(table, "dequeue_record", **claim)
     assert again == first
     assert greater > token

@@ -1,6 +1,6 @@
--- Do the next slice of a bulk action: the jobs %(ids)s. After it, all ids from %(reaches)s on are done. Returns
--- the row as it is then. No row if the action was stopped, or if another process has moved it from %(reached)s:
--- then nothing was done.
+-- Run the next slice of a bulk action: act on the jobs %(ids)s. After it, all ids from %(reaches)s on are done.
+-- Returns the row as it is then. No row if the action was stopped, or if another process has moved it from
+-- %(reached)s: then nothing was done.
 --
 -- The audit log gets entries for the begin and the end of the action, and none for single jobs. Finished jobs
 -- are not canceled again: each canceled job would count twice.

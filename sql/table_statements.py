@@ -167,7 +167,7 @@ def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str =
     claims a record, with parameters of its own; default: all records.
 
     >>> names = names_of(table="example_jobs", view=None, columns=(), order_by=None, alternate_columns={})
-    >>> compose("try_order", names)
+    >>> compose("check_order", names)
     b'SELECT FROM "example_jobs" AS "example_jobs" WHERE false ORDER BY "example_jobs"."id"'
     """
     text = read(f"tables/{statement}")

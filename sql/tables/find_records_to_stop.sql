@@ -1,4 +1,4 @@
--- Of the records that run on this host, find those that must stop: flagged, deleted, claimed by another process,
+-- Find the records that run on this host and must stop: flagged, deleted, claimed by another process,
 -- or awaited by a DELETE. Run by a resetter. A DELETE cannot pass the lock of the attempt, so it is seen
 -- waiting. It holds the tuple in its strongest mode, has locked the table for writing (a session that only locks
 -- the row has not), and is blocked by the session of the attempt.

@@ -53,7 +53,7 @@ def hold(conn, queue: str, *, jobs: int, age: float, token: int) -> None:
         "INSERT INTO jobherd.running (child, token, claimed_at, queue, jobs)"
         " SELECT 1, %(token)s, clock_timestamp() - make_interval(secs => %(age)s), %(queue)s, array_agg(r)"
         "   FROM (SELECT * FROM jobherd.ready LIMIT 0) AS none RIGHT JOIN generate_series(1, %(jobs)s) ON false"
-        "   CROSS JOIN LATERAL (SELECT row(1, now(), now(), null, null, null, 0, 0, null, 0, false, %(queue)s, 'k', '{}', null)::jobherd.ready AS r) AS one",
+        "   CROSS JOIN LATERAL (SELECT row(1, now(), now(), null, null, null, 0, 0, null, 0, false, %(queue)s, 'k', '{}', null, null)::jobherd.ready AS r) AS one",
         {"queue": queue, "jobs": jobs, "age": age, "token": token},
     )
 

@@ -1,8 +1,8 @@
 """Waits for work, checks whether a worker may claim, and claims its next jobs.
 
-The outcomes of the last claim and the next claim travel together, so a claim costs one round trip
-and one wait for the disk. This module runs no job of the queue. If the queue has no job, it
-processes one record of the application's own tables (`table_records.py`).
+The outcomes of the last claim travel with the next claim, so a claim costs one round trip and one
+wait for the disk. It runs no job of the queue. If the queue has no job, it runs one record of the
+application's own tables (`table_records.py`).
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ times as many queries as one.
 class Claimer:
     """Makes the claims of a worker.
 
-    handlers: the handlers of queue jobs. The constructor's argument of this name includes table
-    stores.
+    handlers: the handlers of queue jobs. The constructor's argument includes table stores.
     claimed_at: monotonic time at which the answer to the last claim arrived.
     restriction: which jobs may be claimed. wakes: what wakes this worker. query: the next claim.
     """

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import psycopg
+from psycopg import pq
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
 
 _ADVICE: Final = (
     "Jobherd commits it together with the job's completion, and rolls it back if the handler raises: return, or raise"
@@ -48,3 +53,18 @@ class AsyncJobConnection(psycopg.AsyncConnection[Any]):
 
     def __del__(self, _warn: object = None) -> None:
         """Keep the session open."""
+
+
+AnyJobConnection = TypeVar("AnyJobConnection", JobConnection, AsyncJobConnection)
+
+
+@cache
+def closed_pgconn() -> PGconn:
+    """Return a closed libpq connection, for the connection object of a transaction that has ended.
+
+    A handler that kept the object then has a closed connection, and cannot write into the next
+    job's transaction.
+    """
+    pgconn = pq.PGconn.connect_start(b"host=/ port=1")
+    pgconn.finish()
+    return pgconn

@@ -17,13 +17,11 @@ because what it wrote may already be committed.
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
-from psycopg import pq
 from psycopg.pq import TransactionStatus
 
 from jobherd.handlers._enqueue import default
@@ -32,7 +30,14 @@ from jobherd.handlers._values.outcome import TRANSACTION_ENDED, Outcome
 from jobherd.handlers._values.payload import encode_result
 from jobherd.workers.job.finished import settlement
 from jobherd.workers.process.interrupt import JobLost
-from jobherd.workers.run.job_connection import AsyncJobConnection, JobConnection
+from jobherd.workers.run.job_connection import AnyJobConnection, AsyncJobConnection, JobConnection, closed_pgconn
+from jobherd.workers.run.transaction_messages import (
+    ENDED_BY_HANDLER,
+    NO_TRANSACTION,
+    check_begin,
+    check_commit,
+    warn_long,
+)
 from jobherd.workers.run.transaction_session import TransactionSession
 from jobherd.workers.system.failpoints import reach
 
@@ -44,20 +49,16 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.handler import AnyHandler
     from jobherd.handlers._run.job import Job
     from jobherd.workers.database.connection import Session
-    from jobherd.workers.database.opening import Row
     from jobherd.workers.process.interrupt import Interrupts
     from jobherd.workers.process.spec import ChildSpec
     from jobherd.workers.run.executor import Executor
-
-_log = logging.getLogger("jobherd.transaction")
 
 
 class Transactions:
     """The transactions of a worker's jobs, one at a time.
 
     It is the `jobherd.handlers._run.transaction.TransactionHost` of the running job.
-    used: whether the running job has requested a transaction. Then the executor must call
-    `conclude`. For all other jobs, nothing is done here.
+    used: whether the running job has requested a transaction. Then the executor calls `conclude`.
     active: whether one is open. committed: whether the job is completed in the database.
     ended: whether the handler ended the transaction itself.
     """
@@ -75,7 +76,6 @@ class Transactions:
         self._own: JobConnection | AsyncJobConnection | None = None
         self._xact = ""
         self._began = 0.0
-        self._nothing: PGconn | None = None
 
     # -- for handlers
 
@@ -102,27 +102,19 @@ class Transactions:
 
         Raises JobLost if the claim is lost already, RuntimeError, psycopg.Error.
         """
-        own = self._own = JobConnection(self._begin())
-        self._leave_unprepared(own)
-        return own
+        return self._kept(JobConnection(self._begin()))
 
     def abegin(self) -> psycopg.AsyncConnection[Any]:
         """`begin` for coroutines.
 
         Beginning and ending block the event loop for a round trip, but no other job waits for it.
         """
-        own = self._own = AsyncJobConnection(self._begin())
-        self._leave_unprepared(own)
-        return own
+        return self._kept(AsyncJobConnection(self._begin()))
 
     def connection(self) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any]:
         """Return the connection of the open transaction. Raises RuntimeError if there is none."""
         if self._own is None or not self.active:
-            message = (
-                "the job is in no transaction: declare the handler with transactional=True, or use `with "
-                "job.transaction():`"
-            )
-            raise RuntimeError(message)
+            raise RuntimeError(NO_TRANSACTION)
         return self._own
 
     def complete(self, result: object) -> None:
@@ -156,12 +148,7 @@ class Transactions:
         elif self.active:
             self._undo()
         if self.ended:
-            error = (
-                "the handler has committed or rolled back its job's transaction by itself: what it wrote "
-                "before may stand although the "
-                "job failed. Let Jobherd end the transaction; to undo a part of it use `with connection.transaction():`"
-            )
-            outcome = Outcome("failed", code=TRANSACTION_ENDED, error=error)
+            outcome = Outcome("failed", code=TRANSACTION_ENDED, error=ENDED_BY_HANDLER)
         self.used = self.ended = False
         return outcome
 
@@ -172,22 +159,13 @@ class Transactions:
     # -- the steps
 
     def _begin(self) -> PGconn:
-        if self._interrupts.forked:
-            message = "a process that a handler has forked cannot use its job's transaction: the job is its parent's"
-            raise RuntimeError(message)
-        if self.active or self.committed:
-            state = (
-                "in a transaction already: use its connection"
-                if self.active
-                else "completed already, by its transaction"
-            )
-            message = f"the job is {state}"
-            raise RuntimeError(message)
-        if self.executor.running is None or not self.executor.running.queue:
-            message = (
-                "a record of a table is worked in a transaction already: give the handler a parameter called connection"
-            )
-            raise RuntimeError(message)
+        running = self.executor.running
+        check_begin(
+            forked=self._interrupts.forked,
+            active=self.active,
+            committed=self.committed,
+            of_table=running is None or not running.queue,
+        )
         self.used = True
         if self.executor.shares_claim:
             with self._undisturbed():  # It uses the session whose statements must not be interrupted.
@@ -202,14 +180,16 @@ class Transactions:
                 raise
         return self._lock()  # The session had ended while it was unused.
 
-    def _leave_unprepared(self, own: JobConnection | AsyncJobConnection) -> None:
-        """Disable prepared statements behind a pooler.
+    def _kept(self, own: AnyJobConnection) -> AnyJobConnection:
+        """Keep the job's connection and return it. Behind a pooler it prepares no statement.
 
-        The backend keeps them, DISCARD ALL may reach another backend, and the next job uses the
+        The backend would keep it, DISCARD ALL may reach another backend, and the next job uses the
         same names.
         """
+        self._own = own
         if self._own_session.pooled:
             own.prepare_threshold = None
+        return own
 
     def _lock(self) -> PGconn:
         self.active = False
@@ -234,7 +214,9 @@ class Transactions:
         assert connection is not None
         assert running is not None
         try:
-            self._check(connection)
+            if (status := connection.info.transaction_status) is TransactionStatus.IDLE:
+                self._note_ended()
+            check_commit(status)
             finished = self.executor.describe(outcome)
             parameters = settlement(session.child, running.token, [finished], ran_on=self._ran_on, now=time.monotonic())
             statement = "settle/settle_completed" if finished.log is None else "settle/settle_jobs"
@@ -262,24 +244,6 @@ class Transactions:
         self.committed = True
         session.reset()
 
-    def _check(self, connection: psycopg.Connection[Row]) -> None:
-        """Raise a helpful error if the transaction cannot be committed."""
-        match connection.info.transaction_status:
-            case TransactionStatus.IDLE:
-                self._note_ended()
-            case TransactionStatus.INERROR:
-                message = (
-                    "a statement failed in the job's transaction and the handler went on, but nothing of "
-                    "it can be committed any more: let "
-                    "the exception pass, or put what may fail into `with connection.transaction():`"
-                )
-                raise RuntimeError(message)
-            case TransactionStatus.ACTIVE:
-                message = "a statement still runs in the job's transaction: await everything before the handler returns"
-                raise RuntimeError(message)
-            case _:
-                return
-
     def _undo(self) -> None:
         if not self.active:
             return
@@ -306,25 +270,13 @@ class Transactions:
         session.reset()
 
     def _over(self) -> None:
-        """Close the transaction's connection object.
-
-        A handler that kept it has a closed connection, and cannot write into the next job's
-        transaction.
-        """
+        """Close the transaction's connection object."""
         self.active = False
         if self._own is not None:
-            if self._nothing is None:
-                self._nothing = pq.PGconn.connect_start(b"host=/ port=1")
-                self._nothing.finish()
-            self._own.pgconn = self._nothing
+            self._own.pgconn = closed_pgconn()
             self._own = None
         if (seconds := time.monotonic() - self._began) > self._long and self._xact:
-            _log.warning(
-                "its transaction was open for %.0f s: so long nothing that was updated or deleted in the "
-                "whole database could be vacuumed; "
-                "do the slow part before it, and only what belongs together in `with job.transaction():`",
-                seconds,
-            )
+            warn_long(seconds)
 
     def _note_ended(self) -> NoReturn:
         self.ended = True
@@ -337,10 +289,7 @@ class Transactions:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Defer interrupts, and check afterwards for those that arrived meanwhile.
-
-        An expired deadline raises again automatically.
-        """
+        """Defer interrupts, and raise those that arrived meanwhile. An expired deadline raises again automatically."""
         interrupts = self._interrupts
         was, interrupts.open = interrupts.open, False
         try:

@@ -14,17 +14,14 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psycopg
 
 from jobherd import sql
-from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.handlers._values.sanitize import sanitize
-from jobherd.sql.table_statements import compose
 from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.database.waiting import Left
@@ -32,12 +29,14 @@ from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, CancelJob, MoreWork, Ready, send
 from jobherd.workers.job.finished import Finished
 from jobherd.workers.run.loading import load_handlers
+from jobherd.workers.stores.duties import NEVER, Duties
 from jobherd.workers.stores.record import log_entries, settle_parameters
 from jobherd.workers.stores.runner import tables_of
-from jobherd.workers.stores.session import QUIET, connect, look_whether_it_answers, session_name, steer
+from jobherd.workers.stores.session import session_name
+from jobherd.workers.stores.table_connection import TableConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from jobherd.handlers._define.table_store import TableHandler
     from jobherd.workers.process.context import ChildContext
@@ -45,10 +44,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.resetter")
 
 CANCELLED: Final = "cancelled"
-_LOCKS: Final = "2s"
-"""Lock timeout: no other session's open transaction may delay the heartbeats of all other records."""
-_AGAIN: Final = 1.0
-_NEVER: Final = float("inf")
 
 
 class _Run(NamedTuple):
@@ -59,33 +54,6 @@ class _Run(NamedTuple):
     kind: str
     record: int
     token: int
-
-
-class _Duties:
-    """A store, and when each of its tasks is due."""
-
-    def __init__(self, table: TableHandler) -> None:
-        self.table = table
-        self.store = table.store
-        self.look_at = self.reset_at = self.beat_at = 0.0
-        self.cancel_at = 0.0 if table.store.cancel_interval else _NEVER
-        self.quiet = False
-        """Whether no record waited and none was in work by any worker at the last look."""
-
-    def due_at(self) -> float:
-        """Return when the next task is due."""
-        return min(self.look_at, self.reset_at, self.beat_at, self.cancel_at)
-
-    def put_off(self, now: float) -> None:
-        """Delay all tasks by at least a second, because the database rejected something.
-
-        Nothing is known about the store until then.
-        """
-        self.quiet = False
-        self.look_at, self.reset_at, self.beat_at = (
-            max(at, now + _AGAIN) for at in (self.look_at, self.reset_at, self.beat_at)
-        )
-        self.cancel_at = max(self.cancel_at, now + _AGAIN)
 
 
 def run(context: ChildContext) -> int:
@@ -116,9 +84,8 @@ class Resetter:
         self._wake = context.wake
         self._title = context.title
         self._session = Session(context.spec, context.wake)
-        self._duties = [_Duties(table) for table in tables]
-        self._connection: psycopg.Connection[Any] | None = None
-        self._asked = 0.0
+        self._duties = [Duties(table) for table in tables]
+        self._tables = TableConnection(context.spec.settings, self._session)
         self._told: set[tuple[int, int, int]] = set()
         self._bury_at = 0.0
 
@@ -135,13 +102,12 @@ class Resetter:
             self._do_what_is_due(called=called or dismissed)
             if dismissed:
                 break
-            at = min((duties.due_at() for duties in self._duties), default=_NEVER)
+            at = min((duties.due_at() for duties in self._duties), default=NEVER)
             called = self._wake.wait(max(0.0, min(at, self._bury_at) - time.monotonic()))
 
     def close(self) -> None:
         """End the sessions."""
-        if self._connection is not None:
-            self._connection.close()
+        self._tables.close()
         self._session.close()
 
     def _do_what_is_due(self, *, called: bool) -> None:
@@ -163,7 +129,7 @@ class Resetter:
             self._spec.board.set_idle(idle=quiet)
             self._spec.board.count_claim(empty=quiet)
 
-    def _serve(self, duties: _Duties, running: Sequence[_Run], now: float, *, called: bool) -> None:
+    def _serve(self, duties: Duties, running: Sequence[_Run], now: float, *, called: bool) -> None:
         store = duties.store
         here = [run for run in running if run.kind == store.name]
         if now >= duties.beat_at:
@@ -187,8 +153,7 @@ class Resetter:
         try:
             duty()
         except psycopg.Error as problem:
-            if self._connection is not None:
-                self._connection.close()
+            self._tables.close()
             level = logging.WARNING if is_retryable(problem) else logging.ERROR
             _log.log(
                 level,
@@ -202,23 +167,23 @@ class Resetter:
 
     # -- the duties
 
-    def _look(self, duties: _Duties) -> None:
-        [(waits, works)] = self._ask("find_waiting", duties, {"jobherd_kind": duties.store.name})
+    def _look(self, duties: Duties) -> None:
+        [(waits, works)] = self._tables.ask("find_waiting", duties.store.names, {"jobherd_kind": duties.store.name})
         duties.quiet = not waits and not works
         if waits:
             send(self._spec.report, MoreWork())
 
-    def _beat(self, duties: _Duties, running: Sequence[_Run]) -> None:
+    def _beat(self, duties: Duties, running: Sequence[_Run]) -> None:
         if running:
-            self._tell(
+            self._tables.execute(
                 "beat_records",
-                duties,
+                duties.store.names,
                 {"records": [run.record for run in running], "tokens": [run.token for run in running]},
             )
 
-    def _stop(self, duties: _Duties, running: Sequence[_Run]) -> None:
+    def _stop(self, duties: Duties, running: Sequence[_Run]) -> None:
         """Cancel flagged records that wait, and have the supervisor stop running ones that must not continue."""
-        self._tell("cancel_waiting", duties, {"message": CANCELLED})
+        self._tables.execute("cancel_waiting", duties.store.names, {"message": CANCELLED})
         if not running:
             return
         slots = {(run.record, run.token): run.slot for run in running}
@@ -227,12 +192,12 @@ class Resetter:
             "tokens": [run.token for run in running],
             "sessions": [session_name(run.child, self._spec.settings.schema) for run in running],
         }
-        for record, token in self._ask("find_records_to_stop", duties, where):
+        for record, token in self._tables.ask("find_records_to_stop", duties.store.names, where):
             told = (slots[record, token], token, record)
             if told not in self._told and send(self._spec.report, CancelJob(told[0], token, record)):
                 self._told.add(told)
 
-    def _reset(self, duties: _Duties) -> None:
+    def _reset(self, duties: Duties) -> None:
         store = duties.store
         parameters = {
             "age": store.stalled_max_age,
@@ -240,7 +205,7 @@ class Resetter:
             "message": given_up(store.max_resets),
             "cancelled": CANCELLED,
         }
-        for record, state in self._ask("reset_stalled", duties, parameters):
+        for record, state in self._tables.ask("reset_stalled", duties.store.names, parameters):
             _log.warning(
                 "record %d was in work without a live worker and was reset to %s",
                 record,
@@ -251,7 +216,7 @@ class Resetter:
     def _bury(self) -> None:
         """Record the outcomes of records whose process has died, in one transaction."""
         stores = {duties.store.name: duties for duties in self._duties}
-        connection = self._ready()
+        connection = self._tables.ready()
         with connection.transaction():
             taken = connection.execute(
                 sql.load("table/take_table_ends", self._spec.settings.schema), {"kinds": list(stores)}
@@ -274,7 +239,7 @@ class Resetter:
                     )
                 try:
                     with connection.transaction():
-                        rows = self._ask(statement, duties, parameters)
+                        rows = self._tables.ask(statement, duties.store.names, parameters)
                 except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError) as problem:
                     # A trigger or a check of the application rejected it, which must not hold back
                     # the other records.
@@ -308,38 +273,6 @@ class Resetter:
             ):
                 found.append(_Run(number, now.child, policy.name, now.job, now.token))
         return found
-
-    def _ready(self) -> psycopg.Connection[Any]:
-        if self._connection is None or self._connection.closed:
-            self._session.run("observe/show_time")  # It waits for as long as the database is away.
-            self._connection = connect(
-                self._spec.settings, "jobherd:resetter", pooled=self._session.pooled, lock_timeout=_LOCKS, context=OURS
-            )
-        elif time.monotonic() >= self._asked + QUIET:
-            look_whether_it_answers(self._connection, self._spec.settings)
-        self._asked = time.monotonic()
-        return self._connection
-
-    def _ask(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        with self._steered() as connection:
-            return connection.execute(
-                compose(statement, duties.store.names, self._spec.settings.schema), parameters
-            ).fetchall()
-
-    def _tell(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> None:
-        with self._steered() as connection:
-            connection.execute(compose(statement, duties.store.names), parameters)
-
-    @contextmanager
-    def _steered(self) -> Iterator[psycopg.Connection[Any]]:
-        """Yield the session. Behind a pooler, it is in a transaction that `steer` has set up."""
-        connection = self._ready()
-        if not self._session.pooled:
-            yield connection
-            return
-        with connection.transaction():
-            steer(connection, self._spec.settings, lock_timeout=_LOCKS, local=True)
-            yield connection
 
 
 def given_up(resets: int) -> str:

@@ -1,0 +1,67 @@
+"""What a job's transaction refuses, each with what the author of the handler should do.
+
+It changes no state and sends no statement.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from psycopg.pq import TransactionStatus
+
+_log = logging.getLogger("jobherd.transaction")
+
+NO_TRANSACTION: Final = (
+    "the job is in no transaction: declare the handler with transactional=True, or use `with job.transaction():`"
+)
+ENDED_BY_HANDLER: Final = (
+    "the handler has committed or rolled back its job's transaction by itself: what it wrote before may stand "
+    "although the job failed. Let Jobherd end the transaction; to undo a part of it use "
+    "`with connection.transaction():`"
+)
+
+
+def check_begin(*, forked: bool, active: bool, committed: bool, of_table: bool) -> None:
+    """Raise RuntimeError with the reason if the running job cannot begin a transaction.
+
+    forked: this process is a copy that the handler has forked. of_table: the job is a record of an
+    application's own table.
+    """
+    message = ""
+    if forked:
+        message = "a process that a handler has forked cannot use its job's transaction: the job is its parent's"
+    elif active:
+        message = "the job is in a transaction already: use its connection"
+    elif committed:
+        message = "the job is completed already, by its transaction"
+    elif of_table:
+        message = (
+            "a record of a table is worked in a transaction already: give the handler a parameter called connection"
+        )
+    if message:
+        raise RuntimeError(message)
+
+
+def check_commit(status: TransactionStatus) -> None:
+    """Raise RuntimeError with the reason if a transaction in this state cannot be committed."""
+    message = ""
+    if status is TransactionStatus.INERROR:
+        message = (
+            "a statement failed in the job's transaction and the handler went on, but nothing of it can be "
+            "committed any more: let the exception pass, or put what may fail into `with connection.transaction():`"
+        )
+    elif status is TransactionStatus.ACTIVE:
+        message = "a statement still runs in the job's transaction: await everything before the handler returns"
+    if message:
+        raise RuntimeError(message)
+
+
+def warn_long(seconds: float) -> None:
+    """Log how long a transaction was open, and what that costs the database."""
+    _log.warning(
+        "its transaction was open for %.0f s: so long nothing that was updated or deleted in the whole database "
+        "could be vacuumed; do the slow part before it, and only what belongs together in "
+        "`with job.transaction():`",
+        seconds,
+    )

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 SCHEMA = "jobherd"
 CHANNEL = "jobherd_jobs"
 
-NARROWED = "-- AND what narrows it"
+NARROWED = "-- AND the conditions of this claim"
 """The line of a statement that is replaced by conditions on the jobs it picks, each after an AND.
 Without conditions it stays a comment.
 """

@@ -38,7 +38,7 @@ class BatchCalls:
         self._claimer = claimer
         self._executor = executor
         self._in_flight = in_flight
-        self._tidy = state_guard
+        self._state_guard = state_guard
         self._gathering = Gathering(executor.kinds, executor.sizes)
         self._lingering = Lingering(
             context,
@@ -74,7 +74,7 @@ class BatchCalls:
                 batch[place + 1 : place + 1] = rows[1:]
                 return self.work(batch, place)
             finished = [self._executor.recorder.reject(rows[0], problem)]
-        self._tidy.examine()
+        self._state_guard.examine()
         if finished is None:
             self._in_flight.drop_lost(len(rows) + len(batch) - place - 1)
             return False
@@ -82,7 +82,7 @@ class BatchCalls:
         for one in finished:
             stands = stands and self._in_flight.enter(one, more=among)
         self._executor.recorder.job_log.write()
-        self._tidy.put_back(rows[0].kind, time.monotonic())
+        self._state_guard.put_back(rows[0].kind, time.monotonic())
         if not stands or (among and self._in_flight.is_released(self._in_flight.token)):
             self._in_flight.release_unstarted(batch[place + 1 :])
             return False

@@ -18,7 +18,7 @@ from jobherd.workers.batch_calls import BatchCalls
 from jobherd.workers.claim.claimer import Claimer
 from jobherd.workers.database.connection import Session
 from jobherd.workers.ipc.current_work import Phase, Reason
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, HasStores, Ready, send
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_RECYCLE, HasStores, Ready, send
 from jobherd.workers.process.logs import set_up
 from jobherd.workers.process.recycling import report_recycling
 from jobherd.workers.process.state_guard import StateGuard
@@ -103,7 +103,7 @@ class Worker:
         if self._output is not None:
             logging.getLogger().addHandler(self._output.handler(f"worker {self._spec.slot}", running.ids))
         output = () if self._output is None else self._output.files
-        self._tidy = StateGuard(context, whole=self._session.is_whole, files=output, shared=output[1:] or (1, 2))
+        self._state_guard = StateGuard(context, whole=self._session.is_whole, files=output, shared=output[1:] or (1, 2))
         self._tables = (
             Tables(
                 stores,
@@ -124,7 +124,7 @@ class Worker:
             session=self._session,
             in_flight=self._in_flight,
             executor=self._executor,
-            state_guard=self._tidy,
+            state_guard=self._state_guard,
             tables=self._tables,
         )
         self._batch_calls = BatchCalls(
@@ -133,7 +133,7 @@ class Worker:
             claimer=self._claimer,
             executor=self._executor,
             in_flight=self._in_flight,
-            state_guard=self._tidy,
+            state_guard=self._state_guard,
         )
 
     def pass_on(self) -> None:
@@ -170,13 +170,13 @@ class Worker:
         self._in_flight.settle()
         self._claimer.leave()
         self._executor.recorder.job_log.summarize(leaving=True)
-        if self._tidy.worn:
-            report_recycling(self._board, self._tidy.worn)
+        if self._state_guard.recycle_reason:
+            report_recycling(self._board, self._state_guard.recycle_reason)
         self._in_flight.show_phase(Phase.LEAVING)
         self._context.title("exits")
         self.close()
-        if self._tidy.worn:
-            return EXIT_WORN
+        if self._state_guard.recycle_reason:
+            return EXIT_RECYCLE
         return EXIT_LEFT
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class Worker:
             self._board,
             self._in_flight,
             self._claimer,
-            self._tidy,
+            self._state_guard,
         )
         together, recorder, expected = self._batch_calls.kinds, executor.recorder, executor.durations.expected
         job_log = recorder.job_log
@@ -208,7 +208,7 @@ class Worker:
             claimer.wakes.check(now)
             if interrupts.unheard:
                 interrupts.hear()
-            if self._wake.dismissed or self._control.draining or tidy.worn:
+            if self._wake.dismissed or self._control.draining or tidy.recycle_reason:
                 in_flight.release_unstarted(batch[place:])
                 return
             reason = interrupts.told.get(row.id, Reason.NONE) if interrupts.told else Reason.NONE
@@ -221,7 +221,9 @@ class Worker:
             if behind and expected(row.kind) > HELD:
                 in_flight.make_sure()
                 behind = False
-                if self._tidy.worn:  # `make_sure` found that claim lost, and this worker's row is gone.
+                if (
+                    self._state_guard.recycle_reason
+                ):  # `make_sure` found that claim lost, and this worker's row is gone.
                     in_flight.release_unstarted(batch[place:])
                     return
             soon = not in_flight.unsettled or now - in_flight.first_at + expected(row.kind) <= HELD
@@ -276,7 +278,7 @@ class Worker:
         process sees them.
         """
         if not self._session.is_registered():
-            self._tidy.worn = "its row in `children` is gone"
+            self._state_guard.recycle_reason = "its row in `children` is gone"
 
     def _be_alone(self) -> None:
         """Release the other jobs of the claim before the running job begins a transaction.

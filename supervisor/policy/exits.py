@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.policy.deaths import Death, Exit
 from jobherd.supervisor.policy.slot import State
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_RECYCLE
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.fleet_state import FleetState
@@ -64,7 +64,7 @@ def _cause(fleet: FleetState, slot: Slot, exit_: Exit) -> str:
         return stop.why.value
     if exit_.code == EXIT_LEFT:
         return "left" if slot.state is State.LEAVING or fleet.supervisor == 0 else "deserted"
-    if exit_.code == EXIT_WORN:
+    if exit_.code == EXIT_RECYCLE:
         return "worn"
     if exit_.code == EXIT_HANDLERS and not slot.process.ready_at:
         return "handlers"

@@ -44,7 +44,7 @@ def replace_children(fleet: FleetState, phase: PlannedPhase, now: float, plan: P
     for kind in KINDS:
         slots = [slot for slot in fleet.slots if slot.kind is kind]
         wanted = fleet.wants(kind)
-        here = [slot for slot in slots if slot.counts]
+        here = [slot for slot in slots if slot.is_booting_or_ready]
         old = [slot for slot in here if slot.number in outdated]
         resting = [slot for slot in slots if not slot.alive and slot.rest_until > now]
         for slot in resting:
@@ -62,7 +62,7 @@ def replace_children(fleet: FleetState, phase: PlannedPhase, now: float, plan: P
             plan.actions.append(Dismiss(slot))
             plan.state_changes.append(ChildDismissed(slot, now))
             gone.add(slot.number)
-    left = {slot.number for slot in fleet.workers() if slot.counts} - gone
+    left = {slot.number for slot in fleet.workers() if slot.is_booting_or_ready} - gone
     if phase.reloading and not left & outdated:
         plan.state_changes += [
             ReloadEnded(kept=False),

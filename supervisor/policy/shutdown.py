@@ -150,6 +150,6 @@ def _are_deaths_settled(fleet: FleetState, phase: PlannedPhase, now: float, plan
 
 def _dismiss(slots: list[Slot] | tuple[Slot, ...], now: float, plan: Plan) -> None:
     for slot in slots:
-        if slot.counts:
+        if slot.is_booting_or_ready:
             plan.actions.append(Dismiss(slot))
             plan.state_changes.append(ChildDismissed(slot, now))

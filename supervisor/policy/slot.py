@@ -195,7 +195,7 @@ class Slot:
         return self.state is not State.EMPTY
 
     @property
-    def counts(self) -> bool:
+    def is_booting_or_ready(self) -> bool:
         """Whether the child is useful now (READY) or about to be (BOOTING)."""
         return self.state in (State.BOOTING, State.READY)
 

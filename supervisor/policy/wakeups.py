@@ -53,7 +53,7 @@ def wakeups(fleet: FleetState) -> Plan:
     """
     plan, pending = Plan(), fleet.pending_wakeups
     for slot in fleet.alive():
-        if not slot.counts:
+        if not slot.is_booting_or_ready:
             continue
         if slot.kind not in fleet.kinds_to_wake:
             if pending <= 0 or not can_be_woken(slot):

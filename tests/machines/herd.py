@@ -29,7 +29,7 @@ from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import (
     EXIT_HANDLERS,
     EXIT_LEFT,
-    EXIT_WORN,
+    EXIT_RECYCLE,
     CancelJob,
     HasDeathHooks,
     HasStores,
@@ -252,7 +252,7 @@ class World:
         assert fleet.run_state is RunState.SERVING, "nobody is forked on the way out"
         assert fleet.supervisor, "nobody is forked without a registration"
         assert self.now >= self.rest_until[slot.number], "it was to rest"
-        here = [other for other in fleet.slots if other.kind is slot.kind and other.counts]
+        here = [other for other in fleet.slots if other.kind is slot.kind and other.is_booting_or_ready]
         outdated = any(other.sent.recycle or other.process.generation < fleet.generation for other in here)
         assert len(here) < fleet.wants(slot.kind) + (slot.kind is WORKER and outdated), "more than are wanted"
         if self.refusing:
@@ -448,7 +448,7 @@ class World:
         child = self.one(n)
         if child is None:
             return
-        ends = (EXIT_LEFT, 1, EXIT_WORN, signal.SIGSEGV, EXIT_HANDLERS, 1)
+        ends = (EXIT_LEFT, 1, EXIT_RECYCLE, signal.SIGSEGV, EXIT_HANDLERS, 1)
         code = ends[n // 5 % len(ends)]
         if code == EXIT_HANDLERS and child.ready:
             code = 70

@@ -480,8 +480,8 @@ MUTANTS = (
     Mutant(
         "who is told to leave starts what it has claimed",
         "workers/worker.py",
-        "if self._wake.dismissed or self._control.draining or tidy.worn:",
-        "if tidy.worn:",
+        "if self._wake.dismissed or self._control.draining or tidy.recycle_reason:",
+        "if tidy.recycle_reason:",
         (
             "tests/system/test_steps.py::test_who_is_told_to_leave_at_a_step_of_a_claim_hands_back_what_it_has_not_started",
         ),

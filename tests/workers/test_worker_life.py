@@ -17,7 +17,7 @@ from jobherd.workers.database.waiting import Left
 from jobherd.workers.database.wire import Wire
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.current_work import Phase, Reason
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, MoreWork, Problem, Ready, WentIdle
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_RECYCLE, MoreWork, Problem, Ready, WentIdle
 from jobherd.workers.maintenance.maintenance import Maintenance
 from jobherd.workers.process.state_guard import StateGuard
 from tests.support.gate import Gate
@@ -468,7 +468,7 @@ def test_a_child_whose_job_left_something_behind_is_not_reused(bench: Bench, wha
     child = bench.start()
     job = bench.enqueue("act:mess", what=what)
     child.nudge()
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert bench.job(job)["state"] == "completed"
 
 
@@ -487,7 +487,7 @@ def test_a_job_that_stops_the_timer_does_not_free_the_next_one_from_its_own(benc
     first, then = bench.enqueue("act:mess", what="timer"), bench.enqueue("act:slow")
     child = bench.start()
     bench.wait(first, "completed")
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     row = bench.job(then)
     if row["attempts"] == 0:  # it was replaced before it
         bench.start()
@@ -516,5 +516,5 @@ def test_an_order_that_the_claim_is_lost_ends_the_job_and_writes_nothing(bench: 
     arrival = gate.wait_arrival("a")
     child.interrupt(Reason.LOST)
     arrival.wait_gone()
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert {bench.job(job)["state"], bench.job(other)["state"]} == {"running"}  # whoever has them ends them

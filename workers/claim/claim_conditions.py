@@ -50,8 +50,8 @@ class Narrowing:
 
         A hook's own SQL condition applies to the queue only, not to table stores.
         """
-        only, barred = self.parameters.get("only_kinds"), self.parameters.get("not_kinds")
-        return (only is None or kind in only) and (barred is None or kind not in barred) and kind not in self.costly
+        only, excluded = self.parameters.get("only_kinds"), self.parameters.get("not_kinds")
+        return (only is None or kind in only) and (excluded is None or kind not in excluded) and kind not in self.costly
 
 
 class ClaimConditions:

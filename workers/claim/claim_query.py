@@ -64,7 +64,7 @@ class ClaimQuery:
         self._short: list[str] = []
         self.gated = bool(settings.queue_max_concurrency) or any(queue.endswith("*") for queue in settings.served)
         self.last = ("", "")
-        self._weigh()
+        self._set_shares()
 
     def build(self, child: int, avoided: Sequence[str], *, rested: bool, spent: float) -> tuple[str, dict[str, Any]]:
         """Return the name and the parameters of the next claiming statement.
@@ -184,13 +184,13 @@ class ClaimQuery:
         """
         settings, durations = self._settings, self._durations
         self._short = durations.short()
-        self._weigh()
+        self._set_shares()
         if settings.claim_window:
             expected = sum(durations.expected(row.kind) for row in batch) / len(batch)
             fill = 1 + int(settings.claim_window / max(expected, LEAST))
             self.wanted = max(self._fewest, min(settings.most_claimed, fill))
 
-    def _weigh(self) -> None:
+    def _set_shares(self) -> None:
         """Set the share of the next claim that a job of each kind fills.
 
         Kinds that must be claimed alone have no share, and are claimed alone.

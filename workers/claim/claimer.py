@@ -111,7 +111,7 @@ class Claimer:
                     now
                 )  # First, because it checks whether this worker's file descriptors are intact.
                 self.wakes.check(now)
-            if self.wakes.dismissed or self._state_guard.worn:
+            if self.wakes.dismissed or self._state_guard.recycle_reason:
                 return None
             if self._control.draining or time.monotonic() >= self._control.lease_deadline - self._settings.lease / 5:
                 # Do not claim without a valid lease: another supervisor may be reclaiming these
@@ -165,7 +165,7 @@ class Claimer:
     # -- waiting
 
     def _idle(self, epoch: int, longest: float) -> None:
-        if self._state_guard.worn:
+        if self._state_guard.recycle_reason:
             return
         longest = self.restriction.before_rest(epoch, longest, woken=self.wakes.woken)
         # Not the time of the last claim: a hook may reject every claim before it is made.
@@ -205,7 +205,7 @@ class Claimer:
         """Ask hooks and budget what may be claimed, after the pending outcomes are written."""
         self._settle_apart()
         self.restriction.ask()
-        self._state_guard.worn = self._state_guard.worn or self._hooks.interruption
+        self._state_guard.recycle_reason = self._state_guard.recycle_reason or self._hooks.interruption
 
     # -- claiming
 
@@ -214,14 +214,14 @@ class Claimer:
         if self.restriction.exists:
             if not avoided:  # The first claim of a round over the queues.
                 self._ask_restriction()
-            if not self.restriction.allows or self._state_guard.worn:
+            if not self.restriction.allows or self._state_guard.recycle_reason:
                 return []
         if not self.handlers:
             return []  # This worker serves table stores only.
         try:
             return self._make_claim(avoided, rested=rested)
         except psycopg.Error as problem:
-            if not self.restriction.blames(problem):
+            if not self.restriction.handle_error(problem):
                 raise
             return []
 
@@ -291,10 +291,10 @@ class Claimer:
             self._ask_restriction()  # Again: the last claim may have used the remaining budget.
             if not self.restriction.allows:
                 return False
-        if self.wakes.dismissed or self._state_guard.worn:
+        if self.wakes.dismissed or self._state_guard.recycle_reason:
             return False
         worked = self._stores.work()
         if worked:
             self._state_guard.examine()
-        self._state_guard.worn = self._state_guard.worn or self._hooks.interruption
+        self._state_guard.recycle_reason = self._state_guard.recycle_reason or self._hooks.interruption
         return worked

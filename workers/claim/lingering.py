@@ -62,7 +62,7 @@ class Lingering:
             if self._session.sessions != sessions:
                 # The jobs of that answer are in this claim, and only the end of this process
                 # releases them.
-                self._state_guard.worn = "a claim's answer was lost"
+                self._state_guard.recycle_reason = "a claim's answer was lost"
             if woken and not found:
                 # The wake was for another kind: an idle worker takes it, or this one after this
                 # call.
@@ -74,7 +74,7 @@ class Lingering:
             left = min(until, expires, control.lease_deadline - self._spec.settings.lease / 5) - now
             if self._wake.dismissed or control.draining:
                 return False
-            if len(rows) >= size or left <= 0 or self._state_guard.worn:
+            if len(rows) >= size or left <= 0 or self._state_guard.recycle_reason:
                 return True
             woken = self._claimer.wakes.rest(epoch, left)
 

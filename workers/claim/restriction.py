@@ -60,7 +60,7 @@ class Unrestricted:
         """Return the statements that must precede a claim in its transaction."""
         return ()
 
-    def blames(self, _problem: psycopg.Error) -> bool:
+    def handle_error(self, _problem: psycopg.Error) -> bool:
         """Return whether an own condition caused the error of a claim. Then nothing is allowed any more."""
         return False
 
@@ -121,7 +121,7 @@ class Restricted(Unrestricted):
     def requests_before(self) -> tuple[Request, ...]:
         return (("claim/lock_budget", {"supervisor": self._spec.supervisor}),) if self.budgeted else ()
 
-    def blames(self, problem: psycopg.Error) -> bool:
+    def handle_error(self, problem: psycopg.Error) -> bool:
         own = self._narrowing is not None and any(name.startswith("own_") for name in self._narrowing.conditions)
         if not own or not is_condition_wrong(problem):
             return False

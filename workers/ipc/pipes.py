@@ -21,7 +21,7 @@ NUDGE: Final = b"\1"
 
 EXIT_LEFT: Final = 0
 """The child process was asked to exit and did so."""
-EXIT_WORN: Final = 64
+EXIT_RECYCLE: Final = 64
 """The process must not be reused, for example because something was interrupted in its interpreter.
 Not a crash.
 """

@@ -41,7 +41,7 @@ class StateGuard:
 
     whole: returns whether the database session is still the one that was opened.
     files: further file descriptors of Jobherd. shared: those that other processes have open too.
-    worn: why this worker takes no more jobs, in words. Empty while it does.
+    recycle_reason: why this worker takes no more jobs, in words. Empty while it does.
     tidy: kinds whose jobs have changed nothing so far. due: when the next check is made for every
     kind.
     """
@@ -54,7 +54,7 @@ class StateGuard:
         files: Iterable[int] = (),
         shared: Iterable[int] = (),
     ) -> None:
-        self.worn = ""
+        self.recycle_reason = ""
         self._interrupts = context.interrupts
         self._blocked = context.blocked
         self._threads = _thread._count()  # noqa: SLF001 - all alternatives build a list
@@ -91,22 +91,22 @@ class StateGuard:
 
         Costs a few system calls, and many if a full check is due.
         """
-        if self.worn:
+        if self.recycle_reason:
             return
         whole = self._whole()  # First: if the session is not whole, another file has its descriptor.
         if (mask := signal.pthread_sigmask(signal.SIG_BLOCK, ())) != self._blocked:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
             changed = ", ".join(getattr(number, "name", f"signal {number}") for number in sorted(mask ^ self._blocked))
-            self.worn = f"a job {'blocked' if mask - self._blocked else 'unblocked'} signals: {changed}"
+            self.recycle_reason = f"a job {'blocked' if mask - self._blocked else 'unblocked'} signals: {changed}"
         elif not self._interrupts.rearm_if_touched():
-            self.worn = "a job moved the interval timer"
+            self.recycle_reason = "a job moved the interval timer"
         elif not whole:
-            self.worn = "a job closed the session of its worker"
+            self.recycle_reason = "a job closed the session of its worker"
         elif self._ran or now >= self.due:
             self._ran = False
             found, lost = self._belongings.put_back()
             if lost:
-                self.worn = f"a job {lost}"
+                self.recycle_reason = f"a job {lost}"
             elif found:
                 self._found_nothing.clear()
                 self.tidy.clear()
@@ -118,17 +118,17 @@ class StateGuard:
         """
         interrupts = self._interrupts
         if interrupts.raised is not None:
-            self.worn = f"a job was interrupted by {type(interrupts.raised).__name__}"
+            self.recycle_reason = f"a job was interrupted by {type(interrupts.raised).__name__}"
         elif not interrupts.is_intact():
             interrupts.restore()
-            self.worn = "a job changed signal handlers"
+            self.recycle_reason = "a job changed signal handlers"
         elif time.monotonic is not self._clock:
             # With another clock every deadline is wrong: the next job would be ended when it
             # begins, or a lease be held indefinitely.
             time.monotonic = self._clock
-            self.worn = "a job replaced time.monotonic"
+            self.recycle_reason = "a job replaced time.monotonic"
         elif _thread._count() != self._threads and (left := self._threads_left()):  # noqa: SLF001 - all alternatives build a list
-            self.worn = f"a job left a thread behind: {left}"
+            self.recycle_reason = f"a job left a thread behind: {left}"
 
     def _threads_left(self) -> str:
         """Return the names of threads that a job left behind, or an empty string if all are daemons.

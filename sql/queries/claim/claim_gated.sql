@@ -40,7 +40,7 @@ WITH RECURSIVE head AS (
        AND NOT EXISTS (SELECT FROM jobherd.gates g
                         WHERE (g.scope, g.name) IN (('queue', ready.queue), ('kind', ready.kind))
                           AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.limited_at) >= g.max_running))
-       -- AND what narrows it
+       -- AND the conditions of this claim
      ORDER BY queue, priority, id
      LIMIT 2000
 ), claimed AS MATERIALIZED (

@@ -31,7 +31,7 @@ WITH RECURSIVE me AS MATERIALIZED (
 ), picked AS MATERIALIZED (
     SELECT ctid AS place FROM jobherd.ready
      WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
-       -- AND what narrows it
+       -- AND the conditions of this claim
      ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED
 ), taken AS (
     DELETE FROM jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING ready AS job, id, kind, queue, priority

@@ -65,7 +65,7 @@ barred AS MATERIALIZED (
            + (pg_column_size(payload) + coalesce(pg_column_size(extras), 0))::real / 1000000::real AS share
       FROM jobherd.ready
      WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
-       -- AND what narrows it
+       -- AND the conditions of this claim
      ORDER BY priority, id
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED

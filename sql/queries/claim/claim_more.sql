@@ -22,7 +22,7 @@ WITH me AS MATERIALIZED (
       FROM jobherd.ready r
      WHERE r.queue = (SELECT queue FROM held) AND r.kind = %(kind)s AND NOT r.alone
        AND r.id = ANY (ARRAY(SELECT f.id FROM jobherd.ready f WHERE f.queue = (SELECT queue FROM held) ORDER BY f.priority, f.id LIMIT 500))
-       -- AND what narrows it
+       -- AND the conditions of this claim
      ORDER BY r.priority, r.id
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED

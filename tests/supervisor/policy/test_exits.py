@@ -9,7 +9,7 @@ import pytest
 
 from jobherd.supervisor.policy.actions import Fork
 from jobherd.supervisor.policy.deaths import Exit
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_WORN
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE
 from tests.supervisor.policy.story import Story
 
 
@@ -38,7 +38,7 @@ def test_a_child_that_has_finished_jobs_is_replaced_at_once_however_often_it_is_
 
 def test_a_child_that_exits_to_be_recycled_is_replaced_without_rest():
     story = Story().up()
-    assert story.dies(0, Exit(EXIT_WORN, None)).cause == "worn"
+    assert story.dies(0, Exit(EXIT_RECYCLE, None)).cause == "worn"
     assert story.names() == [("Fork", 0)]
 
 

@@ -37,7 +37,7 @@ def test_a_reload_replaces_one_worker_after_another_and_never_goes_below_the_wan
         story.dies(old, LEFT)
     story.step()
     assert not story.fleet.reloading
-    assert sum(slot.counts for slot in story.fleet.workers()) == 2
+    assert sum(slot.is_booting_or_ready for slot in story.fleet.workers()) == 2
 
 
 @pytest.mark.promise("C17", "C18")
@@ -45,7 +45,7 @@ def test_a_queue_keeps_its_reserved_workers_when_workers_are_replaced():
     story = Story(workers=3, reserved=(("high", 1), ("low", 1))).up()
 
     def served():
-        return sorted(slot.process.reserved for slot in story.fleet.workers() if slot.counts)
+        return sorted(slot.process.reserved for slot in story.fleet.workers() if slot.is_booting_or_ready)
 
     assert served() == ["", "high", "low"]
     story.dies(next(slot.number for slot in story.fleet.workers() if slot.process.reserved == "high"))

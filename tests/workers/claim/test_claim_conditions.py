@@ -17,7 +17,7 @@ import jobherd.workers.claim.restriction
 import jobherd.workers.run.hooks
 from jobherd import Only
 from jobherd.workers.ipc import pipes
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN, MoreWork
+from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE, MoreWork
 from tests.support.seats import LIMIT, Bench, wait_for_line
 from tests.workers.test_worker_life import claim_unheard
 
@@ -135,7 +135,7 @@ def test_a_hook_that_hangs_is_interrupted_and_its_child_replaced(bench: Bench, c
     choose("hangs")
     job = bench.enqueue("pick:a")
     child = bench.start(handlers=(CHOOSY,))
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert bench.job(job)["state"] == "ready"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from jobherd.handlers._run.dispositions import JobCancelled, JobInterrupted, JobTimeout
 from jobherd.workers.ipc.current_work import Interruption, Reason
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN
+from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE
 from jobherd.workers.ipc.status_board import StatusBoard
 from jobherd.workers.process.interrupt import Interrupts
 from jobherd.workers.process.wakeup import Wake
@@ -31,7 +31,7 @@ def test_a_job_past_its_timeout_is_interrupted_and_its_child_is_not_reused(bench
     assert "0.3 s" in row["error"]
     ran = bench.ask("SELECT extract(epoch FROM finished_at - started_at)::float AS s FROM jobherd.attempts")[0]["s"]
     assert 0.3 <= ran < 600, "and not the hour that its handler sleeps"
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert next(counts.timeouts for counts in child.board.tally.kind_counts() if counts.name == "act:slow") == 1
 
 
@@ -47,7 +47,7 @@ def test_a_handler_that_swallows_its_timeout_is_asked_again_each_second_and_its_
     job = bench.enqueue("act:stubborn")
     child.nudge()
     assert bench.wait(job, "completed")["result"] == "swallowed"
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
 
 
 def test_a_statement_that_a_handler_waits_for_is_cancelled_on_the_server(bench: Bench):
@@ -55,7 +55,7 @@ def test_a_statement_that_a_handler_waits_for_is_cancelled_on_the_server(bench: 
     job = bench.enqueue("act:queries", dsn=bench.dsn)
     child.nudge()
     bench.wait(job, "retrying")
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert (
         bench.ask(
             "SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%%pg_sleep(60)' AND pid <> pg_backend_pid()"
@@ -74,7 +74,7 @@ def test_a_cancelled_job_is_interrupted(bench: Bench, gate: Gate, kind: str):
     child.interrupt(Reason.CANCEL)
     row = bench.wait(job, "cancelled")
     assert row["error_code"] == "JOB_CANCELLED"
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
 
 
 def test_a_drained_job_goes_back_with_its_attempt(bench: Bench, gate: Gate):
@@ -83,7 +83,7 @@ def test_a_drained_job_goes_back_with_its_attempt(bench: Bench, gate: Gate):
     child.nudge()
     gate.wait_arrival("a")
     child.interrupt(Reason.DRAIN)
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert [(bench.job(job)["state"], bench.job(job)["attempts"]) for job in jobs] == [("ready", 0), ("ready", 0)]
 
 
@@ -154,7 +154,7 @@ def test_a_second_word_does_not_reach_what_is_made_of_the_end(bench: Bench, gate
     explains.open("in its own words")
     row = bench.wait(job, "cancelled")
     assert "acting.Explained: in its own words" in row["history"][0]["traceback"]
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
 
 
 def test_an_exclusive_job_ends_before_the_lease_can_lapse(bench: Bench, gate: Gate):
@@ -167,7 +167,7 @@ def test_an_exclusive_job_ends_before_the_lease_can_lapse(bench: Bench, gate: Ga
     child.close_wake()
     lapses = bench.control.lease_deadline = time.monotonic() + 41.0
     os.kill(child.pid, signal.SIGALRM)  # any ring looks at the lease again
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert time.monotonic() < lapses
     assert (bench.job(job)["state"], bench.job(job)["attempts"]) == ("ready", 0)
 
@@ -180,7 +180,7 @@ def test_jobs_that_end_just_at_their_timeout_have_one_outcome_and_the_next_job_n
     codes = set()
     while bench.ask("SELECT 1 FROM jobherd.ready LIMIT 1"):
         codes.add(bench.start(most_claimed=20).wait_or_idle())
-    assert codes <= {EXIT_LEFT, EXIT_WORN}
+    assert codes <= {EXIT_LEFT, EXIT_RECYCLE}
     for job in edges:
         row = bench.wait(job, "completed", "retrying")
         assert (row["state"], row["error_code"]) in {("completed", None), ("retrying", "JOB_TIMEOUT")}

@@ -65,13 +65,13 @@ def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pyt
     The look itself must not end the child.
     """
     tidy = StateGuard.__new__(StateGuard)
-    tidy.worn, tidy._whole, tidy._blocked = "", lambda: True, frozenset()
+    tidy.recycle_reason, tidy._whole, tidy._blocked = "", lambda: True, frozenset()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN + 1, signal.SIGUSR2})
     try:
         tidy.look(0.0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert tidy.worn == f"a job blocked signals: SIGUSR2, signal {signal.SIGRTMIN + 1}"
+    assert tidy.recycle_reason == f"a job blocked signals: SIGUSR2, signal {signal.SIGRTMIN + 1}"
 
 
 @pytest.mark.parametrize("also", [False, True], ids=["alone", "beside a variable that Python sees"])
@@ -128,7 +128,7 @@ def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_foun
     tidy = StateGuard.__new__(StateGuard)
     found = tidy._belongings = _Found()
     tidy._interrupts, tidy._whole, tidy._blocked = _Untouched(), lambda: True, frozenset()
-    tidy.worn, tidy.tidy, tidy.due, tidy._ran, tidy._found_nothing = "", set(), 0.0, True, {}
+    tidy.recycle_reason, tidy.tidy, tidy.due, tidy._ran, tidy._found_nothing = "", set(), 0.0, True, {}
     for number in range(TIDY):
         assert "a:b" not in tidy.tidy, f"after {number} looks"
         tidy.put_back("a:b", 1.0)
@@ -149,7 +149,7 @@ def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_foun
     found.moved = True
     tidy.look(2.0)
     assert not tidy.tidy
-    assert not tidy.worn
+    assert not tidy.recycle_reason
 
 
 def test_a_container_that_is_given_other_processors_has_not_been_changed_by_a_job(monkeypatch):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobherd.workers.ipc.current_work import Interruption, Phase, Reason
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN, MoreWork
+from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE, MoreWork
 from tests.support.seats import Bench, count_of
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def test_a_drain_hands_all_of_a_call_back_with_their_attempts(bench: Bench, gate
     gate.wait_arrival("gate 2")
     bench.ask("SELECT jobherd.pause('default')")
     child.interrupt(Reason.DRAIN)
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert [(bench.wait(job, "ready")["attempts"]) for job in ids] == [0, 0]
 
 
@@ -126,7 +126,7 @@ def test_the_timeout_is_the_call_s(bench: Bench, gate: Gate):
     ids = put(bench, "sms:slow", "{}", "{}")
     child = start(bench)
     assert [bench.wait(job, "retrying")["error_code"] for job in ids] == ["JOB_TIMEOUT"] * 2
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
 
 
 def test_other_kinds_of_the_claim_are_run_and_a_call_takes_no_more_than_its_batch(bench: Bench):

@@ -14,7 +14,7 @@ from jobherd.handlers._run.unrunnable import unreadable
 from jobherd.handlers._values.keys import ring
 from jobherd.handlers._values.outcome import KEY_MISSING, Raised
 from jobherd.workers.claim.claimer import Claimer
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN
+from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE
 from jobherd.workers.job.row import JobRow
 from jobherd.workers.run.finish import encrypt
 from tests.support.seats import Bench, count_of
@@ -123,7 +123,7 @@ def test_what_never_ends_when_it_is_looked_at_is_given_up_after_some_seconds(
     child, row = run(bench, "act:raises", "retrying", what=what)
     assert row["error_code"] == "UNHANDLED_ERROR"
     assert says in row["error"]
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     after = bench.start()
     job = bench.enqueue("act:nothing")
     after.nudge()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import jobherd.workers.run.hooks
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN, Problem
+from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE, Problem
 from tests.support.seats import Bench, count_of, wait_for_line
 
 HOOKED = str(Path(__file__).parents[1] / "hooked.py")
@@ -95,7 +95,7 @@ def test_a_hook_that_hangs_is_interrupted_and_its_child_replaced(bench: Bench, s
     child.nudge()
     row = bench.wait(job, "completed")
     assert (row["result"], row["error"]) == ("done", None)
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert "did not end within" in child.log()
     assert count_of(child, "hook:hangs", "ok") == 1
     assert said()[-2:] == ["exit loaded", "cleans up"]
@@ -107,7 +107,7 @@ def test_the_hooks_of_a_job_past_its_time_have_time_of_their_own(bench: Bench, s
     job = bench.enqueue("hook:slow")
     child.nudge()
     assert bench.wait(job, "retrying")["error_code"] == "JOB_TIMEOUT"
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert "was not disturbed" in said()
     assert sum(counts.timeouts for counts in child.board.tally.kind_counts()) == 1
 

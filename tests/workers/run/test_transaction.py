@@ -15,7 +15,7 @@ import pytest
 
 from jobherd import sql
 from jobherd.workers.ipc.current_work import Reason
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN
+from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE
 from tests.support.gate import at_gate
 from tests.support.network import Network
 from tests.support.patience import LIMIT
@@ -167,7 +167,7 @@ def test_a_job_past_its_time_is_torn_out_of_its_statement_and_undone(bank: Bench
     row = bank.wait(job, "failed")
     assert row["error_code"] == "JOB_TIMEOUT"
     assert bank.ask("SELECT * FROM public.ledger") == []
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
 
 
 def test_it_is_cancelled_while_its_transaction_is_open_and_cancelling_does_not_wait(bank: Bench, gate: Gate):
@@ -194,7 +194,7 @@ def test_a_lost_claim_is_noticed_before_anything_is_written(bank: Bench, gate: G
         "CREATE CONSTRAINT TRIGGER rob AFTER INSERT ON jobherd.running DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.rob()"
     )
     child.nudge()
-    assert child.wait() == EXIT_WORN
+    assert child.wait() == EXIT_RECYCLE
     assert bank.ask("SELECT * FROM public.ledger") == []
     assert bank.job(job) is None, "nobody else wrote of it"
     assert "the claim was lost" in child.log()

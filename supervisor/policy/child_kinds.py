@@ -1,6 +1,6 @@
 """The kinds of child processes (worker, maintenance, web, resetter), one row each.
 
-A new kind is a row here and a module in `workers`. No other code compares kinds: it reads the
+A new kind is a row here and a module in `workers`. Other code never compares kinds: it reads the
 fields of a row.
 """
 
@@ -36,13 +36,13 @@ class ChildKind:
     count: Callable[[Demand], int]
     """Returns the number of such children."""
     works: bool = False
-    """It claims jobs, so it is woken, has limits, and is drained first. There can be several."""
+    """The child claims jobs, so it is woken, has limits, and is drained first. There can be several."""
     loads: bool = False
-    """It loads the handlers, so a reload replaces it."""
+    """The child loads the handlers, so a reload replaces it."""
     sees_all: bool = False
-    """It reads the status board of every slot."""
+    """The child reads the status board of every slot."""
     receives_deaths: bool = False
-    """It receives the jobs that died with their process."""
+    """The child receives the jobs that died with their process."""
 
 
 WORKER = ChildKind("worker", lambda fleet: fleet.wanted, works=True, loads=True)

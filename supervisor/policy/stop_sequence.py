@@ -1,7 +1,7 @@
 """The stop sequence: interrupt a child, then SIGTERM after one grace period, then SIGKILL after two.
 
-Two tables, keyed by name: what each stage sends and when, and which reason may replace a sequence
-that is under way. `begin` is the only place where a sequence starts. Values only: `stopping.py`
+Two tables: what each stage sends and when (`STAGES`), and which reason may replace a sequence that
+is under way (`OVERRIDES`). `begin` is the only place where a sequence starts. Values only: `stopping.py`
 decides when a child is stopped and when its sequence has ended.
 """
 

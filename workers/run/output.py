@@ -1,4 +1,4 @@
-"""Captures what a job prints and logs, and keeps the latest of it with the attempt.
+"""Captures what a job prints and logs; the end of this output is stored with the attempt.
 
 Standard output and standard error of a worker are one pipe, so the output of C code and of programs
 that a handler starts is captured too. The worker and the supervisor hold its reading end. The
@@ -7,7 +7,7 @@ system call. While a job runs long, the supervisor empties the pipe before it is
 full pipe would block the process that prints. It leaves the end of the output on the status board.
 When the worker dies, the unread rest is the last output of the job.
 
-A line in the pipe may begin with a mark of Jobherd: log lines, and the entries of `job.log(key,
+A line in the pipe may begin with a prefix of Jobherd: log lines, and the entries of `job.log(key,
 ...)`. Log lines have already been written to the real standard error. Printed text is passed on to
 it when the job ends, each line as the message of a log line. Passed on unchanged, a line from a
 payload could look like a log line. This module must not raise into a handler.

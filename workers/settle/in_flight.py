@@ -1,10 +1,10 @@
 """The claim that a worker holds, and the outcomes of its jobs that are not recorded yet.
 
-Invariant: every claim is completed. Each of its jobs is noted here with its outcome or as released,
-and what is noted is settled: before the next claim, behind it, or separately. If it is settled
-behind the next claim, that claim's jobs run while the server writes and the disk confirms. Until
-the answer arrives, both claims are in flight and both are on the status board. This module decides
-neither when to settle nor what to run: the worker does.
+Invariant: every claim is completed. This module notes the outcome of each job, or that the job is
+released. All noted outcomes are settled: before the next claim, right after it, or separately. If
+the settlement is sent right after the next claim, that claim's jobs run while the server writes and
+the disk confirms. Until the answer arrives, both claims are in flight and both are on the status
+board. The worker decides when to settle and what to run.
 """
 
 from __future__ import annotations

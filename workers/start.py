@@ -104,6 +104,6 @@ def _put_back(interrupts: Interrupts, blocked: frozenset[int]) -> list[str]:
         changed.append("signal handlers")
     if signal.pthread_sigmask(signal.SIG_SETMASK, blocked) != blocked:
         changed.append("which signals are blocked")
-    if not interrupts.rearm_if_touched():
+    if not interrupts.timer.rearm_if_touched():
         changed.append("the interval timer")
     return changed

@@ -393,7 +393,7 @@ MUTANTS = (
     ),
     Mutant(
         "a job that has moved the timer goes unnoticed",
-        "workers/process/interrupt.py",
+        "workers/process/job_timer.py",
         "        if interval == _MARK or not (marked or interval or left):\n            return True\n",
         "        return True\n",
         ("tests/workers/process/test_interrupt.py",),
@@ -618,7 +618,7 @@ MUTANTS = (
     ),
     Mutant(
         "a copy that C code has forked goes on as the worker",
-        "workers/process/interrupt.py",
+        "workers/process/fork_mark.py",
         "        page.madvise(_WIPE_ON_FORK)\n",
         "        pass\n",
         ("tests/system/test_hostile_handlers.py",),

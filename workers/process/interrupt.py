@@ -6,29 +6,27 @@ loop repeats, never at a store, so no exception can be raised between the handle
 closing store. A signal that arrives while `open` is false is remembered or ignored: it never
 reaches the next job or Jobherd's own code.
 
-One interval timer serves all jobs, and a job costs no system call. The timer is set for the
-earliest deadline requested. If it fires early, it is set again for the current deadline. After an
-exception was raised, it fires each second until the handler has ended. Whether a job has changed
-the timer shows in its interval, which is a marker that never elapses. Remaining times differ by
-when they are read, and a process that was delayed between two reads would count as changed. Signals
-get handlers and are never set to be ignored: an ignored signal would survive an exec into
-grandchildren.
+After an exception was raised, the timer (`job_timer.py`) fires each second until the handler has
+ended. Signals get handlers and are never set to be ignored: an ignored signal would survive an exec
+into grandchildren.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # fifteen times as fast as the module around it
-import mmap
 import os
 import signal
 import time
-from contextlib import suppress
 from operator import is_
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from jobherd.handlers._run.call import interrupt
 from jobherd.handlers._run.dispositions import JobCancelled, JobDrained, JobInterrupted, JobTimeout
 from jobherd.workers.ipc.current_work import Reason
+from jobherd.workers.process.fork_mark import fork_mark
+from jobherd.workers.process.interruptions import interruption_for
+from jobherd.workers.process.job_timer import AGAIN, FOR_EVER, JobTimer
+from jobherd.workers.process.signal_handlers import exit_at_once, ignore, kill_own_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -38,25 +36,10 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.process.wakeup import Wake
 
-FOR_EVER: Final = float("inf")
-_EVERY: Final = 1.0
-_MARK: Final = 2.0**23 + 0.125
-"""The interval of the timer, 97 days, which the kernel returns exactly. A job that sets the timer
-itself does not know it.
-"""
-_WIPE_ON_FORK: Final = 18
-"""MADV_WIPEONFORK, for which the module mmap has no name."""
 _LAST_WORDS: Final = 1.0
 """Seconds that an orphan may take to release its job. The maintenance process kills the process
 group half a second later.
 """
-
-
-class JobLost(JobCancelled):
-    """The claim is lost: another worker has the job. Nothing is recorded for this attempt.
-
-    Handlers see a JobCancelled.
-    """
 
 
 class Interrupts:
@@ -81,7 +64,7 @@ class Interrupts:
         self.raised: JobInterrupted | None = None
         self.told: dict[int, Reason] = {}
         self.unheard = False
-        self.here = _page()
+        self.here = fork_mark()
         self._hearing = False
         self._times_interrupted = -1
         self._board = board
@@ -93,9 +76,7 @@ class Interrupts:
         self._timeout = 0.0
         self._lease: ControlBlock | None = None
         self._margin = lease / 5
-        self._rings_at = FOR_EVER
-        self._marked = False
-        """The timer has been set and carries the marker."""
+        self.timer = JobTimer()
         self._orphan_until = FOR_EVER
         self._long_at = FOR_EVER
         self.on_long: Callable[[], None] = _do_nothing
@@ -105,9 +86,9 @@ class Interrupts:
             (signal.SIGALRM, self._ring),
             (signal.SIGUSR2, self._hear_order),
             (signal.SIGTERM, self._hear_term),
-            (signal.SIGINT, _nothing),
-            (signal.SIGHUP, _nothing),
-            (signal.SIGQUIT, _leave_now),
+            (signal.SIGINT, ignore),
+            (signal.SIGHUP, ignore),
+            (signal.SIGQUIT, exit_at_once),
         )
         self._numbers = [number for number, _ in self._installed]
         self._handlers = [handler for _, handler in self._installed]
@@ -131,7 +112,7 @@ class Interrupts:
             if number not in {signal.SIGKILL, signal.SIGSTOP} and signal.getsignal(number) is not signal.SIG_DFL:
                 signal.signal(number, signal.SIG_DFL)
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(ignored, _nothing)
+            signal.signal(ignored, ignore)
         self.restore()
         os.register_at_fork(after_in_child=self._note_fork)
 
@@ -177,8 +158,8 @@ class Interrupts:
         self._deadline = deadline
         self._long_at = long_at
         rings = min(deadline, long_at) if lease is None else min(deadline, long_at, lease.lease_deadline - self._margin)
-        if rings < self._rings_at:
-            self._arm(rings)
+        if rings < self.timer.rings_at:
+            self.timer.arm(rings)
 
     def judge(self, seconds: float) -> JobInterrupted | None:
         """Start the time limit for judging the handler's end. `open` is false.
@@ -194,8 +175,8 @@ class Interrupts:
         self._long_at = FOR_EVER
         self._timeout = seconds
         self._deadline = time.monotonic() + seconds
-        if self._deadline < self._rings_at:
-            self._arm(self._deadline)
+        if self._deadline < self.timer.rings_at:
+            self.timer.arm(self._deadline)
         return before
 
     def leave(self) -> None:
@@ -208,7 +189,7 @@ class Interrupts:
         """Raise an interruption of the current job that arrived just before its start."""
         reason = self.told.pop(self._job, Reason.NONE)
         if reason is not Reason.NONE:
-            self._raise(_for_reason(reason), None)
+            self._raise(interruption_for(reason), None)
 
     def hear(self, frame: FrameType | None = None) -> None:
         """Read the status board for an interruption of the current claim.
@@ -220,7 +201,7 @@ class Interrupts:
         if said.reason is Reason.NONE or said.token != self._token or not self._token:
             return
         if said.job == self._job and self.open and not (self.together and said.reason is Reason.CANCEL):
-            self._raise(_for_reason(said.reason), frame)
+            self._raise(interruption_for(said.reason), frame)
         elif said.job in self._batch:
             self.told[said.job] = said.reason
 
@@ -235,33 +216,15 @@ class Interrupts:
         """
         return all(map(is_, map(_signal.getsignal, self._numbers), self._handlers))
 
-    def rearm_if_touched(self) -> bool:
-        """Reset the timer if a job stopped or set it, and return whether it was unchanged.
-
-        Costs a system call, so it is for long jobs.
-        """
-        marked = self._marked  # Order: before the timer is read. A signal after it may be the first to set the timer.
-        left, interval = signal.getitimer(signal.ITIMER_REAL)
-        if abs(self._rings_at - time.monotonic() - left) > _EVERY / 10:
-            # A job that restores what it found restores it late. That alone does not make a process
-            # due for replacement: see the module docstring.
-            self._rings_at = FOR_EVER
-        if interval == _MARK or not (marked or interval or left):
-            return True
-        self._rings_at = FOR_EVER
-        signal.setitimer(signal.ITIMER_REAL, _MARK, _MARK)
-        self._marked = True
-        return False
-
     # -- called by signals
 
     def _ring(self, _number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        self._rings_at = FOR_EVER
+        self.timer.rings_at = FOR_EVER
         if self.forked:
             return
         if now >= self._orphan_until:
-            _end_group()
+            kill_own_group()
         if self._deadline == FOR_EVER:
             return  # It was set for a job that has ended.
         if now >= self._long_at:
@@ -274,7 +237,7 @@ class Interrupts:
             self._raise(JobDrained("the supervisor could not renew its lease, and this kind is exclusive"), frame)
         else:
             # Too early, or just before `open` is set.
-            self._arm(max(min(self._deadline, lapses, self._long_at), now + 0.001))
+            self.timer.arm(max(min(self._deadline, lapses, self._long_at), now + 0.001))
 
     def _hear_order(self, _number: int, frame: FrameType | None) -> None:
         if self.forked:
@@ -299,7 +262,7 @@ class Interrupts:
             self._wake.poke()
             if self.open and self.raised is None:
                 self._raise(JobDrained("the supervisor is dead"), frame)
-            self._arm(self._orphan_until)
+            self.timer.arm(self._orphan_until)
         elif self.open and (self.raised is not None or now >= self._deadline):
             self._time_out(frame)
         else:
@@ -316,57 +279,13 @@ class Interrupts:
 
     def _raise(self, interruption: JobInterrupted, frame: FrameType | None) -> None:
         self.raised = interruption
-        self._arm(min(time.monotonic() + _EVERY, self._orphan_until))
+        self.timer.arm(min(time.monotonic() + AGAIN, self._orphan_until))
         interrupt(interruption, frame)
-
-    def _arm(self, at: float) -> None:
-        self._rings_at = at
-        signal.setitimer(signal.ITIMER_REAL, min(max(0.0005, at - time.monotonic()), _MARK), _MARK)
-        self._marked = True
 
     def _note_fork(self) -> None:
         self.here[0] = 0
         self.open = False
 
 
-def _page() -> mmap.mmap:
-    """Return a page of memory that begins with a 1 here and with a 0 in every fork of this process.
-
-    Python's own hook notices only forks made from Python. The kernel wipes the page (Linux 4.14).
-    Reading it costs a twelfth of a getpid call, and it is read after each job.
-    """
-    page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # On a kernel without this, only forks made from Python are noticed.
-        page.madvise(_WIPE_ON_FORK)
-    page[0] = 1
-    return page
-
-
-def _for_reason(reason: Reason) -> JobInterrupted:
-    if reason is Reason.CANCEL:
-        return JobCancelled("the job was cancelled")
-    if reason is Reason.DRAIN:
-        return JobDrained("the supervisor leaves and can wait no longer")
-    return JobLost("the claim is lost")
-
-
 def _do_nothing() -> None:
     """Do nothing: no callback was set."""
-
-
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the supervisor handles Ctrl-C and hang-up of the terminal."""
-
-
-def _leave_now(_number: int, _frame: FrameType | None) -> NoReturn:
-    os._exit(128 + signal.SIGQUIT)
-
-
-def _end_group() -> None:
-    """Send SIGKILL to this process's own group, which ends this process too.
-
-    Only if this process leads the group: otherwise the group may be another process's.
-    """
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(128 + signal.SIGKILL)

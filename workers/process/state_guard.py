@@ -98,7 +98,7 @@ class StateGuard:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
             changed = ", ".join(getattr(number, "name", f"signal {number}") for number in sorted(mask ^ self._blocked))
             self.recycle_reason = f"a job {'blocked' if mask - self._blocked else 'unblocked'} signals: {changed}"
-        elif not self._interrupts.rearm_if_touched():
+        elif not self._interrupts.timer.rearm_if_touched():
             self.recycle_reason = "a job moved the interval timer"
         elif not whole:
             self.recycle_reason = "a job closed the session of its worker"

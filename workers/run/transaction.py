@@ -29,7 +29,7 @@ from jobherd.handlers._run.transaction import TransactionEndedError
 from jobherd.handlers._values.outcome import TRANSACTION_ENDED, Outcome
 from jobherd.handlers._values.payload import encode_result
 from jobherd.workers.job.finished import settlement
-from jobherd.workers.process.interrupt import JobLost
+from jobherd.workers.process.interruptions import JobLost
 from jobherd.workers.run.job_connection import AnyJobConnection, AsyncJobConnection, JobConnection, closed_pgconn
 from jobherd.workers.run.transaction_messages import (
     ENDED_BY_HANDLER,

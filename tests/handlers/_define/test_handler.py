@@ -112,7 +112,7 @@ def test_a_good_kind_is_taken(kind):
         ({"max_attempts": 2.5}, ValueError, "max_attempts"),
         ({"max_crashes": 0}, ValueError, "max_crashes"),
         ({"max_running": 0}, ValueError, "max_running"),
-        ({"backoff": "never"}, ValueError, "backoff is no span"),
+        ({"backoff": "never"}, ValueError, "backoff is not a duration"),
         ({"backoff": []}, ValueError, "backoff is an empty list"),
         ({"poison_on": (ValueError, "x")}, TypeError, "poison_on takes exception classes.*'x'"),
         ({"poison_on": ValueError("x")}, TypeError, "poison_on"),

@@ -315,13 +315,13 @@ def test_whoever_is_held_up_while_the_timer_is_set_is_not_taken_for_changed(
         time.sleep(0.3)
         return arm(*timer)
 
-    assert interrupts.rearm_if_touched(), "nothing was armed yet"
+    assert interrupts.timer.rearm_if_touched(), "nothing was armed yet"
     with monkeypatch.context() as slow:
         slow.setattr(signal, "setitimer", held_up)
         assert attempt(interrupts, 1, 0.0, 60.0) == "through"
-    assert interrupts.rearm_if_touched()
+    assert interrupts.timer.rearm_if_touched()
     assert attempt(interrupts, 2, 0.0, HUNDRED_YEARS) == "through"
-    assert interrupts.rearm_if_touched()
+    assert interrupts.timer.rearm_if_touched()
 
 
 @pytest.mark.timeout(0)
@@ -338,9 +338,9 @@ def test_a_timer_that_rings_during_the_look_at_it_was_not_moved(
 
     with monkeypatch.context() as ringing:
         ringing.setattr(signal, "getitimer", stage)
-        assert interrupts.rearm_if_touched()
+        assert interrupts.timer.rearm_if_touched()
         interrupts.enter(2, deadline=time.monotonic() + 60, timeout=60)
-        assert interrupts.rearm_if_touched()
+        assert interrupts.timer.rearm_if_touched()
     assert attempt(interrupts, 3, 10.0, 0.05) == "JobTimeout"
 
 
@@ -350,8 +350,8 @@ def test_a_timer_that_a_job_has_set_for_itself_is_put_right(interrupts: Interrup
     for first in (1, 3):  # also where nothing of ours was armed yet, unless the job only stops what does not run
         if first == 3 or timer != (0.0,):
             signal.setitimer(signal.ITIMER_REAL, *timer)
-            assert not interrupts.rearm_if_touched()
-        assert interrupts.rearm_if_touched()
+            assert not interrupts.timer.rearm_if_touched()
+        assert interrupts.timer.rearm_if_touched()
         assert attempt(interrupts, first + 1, 10.0, 0.05) == "JobTimeout"
 
 
@@ -364,8 +364,8 @@ def test_who_puts_the_timer_back_as_he_found_it_has_not_moved_it(interrupts: Int
     attempt(interrupts, 1, 0.0, 1000.0)
     found = signal.setitimer(signal.ITIMER_REAL, 5.0)
     signal.setitimer(signal.ITIMER_REAL, found[0] + 2.0, found[1])
-    assert interrupts.rearm_if_touched()
-    arming = interrupts._rings_at
+    assert interrupts.timer.rearm_if_touched()
+    arming = interrupts.timer.rings_at
     assert arming == float("inf"), "the next job arms it anew"
     assert attempt(interrupts, 2, 10.0, 0.05) == "JobTimeout"
 
@@ -373,14 +373,14 @@ def test_who_puts_the_timer_back_as_he_found_it_has_not_moved_it(interrupts: Int
 @pytest.mark.timeout(0)
 def test_the_timer_costs_one_system_call_for_many_jobs(interrupts: Interrupts):
     calls = 0
-    arm = interrupts._arm
+    arm = interrupts.timer.arm
 
     def counted(at: float) -> None:
         nonlocal calls
         calls += 1
         arm(at)
 
-    interrupts._arm = counted
+    interrupts.timer.arm = counted
     for job in range(1000):
         attempt(interrupts, job, 0.0, 60.0)
     assert calls == 1

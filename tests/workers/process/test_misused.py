@@ -120,6 +120,12 @@ class _Found:
 
 
 class _Untouched:
+    """Interrupts whose timer no job has changed."""
+
+    @property
+    def timer(self) -> _Untouched:
+        return self
+
     def rearm_if_touched(self) -> bool:
         return True
 

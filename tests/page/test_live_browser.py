@@ -150,7 +150,7 @@ def test_a_job_that_is_gone_is_not_asked_for_any_more(tab, herd):
 
 def test_an_outage_is_a_banner_and_a_restart_is_not_even_that(browser, site):
     with Cluster() as own:
-        first = Web(own.dsn(), page=True)
+        first = Web(own.dsn(), dashboard=True)
         with browser.new_context() as context:
             with first as web:
                 tab = context.new_page()
@@ -163,6 +163,6 @@ def test_an_outage_is_a_banner_and_a_restart_is_not_even_that(browser, site):
                 trouble.wait_for(state="hidden")
                 wait_beyond(tab, number(tab))
             seen = number(tab)
-            with Web(own.dsn(), page=True, http=("127.0.0.1", web.port)):
+            with Web(own.dsn(), dashboard=True, http=("127.0.0.1", web.port)):
                 wait_beyond(tab, seen)
                 trouble.wait_for(state="hidden")

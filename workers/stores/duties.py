@@ -19,7 +19,6 @@ class Duties:
     """A store, and when each of its tasks is due."""
 
     def __init__(self, table: TableHandler) -> None:
-        self.table = table
         self.store = table.store
         self.look_at = self.reset_at = self.beat_at = 0.0
         self.cancel_at = 0.0 if table.store.cancel_interval else NEVER

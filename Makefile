@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium spin promtool screenshots promises alerts bench bench-peers bench-parent bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean network pgbouncer
+.PHONY: help run test check format unit test-pg15 chromium spin promtool screenshots promises alerts bench bench-peers bench-parent bench-page faults points chaos chaos-long soak chaos-page machines fuzz model audit tls clean network pgbouncer
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -17,7 +17,8 @@ $(VENV)/.ready: setup.cfg pyproject.toml
 	@# The checkout under its installed name: links, so that mypy and import-linter see new files too.
 	@mkdir -p $(VENV)/checkout/jobherd
 	@ln -sfn -t $(VENV)/checkout/jobherd ../../../supervisor ../../../workers ../../../handlers ../../../sql \
-		../../../handlers/_facade/__init__.py ../../../handlers/_facade/testing.py ../../../handlers/_facade/py.typed
+		../../../handlers/_facade/__init__.py ../../../handlers/_facade/testing.py \
+		../../../handlers/_facade/remote.py ../../../handlers/_facade/py.typed
 	@echo '$(CURDIR)/$(VENV)/checkout' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/jobherd-checkout.pth"
 	@touch $@
 
@@ -26,20 +27,32 @@ run: $(VENV)/.ready  ## everything at once: database, supervisor, real work, das
 
 test: check unit test-pg15  ## everything that CI checks
 
-check: $(VENV)/.ready  ## format, lint, types, import layers
+check: $(VENV)/.ready  ## format, lint, types, import layers, protocol
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/buf lint handlers/_remote/proto
+	$(BIN)/buf format handlers/_remote/proto --diff --exit-code
+
+.PHONY: schema
+schema: $(VENV)/.ready  ## build the descriptor set, the types and the reference of the gateway's protocol from its .proto files
+	$(BIN)/buf format handlers/_remote/proto --write
+	$(BIN)/python -m tests.support.protocol
+	$(BIN)/python -m tests.support.protocol_page
+
+.PHONY: grpc-matrix
+grpc-matrix: $(VENV)/.ready  ## the gateway's protocol with old and new versions of protobuf and grpcio, installed below .bench/ (some minutes)
+	$(BIN)/python -m tests.handlers._remote.matrix
 
 format: $(VENV)/.ready  ## write the format and what lint can mend
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 
-unit: $(VENV)/.ready chromium faketime pgbouncer spin promtool  ## the suite against the embedded PostgreSQL
+unit: $(VENV)/.ready chromium faketime pgbouncer spin promtool node-client  ## the suite against the embedded PostgreSQL
 	$(SUITE)
 
-test-pg15: $(VENV)/.ready chromium faketime pgbouncer  ## what of the suite touches a server, against Debian's PostgreSQL 15
+test-pg15: $(VENV)/.ready chromium faketime pgbouncer node-client  ## what of the suite touches a server, against Debian's PostgreSQL 15
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
 	JOBHERD_TEST_PG=15 $(SUITE) --touching
 
@@ -76,6 +89,15 @@ pgbouncer:           ## the pooler that some faults are about, from Debian
 
 spin:                ## what goes through every interleaving of a protocol, from Debian
 	@command -v spin >/dev/null || { echo 'installing spin'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq spin gcc libc6-dev >/dev/null; }
+
+.PHONY: node-client
+node-client: .bench/node/.ready  ## the gRPC client of the tests in Node, in the versions of tests/node/package-lock.json, below .bench/
+
+.bench/node/.ready: tests/node/package.json tests/node/package-lock.json
+	@mkdir -p .bench/node && cp tests/node/package.json tests/node/package-lock.json .bench/node/
+	@if ! command -v node >/dev/null || ! command -v npm >/dev/null; then echo 'no node or no npm here: the tests of a worker in Node are skipped'; \
+		elif npm ci --silent --no-fund --no-audit --ignore-scripts --prefix .bench/node; then touch $@; \
+		else echo 'npm cannot fetch the packages: the tests of a worker in Node are skipped'; fi
 
 network: $(VENV)/.ready pgbouncer  ## the network's faults: resets, silence, lost answers, poolers, and hosts that are cut off (root; some 10 minutes)
 	$(BIN)/python -m tests.faults.network
@@ -122,7 +144,7 @@ bench-parent: $(VENV)/.ready  ## where the parent's time goes at 64 children at 
 bench-page: $(VENV)/.ready  ## write the figures of the last runs into docs/performance.md
 	$(BIN)/python -m tests.bench.publish
 
-faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (about 20 minutes)
+faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps, rates (about 20 minutes)
 	$(BIN)/python -m tests.faults.kill_children
 	$(BIN)/python -m tests.faults.terminate
 	$(BIN)/python -m tests.faults.parent
@@ -131,13 +153,21 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 	$(BIN)/python -m tests.faults.batches
 	$(BIN)/python -m tests.faults.tables
 	$(BIN)/python -m tests.faults.caps
+	$(BIN)/python -m tests.faults.rates
 	$(BIN)/python -m tests.faults.poison
 	$(BIN)/python -m tests.faults.timers
 	$(BIN)/python -m tests.faults.hostile
+	$(BIN)/python -m tests.faults.gateway
 	$(BIN)/python -m tests.faults.sizes
 	$(BIN)/python -m tests.faults.flood
 	$(BIN)/python -m tests.faults.points --times 3 --parents 1
 	$(BIN)/python -m tests.faults.stress
+
+.PHONY: faults-gateway
+faults-gateway: $(VENV)/.ready  ## the long campaigns of remote workers: kills, drains, a minute without database, memory (TURNS=2000: 500 of each; some 20 minutes)
+	$(BIN)/python -m tests.faults.gateway --kills 40 --away 60
+	$(BIN)/python -m tests.faults.gateway_memory --minutes 10
+	$(BIN)/python -m tests.faults.gateway --kills $(or $(TURNS),200) --gap 0.3
 
 .PHONY: faults-server
 faults-server: $(VENV)/.ready faketime  ## the long campaigns against the server: crashes, limits, refusals, disks, failover, upgrade, clocks (about 18 minutes)
@@ -166,9 +196,14 @@ soak: $(VENV)/.ready  ## half load for hours, with respawns, a pinned xmin and a
 chaos-page: $(VENV)/.ready  ## write the counts and figures of these runs into docs/reliability.md
 	$(BIN)/python -m tests.faults.publish
 
-machines: $(VENV)/.ready  ## the parent's policies under a million random moves, the job's states under ten thousand (some minutes; SEED=...)
+machines: $(VENV)/.ready  ## the parent's policies and the bookkeeping of gateway and uplink under a million random moves, the job's states under ten thousand (some minutes; SEED=...)
 	$(BIN)/python -m tests.machines $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.machines --gateway $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.machines --uplink $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.machines --queue --moves 10000 $(if $(SEED),--seed $(SEED))
+
+fuzz: $(VENV)/.ready  ## messages of any content for what reads those of remote workers, gateways and producers (MINUTES=10)
+	$(BIN)/python -m tests.workers.gateway.fuzz --minutes $(or $(MINUTES),10)
 
 mutants: $(VENV)/.ready  ## take out each guard, one by one, and see a test turn red (some 15 minutes)
 	$(BIN)/python -m tests.mutants

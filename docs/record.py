@@ -1,22 +1,18 @@
 # ruff: noqa: INP001  # a script, no package
-"""Records `docs/terminal.svg` and `docs/top.svg`.
+"""Records `docs/terminal.svg` and `docs/top.svg`, pictures of real terminals.
 
-What real terminals have shown, drawn as they looked.
-
-The one is a supervisor in one terminal and a shell session in another, the other one frame of
-`jobherd top` beside a supervisor at work.
+`terminal.svg` shows a supervisor in one terminal and a shell session in another. `top.svg` shows one
+frame of `jobherd top` while a supervisor works.
 
     python docs/record.py [terminal] [top]
 
-Nothing shown is written by hand: the commands run on pseudo-terminals against the embedded
-PostgreSQL, in a folder that is removed afterwards, and the picture is made from the bytes they
-wrote. It must not start without the extra `embedded`, and it takes some seconds, since a process
-has to be killed while it works. Only `python -m jobherd.supervisor` is called `jobherd` on the way.
+Nothing shown is written by hand. The commands run on pseudo-terminals against the embedded
+PostgreSQL, in a folder that is removed afterwards, and `terminal_svg.py` draws the bytes they wrote.
+It needs the extra `embedded`. It takes some seconds, because it kills a process while a job runs.
 """
 
 from __future__ import annotations
 
-import html
 import os
 import pty
 import re
@@ -34,10 +30,11 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Final
 
+from terminal_svg import COLUMNS, Screen, draw
+
 from jobherd.supervisor.embedded import lifecycle
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-COLUMNS: Final = 104
 PATIENCE: Final = 60.0
 """Seconds after which something has gone wrong."""
 HANDLER: Final = """\
@@ -74,46 +71,16 @@ def receipt(order_id: int) -> None:
 # -- the terminal
 
 
-class Screen:
-    """What a terminal of so many columns shows: lines of characters, each with its colours.
-
-    Knows new lines and colours, no more.
-    """
-
-    def __init__(self) -> None:
-        self.lines: list[list[tuple[str, str]]] = [[]]
-        self._style = ""
-        self._wrapped = 0
-
-    def take(self, text: str) -> None:
-        """Show what a program wrote."""
-        for part in re.split(r"(\x1b\[[0-9;?]*[A-Za-z]|\r\n|\n|\r)", text):
-            if part.startswith("\x1b["):
-                for code in part[2:-1].split(";") if part.endswith("m") else ():
-                    self._style = "" if code in {"", "0"} else f"{self._style} c{code.lstrip('0')}".strip()
-            elif part in {"\r\n", "\n"}:
-                self.lines.append([])
-            elif part != "\r":
-                for character in part:
-                    if len(self.lines[-1]) >= COLUMNS:
-                        self.lines.append([])
-                    self.lines[-1].append((character, self._style))
-
-    def type(self, command: str) -> None:
-        """Show a prompt and what was typed."""
-        self.take(f"\x1b[32m$\x1b[0m \x1b[1m{command}\x1b[0m\n")
-
-
 @dataclass(slots=True)
 class Terminal:
-    """A pseudo-terminal with its screen and what runs on it."""
+    """Runs commands on pseudo-terminals and shows them on one screen."""
 
     folder: Path
     environment: dict[str, str]
     screen: Screen = field(default_factory=Screen)
 
     def start(self, command: str) -> tuple[subprocess.Popen[bytes], int]:
-        """Type a command and start it; return it with our end of its terminal."""
+        """Type a command and start it. Return its process and the controlling end of its terminal."""
         self.screen.type(command)
         ours, theirs = pty.openpty()
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
@@ -141,7 +108,7 @@ class Terminal:
 
 
 def read(fd: int, seconds: float) -> str:
-    """Return what comes next, "" at the end or when nothing came for so long."""
+    """Return the next output, or "" at its end or after `seconds` without any."""
     try:
         return os.read(fd, 65536).decode(errors="replace") if select.select([fd], [], [], seconds)[0] else ""
     except OSError:  # so a terminal reports that its other side is closed
@@ -149,7 +116,7 @@ def read(fd: int, seconds: float) -> str:
 
 
 def read_until(fd: int, screen: Screen, *words: str) -> str:
-    """Show what comes until all these words were seen."""
+    """Show and return the output until it has all these words."""
     said, until = "", time.monotonic() + PATIENCE
     while not all(word in said for word in words):
         text = read(fd, until - time.monotonic())
@@ -238,9 +205,9 @@ def play_top(folder: Path) -> list[tuple[str, Screen]]:
 
 
 def follow(shell: Terminal, top: Terminal, fd: int, *, session: int) -> None:
-    """The session in the other terminal. session.
+    """Play the session in the other terminal.
 
-    Of the supervisor; others on this machine are no part of the picture.
+    session: that of the supervisor. The picture shows only its processes, not others of the host.
     """
     shell.run("""jobherd enqueue report:build '{"year": 2030}'""")
     time.sleep(1.2)  # so that it has something to show
@@ -251,83 +218,6 @@ def follow(shell: Terminal, top: Terminal, fd: int, *, session: int) -> None:
     read_until(fd, top.screen, "attempt failed, runs again", "incarnation=5")
     shell.run("jobherd wait 1")
     shell.run("jobherd job 1")
-
-
-# -- the picture
-
-CELL, LINE, PAD = 7.83, 18, 16
-COLOURS: Final = {
-    "c1": "font-weight:600;fill:#f0f3f6",
-    "c2": "fill:#8b949e",
-    "c31": "fill:#ff7b72",
-    "c32": "fill:#7ee787",
-    "c33": "fill:#e3b341",
-    "c34": "fill:#79c0ff",
-    "c36": "fill:#76e3ea",
-}
-STYLE: Final = (
-    "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans "
-    "Mono',monospace;fill:#c9d1d9;white-space:pre}"
-    ".title{fill:#8b949e}" + "".join(f".{name}{{{look}}}" for name, look in COLOURS.items())
-)
-
-
-def draw(screens: list[tuple[str, Screen]]) -> str:
-    """Return an SVG with the screens below each other."""
-    width = COLUMNS * CELL + 2 * PAD
-    parts: list[str] = []
-    y = 0.0
-    for title, screen in screens:
-        lines = trimmed(screen.lines)
-        height = len(lines) * LINE + 3.2 * PAD
-        parts.append(
-            f'<rect x="0.5" y="{y + 0.5:g}" width="{width - 1:g}" height="{height:g}" rx="8" '
-            'fill="#0d1117" stroke="#30363d"/>'
-        )
-        parts += [
-            f'<circle cx="{18 + 18 * n}" cy="{y + 17:g}" r="5.5" fill="{c}"/>'
-            for n, c in enumerate(("#ff5f57", "#febc2e", "#28c840"))
-        ]
-        parts.append(
-            f'<text class="title" x="{width / 2:g}" y="{y + 21.5:g}" text-anchor="middle">{html.escape(title)}</text>'
-        )
-        for row, line in enumerate(lines):
-            parts += runs(line, y + 3 * PAD + row * LINE)
-        y += height + 12
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {y - 11:g}" width="{width:g}" '
-        f'height="{y - 11:g}">'
-    )
-    return "\n".join([head, f"<style>{STYLE}</style>", *parts, "</svg>"]) + "\n"
-
-
-def runs(line: list[tuple[str, str]], y: float) -> list[str]:
-    """Return a line as pieces of one colour.
-
-    Each has its length in it, so that columns stand whatever the font.
-    """
-    parts: list[str] = []
-    at = 0
-    while at < len(line):
-        end = at
-        while end < len(line) and line[end][1] == line[at][1]:
-            end += 1
-        text = "".join(character for character, _ in line[at:end])
-        start, shown = at + len(text) - len(text.lstrip()), text.strip()
-        if shown:
-            known = " ".join(name for name in line[at][1].split() if name in COLOURS)
-            parts.append(
-                f'<text{f" class={chr(34)}{known}{chr(34)}" if known else ""} x="{PAD + start * CELL:.4g}" y="{y:g}" '
-                f'textLength="{len(shown) * CELL:.5g}" xml:space="preserve">{html.escape(shown)}</text>'
-            )
-        at = end
-    return parts
-
-
-def trimmed(lines: list[list[tuple[str, str]]]) -> list[list[tuple[str, str]]]:
-    """Without empty lines at the end."""
-    last = max((number for number, line in enumerate(lines) if line), default=0)
-    return lines[: last + 1]
 
 
 SCENES: Final = {"terminal": play, "top": play_top}

@@ -116,6 +116,8 @@ def supervisor(folder: Path, dsn: str) -> Iterator[str]:
         "127.0.0.1:0",
         "--log-format",
         "text",
+        "--spawn-timeout",
+        "60s",  # a slow start on a busy machine would be in the picture of the fleet
     ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -17,7 +17,7 @@ How to read it, from the top:
 * `_load/`: finds them in the user's folders and modules, and says what does not load.
 * `_run/`: a job as its handler sees it, and the call.
 * `_enqueue/`: clients and producers, sync and async, single and bulk, and waiting for a result.
-* `_policy/`: retries, backoff, durations, costs, redaction.
+* `_policy/`: retries, backoff, durations, schedules, costs, redaction.
 * `_values/`: payloads, results, errors and outcomes as values.
 * `_pytest` and `testing`: tools for tests. `_facade/` is the package `jobherd` itself.
 
@@ -54,6 +54,8 @@ from jobherd.handlers._enqueue.dsn import NotConfiguredError
 from jobherd.handlers._enqueue.own_connection import aenqueue_many_on, aenqueue_on, enqueue_many_on, enqueue_on
 from jobherd.handlers._policy.backoff import Backoff
 from jobherd.handlers._policy.durations import Duration
+from jobherd.handlers._policy.schedule import Schedule
+from jobherd.handlers._policy.unique import Unique
 from jobherd.handlers._run.dispositions import (
     Abandon,
     Completed,
@@ -70,6 +72,7 @@ from jobherd.handlers._run.dispositions import (
 )
 from jobherd.handlers._run.job import Job
 from jobherd.handlers._values.encryption import decrypt
+from jobherd.handlers._values.job_id import DuplicateJob, JobId
 from jobherd.handlers._values.keys import KeyMissingError
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.handlers._values.payload import Json, PayloadError, ResultError, check_payload
@@ -83,6 +86,7 @@ __all__ = [
     "Client",
     "Completed",
     "Disposition",
+    "DuplicateJob",
     "Duration",
     "ExecutionLogEntry",
     "Failed",
@@ -91,6 +95,7 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobDrained",
+    "JobId",
     "JobInterrupted",
     "JobTimeout",
     "Json",
@@ -104,8 +109,10 @@ __all__ = [
     "Producer",
     "ResultError",
     "Retry",
+    "Schedule",
     "Snooze",
     "TableStore",
+    "Unique",
     "aenqueue_many_on",
     "aenqueue_on",
     "after_job",
@@ -125,9 +132,6 @@ __all__ = [
     "on_failure",
 ]
 
-_PUBLIC_EXCEPTIONS = (
-    Abandon, BindingError, Completed, Failed, JobCancelled, JobDrained, JobInterrupted, JobTimeout, KeyMissingError,
-    Nack, NotConfiguredError, PayloadError, Poison, ResultError, Retry, Snooze,
-)  # fmt: skip
-for _exception in _PUBLIC_EXCEPTIONS:
-    _exception.__module__ = "jobherd"  # tracebacks and pickles show the name that users import
+for _public in map(globals().get, __all__):
+    if isinstance(_public, type) and issubclass(_public, BaseException):
+        _public.__module__ = "jobherd"  # tracebacks and pickles show the name that users import

@@ -3,13 +3,13 @@
 Must not open connections or handle jobs: this package returns only text.
 
 `queries/` holds one statement a file, named verb_noun, in folders along the path of a job: `enqueue`,
-`claim`, `settle`, `recover` (after crashes), `lease`, `wake` (notifications). Then come
-`maintenance`, `control` (users' actions), `observe` (users' queries), `session` (settings of a
-connection), `migrate`, `table` (an application's own table), `bench`, `doctor`, `top` and `page`.
-A statement is loaded by its path, `load("claim/claim_jobs")`, so the name in the code is the name
-to search for.
+`claim`, `settle`, `recover` (after crashes), `lease`, `wake` (notifications), `remote` (sessions of
+remote workers). Then come `maintenance`, `control` (users' actions), `observe` (users' queries),
+`session` (settings of a connection), `migrate`, `table` (an application's own table), `bench`,
+`doctor`, `top` and `page`. A statement is loaded by its path, `load("claim/claim_jobs")`, so the name
+in the code is the name to search for.
 
-`tables/` holds templates of statements about a table that an application owns, filled by
+`table_templates/` holds templates of statements about a table that an application owns, filled by
 `table_statements.py`. `schema/` is the schema, one subject a file, and the first migration; later ones are
 in `migrations/`, forward only. `migrate.py` applies them; `drift.py` uses them to report how a
 schema differs. `parameters.py` writes values in the form that PostgreSQL reads. `forge/` belongs to
@@ -173,7 +173,7 @@ def load_all() -> None:
             elif entry.name.endswith(".sql"):
                 read(f"{path}/{entry.name.removesuffix('.sql')}")
 
-    for folder in ("queries", "tables"):
+    for folder in ("queries", "table_templates"):
         walk(files(__name__) / folder, folder)
 
 

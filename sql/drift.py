@@ -108,7 +108,7 @@ _Definitions = dict[_Key, tuple[str, str]]
 
 
 def _read(connection: psycopg.Connection[object], schema: str, *, called: str) -> _Definitions:
-    connection.cursor().execute(load("doctor/hide_schemas"))
+    connection.cursor().execute(load("doctor/qualify_names"))
     cursor = connection.cursor().execute(load("doctor/list_definitions"), {"schema": schema})
     word = re.compile(rf"\b{schema}\b")
 

@@ -207,7 +207,7 @@ def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) 
     newest = max(applied, default=0)
     if area == CORE and applied.get(1, BASELINE) != BASELINE:
         if newest == DEVELOPMENT:  # `_apply` records the baseline
-            return [known[0]]
+            return list(known[1:])
         msg = (
             f"the schema {schema!r} is from a development version before 0.1.0 (migration {newest}), which "
             "cannot be migrated: "

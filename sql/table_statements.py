@@ -1,4 +1,4 @@
-"""Builds statements about an application's table, from the templates of `sql/tables/`.
+"""Builds statements about an application's table, from the templates of `sql/table_templates/`.
 
 psycopg quotes each name; a name is never inserted as it is. Only the expressions that a developer
 writes in code, for columns and order, are SQL. This module stores which columns such a table must
@@ -161,7 +161,7 @@ def check_name(value: object, *, field: str) -> str:
 
 @lru_cache(maxsize=1000)
 def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str = "true") -> bytes:
-    """Return a statement of `sql/tables/` for a table, to be executed with named parameters.
+    """Return a statement of `sql/table_templates/` for a table, to be executed with named parameters.
 
     schema: the schema of Jobherd's own tables. condition: SQL over the table for the statement that
     claims a record, with parameters of its own; default: all records.
@@ -170,7 +170,7 @@ def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str =
     >>> compose("check_order", names)
     b'SELECT FROM "example_jobs" AS "example_jobs" WHERE false ORDER BY "example_jobs"."id"'
     """
-    text = read(f"tables/{statement}")
+    text = read(f"table_templates/{statement}")
     body = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
     parts: dict[str, Composable] = {ours: Identifier(theirs) for ours, theirs in names.columns}
     parts |= {

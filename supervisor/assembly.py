@@ -6,12 +6,10 @@ on the fleet, or an event that a component in `events/` takes.
 
 from __future__ import annotations
 
-import logging
 import selectors
 from typing import TYPE_CHECKING
 
 from jobherd import sql
-from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.crash.deaths import DeathMessages
 from jobherd.supervisor.crash.memory_growth import MemoryGrowth
 from jobherd.supervisor.crash.oom import OomWatch
@@ -54,23 +52,20 @@ from jobherd.supervisor.process.output_pipe import OutputPipes
 from jobherd.supervisor.process.reaper import Reaper
 from jobherd.supervisor.process.signals import SignalPipe
 from jobherd.supervisor.process.wakeups import Wakeups
+from jobherd.supervisor.serving import Serving
 from jobherd.supervisor.settings.child import child_settings
 from jobherd.supervisor.settings.live import LiveSettings
-from jobherd.supervisor.version import VERSION
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.status_board import StatusBoard
-from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobherd.supervisor.settings.definitions import Settings
 
-log = logging.getLogger("jobherd.supervisor")
 
-
-class Supervisor:
-    """A supervisor and its parts. One per process; `run` returns the exit code."""
+class Supervisor(Serving):
+    """A supervisor and its parts."""
 
     def __init__(
         self,
@@ -266,21 +261,6 @@ class Supervisor:
             lag=lag,
         )
 
-    def run(self) -> int:
-        """Serve until asked to stop; return the exit code."""
-        orphans.become_subreaper()
-        self.signal_pipe.raises = False  # earlier signals are in the pipe
-        with self.signal_pipe.handled():
-            self.signals.register(self.selector)
-            log.info("supervisor %s starts", VERSION, extra={"pid": self.me.pid, "workers": self.fleet.wanted})
-            if self.settings.now.reload:
-                self.files.start(self.settings)
-            while (code := self.loop.exit_code) is None:
-                self.loop.turn()
-            reach("parent:leaving")
-            self.files.close()
-            unregister(self.db, self.session, self.lease, self.fleet, self.selector)
-            self.deaths.close()
-            self.selector.close()
-            log.info("supervisor exits", extra={"exit_code": code})
-            return code
+    def leave(self) -> None:
+        """Unregister the supervisor."""
+        unregister(self.db, self.session, self.lease, self.fleet, self.selector)

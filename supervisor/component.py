@@ -13,3 +13,11 @@ class Component(Protocol):
 
     def wake_at(self, now: float) -> float:
         """Return when `step` must be called at the latest; infinity if no time is known."""
+
+
+class QueueEvents(Component, Protocol):
+    """The component that takes what comes from the queue."""
+
+    @property
+    def only_work(self) -> bool:
+        """Whether everything in the last step was about work."""

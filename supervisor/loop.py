@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     import selectors
     from collections.abc import Callable, Sequence
 
-    from jobherd.supervisor.component import Component
-    from jobherd.supervisor.database.connection import DatabaseConnection
-    from jobherd.supervisor.events.database import DatabaseEvents
+    from jobherd.supervisor.component import Component, QueueEvents
+    from jobherd.supervisor.database.interface import Connection
     from jobherd.supervisor.events.run_state import RunStateChanges
     from jobherd.supervisor.observe.loop_lag import LoopLag
     from jobherd.supervisor.policy.actions import Action
@@ -69,9 +68,9 @@ class Loop:
         *,
         children: Children,
         offloader: Offloader,
-        db: DatabaseConnection,
+        db: Connection,
         first: Sequence[Component],
-        events: DatabaseEvents,
+        events: QueueEvents,
         note: Sequence[Component],
         after: Sequence[Component],
         frequent: Sequence[Component],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobherd.supervisor.assembly import Supervisor
 from jobherd.supervisor.process import spawn
+from jobherd.supervisor.remote_assembly import RemoteSupervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ class RefusedError(Exception):
 
 def run(
     settings: Settings,
-    dsn: str,
+    dsn: str | None,
     *,
     reload: Callable[[], Settings] | None = None,
     signals: SignalPipe | None = None,
@@ -32,7 +33,7 @@ def run(
 
     Args:
         settings: the settings.
-        dsn: the database.
+        dsn: the database. None: the jobs come from a gateway.
         reload: reads the settings again, on SIGHUP.
         signals: a signal pipe that already receives the signals.
         log_stream: the stream that the log is written to.
@@ -44,7 +45,11 @@ def run(
         RefusedError: the kernel refuses resources that the start needs.
     """
     try:
-        supervisor = Supervisor(settings, dsn, reload=reload, signals=signals, log_stream=log_stream)
+        supervisor = (
+            RemoteSupervisor(settings, reload=reload, signals=signals, log_stream=log_stream)
+            if dsn is None
+            else Supervisor(settings, dsn, reload=reload, signals=signals, log_stream=log_stream)
+        )
     except OSError as problem:
         if not os.path.exists("/proc/self"):
             message = (

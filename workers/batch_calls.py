@@ -54,7 +54,7 @@ class BatchCalls:
 
         These jobs are taken out of the claim. Return whether to continue with the claim.
         """
-        rows = self._gathering.gather(batch, place, self._interrupts.told)
+        rows = self._gathering.gather(batch, place, self._interrupts.pending)
         among = place + 1 < len(batch)
         linger = self._executor.kinds[rows[0].kind].handler.policy.linger
         lingers = linger and not among and not rows[-1].more and not self._gathering.is_called_alone(rows[0])

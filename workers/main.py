@@ -16,7 +16,7 @@ import traceback
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from jobherd.handlers._enqueue.dsn import redact_dsn
-from jobherd.workers.ipc.pipes import EXIT_LEFT
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED
 from jobherd.workers.process.context import ChildContext, start_clean
 from jobherd.workers.run.output import flush
 from jobherd.workers.system.failpoints import reach
@@ -58,13 +58,13 @@ def main(spec: ChildSpec) -> NoReturn:
 def _live(spec: ChildSpec) -> int:
     context = start_clean(spec)
     if os.getppid() != spec.parent:
-        return EXIT_LEFT  # Exit before it connects: no supervisor would ever learn of this process.
+        return EXIT_REQUESTED  # Exit before it connects: no supervisor would ever learn of this process.
     reach("child.clean")
     try:
         return KINDS[spec.kind](context)
     except Exception:
         if context.wake.orphaned:
-            return EXIT_LEFT
+            return EXIT_REQUESTED
         raise
 
 
@@ -89,9 +89,21 @@ def _resetter(context: ChildContext) -> int:
 def _web(context: ChildContext) -> int:
     from jobherd.workers.web import run  # noqa: PLC0415 - imported only in a process of this kind
 
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_LEFT))  # It holds nothing that has to be finished.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_REQUESTED))  # It holds nothing that has to be finished.
     run(context.spec, title=context.title)
-    return EXIT_LEFT
+    return EXIT_REQUESTED
+
+
+def _gateway(context: ChildContext) -> int:
+    from jobherd.workers.gateway.gateway import run  # noqa: PLC0415 - imported only in a process of this kind
+
+    return run(context)
+
+
+def _uplink(context: ChildContext) -> int:
+    from jobherd.workers.uplink.process import run  # noqa: PLC0415 - imported only in a process of this kind
+
+    return run(context)
 
 
 KINDS: Final[dict[str, Callable[[ChildContext], int]]] = {
@@ -99,6 +111,8 @@ KINDS: Final[dict[str, Callable[[ChildContext], int]]] = {
     "maintenance": _maintenance,
     "web": _web,
     "resetter": _resetter,
+    "gateway": _gateway,
+    "uplink": _uplink,
 }
 """The entry function of each kind of child process. Each returns the exit code."""
 

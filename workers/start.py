@@ -11,9 +11,10 @@ from jobherd.handlers._define.hooks import Child, on_death
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure
 from jobherd.handlers._values.sanitize import describe_exception
-from jobherd.workers.database.waiting import Left
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, HasDeathHooks, send
+from jobherd.workers.database.waiting import StopWaiting
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_REQUESTED, HasDeathHooks, send
 from jobherd.workers.process.exits import forget_inherited, run_exits
+from jobherd.workers.remote.requirements import notes_of, problems_of
 from jobherd.workers.run.hooks import HookCaller
 from jobherd.workers.run.loading import load_handlers, report_problem
 from jobherd.workers.run.tracing import spans
@@ -23,6 +24,7 @@ from jobherd.workers.worker import Worker
 if TYPE_CHECKING:
     from jobherd.workers.process.context import ChildContext
     from jobherd.workers.process.interrupt import Interrupts
+    from jobherd.workers.process.spec import ChildSettings
 
 _log = logging.getLogger("jobherd.worker")
 
@@ -39,24 +41,30 @@ def run(context: ChildContext) -> int:
     forget_inherited()
     # Handlers enqueue into the database of their own job. One connection, opened only when a
     # handler needs it.
-    configure(client=Client(settings.dsn, schema=settings.schema, max_size=1))
+    configure(client=_client(settings))
     loaded = load_handlers(context)
     if loaded is None:
         return EXIT_HANDLERS
     handlers, hooks = loaded
+    if settings.uplink is not None:
+        problems = problems_of(handlers, hooks)
+        for problem in problems or notes_of(handlers, hooks):
+            report_problem(context, problem)
+        if problems:
+            return EXIT_HANDLERS
     caller = HookCaller(hooks, Child(context.spec.slot, settings.host), context.interrupts, context.spec.board)
     if not begin(context, caller):
         return _EXIT_HOOKS
-    if hooks.at(on_death):
+    if hooks.at(on_death) and settings.uplink is None:  # They run in the maintenance process.
         send(context.spec.report, HasDeathHooks())
     caller.spans = spans()  # Queried once: an application that wants spans has set up the SDK by now.
     worker = None
     try:
         worker = Worker(context, handlers, caller)
         return worker.live()
-    except Left as reason:
+    except StopWaiting as reason:
         _log.info("exiting: %s", reason)
-        return EXIT_LEFT
+        return EXIT_REQUESTED
     except UnsettledError as problem:
         _log.error("leaving it to the supervisor: %s", problem)
         return _EXIT_UNSETTLED
@@ -66,6 +74,14 @@ def run(context: ChildContext) -> int:
         if worker is not None:
             worker.pass_on()
             worker.close()
+
+
+def _client(settings: ChildSettings) -> Client:
+    if settings.uplink is None:
+        return Client(settings.dsn, schema=settings.schema, max_size=1)
+    from jobherd.workers.remote.client import UplinkClient  # noqa: PLC0415 - it loads protobuf
+
+    return UplinkClient(settings.uplink.folder, schema=settings.schema)
 
 
 def begin(context: ChildContext, caller: HookCaller) -> bool:
@@ -83,7 +99,7 @@ def begin(context: ChildContext, caller: HookCaller) -> bool:
         caller.call("an atexit callback", run_exits)
         return False
     if context.interrupts.forked:
-        os._exit(EXIT_LEFT)  # A copy that the hook has forked and that returned here: the slot is not its own.
+        os._exit(EXIT_REQUESTED)  # A copy that the hook has forked and that returned here: the slot is not its own.
     if changed := _put_back(context.interrupts, context.blocked):
         _log.warning(
             "a module of handlers or on_child_start has changed %s; put back, or no job could be interrupted",

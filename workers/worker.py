@@ -12,18 +12,17 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from jobherd.handlers._define.hooks import before_claim
 from jobherd.handlers._enqueue.origin import ask
 from jobherd.workers.batch_calls import BatchCalls
 from jobherd.workers.claim.claimer import Claimer
-from jobherd.workers.database.connection import Session
 from jobherd.workers.ipc.current_work import Phase, Reason
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_RECYCLE, HasStores, Ready, send
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE, EXIT_REQUESTED, HasStores, Ready, send
 from jobherd.workers.process.logs import set_up
 from jobherd.workers.process.recycling import report_recycling
 from jobherd.workers.process.state_guard import StateGuard
+from jobherd.workers.remote.selection import session_of
 from jobherd.workers.run.batch import BatchExecutor
-from jobherd.workers.run.declaration import kinds_of, policy_of
+from jobherd.workers.run.declaration import declare, policy_of
 from jobherd.workers.run.output import output_of
 from jobherd.workers.run.running_job import RunningJob
 from jobherd.workers.run.transaction import Transactions
@@ -60,7 +59,7 @@ class Worker:
         self._interrupts = context.interrupts
         self._hooks = hooks
         self._batch: list[JobRow] = []
-        self._session = Session(self._spec, self._wake, self._holding, pinned=not hooks.hooks.at(before_claim))
+        self._session = session_of(context, handlers, hooks.hooks, self._holding)
         ran_on = f"{settings.host}/{os.getpid()}"
         self._transactions = Transactions(
             self._session, self._spec, self._interrupts, ran_on=ran_on, be_alone=self._be_alone
@@ -93,7 +92,7 @@ class Worker:
         kinds = handlers.keys() - {table.kind for table in stores}
         running = self._running = RunningJob(self._executor, self._session, hooks, settings.schema, kinds)
         set_up(
-            who=f"worker {self._spec.slot}",
+            process=f"worker {self._spec.slot}",
             log_format=settings.log_format,
             level=settings.log_level,
             stream=None if self._output is None else self._output.stream,
@@ -147,12 +146,10 @@ class Worker:
     def live(self) -> int:
         """Connect, report READY, and work until dismissed.
 
-        Returns the exit code. Raises Left and UnsettledError.
+        Returns the exit code. Raises StopWaiting and UnsettledError.
         """
         self._session.connect()
-        kinds = kinds_of(self._claimer.handlers)
-        self._session.run("lease/register_kinds", kinds)
-        self._session.run("lease/declare_limits", kinds)
+        declare(self._session, self._spec.supervisor, self._claimer.handlers)
         if self._tables is not None and not are_fit(self._stores, self._session, self._spec):
             return EXIT_HANDLERS
         self._executor.recorder.child = self._session.child
@@ -177,7 +174,7 @@ class Worker:
         self.close()
         if self._state_guard.recycle_reason:
             return EXIT_RECYCLE
-        return EXIT_LEFT
+        return EXIT_REQUESTED
 
     def close(self) -> None:
         """End the sessions."""
@@ -189,7 +186,7 @@ class Worker:
     # -- running
 
     def _work(self, batch: list[JobRow]) -> None:
-        interrupts, executor, board, in_flight, claimer, tidy = (
+        interrupts, executor, board, in_flight, claimer, guard = (
             self._interrupts,
             self._executor,
             self._board,
@@ -206,12 +203,12 @@ class Worker:
         now = claimer.claimed_at
         for place, row in enumerate(batch):
             claimer.wakes.check(now)
-            if interrupts.unheard:
-                interrupts.hear()
-            if self._wake.dismissed or self._control.draining or tidy.recycle_reason:
+            if interrupts.unread:
+                interrupts.read()
+            if self._wake.dismissed or self._control.draining or guard.recycle_reason:
                 in_flight.release_unstarted(batch[place:])
                 return
-            reason = interrupts.told.get(row.id, Reason.NONE) if interrupts.told else Reason.NONE
+            reason = interrupts.pending.get(row.id, Reason.NONE) if interrupts.pending else Reason.NONE
             if reason is Reason.LOST:
                 in_flight.drop_lost(len(batch) - place)
                 return
@@ -243,7 +240,7 @@ class Worker:
                 if board.begun == row.id:
                     raise
                 finished = recorder.reject(row, problem)
-            tidy.examine()
+            guard.examine()
             if finished is None:
                 in_flight.drop_lost(len(batch) - place)
                 return
@@ -253,15 +250,15 @@ class Worker:
                 in_flight.forget()  # It was the only job of its claim.
                 if job_log.waiting:
                     job_log.write()
-                tidy.put_back(row.kind, now)
+                guard.put_back(row.kind, now)
                 break
             stands = in_flight.enter(finished, more=place + 1 < len(batch))
             if job_log.waiting:
                 job_log.write()
-            if now >= tidy.due or row.kind not in tidy.tidy:
+            if now >= guard.due or row.kind not in guard.clean:
                 # Only after the outcome is stored: a process killed before that point would run the
                 # job again.
-                tidy.put_back(row.kind, now)
+                guard.put_back(row.kind, now)
             if not stands or (among and in_flight.is_released(in_flight.token)):
                 # Revoked: a job took longer than expected, and the supervisor has released the
                 # others. This call releases those that the supervisor has not.

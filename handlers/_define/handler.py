@@ -18,8 +18,11 @@ from jobherd.handlers._define.producer import Producer
 from jobherd.handlers._define.signature import Signature
 from jobherd.handlers._define.wrapping import plain
 from jobherd.handlers._enqueue.options import Options
+from jobherd.handlers._enqueue.rule import check_rule
 from jobherd.handlers._policy.names import check_kind
 from jobherd.handlers._policy.policy import Policy, check_policy
+from jobherd.handlers._policy.schedule import Schedule
+from jobherd.handlers._values.payload import check_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +48,7 @@ class Handler(Producer[P], Generic[P, C, R_co]):
         kind: name of its jobs.
         function: the decorated function.
         policy: its checked options.
+        schedules: when its jobs are enqueued periodically.
         file: file in which the handler is defined.
         line: line in that file.
         made: the module, file and line where it was created.
@@ -54,15 +58,19 @@ class Handler(Producer[P], Generic[P, C, R_co]):
         function = plain(function)
         signature = Signature(function) if policy.batch is None else BatchSignature(function)
         weigh = policy.cost if callable(policy.cost) else None
+        own = ("queue", "priority", "unique", "unique_for", "debounce", "max_wait", "throttle", "edge")
+        options = Options(**{name: getattr(policy, name) for name in own})
+        check_rule(options)
         super().__init__(
             kind,
             signature,
-            Options(queue=policy.queue, priority=policy.priority),
+            options,
             weigh=weigh,
             seal=bool(policy.encrypt),
         )
         self.function = function
         self.policy = policy
+        self.schedules = _schedules(kind, policy, signature)
         self.made = where_made(function)
         self.file: str = self.made.file
         self.line: int = self.made.line
@@ -159,6 +167,26 @@ def handler(kind: Any = None, /, **options: Any) -> Any:  # the overloads give t
         return Handler(function, kind_of(function) if name is None else name, policy)
 
     return decorate
+
+
+def _schedules(kind: str, policy: Policy, signature: Signature | BatchSignature) -> tuple[Schedule, ...]:
+    """Return all schedules of a handler.
+
+    Raises TypeError or ValueError if a payload cannot be the handler's: otherwise its first job
+    would fail, perhaps at night.
+    """
+    found = policy.schedules
+    if policy.cron is not None or policy.every is not None:
+        found = (Schedule(kind, cron=policy.cron, every=policy.every, tz=policy.tz), *found)
+    for one in found:
+        check_payload(one.payload)
+        if isinstance(signature, Signature) and not signature.whole:
+            try:
+                signature.payload((), one.payload)
+            except TypeError as problem:
+                message = f"schedule {one.name!r}: {problem}"
+                raise TypeError(message) from None
+    return found
 
 
 def kind_of(function: Callable[..., object]) -> str:

@@ -17,6 +17,8 @@ from jobherd.handlers._enqueue import bulk, default, send
 from jobherd.handlers._enqueue import options as _enqueue
 from jobherd.handlers._enqueue.async_client import AsyncClient
 from jobherd.handlers._enqueue.client import Client
+from jobherd.handlers._enqueue.rule import check_rule
+from jobherd.handlers._values.job_id import JobId, job_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -81,8 +83,7 @@ class Producer(Generic[P]):
         Args:
             connection: your own psycopg connection. The jobs become part of its transaction.
             client: another client. Excludes `connection`.
-            options: see `JobOptions`: queue, priority, delay, run_at, max_attempts, timeout,
-                expires_at, cost, tenant, webhook, parent_id, traceparent.
+            options: such as `delay="10m"` or `priority=-5`; see `JobOptions`.
 
         Raises:
             TypeError, ValueError: an option is invalid. The message names the field, the value and
@@ -123,26 +124,27 @@ class Producer(Generic[P]):
         """Split the arguments of a call into payload bytes, or None, and other arguments."""
         return self._encoder.split_bytes(args, kwargs)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobId:
         """Enqueue one job and return its id. The arguments are the handler's, without the job.
 
         Raises:
             TypeError: the handler does not take these arguments.
             PayloadError: a value cannot be encoded as JSON or does not fit its annotation.
             psycopg.Error: the database reports an error.
+            DuplicateJob: a unique job is there already, and `conflict` is "raise".
 
         Example:
             >>> receipt.enqueue(order_id=7)  # doctest: +SKIP
             42
         """
-        return self._put([self._one(args, kwargs)])[0]
+        return job_id(self._put([self._one(args, kwargs)])[0])
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobId:
         """Enqueue one job from asyncio. Like `enqueue`.
 
         Without its own client or connection it runs the process-wide client in a thread.
         """
-        return (await self._aput([self._one(args, kwargs)]))[0]
+        return job_id((await self._aput([self._one(args, kwargs)]))[0])
 
     def enqueue_many(self, calls: Iterable[object]) -> list[int]:
         """Enqueue many jobs, all or none, in one transaction with one notification.
@@ -242,5 +244,9 @@ def _merged(base: Options, given: Options) -> Options:
     values = base.parameters()
     if given.delay is not None or given.run_at is not None:
         values["delay"] = values["run_at"] = None
+    if given.unique is False:
+        values.update(dict.fromkeys(("unique_key", "unique_for", "debounce", "max_wait", "throttle", "edge")))
     values.update({name: value for name, value in given.parameters().items() if value is not None})
-    return _enqueue.Options(**values)
+    merged = _enqueue.Options(**values)
+    check_rule(merged)
+    return merged

@@ -3,7 +3,7 @@
 A `TableStore` describes the table and how its records are claimed, kept and failed. A function
 decorated with `store.handler` processes one record. The application enqueues with its own INSERT.
 Declaring a store opens no connection: a worker checks the table when it starts and reports what is
-missing then. The statements are in `sql/tables/`; `jobherd.workers.stores.runner` runs them.
+missing then. The statements are in `sql/table_templates/`; `jobherd.workers.stores.runner` runs them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.hooks import Child
     from jobherd.handlers._define.table_record import Scan
     from jobherd.handlers._policy.durations import Duration
-    from jobherd.handlers._policy.policy import Errors
+    from jobherd.handlers._policy.option_checks import Errors
 
 NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
 CONNECTION: Final = "connection"

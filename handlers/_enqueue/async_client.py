@@ -17,6 +17,7 @@ from jobherd.handlers._enqueue.send import aput_on, arun_on
 from jobherd.handlers._enqueue.wait_for import await_for
 from jobherd.handlers._enqueue.waiting import CompletionWait
 from jobherd.handlers._policy.durations import Duration, at_least_zero
+from jobherd.handlers._values.job_id import JobId, job_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -57,9 +58,9 @@ class AsyncClient:
         self._connection = connection
         self._pool = AsyncClientPool(PoolSettings(dsn, min_size, max_size, at_least_zero(timeout, field="timeout")))
 
-    async def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:
+    async def enqueue(self, kind: str, payload: object = None, **options: Any) -> JobId:
         """Enqueue one job and return its id. See `Client.enqueue`."""
-        return (await self.put([bulk.one_by_name(kind, payload, options)]))[0]
+        return job_id((await self.put([bulk.one_by_name(kind, payload, options)]))[0])
 
     async def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
         """Enqueue many jobs of one kind, all or none. See `Client.enqueue_many`."""

@@ -17,10 +17,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.handlers._enqueue.options import Options, check_options
-from jobherd.handlers._enqueue.statements import Statement, copy_jobs, enqueue_jobs, reserve_jobs, store_costs
+from jobherd.handlers._enqueue.statements import (
+    Statement,
+    copy_jobs,
+    enqueue_jobs,
+    enqueue_unique,
+    reserve_jobs,
+    store_costs,
+)
 from jobherd.handlers._policy.names import check_kind
-from jobherd.handlers._values.encryption import seal_bytes, seal_document
-from jobherd.handlers._values.payload import PayloadError, check_payload
+from jobherd.handlers._policy.unique import Unique
+from jobherd.handlers._values.encryption import digest_key, seal_bytes, seal_document
+from jobherd.handlers._values.job_id import job_id
+from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -47,11 +56,13 @@ class Chunk:
     options: Options
     costs: list[dict[str, float]] | None = None
     """Cost of each job, if the kind's cost does not apply."""
+    keys: list[str] | None = None
+    """What makes each job unique, if the database cannot read the payloads."""
 
     @property
     def is_large(self) -> bool:
         """Whether a COPY is worth it."""
-        return len(self.texts) >= COPY_FROM and not self.options.has_extras
+        return len(self.texts) >= COPY_FROM and not self.options.has_extras and not self.options.is_unique
 
     def set_off(self, origin: Origin | None) -> Chunk:
         """Return the chunk with its parent job and trace, unless its options name others.
@@ -72,6 +83,8 @@ class Chunk:
 
     def statement(self) -> Statement[list[int]]:
         """Return the statement that enqueues the chunk; its answer is the ids in order."""
+        if self.options.is_unique:
+            return enqueue_unique(self.kind, self.texts, self.options, self.keys)
         return enqueue_jobs(self.kind, self.texts, self.options)
 
     def reserve(self) -> Statement[Reserved | None]:
@@ -82,9 +95,12 @@ class Chunk:
         return reserve_jobs(self.kind, len(self.texts), self.options)
 
     def demands(self, ids: list[int]) -> Statement[None] | None:
-        """Return the statement that stores the costs of these jobs; None if there are none."""
+        """Return the statement that stores the costs of the new ones of these jobs, or None."""
         costs = [self.options.cost] * len(ids) if self.options.cost is not None else self.costs
-        return None if costs is None else store_costs(ids, costs)
+        if costs is None:
+            return None
+        found = [(id_, cost) for id_, cost in zip(ids, costs, strict=True) if job_id(id_).new]
+        return store_costs([id_ for id_, _ in found], [cost for _, cost in found]) if found else None
 
     @property
     def is_one_statement(self) -> bool:
@@ -147,8 +163,25 @@ def sealed(chunk: Chunk) -> Chunk:
     return replace(
         chunk,
         texts=texts,
+        keys=_secret_keys(chunk),
         options=replace(chunk.options, payload_bytes=seal_bytes(chunk.options.payload_bytes, chunk.kind)),
     )
+
+
+def _secret_keys(chunk: Chunk) -> list[str] | None:
+    """Return the keys of unique jobs whose payloads will be encrypted."""
+    options = chunk.options
+    if not options.is_unique:
+        return None
+    if options.unique and options.unique.collect is not None:
+        message = "conflict='collect' excludes encrypt: the database cannot append to an encrypted list"
+        raise ValueError(message)
+    if options.unique_key is not None:
+        return [digest_key({"key": options.unique_key}, chunk.kind)] * len(chunk.texts)
+    unique = options.unique or Unique()
+    data = None if unique.by or options.payload_bytes is None else options.payload_bytes.hex()
+    picked = ([unique.by, unique.pick(decode_payload(text)), data] for text in chunk.texts)
+    return [digest_key(one, chunk.kind) for one in picked]
 
 
 def _split(options: Mapping[str, Any], known: frozenset[str], *, call: str) -> tuple[dict[str, Any], bool]:

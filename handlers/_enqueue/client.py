@@ -20,6 +20,7 @@ from jobherd.handlers._enqueue.send import put_on, run_on
 from jobherd.handlers._enqueue.wait_for import wait_for
 from jobherd.handlers._enqueue.waiting import CompletionWait
 from jobherd.handlers._policy.durations import Duration, at_least_zero
+from jobherd.handlers._values.job_id import JobId, job_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -74,26 +75,26 @@ class Client:
         self._connection = connection
         self._pool = ClientPool(PoolSettings(dsn, min_size, max_size, at_least_zero(timeout, field="timeout")))
 
-    def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:  # checked by check_options
+    def enqueue(self, kind: str, payload: object = None, **options: Any) -> JobId:  # checked by check_options
         """Enqueue one job and return its id.
 
         Args:
             kind: kind of the job.
             payload: a dict of the handler's parameters, default {}.
-            options: queue, priority, delay, run_at, max_attempts, timeout, expires_at, cost,
-                tenant, webhook, parent_id and traceparent, as in `Handler.options`.
+            options: such as `delay="10m"` or `priority=-5`, the same as of `Handler.options`.
                 `payload_bytes`: bytes that the handler gets unchanged, besides the payload.
                 `encrypt`: True for a kind that encrypts, which the client cannot detect; default
                 False.
 
         Raises:
             PayloadError, ValueError, TypeError: the payload or an option is invalid.
+            DuplicateJob: a unique job is there already, and `conflict` is "raise".
 
         Example:
             >>> client.enqueue("mail:receipt", {"order_id": 7}, priority=-5)  # doctest: +SKIP
             42
         """
-        return self.put([bulk.one_by_name(kind, payload, options)])[0]
+        return job_id(self.put([bulk.one_by_name(kind, payload, options)])[0])
 
     def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
         """Enqueue many jobs of one kind, all or none, in one transaction.
@@ -223,7 +224,8 @@ class Client:
             reason: why, for the audit log. Default: none.
 
         Returns:
-            "ready"; "running" if it is already running; or None if there is no such job.
+            "ready"; "running" if it is already running; "conflict" if the job is unique and another
+            live job holds its key; or None if there is no such job.
 
         Example:
             >>> client.retry(42)  # doctest: +SKIP

@@ -1,7 +1,7 @@
 """The options of an enqueued job, checked where they are written.
 
 `JobOptions` is what callers write, `Options` what the statements get. To add an option, add a field
-to both, and its check to `_CHECKS`.
+to both, and its check to `_CHECKS`. `jobherd enqueue` sets each option that has a flag of that name.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
+from jobherd.handlers._enqueue.rule import check_rule
 from jobherd.handlers._policy.costs import check_amounts
 from jobherd.handlers._policy.durations import Duration, at_least_zero, positive
-from jobherd.handlers._policy.names import check_queue, check_tenant, check_traceparent, check_webhook, check_whole
+from jobherd.handlers._policy.names import (
+    check_partition,
+    check_queue,
+    check_tenant,
+    check_traceparent,
+    check_webhook,
+    check_whole,
+)
+from jobherd.handlers._policy.unique import Edge, Unique, UniqueLike, check_edge, check_key, check_unique
 from jobherd.handlers._values.json_form import type_name
 from jobherd.handlers._values.payload import check_bytes
 
@@ -47,6 +56,8 @@ class JobOptions(TypedDict, total=False):
     """Resources of the host that the running job uses, amounts by name."""
     tenant: str | None
     """Tenant to which the job belongs."""
+    partition: str | None
+    """Partition of the job in its queue, such as the id of a customer."""
     webhook: str | None
     """URL that gets a request when the job reaches its final state."""
     parent_id: int | None
@@ -54,6 +65,23 @@ class JobOptions(TypedDict, total=False):
     traceparent: str | None
     """Trace of the job in W3C Trace Context format. Default: the trace of the job whose handler runs
     this code."""
+    unique: UniqueLike | None
+    """What makes the job unique: True for the whole payload, names of its fields, or a `Unique`. False:
+    the job is not unique."""
+    unique_key: str | None
+    """Text that makes the job unique instead of its payload, such as "receipt:7"."""
+    unique_for: Duration | None
+    """Duration for which the job holds its key in any case, even if it has finished."""
+    debounce: Duration | None
+    """Delay after the last enqueue with the key: each one gives the waiting job its payload and begins
+    the delay again."""
+    max_wait: Duration | None
+    """Longest delay of a debounced job, default 10 times `debounce`."""
+    throttle: Duration | None
+    """Duration in which at most one job with the key is enqueued."""
+    edge: Edge | None
+    """Which job a throttle keeps: "leading", the default, the first, at once; "trailing" the newest
+    payload, at the end of the duration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +97,39 @@ class Options:
     expires_at: datetime | None = None
     cost: dict[str, float] | None = None
     tenant: str | None = None
+    partition: str | None = None
     webhook: str | None = None
     payload_bytes: bytes | None = None
     parent_id: int | None = None
     traceparent: str | None = None
+    unique: Unique | Literal[False] | None = None
+    unique_key: str | None = None
+    unique_for: float | None = None
+    debounce: float | None = None
+    max_wait: float | None = None
+    throttle: float | None = None
+    edge: Edge | None = None
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether the job has a key."""
+        return self.unique is not False and any(
+            value is not None for value in (self.unique, self.unique_key, self.unique_for, self.debounce, self.throttle)
+        )
 
     @property
     def has_extras(self) -> bool:
         """Whether an option that few jobs have is set: COPY does not support these."""
         return any(
             value is not None
-            for value in (self.tenant, self.webhook, self.payload_bytes, self.parent_id, self.traceparent)
+            for value in (
+                self.tenant,
+                self.partition,
+                self.webhook,
+                self.payload_bytes,
+                self.parent_id,
+                self.traceparent,
+            )
         )
 
     def parameters(self) -> dict[str, Any]:
@@ -111,6 +161,10 @@ def check_id(value: object, *, field: str = "a job's id") -> int:
     return value
 
 
+def _unique(value: object, *, field: str) -> Unique | Literal[False]:
+    return check_unique(value, field=field) or False
+
+
 _CHECKS: Final[dict[str, Callable[..., Any]]] = {
     "queue": check_queue,
     "priority": check_whole,
@@ -121,10 +175,18 @@ _CHECKS: Final[dict[str, Callable[..., Any]]] = {
     "expires_at": _moment,
     "cost": check_amounts,
     "tenant": check_tenant,
+    "partition": check_partition,
     "webhook": check_webhook,
     "payload_bytes": check_bytes,
     "parent_id": check_id,
     "traceparent": check_traceparent,
+    "unique": _unique,
+    "unique_key": check_key,
+    "unique_for": positive,
+    "debounce": positive,
+    "max_wait": positive,
+    "throttle": positive,
+    "edge": check_edge,
 }
 
 
@@ -140,7 +202,9 @@ def check_options(*, payload_bytes: bytes | None = None, **options: Unpack[JobOp
     if given.get("delay") is not None and given.get("run_at") is not None:
         message = "delay and run_at exclude each other: give one of them"
         raise ValueError(message)
-    return Options(**{name: _CHECKS[name](value, field=name) for name, value in given.items() if value is not None})
+    checked = Options(**{name: _CHECKS[name](value, field=name) for name, value in given.items() if value is not None})
+    check_rule(checked)
+    return checked
 
 
 def check_target(value: object, field: str, wanted: str, *kinds: type) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jobherd.handlers._enqueue import bulk
 from jobherd.handlers._enqueue.default import schema_or_default
 from jobherd.handlers._enqueue.send import aput_on, put_on
+from jobherd.handlers._values.job_id import JobId, job_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def enqueue_on(
     connection: Connection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any
-) -> int:
+) -> JobId:
     """Enqueue one job as part of the transaction of `connection`, and return its id.
 
     Args:
@@ -35,9 +36,8 @@ def enqueue_on(
         ...     enqueue_on(connection, "mail:receipt", {"order_id": 7})
         42
     """
-    return put_on(
-        connection, [bulk.one_by_name(kind, payload, options, call="enqueue_on")], schema=schema_or_default(schema)
-    )[0]
+    chunk = bulk.one_by_name(kind, payload, options, call="enqueue_on")
+    return job_id(put_on(connection, [chunk], schema=schema_or_default(schema))[0])
 
 
 def enqueue_many_on(
@@ -61,13 +61,10 @@ def enqueue_many_on(
 
 async def aenqueue_on(
     connection: AsyncConnection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any
-) -> int:
+) -> JobId:
     """`enqueue_on` for an asynchronous psycopg connection."""
-    return (
-        await aput_on(
-            connection, [bulk.one_by_name(kind, payload, options, call="aenqueue_on")], schema=schema_or_default(schema)
-        )
-    )[0]
+    chunk = bulk.one_by_name(kind, payload, options, call="aenqueue_on")
+    return job_id((await aput_on(connection, [chunk], schema=schema_or_default(schema)))[0])
 
 
 async def aenqueue_many_on(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 import orjson
 
 from jobherd.handlers._enqueue.options import check_id
+from jobherd.handlers._enqueue.rule import delay_of, fields_of, is_keyed, rule_of
+from jobherd.handlers._values.job_id import DuplicateJob, known_id
 from jobherd.handlers._values.payload import PayloadError, decode_payload
 
 if TYPE_CHECKING:
@@ -62,6 +64,24 @@ def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[lis
     `texts`: checked payloads; the answer is their ids, in order.
     """
     return Statement("enqueue/enqueue_jobs", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
+
+
+def enqueue_unique(kind: str, texts: list[str], options: Options, keys: list[str] | None) -> Statement[list[int]]:
+    """Return the statement that enqueues unique jobs of one kind.
+
+    keys: a text for each job instead of its payload. The answer is their ids, in order, each a
+    JobId. Reading it raises DuplicateJob if the jobs must all be new and are not.
+    """
+    rule = rule_of(options)
+    names, paths = fields_of(options) if keys is None else (None, None)
+    if keys is not None:
+        rule.pop("key", None)  # it would be stored for people to read
+    parameters = {"kind": kind, "payloads": texts, "rule": orjson.dumps(rule).decode(), "keys": keys}
+    parameters = options.parameters() | parameters | {"names": names, "paths": paths, "delay": delay_of(options)}
+    if is_keyed(options):
+        return Statement("enqueue/enqueue_keyed", parameters, _read_unique)
+    read = _read_all_new if rule["conflict"] == "raise" else _read_unique
+    return Statement("enqueue/enqueue_unique", parameters, read)
 
 
 def store_costs(ids: list[int], costs: list[dict[str, float]]) -> Statement[None]:
@@ -153,6 +173,16 @@ def retry_job(job_id: int, actor: str | None = None, reason: str | None = None) 
 
 def _read_ids(rows: list[Row], _: tuple[str, ...]) -> list[int]:
     return [row[0] for row in rows]
+
+
+def _read_unique(rows: list[Row], _: tuple[str, ...]) -> list[int]:
+    return [known_id(row[0], new=row[1]) for row in rows]
+
+
+def _read_all_new(rows: list[Row], names: tuple[str, ...]) -> list[int]:
+    if rows and not rows[0][1]:
+        raise DuplicateJob(rows[0][0])
+    return _read_unique(rows, names)
 
 
 def _read_reserved(rows: list[Row], _: tuple[str, ...]) -> Reserved | None:

@@ -1,8 +1,8 @@
 """Jobherd: a job queue on the PostgreSQL you already run, drained by real processes.
 
 `from jobherd import handler, Client, Job` is the public Python API, for authors of handlers and for
-producers. `jobherd.testing` runs handlers in tests. This package must not import anything when it
-is imported: every submodule of `jobherd` imports it first.
+producers. `jobherd.testing` runs handlers in tests, `jobherd.remote` works through a gateway. This
+package must not import anything when it is imported: every submodule of `jobherd` imports it first.
 
 Example:
     >>> from jobherd import handler
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jobherd.handlers import *  # noqa: F403  # the names are those of `__all__` there
 
-_SUBMODULES = frozenset({"handlers", "sql", "supervisor", "testing", "workers"})
+_SUBMODULES = frozenset({"handlers", "remote", "sql", "supervisor", "testing", "workers"})
 
 
 def __getattr__(name: str) -> object:

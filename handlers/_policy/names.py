@@ -15,6 +15,7 @@ TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,99}")
 WEBHOOK: Final = re.compile(r"(?i:https?)://[^/?#@\s\x00-\x1f]+([/?][^\s\x00-\x1f]*)?")
 TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
+_LONGEST_PARTITION: Final = 200
 _SMALLEST, _LARGEST = -32768, 32767  # the columns are smallint
 
 
@@ -58,6 +59,21 @@ def check_tenant(value: object, *, field: str = "tenant") -> str:
         message = (
             f"{field} {shown(value)} is not a name like 'acme': "
             "use letters, digits and _ . : @ - , at most 100 characters"
+        )
+        raise ValueError(message)
+    return value
+
+
+def check_partition(value: object, *, field: str = "partition") -> str:
+    """Return `value` if it is a valid name of a partition, or raise ValueError with the rule.
+
+    >>> check_partition("acme")
+    'acme'
+    """
+    if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_PARTITION or not value.isprintable():
+        message = (
+            f"{field} must be a text of 1 to {_LONGEST_PARTITION} printable characters, such as the id of a customer, "
+            f"not {shown(value)}"
         )
         raise ValueError(message)
     return value

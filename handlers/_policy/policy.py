@@ -15,30 +15,35 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence  # noqa: TC003 - `get_type_hints` of the options needs them
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
+from typing import Any, Final, Literal, Required, TypedDict
 
-from jobherd.handlers._policy.backoff import DEFAULT, Backoff, BackoffLike, check_backoff
-from jobherd.handlers._policy.costs import check_amounts, check_names
+from jobherd.handlers._policy.backoff import DEFAULT, BackoffLike, check_backoff
+from jobherd.handlers._policy.costs import check_names
 from jobherd.handlers._policy.durations import Duration, at_least_zero, positive
-from jobherd.handlers._policy.names import check_queue, check_whole, shown
+from jobherd.handlers._policy.names import check_queue, check_whole
+from jobherd.handlers._policy.option_checks import (
+    Cost,
+    Errors,
+    ErrorsLike,
+    Wait,
+    check_backoffs,
+    check_batch,
+    check_cost,
+    check_encrypt,
+    check_errors,
+    check_linger,
+    check_switch,
+    or_none,
+)
+from jobherd.handlers._policy.rates import Rate, check_burst, check_rate, check_refill
 from jobherd.handlers._policy.redact import check_redact
-
-CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
-
-Errors: TypeAlias = tuple[type[BaseException] | str, ...]
-"""Exception classes and error codes."""
-ErrorsLike: TypeAlias = Errors | type[BaseException] | str
-Wait: TypeAlias = Backoff | tuple[float, ...] | Callable[[int], Duration]
-Cost: TypeAlias = Mapping[str, float] | Callable[[Any], Mapping[str, float]]
+from jobherd.handlers._policy.schedule import Schedule, check_cron, check_every, check_schedules, check_tz
+from jobherd.handlers._policy.unique import Edge, Unique, UniqueLike, check_edge, check_partition_by, check_unique
 
 _DAY: Final = 86400.0
-_MOST_BATCH: Final = 500
-_LONGEST_LINGER: Final = 60.0
-"""Seconds. The jobs of a waiting call are claimed, and no other worker can run them."""
 
 
 class CommonOptions(TypedDict, total=False):
@@ -70,6 +75,16 @@ class CommonOptions(TypedDict, total=False):
     max_running: int | None
     """Concurrency limit of the kind over all hosts, unless `jobherd limit` has set another one. `None`:
     limited only by the number of workers."""
+    rate: str | None
+    """Rate limit of the kind over all hosts, such as `"100/min"`, unless `jobherd limit` has set another
+    one. Each attempt counts. `None`: no limit."""
+    burst: int | None
+    """Jobs that `rate` lets start at once after a time without any. `None`: what comes in 50 ms, at
+    least 1."""
+    partition: str | None
+    """What divides the jobs for fair turns and limits of each partition: a field of the payload, such as
+    `"customer_id"` or `"$.customer.id"`, or `"tenant"`. `None`: a job has the partition that its enqueue
+    names."""
     keep_completed: Duration
     """How long completed jobs are kept, rounded up to days. `0` writes nothing for a completed job,
     which is the fastest: looking it up or waiting for it finds no such job."""
@@ -84,6 +99,27 @@ class CommonOptions(TypedDict, total=False):
     redact: Sequence[str]
     """Parts of payload and result that the dashboard never shows, such as
     `["$.card", "$.items[*].code", "$..password"]`."""
+    unique: UniqueLike
+    """Enqueue no second job while one with the key is live: `True`, fields like `("id",)`, or a `Unique`."""
+    unique_for: Duration | None
+    """How long a job holds its key in any case, even if it has finished."""
+    debounce: Duration | None
+    """Delay after the last enqueue with the key. Each one gives the waiting job its payload."""
+    max_wait: Duration | None
+    """Longest delay of a debounced job. `None`: 10 times `debounce`."""
+    throttle: Duration | None
+    """Enqueue at most one job with the key in this time."""
+    edge: Edge | None
+    """Job that a throttle keeps: `"leading"`: the first, the default; `"trailing"`: the newest payload."""
+    cron: str | None
+    """Enqueue a job without payload at these times: a cron expression of five fields, such as
+    `"0 3 * * MON-FRI"`."""
+    every: Duration | None
+    """Enqueue a job without payload after each such period, at least 1 s."""
+    tz: str
+    """Time zone of `cron`, such as `"Europe/Berlin"`."""
+    schedules: Sequence[Schedule]
+    """Further schedules, each with a name, a payload and its policies."""
     encrypt: bool | Literal["only"]
     """Encrypt payloads, results, errors and logs with the keys in the environment before they are
     written. `"only"` also rejects payloads that arrive unencrypted."""
@@ -119,80 +155,6 @@ def _option(default: object, check: Callable[..., Any], *, see: str = "") -> Any
     return field(default_factory=lambda: checked, metadata={"default": default, "check": check, "see": see})
 
 
-def _or_none(check: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda value, *, field: None if value is None else check(value, field=field)
-
-
-def _switch(value: object, *, field: str) -> bool:
-    if not isinstance(value, bool):
-        message = f"{field} must be True or False, not {shown(value)}"
-        raise TypeError(message)
-    return value
-
-
-def _errors(value: object, *, field: str) -> Errors:
-    errors = value if isinstance(value, tuple) else (value,)
-    for one in errors:
-        if isinstance(one, str) and CODE.fullmatch(one):
-            continue
-        if not (isinstance(one, type) and issubclass(one, BaseException)):
-            message = (
-                f"{field} takes exception classes and error codes, like (FileNotFoundError, 'MAIL_REFUSED'), "
-                f"not {shown(one)}"
-            )
-            raise TypeError(message)
-    return errors
-
-
-def _backoffs(value: object, *, field: str) -> tuple[tuple[type[BaseException] | str, Wait], ...]:
-    given = {} if value is None else value
-    if not isinstance(given, Mapping):
-        message = (
-            f"{field} must be a dict from exception classes or codes to waits, like {{TimeoutError: '10s'}}, "
-            f"not {shown(given)}"
-        )
-        raise TypeError(message)
-    for error in given:
-        _errors(error, field=field)
-    return tuple(
-        (error, check_backoff(wait, field=f"{field}[{error if isinstance(error, str) else error.__name__}]"))
-        for error, wait in given.items()
-    )
-
-
-def _batch(value: object, *, field: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_BATCH:
-        message = (
-            f"{field} must be a whole number from 1 to {_MOST_BATCH}, the most jobs of one call, not {shown(value)}"
-        )
-        raise ValueError(message)
-    return value
-
-
-def _linger(value: object, *, field: str) -> float:
-    linger = at_least_zero(value, field=field)
-    if linger > _LONGEST_LINGER:
-        message = (
-            f"{field} must be at most {_LONGEST_LINGER:g} s, not {shown(value)}: "
-            "the waiting jobs are claimed, so no other worker can run them"
-        )
-        raise ValueError(message)
-    return linger
-
-
-def _cost(value: object, *, field: str) -> Mapping[str, float] | Callable[[Any], Mapping[str, float]]:
-    return value if callable(value) else check_amounts({} if value is None else value, field=field)
-
-
-def _encrypt(value: object, *, field: str) -> bool | str:
-    if not isinstance(value, bool) and value != "only":
-        message = f"{field} must be True, False or 'only', not {shown(value)}"
-        raise TypeError(message)
-    return value if isinstance(value, bool) else "only"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Checked options of a handler. Durations are in seconds.
@@ -207,28 +169,39 @@ class Policy:
     max_attempts: int = _option(5, partial(check_whole, least=1))
     max_crashes: int = _option(3, partial(check_whole, least=1))
     backoff: Wait = _option(DEFAULT, check_backoff, see="[Retries and back-off](#retries-and-back-off)")
-    retry_on: Errors | None = _option(None, _or_none(_errors), see="[Error codes](#error-codes)")
-    poison_on: Errors = _option((), _errors)
-    backoff_on: tuple[tuple[type[BaseException] | str, Wait], ...] = _option(None, _backoffs)
-    exclusive: bool = _option(False, _switch, see="[Exclusive kinds](#exclusive-kinds)")
+    retry_on: Errors | None = _option(None, or_none(check_errors), see="[Error codes](#error-codes)")
+    poison_on: Errors = _option((), check_errors)
+    backoff_on: tuple[tuple[type[BaseException] | str, Wait], ...] = _option(None, check_backoffs)
+    exclusive: bool = _option(False, check_switch, see="[Exclusive kinds](#exclusive-kinds)")
     max_running: int | None = _option(
-        None, _or_none(partial(check_whole, least=1)), see="[Concurrency limits](queues.md#concurrency-limits)"
+        None, or_none(partial(check_whole, least=1)), see="[Concurrency limits](queues.md#concurrency-limits)"
     )
-    transactional: bool = _option(False, _switch, see="[Transactions](transactions.md)")
-    batch: int | None = _option(None, _batch, see="[Batch handlers](#batch-handlers)")
-    linger: float = _option(0, _linger)
+    rate: Rate | None = _option(None, or_none(check_rate), see="[Rate limits](limits.md)")
+    burst: int | None = _option(None, or_none(check_burst), see="[Rate limits](limits.md)")
+    partition: tuple[str, ...] | None = _option(None, or_none(check_partition_by), see="[Partitions](fairness.md)")
+    transactional: bool = _option(False, check_switch, see="[Transactions](transactions.md)")
+    batch: int | None = _option(None, check_batch, see="[Batch handlers](#batch-handlers)")
+    linger: float = _option(0, check_linger)
     keep_completed: float = _option("7d", at_least_zero)
     keep_failed: float = _option("30d", at_least_zero)
     cost: Mapping[str, float] | Callable[[Any], Mapping[str, float]] = _option(
-        None, _cost, see="[Host budgets](hooks.md#host-budgets)"
+        None, check_cost, see="[Host budgets](hooks.md#host-budgets)"
     )
     flags: tuple[str, ...] = _option((), check_names)
     redact: tuple[str, ...] = _option(
-        (),
-        check_redact,
-        see="[Redact payloads and results](page.md#redact-payloads-and-results)",
+        (), check_redact, see="[Redact payloads and results](page.md#redact-payloads-and-results)"
     )
-    encrypt: bool | str = _option(False, _encrypt, see="[Encryption](security.md#encryption)")
+    unique: Unique | None = _option(None, check_unique, see="[Unique jobs](unique.md)")
+    unique_for: float | None = _option(None, or_none(positive))
+    debounce: float | None = _option(None, or_none(positive), see="[Debounced jobs](unique.md#debounced-jobs)")
+    max_wait: float | None = _option(None, or_none(positive))
+    throttle: float | None = _option(None, or_none(positive), see="[Throttled jobs](unique.md#throttled-jobs)")
+    edge: Edge | None = _option(None, or_none(check_edge))
+    cron: str | None = _option(None, or_none(check_cron), see="[Periodic jobs](periodic.md)")
+    every: float | None = _option(None, or_none(check_every))
+    tz: str = _option("UTC", check_tz)
+    schedules: tuple[Schedule, ...] = _option((), check_schedules)
+    encrypt: bool | str = _option(False, check_encrypt, see="[Encryption](security.md#encryption)")
 
     @property
     def keep_completed_days(self) -> int:
@@ -259,10 +232,23 @@ def check_policy(**options: Any) -> Policy:
             message = f"handler() has no option {name!r}" + (f"; did you mean {alike[0]!r}?" if alike else "")
             raise TypeError(message)
     policy = Policy(**{name: OPTIONS[name]["check"](value, field=name) for name, value in options.items()})
+    check_refill(policy.rate, policy.burst)
     if policy.transactional and policy.batch is not None:
         message = (
             "transactional and batch exclude each other: a transaction completes one job, "
             "so declare the handler without batch=N"
+        )
+        raise ValueError(message)
+    if policy.cron is not None and policy.every is not None:
+        message = "cron and every exclude each other: give one of them, or several schedules=[...]"
+        raise ValueError(message)
+    if policy.encrypt == "only" and (policy.cron or policy.every or policy.schedules):
+        message = 'encrypt="only" rejects the jobs of schedules: their payloads are stored unencrypted'
+        raise ValueError(message)
+    if policy.encrypt and policy.partition:
+        message = (
+            "partition by a field excludes encrypt, since the database cannot read the payload: "
+            'declare partition="tenant", or name the partition when you enqueue'
         )
         raise ValueError(message)
     if policy.linger and policy.batch is None:

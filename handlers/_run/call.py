@@ -234,7 +234,7 @@ def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 def _quiet(step: Callable[[], object]) -> None:
-    """Run one step of closing. Ignores what user code raises: the call is over."""
+    """Run one step of closing. Ignores what user code raises: the call has ended."""
     try:
         step()
     except BaseException:  # noqa: S110

@@ -48,7 +48,7 @@ from jobherd.handlers._values.payload import ResultError, encode_result
 from jobherd.handlers._values.sanitize import class_path, describe_exception, sanitize
 
 if TYPE_CHECKING:
-    from jobherd.handlers._policy.policy import Errors
+    from jobherd.handlers._policy.option_checks import Errors
 
 from jobherd.handlers._values.outcome import (
     JOB_CANCELLED,

@@ -118,6 +118,12 @@ class Job:
     """Id of the parent job, whose handler enqueued this one, or None."""
     traceparent: str | None = None
     """Trace of the job in W3C Trace Context format, or None."""
+    schedule: str | None = None
+    """Name of the schedule whose instant this job is, or None."""
+    scheduled_for: datetime | None = None
+    """That instant, in UTC, or None. `run_at` may be later, by the schedule's jitter."""
+    missed: int = 0
+    """How many earlier instants did not run and are represented by this job."""
     token: int = 0
     """Fencing token of the claim. It grows with each claim, so another system can tell a late
     attempt from a new one."""

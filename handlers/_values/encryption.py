@@ -65,6 +65,12 @@ def seal_bytes(data: bytes | None, kind: str) -> bytes | None:
     return None if data is None else _BYTES + ring().seal(data, "payload_bytes", kind)
 
 
+def digest_key(value: object, kind: str) -> str:
+    """Return a text that is equal for equal JSON values and shows nothing of them."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return ring().digest(text.encode(), "unique", kind)
+
+
 def open_bytes(data: bytes | None, kind: str) -> bytes | None:
     """Return the bytes in encrypted ones; others unchanged. Raises what `KeyRing.open` raises."""
     return (

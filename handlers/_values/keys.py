@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import json
 import os
 import re
@@ -61,6 +62,7 @@ class KeyRing:
             message = "sealing needs the extra `crypto`: pip install 'jobherd[crypto]'"
             raise KeyMissingError(message) from None
         self._keys: dict[str, AESGCM] = {}
+        self._oldest = b""
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
         for place, word in enumerate(re.split(r"[\s,]+", " ".join(lines).strip()), 1):
             match = _KEY.fullmatch(word)
@@ -72,6 +74,7 @@ class KeyRing:
                 message = f"two keys have the name {match[1]!r}: what was sealed with one could not be opened"
                 raise ValueError(message)
             self._keys[match[1]] = AESGCM(secret)
+            self._oldest = secret
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,6 +89,14 @@ class KeyRing:
         name, cipher = next(iter(self._keys.items()))
         nonce = os.urandom(_NONCE)
         return name.encode() + b":" + nonce + cipher.encrypt(nonce, data, _bond(name, bound))
+
+    def digest(self, data: bytes, *bound: object) -> str:
+        """Return a text that only these keys produce for the data, the same each time.
+
+        It is made with the oldest key, so adding a key changes no digest.
+        """
+        own = hmac.digest(self._oldest, b"jobherd:digest", "sha256")  # no key serves two algorithms
+        return hmac.digest(own, _bond("", bound) + data, "sha256").hex()
 
     def open(self, sealed: bytes, *bound: object) -> bytes:
         """Return the decrypted data.

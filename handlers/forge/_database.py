@@ -123,9 +123,9 @@ def _is_alive(connection: psycopg.Connection[Any]) -> bool:
         return False
     # The server sends nothing to an idle session except its end, and that has arrived by now: no
     # round trip is needed.
-    heard = select.poll()
-    heard.register(connection.fileno(), select.POLLIN)
-    return not heard.poll(0)
+    socket = select.poll()
+    socket.register(connection.fileno(), select.POLLIN)
+    return not socket.poll(0)
 
 
 def close() -> None:

@@ -233,7 +233,7 @@ def _meaning(problem: urllib.error.HTTPError, body: bytes) -> GitHubError:
         if code == 429 or b"rate limit" in body.lower():
             return RateLimitError(NO_RESET, "it did not say until when")
     if code in {401, 403}:
-        return GitHubError(f"GitHub refuses ({code}): look at JOBHERD_GITHUB_TOKEN and what it may see")
+        return GitHubError(f"GitHub refuses ({code}): check JOBHERD_GITHUB_TOKEN and what it may see")
     return GitHubError(f"GitHub answered with {code}")
 
 

@@ -109,7 +109,7 @@ def record(database: Database, path: str, pushes: Sequence[Push]) -> list[int]:
         if ids
         else []
     )
-    database.rows("forge/note_push_jobs", ids=ids, jobs=jobs)
+    database.rows("forge/store_push_jobs", ids=ids, jobs=jobs)
     return jobs
 
 

@@ -34,7 +34,7 @@ def request_import(org: str) -> tuple[int, int]:
     with transaction() as database:
         wanted = int(database.one("forge/insert_import", org=org)["id"])
         job = discover.options(connection=database.connection).enqueue(import_id=wanted)
-        database.rows("forge/note_import_job", id=wanted, job=job)
+        database.rows("forge/store_import_job", id=wanted, job=job)
     return wanted, job
 
 
@@ -81,7 +81,7 @@ def _discover(job: Job, row: Row, github: GitHub) -> dict[str, Any]:
             status = "discovering" if page.following else "discovered"
             if (
                 database.row(
-                    "forge/move_import_undiscovered", id=row["id"], status=status, next_page=page.following, note=None
+                    "forge/store_discovery_progress", id=row["id"], status=status, next_page=page.following, note=None
                 )
                 is None
             ):
@@ -113,7 +113,7 @@ def _add(database: Database, wanted: int, github: GitHub, *, name: str, clone_ur
     fresh = database.row("forge/insert_import_repo", **values)
     if fresh is not None and refusal is None:
         job = import_repo.options(connection=database.connection).enqueue(import_repo_id=fresh["id"])
-        database.rows("forge/note_import_repo_job", id=fresh["id"], job=job)
+        database.rows("forge/store_import_repo_job", id=fresh["id"], job=job)
 
 
 def _note(row: Row, note: str, *, status: str) -> None:
@@ -124,7 +124,7 @@ def _note(row: Row, note: str, *, status: str) -> None:
     with transaction() as database:
         now = database.row("forge/show_import", id=row["id"])
         page = now["next_page"] if now is not None else None
-        database.rows("forge/move_import_undiscovered", id=row["id"], status=status, next_page=page, note=note)
+        database.rows("forge/store_discovery_progress", id=row["id"], status=status, next_page=page, note=note)
 
 
 @handler("org:github_import_repo", timeout="2h", priority=10)
@@ -162,7 +162,7 @@ def import_repo(job: Job, import_repo_id: int) -> dict[str, Any]:
         raise
     with transaction() as database:
         if (
-            database.row("forge/move_import_repo_unimported", id=row["id"], status="imported", note=None, path=path)
+            database.row("forge/store_import_repo_result", id=row["id"], status="imported", note=None, path=path)
             is not None
         ):
             size_recalc.options(connection=database.connection).enqueue(repo=repository_id(database, path))
@@ -171,4 +171,4 @@ def import_repo(job: Job, import_repo_id: int) -> dict[str, Any]:
 
 def _move(row: Row, status: str, *, note: str) -> None:
     with transaction() as database:
-        database.rows("forge/move_import_repo_unimported", id=row["id"], status=status, note=note, path=None)
+        database.rows("forge/store_import_repo_result", id=row["id"], status=status, note=note, path=None)

@@ -55,7 +55,7 @@ def push_process(job: Job, push_event: int) -> dict[str, Any]:
         _record(job, repository, event, tip=nature.tip, without=nature.brought)
     with transaction() as database:
         said = database.row(
-            "forge/finish_push_unprocessed",
+            "forge/finish_push",
             id=push_event,
             change=nature.change,
             dropped=nature.dropped,
@@ -64,7 +64,7 @@ def push_process(job: Job, push_event: int) -> dict[str, Any]:
         if said is None:  # another attempt of this job was faster and has enqueued the jobs that follow
             return {"skipped": "this push was processed meanwhile", "push_event": push_event}
         size_job = size_recalc.options(connection=database.connection).enqueue(repo=event["repo"])
-        database.rows("forge/note_size_job", id=push_event, job=size_job)
+        database.rows("forge/store_size_job", id=push_event, job=size_job)
         languages = database.rows("forge/sum_push_languages", id=push_event)
     shown = {row["language"]: [int(row["added"]), int(row["deleted"])] for row in languages[:LANGUAGES_SHOWN]}
     numbers = {name: int(said[name]) for name in ("commits", "merges", "added", "deleted")}

@@ -37,7 +37,7 @@ def size_recalc(job: Job, repo: int) -> dict[str, Any]:
         "tags": sum(ref.startswith("refs/tags/") for ref in refs),
     }
     with transaction() as database:
-        written = database.row("forge/overwrite_size", id=repo, began=row["began"], **numbers)
+        written = database.row("forge/store_size", id=repo, began=row["began"], **numbers)
         if written is None and database.row("forge/show_repo", id=repo) is None:
             raise Poison(f"repository {repo} was removed while it was measured", code="REPOSITORY_VANISHED")
     return {"repo": repo, **numbers, "written": written is not None}

@@ -1,5 +1,6 @@
 -- The life cycle of a job, and the tables of unfinished jobs: ready, scheduled, parked, running.
--- A job's table is its state: a job changes its state by moving to another table.
+-- A job's table is its state: a job changes its state by moving to another table. Also `cancels`, the
+-- requests to cancel running jobs.
 --
 --             enqueue/enqueue_jobs, enqueue/copy_*, jobherd.enqueue()
 --                         | due now                     | due later

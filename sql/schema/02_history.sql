@@ -1,5 +1,6 @@
--- Finished jobs and their attempts. Both tables are partitioned by the UTC day from which a row may
--- be dropped, so dropping is DROP TABLE and leaves no dead rows.
+-- Finished jobs, their attempts and what these printed. Also the progress that running jobs report.
+-- `history` and `attempts` are partitioned by the UTC day from which a row may be dropped, so dropping
+-- is DROP TABLE and leaves no dead rows.
 
 CREATE TABLE jobherd.history (
     id           bigint      NOT NULL,
@@ -39,7 +40,7 @@ CREATE INDEX history_troubled ON jobherd.history (id) WHERE state <> 'completed'
 CREATE INDEX history_parent ON jobherd.history (((extras).parent_id), id) WHERE (extras).parent_id IS NOT NULL;
 -- One summary of each 128 pages: which ends, ids (in ranges of 4,096), states, kinds, queues,
 -- tenants and error codes are in them. A search for a rare kind among ten million jobs reads only
--- the pages that can hold it (page/list_id_ranges). Cost: a b-tree of the ends would write a page and
+-- the pages that can hold it (page/list_finished_ranges). Cost: a b-tree of the ends would write a page and
 -- 60 bytes of log for each job. The range is an expression so that no plan reads all of
 -- history_by_id for it.
 CREATE INDEX history_in_brief ON jobherd.history USING brin (

@@ -1,4 +1,5 @@
--- The fleet: supervisors, their child processes, and the kinds that their handlers declare.
+-- The fleet: supervisors, their child processes, and the kinds that their handlers declare. Also how the
+-- database session of a child process is identified and ended.
 
 CREATE TABLE jobherd.supervisors (
     id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

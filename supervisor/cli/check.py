@@ -21,8 +21,9 @@ from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import Command, given_flags, span
 from jobherd.supervisor.cli.console import Column, plain
+from jobherd.supervisor.cli.gateway_check import gateway_problems
 from jobherd.supervisor.crash.orphans import Orphans, become_subreaper
-from jobherd.supervisor.settings.definitions import Settings, specifications
+from jobherd.supervisor.settings.definitions import Settings, flags_of_run
 from jobherd.supervisor.settings.sources import SettingsError
 from jobherd.workers.process.spec import SECRETS
 
@@ -48,16 +49,17 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    problems: list[dict[str, Any]] = []
     settings: Settings | None = None
     try:
         settings = Settings.load(given_flags(arguments))
+        wrong = gateway_problems(settings)
     except SettingsError as problem:
-        problems += [{"file": "", "line": 0, "module": "settings", "message": text} for text in problem.problems]
+        wrong = list(problem.problems)
         try:
             settings = Settings.load(given_flags(arguments), only=LOOKED_AT)  # still check the handlers
         except SettingsError:
             settings = None
+    problems: list[dict[str, Any]] = [{"file": "", "line": 0, "module": "settings", "message": text} for text in wrong]
     kinds: list[dict[str, Any]] = []
     hooks: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
@@ -207,7 +209,7 @@ COMMANDS: Final = (
         "would not start\n"
         "with; a note only deserves a look. Nothing is started. The exit code is 1 if something is wrong. With "
         "--print-sql it prints the tables that declared stores need, for psql to read.",
-        settings=tuple(specifications()),
+        settings=flags_of_run(),
         lists=True,
     ),
 )

@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobherd.handlers._policy import durations
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
@@ -71,23 +71,26 @@ def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
     for name in command.settings:
         setting = told[name]
         text = setting.explanation.replace("`", "").replace("%", "%%")
+        given: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
         if setting.reader.allowed == "true or false":
-            groups[setting.group].add_argument(
-                flag_of(name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
-            )
+            groups[setting.group].add_argument(flag_of(name), action=argparse.BooleanOptionalAction, **given)
         elif setting.reader.separator == ":":
-            groups[setting.group].add_argument(
-                flag_of(name), action="append", default=argparse.SUPPRESS, metavar=setting.metavar, help=text
-            )
+            groups[setting.group].add_argument(flag_of(name), action="append", metavar=setting.metavar, **given)
         else:
-            groups[setting.group].add_argument(
-                flag_of(name), default=argparse.SUPPRESS, metavar=setting.metavar, help=text
-            )
+            groups[setting.group].add_argument(flag_of(name), metavar=setting.metavar, **given)
 
 
 def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
     """Return the settings that the command line gives."""
     return {name: value for name, value in vars(arguments).items() if name in specifications()}
+
+
+def row_limit(text: str) -> int:
+    """Parse how many rows a listing prints, for argparse."""
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= 10_000:
+        message = f"{text[:40]!r} is not a whole number from 1 to 10000"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
 
 
 def job_id(text: str) -> int:

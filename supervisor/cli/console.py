@@ -12,15 +12,16 @@ import shutil
 import sys
 import unicodedata
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import orjson
 
 from jobherd.handlers._values.encryption import cover
+from jobherd.handlers._values.json_text import dumpable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
 NARROWEST: Final = 80
 COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
@@ -34,15 +35,6 @@ _HIDDEN: Final = re.compile(rf"[\x00-\x1f\x7f-\x9f{_ORDER}\ud800-\udfff]")
 _HIDDEN_BUT_LINES: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_ORDER}\ud800-\udfff]")
 _UNSAFE_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{_ORDER}]")
 """JSON strings contain no other control characters, and these occur only in strings."""
-
-
-class JsonText(str):
-    """A JSON document as text.
-
-    It is printed unchanged: Python would round its numbers or reject it.
-    """
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +133,7 @@ def print_json(document: object) -> None:
     to a pipe, which may lead to a terminal; a JSON parser gets the same text.
     """
     text = (
-        orjson.dumps(_dumpable(document), option=orjson.OPT_INDENT_2)
+        orjson.dumps(dumpable(document), option=orjson.OPT_INDENT_2)
         .decode(errors="backslashreplace")
         .replace("\r", " ")
     )
@@ -181,20 +173,6 @@ def near(path: str) -> str:
 def complain(text: str) -> None:
     """Print a message to standard error that is not the result but the user should know."""
     print(f"jobherd: {plain_lines(text)}", file=sys.stderr)
-
-
-def _dumpable(value: Any) -> Any:
-    match value:
-        case JsonText():
-            return orjson.Fragment(value.encode(errors="surrogatepass"))
-        case datetime():
-            return value.astimezone(UTC)
-        case dict():
-            return {name: _dumpable(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_dumpable(inner) for inner in value]
-        case _:
-            return value
 
 
 def _pad(text: str, columns: int, *, right: bool) -> str:

@@ -25,7 +25,11 @@ def _retry(arguments: argparse.Namespace) -> int:
         arguments,
         "control/retry_job",
         fine={"ready", "running"},
-        words={"running": "runs already", None: "there is no such job"},
+        words={
+            "running": "runs already",
+            "conflict": "not run again: another live job holds its key",
+            None: "there is no such job",
+        },
     )
 
 
@@ -102,7 +106,7 @@ COMMANDS: Final = (
         _retry,
         about="Run jobs again: scheduled and retrying jobs now, finished jobs from the start. A job keeps its id "
         "and its history.\n"
-        "The exit code is 1 if one does not exist.",
+        "The exit code is 1 if one does not exist, or if another live job holds the key of a unique job.",
         lists=True,
     ),
     Command(

@@ -22,13 +22,15 @@ from psycopg.types.string import TextLoader
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.handlers._enqueue.dsn import redact_dsn
+from jobherd.handlers._values.json_text import JsonText
 from jobherd.sql.migrate import SchemaError, migrate, pending
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import CONNECTION, given_flags
-from jobherd.supervisor.cli.console import JsonText, complain
+from jobherd.supervisor.cli.console import complain
 from jobherd.supervisor.settings.definitions import Settings
 from jobherd.supervisor.settings.sources import SettingsError
 from jobherd.workers.database.errors import is_disconnected, takes_no_writes
+from jobherd.workers.inspect.phrases import count
 
 if TYPE_CHECKING:
     import argparse
@@ -243,7 +245,7 @@ def look_at_schema(at: Session, *, may_create: bool = False) -> None:
         complain(f"made the schema {schema!r} in this database")
         return
     text = (
-        f"the schema {schema!r} is {missing} migrations behind this version"
+        f"the schema {schema!r} is {count(missing, 'migration', 'migrations')} behind this version"
         if present
         else f"the database has no schema {schema!r} yet"
     )

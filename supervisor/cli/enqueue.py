@@ -12,26 +12,27 @@ and a list may be empty.
 
 from __future__ import annotations
 
-import argparse
 import os
 import stat
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from jobherd.handlers import Client, PayloadError
+from jobherd.handlers import Client, DuplicateJob, PayloadError
 from jobherd.handlers._enqueue.bulk import chunks as chunks_of
 from jobherd.handlers._enqueue.options import check_options
 from jobherd.handlers._policy.names import check_kind
 from jobherd.handlers._values.payload import decode_payload, max_payload
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
-from jobherd.supervisor.cli.command import Command, job_id, moment, standard_input, whole
+from jobherd.supervisor.cli.command import Command, standard_input
 from jobherd.supervisor.cli.console import complain
 from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.enqueue_options import add_arguments, job_options
 from jobherd.supervisor.cli.kinds import suggest_kind
 from jobherd.supervisor.cli.progress import Progress
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
     from typing import BinaryIO, TextIO
 
@@ -44,78 +45,10 @@ NOTHING: Final = (
     "no JSON was given, and standard input held no document: give the payload as an argument, '{}' for none "
     "(or - to take an empty list for one)"
 )
-OPTIONS: Final = (
-    "queue",
-    "priority",
-    "delay",
-    "run_at",
-    "max_attempts",
-    "timeout",
-    "expires_at",
-    "tenant",
-    "webhook",
-    "parent_id",
-    "traceparent",
-    "cost",
-)
-
-
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", metavar="KIND", help="the handler's name")
-    parser.add_argument(
-        "payload",
-        metavar="JSON",
-        nargs="?",
-        help="the handler's parameters as a JSON object; - reads one a line from standard input (default: {}, or "
-        "what is piped in)",
-    )
-    options = parser.add_argument_group("options of the job (default: what its handler declares)")
-    options.add_argument("--queue", metavar="NAME", help="queue of the job")
-    options.add_argument("--priority", type=whole, metavar="N", help="lower numbers first; may be negative")
-    options.add_argument("--delay", metavar="TIME", help='start it after this time at the earliest, such as "10m"')
-    options.add_argument(
-        "--run-at",
-        type=moment,
-        metavar="WHEN",
-        help="start it at this time at the earliest, such as 2030-01-31T08:00:00+01:00",
-    )
-    options.add_argument(
-        "--max-attempts", type=whole, metavar="N", help="fail permanently after this number of attempts"
-    )
-    options.add_argument("--timeout", metavar="TIME", help='for one attempt, like "2m"')
-    options.add_argument("--expires-at", type=moment, metavar="WHEN", help="do not start it after this time")
-    options.add_argument(
-        "--cost",
-        type=_amounts,
-        metavar="NAME=AMOUNT",
-        help="resources of the budget that it uses while it runs, such as memory_mb=900,gpus=1",
-    )
-    options.add_argument("--tenant", metavar="NAME", help="tenant that owns the job")
-    options.add_argument("--webhook", metavar="URL", help="URL that is called when the job has finished")
-    options.add_argument("--parent", dest="parent_id", type=job_id, metavar="ID", help="parent job that enqueued it")
-    options.add_argument(
-        "--traceparent", metavar="TRACE", help="the trace that it belongs to, as W3C Trace Context writes it"
-    )
-    options.add_argument(
-        "--bytes-file", metavar="FILE", help="bytes that go along untouched, as payload_bytes; - reads standard input"
-    )
-
-
-def _amounts(text: str) -> dict[str, float]:
-    try:
-        pairs = [(name, float(amount)) for name, amount in (each.split("=") for each in text.split(","))]
-    except ValueError:
-        message = f"{text[:40]!r} are not amounts: write them like memory_mb=900,gpus=1"
-        raise argparse.ArgumentTypeError(message) from None
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        message = f"{text[:40]!r} gives two amounts for one name"
-        raise argparse.ArgumentTypeError(message)
-    return found
 
 
 def _enqueue(arguments: argparse.Namespace) -> int:
-    options = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
+    options = job_options(arguments)
     if arguments.bytes_file is not None:
         if arguments.payload == "-":
             raise CommandError("--bytes-file is for one job, whose JSON is an argument: omit -", ExitCode.USAGE)
@@ -129,6 +62,8 @@ def _enqueue(arguments: argparse.Namespace) -> int:
             (number,) = Client(connection=at.connection, schema=at.schema).put(chunks)
         except (ValueError, TypeError) as problem:
             raise CommandError(_refused(problem), ExitCode.USAGE) from None
+        except DuplicateJob as problem:
+            raise CommandError(f"nothing is enqueued: {problem}") from None
         if sys.stderr.isatty():  # a script pays for each statement
             suggest_kind(at, arguments.kind)
     with _told_elsewhere(f"job {number} is enqueued"):
@@ -214,6 +149,8 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
                 f"line {lines.number}: {_refused(problem)}; {done} jobs before it are enqueued, nothing from it on"
             )
             raise CommandError(message, ExitCode.USAGE) from None
+        except DuplicateJob as problem:
+            raise CommandError(f"{problem}; {done} jobs are enqueued, the others not") from None
         finally:
             progress.end()
     if not done and arguments.payload is None:
@@ -266,7 +203,7 @@ COMMANDS: Final = (
         "enqueue a job",
         "  jobherd enqueue mail:receipt '{\"order_id\": 7}' --delay 10m\n"
         "  jq -c .[] orders.json | jobherd enqueue mail:receipt - > ids",
-        _arguments,
+        add_arguments,
         _enqueue,
         about="Enqueue a job and print its id, alone on its line. With - , or without JSON and with standard input "
         "from a file\n"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import errors
 
-from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli import console, remote_workers
 from jobherd.supervisor.cli.actor import actor
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, is_id
@@ -59,6 +59,11 @@ _STATES: Final = {
     "resting": "red",
 }
 
+_REMOTE: Final = (
+    "it is the remote worker {worker}, which takes no fleet commands: on its host, send a signal to `jobherd work` "
+    "(TERM drains, HUP reloads, TTIN and TTOU add and remove a worker)"
+)
+
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=ACTIONS, help="the fleet command; default: list the supervisors")
@@ -88,8 +93,13 @@ def _fleet(arguments: argparse.Namespace) -> int:
         )
     answers = []
     with session(arguments) as at:
+        remote = {one["id"]: one["worker"] for one in at.rows("observe/list_sessions", {"most": MOST})}
         for number in dict.fromkeys(arguments.supervisors):
-            said = _order(at, number, arguments.action, arguments.reason)
+            said: dict[str, Any] = (
+                {"answer": None, "error": _REMOTE.format(worker=remote[number])}
+                if number in remote
+                else _order(at, number, arguments.action, arguments.reason)
+            )
             answers.append({"supervisor": number, **said})
             if not arguments.json:
                 words = said["error"] or _words(arguments.action, said["answer"])
@@ -154,11 +164,13 @@ def _list(arguments: argparse.Namespace) -> int:
         supervisors = at.rows("observe/list_fleet", {"most": MOST})
         if _ask(at, supervisors):
             supervisors = at.rows("observe/list_fleet", {"most": MOST})
+        orphans = remote_workers.assign(at.rows("observe/list_sessions", {"most": MOST}), supervisors)
     if arguments.json:
         console.print_json(supervisors)
         return ExitCode.DONE
     for supervisor in supervisors:
         _print(supervisor)
+    remote_workers.print_orphans(orphans)
     if not any(not supervisor["lapsed"] for supervisor in supervisors):
         print(paint("No supervisor holds a lease: nothing runs. Start one with `jobherd run`.", "red"))
     return ExitCode.DONE
@@ -202,7 +214,9 @@ def _print(supervisor: dict[str, Any]) -> None:
         f"{show_span(supervisor['up_for'])}"
     )
     if not facts:
-        print(f"  {lease}; it has not reported its child processes yet\n")
+        print(f"  {lease}; it has not reported its child processes yet")
+        remote_workers.print_table(supervisor["sessions"])
+        print()
         return
     run_state = facts.get("course", "?") + (", reloading" if facts.get("reloading") else "")
     print(
@@ -213,6 +227,7 @@ def _print(supervisor: dict[str, Any]) -> None:
     if children:
         colours = [{1: _STATES.get(child.get("state", ""), "")} for child in children]
         console.print_table(_COLUMNS, [_row(child) for child in children], colours=colours)
+    remote_workers.print_table(supervisor["sessions"])
     for end in facts.get("ends", []):
         print(
             paint(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from jobherd.handlers._values.encryption import decrypt, open_text
+from jobherd.handlers._values.json_text import JsonText, job_document
 from jobherd.handlers._values.keys import KeyMissingError
 from jobherd.handlers._values.payload import PayloadError
 from jobherd.supervisor.cli import console
@@ -14,7 +15,7 @@ from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, job_id
 from jobherd.supervisor.cli.console import paint, plain, plain_lines, show_moment, show_span
 from jobherd.supervisor.cli.database import session
-from jobherd.supervisor.cli.job_text import document, reason_of, since, when
+from jobherd.supervisor.cli.job_text import holder_of, key_of, reason_of, since, when
 
 if TYPE_CHECKING:
     import argparse
@@ -34,14 +35,15 @@ def _job(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
         rows = at.rows("observe/show_jobs", {"ids": [arguments.id]})
         logs = at.rows("observe/show_logs", {"id": arguments.id})
+        keys = at.rows("observe/show_key", {"id": arguments.id})
     if not rows:
         raise CommandError(f"there is no job {arguments.id}: it never existed, or its retention has ended")
     if arguments.decrypt:
         rows, logs = [_decrypted(rows[0])], [_decrypted_log(log, rows[0]) for log in logs]
     if arguments.json:
-        console.print_json(document(rows[0]) | {"logs": logs})
+        console.print_json(job_document(rows[0], logs, keys[0] if keys else None))
     else:
-        _page(rows[0])
+        _page(rows[0], keys[0] if keys else None)
         for log in logs:
             _print_log(log)
     return ExitCode.DONE
@@ -56,7 +58,7 @@ def _decrypted(row: dict[str, Any]) -> dict[str, Any]:
         opened = decrypt(row | parts)
     except (KeyMissingError, PayloadError, orjson.JSONDecodeError) as problem:
         raise CommandError(f"job {row['id']} cannot be decrypted: {problem}", ExitCode.WRONG) from None
-    return opened | {name: console.JsonText(orjson.dumps(opened[name]).decode()) for name in parts}
+    return opened | {name: JsonText(orjson.dumps(opened[name]).decode()) for name in parts}
 
 
 def _decrypted_log(log: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
@@ -68,11 +70,11 @@ def _decrypted_log(log: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     if text is None or text == log["output"]:
         return log
     told = orjson.loads(text)
-    entries = console.JsonText(orjson.dumps(told["entries"]).decode()) if told.get("entries") else None
+    entries = JsonText(orjson.dumps(told["entries"]).decode()) if told.get("entries") else None
     return log | {"output": told.get("output", ""), "entries": entries}
 
 
-def _page(job: dict[str, Any]) -> None:
+def _page(job: dict[str, Any], key: dict[str, Any] | None) -> None:
     state = paint(job["state"], console.STATE_COLOURS.get(job["state"], ""))
     name = paint(f"job {job['id']}", "bold")
     print(f"{name}  {plain(job['kind'])}  {state}  {when(job)}\n")
@@ -93,8 +95,9 @@ def _page(job: dict[str, Any]) -> None:
     facts += [("expires", show_moment(job["expires_at"]))] if job["expires_at"] else []
     facts += [("timeout", show_span(job["timeout"]))] if job["timeout"] else []
     facts += [("ran on" if job["finished_at"] else "runs on", job["ran_on"])] if job["ran_on"] else []
-    facts += [(name, job[name]) for name in ("tenant", "webhook", "traceparent") if job[name] is not None]
+    facts += [(name, job[name]) for name in ("tenant", "partition", "webhook", "traceparent") if job[name] is not None]
     facts += [("parent", f"job {job['parent_id']}")] if job["parent_id"] is not None else []
+    facts += [("key", f"{key_of(key)}, {holder_of(key, job['id'])}")] if key is not None else []
     facts += [("bytes", job["payload_bytes"])] if job["payload_bytes"] is not None else []
     facts += [(name, job[name]) for name in ("progress", "payload", "result") if job[name] is not None]
     facts += [("error", reason_of(job))] if job["error"] else []

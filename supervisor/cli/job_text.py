@@ -48,6 +48,22 @@ def reason_of(job: dict[str, Any]) -> str:
     return ": ".join(str(part) for part in (job["error_code"], job["error"]) if part)
 
 
+def key_of(key: dict[str, Any]) -> str:
+    """Return what a key is made of, or the beginning of its hash if that is hidden."""
+    return f"{key['key'][:12]} (hidden)" if key["shown"] is None else str(key["shown"])
+
+
+def holder_of(key: dict[str, Any], job: int) -> str:
+    """Return which job holds the key of this job."""
+    match key["holder"]:
+        case None:
+            return "which no job holds"
+        case holder if holder == job:
+            return "which it holds"
+        case holder:
+            return f"which job {holder} holds"
+
+
 def document(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a job as `--json` shows it: the columns of the view `jobherd.jobs`."""
+    """Return a row as `--json` shows it, such as the columns of the view `jobherd.jobs` of a job."""
     return {name: value for name, value in row.items() if name != "asked_at"}

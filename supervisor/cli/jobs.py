@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import ExitCode
-from jobherd.supervisor.cli.command import LARGEST_ID, Command, job_id
+from jobherd.supervisor.cli.command import LARGEST_ID, Command, job_id, row_limit
 from jobherd.supervisor.cli.console import Column
 from jobherd.supervisor.cli.database import session
 from jobherd.supervisor.cli.job_text import STATES, document, reason_of, states, when
 from jobherd.supervisor.cli.kinds import suggest_kind
+
+if TYPE_CHECKING:
+    import argparse
 
 FARTHEST: Final = 50_000
 """Most rows of each table that a filtered listing reads.
@@ -29,18 +31,11 @@ def _jobs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tenant", metavar="TENANT", help="only jobs of this tenant")
     parser.add_argument("--code", metavar="CODE", help="only jobs whose last error has this code")
     parser.add_argument(
-        "--limit", type=_limit, default=50, metavar="N", help="how many at most, 1 to 10000 (default 50)"
+        "--limit", type=row_limit, default=50, metavar="N", help="how many at most, 1 to 10000 (default 50)"
     )
     parser.add_argument(
         "--before", type=job_id, default=LARGEST_ID, metavar="ID", help="the page after the one that ended with ID"
     )
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= 10_000:
-        message = f"{text[:40]!r} is not a whole number from 1 to 10000"
-        raise argparse.ArgumentTypeError(message)
-    return int(text)
 
 
 def _jobs(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from jobherd.sql.migrate import migrate, pending
 from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
 from jobherd.supervisor.cli.database import chosen, connect, explained, load_settings
+from jobherd.workers.inspect.phrases import count
 
 if TYPE_CHECKING:
     import argparse
@@ -26,10 +27,10 @@ def _migrate(arguments: argparse.Namespace) -> int:
     with chosen(settings) as dsn, explained(), connect(dsn, name="migrate") as connection:
         if arguments.dry_run:
             missing = pending(connection, schema=settings.schema)
-            print(f"{missing} migrations to apply" if missing else "up to date")
+            print(f"{count(missing, 'migration', 'migrations')} to apply" if missing else "up to date")
             return ExitCode.WRONG if missing else ExitCode.DONE
         applied = migrate(connection, schema=settings.schema, grant=True)
-    print(f"{applied} migrations applied" if applied else "up to date")
+    print(f"{count(applied, 'migration', 'migrations')} applied" if applied else "up to date")
     return ExitCode.DONE
 
 

@@ -53,6 +53,11 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
     runner = found[0]
     if runner["state"] != "running":
         raise CommandError(f"job {job} is not running: it is {runner['state']} (jobherd why {job} says why)")
+    if runner["remote"] is not None:
+        raise CommandError(
+            f"job {job} runs on the remote worker {runner['remote']}, whose process cannot be inspected from here: on "
+            f"its host, run a tool such as py-spy (under `jobherd work`, `pgrep -f '#{job}$'` finds the process)"
+        )
     if runner["supervisor"] is None:
         raise CommandError(
             f"job {job} runs under a supervisor that is not to be reached: its lease has lapsed, and the job is "
@@ -178,7 +183,7 @@ COMMANDS: Final = (
         _stack,
         about="Show the Python stack of a running job, on whichever host it runs, also while it is in C code or "
         "stuck; all threads. The job\n"
-        "goes on. The exit code is 1 if it does not run, or does not say.",
+        "continues. The exit code is 1 if it does not run, or its worker does not answer.",
         lists=True,
     ),
     Command(

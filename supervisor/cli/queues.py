@@ -1,4 +1,4 @@
-"""Commands for queues, pauses and concurrency limits: `queues`, `pause`, `resume`, `limit`."""
+"""Commands for queues and pauses: `queues`, `pause`, `resume`. Limits are in `limits.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _COLUMNS: Final = (
     Column("RETRYING", right=True), Column("OLDEST", right=True), Column("PAUSED", least=10),
 )  # fmt: skip
 
-_GATES: Final = (Column("GATE"), Column("NAME", least=12), Column("RUNNING", right=True), Column("PAUSED", least=10))
+_GATES: Final = (
+    Column("GATE"), Column("NAME", least=12), Column("RUNNING", right=True), Column("RATE", right=True),
+    Column("PARTITIONS"), Column("PAUSED", least=10),
+)  # fmt: skip
 
 
 def print_queues(queues: Sequence[dict[str, Any]]) -> None:
@@ -45,23 +48,38 @@ def _paused(gate: dict[str, Any]) -> str:
     return f"by {gate['paused_by']}{until}" + (f": {gate['reason']}" if gate["reason"] else "")
 
 
+def is_ruled(gate: dict[str, Any]) -> bool:
+    """Return whether a queue or kind has a limit or fair turns."""
+    return any(gate[name] is not None for name in ("max_running", "rate", "each_running", "weights"))
+
+
+def show_partitions(gate: dict[str, Any]) -> str:
+    """Return the rules for the partitions of a queue."""
+    said = [] if gate["each_running"] is None else [f"{gate['each_running']} each"]
+    said += ["in order"] if gate["in_order"] else []
+    if (weights := gate["weights"]) is not None:
+        said.append(" ".join(("turns", *weights[:3])) + (" ..." if len(weights) > 3 else ""))
+    return ", ".join(said)
+
+
 def print_gates(gates: Sequence[dict[str, Any]]) -> None:
-    """Print pauses and concurrency limits that the table of queues does not show."""
+    """Print pauses and limits that the table of queues does not show."""
     rows = [
         (
             gate["scope"], "everything" if gate["scope"] == "all" else gate["name"],
-            "" if gate["max_running"] is None else f"{gate['running']} of {gate['max_running']}", _paused(gate),
+            "" if gate["max_running"] is None else f"{gate['running']} of {gate['max_running']}", gate["rate"] or "",
+            show_partitions(gate), _paused(gate),
         )
         for gate in gates
     ]  # fmt: skip
     print()
-    console.print_table(_GATES, rows, colours=[{3: "yellow"} for _ in rows])
+    console.print_table(_GATES, rows, colours=[{5: "yellow"} for _ in rows])
 
 
 def _queues(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
         queues, gates = at.rows("observe/list_queues"), at.rows("observe/list_limits", {"most": 1000})
-    beyond = [gate for gate in gates if gate["scope"] != "queue" or gate["max_running"] is not None]
+    beyond = [gate for gate in gates if gate["scope"] != "queue" or is_ruled(gate)]
     if arguments.json:
         console.print_json(queues)
     elif queues or beyond:
@@ -79,7 +97,7 @@ def _names_gate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="everything: all queues and kinds")
 
 
-def _gate(arguments: argparse.Namespace) -> dict[str, Any]:
+def gate_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters that name the queue or kind. Raises CommandError."""
     if getattr(arguments, "all", False):
         if arguments.queue is not None or arguments.kind is not None:
@@ -92,7 +110,8 @@ def _gate(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"queue": arguments.queue, "kind": arguments.kind}
 
 
-def _called(arguments: argparse.Namespace) -> str:
+def called(arguments: argparse.Namespace) -> str:
+    """Return how messages name the queue or kind."""
     return "everything" if arguments.queue == "*" else arguments.queue or arguments.kind
 
 
@@ -119,7 +138,7 @@ def _pause(arguments: argparse.Namespace) -> int:
         raise CommandError(str(problem), ExitCode.USAGE) from None
     with session(arguments) as at:
         wanted = {
-            **_gate(arguments),
+            **gate_of(arguments),
             "reason": arguments.reason,
             "resume_at": arguments.until,
             "delay": delay,
@@ -127,7 +146,7 @@ def _pause(arguments: argparse.Namespace) -> int:
         }
         changed = at.row("control/pause_claims", wanted)["changed"]
         suggest_kind(at, arguments.kind)
-    print(f"{_called(arguments)} is paused" if changed else f"{_called(arguments)} was paused already")
+    print(f"{called(arguments)} is paused" if changed else f"{called(arguments)} was paused already")
     return ExitCode.DONE
 
 
@@ -138,46 +157,10 @@ def _resume_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _resume(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        given = {**_gate(arguments), "actor": actor(), "reason": arguments.reason}
+        given = {**gate_of(arguments), "actor": actor(), "reason": arguments.reason}
         changed = at.row("control/resume_claims", given)["changed"]
         suggest_kind(at, arguments.kind)
-    print(f"{_called(arguments)} is resumed" if changed else f"{_called(arguments)} was not paused")
-    return ExitCode.DONE
-
-
-def _limit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="QUEUE", nargs="?", help="a queue")
-    parser.add_argument(
-        "limit",
-        metavar="N",
-        nargs="?",
-        help="how many of its jobs may run at a time, over all hosts; off removes the limit",
-    )
-    parser.add_argument("--kind", metavar="KIND", help="jobs of this kind instead, whatever their queue")
-
-
-def _limit(arguments: argparse.Namespace) -> int:
-    if arguments.kind is not None and arguments.limit is None:
-        arguments.what, arguments.limit = None, arguments.what
-    arguments.queue = arguments.what
-    if arguments.limit is None:
-        raise CommandError('say how many may run at a time, or "off": `jobherd limit media 10`', ExitCode.USAGE)
-    if arguments.limit != "off" and not (
-        arguments.limit.isdecimal() and len(arguments.limit) < 10 and int(arguments.limit)
-    ):
-        raise CommandError(
-            f"{arguments.limit!r} is neither a number from 1 nor off; to let nothing run, pause it", ExitCode.USAGE
-        )
-    limit = None if arguments.limit == "off" else int(arguments.limit)
-    with session(arguments) as at:
-        before = at.row("control/set_limit", {**_gate(arguments), "max_running": limit, "actor": actor()})["before"]
-        suggest_kind(at, arguments.kind)
-    was = "there was no concurrency limit" if before is None else f"it was {before}"
-    print(
-        f"{_called(arguments)} has no concurrency limit; {was}"
-        if limit is None
-        else f"{_called(arguments)} runs at most {limit} at a time; {was}"
-    )
+    print(f"{called(arguments)} is resumed" if changed else f"{called(arguments)} was not paused")
     return ExitCode.DONE
 
 
@@ -206,13 +189,4 @@ COMMANDS: Final = (
         "Claimed jobs that have not started are released.",
     ),
     Command("resume", "resume a queue, a kind or everything", "  jobherd resume mail", _resume_arguments, _resume),
-    Command(
-        "limit",
-        "set the concurrency limit of a queue or a kind",
-        "  jobherd limit media 10\n  jobherd limit --kind report:year 3\n  jobherd limit media off",
-        _limit_arguments,
-        _limit,
-        about="Let no more than N jobs of a queue or a kind run at a time, over all hosts. Jobs that run above a "
-        "new limit continue.",
-    ),
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import time
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -22,10 +21,13 @@ from jobherd.sql.migrate import SchemaError, migrate
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, given_flags
 from jobherd.supervisor.cli.database import chosen, connect, explained, lacks_room, load_settings, why_away
+from jobherd.supervisor.cli.gateway_check import gateway_problems
 from jobherd.supervisor.observe.log_stream import LogStream
 from jobherd.supervisor.process.signals import SignalPipe, is_stop_request
-from jobherd.supervisor.settings.definitions import Settings, shown, specifications
+from jobherd.supervisor.settings.definitions import Settings, flags_of_run, shown
+from jobherd.workers.database.backoff import Backoff
 from jobherd.workers.database.errors import takes_no_writes
+from jobherd.workers.inspect.phrases import count
 from jobherd.workers.process import logs
 from jobherd.workers.system.local_address import is_local
 
@@ -46,16 +48,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.print_settings:
         _print_settings(settings)
         return ExitCode.DONE
-    if settings.workers and not settings.handlers:
-        # A running supervisor does not need the code of its workers.
-        from jobherd.workers.run.loading import none_found_message  # noqa: PLC0415
-
-        # Before a database is started for nothing.
-        raise CommandError(none_found_message(()), ExitCode.CONFIGURATION)
-    _check_sources(settings)
+    check_sources(settings)  # before a database is started for nothing
     _check_page(settings)
+    if problems := gateway_problems(settings):
+        raise CommandError("\njobherd: ".join(problems), ExitCode.CONFIGURATION)
     log_stream = LogStream()
-    logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level, stream=log_stream)
+    logs.set_up(process="supervisor", log_format=settings.log_format, level=settings.log_level, stream=log_stream)
     # Other commands do not need it; imported before signals can interrupt the import.
     from jobherd.supervisor import start  # noqa: PLC0415
 
@@ -74,11 +72,16 @@ def _run(arguments: argparse.Namespace) -> int:
         signals.close()
 
 
-def _check_sources(settings: Settings) -> None:
+def check_sources(settings: Settings) -> None:
     """Reject folders, files and modules that do not exist, before a process is forked.
 
     Imports nothing: an import would run user code in this process.
     """
+    if settings.workers and not settings.handlers:
+        # A running supervisor does not need the code of its workers.
+        from jobherd.workers.run.loading import none_found_message  # noqa: PLC0415
+
+        raise CommandError(none_found_message(()), ExitCode.CONFIGURATION)
     for name in ("handlers", "hooks"):
         for source in getattr(settings, name):
             if not (os.path.exists(source) or _is_module(source, settings)):
@@ -118,7 +121,8 @@ def _check_page(settings: Settings) -> None:
 
 def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
     """Migrate the schema to this version. While the database is down, wait, and log that once."""
-    pause, away, tries = settings.db_retry_initial, False, 0
+    backoff = Backoff(settings.db_retry_initial, settings.db_retry_max, spread=(0.8, 1.2))
+    away, tries = False, 0
     while True:
         tries += 1
         signals.check()
@@ -148,19 +152,18 @@ def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
             elif not away:
                 log.warning("the database does not answer: %s; trying until it does", why_away(problem))
             away = True
-            time.sleep(pause * random.uniform(0.8, 1.2))
-            pause = min(settings.db_retry_max, pause * 2)
+            time.sleep(backoff.next())
         except psycopg.Error:
             with explained():
                 raise
         else:
             if applied:
-                log.info("applied %d migrations to the schema %s", applied, settings.schema)
+                log.info("applied %s to the schema %s", count(applied, "migration", "migrations"), settings.schema)
             return
 
 
 def _print_settings(settings: Settings) -> None:
-    lines = [(name, shown(name, getattr(settings, name)), settings.source(name)) for name in specifications()]
+    lines = [(name, shown(name, getattr(settings, name)), settings.source(name)) for name in flags_of_run()]
     name_width, value_width = (max(len(line[place]) for line in lines) for place in (0, 1))
     for name, value, source in lines:
         print(f"{name:<{name_width}} = {value:<{min(value_width, 40)}}  # {source}")
@@ -178,6 +181,6 @@ COMMANDS: Final = (
         "TERM or Ctrl-C drains: running jobs finish, other claimed jobs are released; a second signal also releases "
         "running jobs.\n"
         "You can also set every setting in the environment or in a file: see docs/settings.md.",
-        settings=tuple(specifications()),
+        settings=flags_of_run(),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli import console, remote_workers
 from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import Command
 from jobherd.supervisor.cli.console import Column, paint, plain, show_span
@@ -23,19 +23,22 @@ _CHILDREN: Final = (
 
 def _status(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        supervisors, children, queues = (
+        supervisors, children, sessions, queues = (
             at.rows("observe/list_supervisors"),
             at.rows("observe/list_children"),
+            at.rows("observe/list_sessions", {"most": 1000}),
             at.rows("observe/list_queues"),
         )
         gates = at.rows("observe/list_limits", {"most": 1000})
     for supervisor in supervisors:
         supervisor["children"] = [child for child in children if child["supervisor"] == supervisor["id"]]
+    orphans = remote_workers.assign(sessions, supervisors)
     if arguments.json:
-        console.print_json({"supervisors": supervisors, "queues": queues, "gates": gates})
+        console.print_json({"supervisors": supervisors, "orphans": orphans, "queues": queues, "gates": gates})
         return ExitCode.DONE
     for supervisor in supervisors:
         _print_supervisor(supervisor)
+    remote_workers.print_orphans(orphans)
     if not any(not supervisor["lapsed"] for supervisor in supervisors):
         print(paint("No supervisor holds a lease: nothing runs. Start one with `jobherd run`.", "red") + "\n")
     if queues:
@@ -68,6 +71,7 @@ def _print_supervisor(supervisor: dict[str, Any]) -> None:
     ]  # fmt: skip
     if rows:
         console.print_table(_CHILDREN, rows)
+    remote_workers.print_table(supervisor["sessions"])
     print()
 
 
@@ -83,7 +87,7 @@ COMMANDS: Final = (
         _nothing,
         _status,
         about="Show what the database stores: supervisors on every host, their workers and maintenance processes, "
-        "the queues. The process that\n"
+        "remote workers, the queues. The process that\n"
         "serves metrics and health claims no jobs and is not in the database: query it at its address (--http of "
         "jobherd run).",
         lists=True,

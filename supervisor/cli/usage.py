@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 GROUPS: Final = {
-    "run jobs": ("run", "check", "forge"),
-    "enqueue and follow jobs": ("enqueue", "wait", "job", "jobs", "why"),
+    "run jobs": ("run", "work", "check", "forge"),
+    "enqueue and follow jobs": ("enqueue", "wait", "job", "jobs", "why", "keys"),
     "change jobs": ("retry", "cancel", "reprioritize", "reschedule", "delete", "purge"),
-    "control queues": ("queues", "pause", "resume", "limit"),
+    "control queues": ("queues", "pause", "resume", "limit", "limits", "fair"),
+    "run jobs periodically": ("schedules", "schedule"),
     "watch and control the fleet": ("status", "top", "fleet", "stack", "profile"),
     "look after the database": ("doctor", "migrate", "bench", "dsn", "psql"),
 }

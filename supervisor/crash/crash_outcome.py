@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jobherd.workers.job.crashes import after_crash
+
 if TYPE_CHECKING:
     from jobherd.handlers._values.outcome import Label
     from jobherd.supervisor.policy.deaths import Death
@@ -31,11 +33,11 @@ def crash_outcome(now: CurrentWork, policy: Policy, death: Death, jitter: float)
     why = stop_sequence.why.value if stop_sequence is not None and stop_sequence.signaled else death.cause
     last = now.attempts >= now.max_attempts
     match why:
-        case "lost":
+        case "claim_lost":
             return None
         case "cancel":
             return CrashOutcome("cancelled", "JOB_CANCELLED")
-        case "drain" | "quit" | "worn" | "left" | "stopped":
+        case "drain" | "quit" | "recycled" | "requested" | "stopped":
             return CrashOutcome("abandoned", None)
         case "timeout" if not now.unstarted:
             return (
@@ -45,13 +47,13 @@ def crash_outcome(now: CurrentWork, policy: Policy, death: Death, jitter: float)
             )
     if now.unstarted:
         return _unstarted_outcome(now, policy, jitter)
-    if last or now.crashes + 1 >= policy.max_crashes:
-        return CrashOutcome("failed", "WORKER_CRASHED", crash=1)
-    # The machine may have caused the first crash, so run the job again at once. From the second on,
-    # the job is the likely cause.
-    return CrashOutcome(
-        "retry", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, now.attempts, jitter), crash=1
+    label, wait = after_crash(
+        last=last,
+        crashes=now.crashes,
+        max_crashes=policy.max_crashes,
+        backoff=delay(policy, now.attempts, jitter),
     )
+    return CrashOutcome(label, "WORKER_CRASHED", wait, crash=1)
 
 
 def _unstarted_outcome(now: CurrentWork, policy: Policy, jitter: float) -> CrashOutcome:

@@ -1,8 +1,8 @@
 """Explains in one sentence why a child died, and collects the known facts.
 
 It reads the exit status, the child's status board, and the kernel's memory counters. It decides
-nothing: `recovery.py` decides the outcome of the job. It invents nothing that the kernel does not
-report: the sender of a SIGKILL is unknown.
+nothing: `recovery.py` decides the outcome of the job. It claims nothing that the kernel does not
+report: of a SIGKILL that the supervisor did not send, the sender is unknown.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _LONGEST: Final = 16384
 """Maximum characters of stacks that are kept."""
 _HINTS: Final = {
+    "SIGKILL": "not sent by the supervisor",
     "SIGXCPU": "it had used all its processor time, RLIMIT_CPU",
     "SIGXFSZ": "one of its files exceeded RLIMIT_FSIZE",
     "SIGSYS": "a filter rejected a system call",
@@ -166,7 +167,7 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
             return f"The supervisor was draining and it did not stop in time: {ended}{stood}"
         case "quit":
             return f"The supervisor was told to exit at once: process {death.pid} was killed{where}."
-        case "lost":
+        case "claim_lost":
             return f"Its claim was lost to another supervisor: process {death.pid} was ended{where}.{stood}"
         case "handlers":
             return f"Process {death.pid} could not load the handlers."
@@ -183,8 +184,6 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
             return f"Process {death.pid} was stopped by a signal and not continued: the supervisor killed it{where}."
         case "oom":
             return f"The out-of-memory killer killed process {death.pid}{size}{_allowed(memory)}{where}{place}."
-    if name == "SIGKILL":
-        return f"An unknown sender killed process {death.pid} with SIGKILL{size}{where}{place}."
     if name is not None:
         recursion = stacks.endless()
         hint = f"its stack overflowed, {recursion} called itself endlessly" if recursion else _HINTS.get(name, "")

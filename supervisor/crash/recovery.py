@@ -14,13 +14,12 @@ rejected is retried with exponential backoff, and at once when the database is b
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.crash.dead_child import DeadChild, Recovered, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
+    from jobherd.supervisor.database.interface import Requests
     from jobherd.supervisor.database.requests import Answer, Row
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.workers.job.finished import Finished
@@ -31,22 +30,6 @@ CRASHES: Final = frozenset({"oom", "signal", "exit"})
 """Causes of death for which a job may be responsible that the dead process was about to start."""
 
 
-class Database(Protocol):
-    """Sends requests to the database."""
-
-    def ask(
-        self,
-        name: str,
-        parameters: Mapping[str, object],
-        answered: Callable[[Answer], None],
-        refused: Callable[[], None] | None = None,
-    ) -> None:
-        """Send the statement of that name.
-
-        `refused` is called instead of `answered` if the server permanently rejects the statement.
-        """
-
-
 class CrashRecovery:
     """All open cases.
 
@@ -54,7 +37,7 @@ class CrashRecovery:
         recovered: cases that ended since the owner last took them.
     """
 
-    def __init__(self, db: Database, fleet: Fleet, *, host: str) -> None:
+    def __init__(self, db: Requests, fleet: Fleet, *, host: str) -> None:
         self.recovered: list[Recovered] = []
         self._db = db
         self._fleet = fleet

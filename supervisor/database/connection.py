@@ -59,6 +59,8 @@ class DatabaseConnection:
         happened: events of the session itself since then.
     """
 
+    peer: Final = "database"
+
     def __init__(
         self,
         dsn: str,

@@ -23,7 +23,7 @@ from jobherd.supervisor.database.connection import Link
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobherd.supervisor.database.connection import DatabaseConnection
+    from jobherd.supervisor.database.interface import Connection
     from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
 
@@ -54,7 +54,7 @@ class FleetCommand:
 class FleetCommands:
     """Takes commands from the database and writes the answers. Its owner carries them out."""
 
-    def __init__(self, db: DatabaseConnection, fleet: Fleet) -> None:
+    def __init__(self, db: Connection, fleet: Fleet) -> None:
         self._db = db
         self._fleet = fleet
         self._wanted = False

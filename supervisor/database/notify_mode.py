@@ -95,7 +95,7 @@ class NotifyMode:
     def step(self, now: float) -> None:
         """Switch notifications on or off, as the plan says."""
         if self._db.link is not Link.UP or self._epoch != self._db.epoch:
-            self._control.hearing = False
+            self._control.notified = False
             self.stage, self._again_at = Stage.OFF, now
             if self._db.link is not Link.UP:
                 return
@@ -158,7 +158,7 @@ class NotifyMode:
             return
         if answer == []:
             self.stage = Stage.ON
-            self._control.hearing = True
+            self._control.notified = True
             self._control.bump()
             self._fleet.request_all_wakeups()
             return
@@ -169,10 +169,10 @@ class NotifyMode:
     # -- off
 
     def _stop(self) -> None:
-        self._control.hearing = False
+        self._control.notified = False
         barrier()
         if self._boards.anyone_idle():
-            self._control.hearing = True
+            self._control.notified = True
             self._fleet.on_rested()
             return
         self.stage, self._again_at = Stage.OFF, 0.0

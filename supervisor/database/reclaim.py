@@ -15,6 +15,7 @@ from jobherd.supervisor.database.connection import DatabaseConnection, Link
 from jobherd.supervisor.database.identity import Neighbour, dead
 from jobherd.supervisor.database.server_clock import ServerClock
 from jobherd.supervisor.policy.child_kinds import MAINTENANCE
+from jobherd.workers.inspect.phrases import count
 from jobherd.workers.system.procfs import alive
 
 if TYPE_CHECKING:
@@ -125,10 +126,13 @@ class Reclaim:
         if answer is None:
             return
         self._dead = [number for number in self._dead if number not in dead]
-        supervisors, jobs, hosts = answer[0]
-        if int(supervisors or 0):
-            self.reclaimed += int(jobs or 0)
-            log.warning("%s jobs were reclaimed from %s supervisors", jobs, supervisors, extra={"hosts": hosts})
+        supervisors, jobs, sessions = (int(answer[0][place] or 0) for place in (0, 1, 3))
+        self.reclaimed += jobs
+        if not supervisors and not jobs:  # a remote worker that exits leaves its session to expire, without jobs
+            return
+        owners = [count(supervisors, "supervisor", "supervisors")] if supervisors else []
+        owners += [count(sessions, "remote worker", "remote workers")] if sessions else []
+        log.warning("%d jobs were reclaimed from %s", jobs, " and ".join(owners), extra={"hosts": answer[0][2]})
 
     def _found(self, answer: Answer) -> None:
         now = time.monotonic()

@@ -14,9 +14,10 @@ from jobherd.supervisor.policy.slot import State
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobherd.supervisor.database.connection import DatabaseConnection
+    from jobherd.supervisor.database.interface import Requests
     from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot import Slot
     from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.status_board import StatusBoard
 
@@ -42,7 +43,7 @@ class UntilEmpty:
         self,
         fleet: Fleet,
         boards: Sequence[StatusBoard],
-        db: DatabaseConnection,
+        db: Requests,
         settings: LiveSettings,
     ) -> None:
         self.nothing_left = False
@@ -60,20 +61,16 @@ class UntilEmpty:
         return self._ask_at if self._asks() else NEVER
 
     def step(self, now: float) -> None:
-        """Query if that is due, every worker is idle, and no dead child's jobs must be released."""
+        """Query if that is due, every child that claims is idle, and no dead child's jobs must be released."""
         fleet = self._fleet
         if not self._asks() or now < self._ask_at:
             return
         self._ask_at = now + _LOOK
-        workers = [slot for slot in fleet.workers() if slot.alive]
-        if (
-            not workers
-            or fleet.unrecovered
-            or not all(slot.state is State.READY and self._boards[slot.number].idle for slot in workers)
-        ):
+        called = [slot for slot in fleet.alive() if slot.kind.called]
+        if not called or fleet.unrecovered or not all(self._is_idle(slot) for slot in called):
             return
         if fleet.has_table_stores and not self._stores_are_empty(
-            sum(self._boards[slot.number].times_idle for slot in workers)
+            sum(self._boards[slot.number].times_idle for slot in fleet.workers() if slot.alive)
         ):
             return
         if fleet.only_table_stores:
@@ -81,6 +78,15 @@ class UntilEmpty:
             return
         self._ask_at = now + _WAIT
         self._db.ask("observe/find_work", {"served": self._served()}, self._found)
+
+    def _is_idle(self, slot: Slot) -> bool:
+        """Return whether the child has nothing to do.
+
+        The idle flag of a gateway says that remote workers wait for jobs. Without remote workers it
+        is off, and the run would never end. So a gateway is idle if none of its jobs are out.
+        """
+        board = self._boards[slot.number]
+        return slot.state is State.READY and (board.idle if slot.kind.works else not board.held)
 
     def _asks(self) -> bool:
         limits, serving = self._fleet.limits, self._fleet.run_state is RunState.SERVING

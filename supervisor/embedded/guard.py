@@ -116,7 +116,7 @@ def _main() -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != given.parent:
         return 0  # the parent died before prctl took effect
-    logs.set_up(who="guard", log_format=given.format, level=given.level)
+    logs.set_up(process="guard", log_format=given.format, level=given.level)
     watch(given.directory)
     return 0
 

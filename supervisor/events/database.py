@@ -21,7 +21,7 @@ from jobherd.supervisor.database.notifications import (
     Work,
     parse,
 )
-from jobherd.supervisor.policy.child_kinds import MAINTENANCE
+from jobherd.supervisor.policy.child_kinds import GATEWAY, MAINTENANCE
 
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.recovery import CrashRecovery
@@ -161,7 +161,11 @@ class DatabaseEvents:
         for payload in payloads:
             match parse(payload):
                 case Work(queue):
-                    wakeups += queue == "*" or self._settings.now.serves(queue)
+                    if queue == "*" or self._settings.now.serves(queue):
+                        wakeups += 1
+                    else:  # Remote workers may serve it.
+                        self._fleet.kinds_to_wake.add(GATEWAY)
+                        self._control.bump()
                     continue
                 case TableWork():
                     self._fleet.request_wakeups()  # the woken worker finds out which table it is
@@ -174,10 +178,11 @@ class DatabaseEvents:
                 case Gates():
                     self._fleet.on_gates_changed(now)
                     self._offloader.hurry(now)
-                    self._control.bump()
+                    self._control.gates_changed()
                 case Cancel():
                     self._cancels.query()
-                    self._fleet.kinds_to_wake.add(MAINTENANCE)  # the job may have returned to the queue by now
+                    # The job may have returned to the queue by now, or run on a remote worker.
+                    self._fleet.kinds_to_wake |= {MAINTENANCE, GATEWAY}
                 case Command(supervisor):
                     self._commands.notified(supervisor)
             self.only_work = False

@@ -1,4 +1,4 @@
-"""Wakes one worker every `poll` seconds, in case a notification was lost."""
+"""Wakes one worker every `poll` seconds, in case a notification was lost, and when a rate limit opens."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ class Poll:
 
     def wake_at(self, _now: float) -> float:
         """Return when `step` must be called at the latest."""
-        return self._at
+        return min(self._at, self._fleet.opens_at)
 
     def step(self, now: float) -> None:
-        """Request one wake-up if that is due."""
+        """Request one wake-up if that is due. A worker that takes the last token reports the next one."""
+        if now >= self._fleet.opens_at:
+            self._fleet.opens_at = float("inf")
+            self._fleet.request_wakeups()
         if now >= self._at:
             self._at = now + self._settings.now.poll * random.uniform(0.9, 1.1)
             self._fleet.request_wakeups()

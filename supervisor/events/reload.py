@@ -17,7 +17,7 @@ from jobherd.supervisor.settings.child import child_settings
 
 if TYPE_CHECKING:
     from jobherd.supervisor.database.fleet_commands import FleetCommands
-    from jobherd.supervisor.database.lease import Lease
+    from jobherd.supervisor.database.interface import Registration
     from jobherd.supervisor.events.run_state import RunStateChanges
     from jobherd.supervisor.observe.status_report import StatusReport
     from jobherd.supervisor.policy.fleet import Fleet
@@ -35,7 +35,7 @@ class SettingsReload:
         settings: LiveSettings,
         fleet: Fleet,
         *,
-        lease: Lease,
+        lease: Registration,
         children: Children,
         status_report: StatusReport,
     ) -> None:
@@ -57,7 +57,8 @@ class SettingsReload:
         settings = self._settings.now
         for name in settings.given.waiting:
             log.warning("%s was changed: restart the supervisor to apply it", name)
-        self._children.settings = child_settings(settings, dsn=self._children.settings.dsn)
+        before = self._children.settings
+        self._children.settings = child_settings(settings, dsn=before.dsn, uplink=before.uplink)
         self._fleet.limits = Limits.of(settings)
         self._fleet.wanted = settings.workers
         # a child with a longer lease than the supervisor's would never claim

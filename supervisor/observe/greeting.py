@@ -59,7 +59,7 @@ def greeting(settings: Settings, boards: Sequence[StatusBoard], *, page: bool) -
     more = f" and {len(kinds) - NAMED} more" if len(kinds) > NAMED else ""
     queues = ", ".join(settings.queues) or "all"
     web = []
-    if settings.http is not None and settings.http[1]:
+    if settings.web and settings.http is not None and settings.http[1]:
         address = f"http://{shown('http', settings.http)}"
         serves_page = settings.dashboard and page
         web = [

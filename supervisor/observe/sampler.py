@@ -87,7 +87,7 @@ class Sampler:
             )
         question = self._question(command, now)
         if any(other.every and other.slot is question.slot for other in self._questions):
-            raise CommandRejected(f"{question.slot.name} is being profiled already: wait until that is over")
+            raise CommandRejected(f"{question.slot.name} is being profiled already: wait until the profile has ended")
         question.until, question.every = now + seconds, 1 / rate
         question.processor = cpu_seconds(question.slot.process.pid)
         self._begin(question)

@@ -17,9 +17,8 @@ from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.dead_child import Recovered
-    from jobherd.supervisor.database.connection import DatabaseConnection
     from jobherd.supervisor.database.identity import Identity
-    from jobherd.supervisor.database.lease import Lease
+    from jobherd.supervisor.database.interface import Connection, Registration
     from jobherd.supervisor.observe.log_stream import LogStream
     from jobherd.supervisor.observe.loop_lag import LoopLag
     from jobherd.supervisor.observe.systemd import ServiceManager
@@ -43,8 +42,8 @@ class StatusReport:
         fleet: Fleet,
         control: ControlBlock,
         boards: list[StatusBoard],
-        db: DatabaseConnection,
-        lease: Lease,
+        db: Connection,
+        lease: Registration,
         *,
         manager: ServiceManager,
         me: Identity,
@@ -133,7 +132,9 @@ class StatusReport:
         self._control.publish(self.facts(now))
         busy = sum(1 for slot in fleet.workers() if slot.alive and not self._boards[slot.number].idle)
         here = sum(1 for slot in fleet.workers() if slot.alive)
-        text = f"{fleet.run_state.name.lower()}, {busy} of {here} workers busy" + ("" if up else ", no database")
+        text = f"{fleet.run_state.name.lower()}, {busy} of {here} workers busy" + (
+            "" if up else f", no {self._db.peer}"
+        )
         self._manager.status(text)
         if text != self._title:
             self._title = text
@@ -183,9 +184,10 @@ class StatusReport:
     def describe(self, now: float) -> list[str]:
         """Return the state of the fleet in lines, for the log."""
         fleet, up = self._fleet, self._fleet.database_since is not None
-        database = "the database is there" if up else f"no database: {self._db.barred or self._db.trouble}"
+        peer = self._db.peer
+        there = f"the {peer} is there" if up else f"no {peer}: {self._db.barred or self._db.trouble}"
         lines = [
-            f"{fleet.run_state.name.lower()}, supervisor {fleet.supervisor}, {fleet.wanted} workers wanted, {database}"
+            f"{fleet.run_state.name.lower()}, supervisor {fleet.supervisor}, {fleet.wanted} workers wanted, {there}"
         ]
         for slot in fleet.alive():
             record = self._boards[slot.number].now()

@@ -1,7 +1,7 @@
-"""The kinds of child processes (worker, maintenance, web, resetter), one row each.
+"""The kinds of child processes (worker, maintenance, web, resetter, gateway, uplink), one row each.
 
-A new kind is a row here and a module in `workers`. Other code never compares kinds: it reads the
-fields of a row.
+A new kind is a row here, an entry in `workers/main.py` and a module in `workers`. A policy never
+compares kinds: it reads the fields of a row.
 """
 
 from __future__ import annotations
@@ -36,18 +36,36 @@ class ChildKind:
     count: Callable[[Demand], int]
     """Returns the number of such children."""
     works: bool = False
-    """The child claims jobs, so it is woken, has limits, and is drained first. There can be several."""
+    """The child runs jobs, so it is called, drains, and has limits. There can be several."""
+    called: bool = False
+    """The child claims jobs, so it is woken for new ones while its status board says idle. Always so if it works."""
+    drains: bool = False
+    """The child has jobs to finish, so a shutdown dismisses it first and gives it `drain_timeout`. Always so
+    if it works.
+    """
     loads: bool = False
     """The child loads the handlers, so a reload replaces it."""
     sees_all: bool = False
     """The child reads the status board of every slot."""
     receives_deaths: bool = False
     """The child receives the jobs that died with their process."""
+    recovered: bool = True
+    """The database or the gateway knows the child, so its sessions and jobs are released after its death."""
+
+    def __post_init__(self) -> None:
+        if self.works:
+            object.__setattr__(self, "called", True)
+            object.__setattr__(self, "drains", True)
 
 
 WORKER = ChildKind("worker", lambda fleet: fleet.wanted, works=True, loads=True)
-MAINTENANCE = ChildKind("maintenance", lambda _: 1, sees_all=True, receives_deaths=True)
+MAINTENANCE = ChildKind(
+    "maintenance", lambda fleet: int(not fleet.limits.has_uplink), sees_all=True, receives_deaths=True
+)
 WEB = ChildKind("web", lambda fleet: int(fleet.limits.web), sees_all=True)
 RESETTER = ChildKind("resetter", lambda fleet: int(fleet.has_table_stores), sees_all=True, loads=True)
+GATEWAY = ChildKind("gateway", lambda fleet: int(fleet.limits.has_gateway), called=True, drains=True)
+UPLINK = ChildKind("uplink", lambda fleet: int(fleet.limits.has_uplink), sees_all=True, recovered=False)
+"""It carries jobs and outcomes between the workers and a gateway, so it is dismissed after them."""
 
-KINDS = (WORKER, MAINTENANCE, WEB, RESETTER)
+KINDS = (WORKER, MAINTENANCE, WEB, RESETTER, GATEWAY, UPLINK)

@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.stop_sequence import StopSequence
+
+
+REQUESTED: Final = frozenset({"requested", "recycled"})
+"""Causes of an exit that was requested, by the supervisor or by the child itself: nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.policy.deaths import Death, Exit
+from jobherd.supervisor.policy.deaths import REQUESTED, Death, Exit
 from jobherd.supervisor.policy.slot import State
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_RECYCLE
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE, EXIT_REQUESTED
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.fleet_state import FleetState
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.workers.ipc.current_work import CurrentWork
 
-EXPECTED: Final = frozenset({"left", "worn", "lost", "drain", "quit", "cancel", "timeout"})
+EXPECTED: Final = REQUESTED | {"claim_lost", "drain", "quit", "cancel", "timeout"}
 """Causes after which the slot may be filled again at once, without a back-off."""
 HEALTHY: Final = 0.5
 """Seconds after READY from which a child that has finished a job counts as healthy."""
@@ -62,10 +62,10 @@ def _cause(fleet: FleetState, slot: Slot, exit_: Exit) -> str:
     stop = slot.sent.stop
     if stop is not None and stop.signaled:
         return stop.why.value
-    if exit_.code == EXIT_LEFT:
-        return "left" if slot.state is State.LEAVING or fleet.supervisor == 0 else "deserted"
+    if exit_.code == EXIT_REQUESTED and (slot.state is State.LEAVING or fleet.supervisor == 0):
+        return "requested"
     if exit_.code == EXIT_RECYCLE:
-        return "worn"
+        return "recycled"
     if exit_.code == EXIT_HANDLERS and not slot.process.ready_at:
         return "handlers"
     if exit_.oom:

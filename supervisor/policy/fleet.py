@@ -2,8 +2,7 @@
 
 The module makes no system call, reads no clock and decides nothing. The loop reports what happened
 and when (`on_message`, `on_exit`, `on_signal`); `plan` reads the facts and decides;
-`state_changes.apply` stores what was decided. So a test of any policy needs only a
-fleet, a number for the current time, and the list of actions.
+`state_changes.apply` stores what was decided. So a test of any policy needs only a fleet and a number.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.policy.child_kinds import KINDS, MAINTENANCE
+from jobherd.supervisor.policy.child_kinds import GATEWAY, KINDS, MAINTENANCE
+from jobherd.supervisor.policy.deaths import REQUESTED
 from jobherd.supervisor.policy.fleet_state import LONG_AGO, FleetState
 from jobherd.supervisor.policy.run_state import AFTER_SIGNAL, ONE_REQUEST, RunState
 from jobherd.supervisor.policy.slot import ChildLimits, HeldClaim, Process, Seen, Sent, Slot, SlotEvent
+from jobherd.workers.ipc import pipes
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
-from jobherd.workers.ipc.pipes import CancelJob, HasDeathHooks, HasStores, MoreWork, Problem, Ready, Report, WentIdle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +71,7 @@ class Fleet(FleetState):
 
     def request_all_wakeups(self) -> None:
         """There may be an unknown amount of work: every idle worker should be woken."""
-        self.pending_wakeups += sum(slot.kind.works for slot in self.alive())
+        self.pending_wakeups += sum(slot.kind.called for slot in self.alive())
 
     def request_plan(self, now: float) -> None:
         """Something is to be decided now."""
@@ -80,7 +80,8 @@ class Fleet(FleetState):
     def on_gates_changed(self, now: float) -> None:
         """A pause or limit has changed: unstarted jobs may have to be released, and others may start."""
         self.gates_changed_at, self.offload_failed_at = now, LONG_AGO
-        self.kinds_to_wake.add(MAINTENANCE)
+        # Remote workers that wait for no job have unstarted ones all the same.
+        self.kinds_to_wake |= {MAINTENANCE, GATEWAY}
         self.request_all_wakeups()
 
     def on_cancel(self, *, incarnation: int, token: int, job: int) -> None:
@@ -164,25 +165,26 @@ class Fleet(FleetState):
         pid = slot.process.pid
         self.warnings.append(
             f"{slot.name}, process {pid}, was stopped by {signal.Signals(signum).name}: between two jobs it is killed "
-            f"{self.limits.spawn_timeout:g} s later, unless it goes on; kill -CONT {pid} lets it"
+            f"{self.limits.spawn_timeout:g} s later, unless it continues; kill -CONT {pid} continues it"
         )
 
     def on_continued(self, slot: Slot) -> None:
         """The child's process continues."""
         slot.process.stopped_at = 0.0
-        self.notes.append(f"{slot.name}, process {slot.process.pid}, goes on")
-        if slot.kind.works:
-            # it was skipped for work that arrived meanwhile, and perhaps no other worker was idle
+        self.notes.append(f"{slot.name}, process {slot.process.pid}, continues")
+        if slot.kind.called:
+            # it was skipped for work that arrived meanwhile, and perhaps no other child was idle
             self.request_wakeups()
 
     def on_exit(self, slot: Slot, death: Death) -> None:
         """The process of a slot was reaped."""
-        self.unrecovered.add(death.incarnation)
+        if slot.kind.recovered:
+            self.unrecovered.add(death.incarnation)
         self.deaths[death.cause] += 1
         slot.failures, slot.rest_until = death.failures, death.rest_until
         if death.cause == "handlers":
             self.failed_loads.append(slot.name)
-        if slot.kind.works:
+        if slot.kind.called:
             self.request_wakeups()  # it may have been woken and have died before its claim
         slot.enter(SlotEvent.EXITED, death.at)
         slot.process.pid = 0
@@ -197,35 +199,37 @@ class Fleet(FleetState):
     def on_explained(self, slot: Slot, end: End) -> None:
         """The explanation for the last death in the slot is known."""
         slot.last_end = end
-        if end.cause not in ("left", "worn"):
+        if end.cause not in REQUESTED:
             self.ends.append(end)
 
     # -- messages and status boards of the children
 
-    def on_message(self, slot: Slot, report: Report, now: float) -> None:
+    def on_message(self, slot: Slot, report: pipes.Report, now: float) -> None:
         """A child has sent a message."""
         match report:
-            case Ready():
+            case pipes.Ready():
                 if slot.enter(SlotEvent.LOADED, now):
                     slot.process.ready_at = now
-                    self.problems.clear()
+                    if slot.kind.loads:  # only they load handlers: any other would let a problem be logged again
+                        self.problems.clear()
                     if slot.kind.works:
                         self.ready_generation = max(self.ready_generation, slot.process.generation)
-                # only workers count: a maintenance process loads no handlers and is READY even if
-                # they are broken
+                # only workers count: a maintenance process is READY even if the handlers are broken
                 self.ever_ready = self.ever_ready or slot.kind.works
-            case MoreWork():
+            case pipes.MoreWork():
                 self.request_wakeups()
-            case WentIdle():
+            case pipes.WentIdle():
                 self.on_rested()
-            case HasStores(alone):
+            case pipes.OpensIn(seconds):
+                self.opens_at = min(self.opens_at, now + seconds)
+            case pipes.HasStores(alone):
                 self.has_table_stores, self.only_table_stores = True, alone
-            case HasDeathHooks():
+            case pipes.HasDeathHooks():
                 self.has_death_hooks = True
-            case CancelJob(number, token, job):
+            case pipes.CancelJob(number, token, job):
                 if number < len(self.slots):
                     self.on_cancel(incarnation=self.slots[number].process.incarnation, token=token, job=job)
-            case Problem(text):
+            case pipes.Problem(text):
                 if text not in self.problems:  # every worker finds the same broken module
                     self.problems.add(text)
                     self.warnings.append(f"{slot.name}: {text}")
@@ -240,10 +244,7 @@ class Fleet(FleetState):
         hook: float = 0.0,
         exclusive: bool = False,
     ) -> None:
-        """The child's status board was read.
-
-        A record that was inconsistent (None) changes nothing.
-        """
+        """The child's status board was read. A record that was inconsistent (None) changes nothing."""
         seen = slot.seen
         seen.hook, seen.started = hook, started
         if work is not None:
@@ -258,7 +259,7 @@ class Fleet(FleetState):
         slot.seen.idle, slot.seen.claims = idle, claims
 
     def on_idle_counts(self, counts: Mapping[int, tuple[bool, int]], now: float) -> None:
-        """The boards of the READY workers were read: by slot, is it idle, and how often it was."""
+        """The boards of the READY children that claim were read: by slot, is it idle, and how often it was."""
         rested = not counts
         for number, (idle, times) in counts.items():
             seen = self.slots[number].seen

@@ -58,11 +58,15 @@ class FleetState:
         """Since when the supervisor has its database session; None: it has none."""
         self.database_failed = False
         """The database did not answer in `db_retry_max_attempts` attempts."""
+        self.rejected = False
+        """The gateway rejects this host, and has never accepted it: a mistake in the settings."""
         # wake-ups
         self.pending_wakeups = 0
         """Number of idle workers that should be woken."""
         self.kinds_to_wake: set[ChildKind] = set()
         """Kinds of which every child should be woken."""
+        self.opens_at = float("inf")
+        """When a rate limit lets the next waiting job start; inf: no job waits for one."""
         self.busy_since: float | None = None
         """Since when no worker was seen idle; None: one may be idle."""
         # what the handlers of the workers need

@@ -19,6 +19,8 @@ class Limits:
     workers: int = 4
     max_workers: int = 64
     web: bool = True
+    has_gateway: bool = False
+    has_uplink: bool = False
     lease: float = 15.0
     grace: float = 5.0
     drain_timeout: float = 300.0

@@ -1,4 +1,4 @@
-"""Decides how the supervisor exits: workers first, then the other children, then the supervisor.
+"""Decides how the supervisor exits: children with jobs first, then the other children, then the supervisor.
 
 `plan_phase` decides from signals and failures whether the supervisor still serves; `shut_down` then
 dismisses children and names the stop sequences that the phase wants. Reads facts and changes none.
@@ -94,6 +94,13 @@ def plan_phase(fleet: FleetState, now: float, plan: Plan) -> PlannedPhase:
             StateEntered(run_state, now),
             Logged("the database did not answer db_retry_max_attempts times: draining"),
         ]
+    if fleet.rejected and exit_code is None and run_state is RunState.SERVING:
+        run_state, since, exit_code = RunState.DRAINING, now, EXIT_CONFIG
+        plan.state_changes += [
+            ExitDecided(exit_code),
+            StateEntered(run_state, now),
+            Logged("the gateway rejects this host, and has never accepted it: stopping"),
+        ]
     if reloading and fleet.reload_answer is None and fleet.ready_generation == fleet.generation:
         plan.state_changes.append(ReloadAnswered(""))
     return PlannedPhase(run_state, since, exit_code, reloading, old_code_stays)
@@ -110,19 +117,19 @@ def shut_down(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) ->
     limits, alive = fleet.limits, fleet.alive()
     fast = phase.run_state is RunState.FAST_SHUTDOWN
     wanted: dict[int, StopSequence] = {}
-    workers = [slot for slot in alive if slot.kind.works]
-    _dismiss(workers, now, plan)
+    draining = [slot for slot in alive if slot.kind.drains]
+    _dismiss(draining, now, plan)
     if phase.run_state is RunState.IMMEDIATE_SHUTDOWN:
         wanted = {slot.number: sequence(slot, StopReason.QUIT, now, 0.0) for slot in alive}
     elif fast or plan.is_due(phase.since + limits.drain_timeout, now):
         grace = limits.fast_grace if fast else limits.grace
-        # A worker without a job may wait for the database to release its claim. The supervisor does
-        # that once the worker is dead.
+        # A child without a job may wait for the database to release its claim. The supervisor does
+        # that once the child is dead.
         wanted = {
             slot.number: sequence(slot, StopReason.DRAIN if slot.seen.work.job else StopReason.STUCK, now, grace)
-            for slot in workers
+            for slot in draining
         }
-    if workers or not _are_deaths_settled(fleet, phase, now, plan):
+    if draining or not _are_deaths_settled(fleet, phase, now, plan):
         return wanted
     _dismiss(alive, now, plan)
     if fast:

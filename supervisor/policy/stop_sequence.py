@@ -39,7 +39,7 @@ class StopReason(Enum):
     TIMEOUT = "timeout"
     CANCEL = "cancel"
     DRAIN = "drain"
-    LOST = "lost"
+    CLAIM_LOST = "claim_lost"
     """It has lost its claim: another supervisor has the job."""
     SPAWN = "spawn"
     """It was not READY in time."""
@@ -55,7 +55,7 @@ class StopReason(Enum):
 INTERRUPTIONS: Final = {
     StopReason.CANCEL: Reason.CANCEL,
     StopReason.DRAIN: Reason.DRAIN,
-    StopReason.LOST: Reason.LOST,
+    StopReason.CLAIM_LOST: Reason.LOST,
 }
 """The reasons for which the child is interrupted first. For the others its own timer does that, or
 it runs no job."""
@@ -116,7 +116,7 @@ OVERRIDES: Final[dict[StopReason, Callable[[StopSequence, StopSequence], bool]]]
     StopReason.TIMEOUT: _if_a_cancel_had_no_signal,
     StopReason.CANCEL: _never,
     StopReason.DRAIN: _if_it_ends_earlier,
-    StopReason.LOST: _if_it_ends_earlier,
+    StopReason.CLAIM_LOST: _if_it_ends_earlier,
     StopReason.SPAWN: _if_it_ends_earlier,
     StopReason.QUIT: _if_it_ends_earlier,
     StopReason.STUCK: _if_it_ends_earlier,

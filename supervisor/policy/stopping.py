@@ -51,7 +51,7 @@ ENDS: Final[dict[StopReason, Callable[[StopSequence, Slot], bool]]] = {
     StopReason.CANCEL: _handler_over,
     StopReason.DRAIN: _job_over,
     StopReason.HOOK: _hook_over,
-    StopReason.LOST: _with_the_process,
+    StopReason.CLAIM_LOST: _with_the_process,
     StopReason.SPAWN: _with_the_process,
     StopReason.QUIT: _with_the_process,
     StopReason.STUCK: _with_the_process,
@@ -95,7 +95,7 @@ def stop_child(
     if slot.seen.work.phase is Phase.RUNNING and _running(slot) in slot.seen.cancels:
         stop = begin(stop, sequence(slot, StopReason.CANCEL, now, fleet.limits.grace))
     if slot.process.lost_at:
-        stop = begin(stop, sequence(slot, StopReason.LOST, slot.process.lost_at, fleet.limits.fast_grace))
+        stop = begin(stop, sequence(slot, StopReason.CLAIM_LOST, slot.process.lost_at, fleet.limits.fast_grace))
     if shutdown is not None:
         stop = begin(stop, shutdown)
     case = Case(fleet, slot, now, plan, dismissed)
@@ -161,11 +161,11 @@ def _exclusive(case: Case, stop: StopSequence | None) -> StopSequence | None:
     """
     if not (case.slot.seen.exclusive and case.slot.seen.work.job and case.slot.seen.work.runs):
         return None
-    if stop is not None and stop.why is StopReason.LOST:
+    if stop is not None and stop.why is StopReason.CLAIM_LOST:
         return None
     if not case.is_due(case.fleet.lease_deadline - min(1.0, case.fleet.limits.lease / 15)):
         return None
-    return sequence(case.slot, StopReason.LOST, case.now, 0.0, Stage.INTERRUPTED)
+    return sequence(case.slot, StopReason.CLAIM_LOST, case.now, 0.0, Stage.INTERRUPTED)
 
 
 def _hook(case: Case, stop: StopSequence | None) -> StopSequence | None:
@@ -201,7 +201,8 @@ def _not_leaving(case: Case, _stop: StopSequence | None) -> StopSequence | None:
 
     Only a worker may wait for the database to release its claim, so a new session restarts its
     limit. The other children hold nothing and get no extension: sessions may end every few seconds
-    while statements are blocked, and each would restart their limit.
+    while statements are blocked, and each would restart their limit. A child whose jobs run
+    elsewhere shows no job here, and waits for them for up to `drain_timeout`.
     """
     if (case.slot.state is not State.LEAVING and not case.dismissed) or case.slot.seen.work.job:
         return None
@@ -209,7 +210,9 @@ def _not_leaving(case: Case, _stop: StopSequence | None) -> StopSequence | None:
     if database_since is None:
         return None
     since = max(case.now if case.dismissed else case.slot.since, database_since)
-    if not case.is_due(since + case.fleet.limits.spawn_timeout):
+    limits, kind = case.fleet.limits, case.slot.kind
+    patience = limits.spawn_timeout + (limits.drain_timeout if kind.drains and not kind.works else 0.0)
+    if not case.is_due(since + patience):
         return None
     return sequence(case.slot, StopReason.STUCK, case.now, 0.0)
 

@@ -30,14 +30,14 @@ def wants_notify(fleet: FleetState, now: float) -> bool:
 
 
 def can_be_woken(slot: Slot) -> bool:
-    """Return whether the worker waits for work, is not being stopped, and no wake-up is under way.
+    """Return whether the child waits for work, is not being stopped, and no wake-up is under way.
 
     A wake-up is under way until the child has claimed. A stopped process counts as busy: it would
     keep the wake-up without acting on it.
     """
     return (
         slot.state is State.READY
-        and slot.kind.works
+        and slot.kind.called
         and slot.seen.idle
         and not slot.process.stopped_at
         and slot.sent.stop is None
@@ -46,19 +46,23 @@ def can_be_woken(slot: Slot) -> bool:
 
 
 def wakeups(fleet: FleetState) -> Plan:
-    """Wake as many idle children as were requested.
+    """Wake as many idle workers as were requested, and every other idle child that claims jobs.
+
+    A worker may not serve the jobs that remote workers wait for, and the reverse. So a child that
+    claims for others is woken in addition to the worker, at the cost of one claim that may be empty.
 
     A request that no child can take is not lost: a busy worker looks for jobs again before it goes
     idle.
     """
     plan, pending = Plan(), fleet.pending_wakeups
+    requested = pending > 0
     for slot in fleet.alive():
         if not slot.is_booting_or_ready:
             continue
         if slot.kind not in fleet.kinds_to_wake:
-            if pending <= 0 or not can_be_woken(slot):
+            if not (pending > 0 if slot.kind.works else requested) or not can_be_woken(slot):
                 continue
-            pending -= 1
+            pending -= slot.kind.works
         plan.actions.append(WakeChild(slot))
         plan.state_changes.append(ChildWoken(slot))
     plan.state_changes.append(WakeupsTaken())

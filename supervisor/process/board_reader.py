@@ -74,8 +74,8 @@ class BoardReader:
             return
         self._at = now + LOOK
         self._oom.look(now)
-        workers = [slot for slot in self._fleet.alive() if slot.kind.works and slot.state is State.READY]
-        boards = {slot.number: self._boards[slot.number] for slot in workers}
+        called = [slot for slot in self._fleet.alive() if slot.kind.called and slot.state is State.READY]
+        boards = {slot.number: self._boards[slot.number] for slot in called}
         self._fleet.on_idle_counts({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
         if self._outputs.read(now):
             self._at = now + FLOOD
@@ -92,25 +92,23 @@ class BoardReader:
                 self._growth.look(slot, board, record, now)
 
     def read_idle_flags(self) -> None:
-        """Read only the idle flags, until enough idle workers are found for the pending wake-ups."""
-        found = 0
+        """Read only the idle flags, of workers until enough of them are idle for the pending wake-ups."""
+        missing = self._fleet.pending_wakeups
         for slot in self._fleet.alive():
-            if slot.state is State.READY and slot.kind.works:
+            if slot.state is State.READY and (missing > 0 if slot.kind.works else slot.kind.called):
                 board = self._boards[slot.number]
                 self._fleet.on_idle_flag(slot, idle=board.idle, claims=board.claims[0])
-                found += can_be_woken(slot)
-                if found >= self._fleet.pending_wakeups:
-                    return
+                missing -= slot.kind.works and can_be_woken(slot)
 
     def anyone_idle(self) -> bool:
-        """Return whether a worker is idle now, or was since the boards were last read.
+        """Return whether a child that claims is idle now, or was since the boards were last read.
 
-        A single read may find all workers busy between two idle periods. Acting on it would switch
+        A single read may find all of them busy between two idle periods. Acting on it would switch
         notifications off, and on again at once.
         """
-        workers = [slot for slot in self._fleet.alive() if slot.kind.works]
+        called = [slot for slot in self._fleet.alive() if slot.kind.called]
         return any(
             board.idle or board.times_idle != slot.seen.times_idle
-            for slot in workers
+            for slot in called
             for board in (self._boards[slot.number],)
         )

@@ -24,7 +24,7 @@ from jobherd.supervisor.policy.deaths import Exit
 from jobherd.supervisor.policy.exits import restart_at
 from jobherd.supervisor.process import spawn
 from jobherd.supervisor.settings.child import for_kind
-from jobherd.workers.ipc.pipes import Inbox, nudge
+from jobherd.workers.ipc.pipes import Inbox, wake
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Children:
                 self._fork(slot, reserved, now)
             case WakeChild(slot):
                 if (ends := self._ends.get(slot.number)) is not None:
-                    nudge(ends.wake)
+                    wake(ends.wake)
                     self._offloader.expect_work(now)
             case Dismiss(slot):
                 if (ends := self._ends.get(slot.number)) is not None:

@@ -18,7 +18,7 @@ from jobherd.workers.system import procfs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobherd.supervisor.database.connection import DatabaseConnection
+    from jobherd.supervisor.database.interface import Requests
     from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.actions import Offload
     from jobherd.supervisor.policy.fleet import Fleet
@@ -32,7 +32,7 @@ SOONEST: Final = 0.01
 class Offloader:
     """Offloads the claims of stragglers."""
 
-    def __init__(self, fleet: Fleet, boards: Sequence[StatusBoard], db: DatabaseConnection, *, host: str) -> None:
+    def __init__(self, fleet: Fleet, boards: Sequence[StatusBoard], db: Requests, *, host: str) -> None:
         self._fleet = fleet
         self._boards = boards
         self._db = db

@@ -16,7 +16,7 @@ from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.crash.dead_child import DeadChild
 from jobherd.supervisor.crash.postmortem import examine
 from jobherd.supervisor.crash.unwritten import outcomes_of
-from jobherd.supervisor.policy.deaths import End, Exit
+from jobherd.supervisor.policy.deaths import REQUESTED, End, Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.stop_sequence import Stage
 from jobherd.workers.inspect.captured import digest
@@ -42,8 +42,6 @@ log = logging.getLogger("jobherd.supervisor")
 ORPHAN_SCAN_SECONDS: Final = 1.0
 """Seconds after a child's death in which the processes it left behind are looked for. Later, a new
 child of the supervisor is more likely a running job's daemon or an unrelated process."""
-ASKED: Final = ("left", "worn")
-"""Causes of a death that was asked for."""
 
 
 class Reaper:
@@ -100,18 +98,19 @@ class Reaper:
         self._fleet.on_exit(slot, death)
         report = self._examine(slot, death, work, policy, now)
         others = board.company(work) if work.job else []
-        self._recovery.take(
-            DeadChild(
-                death,
-                work,
-                policy,
-                report,
-                outcomes_of(board),
-                others,
-                digest(reaped.output),
-                cleared=board.cleared,
+        if slot.kind.recovered:
+            self._recovery.take(
+                DeadChild(
+                    death,
+                    work,
+                    policy,
+                    report,
+                    outcomes_of(board),
+                    others,
+                    digest(reaped.output),
+                    cleared=board.cleared,
+                )
             )
-        )
         self._say(slot, death, report, work, policy, state=state)
 
     def _with_oom(self, slot: Slot, exit_: Exit, now: float) -> Exit:
@@ -140,15 +139,15 @@ class Reaper:
         self, slot: Slot, death: Death, report: PostMortem, work: CurrentWork, policy: Policy, *, state: State
     ) -> None:
         """Log the death, and record its explanation for users."""
-        asked = death.cause in ASKED
+        requested = death.cause in REQUESTED
         job: dict[str, object] = {"job": work.job} if work.job else {}
         log.log(
-            logging.INFO if asked or death.cause == "handlers" else logging.WARNING,
+            logging.INFO if requested or death.cause == "handlers" else logging.WARNING,
             "%s",
-            f"{slot.name} left" if asked else report.sentence,
+            f"{slot.name} exited" if requested else report.sentence,
             extra={"pid": death.pid, "cause": death.cause, "was": state.value, **job},
         )
-        sentence = "It was asked to leave, and left." if asked else report.sentence
+        sentence = "It exited as requested." if requested else report.sentence
         record = 0 if policy.table else work.job
         kind = policy.name if work.job else ""
         self._fleet.on_explained(slot, End(slot.name, death.pid, death.cause, sentence, death.at, record, kind))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import selectors
     from collections.abc import Callable, Sequence
 
-    from jobherd.supervisor.database.connection import DatabaseConnection
+    from jobherd.supervisor.database.interface import Connection
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.supervisor.process.signals import SignalPipe
     from jobherd.workers.ipc.control_block import ControlBlock
@@ -70,7 +70,7 @@ class Inherited:
 
     selector: selectors.BaseSelector
     signals: SignalPipe
-    db: DatabaseConnection
+    db: Connection
     boards: list[StatusBoard]
     others: Sequence[HasDescriptors] = ()
     deaths: int = -1
@@ -237,7 +237,7 @@ def fork(life: Callable[[], NoReturn]) -> int:
                 _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
                 reach("child.forked")
                 if os.getppid() != parent:  # it died between fork and prctl, so no signal will come
-                    os._exit(pipes.EXIT_LEFT)
+                    os._exit(pipes.EXIT_REQUESTED)
                 life()
             except BaseException:
                 traceback.print_exc()

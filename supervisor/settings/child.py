@@ -9,18 +9,23 @@ import socket
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from jobherd.workers.process.spec import ChildSettings
+from jobherd.workers.process.spec import ChildSettings, UplinkSettings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jobherd.supervisor.settings.definitions import Settings
 
 
-def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettings:
+def child_settings(
+    settings: Settings, *, dsn: str | None = None, uplink: UplinkSettings | None = None
+) -> ChildSettings:
     """Return the settings for child processes: by name, except those that this run decides.
 
     Args:
         settings: the settings of the supervisor.
-        dsn: the database chosen for this run, if it is not `settings.dsn`.
+        dsn: the database chosen for this run, if it is not `settings.dsn`. Empty with an uplink.
+        uplink: how jobs come through a gateway, in a run without a database.
     """
     database = dsn if dsn is not None else settings.dsn
     assert database is not None, "the database is chosen before children are made"
@@ -29,13 +34,31 @@ def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettin
         "host": socket.gethostname(),
         "log_jobs": settings.resolved_log_jobs(),  # a child's standard error is not the terminal
         "log_format": settings.resolved_log_format(),
+        "uplink": uplink,
     }
     names = [each.name for each in fields(ChildSettings) if each.name not in decided]
     return ChildSettings(**decided, **{name: getattr(settings, name) for name in names})
+
+
+def uplink_settings(settings: Settings, folder: Path) -> UplinkSettings:
+    """Return how jobs come through a gateway, for a run whose uplink has its sockets in that folder."""
+    return UplinkSettings(
+        folder,
+        settings.gateway_addresses,
+        token_file=settings.gateway_token_file,
+        tls=settings.gateway_tls,
+        ca=settings.gateway_ca,
+        cert=settings.gateway_client_cert,
+        key=settings.gateway_client_key,
+        worker_id=settings.worker_id or socket.gethostname(),
+        task_lease=settings.task_lease,
+    )
 
 
 def for_kind(settings: ChildSettings, kind: str) -> ChildSettings:
     """Return the settings for a child process of that kind, without the secrets that it does not need."""
     if kind != "web":
         settings = replace(settings, dashboard_view_token=(), dashboard_operate_token=())
+    if kind != "gateway":
+        settings = replace(settings, gateway_token=())
     return settings if kind == "worker" else replace(settings, webhook_secret=())

@@ -12,26 +12,41 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from jobherd.supervisor.settings import readers as values
 from jobherd.supervisor.settings.groups.dashboard import DashboardSettings
 from jobherd.supervisor.settings.groups.database import DatabaseSettings
+from jobherd.supervisor.settings.groups.gateway import GatewaySettings
 from jobherd.supervisor.settings.groups.observability import ObservabilitySettings
 from jobherd.supervisor.settings.groups.processes import ProcessSettings
+from jobherd.supervisor.settings.groups.remote_work import GROUP, RemoteWorkSettings
 from jobherd.supervisor.settings.groups.work import WorkSettings
 from jobherd.supervisor.settings.sources import Given, SettingsError, gather, still_there
+from jobherd.workers.process.spec import is_served
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from jobherd.supervisor.settings.field import Setting
 
+HANDLERS: Final = "handlers"
+"""The default folder of handlers."""
+_OWN: Final = Path(__file__).parents[2] / HANDLERS
+
 
 @dataclass(frozen=True)
-class Settings(ObservabilitySettings, DashboardSettings, ProcessSettings, WorkSettings, DatabaseSettings):
+class Settings(
+    RemoteWorkSettings,
+    GatewaySettings,
+    ObservabilitySettings,
+    DashboardSettings,
+    ProcessSettings,
+    WorkSettings,
+    DatabaseSettings,
+):
     """All settings. Times are in seconds, sizes in bytes.
 
     `Settings.load` reads them; `Settings()` has only the defaults.
@@ -67,14 +82,11 @@ class Settings(ObservabilitySettings, DashboardSettings, ProcessSettings, WorkSe
         2
         """
         told = specifications()
-        given = gather(
-            {name: told[name] for name in (told if only is None else only)},
-            flags,
-            environ=environ,
-            directory=directory,
-            known=told,
-        )
+        wanted = {name: told[name] for name in (told if only is None else only)}
+        given = gather(wanted, flags, environ=environ, directory=directory, known=told)
         loaded = cls(**given.values, given=given)
+        if "handlers" in wanted and "handlers" not in given.values:
+            loaded = replace(loaded, handlers=default_handlers(given.directory))
         if problems := loaded.contradictions():
             raise SettingsError(problems)
         return loaded
@@ -144,6 +156,16 @@ class Settings(ObservabilitySettings, DashboardSettings, ProcessSettings, WorkSe
         return self.http is not None
 
     @property
+    def has_gateway(self) -> bool:
+        """Whether there is a gateway."""
+        return self.gateway is not None
+
+    @property
+    def has_uplink(self) -> bool:
+        """Whether jobs come from gateways, and not from a database."""
+        return False
+
+    @property
     def most_claimed(self) -> int:
         """Maximum number of jobs per claim."""
         return min(limit for limit in (self.claim_size, self.max_claim_batch, self.max_claim_per_worker) if limit)
@@ -156,10 +178,7 @@ class Settings(ObservabilitySettings, DashboardSettings, ProcessSettings, WorkSe
         """
         if not self.queues:
             return True  # called for each job that causes a wake-up
-        served = self.served
-        return not served or any(
-            queue == each or (each.endswith("*") and queue.startswith(each[:-1])) for each in served
-        )
+        return is_served(queue, self.served)
 
     def resolved_log_format(self) -> str:
         """Return text or json: `auto` is text when standard error is a terminal."""
@@ -209,16 +228,30 @@ def _at_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+def default_handlers(directory: Path) -> tuple[str, ...]:
+    """Return the default of `handlers`: the folder of this name, if the directory has one.
+
+    Not Jobherd's own package in a checkout: its modules are not the user's jobs.
+    """
+    folder = directory / HANDLERS
+    return (HANDLERS,) if folder.is_dir() and not folder.samefile(_OWN) else ()
+
+
 def specifications() -> dict[str, Setting]:
     """Return the description of each setting, by name, in order."""
     return {each.name: each.metadata["setting"] for each in fields(Settings) if "setting" in each.metadata}
+
+
+def flags_of_run() -> tuple[str, ...]:
+    """Return the names of the settings that `jobherd run` has as flags."""
+    return tuple(name for name, told in specifications().items() if told.group != GROUP)
 
 
 def shown(name: str, value: object) -> str:
     """Return a setting's value in its written form; a secret is not shown."""
     match value:
         case None:
-            return "off" if name == "http" else "none"
+            return "off" if name in {"http", "gateway"} else "none"
         case _ if specifications()[name].secret:
             return "(set)" if value else "none"
         case bool():

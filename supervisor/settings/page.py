@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from jobherd.supervisor.settings.definitions import Settings, shown, specifications
+from jobherd.supervisor.settings.groups.remote_work import GROUP
 from jobherd.supervisor.settings.sources import flag_of, variable_of
 
 HEAD = """\
@@ -15,7 +16,7 @@ HEAD = """\
 A setting comes from a flag of `jobherd run`, else from the environment, else from `jobherd.toml` or
 from `[tool.jobherd]` in `pyproject.toml` of the working directory (`jobherd.toml` first, never
 both), else it is the default. A variable that is set to nothing counts as not set. `jobherd run
---print-settings` shows every value and where it came from; `jobherd check` looks at them without
+--print-settings` shows every value and where it came from; `jobherd check` checks them without
 starting anything.
 
 ```toml
@@ -55,6 +56,8 @@ def render_settings_markdown() -> str:
             variables = ", ".join(f"`{variable}`" for variable in (variable_of(name), *setting.variables))
             flag = flag_of(name)
             flags = f"`{flag}` or `--no-{flag[2:]}`" if isinstance(defaults[name], bool) else f"`{flag}`"
+            if setting.group == GROUP:
+                flags += " of `jobherd work`"
             default = setting.default_in_words or f"`{shown(name, defaults[name])}`"
             lines += [
                 f"### `{name}`\n",

@@ -161,8 +161,8 @@ def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) 
     return Reader(f"a list of {what}, with {name} between", read, separator)
 
 
-def path() -> Reader:
-    """Read the path of a folder. It need not exist yet."""
+def path(what: str = "a folder") -> Reader:
+    """Read a path. The file or folder need not exist yet."""
 
     def read(value: object) -> Path:
         if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
@@ -173,7 +173,7 @@ def path() -> Reader:
             message = "there is no such home folder"
             raise ValueError(message) from None
 
-    return Reader("the path of a folder", read)
+    return Reader(f"the path of {what}", read)
 
 
 def switch() -> Reader:

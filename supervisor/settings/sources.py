@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from jobherd.supervisor.settings.field import Setting
 
 PREFIX = "JOBHERD_"
+_FLAGS = {
+    "gateway_addresses": "gateway",
+    "gateway_client_cert": "gateway_cert",
+    "gateway_client_key": "gateway_key",
+}
+"""Flags of `jobherd work` that are not named like their setting. `jobherd run` has them for its own gateway."""
 
 
 class SettingsError(Exception):
@@ -61,7 +67,7 @@ def still_there(before: Given, now: Given) -> None:
 
 def flag_of(name: str) -> str:
     """Return the flag of a setting: --max-jobs."""
-    return "--" + name.replace("_", "-")
+    return "--" + _FLAGS.get(name, name).replace("_", "-")
 
 
 def variable_of(name: str) -> str:

@@ -29,12 +29,14 @@ QUICK = {
     "backlog": "--jobs 50000 --some 5000 --pairs 2 --runs 2",
     "pinned": "--minutes 0.3",
     "enqueue": "--rounds 2 --large 50000",
+    "unique": "--rounds 3 --jobs 1000",
     "producers": "--rounds 4 --seconds 0.3",
     "dispatch": "--runs 1 --children 8 --seconds 5",
     "fleet": "--children 8 --seconds 5 --jobs 50000",
     "visible": "--times 3",
     "rollup": "--jobs 50000 --runs 2",
     "watched": "--jobs 20000 --children 8 --pairs 2",
+    "gateway": "--jobs 20000 --runs 1",
 }
 """Every measurement, in order, and how to have it quickly."""
 WIDE = {

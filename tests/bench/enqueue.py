@@ -2,7 +2,7 @@
 
 One by one, by the statement, by COPY, against a bare COPY into the same table.
 
-All ways take turns within a round, in an order drawn anew: the server pauses for some 50 ms every
+All ways take turns within a round, in an order drawn for each round: the server pauses for some 50 ms every
 few calls of 10,000, and in a fixed order it was always the same way that met it. Each begins with
 an empty table; durable, every call commits.
 

@@ -17,6 +17,7 @@ import time
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import psycopg
 
@@ -113,12 +114,12 @@ def loop(batch: int, rounds: int) -> Iterator[float]:
     wake = Wake(hears, parent=os.getppid())
     interrupts = Interrupts(board, wake)
     interrupts.install()
-    worker.Session = ThinAir  # type: ignore[assignment, misc]
-    life = worker.Worker(
-        ChildContext(spec, wake, interrupts, lambda _title: None),
-        load_handlers([WORK]).kinds,
-        HookCaller(Hooks(), Process(), interrupts, spec.board),
-    )
+    with patch.object(worker, "session_of", ThinAir):  # an error if a worker gets its session elsewhere
+        life = worker.Worker(
+            ChildContext(spec, wake, interrupts, lambda _title: None),
+            load_handlers([WORK]).kinds,
+            HookCaller(Hooks(), Process(), interrupts, spec.board),
+        )
     for _ in range(rounds + 20):
         start = time.process_time()
         jobs = life._claimer.next()

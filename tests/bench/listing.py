@@ -108,7 +108,8 @@ def show_plan(connection: psycopg.Connection) -> None:
     with connection.transaction():
         connection.execute(sql.load("page/force_block_summaries"), {"milliseconds": 60_000})
         lines = connection.execute(
-            "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) " + sql.load("page/list_id_ranges"), STEPS | {"kind": "rare:kind"}
+            "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) " + sql.load("page/list_finished_ranges"),
+            STEPS | {"kind": "rare:kind"},
         ).fetchall()
     print("\n".join(line for (line,) in lines if "never executed" not in line))
 

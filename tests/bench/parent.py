@@ -5,7 +5,7 @@ Its stack, looked at some hundred times a second by py-spy.
 py-spy reads the parent's memory from outside and does not stop it: what it sees wrong it leaves
 out. A look counts while the parent is on a processor or waits for one; so shares are shares of what
 it uses, and how much that is, the kernel says. The last of our own lines on the stack has the time:
-what a line spends in the library or the kernel is its own. Whoever is not root may look only where
+what a line spends in the library or the kernel is its own. A user other than root may look only where
 the system lets him (`kernel.yama.ptrace_scope = 0`).
 """
 

@@ -111,7 +111,7 @@ def main() -> int:
             f"{what}, jobs/s",
             f"median {at(found, 0.5):,.0f} ({min(found):,.0f} to {max(found):,.0f}), {notified[what]:,} of {commits[what]:,} notified",
         )
-    report.holds("whoever commits while a worker sleeps notifies", notified[ASLEEP] == commits[ASLEEP])
+    report.holds("a session that commits while a worker sleeps notifies", notified[ASLEEP] == commits[ASLEEP])
     report.holds("nobody notifies without the trigger", notified[NONE] == 0)
     report.figure(
         "jobs that were notified while all were busy", [100 * notified[BUSY] / commits[BUSY]], unit="%", aim=1

@@ -32,7 +32,7 @@ LONG = 0.3
 """Seconds that the job behind it runs."""
 SHORT = [0.005] * 4
 CROWD = 20
-"""Processes that want nothing but a processor, and give way to whoever has work."""
+"""Processes that want nothing but a processor, and give way to processes with work."""
 LEADING = 20
 """Jobs of no time in front, the last of which is looked at.
 

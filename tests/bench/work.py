@@ -40,7 +40,7 @@ def hold(seconds: float) -> None:
 
 @handler("bench:burn")
 def burn(rounds: int) -> None:
-    """Burn pure Python for so many rounds: a fixed amount of work, whoever does it."""
+    """Burn pure Python for so many rounds: a fixed amount of work, in any process."""
     spin(rounds)
 
 

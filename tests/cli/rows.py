@@ -64,3 +64,17 @@ def claim(dsn: str, child_id: int) -> int:
                RETURNING jobs[1].id""",
             (child_id,),
         ).fetchone()[0]
+
+
+def remote_worker(dsn: str, via: int, *, name: str = "gpu-1", lease: float = 600, ago: float = 0) -> int:
+    """Insert a session of a remote worker that a supervisor serves, renewed so many seconds ago; its child."""
+    return send(
+        dsn,
+        """WITH session AS (
+               INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, via, attached, principal, beat_at, lease_until)
+               SELECT %s, 'remote', 0, 0, 'node/1.2', %s, 1, 'team-a', at, at + make_interval(secs => %s)
+                 FROM (SELECT clock_timestamp() - make_interval(secs => %s) AS at) AS renewed RETURNING id)
+           INSERT INTO jobherd.children (supervisor, incarnation, slot, kind, pid, pid_started, backend_pid, backend_started)
+           SELECT id, 1, 0, 'remote', 0, 0, 0, now() FROM session RETURNING id""",
+        name, via, lease, ago,
+    )[0][0]  # fmt: skip

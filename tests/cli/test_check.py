@@ -198,7 +198,7 @@ def test_without_a_handler_it_is_wrong_as_it_is_for_run(tmp_path, database):
         "from jobherd import handler\n@handler('a:b')\ndef b() -> None: ...\n"
     )
     for words, said in (
-        ((), "none is named: say where they are with --handlers PATH"),
+        ((), "no handlers are configured, and the working directory has no folder handlers/ of your own: create it"),
         (("--handlers", "jobs"), "no handler was found in jobs"),
     ):
         checked = jobherd("check", *words, cwd=tmp_path)
@@ -208,6 +208,16 @@ def test_without_a_handler_it_is_wrong_as_it_is_for_run(tmp_path, database):
         assert ran.code == 78, ran
         assert said in ran.err
         assert not jobherd("check", *words, "--json", cwd=tmp_path).json["ok"]
+
+
+def test_without_the_setting_the_folder_handlers_is_loaded(tmp_path, database):
+    (tmp_path / "handlers").mkdir()
+    module(tmp_path / "handlers", "mail", '@handler("mail:receipt")\ndef receipt() -> None: ...\n')
+    assert [kind["kind"] for kind in jobherd("check", "--json", cwd=tmp_path).json["kinds"]] == ["mail:receipt"]
+    assert jobherd("enqueue", "mail:receipt", "{}", cwd=tmp_path, dsn=database).code == 0
+    ran = jobherd("run", "--until-empty", "--workers", 1, cwd=tmp_path, dsn=database, JOBHERD_HTTP="off")
+    assert ran.code == 0, ran
+    assert [row[0] for row in send(database, "SELECT state FROM jobherd.jobs")] == ["completed"]
 
 
 def test_check_lists_the_kinds_that_a_worker_of_run_loads(tmp_path, database):

@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 from jobherd import sql
 from jobherd.sql.migrate import migrate
 from jobherd.supervisor.cli.doctor import schema
-from tests.cli.rows import child, claim, send, supervisor
+from tests.cli.rows import child, claim, remote_worker, send, supervisor
 from tests.cli.shell import jobherd
 from tests.support.network import Network
 from tests.support.queue import Queue
@@ -235,8 +235,15 @@ def test_what_calls_webhooks_is_of_jobherds_making(database):
 
 def test_a_schema_that_is_not_there_or_behind_is_named_with_the_command_that_makes_it(empty_database):
     found = findings(empty_database, 1)
-    (missing,) = [text for text in found if "migrations are missing" in text]
+    (missing,) = [text for text in found if "lacks" in text and "migration" in text]
     assert found[missing]["remedy"] == "jobherd migrate"
+
+
+def test_remote_workers_count_as_workers(database):
+    boss = supervisor(database)
+    assert "no worker is registered" in findings(database, 1)
+    remote_worker(database, boss)
+    assert findings(database, 0) == {}
 
 
 def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
@@ -254,6 +261,29 @@ def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
     assert not [text for text in findings(database, 1) if "no supervisor serves queue" in text], (
         "it was paused on purpose"
     )
+
+
+def test_schedules_that_do_not_run_are_named(database):
+    send(
+        database,
+        "INSERT INTO jobherd.schedules (name, kind, cron, plan_from, next_at, error, retired_at) VALUES"
+        " ('bad', 'a:b', '99 * * * *', NULL, NULL, 'minute must be', NULL),"
+        " ('late', 'a:b', '* * * * *', NULL, now() - interval '5 min', NULL, NULL),"
+        " ('old', 'a:b', '* * * * *', NULL, now() - interval '5 min', NULL, now()),"
+        " ('unknown', 'a:b', '* * * * *', NULL, now() + interval '5 min', NULL, NULL)",
+    )
+    found = findings(database, 1)
+    assert "schedule bad does not run: minute must be" in found
+    assert "schedule late was due 5m ago, and no maintenance process has enqueued its job" in found
+    assert found["schedule old is retired: no handler has declared it for 10 minutes"]["weight"] == "note"
+    assert "schedule unknown enqueues jobs of kind a:b, which no worker has ever declared" in found
+    send(database, "UPDATE jobherd.schedules SET paused_at = now()")
+    assert not [text for text in findings(database, 0) if "schedule" in text], "they were paused on purpose"
+    send(
+        database,
+        "UPDATE jobherd.schedules SET paused_by = 'maintenance', pause_reason = '3 failed runs' WHERE name = 'late'",
+    )
+    assert "schedule late is paused: 3 failed runs" in findings(database, 1)
 
 
 def test_a_job_that_waits_for_a_key_is_named(database):
@@ -348,7 +378,7 @@ def test_row_security_that_an_event_trigger_has_switched_on_is_named_for_owner_a
         for dsn in (empty_database, worker):
             (found,) = [one for text, one in findings(dsn, 1).items() if text.startswith("row-level security is on")]
             assert "secure_all" in found["text"]
-        assert not [text for text in findings(worker, 1) if "migrations are missing" in text]
+        assert not [text for text in findings(worker, 1) if "lacks" in text and "migration" in text]
         send(empty_database, found["remedy"])
         assert not [text for text in findings(worker, 0) if "row-level security" in text]
         assert jobherd("jobs", dsn=worker).code == 0

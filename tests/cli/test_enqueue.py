@@ -289,3 +289,36 @@ def test_tenant_webhook_and_bytes_reach_the_row_and_are_shown(database, tmp_path
     assert (answer.code, "No such file" in answer.err) == (2, True)
     answer = jobherd("enqueue", "a:b", "-", "--bytes-file", tmp_path / "logo.png", dsn=database)
     assert (answer.code, "--bytes-file is for one job" in answer.err) == (2, True)
+
+
+def test_a_unique_job_is_enqueued_once_and_its_id_is_printed_again(database):
+    first = jobherd("enqueue", "a:b", '{"n": 1, "m": 1}', "--unique", "n", dsn=database).out
+    assert jobherd("enqueue", "a:b", '{"n": 1, "m": 2}', "--unique", "n", dsn=database).out == first
+    whole = jobherd("enqueue", "a:b", '{"n": 1}', "--unique", "$", "--unique-for", "1h", dsn=database).out
+    keyed = jobherd(
+        "enqueue", "a:b", "{}", "--unique-key", "k", "--debounce", "30s", "--max-wait", "1m", dsn=database
+    ).out
+    assert len({first, whole, keyed}) == 3
+    assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(3,)]
+    wrong = jobherd("enqueue", "a:b", "{}", "--throttle", "1m", "--debounce", "1s", dsn=database)
+    assert (wrong.code, "throttle excludes debounce" in wrong.err) == (2, True)
+
+
+def test_the_rule_of_a_unique_job_is_given_by_flags(database):
+    def run(*words, payload='{"n": 1, "items": [1]}'):
+        return jobherd("enqueue", "a:b", payload, *words, dsn=database)
+
+    first = run("--unique", "n", "--collect", "items").out
+    assert run("--unique", "n", "--conflict", "collect", "--collect", "items").out == first
+    assert jobherd("job", first.strip(), "--json", dsn=database).json["payload"] == {"n": 1, "items": [1, 1]}
+    there = run("--unique", "n", "--conflict", "raise")
+    assert (there.code, there.out) == (1, "")
+    assert there.err == f"jobherd: nothing is enqueued: job {first.strip()} holds the same key\n"
+    queues = [run("--per-queue", "--queue", name).out for name in ("one", "two", "one")]
+    assert (queues[0] == queues[2], queues[0] == queues[1]) == (True, False)
+    trailing = ("--unique", "n", "--throttle", "1m", "--edge", "trailing")
+    assert run(*trailing, payload='{"n": 5}').out == run(*trailing, payload='{"n": 5}').out
+    never = run("--during", "never")
+    assert (never.code, "requires unique_for" in never.err) == (2, True)
+    wrong = run("--during", "later")
+    assert (wrong.code, "during must be" in wrong.err) == (2, True)

@@ -10,16 +10,16 @@ import socket
 import pytest
 
 from jobherd.supervisor.cli import fleet, main
-from tests.cli.rows import past, send, supervisor
+from tests.cli.rows import claim, past, remote_worker, send, supervisor
 from tests.cli.shell import jobherd
 
 FACTS = {
     "course": "serving", "wanted": 2, "reloading": False,
-    "ends": [{"name": "worker 1", "ago": 30, "sentence": "An unknown sender killed process 12 with \x1b[31mSIGKILL."}],
+    "ends": [{"name": "worker 1", "ago": 30, "sentence": "Process 12 died of \x1b[31mSIGKILL (not sent by the supervisor)."}],
     "children": [
         {"name": "worker 0", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "held": 4, "restarts": 0,
          "job": 17, "job_kind": "mail:receipt", "elapsed": 3.2, "progress": {"fraction": 0.4, "note": "x"}},
-        {"name": "worker 1", "state": "resting", "restarts": 3, "left": 2.0, "last_end": {"sentence": "An unknown sender killed it.", "ago": 30}},
+        {"name": "worker 1", "state": "resting", "restarts": 3, "left": 2.0, "last_end": {"sentence": "Process 12 died of SIGKILL (not sent by the supervisor).", "ago": 30}},
         {"name": "worker 2", "state": "waiting", "waits_on": "a lock", "pid": 13, "record": 5, "job_kind": "own:store", "elapsed": 1},
         {"name": "maintenance", "state": "idle", "pid": 14},
     ],
@@ -54,7 +54,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert re.search(r"worker 0 computing 11 98% 120MB 1,203 4 0 mail:receipt #17 for \d+s, 40%", said)
     assert "waits for a lock" in said
     assert re.search(r"own:store #5 for \d+s", said)
-    assert "for 2s: An unknown sender killed it." in said
+    assert "for 2s: Process 12 died of SIGKILL (not sent by the supervisor)." in said
     assert re.search(r"worker 1 ended [3-5]\ds ago", said)
     assert "\x1b[31mSIG" not in said, "what a dead child has said cannot paint the screen"
     assert f"supervisor {silent} beta/77" in said
@@ -75,6 +75,28 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert json.loads(said)[0]["facts"]["children"][0]["job"] == 17
 
 
+def test_remote_workers_are_listed_under_their_supervisor(database, capsys, hasty):
+    number, gone = supervisor(database), supervisor(database, host="beta")
+    remote_worker(database, number)
+    remote_worker(database, number, name="gpu-2\x1b[31m", ago=400)
+    remote_worker(database, gone, name="gpu-3")
+    send(database, "SELECT jobherd.enqueue('image:resize', '{}')")
+    busy = remote_worker(database, number, name="gpu-0")
+    job = claim(database, busy)
+    send(database, "DELETE FROM jobherd.supervisors WHERE id = %s", gone)
+    for command in ("fleet", "status"):
+        code, said = run(database, capsys, command)
+        assert code == 0
+        assert re.search(rf"gpu-0 connected node/1.2 1 \S+ \S+ ago image:resize #{job} for \d+m?s", said), said
+        assert re.search(r"gpu-1 connected node/1.2 - ", said)
+        assert re.search(r"gpu-2\S* away node/1.2 - ", said)
+        assert "\x1b[31m" not in said
+        _, orphans = said.split("remote workers without a gateway")
+        assert re.search(r"gpu-3 away node/1.2", orphans)
+    code, said = run(database, capsys, "fleet", "--json")
+    assert [one["worker"] for one in json.loads(said)[0]["sessions"]] == ["gpu-0", "gpu-1", "gpu-2\x1b[31m"]
+
+
 def test_a_fleet_of_nobody_says_what_to_do(database, capsys, hasty):
     code, said = run(database, capsys, "fleet")
     assert (code, "Start one with `jobherd run`" in said) == (0, True)
@@ -90,6 +112,16 @@ def test_an_order_that_nobody_takes_is_withdrawn_before_that_is_said(database, c
     assert send(database, "SELECT taken_at, error FROM jobherd.fleet_commands") == [
         (None, "withdrawn: the supervisor did not take it in time")
     ]
+
+
+def test_a_remote_worker_takes_no_fleet_command_and_the_answer_says_what_to_do(database, capsys, hasty):
+    child = remote_worker(database, supervisor(database))
+    [(number,)] = send(database, "SELECT supervisor FROM jobherd.children WHERE id = %s", child)
+    code, said = run(database, capsys, "fleet", "drain", number)
+    assert code == 1
+    assert f"supervisor {number}: it is the remote worker gpu-1, which takes no fleet commands: on its host" in said
+    assert "TERM drains" in said
+    assert send(database, "SELECT count(*) FROM jobherd.fleet_commands") == [(0,)]
 
 
 def test_whom_must_be_said(database):

@@ -192,7 +192,7 @@ def test_what_an_attempt_used_is_told_in_words(database):
 
 def test_what_explains_a_dead_process_is_shown_once(database):
     number = past(database, "completed")
-    why = "An unknown sender killed process 12 with SIGKILL while it ran mail:receipt #1."
+    why = "Process 12 died of SIGKILL (not sent by the supervisor) while it ran mail:receipt #1."
     for token, error in enumerate((why, "it was never written")):
         send(
             database,
@@ -476,3 +476,30 @@ def test_the_entries_of_a_job_are_printed_below_their_attempt(database):
     assert "said" in shown.out
     assert "[build] make all exit 0" in shown.out
     assert "linked" in shown.out
+
+
+def test_rates_are_set_shown_and_removed(database):
+    assert (
+        jobherd("limit", "mail", "100/min", "--burst", "10", dsn=database).out
+        == "mail starts at most 100/min; there was no rate limit\n"
+    )
+    assert jobherd("limit", "--kind", "crm:push", "5/2h", dsn=database).out.startswith("crm:push starts at most 5/2h;")
+    assert jobherd("limit", "mail", "9/s", dsn=database).out == "mail starts at most 9/s; it was 100/min\n"
+    jobherd("limit", "mail", "3", dsn=database)
+    shown = {row["name"]: row for row in jobherd("limits", "--json", dsn=database).json}
+    assert {name: (row["rate"], row["burst"], row["tokens"], row["max_running"]) for name, row in shown.items()} == {
+        "mail": ("9/s", 1, 1, 3),
+        "crm:push": ("5/2h", 1, 1, None),
+    }
+    out = jobherd("limits", dsn=database).out
+    assert "0 of 3" in out
+    assert "5/2h" in jobherd("queues", dsn=database).out
+    assert (
+        jobherd("limit", "--kind", "crm:push", "off", dsn=database).out == "crm:push has no rate limit; it was 5/2h\n"
+    )
+    assert jobherd("limit", "mail", "off", dsn=database).out == (
+        "mail has no concurrency limit; it was 3\nmail has no rate limit; it was 9/s\n"
+    )
+    assert jobherd("limits", dsn=database).err.endswith("no queue or kind has a limit, and no partitions take turns\n")
+    for wrong in (["mail", "often/s"], ["mail", "1/s", "--burst", "0"], ["mail", "3", "--burst", "2"]):
+        assert jobherd("limit", *wrong, dsn=database).code == 2, wrong

@@ -139,7 +139,7 @@ def test_an_embedded_server_that_dies_is_started_again_and_the_work_goes_on(tmp_
         added = jobherd("enqueue", "jobs:purge_completed", "{}", cwd=tmp_path)
         assert added.code == 0, added
         assert jobherd("wait", added.out.strip(), cwd=tmp_path).code == 0
-        # It is the supervisor's child now, since whoever started it has left it: nothing that a
+        # It is the supervisor's child now, since the process that started it has exited: nothing that a
         # dead worker has left behind.
         [worker] = [pid for pid in children_of(process.pid) if b"worker 0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(worker, signal.SIGKILL)
@@ -190,7 +190,7 @@ def test_a_supervisor_started_without_standard_streams_works_all_the_same(databa
     assert jobherd("job", job, "--json", dsn=database).json["state"] == "completed"
 
 
-def test_a_first_start_by_whoever_ignores_the_end_of_its_children_makes_a_whole_database(tmp_path):
+def test_a_first_start_by_a_process_that_ignores_the_end_of_its_children_makes_a_whole_database(tmp_path):
     """That is inherited.
 
     No exit code is heard of, and initdb, which needs those of its own children, fails.

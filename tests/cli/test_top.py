@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from jobherd import sql
 from jobherd.sql.migrate import migrate
 from jobherd.supervisor.cli import main
+from jobherd.supervisor.cli.top import panels
 from jobherd.supervisor.cli.top.frame import Status, draw, share
 from jobherd.supervisor.cli.top.panels import PANELS, RUNNING
 from jobherd.supervisor.cli.top.screen import keys_of
@@ -309,7 +310,17 @@ def test_a_terminal_that_goes_away_ends_it_without_a_traceback(database, tmp_pat
     while b"\x1b[?1049h" not in os.read(master, 65536):
         pass
     os.close(master)
-    process.send_signal(signal.SIGHUP)  # as the kernel does to whoever has it as its own
+    process.send_signal(signal.SIGHUP)  # as the kernel does to the session that controls it
     assert process.wait(LIMIT) in {0, 1}
     assert "Traceback" not in said.read_text()
     assert "tcsetattr" not in said.read_text()
+
+
+def test_a_remote_worker_is_not_shown_as_a_slot():
+    assert [
+        panels._child({"host": host, "slot": slot})[0] for host, slot in (("alpha", 0), ("gpu-1", None), (None, None))
+    ] == [
+        "alpha/0",
+        "gpu-1 (remote)",
+        "-",
+    ]

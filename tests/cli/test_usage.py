@@ -11,6 +11,7 @@ import orjson
 import psycopg
 import pytest
 
+from jobherd.sql.migrate import migrations
 from jobherd.supervisor.cli import FAMILIES, commands
 from jobherd.supervisor.cli.usage import GROUPS
 from tests.cli.rows import past, send
@@ -143,10 +144,12 @@ def test_migrate_is_safe_to_repeat_and_says_what_it_did(empty_database):
     assert jobherd("migrate", "--dry-run", dsn=empty_database).code == 1
     first = jobherd("migrate", dsn=empty_database)
     assert first.code == 0
-    assert "migrations applied" in first.out
+    assert first.out == f"{len(migrations())} migrations applied\n"
     again = jobherd("migrate", dsn=empty_database)
     assert (again.code, again.out) == (0, "up to date\n")
     assert jobherd("migrate", "--dry-run", dsn=empty_database).code == 0
+    send(empty_database, "DELETE FROM jobherd.migrations WHERE version = 2")
+    assert jobherd("migrate", "--dry-run", dsn=empty_database).out == "1 migration to apply\n"
 
 
 def test_another_schema_holds_another_queue(empty_database):
@@ -397,7 +400,7 @@ def test_without_a_database_the_embedded_one_is_used_and_named(tmp_path):
     assert [job["id"] for job in listed.json] == [int(first.out)]
 
 
-def test_whoever_finds_the_embedded_database_running_says_nothing_of_it(tmp_path):
+def test_a_command_that_finds_the_embedded_database_running_says_nothing_of_it(tmp_path):
     (tmp_path / "mail.py").write_text(
         "from jobherd import handler\n@handler('mail:receipt')\ndef receipt() -> None: ...\n"
     )
@@ -405,7 +408,7 @@ def test_whoever_finds_the_embedded_database_running_says_nothing_of_it(tmp_path
         "run", "--handlers", "mail.py", "--workers", 1, "--log-format", "json", cwd=tmp_path, JOBHERD_HTTP="off"
     )
     try:
-        # a log line like all others, for whoever reads them by program
+        # a log line like all others, for programs that read them
         said = [orjson.loads(process.stderr.readline())]
         assert "no database is named; using the embedded PostgreSQL" in said[0]["message"]
         while "is ready" not in said[-1]["message"]:

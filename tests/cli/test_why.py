@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.cli.rows import child, claim, past, send, supervisor
+from tests.cli.rows import child, claim, past, remote_worker, send, supervisor
 from tests.cli.shell import jobherd
 
 
@@ -35,6 +37,18 @@ def test_every_state_is_explained(database):
         "expired": "expired at",
     }.items():
         assert says in why(database, past(database, state))
+
+
+def test_a_job_of_a_remote_worker_names_it_and_its_gateway(database):
+    worker, job = remote_worker(database, supervisor(database, host="beta")), add(database)
+    assert "waiting: no supervisor with workers" not in why(database, job), "a remote worker may run it"
+    assert claim(database, worker) == job
+    assert "by remote worker gpu-1 via beta: attempt 1 of 5" in why(database, job)
+    assert re.search(r"runs on\s+gpu-1 via beta", jobherd("job", job, dsn=database).out)
+    answer = jobherd("stack", job, dsn=database)
+    assert answer.code != 0
+    assert f"job {job} runs on the remote worker gpu-1 via beta, whose process cannot be inspected" in answer.err
+    assert f"`pgrep -f '#{job}$'` finds the process" in answer.err
 
 
 def flooded(dsn: str) -> tuple[int, int]:

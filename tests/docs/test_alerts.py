@@ -37,7 +37,8 @@ def scrape(database, monkeypatch) -> Scrape:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
-        connection.execute("SELECT jobherd.set_limit('default', 5)")
+        connection.execute("SELECT jobherd.set_limit('default', 5), jobherd.limit('default', '5/s')")
+        connection.execute("SELECT jobherd.schedule('feed', 'k', every => '1 h')")
     with Web(database, metrics_tenants=1) as child:
         board = child.boards[0]
         board.tally.count(board.tally.declare([Policy("k")])["k"], 0, 0.1)
@@ -47,11 +48,14 @@ def scrape(database, monkeypatch) -> Scrape:
         now = time.monotonic()
         child.control.loop_at = now
         child.control.lease_deadline = now + 12
-        children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
+        children = [
+            {"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096},
+            {"slot": 1, "kind": "gateway", "state": "ready", "pid": 2, "rss": 4096},
+        ]
         child.control.publish(
             {
                 "started": now,
-                "deaths": {"left": 1},
+                "deaths": {"requested": 1},
                 "children": children,
                 "version": "1",
                 "listening": True,

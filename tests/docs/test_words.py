@@ -17,24 +17,24 @@ ACTORLESS = re.compile(r"(?<![\"`])\b(?:whoever|whosoever|nobody|somebody|everyb
 BUDGET = {
     "anew": 0,
     "at the door": 0,
-    "beside": 11,
+    "beside": 9,
     "bulletins?": 0,
-    "by itself|by themselves": 7,
+    "by itself|by themselves": 4,
     "couriers?": 0,
     "for ever": 0,
     "give back|gives back|given back|hand back|handed back|put back|puts back": 8,
-    "goes on|go on": 6,
+    "goes on|go on": 1,
     "heeds?|heeded": 0,
-    "hears|heard|hearing": 22,
+    "hears|heard|hearing": 8,
     "in hand": 0,
-    "is over|are over": 13,
+    "is over|are over": 5,
     "keepers?": 0,
     "lets? go": 0,
-    "look at|looks at|looked at": 16,
+    "look at|looks at|looked at": 7,
     "mends?|mended|mending": 0,
     "neighbours?|siblings?": 20,
-    "nudged?|nudges": 9,
-    "of its own|of their own": 52,
+    "nudged?|nudges": 0,
+    "of its own|of their own": 51,
     "reckons?|reckoned": 0,
     "strangers?": 7,
     "torn": 0,
@@ -45,7 +45,7 @@ FILES = sorted(
     path
     for folder in ("supervisor", "workers", "handlers", "sql", "docs", "deploy")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in {".py", ".sql", ".md", ".html", ".yml", ".yaml", ".json"}
+    if path.suffix in {".py", ".proto", ".sql", ".md", ".html", ".yml", ".yaml", ".json"}
     and "migrations" not in path.parts
     and "campaigns" not in path.parts
     and path.name != "schema.sql"

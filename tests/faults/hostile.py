@@ -285,10 +285,7 @@ def harm(
     if stuck := wait_over(stage, limit):
         found["stuck"] = [(row, jobs.get(row[0])) for row in stuck]
     if deaths := fleet.said(
-        lambda event: (
-            event.get("level") in {"warning", "critical"}
-            and (" died " in event["message"] or "killed process" in event["message"])
-        )
+        lambda event: event.get("level") in {"warning", "critical"} and " died " in event["message"]
     ):
         found["deaths"] = deaths[:5]
     if errors := fleet.said(lambda event: "an error of Jobherd's own" in event.get("message", "")):

@@ -3,7 +3,7 @@
 No packet passes, and nobody is told.
 
 Its job moves to the other host when the lease ends, counting no crash; an exclusive job of it was
-ended before that by itself; what it says late is refused; and once the line is back it begins anew.
+ended before that by itself; what it says late is refused; and once the line is back it starts again.
 Then it vanishes: nothing runs there any more, and its line stays cut. Its jobs move, and the server
 lets go of its sessions by itself. A Linux with `ip` and root are needed: elsewhere this says so and
 leaves with 0.

@@ -176,7 +176,7 @@ def main() -> int:
         deaths: dict[int, list[Death]] = {}
         for death in (Death(pid, when - offset, *rest) for pid, when, *rest in audit.run(DEATHS)):
             deaths.setdefault(death.pid, []).append(death)
-        told = [event for event in events if re.match(r"Process \d+|An unknown sender killed process", event.message)]
+        told = [event for event in events if re.match(r"Process \d+", event.message)]
 
         def claimable(job: int, token: int) -> float | None:
             """When a job is known to be claimable after the claim that died; None if it waits for its back-off."""

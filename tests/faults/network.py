@@ -107,11 +107,11 @@ prepared.
 """
 DEFAULT_LEASE = 15.0
 NOTICED = 13.0
-"""Seconds in which a session that hears nothing any more is to be found out and made anew."""
+"""Seconds in which a session that hears nothing any more is to be found out and made again."""
 
 
 def half_open(report: Report, network: Network, rounds: int, dice: random.Random) -> None:
-    """How soon a parent's session that falls silent is found out and made anew, at any moment between two beats of the default lease."""
+    """How soon a parent's session that falls silent is found out and made again, at any moment between two beats of the default lease."""
     with Herd(network.dsn, WORK, workers=1) as herd:
         found = []
         for _ in range(rounds):
@@ -120,7 +120,7 @@ def half_open(report: Report, network: Network, rounds: int, dice: random.Random
             network.stall(PARENT)
             back = herd.wait_event(lambda event: event.message == "the database is there", since=since)
             found.append((back.at - began) * 1000)
-    report.spread("silent LISTEN session made anew", found, aims={"max": NOTICED * 1000})
+    report.spread("silent LISTEN session made again", found, aims={"max": NOTICED * 1000})
 
 
 class Hosts:

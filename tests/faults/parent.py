@@ -144,7 +144,7 @@ def freeze_parent(report: Report, given) -> None:
                 time.sleep(max(0.0, 10 - (time.monotonic() - at)))
                 frozen.signal(signal.SIGCONT)
                 over = audit.wait_all_over()
-                time.sleep(2 * lease)  # the thawed one finds its lease lost and begins anew
+                time.sleep(2 * lease)  # the thawed one finds its lease lost and starts again
                 again = audit.run("SELECT jobherd.enqueue('fault:quick') FROM generate_series(1, 20)")
                 audit.wait_all_over()
                 refused = [event for event in frozen.events if "so their outcome was not written" in event.message]

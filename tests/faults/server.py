@@ -49,7 +49,7 @@ def main() -> int:
                         cluster.stop("immediate")
                     case _:
                         pids = [row[0] for row in field.audit.run(OURS)]
-                        # the postmaster ends all others and starts anew by itself
+                        # the postmaster ends all others and starts again by itself
                         os.kill(dice.choice(pids), signal.SIGKILL)
                         field.wait(lambda: not alive(field), "the end of every session")
                 if how != "backend":

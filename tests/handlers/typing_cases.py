@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_type
 
-from jobherd import Handler, Job, Json, handler
+from jobherd import Handler, Job, JobId, Json, handler
 from jobherd.testing import Ran, run
 
 if TYPE_CHECKING:
@@ -55,15 +55,15 @@ def nothing() -> None: ...
 
 
 # A producer's arguments are the handler's, without the job.
-assert_type(receipt.enqueue(order_id=7), int)
-assert_type(receipt.enqueue(7), int)
-assert_type(thumbnail.enqueue(path="x"), int)
-assert_type(thumbnail.enqueue("x", width=5), int)
-assert_type(bare.enqueue(name="x"), int)
-assert_type(called.enqueue(name="x"), int)
-assert_type(fetch.enqueue(url="x"), int)
-assert_type(document.enqueue(payload={"a": [1]}), int)
-assert_type(nothing.enqueue(), int)
+assert_type(receipt.enqueue(order_id=7), JobId)
+assert_type(receipt.enqueue(7), JobId)
+assert_type(thumbnail.enqueue(path="x"), JobId)
+assert_type(thumbnail.enqueue("x", width=5), JobId)
+assert_type(bare.enqueue(name="x"), JobId)
+assert_type(called.enqueue(name="x"), JobId)
+assert_type(fetch.enqueue(url="x"), JobId)
+assert_type(document.enqueue(payload={"a": [1]}), JobId)
+assert_type(nothing.enqueue(), JobId)
 receipt.enqueue()  # type: ignore[call-arg]
 receipt.enqueue(order_id="7")  # type: ignore[arg-type]
 receipt.enqueue(oder_id=7)  # type: ignore[call-arg]
@@ -76,7 +76,7 @@ fetch.enqueue(url=5)  # type: ignore[arg-type]
 nothing.enqueue(1)  # type: ignore[call-arg]
 
 # Options keep the signature.
-assert_type(receipt.options(delay="10m", priority=-5).enqueue(order_id=7), int)
+assert_type(receipt.options(delay="10m", priority=-5).enqueue(order_id=7), JobId)
 receipt.options(delay="10m").enqueue(order_id="7")  # type: ignore[arg-type]
 receipt.options(dely="10m")  # type: ignore[call-arg]
 receipt.options(delay="10m").options(queue="x").enqueue()  # type: ignore[call-arg]
@@ -88,7 +88,7 @@ receipt.payload(order_id="7")  # type: ignore[arg-type]
 
 
 async def producers(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> None:
-    assert_type(await receipt.aenqueue(order_id=7), int)
+    assert_type(await receipt.aenqueue(order_id=7), JobId)
     assert_type(await receipt.options(connection=connection).aenqueue_many([(7,)]), list[int])
     await receipt.aenqueue(order_id="7")  # type: ignore[arg-type]
     assert_type(await fetch(Job(id=1, kind="x"), "x"), bytes)
@@ -136,9 +136,9 @@ def count(numbers: list[int]) -> list[int]:
 def only_jobs(jobs: list[Job]) -> None: ...
 
 
-assert_type(send.enqueue(Sms("x")), int)
-assert_type(count.enqueue(7), int)
-assert_type(only_jobs.enqueue({"any": "document"}), int)
+assert_type(send.enqueue(Sms("x")), JobId)
+assert_type(count.enqueue(7), JobId)
+assert_type(only_jobs.enqueue({"any": "document"}), JobId)
 assert_type(count([1]), list[int])
 assert_type(send([Job(id=1, kind="x")], [Sms("x")]), dict[int, object])
 send.enqueue("x")  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ count.enqueue([7])  # type: ignore[arg-type]
 def store(payload_bytes: bytes, name: str = "") -> None: ...
 
 
-assert_type(store.enqueue(payload_bytes=b"x", name="y"), int)
+assert_type(store.enqueue(payload_bytes=b"x", name="y"), JobId)
 store.enqueue(payload_bytes="x")  # type: ignore[arg-type]
 
 kept: Handler[..., ..., object] = receipt

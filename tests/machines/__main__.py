@@ -1,6 +1,7 @@
 """The machines under very many moves.
 
-`python -m tests.machines --moves 1000000 --seed 1`, with `--queue` the one that asks PostgreSQL.
+`python -m tests.machines --moves 1000000 --seed 1`, with `--queue` the one that asks PostgreSQL, with
+`--gateway` the one of remote workers, with `--uplink` that of their hosts.
 
 Exits with 1 for a promise that was broken, and prints the fewest moves that still break it.
 """
@@ -8,6 +9,7 @@ Exits with 1 for a promise that was broken, and prints the fewest moves that sti
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import time
@@ -15,7 +17,7 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tests.machines import herd, queue
+from tests.machines import gateway, herd, queue, uplink
 from tests.support.ground import ground
 from tests.support.queue import Queue
 
@@ -35,10 +37,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--length", type=int, default=400, help="of one life, at the most; default %(default)s")
     parser.add_argument("--queue", action="store_true", help="the job's states, instead of the parent's policies")
+    parser.add_argument("--gateway", action="store_true", help="the bookkeeping of the gateway")
+    parser.add_argument("--uplink", action="store_true", help="the bookkeeping of the uplink")
     given = parser.parse_args()
+    logging.disable()  # of what is tried on purpose
     chance, begun, seen, lives = random.Random(given.seed), time.monotonic(), Counter[str](), 0
     with ExitStack() as stack:
         names, play = herd.NAMES, herd.play
+        if given.gateway:
+            names, play = gateway.NAMES, gateway.play
+        if given.uplink:
+            names, play = uplink.NAMES, uplink.play
         if given.queue:
             names, asked = queue.NAMES, stack.enter_context(Queue(stack.enter_context(ground())[1]))
             play = lambda moves: queue.play(asked, moves)  # noqa: E731

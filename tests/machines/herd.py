@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from jobherd.supervisor.policy.actions import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Offload, WakeChild
-from jobherd.supervisor.policy.child_kinds import MAINTENANCE, RESETTER, WORKER
+from jobherd.supervisor.policy.child_kinds import GATEWAY, MAINTENANCE, RESETTER, WORKER
 from jobherd.supervisor.policy.deaths import Exit
 from jobherd.supervisor.policy.exits import death_of, restart_at
 from jobherd.supervisor.policy.fleet import Fleet
@@ -28,8 +28,8 @@ from jobherd.supervisor.process.board_reader import LOOK, LOOK_IDLE
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import (
     EXIT_HANDLERS,
-    EXIT_LEFT,
     EXIT_RECYCLE,
+    EXIT_REQUESTED,
     CancelJob,
     HasDeathHooks,
     HasStores,
@@ -42,13 +42,13 @@ from jobherd.workers.run.hooks import LIMIT as HOOK
 from tests.supervisor.policy.story import without_writing
 
 LIMITS = {
-    "workers": 3, "max_workers": 5, "web": False, "lease": 15.0, "grace": 2.0, "drain_timeout": 20.0, "spawn_timeout": 4.0,
+    "workers": 3, "max_workers": 5, "web": False, "has_gateway": True, "lease": 15.0, "grace": 2.0, "drain_timeout": 20.0, "spawn_timeout": 4.0,
     "respawn_initial": 0.1, "respawn_max": 6.0, "max_rss": 1000, "max_jobs": 40, "claim_window": 0.05,
 }  # fmt: skip
 EPS = 1e-6
 TURN = 1.0
 """The loop turns at least so often."""
-CALM = {"left", "worn", "lost", "drain", "quit", "cancel", "timeout"}
+CALM = {"requested", "recycled", "claim_lost", "drain", "quit", "cancel", "timeout"}
 DEADLINES = (0.1, 1.0, 5.0, 20.0, NEVER)
 TIMES = (0.0, 0.01, 0.1, 0.26, 0.5, 1.0, 2.1, 4.1, 7.0)
 SIGNALS = (signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP)
@@ -142,7 +142,9 @@ class World:
         if self.now < self.look_at:
             return
         self.look_at = self.now + LOOK
-        ready = [child for child in self.children.values() if child.slot.kind.works and child.slot.state is State.READY]
+        ready = [
+            child for child in self.children.values() if child.slot.kind.called and child.slot.state is State.READY
+        ]
         self.fleet.on_idle_counts(
             {child.slot.number: (child.idle, self.times_idle[child.slot.number]) for child in ready}, self.now
         )
@@ -162,7 +164,7 @@ class World:
 
     def look_who_is_idle(self) -> None:
         for child in self.children.values():
-            if child.slot.state is State.READY and child.slot.kind.works:
+            if child.slot.state is State.READY and child.slot.kind.called:
                 self.fleet.on_idle_flag(child.slot, idle=child.idle, claims=self.claims[child.slot.number])
 
     def next_look(self) -> float:
@@ -179,7 +181,7 @@ class World:
         sleeping = [
             child
             for child in self.children.values()
-            if child.slot.kind.works
+            if child.slot.kind.called
             and child.ready
             and child.idle
             and not child.nudged
@@ -205,9 +207,11 @@ class World:
             for child in sleeping
             if not child.nudged and child.slot.state is State.READY and child.slot.sent.stop is None
         ]
-        assert not starved or (calls <= woken and not everybody), (
-            f"{calls} calls, {woken} nudges, and {starved[0].slot.name} sleeps on"
+        workers = [child for child in starved if child.slot.kind.works]
+        assert not workers or (calls <= woken and not everybody), (
+            f"{calls} calls, {woken} nudges, and {workers[0].slot.name} sleeps on"
         )
+        assert not calls or workers == starved, "remote workers wait, there is work, and the gateway sleeps on"
         if todo.actions or wakes.actions:
             return False
         assert todo.wake_at > self.now, "nothing to do, and no time to wait: a busy loop"
@@ -322,7 +326,7 @@ class World:
                 end = max(record.deadline + 2 * limits.grace, child.since + LOOK_IDLE)
                 assert self.now < end + EPS, f"{slot.name} runs {self.now - record.deadline:g} s past its deadline"
             if record.runs and child.cancelled is not None:
-                # Should its deadline come just then, the ladder begins anew with that.
+                # Should its deadline come just then, the ladder starts again with that.
                 assert self.now < child.cancelled + 3 * limits.grace + LOOK_IDLE + EPS, (
                     f"{slot.name} runs on though it was cancelled"
                 )
@@ -330,7 +334,7 @@ class World:
                 # Its deadline, or a cancel, may come just then, and be over again.
                 late = self.now - child.hook
                 assert late < 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs a hook {late:g} s after its time"
-            if fleet.run_state is RunState.DRAINING and slot.kind.works:
+            if fleet.run_state is RunState.DRAINING and slot.kind.drains:
                 late = self.now - fleet.state_since - limits.drain_timeout
                 assert late < 4 * limits.grace + LOOK_IDLE + EPS, (
                     f"{slot.name} is there {late:g} s after the drain's end"
@@ -350,7 +354,8 @@ class World:
             ):
                 since = (fleet.database_since or 0.0) if slot.kind.works else 0.0
                 waited = self.now - max(child.dismissed, child.since, since)
-                assert waited < limits.spawn_timeout + LOOK_IDLE + EPS, f"{slot.name} was dismissed and stays"
+                most = limits.spawn_timeout + (0.0 if slot.kind.works or not slot.kind.drains else limits.drain_timeout)
+                assert waited < most + LOOK_IDLE + EPS, f"{slot.name} was dismissed and stays"
             assert fleet.run_state is not RunState.IMMEDIATE_SHUTDOWN, f"{slot.name} outlives a QUIT"
 
     def check_dismissal(self, slot: Slot) -> None:
@@ -443,12 +448,23 @@ class World:
         if n % 2:
             self.fleet.on_message(child.slot, WentIdle(), self.now)
 
+    def move_wait(self, n: int) -> None:
+        """A remote worker waits at the gateway and its claim finds nothing, or none waits any more."""
+        for child in self.children.values():
+            if child.slot.kind is GATEWAY and child.ready and child.end is None and not child.stopped:
+                number = child.slot.number
+                self.claims[number] += 1
+                self.times_idle[number] += 1
+                child.idle, child.nudged = n % 3 > 0, False
+                if n % 2 and child.idle:
+                    self.fleet.on_message(child.slot, WentIdle(), self.now)
+
     def move_die(self, n: int) -> None:
         """It ends by itself, in order or not."""
         child = self.one(n)
         if child is None:
             return
-        ends = (EXIT_LEFT, 1, EXIT_RECYCLE, signal.SIGSEGV, EXIT_HANDLERS, 1)
+        ends = (EXIT_REQUESTED, 1, EXIT_RECYCLE, signal.SIGSEGV, EXIT_HANDLERS, 1)
         code = ends[n // 5 % len(ends)]
         if code == EXIT_HANDLERS and child.ready:
             code = 70
@@ -477,7 +493,7 @@ class World:
             if child.end is None and child.dismissed is not None and not child.stopped
         ]
         if found:
-            found[n % len(found)].end = Exit(EXIT_LEFT, None)
+            found[n % len(found)].end = Exit(EXIT_REQUESTED, None)
 
     def move_bury(self, _n: int) -> None:
         """The jobs of a dead child are given back."""
@@ -591,7 +607,7 @@ class World:
 
 Move = tuple[str, int]
 WEIGHTS = {
-    "time": 12, "turn": 3, "ready": 20, "start": 10, "next": 3, "settle": 1, "hook": 2, "idle": 8, "die": 4, "stop": 1, "continue": 1, "obey": 3, "bury": 5, "call": 6, "cancel": 3,
+    "time": 12, "turn": 3, "ready": 20, "start": 10, "next": 3, "settle": 1, "hook": 2, "idle": 8, "wait": 4, "die": 4, "stop": 1, "continue": 1, "obey": 3, "bury": 5, "call": 6, "cancel": 3,
     "held": 2, "report": 2, "signal": 3, "leave": 1, "database": 2, "lease": 6, "refuse": 1, "wear": 1,
 }  # fmt: skip
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]

@@ -7,7 +7,7 @@ the same jobs, in the same places, with the same counts. So no job is ever in tw
 no attempt is counted twice or forgotten, and nobody writes under a token that is not the claim's:
 every settlement is also tried with a token of the past, by a stranger, and twice. Where gates
 decide, the model does not say who is claimed but whether it was allowed, and that nobody who could
-be claimed was left. Whoever is parked comes back once the gate has gone; and what was tried stands
+be claimed was left. A parked job comes back once the gate has gone; and what was tried stands
 in the attempts, as often as it was.
 """
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutants.__main__ import MUTANTS, Mutant
+from tests.mutants.__main__ import MUTANTS
+from tests.mutants.mutant import Mutant
 from tests.support.herd import ROOT
 
 

@@ -107,7 +107,7 @@ class Shown(Herd):
         return self
 
     def __exit__(self, *how: object) -> None:
-        self.gate.close()  # whoever still waits there fails, and the drain need not wait for him
+        self.gate.close()  # a handler that still waits there fails, and the drain need not wait for it
         super().__exit__(*how)
 
     def enqueue(self, kind: str, payload: object = None, **options: object) -> int:

@@ -139,7 +139,7 @@ def test_two_that_work_on_the_same_do_nothing_twice(database, monkeypatch):
     assert send(database, "SELECT count(*) FROM jobherd.audit WHERE action LIKE 'bulk retry done'") == [(1,)]
 
 
-def test_one_that_was_left_behind_is_taken_up_by_whoever_comes_next(database):
+def test_one_that_was_left_behind_is_taken_up_by_the_next_process(database):
     last = past(database, "failed", many=10)
     number = add(database, "retry", list(range(last - 9, last + 1)))
     with Page(application(database)) as page:

@@ -130,7 +130,7 @@ def sessions(dsn):
         return found
 
 
-def test_whoever_leaves_while_a_session_is_being_made_leaves_none_behind(database, monkeypatch):
+def test_closing_while_a_session_is_being_made_leaves_none_behind(database, monkeypatch):
     begun = asyncio.Event()
     connections = []
 

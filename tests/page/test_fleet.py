@@ -15,18 +15,18 @@ import pytest
 
 from jobherd.workers.page import application, fleet
 from jobherd.workers.page.database import Database
-from tests.cli.rows import send, supervisor
+from tests.cli.rows import claim, remote_worker, send, supervisor
 from tests.page.support import W01, finish
 from tests.support.patience import LIMIT
 
 FACTS = {
     "course": "serving", "wanted": 2, "most": 64, "reloading": True, "queues": ["mail", "media"], "rss": 40_000_000, "watched": 0,
-    "ends": [{"name": "worker 1", "pid": 12, "ago": 5400, "cause": "signal", "sentence": "An unknown sender killed process 12 with SIGKILL.", "job": 16}],
+    "ends": [{"name": "worker 1", "pid": 12, "ago": 5400, "cause": "signal", "sentence": "Process 12 died of SIGKILL (not sent by the supervisor).", "job": 16}],
     "children": [
         {"name": "worker 0", "kind": "worker", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "restarts": 0,
          "held": 3, "job": 17, "job_kind": "mail:receipt", "elapsed": 3.2, "attempt": 2, "most_attempts": 5, "progress": {"fraction": 0.4, "note": "half way"}},
         {"name": "worker 1", "kind": "worker", "state": "resting", "restarts": 3, "left": 2.0,
-         "last_end": {"cause": "signal", "sentence": "An unknown sender killed it.", "ago": 3}},
+         "last_end": {"cause": "signal", "sentence": "Process 12 died of SIGKILL (not sent by the supervisor).", "ago": 3}},
         {"name": "worker 2", "kind": "worker", "state": "waiting", "waits_on": "a lock", "pid": 13, "record": 5, "job_kind": "own:store", "elapsed": 1},
         {"name": "maintenance", "kind": "maintenance", "state": "idle", "pid": 14},
     ],
@@ -55,13 +55,40 @@ def test_every_supervisor_is_shown_with_its_children(page, database):
     for wanted in (
         "alpha, process 77", "computing", "mail:receipt", 'href="/jobs/17"', "3.2 s", "40 %", "half way", "98 %", "114 MiB", "1,203",
         "attempt 2 of 5", "resting", "restarts in 2.0 s", "on a lock", "record 5", "and 3 claimed, not started", "reloading", "mail, media",
-        "worker 1, 1 h 30 min ago:", "An unknown sender killed process 12 with SIGKILL.", 'href="/jobs/16"',
+        "worker 1, 1 h 30 min ago:", "Process 12 died of SIGKILL (not sent by the supervisor).", 'href="/jobs/16"',
         "beta, process 77", "It has not reported its child processes yet.", "gamma", "its lease expired 2 h ago",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert text.count('value="drain"') == 2, "nobody steers the dead"
     assert silent
     assert lapsed
+
+
+def test_remote_workers_are_shown_under_their_supervisor(page, database):
+    number, gone = supervisor(database), supervisor(database, host="beta")
+    send(database, "SELECT jobherd.enqueue('image:resize', '{}')")
+    job = claim(database, remote_worker(database, number))
+    remote_worker(database, number, name="<gpu-2>", ago=400)
+    remote_worker(database, gone, name="gpu-3")
+    send(database, "DELETE FROM jobherd.supervisors WHERE id = %s", gone)
+    under, orphans = page.get("/fleet").text.split("Remote workers without a gateway</h2>")
+    for wanted in (
+        f"Remote workers of supervisor {number}",
+        "gpu-1",
+        "connected",
+        "node/1.2",
+        f'href="/jobs/{job}"',
+        "&lt;gpu-2&gt;",
+        "away",
+    ):
+        assert wanted in under, wanted
+    assert "gpu-3" not in under
+    assert "gpu-3" in orphans
+    text = page.get(f"/jobs/{job}").text
+    assert "<dt>Runs on</dt><dd>gpu-1 via alpha</dd>" in text
+    assert "The job runs on a remote worker" in text
+    assert ">Profile</button>" not in text, "its process cannot be inspected"
+    assert ">Cancel</button>" in text
 
 
 def test_while_somebody_looks_each_supervisor_is_asked_now_and_then(database):

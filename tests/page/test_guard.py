@@ -275,7 +275,7 @@ def test_a_sites_own_authentication_decides():
     assert [actor for actor, _ in done] == ["root"]
 
 
-def test_read_only_refuses_whoever_it_is():
+def test_read_only_refuses_every_user():
     page = open_page(read_only=True, operate_tokens=[OPERATE])
     answer = page.post("/change", data={"a": "b"}, headers={"Authorization": f"Bearer {OPERATE}"})
     assert (answer.status_code, "read-only" in answer.text, done) == (403, True, [])

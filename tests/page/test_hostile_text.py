@@ -81,6 +81,11 @@ def fill(dsn: str) -> list[int]:
                 text,
                 text,
             )
+            queue.run(
+                """INSERT INTO jobherd.schedules (name, kind, every, tz, payload, options, edited_by, edited_at, paused_at, paused_by, pause_reason, error)
+                   SELECT 's' || count(*), 'a:b', 60, %s, %s, %s, %s, now(), now(), %s, %s, %s FROM jobherd.schedules""",
+                text, document, document, text, text, text, text,
+            )  # fmt: skip
             queue.run("INSERT INTO jobherd.tenants (role, tenant) VALUES (current_user, %s)", text)
             if queue.run("SELECT to_regclass('jobherd.audit')")[0][0]:
                 queue.run(
@@ -180,7 +185,8 @@ def paths(jobs: list[int]) -> list[str]:
                 for job in jobs[: 4 * 3 if route == "/jobs/{id:int}" else 4]
             ]
         else:
-            found.append(route)
+            found.append(route.replace("{schedule}", "s0"))
+    found += [f"/schedules/s{number}" for number in range(1, 5)]
     found += [f"/jobs/{job}" for job in jobs[3::4]]
     for text in CORPUS[:3]:
         found += [

@@ -81,7 +81,7 @@ def test_a_request_that_comes_in_pieces_is_put_together(web):
 
 
 def test_nobody_is_believed_to_come_from_elsewhere(web):
-    """Whoever may claim another address could as well claim to be on this machine."""
+    """A client that may claim another address could also claim to be on this machine."""
     assert web.ask("/login", **{"X-Forwarded-For": "10.0.0.1"})[0] == 303
 
 

@@ -154,6 +154,18 @@ def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_sho
     assert conn.execute("SELECT count(*) FROM jobherd.fleet_commands").fetchone()[0] == 1
 
 
+def test_a_job_of_a_remote_worker_cannot_be_inspected(page: Page, running):
+    conn, job = running
+    conn.execute("UPDATE jobherd.supervisors SET via = 77, attached = 1, principal = 'team-a'")
+    conn.execute("UPDATE jobherd.children SET kind = 'remote'")
+    said = page.act(f"/jobs/{job}/inside/action", follow=True, do="stack").text
+    assert (
+        f"Job {job} runs on the remote worker web1: its process cannot be inspected from here. Use a tool such as py-spy"
+        in said
+    )
+    assert not conn.execute("SELECT FROM jobherd.fleet_commands").fetchall()
+
+
 def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_themselves(
     herd: Shown, tab: Tab, tmp_path
 ):

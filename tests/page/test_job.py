@@ -12,6 +12,7 @@ import re
 
 import pytest
 
+from jobherd import Client
 from jobherd.workers.page import application
 from tests.page.support import Page
 from tests.support.queue import Queue
@@ -298,3 +299,15 @@ def test_what_cannot_be_seen_is_made_visible_and_what_is_sent_back_stays_as_it_i
     with_filter = page.get("/jobs", params={"code": code}).text
     assert f'name="code" value="{code}"' in with_filter
     assert f'href="/jobs/{job}"' in with_filter
+
+
+def test_a_unique_job_shows_its_key_and_its_holder(page, queue):
+    client = Client(connection=queue.connection)
+    first = client.enqueue("a:b", {"n": 1}, unique=("n",))
+    assert 'Unique key {"n": 1} This job holds it.' in words(page, f"/jobs/{first}")
+    queue.cancel(first)
+    assert 'Unique key {"n": 1} No job holds it.' in words(page, f"/jobs/{first}")
+    second = client.enqueue("a:b", {"n": 1}, unique=("n",))
+    assert f'Unique key {{"n": 1}} Job {second} holds it.' in words(page, f"/jobs/{first}")
+    plain = client.enqueue("a:b", {"n": 1})
+    assert "Unique key" not in words(page, f"/jobs/{plain}")

@@ -1,4 +1,4 @@
-"""The hub: one question for all who watch, none for nobody, and nothing is kept for whoever is slow."""
+"""The hub: one query for all watchers, none without a watcher, and nothing is kept for a slow one."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_nobody_watches_nothing_is_asked():
             await asyncio.wait_for(wire.task, LIMIT)
             assert hub._watched == {}
             await asyncio.wait((watch.task,), timeout=LIMIT)
-            assert watch.task.cancelled(), "whoever asks has gone"
+            assert watch.task.cancelled(), "the client that asked has gone"
 
     finish(watch())
 
@@ -191,7 +191,7 @@ def test_what_has_not_changed_is_not_sent_again():
     finish(watch())
 
 
-def test_whoever_comes_later_sees_at_once_what_the_others_see():
+def test_a_later_watcher_sees_at_once_what_the_others_see():
     async def watch():
         asked = Asked()
         asked.current = "a"

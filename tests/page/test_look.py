@@ -9,13 +9,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 from playwright.sync_api import TimeoutError as TooLong
 
 from jobherd import Client
 from tests.support.patience import LIMIT
 
-PAGES = ("/", "/jobs", "/fleet", "/queues", "/kinds", "/audit")
+PAGES = ("/", "/jobs", "/fleet", "/queues", "/schedules", "/kinds", "/audit")
 AXE = Path(__file__).with_name("axe.min.js").read_text()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
@@ -25,6 +26,24 @@ def job(herd):
     """A job of which there is something to see."""
     herd.enqueue("mail:receipt", {"order_id": 7})
     return herd.enqueue("report:build", {"year": 2030})
+
+
+def schedule(herd):
+    """A schedule with instants of every sort, and one that is paused."""
+    with psycopg.connect(herd.dsn, autocommit=True) as conn:
+        conn.execute(
+            "SELECT jobherd.schedule('reports', 'report:build', cron => '*/5 8-18 1 JAN-JUN MON-FRI', tz => 'Europe/Berlin')"
+        )
+        conn.execute("SELECT jobherd.schedule('stopped', 'mail:receipt', every => '1 h')")
+        conn.execute(
+            "SELECT jobherd.pause_schedule('stopped', 'the mail server is down for some hours', now() + interval '1 day')"
+        )
+        conn.execute(
+            "INSERT INTO jobherd.ticks (schedule, at, since, decided, job, missed, because)"
+            " SELECT 'reports', now() - make_interval(mins => n::integer), now() - interval '2 h', decided, CASE WHEN n = 1 THEN 1 END, 3, n"
+            "   FROM unnest('{ran,held,missed,overlapped,merged,paused,edited,retired}'::text[]) WITH ORDINALITY AS t (decided, n)"
+        )
+    return "reports"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +60,7 @@ def places(herd, job):
     running = herd.enqueue("video:wait", {"name": "looked at"})
     arrival = herd.gate.wait_arrival("looked at")
     jobs = (job, failed, crashed, running)
+    reports = schedule(herd)
     narrowed = "/jobs?state=failed&kind=report%3Abuild&since=24h"
     yield (
         *PAGES,
@@ -49,6 +69,8 @@ def places(herd, job):
         narrowed,
         "/jobs?kind=nobody%3Aknows",
         "/kinds/report:build",
+        f"/schedules/{reports}",
+        f"/schedules/{reports}/edit?every=20m",
     )
     arrival.open()
 

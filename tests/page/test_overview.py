@@ -50,7 +50,7 @@ def plain(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-def test_whoever_begins_is_told_what_to_do(page, queue):
+def test_a_page_without_jobs_says_how_to_begin(page, queue):
     assert "No supervisor is running" in page.get("/").text
     queue.supervisor()
     assert "No handler is loaded" in page.get("/").text

@@ -52,6 +52,14 @@ def test_more_queues_than_it_shows_by_name_are_counted_together(page, database, 
     assert ">3<" in text.partition(f">{queues.OTHERS}</th>")[2].partition("</tr>")[0].replace("\n", "")
 
 
+def test_a_rate_limit_is_shown_with_its_tokens(page, database):
+    send(database, "SELECT jobherd.limit('mail', '1/h', burst => 3), jobherd.limit(kind => 'k:rare', rate => '5/2h')")
+    send(database, "INSERT INTO jobherd.buckets VALUES ('queue', 'mail', now() + interval '150 min')")
+    text = page.get("/queues").text
+    assert "1/h, 0 of 3 left, next in " in row_of(text, "mail")
+    assert "5/2h, 1 of 1 left" in text
+
+
 def noted(dsn):
     return send(dsn, "SELECT actor, action, target, reason FROM jobherd.audit ORDER BY id")
 
@@ -67,6 +75,12 @@ def noted(dsn):
          ("limit", {"queue": "mail", "max_running": 7, "before": None}, None)),
         ({"scope": "queue", "name": "mail", "do": "unlimit"}, "has no concurrency limit any more", None),
         ({"scope": "queue", "name": "mail", "do": "limit", "max_running": "0"}, "A concurrency limit is a number from 1", None),
+        ({"scope": "queue", "name": "mail", "do": "rate", "rate": "100/min", "burst": "5"}, "Queue mail starts at most 100/min; there was no rate limit before.",
+         ("limit", {"queue": "mail", "rate": "100/min", "burst": 5, "before": None}, None)),
+        ({"scope": "queue", "name": "mail", "do": "unrate", "rate": "1/s"}, "has no rate limit any more", None),
+        ({"scope": "queue", "name": "mail", "do": "rate", "rate": "often"}, "is not a number of jobs and a time", None),
+        ({"scope": "queue", "name": "mail", "do": "rate", "rate": "1/s", "burst": "x"}, "the burst must be a whole number", None),
+        ({"scope": "all", "do": "rate", "rate": "1/s"}, "everything together has no limit", None),
         ({"scope": "queue", "name": "mail", "do": "pause", "for": "soon"}, "the time", None),
         ({"scope": "queue", "name": "", "do": "pause"}, "Say which queue.", None),
         ({"scope": "queue", "name": "Mail!", "do": "pause"}, "is not a queue name", None),

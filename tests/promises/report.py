@@ -3,7 +3,7 @@
 `-p tests.promises.report --promises FILE` runs only tests that carry a row, and adds to FILE how
 each of them ended.
 
-A line is: row, test, outcome. Added to and not written anew, for the suite runs in more than one
+A line is: row, test, outcome. Lines are appended and none is rewritten, for the suite runs in more than one
 process.
 """
 

@@ -1,6 +1,6 @@
 """Child and parent write about one claim at the same time.
 
-Whoever has waited for the other finds the row as the other has left it.
+The one that has waited for the other finds the row as the other has left it.
 
 A row that was written while somebody waited for it is not to be seen in his snapshot. Sought by its
 place it was not found: a job was completed and still stood in running, or was given back and still
@@ -108,7 +108,7 @@ def test_two_settlements_of_one_claim(queue):
 def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue, caplog):
     """The parent revokes a claim first and writes then.
 
-    Whoever looks before he asks, and not after, misses both.
+    A process that looks before it asks, and not after, misses both.
     """
     ids = queue.enqueue_many("a:b", 3)
     child = queue.child()

@@ -176,7 +176,7 @@ def test_a_tenant_s_role_gives_no_ids_so_it_takes_none_of_another_s(queue, tenan
     tenants.execute("SET ROLE jobherd_test_acme")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         tenants.execute(
-            f"INSERT INTO jobherd.{table} (id, kind, extras) VALUES (%s, 'a:b', ROW ('acme', NULL, NULL, NULL, NULL)::jobherd.extras)",
+            f"INSERT INTO jobherd.{table} (id, kind, extras) VALUES (%s, 'a:b', jobherd.extras_of('acme', NULL, NULL))",
             [job],
         )
     assert ask(tenants, "SELECT id FROM jobherd.tenant_jobs") == []

@@ -14,8 +14,15 @@ WRITE = re.compile(
     r"(?P<what>UPDATE|DELETE FROM|TRUNCATE|INSERT INTO|MERGE INTO)\s+(?:ONLY\s+)?(?:jobherd\.)?running\b(?P<how>[^;]*?)(?=\bRETURNING\b|\n\s*\)|;|\Z)"
 )
 FENCED = re.compile(r"(?:running\.)?child = %\(child\)s AND (?:running\.)?token = %\(token\)s")
-BEGINS = {"claim/claim_job", "claim/claim_jobs"}
+BEGINS = {"claim/claim_job", "claim/claim_jobs", "remote/claim_slots"}
 """They make the row, under a token of its own."""
+LOCKED = {
+    "remote/settle_claims": (
+        "WHERE ctid = ANY (ARRAY(SELECT place FROM held))",
+        "WHERE child = c.child AND token = c.token AND cardinality(jobs) = c.size FOR UPDATE",
+    )
+}
+"""They write rows that they have locked under the fence, many at once."""
 RELEASES = {
     # its children are dismissed and reaped, and their rows go in the same statement
     "recover/unregister_supervisor": "JOIN gone g ON g.id = r.child",
@@ -27,6 +34,8 @@ RELEASES = {
     "recover/requeue_orphans": "NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)",
     # by the child itself: the claims of which it has not received the answer
     "recover/requeue_unacknowledged": "WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])",
+    # by the gateway that has just resumed the session: jobs that its worker has not received
+    "remote/release_unheld": "WHERE r.child = %(child)s AND NOT EXISTS",
     # jobs of one claim
     "recover/requeue_rest": "WHERE child = %(child)s AND token = %(token)s FOR UPDATE",
 }
@@ -48,7 +57,7 @@ STATEMENTS = {
 
 
 def test_all_the_statements_that_write_it_are_known_here():
-    assert set(STATEMENTS) == {*BEGINS, "claim/claim_more", "settle/settle_completed", "settle/settle_jobs"}
+    assert set(STATEMENTS) == {*BEGINS, *LOCKED, "claim/claim_more", "settle/settle_completed", "settle/settle_jobs"}
     assert len(STATEMENTS["settle/settle_jobs"]) == 2
 
 
@@ -58,6 +67,10 @@ def test_a_statement_is_fenced(name):
         if name in BEGINS:
             assert what == "INSERT INTO"
             assert how.startswith("(child, token,")
+        elif name in LOCKED:
+            write, lock = LOCKED[name]
+            assert (what, how) == ("DELETE FROM", write)
+            assert lock in " ".join((FOLDER / f"queries/{name}.sql").read_text().split())
         else:
             assert what in {"UPDATE", "DELETE FROM"}
             assert FENCED.search(how), how

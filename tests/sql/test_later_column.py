@@ -13,6 +13,7 @@ from jobherd.handlers._values.outcome import OK
 from jobherd.workers.job.finished import Finished, settlement
 from tests.sql.test_gates import gated
 from tests.support.queue import Line, Queue
+from tests.support.remote import Gateway, RemoteSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,10 +146,24 @@ def orphan(child: Child, job: int) -> None:
     assert child.queue.orphans() == [job]
 
 
+def gateway_of(child: Child) -> Gateway:
+    """Return a gateway that sends through the child's session, where its statements stay prepared."""
+    gateway = Gateway(child.queue)
+    gateway.connection = child.connection
+    return gateway
+
+
+def claim_for_a_slot(child: Child, job: int) -> None:
+    gateway = gateway_of(child)
+    [dealt] = gateway.claim((gateway.open(), 1))
+    assert dealt.jobs == [job]
+
+
 MOVES: dict[str, tuple[Callable[[Child, int], object], str]] = {
     "claim_jobs": (claim, "running"),
     "claim_job": (claim_one, "running"),
     "claim_more": (claim_more, "running"),
+    "claim_slots": (claim_for_a_slot, "running"),
     "claim_gated": (claim_under_a_limit, "running"),
     "park": (park, "parked"),
     "release_parked": (park_and_return, "ready"),
@@ -187,7 +202,7 @@ def test_its_value_moves_with_the_job(queue, child, name):
     assert where(queue, job) == (there, "kept")
 
 
-@pytest.mark.parametrize("outcome", ["ok", "failed"])
+@pytest.mark.parametrize("outcome", ["ok", "together", "failed"])
 def test_a_claim_from_before_is_settled(queue, child, outcome):
     jobs = queue.enqueue_many("a:b", 3)
     tokens = [claim(child, job) for job in jobs]
@@ -199,11 +214,14 @@ def test_a_claim_from_before_is_settled(queue, child, outcome):
                 child.id, tokens[place], [Finished(jobs[place], OK, ran=0.1, keep=3)], ran_on="h/1", now=1.0
             )
             assert line.run("settle/settle_completed", done) == [(1,)]
+        elif outcome == "together":
+            one = RemoteSession(child.supervisor, child.id, 1)
+            assert len(gateway_of(child).settle_claims((one, tokens[place], [jobs[place]]))) == 1
         else:
             assert child.settle(tokens[place], [jobs[place]], "failed", error="why") == [jobs[place]]
 
     settle(0)
     add_the_column(queue)
     settle(1)
-    assert queue.states(jobs) == [*["completed" if outcome == "ok" else "failed"] * 2, "running"]
+    assert queue.states(jobs) == [*["failed" if outcome == "failed" else "completed"] * 2, "running"]
     assert queue.run("SELECT DISTINCT attempts FROM jobherd.history") == [(1,)]

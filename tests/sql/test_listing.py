@@ -91,7 +91,7 @@ def test_a_waiting_job_gets_another_time(queue):
 
 
 def test_a_job_that_comes_due_sooner_is_heard_of(queue):
-    """Whoever sleeps until the first one is due would sleep past it."""
+    """A process that sleeps until the first one is due would sleep past it."""
     later = queue.enqueue("a:b", delay=3600)
     with psycopg.connect(queue.dsn, autocommit=True) as ear:
         ear.execute(f"LISTEN {sql.CHANNEL}")
@@ -172,7 +172,7 @@ def long_past(cluster, template):
 )
 def test_the_rare_is_found_without_reading_the_rest(long_past, wanted):
     parameters = LOOK | {"low": 0, "high": 10**6, "most": 20_000} | wanted
-    plan = plan_of(long_past, "page/force_block_summaries", "page/list_id_ranges", parameters)
+    plan = plan_of(long_past, "page/force_block_summaries", "page/list_finished_ranges", parameters)
     pages = long_past.run(
         "SELECT sum(pg_relation_size(inhrelid)) / 8192 FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
     )[0][0]

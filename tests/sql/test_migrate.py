@@ -1,6 +1,6 @@
 """The way to the schema.
 
-Forward only, together or not at all, whoever else starts at the same moment.
+Forward only, together or not at all, whichever process starts at the same moment.
 """
 
 from __future__ import annotations

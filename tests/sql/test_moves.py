@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FULL = """
 INSERT INTO jobherd.{table} (created_at, run_at, expires_at, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras, lane)
 VALUES ('2026-01-02 03:04:05.678901+00', %s, '8000-01-01', 12.5, '{{"code": "OLD"}}', -7, 3, 9, 2, true, 'media', 'a:b', '{{"n": [1, "\\u00e4"]}}',
-        ROW ('acme', 'https://example.org/hook', '\\x00ff', 41, '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01')::jobherd.extras, 'west')
+        jobherd.extras_of('acme', 'https://example.org/hook', '\\x00ff', 41, '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'), 'west')
 RETURNING id"""
 """No column has its default."""
 WHERE_IT_IS = """

@@ -24,7 +24,7 @@ def queue(database):
 
 
 def test_no_other_function_notifies_by_itself(queue):
-    """But one that runs as whoever commits, who need not be somebody that may call it.
+    """But one that runs as the committing role, which may lack the right to call it.
 
     It asks for room itself.
     """

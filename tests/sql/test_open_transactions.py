@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from jobherd import Schedule
 from jobherd.handlers._values.outcome import OK
 from jobherd.workers.job.finished import Finished, settlement
 from tests.sql.test_gates import gated
 from tests.support.queue import Line, Queue
+from tests.support.remote import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +26,7 @@ WAIT = "10ms"
 DECLARED = {"names": ["slow:one"], "max_running": [3]}
 KIND = {
     "names": ["slow:one"], "queues": ["media"], "priorities": [0], "max_attempts": [5], "max_crashes": [3], "keep_completed": [3],
-    "keep_failed": [30], "redacts": ["[]"],
+    "keep_failed": [30], "redacts": ["[]"], "partitions": [None],
 }  # fmt: skip
 """What the handlers of a worker declare when it starts."""
 
@@ -45,16 +48,38 @@ class Scene:
         queue.run("UPDATE jobherd.logs SET drop_on = now()::date - 2")
         self.whole = queue.enqueue("a:b", queue="whole")
         self.second = self.other.claim(1)[0].token
+        self.gateway = Gateway(queue)
+        self.remote = self.gateway.open()
+        queue.enqueue_many("a:b", 2, queue="whole", tenant="acme")
+        self.dealt = self.gateway.claim((self.remote, 1), (self.remote, 1))
         self.later = queue.enqueue("a:b", delay=3600.0)
         queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")
         self.ready, self.free = queue.enqueue_many("a:b", 2, tenant="acme")
         self.capped = queue.enqueue("a:b", queue="capped")
         queue.run("SELECT jobherd.demand(%s, '{\"memory_mb\": 1}')", self.ready)
+        for kind, options in (("u.ready", '{"unique": true}'), ("u.later", '{"unique": true, "debounce": "1 ms"}')):
+            queue.run("SELECT jobherd.enqueue(%s, '{}', %s)", kind, options)
+        queue.run("INSERT INTO jobherd.keys SELECT sha256('dead'), 1, NULL, 'live', 'a:b'")
         self.session = self.other.connection
         queue.connection.execute(queue.text("lease/declare_limits"), DECLARED)
         queue.connection.execute(queue.text("lease/register_kinds"), KIND)
+        queue.run(
+            "SELECT jobherd.schedule('made', 'a:b', every => '1 h'), jobherd.schedule('gone', 'a:b', every => '1 h')"
+        )
+        queue.run(
+            "UPDATE jobherd.schedules SET plan_from = NULL, next_at = now() - interval '1 s', options = '{\"pause_after\": 1}'"
+        )
+        self.declare(every=3600.0)
         self.line = Line(self.session, self.other.id)
         self.session.execute(f"SET lock_timeout TO '{WAIT}'")
+        self.gateway.connection = self.session
+
+    def declare(self, *, every: float, session: psycopg.Connection | None = None) -> list[str]:
+        """Declare a schedule as a worker does. Return the names that could not be stored."""
+        one = json.dumps([Schedule("declared", every=every).definition("a:b")])
+        given = {"supervisor": self.supervisor.id, "schedules": one}
+        text = self.queue.text("schedule/declare_schedules")
+        return [name for (name,) in (session or self.queue.connection).execute(text, given).fetchall()]
 
     def statements(self) -> dict[str, Callable[[], object]]:
         """What the fleet does, by name."""
@@ -75,7 +100,67 @@ class Scene:
                 "settle/settle_completed", settlement(self.other.id, self.second, done, ran_on="host/1", now=1.0)
             ) == [(1,)]
 
+        gateway, remote = self.gateway, self.remote
+
+        def settle_claims() -> None:
+            claims = [(remote, dealt.token, dealt.jobs) for dealt in self.dealt]
+            assert len(gateway.settle_claims(*claims)) == 2
+
+        def extend(name: str, **given: object) -> Callable[[], object]:
+            jobs = {"jobs": self.dealt[0].jobs, "tokens": [self.dealt[0].token]}
+            return lambda: gateway.rows(
+                name, session=remote.id, principal="team-a", lease=15.0, extend=9.0, **jobs, **given
+            )
+
+        def due() -> None:
+            """Decide all schedules that no other session has locked."""
+            rows = [
+                json.loads(row[0])
+                for row in self.session.execute(self.queue.text("schedule/find_due_schedules"), {"most": 9}).fetchall()
+            ]
+            decisions = [
+                {
+                    "name": row["name"],
+                    "revision": row["revision"],
+                    "next": None,
+                    "instants": [],
+                    "asked": [],
+                    "backfill": None,
+                }
+                for row in rows
+            ]
+            self.session.execute(
+                self.queue.text("schedule/tick_schedules"), {"decisions": json.dumps(decisions), "by": "x"}
+            )
+            plans = [{"name": row["name"], "revision": row["revision"], "next": None} for row in rows]
+            given = {"plans": json.dumps(plans), "planned_with": "x", "by": "x"}
+            self.session.execute(self.queue.text("schedule/plan_schedules"), given)
+
         return {
+            "schedule/tick_schedules": due,
+            "schedule/declare_schedules": lambda: self.declare(every=3600.0, session=self.session),
+            "schedule/pause_failing": send("schedule/pause_failing", names=None),
+            "schedule/tend_schedules": send("schedule/tend_schedules", by="x"),
+            "schedule/retire_schedules": send("schedule/retire_schedules"),
+            "schedule/declare_postponed": send("schedule/declare_postponed"),
+            "schedule/postpone_declarations": send("schedule/postpone_declarations", schedules="[]"),
+            "schedule/delete_ticks": send("schedule/delete_ticks", most=10),
+            "remote/claim_slots": lambda: gateway.claim_raw((remote, 5), (remote, 5)),
+            "remote/settle_claims": settle_claims,
+            "remote/open_session": gateway.open,
+            "remote/attach_session": lambda: gateway.attach(remote),
+            "remote/renew_sessions": lambda: gateway.renew(remote),
+            "remote/hold_session": lambda: gateway.hold(remote),
+            "remote/release_unheld": lambda: gateway.rows(
+                "remote/release_unheld", child=remote.child, jobs=[], tokens=[]
+            ),
+            "remote/find_held": lambda: gateway.held(remote),
+            "remote/find_session_cancels": lambda: gateway.rows("remote/find_session_cancels"),
+            "remote/find_settled": extend("remote/find_settled"),
+            "remote/store_extension": extend("remote/store_extension"),
+            "remote/take_extensions": extend(
+                "remote/take_extensions", sessions=[remote.id], attached=[remote.attached]
+            ),
             "claim/claim_jobs": lambda: self.other.claim_raw(10),
             "claim/claim_gated": lambda: gated(self.other),
             "settle_jobs ok": settle("ok"),
@@ -117,6 +202,7 @@ class Scene:
             "maintenance/delete_fleet_commands": send("maintenance/delete_fleet_commands", most=10),
             "maintenance/delete_costs": send("maintenance/delete_costs"),
             "maintenance/delete_progress": send("maintenance/delete_progress"),
+            "maintenance/sweep_keys": send("maintenance/sweep_keys", after=None, most=10),
             "maintenance/update_rollup": send("maintenance/update_rollup", span=86400.0, lag=60.0),
         }
 
@@ -140,6 +226,16 @@ CALLS = {
         "jobherd_enqueue",
         "SET CONSTRAINTS ALL IMMEDIATE; SELECT jobherd.enqueue('a:b', '{}')",
     ),
+    "enqueue a unique job": ("jobherd_enqueue", """SELECT jobherd.enqueue('a:b', '{"n" : 1}', '{"unique" : true}')"""),
+    "enqueue a duplicate": ("jobherd_enqueue", """SELECT jobherd.enqueue('u.ready', '{}', '{"unique" : true}')"""),
+    "replace a ready job": (
+        "jobherd_enqueue",
+        """SELECT jobherd.enqueue('u.ready', '{}', '{"unique" : {"conflict" : "replace"}}')""",
+    ),
+    "replace a scheduled job": (
+        "jobherd_enqueue",
+        """SELECT jobherd.enqueue('u.later', '{}', '{"unique" : true, "debounce" : "1 hour"}')""",
+    ),
     "cancel running": ("jobherd_admin", "SELECT jobherd.cancel(:busy)"),
     "cancel ready": ("jobherd_admin", "SELECT jobherd.cancel(:ready)"),
     "cancel scheduled": ("jobherd_admin", "SELECT jobherd.cancel(:later)"),
@@ -161,6 +257,12 @@ CALLS = {
     "cap": ("jobherd_admin", "SELECT jobherd.set_limit('capped', 9)"),
     "lift a cap": ("jobherd_admin", "SELECT jobherd.set_limit('capped')"),
     "cap a kind": ("jobherd_admin", "SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)"),
+    "make a schedule": ("jobherd_admin", "SELECT jobherd.schedule('new', 'a:b', every => '1 h')"),
+    "edit a schedule": ("jobherd_admin", "SELECT jobherd.schedule('made', every => '2 h')"),
+    "edit a declared schedule": ("jobherd_admin", "SELECT jobherd.schedule('declared', every => '2 h')"),
+    "pause a schedule": ("jobherd_admin", "SELECT jobherd.pause_schedule('declared')"),
+    "run a schedule": ("jobherd_admin", "SELECT jobherd.run_schedule('made')"),
+    "delete a schedule": ("jobherd_admin", "SELECT jobherd.unschedule('gone')"),
     "order": ("jobherd_admin", "SELECT jobherd.send_fleet_command(:supervisor, 'drain')"),
     "audit": ("jobherd_admin", "SELECT jobherd.note_audit('ada', 'did it')"),
     "wait": ("jobherd_read", "SELECT jobherd.meet_settlements(ARRAY[:busy, :whole])"),
@@ -203,6 +305,14 @@ def test_a_caller_that_stays_open_holds_up_nothing(scene: Scene) -> None:
                 found[call] = held
             caller.rollback()
     assert found == {}
+
+
+def test_a_worker_that_declares_another_schedule_waits_two_seconds_at_most_and_starts(scene: Scene) -> None:
+    """It says which one it could not store."""
+    with psycopg.connect(scene.queue.dsn) as caller:
+        caller.execute("SELECT jobherd.pause_schedule('declared')")
+        assert scene.declare(every=60.0, session=scene.session) == ["declared"]
+    assert scene.declare(every=60.0, session=scene.session) == []
 
 
 def test_a_lock_on_a_claim_would_be_seen(scene: Scene) -> None:

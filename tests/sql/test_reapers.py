@@ -19,7 +19,7 @@ RECLAIMED, SETTLED, CANCELLED = 0, 3, 5
 FIRST = {0: SETTLED, 1: RECLAIMED, 2: RECLAIMED, 3: CANCELLED}
 """Who is before all others in the first rounds, in the order of `deeds`.
 
-Each end that a job may come to comes about, whoever is quicker.
+Each end that a job may come to comes about, whichever process is quicker.
 """
 PLACES = """
 SELECT id, state, attempts, crashes, started_at IS NOT NULL FROM jobherd.history WHERE id = ANY (%(jobs)s)

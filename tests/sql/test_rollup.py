@@ -200,7 +200,7 @@ def test_only_one_looks_at_a_time(queue):
 def test_a_mark_from_another_server_is_not_believed(queue):
     """A dump that was restored.
 
-    Transactions are numbered anew, and all that is new would look old.
+    Transactions are numbered again, and all that is new would look old.
     """
     one_of_each(queue)
     look_all(queue, span=86400.0)
@@ -363,13 +363,14 @@ def test_a_look_costs_the_same_however_long_the_past_is(cluster, template):
             queue.connection.execute(
                 queue.text("session/force_index_plans"), {"local": False}
             )  # as a maintenance process's session is
+            costs = []
             for _ in range(3):
                 one_of_each(queue)
                 [(plan,)] = queue.run(
                     "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM jobherd.count_past('5 minutes', '30 seconds')"
                 )
+                costs.append(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
             assert_equal(queue)
-            plan = plan[0]["Plan"]
-            found.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+            found.append(min(costs))  # an autovacuum may end between two looks: then the next one plans again
     print(f"{found} buffers")
     assert found[1] <= found[0] * 1.15 + 50

@@ -16,6 +16,8 @@ ROOT = SQL.parent
 FILES = {str(path.relative_to(SQL / "queries").with_suffix("")) for path in (SQL / "queries").rglob("*.sql")}
 PARTS = {name for name in FILES if name.count("/") > 1}
 """Conditions and walks: inserted into a statement, never sent alone."""
+COMING = {"remote/store_extension"}
+"""Statements of the gateway's unary calls, which are being built: they are not loaded yet."""
 FOLDERS = {name.split("/")[0] for name in FILES}
 A_NAME = re.compile(rf"({'|'.join(FOLDERS)})/[a-z_*]*[a-z*]")
 
@@ -49,13 +51,13 @@ def test_every_name_that_is_loaded_exists():
 
 def test_every_statement_is_loaded_by_the_product():
     loaded = {found for _, name in NAMES for found in matches(name)}
-    assert sorted(FILES - PARTS - loaded) == []
+    assert sorted(FILES - PARTS - COMING - loaded) == []
 
 
 def test_every_condition_and_walk_is_used():
     said = {text for _, text in texts()}
     assert {
-        name for name in PARTS if name.split("/")[-1] not in said and f"~{name.split('/')[-1]}" not in said
+        name for name in PARTS - COMING if name.split("/")[-1] not in said and f"~{name.split('/')[-1]}" not in said
     } == set()
 
 
@@ -76,5 +78,16 @@ def test_a_process_does_not_read_statements_of_a_later_version():
             sql.load(name)
         sql.load(sql.seeking("claim/claim_jobs"))
         sql.load(sql.narrow("claim/claim_job", "of_kinds", "near_head"), "other")
-        for file in os.listdir(SQL / "tables"):
-            sql.read(f"tables/{file.removesuffix('.sql')}")
+        for file in os.listdir(SQL / "table_templates"):
+            sql.read(f"table_templates/{file.removesuffix('.sql')}")
+
+
+def test_claim_job_chooses_the_queue_as_claim_jobs_does():
+    """Each statement is sent as it is written, so the two files repeat the choice and must stay equal."""
+
+    def choice(name: str) -> list[str]:
+        lines = [line.strip() for line in sql.load(name).splitlines() if not line.strip().startswith("--")]
+        return " ".join(lines).partition("picked AS")[0].replace("),", ") ,").split()
+
+    assert choice("claim/claim_job") == choice("claim/claim_jobs")
+    assert len(choice("claim/claim_job")) > 100

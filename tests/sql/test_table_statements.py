@@ -186,6 +186,6 @@ def test_what_a_store_reads_and_writes_is_what_it_asks_for():
     """Every column that the statements name is one that a table is looked at for, and the other way round."""
     from importlib.resources import files
 
-    text = "\n".join(file.read_text() for file in (files("jobherd.sql") / "tables").iterdir())
+    text = "\n".join(file.read_text() for file in (files("jobherd.sql") / "table_templates").iterdir())
     ours = {"table", "quoted_table", "me", "seen", "view", "columns", "order_by", "condition", "gates"}
     assert {word.split("}")[0] for word in text.split("{")[1:]} - ours == set(COLUMNS)

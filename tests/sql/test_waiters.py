@@ -1,4 +1,4 @@
-"""Whoever waits for the end of a job is told of it, whatever ends it; while nobody waits, nobody is notified."""
+"""A session that waits for the end of a job is notified of it, whatever ends it. Without a waiting session there is no notification."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from jobherd.workers.job.finished import Finished, settlement
 from tests.support.network import Network
 from tests.support.patience import LIMIT
 from tests.support.queue import Line, Queue
+from tests.support.remote import Gateway
 
 CLASS = 1785684585
 NEVER = (300.0, 300.0)
@@ -31,6 +32,7 @@ ENDS = {
     "expired": "expired",
     "whole": "completed",
     "nothing kept": "completed",
+    "remote": "completed",
     "recover/requeue_child": "cancelled",
     "recover/requeue_orphans": "failed",
     "recover/requeue_unacknowledged": "cancelled",
@@ -56,7 +58,7 @@ def ears(database):
 
 @pytest.fixture
 def looks_often(monkeypatch):
-    """Whoever waits asks again at once, and soon takes a line for dead that answers nothing."""
+    """A waiting client asks again at once, and soon takes a silent connection for dead."""
     monkeypatch.setattr(_waiting, "BACKSTOP", (0.01, 0.01))
     monkeypatch.setattr(_waiting, "SILENCE", 0.2)
     monkeypatch.setattr(_waiting, "GRACE", 0.2)
@@ -97,6 +99,12 @@ def end(queue, how):
     number = queue.enqueue("a:b", max_attempts=1)
     if how in {"cancel", "delete"}:
         queue.run("SELECT jobherd.cancel(%s)" if how == "cancel" else "DELETE FROM jobherd.jobs WHERE id = %s", number)
+        return number
+    if how == "remote":
+        gateway = Gateway(queue)
+        session = gateway.open()
+        (dealt,) = gateway.claim((session, 1))
+        assert gateway.settle_claims((session, dealt.token, [number]))
         return number
     child = queue.child()
     (job,) = child.claim(1)
@@ -255,7 +263,7 @@ def test_a_job_that_just_runs_is_not_held_up_by_its_waiters(queue, never_looks):
             assert answers[0]["state"] == "completed"
 
 
-def test_whoever_may_only_look_holds_up_no_settlement_however_long_its_transaction(queue):
+def test_a_reading_role_holds_up_no_settlement_however_long_its_transaction(queue):
     child = queue.child()
     jobs = queue.enqueue_many("a:b", 3)
     assert len(child.claim(3)) == 3
@@ -331,7 +339,7 @@ def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
     vigil = _waiting.CompletionWait([7], None, schema="jobherd", can_listen=not deaf)
     vigil.found(vigil.due(), {7: {"id": 7, "state": "running"}})
     if deaf:
-        # whoever hears nothing need not wait for a word
+        # a session that does not listen need not wait for a notification
         with pytest.raises(LookupError, match="job 7 is gone, and nothing is kept of it"):
             vigil.found([7], {})
         return

@@ -123,7 +123,7 @@ def test_while_somebody_sleeps_each_transaction_notifies(queue, ears, door):
 def test_who_commits_may_be_somebody_who_may_do_nothing_here(queue, ears, producer):
     """It calls a function of the application's that runs as its owner.
 
-    Until PostgreSQL 18 what is deferred runs as whoever commits.
+    Until PostgreSQL 18 what is deferred runs as the committing role.
     """
     ears.sleep()
     producer.execute(
@@ -266,7 +266,7 @@ def test_who_has_looked_stands_in_the_gate_until_its_jobs_are_visible(queue, ear
         enqueue(newcomer)
         newcomer.execute("SET CONSTRAINTS ALL IMMEDIATE")
         assert len(ears.committing()) == 2
-        assert ears.committing([seen]) == [seen], "whoever came later is not waited for"
+        assert ears.committing([seen]) == [seen], "a later session is not waited for"
         producer.commit()
         assert queue.count("ready") == 1
         assert ears.committing([seen]) == []
@@ -284,7 +284,7 @@ def test_a_producer_keeps_no_key(queue, producer):
     assert queue.run("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
 
 
-def test_whoever_cannot_enter_the_gate_notifies_and_does_not_wait(queue, ears, producer):
+def test_a_producer_that_cannot_enter_the_gate_notifies_and_does_not_wait(queue, ears, producer):
     queue.run("SELECT pg_advisory_lock(1785684584, 0)")
     enqueue(producer)
     producer.commit()

@@ -78,7 +78,7 @@ def test_who_is_drained_does_not_ask_whether_anything_is_left(supervisor):
 def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_before_a_child_gets_it(
     supervisor, monkeypatch
 ):
-    """What is still waited for under that number cannot be waited for anew.
+    """What is still waited for under that number cannot be waited for again.
 
     The parent died of it.
     """

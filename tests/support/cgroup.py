@@ -5,7 +5,7 @@
         group.set(1)                     # no fork of theirs succeeds any more: EAGAIN
         group.lift()
 
-Whoever is in it at the end goes back to where the test is. `why_not` says what is missing where
+A process that is in it at the end goes back to where the test is. `why_not` says what is missing where
 there is none.
 """
 
@@ -39,7 +39,7 @@ def why_not() -> str:
 
 
 def dissolve(group: Path, into: Path) -> None:
-    """Move whoever is in a group into another one, and remove it."""
+    """Move the processes of a group into another one, and remove it."""
     until = time.monotonic() + LIMIT
     while True:
         for pid in (group / "cgroup.procs").read_text().split():

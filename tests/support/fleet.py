@@ -57,7 +57,7 @@ DECLARE
     -- A partition fires for its parent.
     place_ text := regexp_replace(TG_TABLE_NAME, '_([0-9]{8}|default)$', '');
 BEGIN
-    INSERT INTO t_trans (job, place, op, state, token, child)
+    INSERT INTO public.t_trans (job, place, op, state, token, child)
     SELECT coalesce(j.id, (row_ ->> 'id')::bigint, (row_ ->> 'job')::bigint), place_, TG_OP,
            coalesce(row_ ->> 'state', row_ ->> 'outcome', place_), (row_ ->> 'token')::bigint, (row_ ->> 'child')::bigint
       FROM (SELECT) AS one LEFT JOIN jsonb_to_recordset(row_ -> 'jobs') AS j (id bigint) ON true;
@@ -249,7 +249,7 @@ class Stage(Queue):
         self.run("SET jit = off")  # compiling the view of all jobs takes a third of a second for each look
 
     def reconnect(self) -> None:
-        """The database was away: connect anew."""
+        """The database was away: connect again."""
         self._ears.close()
         for connection in self.opened:
             connection.close()
@@ -267,13 +267,14 @@ class Stage(Queue):
         cwd: Path | None = None,
         within: Sequence[str] = (),
         patience: int | None = None,
+        command: str = "run",
         **settings: object,
     ) -> Fleet:
         """Start a supervisor and return at once.
 
         within: the command that starts it. patience: seconds in place of the ten for which it waits
         for a server, see tests/support/hasty.py. settings: as in
-        supervisor/settings/groups/.
+        supervisor/settings/groups/; one that is None is not given.
         """
         given = {
             "dsn": self.dsn,
@@ -291,11 +292,11 @@ class Stage(Queue):
         }
         kept.pop("DATABASE_URL", None)
         kept |= {"PYTHONPATH": import_path(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-        kept |= {f"JOBHERD_{name.upper()}": str(value) for name, value in given.items()}
+        kept |= {f"JOBHERD_{name.upper()}": str(value) for name, value in given.items() if value is not None}
         module = ("supervisor",) if patience is None else ("tests.support.hasty", str(patience))
-        command = (*within, *PYTHON, *module, "run", *words)
+        line = (*within, *PYTHON, *module, command, *words)
         fleet = Fleet(
-            self, *command, environment=kept | self._environment | dict(environment or {}), cwd=cwd or self.folder
+            self, *line, environment=kept | self._environment | dict(environment or {}), cwd=cwd or self.folder
         )
         self.fleets.append(fleet)
         return fleet
@@ -446,7 +447,7 @@ def _event(line: bytes) -> dict[str, Any]:
     with suppress(ValueError):
         found = json.loads(line)
         # else a handler has printed it
-        if isinstance(found, dict) and {"at", "level", "who", "message"} <= found.keys():
+        if isinstance(found, dict) and {"at", "level", "process", "message"} <= found.keys():
             return found
     return {"raw": line.decode(errors="replace")}
 
@@ -457,9 +458,9 @@ def _shown(event: dict[str, Any]) -> str:
     rest = {
         name: value
         for name, value in event.items()
-        if name not in {"at", "level", "who", "logger", "message", "traceback"}
+        if name not in {"at", "level", "process", "logger", "message", "traceback"}
     }
-    return f"{event['at'][11:]} {event['level']:<7} {event['who']}: {event['message']} {rest or ''}{event.get('traceback', '')}"
+    return f"{event['at'][11:]} {event['level']:<7} {event['process']}: {event['message']} {rest or ''}{event.get('traceback', '')}"
 
 
 def _pids() -> list[int]:

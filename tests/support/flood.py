@@ -1,4 +1,4 @@
-"""Clients that flood whoever answers HTTP.
+"""Clients that flood an HTTP server.
 
 Some ask without pause, others send or take their bytes slowly, or never.
 """

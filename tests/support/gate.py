@@ -76,7 +76,7 @@ class Arrival:
 class Gate:
     """The test's side.
 
-    Close it, or use it as a context manager: whoever still waits then gets a ConnectionError.
+    Close it, or use it as a context manager: a handler that still waits then gets a ConnectionError.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ from tests.support.herd import ROOT
 
 PATIENCE = 60.0
 CHUNK = 8192
-"""Small buffers: whoever sends into a slow line must be held up, as by a slow network."""
+"""Small buffers: a sender into a slow line must be held up, as by a slow network."""
 TLS, GSS, CANCEL = 80877103, 80877104, 80877102
 READY = b"Z\0\0\0\5"
 """That the server waits for a query, but for the last letter, which says whether a transaction is open."""

@@ -72,7 +72,7 @@ class Points:
                 os.close(fd)
 
     def hold(self, name: str) -> Held:
-        """Have whoever reaches that point next stand there until it is let go."""
+        """Have the next process at that point wait there until it is released."""
         return Held(self, self.arm(name, "hold"))
 
     def watch(self) -> None:
@@ -90,7 +90,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A token that holds whoever takes it."""
+    """A token that holds the process that takes it."""
 
     points: Points
     token: Path

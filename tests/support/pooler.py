@@ -77,7 +77,7 @@ class Pooler:
                 return
 
     def turn(self) -> None:
-        """Give whoever speaks next another backend than the last one, where two are enough for all.
+        """Give the next client another backend than the last one, where two are enough for all.
 
         The one that was let go of last is taken first.
         """

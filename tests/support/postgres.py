@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 import psycopg
+import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -51,7 +52,7 @@ told = True
 WRAP = (1 << 31) - 1
 """Transaction ids from the oldest that is not frozen to the one that would be in its past."""
 KEPT = 3_000_000
-"""The last of them, which the server keeps for whoever mends it by hand."""
+"""The last of them, which the server keeps for a repair by hand."""
 IDS_A_FILE = 1 << 20
 """Transaction ids of which one file of pg_xact holds two bits each."""
 STOP = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -91,6 +92,14 @@ def programs() -> binaries.Programs:
         f"run `make test-pg{wanted}`" if wanted in {"16", "17"} else f"install the Debian package postgresql-{wanted}"
     )
     raise RuntimeError(f"JOBHERD_TEST_PG={wanted}, but there is no {folders[0]}/postgres: {remedy}")
+
+
+def tool(name: str, folder: Path | None = None) -> Path:
+    """A program beside the server under test. Servers that are fetched from npm have none: their test is skipped."""
+    found = programs().bin
+    if not (found / name).exists() and FETCHED in found.parents:
+        pytest.skip(f"the PostgreSQL {os.environ['JOBHERD_TEST_PG']} from npm has no {name}")
+    return (folder or found) / name
 
 
 class Cluster:
@@ -215,7 +224,7 @@ class Cluster:
         os.chown(status, owner.st_uid, owner.st_gid)
         subprocess.run(
             [
-                self._programs.bin / "pg_resetwal",
+                tool("pg_resetwal", self._programs.bin),
                 "-x",
                 str(following),
                 "-D",

@@ -70,7 +70,7 @@ def become_reaper() -> None:
 
 
 def members(session: int) -> set[int]:
-    """The running processes of a session, whoever their parent is by now."""
+    """The running processes of a session, whatever their parent is by now."""
     found = set()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

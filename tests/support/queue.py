@@ -9,27 +9,13 @@ import psycopg
 from psycopg.rows import dict_row
 
 from jobherd import sql
+from jobherd.handlers._enqueue.options import Options
 from jobherd.workers.database.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NOTHING = dict.fromkeys(
-    (
-        "queue",
-        "priority",
-        "delay",
-        "run_at",
-        "max_attempts",
-        "timeout",
-        "expires_at",
-        "tenant",
-        "webhook",
-        "payload_bytes",
-        "parent_id",
-        "traceparent",
-    )
-)
+NOTHING = Options().parameters()
 PER_JOB = {
     "delays": "delay",
     "results": "result",

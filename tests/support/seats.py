@@ -5,7 +5,7 @@
         job = bench.enqueue("act:returns", value=3)
         child.nudge()
         assert bench.wait(job, "completed")["result"] == 3
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
 
 Nothing sleeps or polls: the test blocks on the report pipe, on a process's end, or on a
 notification that triggers in the test's own database send for each job that changes its table.
@@ -75,7 +75,7 @@ class Child:
 
     def nudge(self) -> None:
         self.spec.control.bump()
-        pipes.nudge(self.wake)
+        pipes.wake(self.wake)
 
     def wait_report(self, kind: type[Any], timeout: float = LIMIT) -> Any:
         """Wait until it sent a report of this kind, and take it."""

@@ -35,7 +35,7 @@ def pytest_addoption(parser):
 def pytest_collection():
     """Keep what pytest makes of the files, though PYTHONDONTWRITEBYTECODE be set.
 
-    Else each process of each run makes it anew, for seconds.
+    Else each process of each run makes it again, for seconds.
     """
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     try:

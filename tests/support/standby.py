@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from jobherd.supervisor.embedded import binaries
-from tests.support.postgres import DISK, LIMIT, USER, Cluster, programs
+from tests.support.postgres import DISK, LIMIT, USER, Cluster, programs, tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class Standby(Cluster):
             os.chown(self.data, self._account.uid, self._account.gid)
         done = subprocess.run(
             [
-                self._programs.bin / "pg_basebackup",
+                tool("pg_basebackup", self._programs.bin),
                 "-D",
                 binaries.data_argument(self.data, self._account),
                 "-h",

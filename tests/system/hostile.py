@@ -131,7 +131,7 @@ def _loop() -> str:
 
 
 class Kindless(BaseException):
-    """Whoever asks it what it is runs its code."""
+    """Code that asks it what it is runs its code."""
 
     @property
     def __class__(self) -> type:

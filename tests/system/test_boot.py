@@ -106,8 +106,8 @@ def test_term_in_the_middle_of_the_start_leaves_with_0(stage: Stage, gate: Gate)
 def test_a_crash_loop_at_start_rests_longer_and_longer(stage: Stage):
     folder = stage.write("dies.py", DIES)
     fleet = stage.start(handlers=folder, workers=1, respawn_initial="0.02s", respawn_max="60s")
-    fleet.wait_log("An unknown sender killed process", count=6)
-    times = [event["at"] for event in fleet.said("An unknown sender killed process")]
+    fleet.wait_log("died of SIGKILL (not sent by the supervisor)", count=6)
+    times = [event["at"] for event in fleet.said("died of SIGKILL (not sent by the supervisor)")]
     seconds = [int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:-1]) for at in times]
     rests = [later - earlier for earlier, later in zip(seconds, seconds[1:], strict=False)]
     # A busy machine makes any of them longer, and nothing makes one shorter.
@@ -130,7 +130,7 @@ def test_a_crash_loop_at_start_costs_few_forks_which_the_metrics_count(stage: St
         http="127.0.0.1:0",
     )
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
-    dead = "An unknown sender killed process"
+    dead = "died of SIGKILL (not sent by the supervisor)"
     fleet.wait_log(dead, count=10)
     before = len(fleet.said(dead))
     respawns = scrape(address)["jobherd_child_respawns_total"][()]

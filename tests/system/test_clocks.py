@@ -83,7 +83,7 @@ def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early
             assert not fleet.said(
                 lambda event: (
                     "SIGTERM" in event.get("message", "")
-                    and event.get("who") == "supervisor"
+                    and event.get("process") == "supervisor"
                     and "gets" in event["message"]
                 )
             )

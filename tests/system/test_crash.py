@@ -26,7 +26,7 @@ def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(sta
     assert [attempt["outcome"] for attempt in row["history"]] == ["retry", "retry", "failed"]
     for attempt in row["history"]:
         assert attempt["error_code"] == "WORKER_CRASHED"
-        assert "killed process" in attempt["error"]
+        assert "died of SIGKILL (not sent by the supervisor)" in attempt["error"]
         assert f"c:kill #{row['id']}" in attempt["error"]
         assert attempt["post_mortem"]["signal"] == "SIGKILL"
         assert attempt["post_mortem"]["phase"] == "running"
@@ -76,7 +76,7 @@ def test_a_child_that_dies_idle_is_replaced_and_no_job_is_touched(stage: Stage, 
     idle = next(pid for pid in fleet.workers().values() if pid != arrival.pid)
     os.kill(idle, signal.SIGKILL)
     fleet.wait_ready(3)
-    assert re.search(r"while it was (idle|claiming)\.$", fleet.wait_log("killed process")["message"])
+    assert re.search(r"while it was (idle|claiming)\.$", fleet.wait_log("died of SIGKILL")["message"])
     arrival.open()
     assert stage.wait_state(busy, "completed")["attempts"] == 1
 

@@ -6,7 +6,6 @@ The same processes go on, every job ends once, and the log stays readable.
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -41,14 +40,14 @@ def own(tmp_path: Path, gate: Gate) -> Iterator[tuple[Cluster, Stage]]:
 
 def away(fleet: Fleet, *, after: int) -> None:
     fleet.wait_log(
-        lambda event: event.get("who") == "supervisor" and event["message"].startswith("the database is away"),
+        lambda event: event.get("process") == "supervisor" and event["message"].startswith("the database is away"),
         after=after,
     )
 
 
 def back(fleet: Fleet, *, after: int) -> None:
     fleet.wait_log(
-        lambda event: event.get("who") == "supervisor" and event["message"] == "the database is there", after=after
+        lambda event: event.get("process") == "supervisor" and event["message"] == "the database is there", after=after
     )
 
 
@@ -76,7 +75,7 @@ def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(o
         mark = marks[fleets.index(holder)]
         holder.wait_log(
             lambda event: (
-                event.get("who", "").startswith("worker") and event["message"].startswith("the database is away")
+                event.get("process", "").startswith("worker") and event["message"].startswith("the database is away")
             ),
             after=mark,
         )
@@ -189,20 +188,23 @@ def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_
 
 
 def test_an_outcome_that_waits_for_its_settlement_is_no_job_past_its_timeout(stage: Stage, gate: Gate):
-    fleet = stage.run_fleet(workers=1, claim_size=2, grace="0.2s")
+    fleet = stage.run_fleet(workers=2, queues="default,aside:1", claim_size=2, grace="0.2s")
     with stage.connection.transaction():  # both are there at once, and the time of the first counts only now
         first = stage.enqueue("t:gate", '{"label": "first"}', timeout=10)
         second = stage.enqueue("t:gate", '{"label": "second"}')
     arrival = gate.wait_arrival("first")
     with psycopg.connect(stage.dsn) as holder:
         holder.execute("SELECT FROM jobherd.running FOR UPDATE")
+        # It starts later and has the same timeout: its end shows that the deadline and both signals
+        # of the first are past, while the database keeps the settlement waiting.
+        ended = stage.enqueue("x:swallows", queue="aside", timeout=10)
         arrival.open("done in time")
-        time.sleep(10.7)  # past the deadline and both rungs, while the database keeps the settlement waiting
+        fleet.wait_log(lambda event: event.get("job") == ended and event["message"].endswith("gets SIGKILL"))
     gate.wait_arrival("second").open()
     row = stage.wait_state(first, "completed", "failed", "retrying")
     assert (row["state"], row["attempts"], row["result"]) == ("completed", 1, "done in time")
     stage.wait_state(second, "completed")
-    assert not fleet.said("gets SIGTERM")
+    assert {event["job"] for event in fleet.said("gets SIGTERM")} == {ended}
 
 
 @pytest.mark.promise("A11", "C27", "E20")

@@ -41,7 +41,7 @@ def test_a_commit_wakes_an_idle_child_and_a_rollback_leaves_nothing_and_wakes_no
 def test_many_jobs_of_one_transaction_wake_several_children_one_claim_at_a_time(stage: Stage, gate: Gate):
     stage.run_fleet(
         workers=3, claim_size=1, **NEVER_POLL
-    )  # else one that was not opened for 40 ms gives back what it holds, and that is claimed anew
+    )  # else one that was not opened for 40 ms gives back what it holds, and that is claimed again
     jobs = [
         row[0]
         for row in stage.run(

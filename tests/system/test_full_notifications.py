@@ -1,6 +1,6 @@
 """The server's queue of notifications is full: a stranger listens, and never ends its transaction.
 
-Whoever notifies then cannot commit.
+A session that notifies then cannot commit.
 
 What waits for a word is found by looking; no job, no outcome and no lease depends on a word that
 can be said.

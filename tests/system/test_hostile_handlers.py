@@ -78,7 +78,7 @@ def test_so_does_the_next_job_of_the_same_claim(stage: Stage):
     assert fleet.stop() == 0
 
 
-def test_a_payload_whose_class_ends_whoever_asks_what_it_has_raised_fails(stage: Stage):
+def test_a_payload_whose_class_ends_the_code_that_asks_what_it_has_raised_fails(stage: Stage):
     fleet = stage.run_fleet(workers=1, handlers=hostile.HERE)
     row = stage.wait_state(stage.enqueue("h:bound", '{"what": "x"}'), "completed", "failed", limit=LIMIT)
     assert (row["state"], row["error_code"], row["crashes"]) == ("failed", "UNHANDLED_ERROR", 0), (

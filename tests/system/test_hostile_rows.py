@@ -26,7 +26,7 @@ def several(jobs: list[Job], documents: list[Any]) -> None:
 @handler("row:transaction", transactional=True, max_attempts=1, max_crashes=1)
 def transaction(job: Job, n: Any = None) -> None: ...
 """
-EMPTY = "NULL, NULL, NULL, NULL, NULL"
+EMPTY = ""
 VALUES = {
     "payload": [
         "'null'", "'1'", r"""'"\ud800"'""", r"""'"\u0000"'""", r"""'{"\u0000": 1}'""", "'{\"n\": 1e999999}'", "'{\"n\": -0.0, \"n\": 2}'",
@@ -35,12 +35,12 @@ VALUES = {
         "(SELECT json_object_agg('k' || i, i) FROM generate_series(1, 100000) i)",
     ],
     "extras": [
-        f"ROW({value})::jobherd.extras"
+        f"jsonb_populate_record(NULL::jobherd.extras, jsonb_build_object({value}))"
         for value in (
-            "E'\\x01\\x1b[31m\u202e', NULL, NULL, NULL, NULL", "repeat('t', 1000000), NULL, NULL, NULL, NULL", "'', '', '', 0, ''",
-            "NULL, 'no url', NULL, NULL, NULL", "NULL, NULL, convert_to(repeat('b', 20000000), 'UTF8'), NULL, NULL", "NULL, NULL, NULL, -9223372036854775808, NULL",
-            "NULL, NULL, NULL, 9223372036854775807, NULL", "NULL, NULL, NULL, NULL, 'no trace'", "NULL, NULL, NULL, NULL, repeat('0', 1000000)",
-            "NULL, NULL, NULL, NULL, '00-00000000000000000000000000000000-0000000000000000-ff'", EMPTY,
+            "'tenant', E'\\x01\\x1b[31m\u202e'", "'tenant', repeat('t', 1000000)", "'tenant', '', 'webhook', '', 'payload_bytes', '', 'parent_id', 0, 'traceparent', ''",
+            "'webhook', 'no url'", "'payload_bytes', convert_to(repeat('b', 20000000), 'UTF8')", "'parent_id', -9223372036854775808",
+            "'parent_id', 9223372036854775807", "'traceparent', 'no trace'", "'traceparent', repeat('0', 1000000)",
+            "'traceparent', '00-00000000000000000000000000000000-0000000000000000-ff'", EMPTY,
         )
     ],
     "priority": ["-32768", "32767"],
@@ -79,6 +79,6 @@ def test_no_row_that_a_producer_can_insert_ends_a_worker(stage: Stage):
     assert stage.run(crashed) == []
     assert stage.run("SELECT id FROM jobherd.ready WHERE alone OR crashes > 0") == []
     fleet.drain()
-    assert {event["cause"] for event in fleet.log if "cause" in event} <= {"worn"}, (
+    assert {event["cause"] for event in fleet.log if "cause" in event} <= {"recycled"}, (
         "replaced in good order, after a timeout"
     )

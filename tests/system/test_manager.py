@@ -42,7 +42,7 @@ class Manager:
 
 
 def test_what_a_busy_manager_has_no_room_for_is_said_later(monkeypatch):
-    """Its socket holds a few words, of whoever speaks, and READY is said once.
+    """Its socket holds a few messages, of any sender, and READY is sent once.
 
     It would end a supervisor that never says it.
     """

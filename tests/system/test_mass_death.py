@@ -139,7 +139,7 @@ def test_when_a_handler_kills_all_of_its_container_another_host_takes_the_jobs_o
 
 @pytest.mark.usefixtures("namespace")
 def test_a_supervisor_that_is_the_first_process_of_its_container_outlives_such_a_handler(stage: Stage, gate: Gate):
-    """The kernel keeps it from being killed from inside; and whoever kills all does not kill itself."""
+    """The kernel keeps it from being killed from inside; and a process that kills all does not kill itself."""
     fleet = stage.run_fleet(workers=2, handlers=stage.write("killers.py", KILLERS), within=NAMESPACE)
     jobs, arrivals = two_jobs(stage, gate)
     arrivals["killer"].open("kill all")
@@ -178,7 +178,7 @@ def test_when_all_processes_of_a_supervisor_are_killed_at_once_the_next_one_take
     assert (row["attempts"], row["error_code"]) == (1, "WORKER_LOST")
     gate.wait_arrival("waiting").open("in turn")
     assert stage.wait_state(waiting, "completed")["attempts"] == 1
-    assert successor.wait_log("jobs were reclaimed")["message"].startswith("3 jobs were reclaimed from 1 supervisors")
+    assert successor.wait_log("jobs were reclaimed")["message"].startswith("3 jobs were reclaimed from 1 supervisor")
     assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 1
     assert successor.stop() == 0
 

@@ -128,14 +128,29 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     assert found["jobherd_child_respawns_total"][()] == sum(deaths.values())
     assert found["jobherd_listening"][()] == 1
     # What the alert rules and the dashboard ask for is there, but for what this fleet does not
-    # have: tenants, caps.
+    # have: tenants, caps, a gateway, schedules.
     labels = labels_of((name, pairs) for name, series in found.items() for pairs in series)
     missing = {each for expression in expressions() for each in unanswered(expression, labels)}
     assert missing <= {
         "jobherd_tenant_jobs",
+        "jobherd_gateway_streams",
+        "jobherd_gateway_slots",
+        "jobherd_gateway_sessions_total",
+        "jobherd_gateway_messages_total",
+        "jobherd_gateway_tasks_per_message_sum",
+        "jobherd_gateway_tasks_per_message_count",
+        "jobherd_gateway_write_wait_seconds_bucket",
+        "jobherd_gateway_results_total",
+        "jobherd_gateway_refused_total",
         "jobherd_concurrency_limit",
         "jobherd_concurrency_running",
+        "jobherd_rate_limit",
+        "jobherd_rate_tokens",
         "jobherd_paused",
+        "jobherd_schedules",
+        "jobherd_schedule_late_seconds",
+        "jobherd_schedule_last_delay_seconds",
+        "jobherd_schedule_ticks_total",
         "jobherd_children_resident_bytes",
     }
     fleet.signal(signal.SIGTERM)

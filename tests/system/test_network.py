@@ -40,7 +40,7 @@ def network(stage: Stage) -> Iterator[Network]:
 
 
 def by_parent(words: str):
-    return lambda event: event.get("who") == "supervisor" and words in event.get("message", "")
+    return lambda event: event.get("process") == "supervisor" and words in event.get("message", "")
 
 
 def end(fleet: Fleet, stage: Stage) -> None:
@@ -71,7 +71,7 @@ def test_every_connection_is_reset_again_and_again(stage: Stage, network: Networ
     end(fleet, stage)
 
 
-def test_a_listen_session_that_goes_silent_is_found_out_and_made_anew_and_the_poll_finds_work_meanwhile(
+def test_a_listen_session_that_goes_silent_is_found_out_and_made_again_and_the_poll_finds_work_meanwhile(
     stage: Stage, network: Network
 ):
     fleet = stage.run_fleet(dsn=network.dsn, workers=1, poll="1s", lease="6s")

@@ -86,13 +86,15 @@ def rests(pid: int) -> int:
 
 
 def let_try(stage: Stage, *pids: int) -> None:
-    """Wait until each of them, which does nothing but connect anew, has rested several times after it did so in vain, or has ended."""
+    """Wait until each of them, which does nothing but connect again, has rested several times after it did so in vain, or has ended."""
     before = {pid: rests(pid) for pid in pids}
     stage.wait(lambda: all(not seen <= rests(pid) < seen + RESTS for pid, seen in before.items()), "them to try again")
 
 
 @pytest.mark.parametrize("spare", SPARE)
-def test_a_worker_and_a_maintenance_process_that_must_connect_anew_do_so_when_there_are_files(stage: Stage, spare: int):
+def test_a_worker_and_a_maintenance_process_that_must_connect_again_do_so_when_there_are_files(
+    stage: Stage, spare: int
+):
     fleet = stage.run_fleet(workers=1, **QUICK)
     before = (fleet.workers()[0], fleet.maintenance())
     mark = len(fleet.log)
@@ -101,7 +103,7 @@ def test_a_worker_and_a_maintenance_process_that_must_connect_anew_do_so_when_th
             jobs = [stage.enqueue("t:noop"), stage.enqueue("t:noop", delay=0.01)]
             for who in ("worker 0", "maintenance"):
                 fleet.wait_log(
-                    lambda event, who=who: event["who"] == who and "the database is away" in event["message"],
+                    lambda event, who=who: event["process"] == who and "the database is away" in event["message"],
                     after=mark,
                 )
             for pid in before:
@@ -114,14 +116,15 @@ def test_a_worker_and_a_maintenance_process_that_must_connect_anew_do_so_when_th
     assert fleet.stop() == 0
 
 
-def test_a_parent_that_must_connect_anew_says_what_it_lacks_and_does_so_when_there_are_files(stage: Stage):
+def test_a_parent_that_must_connect_again_says_what_it_lacks_and_does_so_when_there_are_files(stage: Stage):
     fleet = stage.run_fleet(workers=1, **QUICK)
     before = children_of(fleet.pid)
     mark = len(fleet.log)
     with ExitStack() as confinement:
         with shut(stage, "jobherd:supervisor:%"):
             fleet.wait_log(
-                lambda event: event["who"] == "supervisor" and "the database is away" in event["message"], after=mark
+                lambda event: event["process"] == "supervisor" and "the database is away" in event["message"],
+                after=mark,
             )
             confinement.enter_context(confined(fleet.pid, 0))
         let_try(stage, fleet.pid)

@@ -97,7 +97,7 @@ def test_a_hook_that_raises_or_hangs_harms_nothing_and_is_named(stage: Stage, sa
     bad = stage.enqueue("d:other")
     stage.wait_state(bad, "failed")
     fleet.wait_log(
-        lambda event: "raised: RuntimeError: no words" in event.get("message", "") and event["who"] == "on_death"
+        lambda event: "raised: RuntimeError: no words" in event.get("message", "") and event["process"] == "on_death"
     )
     end = fleet.wait_log(
         lambda event: "the process that calls on_death hooks was ended by SIGALRM" in event.get("message", "")
@@ -127,7 +127,7 @@ def test_the_last_deaths_before_the_end_are_told(stage: Stage, said: Path):
 def test_without_such_a_hook_nothing_more_is_forked(stage: Stage):
     fleet = stage.run_fleet(workers=1)
     stage.wait_state(stage.enqueue("c:abort"), "failed")
-    assert not any(event.get("who") == "on_death" for event in fleet.log)
+    assert not any(event.get("process") == "on_death" for event in fleet.log)
     assert fleet.stop() == 0
 
 

@@ -41,7 +41,7 @@ def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at
     assert row["crashes"] == 0
     assert row["history"][0]["outcome"] == "lost"
     assert stage.call("SELECT (jobs[1]).alone FROM jobherd.running"), "in case it was the job that killed its host"
-    assert successor.wait_log("jobs were reclaimed")["message"].startswith("1 jobs were reclaimed from 1 supervisors")
+    assert successor.wait_log("jobs were reclaimed")["message"].startswith("1 jobs were reclaimed from 1 supervisor")
     assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 1
     # Its last attempt: killed now, it has failed and does not wait for anybody.
     successor.signal(signal.SIGKILL)
@@ -142,7 +142,7 @@ def test_the_jobs_of_a_frozen_supervisor_move_on_and_its_late_word_is_refused(st
     assert first.stop() == 0
 
 
-def test_a_supervisor_whose_row_was_deleted_registers_anew_and_goes_on(stage: Stage, gate: Gate):
+def test_a_supervisor_whose_row_was_deleted_registers_again_and_goes_on(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, lease="3s")
     stage.run("DELETE FROM jobherd.supervisors")
     fleet.wait_log("registered as supervisor", count=2)

@@ -11,7 +11,7 @@ from tests.support.herd import ROOT
 
 
 @pytest.mark.server
-def test_nothing_is_lost_whoever_is_killed_wherever():
+def test_nothing_is_lost_whichever_process_is_killed_wherever():
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.points", "--times", "1", "--parents", "1", "--tour", "0"],
         cwd=ROOT,

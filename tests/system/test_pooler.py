@@ -48,7 +48,7 @@ def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(
             fleet.wait_log("nothing is listened to through it", limit=LONG)
         elif listens == "pooler":
             fleet.wait_log("it must be in session mode", limit=LONG)
-        # One that loses its prepared statements connects anew, and is entered anew.
+        # One that loses its prepared statements connects again, and is entered again.
         own = "SELECT DISTINCT backend_pid FROM jobherd.children"
         stage.wait(lambda: stage.run(own) == [(0,)], "none of its backends to be a child's own", limit=LONG)
         jobs = [
@@ -216,7 +216,7 @@ def test_without_a_pooler_a_client_prepares_what_it_sends_often(database: str):
 
 
 OURS = ("application_name", "client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings")
-"""What pgbouncer itself sets, anew for each client."""
+"""What pgbouncer itself sets, again for each client."""
 ROWS = """
 CREATE TABLE rows (
     id serial PRIMARY KEY, state text DEFAULT 'queued', failure_message text, queued_at timestamptz DEFAULT now(), started_at timestamptz,

@@ -185,7 +185,7 @@ LEAST = 320 << 20
 
 @pytest.fixture
 def confined():
-    """A control group below our own with little memory, in which this process is until the end of the test, and whoever it starts."""
+    """A control group below our own with little memory, in which this process is until the end of the test, and the processes it starts."""
     found = _make_group()
     if found is None:
         pytest.skip("no control group with a limit of memory can be made here")
@@ -221,14 +221,14 @@ def _make_group() -> tuple[Path, Path] | None:
     return None
 
 
-def test_whoever_is_killed_after_its_memory_grew_is_said_to_have_stood_where_it_grew(stage: Stage):
+def test_a_process_killed_after_its_memory_grew_is_said_to_have_stood_where_it_grew(stage: Stage):
     place = stage.write("dying.py", DYING)
     stage.run_fleet(workers=1, handlers=place)
     row = stage.wait_state(stage.enqueue("p:grows"), "failed")
     (attempt,) = row["history"]
     kept = attempt["post_mortem"]
     found = re.search(
-        r"with SIGKILL at \d+ MiB while it ran p:grows #\d+\. (\d+\.\d s before, at (\d+) MiB,) it was executing (.*)\.$",
+        r"died of SIGKILL \(not sent by the supervisor\) at \d+ MiB while it ran p:grows #\d+\. (\d+\.\d s before, at (\d+) MiB,) it was executing (.*)\.$",
         attempt["error"],
     )
     assert found is not None, attempt["error"]

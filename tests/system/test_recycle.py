@@ -56,7 +56,7 @@ def test_by_age_between_two_jobs_and_not_during_one(stage: Stage, gate: Gate):
     arrival.open()
     row = stage.wait_state(job, "completed")
     assert (row["attempts"], row["history"][-1]["ran_on"].split("/")[1]) == (1, str(arrival.pid))
-    fleet.wait_log("worker 0 left")
+    fleet.wait_log("worker 0 exited")
     assert least_ready(fleet, 1) == 1
     assert fleet.stop() == 0
 
@@ -69,7 +69,7 @@ def test_by_memory_seen_during_the_job(stage: Stage, gate: Gate):
     assert stage.state(job) == "running", "the job may end first"
     arrival.open()
     assert stage.wait_state(job, "completed")["attempts"] == 1
-    fleet.wait_log("worker 0 left")
+    fleet.wait_log("worker 0 exited")
     assert len(fleet.said(is_ready)) == 2
     assert fleet.stop() == 0
 

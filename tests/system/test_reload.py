@@ -34,11 +34,11 @@ def least_ready(fleet: Fleet, wanted: int) -> int:
     least, counting = wanted, False
     for event in fleet.log:
         message, pid = event.get("message", ""), event.get("pid")
-        if not message.startswith(("worker", "Process", "Somebody")) or pid is None:
+        if not message.startswith(("worker", "Process")) or pid is None:
             continue
         if message.endswith("is ready"):
             ready.add(pid)
-        elif pid in ready and ("left" in message or "process" in message.lower()):
+        elif pid in ready and ("exited" in message or message.startswith("Process")):
             ready.discard(pid)
         counting = counting or len(ready) >= wanted
         if counting:
@@ -69,7 +69,7 @@ def test_new_children_run_the_new_code_and_a_running_job_finishes_on_the_old(sta
     assert stage.wait_state(long, "completed")["result"] == "old"
     fleet.wait_log("every worker runs the new code")
     fleet.wait_log(
-        lambda event: event.get("message", "").startswith("worker") and event["message"].endswith(" left"), count=2
+        lambda event: event.get("message", "").startswith("worker") and event["message"].endswith(" exited"), count=2
     )
     assert least_ready(fleet, 2) == 2, "never fewer than wanted"
     assert fleet.stop() == 0

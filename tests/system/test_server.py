@@ -176,7 +176,7 @@ def test_a_database_that_takes_no_connections_is_waited_for_in_few_words(stage: 
         assert [
             event
             for event in fleet.said("not currently accepting connections", after=mark)
-            if event["who"] == "supervisor"
+            if event["process"] == "supervisor"
         ]
         outside.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
     row = stage.wait_state(running, "completed", limit=LIMIT)

@@ -171,7 +171,7 @@ def test_a_child_that_is_told_to_leave_before_it_has_handlers_leaves(stage: Stag
     assert stage.wait_state(job, "completed")["attempts"] == 1
     stage.wait(lambda: len(set(fleet.workers().values()) - set(newborn)) == 2, "their successors")
     assert not fleet.said("got SIG"), "their parent has heard nothing of it"
-    # And one that never goes on: whoever quits does not wait for it.
+    # And one that never goes on: an immediate shutdown does not wait for it.
     last = points.hold("child.born")
     os.kill(next(iter(fleet.workers().values())), signal.SIGKILL)
     last.wait()
@@ -395,7 +395,7 @@ def test_words_that_are_said_together_are_one_and_a_third_changes_nothing_more(s
     assert not fleet.said("quitting")
 
 
-def test_whoever_is_to_leave_at_once_is_not_slowed_down_by_a_softer_word(stage: Stage, gate: Gate):
+def test_a_supervisor_that_exits_at_once_is_not_slowed_down_by_a_softer_signal(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, drain_timeout=LONG)
     job = stage.enqueue("t:gate", '{"label": "cut"}')
     gate.wait_arrival("cut")

@@ -66,7 +66,7 @@ def test_it_waits_for_a_job_that_another_supervisor_runs(stage: Stage, gate: Gat
 
 
 def test_it_says_what_is_left_that_waits_for_a_key_or_a_handler(stage: Stage):
-    """It left with 0 and said that nothing is left to do: whoever drains in CI took it for done."""
+    """It left with 0 and said that nothing is left to do: a CI job that drains took it for done."""
     unknown = [stage.enqueue("no:such") for _ in range(2)]
     keyless = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": "1 minute"}')""")
     stage.run("""UPDATE jobherd.scheduled SET last_error = '{"code": "KEY_MISSING"}'""")

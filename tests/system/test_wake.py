@@ -55,7 +55,7 @@ def ears(stage: Stage) -> Iterator[Ears]:
 
 
 def wait_busy(stage: Stage) -> None:
-    """Wait until no supervisor holds a sleep key: whoever wants one alone is let in then.
+    """Wait until no supervisor holds a sleep key: a session that wants one alone gets it then.
 
     The transaction lets go of them, not the session: its process ends after the connection, and
     would be taken for a sleeper till then.

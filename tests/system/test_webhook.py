@@ -1,4 +1,4 @@
-"""A webhook under a supervisor: the end of a job reaches whoever was to be told of it."""
+"""A webhook under a supervisor: the end of a job reaches the address that it names."""
 
 from __future__ import annotations
 

@@ -117,6 +117,12 @@ def test_every_file_of_the_tree_is_in_the_wheel_under_one_name(wheel: Path):
         if file.is_file()
     ]:
         assert installed(path) in names, path
+    protocol = [
+        path for path in (ROOT / "handlers" / "_remote").rglob("*") if path.suffix in {".proto", ".binpb", ".pyi"}
+    ]
+    assert len(protocol) >= 6
+    for path in protocol:
+        assert installed(path) in names, path
     assert not [name for name in names if "/tests/" in name or "_facade" in name]
 
 
@@ -190,3 +196,13 @@ def test_a_project_with_packages_of_the_same_names_keeps_them(python: Path, empt
         assert shell(python, "-c", producer, cwd=tmp_path, PYTHONPATH=".") == "project handlers Client\n"
     finally:
         shutil.rmtree(other)
+
+
+def test_the_protocol_of_the_gateway_loads_from_the_wheel(python: Path, tmp_path: Path):
+    code = (
+        "from jobherd.handlers._remote import messages, schema;"
+        "print(schema.__file__, messages.Task.FromString(messages.Task(id=7).SerializeToString()).id)"
+    )
+    where, job = shell(python, "-c", code, cwd=tmp_path).split()
+    assert job == "7"
+    assert str(ROOT) not in where

@@ -148,7 +148,7 @@ def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itsel
             for fleet, mark in zip(fleets, marks, strict=True):
                 fleet.wait_log("the database is there", after=mark)
             assert [fleet.said("were reclaimed") for fleet in fleets] == [[], []], (
-                "whoever could not renew is given the time to"
+                "a supervisor that could not renew is given the time to"
             )
             lasting.open("to the end")
             row = stage.wait_state(lasts, "completed")

@@ -20,7 +20,7 @@ class Sms:
 
 
 class Lies(Exception):
-    """Whoever asks it what it is runs its code."""
+    """Code that asks it what it is runs its code."""
 
     @property
     def __class__(self) -> type:

@@ -13,7 +13,7 @@ from jobherd import AsyncClient, Client, Job, enqueue_on, handler
 OTHER_TRACE = "00-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-bbbbbbbbbbbbbbbb-00"
 
 
-@handler("line:leaf")
+@handler("line:leaf", queue="aside")
 def leaf() -> None:
     pass
 

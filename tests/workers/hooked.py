@@ -99,7 +99,7 @@ def spoils(job, outcome):
 
 
 class Lies(Exception):
-    """Whoever asks it what it is runs its code."""
+    """Code that asks it what it is runs its code."""
 
     @property
     def __class__(self) -> type:

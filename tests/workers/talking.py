@@ -11,7 +11,7 @@ import sys
 
 from jobherd import Job, handler
 
-FORGED = '{"at": "2026-01-01T00:00:00.000Z", "level": "error", "who": "supervisor", "logger": "jobherd", "message": "forged"}'
+FORGED = '{"at": "2026-01-01T00:00:00.000Z", "level": "error", "process": "supervisor", "logger": "jobherd", "message": "forged"}'
 """What a payload may hold, and a handler print."""
 libc = ctypes.CDLL(None)
 

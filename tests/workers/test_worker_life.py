@@ -13,11 +13,11 @@ import pytest
 from jobherd import sql
 from jobherd.supervisor.crash.unwritten import finished_of
 from jobherd.workers.claim import claimer
-from jobherd.workers.database.waiting import Left
+from jobherd.workers.database.waiting import StopWaiting
 from jobherd.workers.database.wire import Wire
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.current_work import Phase, Reason
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_RECYCLE, MoreWork, Problem, Ready, WentIdle
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE, EXIT_REQUESTED, MoreWork, Problem, Ready, WentIdle
 from jobherd.workers.maintenance.maintenance import Maintenance
 from jobherd.workers.process.state_guard import StateGuard
 from tests.support.gate import Gate
@@ -33,7 +33,7 @@ def test_a_worker_says_ready_with_its_number_and_its_backend(bench: Bench):
     row = bench.ask("SELECT id, backend_pid, pid FROM jobherd.children")[0]
     assert (row["id"], row["backend_pid"], row["pid"]) == (ready.child, ready.backend, child.pid)
     assert child.board.database
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_a_job_that_was_there_before_the_worker_is_found(bench: Bench):
@@ -174,24 +174,24 @@ def test_a_maintenance_process_that_leaves_in_the_middle_ends_its_session(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     def leave(*_: object) -> None:
-        raise Left("there is no more use in waiting")
+        raise StopWaiting("there is no more use in waiting")
 
     monkeypatch.setattr(Maintenance, "_do_what_is_due", leave)
     # who lets go of an open connection is told so by psycopg
     monkeypatch.setattr(sys, "unraisablehook", lambda _: os._exit(77))
-    assert bench.fork("maintenance").wait() == EXIT_LEFT
+    assert bench.fork("maintenance").wait() == EXIT_REQUESTED
 
 
 def test_one_that_goes_idle_while_the_parent_hears_nothing_says_so(bench: Bench):
     child = bench.start()
     child.wait_report(WentIdle)
     assert (child.board.idle, child.board.times_idle) == (True, 1)
-    bench.control.hearing = True
+    bench.control.notified = True
     job = bench.enqueue("act:nothing")
     child.nudge()
     bench.wait(job, "completed")
     child.wait_idle()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert child.board.times_idle >= 2
     assert WentIdle not in {type(report) for report in child.inbox.take(os.read(child.report, 65536))}
 
@@ -238,12 +238,12 @@ def test_a_record_factory_of_a_module_that_raises_between_two_jobs_ends_no_worke
     job = bench.enqueue("mail:receipt")
     child.nudge()
     bench.wait(job, "completed")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_a_child_of_a_reclaimed_supervisor_leaves(bench: Bench):
     bench.ask("DELETE FROM jobherd.supervisors")
-    assert bench.fork().wait() == EXIT_LEFT
+    assert bench.fork().wait() == EXIT_REQUESTED
 
 
 def test_dismissal_lets_the_running_job_finish(bench: Bench, gate: Gate):
@@ -254,7 +254,7 @@ def test_dismissal_lets_the_running_job_finish(bench: Bench, gate: Gate):
     arrival = gate.wait_arrival("a")
     child.close_wake()
     arrival.open("done")
-    assert child.wait() == EXIT_LEFT
+    assert child.wait() == EXIT_REQUESTED
     assert bench.wait(job, "completed")["result"] == "done"
     assert bench.job(later)["state"] == "ready"
 
@@ -268,7 +268,7 @@ def test_a_nudge_on_its_way_does_not_hide_the_dismissal_behind_it(bench: Bench, 
     child.nudge()
     child.close_wake()
     arrival.open()
-    assert child.wait() == EXIT_LEFT
+    assert child.wait() == EXIT_REQUESTED
     assert child.board.claims == claims
 
 
@@ -278,7 +278,7 @@ def test_a_dismissed_worker_hands_back_what_it_has_not_started(bench: Bench, gat
     arrival = gate.wait_arrival("a")
     child.close_wake()
     arrival.open()
-    assert child.wait() == EXIT_LEFT
+    assert child.wait() == EXIT_REQUESTED
     assert [bench.job(job)["state"] for job in jobs] == ["completed", "ready", "ready"]
     assert [bench.job(job)["attempts"] for job in jobs] == [1, 0, 0]
     assert bench.ask("SELECT 1 FROM jobherd.attempts") == []
@@ -294,7 +294,7 @@ def test_a_draining_supervisor_s_worker_claims_nothing_and_hands_back_the_rest_o
     bench.wait(jobs[0], "completed")
     bench.wait(jobs[1], "ready")
     claims = child.board.claims
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert child.board.claims == claims
 
 
@@ -306,7 +306,7 @@ def test_nothing_is_claimed_past_the_lease(bench: Bench):
     claims = child.board.claims
     child.nudge()
     child.wait_heard()  # or it may leave before it would have claimed
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert child.board.claims == claims
     assert bench.job(job)["state"] == "ready"
 
@@ -332,14 +332,14 @@ def test_a_place_under_a_cap_that_was_left_is_told_once(bench: Bench):
         child.wait_idle()
         child.nudge()
         child.wait_heard()
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
         assert list(parent.notifies(timeout=0)) == []
 
 
 def test_sigterm_to_an_idle_worker_makes_it_leave(bench: Bench):
     child = bench.start()
     os.kill(child.pid, signal.SIGTERM)
-    assert child.wait() == EXIT_LEFT
+    assert child.wait() == EXIT_REQUESTED
 
 
 def test_sigterm_to_a_busy_worker_lets_the_job_finish(bench: Bench, gate: Gate):
@@ -349,7 +349,7 @@ def test_sigterm_to_a_busy_worker_lets_the_job_finish(bench: Bench, gate: Gate):
     arrival = gate.wait_arrival("a")
     os.kill(child.pid, signal.SIGTERM)
     arrival.open("all of it")
-    assert child.wait() == EXIT_LEFT
+    assert child.wait() == EXIT_REQUESTED
     assert bench.job(jobs[0])["result"] == "all of it"
     assert bench.job(jobs[1])["state"] == "ready"
 
@@ -365,7 +365,7 @@ def test_signals_that_are_not_meant_for_it_change_nothing(bench: Bench, gate: Ga
     os.kill(child.pid, number)
     arrival.open("on")
     assert bench.wait(job, "completed")["result"] == "on"
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_sigquit_ends_it_at_once(bench: Bench, gate: Gate):
@@ -384,7 +384,7 @@ def test_sigusr1_writes_the_stack_to_the_board(bench: Bench, gate: Gate):
     arrival = gate.wait_arrival("a")
     os.kill(child.pid, signal.SIGUSR1)
     arrival.open()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert b"in at_gate" in child.board.stacks()
     assert child.board.trace() == "", "that of a crash has a place of its own"
 
@@ -453,7 +453,7 @@ def test_a_child_whose_parent_died_before_it_had_begun_just_leaves(bench: Bench)
     if gone == 0:
         os._exit(0)
     os.waitpid(gone, 0)
-    assert bench.fork(parent=gone).wait() == EXIT_LEFT
+    assert bench.fork(parent=gone).wait() == EXIT_REQUESTED
 
 
 def test_an_idle_orphan_leaves_at_the_end_of_its_pipe(bench: Bench):
@@ -480,7 +480,7 @@ def test_what_can_be_put_right_is_put_right_before_the_next_job(bench: Bench, wh
     assert bench.wait(first, "completed")["result"] == "done"
     found = bench.wait(then, "completed")["result"]
     assert (found["cwd"], found["depth"], found["pid"]) == (os.getcwd(), sys.getrecursionlimit(), child.pid)
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_a_job_that_stops_the_timer_does_not_free_the_next_one_from_its_own(bench: Bench):
@@ -517,4 +517,4 @@ def test_an_order_that_the_claim_is_lost_ends_the_job_and_writes_nothing(bench: 
     child.interrupt(Reason.LOST)
     arrival.wait_gone()
     assert child.wait() == EXIT_RECYCLE
-    assert {bench.job(job)["state"], bench.job(other)["state"]} == {"running"}  # whoever has them ends them
+    assert {bench.job(job)["state"], bench.job(other)["state"]} == {"running"}  # the worker that has them ends them

@@ -173,6 +173,12 @@ class ClaimQuery:
         if (start.until or took > LONG) and (statement == SOUGHT or statement in WALKS):
             start.note_claim(found, sought=statement == SOUGHT, took=took, together=together, now=now)
 
+    def split_opening(self, found: list[JobRow]) -> float | None:
+        """Take off the last row if it is the next opening of a rate limit, and return the seconds until then."""
+        if self.gated and found and not found[-1].id and not found[-1].queue and found[-1].waited is not None:
+            return found.pop().waited
+        return None
+
     def switch_gates(self) -> None:
         """Note that the first pause or limit was added, or the last one was removed."""
         self.gated, self.last = not self.gated, ("", "")

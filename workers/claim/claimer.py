@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.worker")
 
 _LAPSED: Final = 0.2
-"""Seconds before a worker that must not claim (draining, or a lease that ends soon) checks again."""
+"""Seconds before a worker that must not claim checks again."""
 _LOCKED: Final = 0.25
 """Seconds before a worker looks again at a queue whose ready rows are all locked by other sessions."""
 CHECK: Final = 60.0
@@ -99,9 +99,7 @@ class Claimer:
         avoided: list[str] = []
         epoch = 0
         rested = False
-        """The worker was just idle. All checks ran before it slept, and a producer may wait for
-        this job to start.
-        """
+        """The worker was just idle. All checks ran before it slept, and a producer may wait for this job."""
         stored = False
         """A table record was just worked, so the queue is next."""
         while True:
@@ -137,6 +135,7 @@ class Claimer:
                 if self.wakes.woken and batch[0].more:
                     self.wakes.pass_on()
                 self.wakes.woken = False
+                self.wakes.report_opening()
                 return batch
             if rows and not rows[-1].id and not rows[-1].queue:
                 self.query.switch_gates()
@@ -246,12 +245,13 @@ class Claimer:
                 in_flight.show_phase(Phase.CLAIMING)
             rows = self._send(statement, claim, eager=rested)
         self.claimed_at = self.wakes.checked_at = time.monotonic()
-        self._board.count_claim(empty=not rows)
-        if not rows and query.is_turn_over(claim, self.claimed_at):
+        found = [JobRow._make(row) for row in rows]
+        self.wakes.opens_in = query.split_opening(found)
+        self._board.count_claim(empty=not found)
+        if not found and query.is_turn_over(claim, self.claimed_at):
             return self._claim(avoided, rested=rested)
         if not rested:
             self._usage.restart()
-        found = [JobRow._make(row) for row in rows]
         waited = together and in_flight.behind is None
         query.note_result(found, statement, took=self.claimed_at - begun, together=waited, now=self.claimed_at)
         return found

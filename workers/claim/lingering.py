@@ -58,7 +58,7 @@ class Lingering:
             epoch, sessions = control.epoch, self._session.sessions
             found = self._claim_more(rows, size - len(rows))
             now = time.monotonic()
-            self._interrupts.hear()  # A cancellation of a job that this worker did not know yet was ignored.
+            self._interrupts.read()  # A cancellation of a job that this worker did not know yet was ignored.
             if self._session.sessions != sessions:
                 # The jobs of that answer are in this claim, and only the end of this process
                 # releases them.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.hooks")
 
 _BY_HEAD: Final = frozenset({"claim/claim_job", "claim/claim_jobs"})
-"""Statements that choose a queue before they look at its jobs."""
+"""Statements that choose a queue before they read its jobs."""
 
 
 class Unrestricted:

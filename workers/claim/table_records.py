@@ -1,4 +1,8 @@
-"""Processes one record of the application's own tables if the queue has no job or a record is due."""
+"""Lets a worker process one record of the application's own tables, unless pauses or hooks forbid it.
+
+The claimer decides when: the queue has no job, or a record is due. `stores/runner.py` processes the
+record.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides the order in which a worker looks at the queues when they take turns.
+"""Decides the order in which a worker checks the queues when they take turns.
 
 Turns are start-time fair queueing over the time that a worker spends. Each queue has a virtual
 time, which grows by the seconds that its jobs took, divided by its weight. The queue with the lowest

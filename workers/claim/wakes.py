@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jobherd.workers.ipc.current_work import Phase
-from jobherd.workers.ipc.pipes import MoreWork, WentIdle, send
+from jobherd.workers.ipc.pipes import MoreWork, OpensIn, WentIdle, send
 from jobherd.workers.ipc.record import barrier
 
 if TYPE_CHECKING:
@@ -26,11 +26,13 @@ class Wakes:
 
     woken: a wake has arrived that has not led to a claim yet.
     checked_at: monotonic time of the last check of the wake pipe.
+    opens_in: seconds until a rate limit lets the next job start, by the last claim. None: no job waits for one.
     """
 
     def __init__(self, context: ChildContext, in_flight: InFlightClaim, title: Title) -> None:
         self.woken = False
         self.checked_at = 0.0
+        self.opens_in: float | None = None
         self._report = context.spec.report
         self._board = context.spec.board
         self._control = context.spec.control
@@ -59,6 +61,12 @@ class Wakes:
             send(self._report, MoreWork())
             self.woken = False
 
+    def report_opening(self) -> None:
+        """Let the supervisor wake a worker when a rate limit lets the next job start."""
+        if self.opens_in is not None:
+            send(self._report, OpensIn(self.opens_in))
+            self.opens_in = None
+
     def rest(self, epoch: int, longest: float) -> bool:
         """Sleep until a wake, at most `longest` seconds, unless the epoch is no longer `epoch`.
 
@@ -69,13 +77,15 @@ class Wakes:
         barrier()
         # A worker that was dismissed during the claim gets no further wake.
         if self._control.epoch == epoch and not self._wake.dismissed:
-            if not self._control.hearing:
+            if not self._control.notified:
                 # Otherwise no producer would send a notification: the supervisor believes that this
                 # worker is busy.
                 send(self._report, WentIdle())
+            # Race: after this worker shows itself idle. The supervisor might find no idle worker to wake before.
+            self.report_opening()
             self._in_flight.show_phase(Phase.IDLE)
             self._title.show("idle")
-            woken = self._wake.wait(longest)
+            woken = self._wake.rest(longest)
         self._board.set_idle(idle=False)
         return woken
 

@@ -1,9 +1,8 @@
 """The ways in which a child process sends statements over its session.
 
-Callers get rows, `Left` (waiting has no use any more), or an error in what they sent. A statement
-is sent again after a break, however long the database is away, unless the method says otherwise.
-This module does not know what the statements mean. Two statements that are sent together are two
-transactions.
+Callers get rows, `StopWaiting`, or an error in what they sent. A statement is sent again after a
+break, however long the database is away, unless the method says otherwise. This module does not
+know what the statements mean. Two statements that are sent together are two transactions.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Session(ReconnectingSession):
         committed.
         patient: also wait after a dismissal. For outcomes, which must not be lost.
         stubborn: retry after a deadlock or a lock timeout. Without it, the error is raised.
-        Raises Left, or psycopg.Error if the statement itself is rejected.
+        Raises StopWaiting, or psycopg.Error if the statement itself is rejected.
         """
         return self._keep_trying(lambda: self._send(statement, parameters), patient=patient, stubborn=stubborn)
 

@@ -56,7 +56,10 @@ class ReconnectingSession:
     sessions: how many there have been. Each new session releases all claims except those in
     `holding`.
     waiting: where the process waits while the database is away.
+    server: what it is connected to, for people.
     """
+
+    server = "the database"
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class ReconnectingSession:
     def connect(self) -> None:
         """Return once there is a session.
 
-        Raises Left if the process must exit or its supervisor was reclaimed.
+        Raises StopWaiting if the process must exit or its supervisor was reclaimed.
         """
         self._keep_trying(lambda: None, patient=False)
 
@@ -201,10 +204,7 @@ class ReconnectingSession:
                 raise psycopg.OperationalError(str(problem)) from problem
             raise
         spec.board.set_database(connected=True)
-        if self._lost_at is not None:
-            away = time.monotonic() - self._lost_at
-            _log.info("the database is back after %.1f s", away, extra={"backend": self.backend})
-            self._lost_at = None
+        self._note_back()
 
     def _requeue_unacknowledged(self) -> list[Row]:
         """Release the jobs of claims of which this process does not know: their responses were lost."""
@@ -216,6 +216,12 @@ class ReconnectingSession:
         return rows
 
     # -- the loss of a session
+
+    def _note_back(self) -> None:
+        if self._lost_at is not None:
+            away = time.monotonic() - self._lost_at
+            _log.info("%s is back after %.1f s", self.server, away, extra={"backend": self.backend})
+            self._lost_at = None
 
     def _is_lost_by(self, problem: psycopg.Error) -> bool:
         """Return whether the session cannot be used after an error."""
@@ -238,7 +244,7 @@ class ReconnectingSession:
             self._lost_at = time.monotonic()
             reason = " ".join(redact_dsn(str(problem)).split())
             _log.warning(
-                "the database is away, waiting for it: %s", reason[:500], extra={"sqlstate": problem.sqlstate or ""}
+                "%s is away, waiting for it: %s", self.server, reason[:500], extra={"sqlstate": problem.sqlstate or ""}
             )
 
     # -- a response that is still to be read

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jobherd.workers.database.pooler import is_pooled
-from jobherd.workers.database.waiting import Left
+from jobherd.workers.database.waiting import StopWaiting
 from jobherd.workers.system.procfs import started
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def register(
     """Set up the session and return its registration.
 
     pinned: functions are found in pg_catalog only. again: this process had a session before.
-    Raises psycopg.Error, Left if the supervisor's jobs were reclaimed, and OSError if no file
+    Raises psycopg.Error, StopWaiting if the supervisor's jobs were reclaimed, and OSError if no file
     descriptor is free to read when this process started.
     """
     [[(backend,)]] = wire.exchange(("session/show_backend", {}))
@@ -67,7 +67,7 @@ def register(
     [rows] = wire.exchange(("lease/register_child", own))
     if not rows:
         message = f"supervisor {spec.supervisor} is not registered any more: another supervisor has reclaimed its jobs"
-        raise Left(message)
+        raise StopWaiting(message)
     child, backend = rows[0]
     if pooled:
         wire.exchange(("recover/mark_shared_backend", {"child": child}))

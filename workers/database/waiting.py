@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jobherd.workers.process.wakeup import Wake
 
 
-class Left(Exception):  # noqa: N818 - not an error: the process was asked to exit, or has lost its supervisor
+class StopWaiting(Exception):  # noqa: N818 - not an error: the process was asked to exit, or has lost its supervisor
     """Waiting for the database has no use any more. The message says why."""
 
 
@@ -34,16 +34,16 @@ class RetryWait:
     def rest(self, seconds: float, *, patient: bool) -> None:
         """Wait this many seconds, or until the supervisor wakes this process: the database may be back.
 
-        patient: also wait after a dismissal. Raises Left if the process must exit.
+        patient: also wait after a dismissal. Raises StopWaiting if the process must exit.
         """
         until = time.monotonic() + seconds
         while True:
             if self._wake.orphaned:
                 message = "the supervisor is dead"
-                raise Left(message)
+                raise StopWaiting(message)
             if self._wake.dismissed and not patient:
-                message = "told to leave while the database was away"
-                raise Left(message)
+                message = "asked to exit while the database was away"
+                raise StopWaiting(message)
             left = until - time.monotonic()
             if left <= 0:
                 return

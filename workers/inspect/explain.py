@@ -52,6 +52,9 @@ def explain(
             now, remedy = _scheduled(job, clock)
         case _:
             now, remedy = _waiting(job, clock)
+    if job["schedule"]:
+        stands_for = f", also for {count(job['missed'], 'missed instant', 'missed instants')}" if job["missed"] else ""
+        now.append(f"enqueued by schedule {job['schedule']} for {clock(job['scheduled_for'])}{stands_for}")
     return Explanation(now, [_attempt(one, clock) for one in history], remedy)
 
 
@@ -93,6 +96,8 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         now.append(
             f"waiting: {_before(job)} ahead of it" + ("" if job["idle"] else f", and {_all_busy(job['workers'])}")
         )
+        if any(gate["weights"] is not None or gate["each_running"] for gate in job["gates"] or ()):
+            now.append(f"partitions of queue {job['queue']} take turns, so jobs of others may start after it")
         remedy += _turns(job, now)
     elif not job["idle"]:
         now.append(f"waiting: it is the first of queue {job['queue']}; {_all_busy(job['workers'])}")
@@ -160,6 +165,21 @@ def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[
                 f"waiting: the concurrency limit allows at most {gate['max_running']:,} jobs of {what} at a time, "
                 f"and {count(gate['running'], 'runs', 'run')}"
             )
+        elif gate["partition_running"] is not None and gate["partition_running"] >= gate["each_running"]:
+            yield (
+                f"waiting: it waits for its partition {gate['partition']}: {gate['partition_running']:,} of "
+                f"{gate['each_running']:,} run"
+            )
+        elif gate["partition_waits"]:
+            yield (
+                f"waiting: it waits for its partition {gate['partition']}: an earlier job of it waits for a retry or "
+                "is set aside, and the order is strict"
+            )
+        elif gate["tokens"] == 0:
+            yield (
+                f"waiting: the rate limit allows {gate['rate']} starts of {what}, and the next one is at "
+                f"{clock(datetime.fromisoformat(gate['opens_at']))}"
+            )
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
@@ -185,27 +205,31 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
             ),
             "if the job's transaction is still open, the job waits until PostgreSQL ends that session",
         ], ["jobherd doctor   to see whether Jobherd may end that session"]
-    remedy = [f"jobherd stack {job['id']}   to see where it is"] if job["lease_left"] >= 0 else []
+    remote, expired = job["via"] is not None, job["lease_left"] < 0
+    remedy = [] if remote or expired else [f"jobherd stack {job['id']}   to see where it is"]
     remedy += [] if job["cancelled"] else [f"jobherd cancel {job['id']}   to end it"]
-    now = [
-        (
-            f"running {since}, on {job['host']} in process {job['pid']} (worker {job['slot']}): "
-            f"attempt {job['attempts']} of {job['max_attempts']}"
-        )
-    ]
+    where = (
+        f"by remote worker {job['host']} via {job['via']}"
+        if remote
+        else f"on {job['host']} in process {job['pid']} (worker {job['slot']})"
+    )
+    now = [f"running {since}, {where}: attempt {job['attempts']} of {job['max_attempts']}"]
     if job["neighbours"]:
         now.append(
             f"it was claimed together with {count(job['neighbours'], 'other', 'others')}, "
             "so it may not have started: another of these jobs may be running in that process"
         )
-    if job["lease_left"] < 0:
-        now.append(
-            f"its supervisor's lease expired {span(job['lease_left'])} ago: another supervisor will reclaim the job"
-        )
+    if expired:
+        lease = "the lease of its worker" if remote else "its supervisor's lease"
+        now.append(f"{lease} expired {span(job['lease_left'])} ago: another supervisor will reclaim the job")
     if job["cancelled"]:
         now.append(
-            "cancellation was requested and it has not ended yet: Jobherd interrupts the job, "
-            "then terminates its process, then kills it"
+            "cancellation was requested and it has not ended yet: "
+            + (
+                "the gateway has asked its worker to stop it"
+                if remote
+                else "Jobherd interrupts the job, then terminates its process, then kills it"
+            )
         )
     if progress := job["progress"]:
         share = f"{progress['fraction']:.0%}" if isinstance(progress.get("fraction"), int | float) else "?"

@@ -13,6 +13,7 @@ import struct
 from typing import Final
 
 from jobherd.workers.ipc.counters import Tally
+from jobherd.workers.ipc.gateway_counts import GatewayCounts
 from jobherd.workers.ipc.outcome_buffer import OutcomeBuffer
 from jobherd.workers.ipc.record import DoubleBuffer
 
@@ -41,7 +42,8 @@ AT_LEDGER: Final = (AT_LOG + LOG + 7) // 8 * 8
 AT_COMPANY: Final = AT_LEDGER + OutcomeBuffer.SIZE
 MATES: Final = COMPANY.size + 500 * MATE.size
 AT_OUTPUT: Final = (AT_COMPANY + DoubleBuffer.size(MATES) + 7) // 8 * 8
-AT_TRACE: Final = (AT_OUTPUT + DoubleBuffer.size(8 + OUTPUT) + PAGE - 1) // PAGE * PAGE
+AT_REMOTE: Final = (AT_OUTPUT + DoubleBuffer.size(8 + OUTPUT) + 7) // 8 * 8
+AT_TRACE: Final = (AT_REMOTE + GatewayCounts.SIZE + PAGE - 1) // PAGE * PAGE
 AT_STACKS: Final = AT_TRACE + TRACE
 SIZE: Final = AT_STACKS + STACKS
 
@@ -71,12 +73,15 @@ class Word:
     FLUSHED: Final = 16
     HOOK: Final = 17
     CLAIM: Final = 18
+    STREAMS: Final = 19
+    DISPATCHES: Final = 20
+    WANTED: Final = 21
 
 
 class BoardMemory:
     """Memory that a child process writes and its supervisor reads, and that survives it.
 
-    tally: the counters. outcomes: the outcomes of the worker's claims.
+    tally: the counters. outcomes: the outcomes of the worker's claims. remote: those of a gateway.
     """
 
     def __init__(self, name: str) -> None:
@@ -96,11 +101,13 @@ class BoardMemory:
         self._output = DoubleBuffer(self._view, AT_OUTPUT, 8 + OUTPUT)
         self.tally = Tally(self._view, AT_TALLY)
         self.outcomes = OutcomeBuffer(self._view, AT_LEDGER)
+        self.remote = GatewayCounts(self._view, AT_REMOTE)
 
     def close(self) -> None:
         """Release the memory. Other processes keep it."""
         self.tally.close()
         self.outcomes.release()
+        self.remote.close()
         self._words.release()
         self._view.release()
         self._memory.close()

@@ -28,14 +28,14 @@ class ControlBlock:
 
     `epoch` grows with everything that may mean work. A worker reads it before it claims. If the
     claim was empty and the epoch has changed since, the worker claims again instead of sleeping, so
-    no wake is lost between its claim and its sleep. `hearing` says that everything committed from
+    no wake is lost between its claim and its sleep. `notified` says that everything committed from
     now on changes the epoch. A worker that goes idle while it is off reports so, and is woken once
     notifications are on.
 
     owner: pid, start time and pid namespace of the process that created it.
     """
 
-    _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE, _HEARING = range(6)
+    _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE, _NOTIFIED, _GATES = range(7)
     _FACTS = 64 * 1024
 
     def __init__(self) -> None:
@@ -56,19 +56,29 @@ class ControlBlock:
         self._words[self._EPOCH] += 1
         barrier()
 
+    def gates_changed(self) -> None:
+        """Called in the supervisor: a pause or a limit has changed, so there may also be work."""
+        self._words[self._GATES] += 1
+        self.bump()
+
+    @property
+    def gates(self) -> int:
+        """Grows with each change of a pause or a limit."""
+        return int(self._words[self._GATES])
+
     @property
     def epoch(self) -> int:
         """Grows with everything that may mean work."""
         return int(self._words[self._EPOCH])
 
     @property
-    def hearing(self) -> bool:
+    def notified(self) -> bool:
         """Whether producers notify the supervisor."""
-        return bool(self._words[self._HEARING])
+        return bool(self._words[self._NOTIFIED])
 
-    @hearing.setter
-    def hearing(self, value: bool) -> None:
-        self._words[self._HEARING] = value
+    @notified.setter
+    def notified(self, value: bool) -> None:
+        self._words[self._NOTIFIED] = value
 
     @property
     def lease_deadline(self) -> float:

@@ -3,7 +3,8 @@
 wake, supervisor to child process: one byte means "look for work". The end of the file means "finish
 what you hold and exit", and together with a changed parent process it means that the supervisor
 died.
-report, child process to supervisor: READY, MORE, IDLE, STORES, MOURNS, STOP, and a PROBLEM as text.
+report, child process to supervisor: READY, MORE, IDLE, OPENS, STORES, MOURNS, STOP, and a PROBLEM as
+text.
 There is never a message per job and never a payload: two processes can block on a pipe that can
 fill up.
 """
@@ -17,9 +18,9 @@ from typing import Final
 
 from jobherd.workers.system.failpoints import reach
 
-NUDGE: Final = b"\1"
+WAKE: Final = b"\1"
 
-EXIT_LEFT: Final = 0
+EXIT_REQUESTED: Final = 0
 """The child process was asked to exit and did so."""
 EXIT_RECYCLE: Final = 64
 """The process must not be reused, for example because something was interrupted in its interpreter.
@@ -45,6 +46,13 @@ class MoreWork:
 @dataclass(frozen=True, slots=True)
 class WentIdle:
     """The worker goes idle while notifications are off. It must be woken once they are on."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpensIn:
+    """Jobs wait for a rate limit, and the next one may start in so many seconds. A worker must be woken then."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +90,12 @@ class Problem:
     text: str
 
 
-Report = Ready | MoreWork | WentIdle | HasStores | HasDeathHooks | CancelJob | Problem
+Report = Ready | MoreWork | WentIdle | OpensIn | HasStores | HasDeathHooks | CancelJob | Problem
 
 _HEAD = struct.Struct("<cH")
 _READY = struct.Struct("<qq")
 _STOP = struct.Struct("<Hqq")
+_SECONDS = struct.Struct("<d")
 _LONGEST: Final = 4000  # With its head below PIPE_BUF: a write is complete or does not happen.
 
 
@@ -95,14 +104,14 @@ def open_pipe() -> tuple[int, int]:
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
 
-def nudge(fd: int) -> None:
+def wake(fd: int) -> None:
     """Called in the supervisor: wake the child process.
 
     If the pipe is full, the child process has been woken already. If it is broken, the supervisor
     is about to learn of its death.
     """
     try:
-        os.write(fd, NUDGE)
+        os.write(fd, WAKE)
     except (BlockingIOError, BrokenPipeError):
         pass
 
@@ -120,6 +129,8 @@ def send(fd: int, report: Report) -> bool:
             body = _HEAD.pack(b"M", 0)
         case WentIdle():
             body = _HEAD.pack(b"I", 0)
+        case OpensIn(seconds):
+            body = _HEAD.pack(b"O", _SECONDS.size) + _SECONDS.pack(seconds)
         case HasStores(alone):
             body = _HEAD.pack(b"S", 1) + bytes([alone])
         case HasDeathHooks():
@@ -164,6 +175,8 @@ class Inbox:
                 found.append(MoreWork())
             elif tag == b"I":
                 found.append(WentIdle())
+            elif tag == b"O" and length == _SECONDS.size:
+                found.append(OpensIn(*_SECONDS.unpack(body)))
             elif tag == b"D":
                 found.append(HasDeathHooks())
             elif tag == b"S" and length == 1:

@@ -14,12 +14,12 @@ the supervisor writes. This module contains no policy.
 from __future__ import annotations
 
 from jobherd.workers.ipc.board_memory import COMPANY, INTERRUPTION, MATE, NOW, Word
-from jobherd.workers.ipc.board_texts import BoardTexts
+from jobherd.workers.ipc.board_streams import SERVICES, BoardStreams
 from jobherd.workers.ipc.current_work import CurrentWork, Interruption, Phase, Reason
 from jobherd.workers.ipc.record import barrier
 
 
-class StatusBoard(BoardTexts):
+class StatusBoard(BoardStreams):
     """The status board of one slot.
 
     The supervisor creates it before any fork, and its child processes inherit the memory.
@@ -140,6 +140,9 @@ class StatusBoard(BoardTexts):
         self._words[Word.FLUSHED] = 0
         self._words[Word.HOOK] = 0
         self.set_held(0)
+        for service in SERVICES:
+            self.say_streams(service, 0)
+        self.say_wanted(0)
         self.outcomes.restart()
         self.interrupt(Interruption(Reason.NONE))
         self._progress.write(b"")

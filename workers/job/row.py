@@ -27,7 +27,7 @@ class JobRow(NamedTuple):
     more: bool
     extras: str | None = None
     """Rare attributes, as a JSON object: tenant, webhook, payload_bytes in base64, parent_id,
-    traceparent.
+    traceparent, schedule.
     """
 
     def traceparent(self) -> str | None:

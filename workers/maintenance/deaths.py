@@ -176,7 +176,7 @@ def _live(parent: int, progress: int, deaths: Sequence[Mapping[str, Any]], setti
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() == parent:
             _become_plain(progress)
-            logs.set_up(who="on_death", log_format=settings.log_format, level=settings.log_level)
+            logs.set_up(process="on_death", log_format=settings.log_format, level=settings.log_level)
             _call(progress, deaths, settings)
         code = 0
     except BaseException as problem:  # It must not unwind into the frames of the maintenance process.

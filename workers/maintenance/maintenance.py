@@ -1,10 +1,11 @@
 """The maintenance process: tasks that must be done in time, but must not make the supervisor wait.
 
-It makes due jobs ready, resumes pauses whose time has come, releases running jobs without an owner,
-keeps the partitions of the history, vacuums, deletes old fleet commands and audit entries, copies
-the progress of running jobs from the status boards, and counts finished jobs into the rollup. Its
-main task is due to the millisecond, so no task that may take long begins shortly before it. Several
-maintenance processes on one database do no harm: each statement skips what another has locked.
+It makes due jobs ready, enqueues the jobs of due schedules, resumes pauses whose time has come,
+releases running jobs without an owner, keeps the partitions of the history, vacuums, deletes old
+rows, copies the progress of running jobs from the status boards, and counts finished jobs into the
+rollup. Its main task is due to the millisecond, so no task that may take long begins shortly before
+it. Several maintenance processes on one database do no harm: each statement skips what another has
+locked.
 
 When the supervisor is dead, it has a last task. The kernel has notified the workers, which release
 what they hold. After 1.5 s this process kills what is left of their process groups: a handler stuck
@@ -26,16 +27,19 @@ import psycopg
 
 from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
-from jobherd.workers.database.waiting import Left
+from jobherd.workers.database.waiting import StopWaiting
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
-from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready, send
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED, Ready, send
 from jobherd.workers.maintenance.dead_supervisors import PATIENCE as ORPHANED
 from jobherd.workers.maintenance.dead_supervisors import end, end_groups, find
 from jobherd.workers.maintenance.deaths import Deaths
 from jobherd.workers.maintenance.finished_count import FinishedCount
+from jobherd.workers.maintenance.key_sweep import KeySweep
+from jobherd.workers.maintenance.long_transactions import warn_of_transactions
 from jobherd.workers.maintenance.partitions import Partitions
 from jobherd.workers.maintenance.progress_copy import ProgressCopy
 from jobherd.workers.maintenance.promotion import LOCKED, MOST, Promotion
+from jobherd.workers.maintenance.schedules import Schedules
 from jobherd.workers.maintenance.vacuum import VacuumTask
 
 if TYPE_CHECKING:
@@ -75,14 +79,14 @@ def run(context: ChildContext) -> int:
     maintenance = Maintenance(context)
     try:
         maintenance.live()
-    except Left as reason:
+    except StopWaiting as reason:
         _log.info("exiting: %s", reason)
     finally:
         maintenance.close()
     context.spec.board.say(CurrentWork(Phase.LEAVING))
     if context.wake.orphaned or (context.wake.ended and not context.spec.board.dismissed):
         end_groups(_children_of(context), marks=context.spec.control.owner + ":")
-    return EXIT_LEFT
+    return EXIT_REQUESTED
 
 
 class Maintenance:
@@ -102,7 +106,9 @@ class Maintenance:
         self._partitions = Partitions(self._session)
         self._finished = FinishedCount(self._session, self._partitions)
         self._promotion = Promotion(self._session, context.spec.settings.poll)
+        self._schedules = Schedules(self._session, f"{context.spec.settings.host}/{os.getpid()}")
         self._vacuum = VacuumTask(self._session)
+        self._keys = KeySweep(self._session)
         self._progress = ProgressCopy(self._session, context.spec.boards)
         self._orphaned: set[str] = set()
         """Dead supervisors of which processes were left at the start."""
@@ -111,7 +117,7 @@ class Maintenance:
         self._deaths = Deaths(context.spec, self._find_dead)
 
     def live(self) -> None:
-        """Connect, report READY, and run the tasks until dismissed. Raises Left."""
+        """Connect, report READY, and run the tasks until dismissed. Raises StopWaiting."""
         self._session.connect()
         begun = time.monotonic()
         while self._keep_partitions(time.monotonic(), ready=False) and time.monotonic() < begun + _AT_FIRST:
@@ -133,11 +139,13 @@ class Maintenance:
             self._do_what_is_due()
             at = min(
                 self._promotion.due_at,
+                self._schedules.due_at,
                 self._gates_at,
                 self._sweep_at,
                 self._copy_at,
                 self._forget_at,
                 self._vacuum.due_at,
+                self._keys.due_at,
                 self._finished.due_at,
                 self._orphans_at,
                 self._webhooks_at,
@@ -161,6 +169,8 @@ class Maintenance:
             self._promotion.promote()
         if now >= self._gates_at:
             self._open_gates()
+        if now >= self._schedules.due_at:
+            self._schedules.run()
         self._deaths.step(now)
         if now >= self._copy_at:
             self._progress.write()
@@ -168,14 +178,22 @@ class Maintenance:
         if now >= self._sweep_at:
             self._sweep()
             self._sweep_at = now + self._spec.settings.sweep
+        if now >= self._keys.due_at:
+            self._keys.step()
         if now >= self._forget_at:
             self._session.run("maintenance/delete_progress")
             self._session.run("maintenance/delete_claim_locks")
+            self._session.run("maintenance/delete_buckets")
             self._old |= {
                 "maintenance/delete_logs": {"most": MOST},
                 "maintenance/delete_fleet_commands": {"most": MOST},
+                "maintenance/delete_enqueue_keys": {"most": MOST},
             }
-            self._warn_of_transactions()
+            if self._schedules.used or self._schedules.postponed:
+                self._schedules.retire()
+                self._schedules.pause_failing()
+                self._old["schedule/delete_ticks"] = {"most": MOST}
+            warn_of_transactions(self._session, self._spec)
             self._forget_at = now + _FORGET
         if self._old:
             self._delete_old()
@@ -199,7 +217,9 @@ class Maintenance:
 
         Also make those parked jobs ready that no pause or limit holds back any more.
         """
-        [(opened, next_in, parked, unseen, asked)] = self._session.run("maintenance/end_pauses")
+        [(opened, next_in, parked, unseen, asked, due_in, postponed)] = self._session.run("maintenance/end_pauses")
+        self._schedules.note(due_in)
+        self._schedules.postponed = postponed
         if opened:
             _log.info("resumed %d gates that were paused until now", opened)
         if unseen:
@@ -244,16 +264,6 @@ class Maintenance:
                 raise
             self._webhooks_at = time.monotonic() + _ENABLE
             _log.info("webhooks are not enabled yet, trying again in %g s: %s", _ENABLE, type(problem).__name__)
-
-    def _warn_of_transactions(self) -> None:
-        wanted = {"supervisor": self._spec.supervisor, "seconds": self._spec.settings.long_transaction}
-        for job, kind, seconds in self._session.run("maintenance/find_long_transactions", wanted):
-            _log.warning(
-                "the transaction of %s #%d has been open for %.0f s: nothing that is updated or deleted "
-                "meanwhile can be vacuumed, in the whole "
-                "database; do the slow part before it, and in `with job.transaction():` only what belongs together",
-                kind, job, seconds, extra={"job": job},
-            )  # fmt: skip
 
     def _keep_partitions(self, now: float, *, ready: bool = True) -> bool:
         """Make a few missing partitions, or drop expired ones. Return whether more must be made."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import orjson
-
-from jobherd.workers.ipc.current_work import Phase
+from jobherd.workers.ipc.changed_progress import ChangedProgress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,41 +18,10 @@ class ProgressCopy:
 
     def __init__(self, session: Session, boards: Sequence[StatusBoard]) -> None:
         self._session = session
-        self._boards = boards
-        self._written: dict[int, tuple[int, int, bytes]] = {}
-        """What was written last, by the number of the status board."""
+        self._changed = ChangedProgress(boards)
 
     def write(self) -> None:
         """Write the progress of all running jobs that has changed."""
-        jobs: list[int] = []
-        tokens: list[int] = []
-        progresses: list[str] = []
-        for number, board in enumerate(self._boards):
-            found = _progress_on(board)
-            if found is None or self._written.get(number) == found:
-                continue
-            self._written[number] = found
-            jobs.append(found[0])
-            tokens.append(found[1])
-            progresses.append(found[2].decode())
-        if jobs:
-            self._session.run("maintenance/write_progress", {"jobs": jobs, "tokens": tokens, "progresses": progresses})
-
-
-def _progress_on(board: StatusBoard) -> tuple[int, int, bytes] | None:
-    """Return job, token and progress of the job on a status board.
-
-    None if no job runs, or if it changed during the read.
-    """
-    before = board.now()
-    if before is None or before.phase is not Phase.RUNNING or not before.job or board.tally.policy(before.kind).table:
-        return None  # A record's number may also be a job's, which would then show this progress.
-    text = board.progress()
-    after = board.now()
-    if not text or after is None or (after.job, after.token) != (before.job, before.token):
-        return None
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None  # One invalid document would keep all others out of the database.
-    return before.job, before.token, text
+        if found := self._changed.find():
+            jobs, tokens, texts = map(list, zip(*found, strict=True))
+            self._session.run("maintenance/write_progress", {"jobs": jobs, "tokens": tokens, "progresses": texts})

@@ -30,6 +30,8 @@ from jobherd.workers.page import (
     overview,
     profile,
     queues,
+    schedule_edit,
+    schedules,
     search,
 )
 from jobherd.workers.page.access import Keys
@@ -57,7 +59,21 @@ __all__ = ["application"]
 
 log = logging.getLogger("jobherd.page")
 
-PAGES: Final = (overview, jobs, job, profile, fleet, queues, kinds, audit, search, login, event_stream)
+PAGES: Final = (
+    overview,
+    jobs,
+    job,
+    profile,
+    fleet,
+    queues,
+    schedules,
+    schedule_edit,
+    kinds,
+    audit,
+    search,
+    login,
+    event_stream,
+)
 """The modules of pages. Each has `routes`; a live one also has `topics`."""
 
 

@@ -116,7 +116,7 @@ async def _choose(at: Database, given: Form) -> Choice:
         raise Refused(
             HTTPStatus.BAD_REQUEST, "Tick the jobs first, or “all that match”. Then choose what is to be done."
         )
-    rows = await at.rows("page/count_chosen", {"ids": ids[:COUNTED]})
+    rows = await at.rows("page/list_chosen", {"ids": ids[:COUNTED]})
     fit = [row for row in rows if row["state"] in states]
     refused = Counter(row["state"] for row in rows if row["state"] not in states)
     if gone := len(ids) - len(rows):

@@ -1,4 +1,6 @@
-"""Shows the supervisors of the fleet with their child processes, and sends them fleet commands.
+"""Shows the supervisors of the fleet with their child processes and remote workers.
+
+It also sends fleet commands to supervisors.
 
 While a page is open, it asks each supervisor from time to time to publish a report every second.
 Without an open page no supervisor is asked. The reports were written by other processes, perhaps of
@@ -52,7 +54,7 @@ ORDERS: Final = {
 """The fleet commands of this page, and what the supervisor then does."""
 COURSES: Final = frozenset({"serving", "draining", "fast shutdown", "immediate shutdown"})
 STATES: Final = frozenset({"computing", "waiting", "idle", "booting", "leaving", "stopped", "resting"})
-QUIET: Final = frozenset({"left", "worn"})
+QUIET: Final = frozenset({"requested", "recycled"})
 """Causes of an end that was requested."""
 
 
@@ -60,7 +62,9 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     """Return the context of the page."""
     rows = await db.rows("observe/list_fleet", {"most": MOST})
     await _request_reports(db, rows)
-    supervisors = [supervisor(row) for row in rows]
+    sessions = await db.rows("observe/list_sessions", {"most": MOST})
+    supervisors = [supervisor(row, [one for one in sessions if one["via"] == row["id"]]) for row in rows]
+    known = {one["id"] for one in supervisors}
     children = [
         child for one in supervisors for child in one["children"] if child["kind"] == "worker" and not one["lapsed"]
     ]
@@ -71,6 +75,9 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
         "hosts": len({one["host"] for one in supervisors if not one["lapsed"]}),
         "workers": len(children),
         "busy": busy,
+        "remote": sum(one["connected"] for one in sessions),
+        "tasks": sum(one["tasks"] for one in sessions),
+        "orphans": [one for one in sessions if one["via"] not in known],
         "rss": sum(child["rss"] or 0 for one in supervisors for child in one["children"]) or None,
         "cpu": sum(child["cpu"] or 0.0 for one in supervisors for child in one["children"]),
     }
@@ -134,8 +141,8 @@ def _is_ending(report: Mapping[str, Any], age: float | None) -> bool:
 # -- reports, checked before they are shown
 
 
-def supervisor(row: Row) -> dict[str, Any]:
-    """Return one supervisor as the template needs it."""
+def supervisor(row: Row, sessions: list[Row]) -> dict[str, Any]:
+    """Return one supervisor as the template needs it, with the remote workers that it serves."""
     report = document(row["facts"])
     age = row["facts_age"]
     children = [child(one) for one in listed(report.get("children"))]
@@ -162,6 +169,7 @@ def supervisor(row: Row) -> dict[str, Any]:
         "rss": number_of(report.get("rss")),
         "cpu": number_of(report.get("cpu")),
         "children": children,
+        "sessions": sessions,
         "ends": [
             {
                 "name": text(end.get("name")),

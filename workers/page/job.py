@@ -46,6 +46,7 @@ SELDOM: Final = 10.0
 _ANSWERS: Final = {
     ("retry", "ready"): ("Job {id} is ready to run again.", True),
     ("retry", "running"): ("Job {id} runs already.", False),
+    ("retry", "conflict"): ("Job {id} does not run again: another live job holds its key.", False),
     ("cancel", "cancelled"): ("Job {id} is cancelled.", True),
     ("cancel", "cancelling"): ("Job {id} runs and has been told to end.", True),
     ("delete", "deleted"): ("Job {id} is deleted.", True),
@@ -172,7 +173,8 @@ async def _past(request: Request) -> Row:
         raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {number}. {GONE}")
     if row["state"] not in OVER:
         raise Refused(
-            HTTPStatus.CONFLICT, f"Job {number} is {row['state']}: it can be edited once it is over. Cancel it first."
+            HTTPStatus.CONFLICT,
+            f"Job {number} is {row['state']}: it can be edited once it is finished. Cancel it first.",
         )
     return row
 

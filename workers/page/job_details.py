@@ -90,6 +90,7 @@ async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[
         return None
     logs = await database.rows("observe/show_logs", given)
     ancestors = await database.rows("page/list_ancestors", {**given, "most": GENERATIONS})
+    key = await database.row("observe/show_key", given)
     children = await database.rows("page/list_child_jobs", {**given, "most": CHILDREN + 1})
     paths = (await hidden.read(database)).get(row["kind"], ())
     logged = {log["token"]: log for log in logs}
@@ -97,6 +98,7 @@ async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[
     attempts.reverse()
     return {
         "job": row,
+        "key": key,
         "result": document("result", redact(row["result"], paths)),
         "attempts": attempts[:IN_FULL],
         "earlier": attempts[IN_FULL:],

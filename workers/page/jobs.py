@@ -49,7 +49,7 @@ async def show(request: Request) -> Response:
         problems=problems,
         given=request.query_params,
         states=STATES,
-        names=await at.rows("page/list_names"),
+        names=await at.rows("page/list_kind_choices"),
         sizes=SIZES,
         going_on=[bulk.shown(one) for one in going_on],
         deeds=DEEDS,
@@ -70,7 +70,9 @@ async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[st
     """Return the context of the list."""
     hidden = await paths_of(at)
     found = await look(at, wanted, before=before, limit=size, hidden=hidden)
-    attempts = {row["name"]: row["max_attempts"] for row in await at.rows("page/list_names")} if found.rows else {}
+    attempts = (
+        {row["name"]: row["max_attempts"] for row in await at.rows("page/list_kind_choices")} if found.rows else {}
+    )
     reached = await at.row("page/show_created", {"id": found.floor}) if found.floor and not found.is_full else None
     return {
         "rows": [_shown(row, found.asked_at, attempts) for row in found.rows],

@@ -153,7 +153,7 @@ class _Look:
             bottom = max(high - width + 1, 0)
             began = self.clock()
             rows = await self._rows(
-                "page/list_id_ranges",
+                "page/list_finished_ranges",
                 "page/force_block_summaries",
                 before=top,
                 low=bottom,

@@ -63,6 +63,13 @@ async def ask(request: Request, form: Form) -> Done:
     back = _path(request, "job", id=job)
     if found["state"] != "running":
         return Done(f"Job {job} is not running: it is {found['state']}.", back, well=False)
+    if found["remote"] is not None:
+        return Done(
+            f"Job {job} runs on the remote worker {found['remote']}: its process cannot be inspected from here. Use a "
+            "tool such as py-spy on its host.",
+            back,
+            well=False,
+        )
     if found["supervisor"] is None:
         return Done(
             f"Job {job} runs under a supervisor whose lease has expired: the dashboard cannot query it.",
@@ -81,7 +88,7 @@ async def ask(request: Request, form: Form) -> Done:
     said = (
         f"Job {job} was asked where it is."
         if name == "stack"
-        else f"Job {job} is looked at for {seconds} s, {RATE} times a second."
+        else f"Job {job} is profiled for {seconds} s, {RATE} times a second."
     )
     return Done(said, _path(request, "inside", id=job, order=order))
 

@@ -1,4 +1,4 @@
-"""Shows the queues: depth, age, running jobs, pauses and concurrency limits, and their form.
+"""Shows the queues: depth, age, running jobs, pauses and limits, and their form.
 
 For each pause it shows the actor, the time and the reason. Depths are counted by index up to a
 bound. A backlog of a million costs no more than one of some ten thousand, and is shown as "at
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.routing import Route
 
 from jobherd.handlers._policy.durations import seconds
+from jobherd.handlers._policy.rates import check_burst, check_rate, check_refill
 from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.database import database
 from jobherd.workers.page.live_updates import Topic
@@ -126,10 +127,33 @@ async def change(request: Request, form: Form) -> Done:
                 if most is None
                 else f"{called} runs at most {most} at a time; {was}."
             )
-    return Done("Choose an action: pause, resume, or set a concurrency limit.", well=False)
+        case "rate" | "unrate":
+            return await _set_rate(db, {**gate, **by}, form if what == "rate" else {}, called)
+    return Done("Choose an action: pause, resume, or set a limit.", well=False)
 
 
-def _field(form: Form, name: str) -> str:
+async def _set_rate(db: Database, gate: dict[str, Any], form: Form | dict[str, str], called: str) -> Done:
+    """Set a rate limit, or remove it if the form has none."""
+    rate = burst = None
+    if form:
+        rate, given = _field(form, "rate"), _field(form, "burst")
+        try:
+            burst = (
+                check_burst(int(given) if given.isascii() and given.isdigit() else given, field="the burst")
+                if given
+                else None
+            )
+            check_refill(check_rate(rate, field="the rate"), burst)
+        except ValueError as problem:
+            return Done(f"{problem}.", well=False)
+    [row] = await db.act("control/set_rate", {**gate, "rate": rate, "burst": burst})
+    was = "there was no rate limit before" if row["before"] is None else f"it was {row['before']}"
+    return Done(
+        f"{called} has no rate limit any more; {was}." if rate is None else f"{called} starts at most {rate}; {was}."
+    )
+
+
+def _field(form: Form | dict[str, str], name: str) -> str:
     return form.get(name, "").replace("\0", "").strip()[:LONGEST]
 
 

@@ -95,10 +95,10 @@ class Sessions:
 
     async def _read(self) -> None:
         try:
-            found = await self._database.row("page/list_secrets", {"session": SESSION})
+            found = await self._database.row("page/show_session_checks", {"session": SESSION})
             if found is None or found["age"] is None or found["age"] > ROTATE:
                 await self._database.act("page/add_secret", {"rotate": ROTATE})
-                found = await self._database.row("page/list_secrets", {"session": SESSION})
+                found = await self._database.row("page/show_session_checks", {"session": SESSION})
             if found is not None and found["secrets"]:
                 self._server, self._ended = tuple(found["secrets"]), frozenset(found["ended"])
                 self._renew()

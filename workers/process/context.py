@@ -61,8 +61,8 @@ def start_clean(spec: ChildSpec) -> ChildContext:
     _close_standard_input()
     settings = spec.settings
     # The number only for workers, the only kind with several processes.
-    who = f"{spec.kind} {spec.slot}" if spec.kind == "worker" else spec.kind
-    logs.set_up(who=who, log_format=settings.log_format, level=settings.log_level, board=spec.board)
+    process = f"{spec.kind} {spec.slot}" if spec.kind == "worker" else spec.kind
+    logs.set_up(process=process, log_format=settings.log_format, level=settings.log_level, board=spec.board)
     for name in SECRETS:
         os.environ.pop(name, None)  # The settings hold what this process needs of them.
     # Identifies one supervisor process, not one registration: two databases on this host may both

@@ -49,8 +49,8 @@ class Interrupts:
     together: several jobs run in one call, so canceling one of them interrupts none. Set as `open`
     is.
     raised: what was raised last in the current job, or None.
-    told: interruptions of jobs of the current claim that do not run yet, by id.
-    unheard: an interruption arrived while another one was raised. Call `hear` before the next job.
+    pending: interruptions of jobs of the current claim that do not run yet, by id.
+    unread: an interruption arrived while another one was raised. Call `read` before the next job.
     lease: duration of the supervisor's lease in seconds. Exclusive jobs are ended a fifth of it
     before the lease expires.
     on_long: called once a job has run until `long_at` of `enter`.
@@ -62,10 +62,10 @@ class Interrupts:
         self.open = False
         self.together = False
         self.raised: JobInterrupted | None = None
-        self.told: dict[int, Reason] = {}
-        self.unheard = False
+        self.pending: dict[int, Reason] = {}
+        self.unread = False
         self.here = fork_mark()
-        self._hearing = False
+        self._reading = False
         self._times_interrupted = -1
         self._board = board
         self._wake = wake
@@ -83,9 +83,9 @@ class Interrupts:
         # Kept, because handlers are compared by identity after each job: a bound method is a new
         # object at each access.
         self._installed: tuple[tuple[int, Callable[[int, FrameType | None], object]], ...] = (
-            (signal.SIGALRM, self._ring),
-            (signal.SIGUSR2, self._hear_order),
-            (signal.SIGTERM, self._hear_term),
+            (signal.SIGALRM, self._on_alarm),
+            (signal.SIGUSR2, self._on_order),
+            (signal.SIGTERM, self._on_term),
             (signal.SIGINT, ignore),
             (signal.SIGHUP, ignore),
             (signal.SIGQUIT, exit_at_once),
@@ -125,24 +125,24 @@ class Interrupts:
         """Begin a claim: interruptions that name `token` and one of `jobs` are for this process."""
         self._token = token
         self._batch = jobs
-        self.told.clear()
+        self.pending.clear()
         number = self._board.times_interrupted
         if number != self._times_interrupted:
             self._times_interrupted = number
-            self.hear()  # An interruption may have arrived before its claim was known here.
+            self.read()  # An interruption may have arrived before its claim was known here.
 
     def end(self) -> None:
         """End the claim: it is settled, and no interruption can refer to it any more."""
         self._token = 0
         self._batch = ()
-        self.told.clear()
+        self.pending.clear()
 
     def enter(
         self, job: int, deadline: float, timeout: float, lease: ControlBlock | None = None, long_at: float = FOR_EVER
     ) -> None:
         """Prepare for a job.
 
-        The caller then sets `open`, and calls `check` if `told` holds anything.
+        The caller then sets `open`, and calls `check` if `pending` holds anything.
 
         deadline: monotonic seconds. timeout: its source in seconds, for the message.
         lease: for an exclusive job, which must end before the supervisor's lease can expire: holds
@@ -187,23 +187,23 @@ class Interrupts:
 
     def check(self) -> None:
         """Raise an interruption of the current job that arrived just before its start."""
-        reason = self.told.pop(self._job, Reason.NONE)
+        reason = self.pending.pop(self._job, Reason.NONE)
         if reason is not Reason.NONE:
             self._raise(interruption_for(reason), None)
 
-    def hear(self, frame: FrameType | None = None) -> None:
+    def read(self, frame: FrameType | None = None) -> None:
         """Read the status board for an interruption of the current claim.
 
         frame: what the signal has interrupted, if called by one.
         """
-        self.unheard = False
+        self.unread = False
         said = self._board.interruption()
         if said.reason is Reason.NONE or said.token != self._token or not self._token:
             return
         if said.job == self._job and self.open and not (self.together and said.reason is Reason.CANCEL):
             self._raise(interruption_for(said.reason), frame)
         elif said.job in self._batch:
-            self.told[said.job] = said.reason
+            self.pending[said.job] = said.reason
 
     def is_cancelled(self) -> bool:
         """Return whether the running job was canceled."""
@@ -218,7 +218,7 @@ class Interrupts:
 
     # -- called by signals
 
-    def _ring(self, _number: int, frame: FrameType | None) -> None:
+    def _on_alarm(self, _number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         self.timer.rings_at = FOR_EVER
         if self.forked:
@@ -239,20 +239,20 @@ class Interrupts:
             # Too early, or just before `open` is set.
             self.timer.arm(max(min(self._deadline, lapses, self._long_at), now + 0.001))
 
-    def _hear_order(self, _number: int, frame: FrameType | None) -> None:
+    def _on_order(self, _number: int, frame: FrameType | None) -> None:
         if self.forked:
             return
-        self.unheard = True
-        if self._hearing:
+        self.unread = True
+        if self._reading:
             return  # Otherwise a flood of interruptions would nest these calls until the stack ends.
-        self._hearing = True
+        self._reading = True
         try:
-            while self.unheard:
-                self.hear(frame)
+            while self.unread:
+                self.read(frame)
         finally:
-            self._hearing = False
+            self._reading = False
 
-    def _hear_term(self, _number: int, frame: FrameType | None) -> None:
+    def _on_term(self, _number: int, frame: FrameType | None) -> None:
         if self.forked:
             os._exit(128 + signal.SIGTERM)
         now = time.monotonic()

@@ -51,7 +51,7 @@ class Stream(Protocol):
 
 def set_up(
     *,
-    who: str,
+    process: str,
     log_format: str = "text",
     level: str = "INFO",
     stream: Stream | None = None,
@@ -61,7 +61,7 @@ def set_up(
     """Send all log records of this process to `stream`, and to `board` if there is one.
 
     This replaces the previous setup.
-    who: the process's name in each line, such as "worker 3".
+    process: the process's name in each line, such as "worker 3".
     log_format: "text", "json", or "auto": text on a terminal and JSON otherwise.
     level: the lowest level shown, default "INFO".
     stream: default standard error.
@@ -78,13 +78,13 @@ def set_up(
     if level.upper() not in logging.getLevelNamesMapping():
         message = f"log level {level!r} is not known: use DEBUG, INFO, WARNING, ERROR or CRITICAL"
         raise ValueError(message)
-    formatter = make_formatter(who, log_format, ids, colour=terminal)
+    formatter = make_formatter(process, log_format, ids, colour=terminal)
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(_StreamHandler(stream, formatter))
     if board is not None:
-        root.addHandler(_BoardHandler(board, TextFormatter(who, ids)))
+        root.addHandler(_BoardHandler(board, TextFormatter(process, ids)))
     root.setLevel(level.upper())
     # Messages of the driver about a broken session would be duplicates: the owner of the session
     # logs that it broke.
@@ -95,10 +95,10 @@ def set_up(
 
 
 def make_formatter(
-    who: str, log_format: str, ids: Callable[[], Mapping[str, object]] = dict, *, colour: bool = False
+    process: str, log_format: str, ids: Callable[[], Mapping[str, object]] = dict, *, colour: bool = False
 ) -> logging.Formatter:
     """Return the formatter of log lines: "text" or "json"."""
-    return JsonFormatter(who, ids) if log_format == "json" else TextFormatter(who, ids, colour=colour)
+    return JsonFormatter(process, ids) if log_format == "json" else TextFormatter(process, ids, colour=colour)
 
 
 def keep_factory_quiet() -> None:
@@ -123,9 +123,9 @@ def keep_factory_quiet() -> None:
 class TextFormatter(logging.Formatter):
     """A line for people: time, level, process name, message, ids."""
 
-    def __init__(self, who: str, ids: Callable[[], Mapping[str, object]] = dict, *, colour: bool = False) -> None:
+    def __init__(self, process: str, ids: Callable[[], Mapping[str, object]] = dict, *, colour: bool = False) -> None:
         super().__init__()
-        self._who = who
+        self._process = process
         self._ids = ids
         self._colour = colour
 
@@ -137,7 +137,7 @@ class TextFormatter(logging.Formatter):
             level = f"{_COLOURS[record.levelno]}{level}\x1b[0m"
         ids = " ".join(f"{name}={value}" for name, value in _known(record, self._ids).items())
         line = (
-            f"{clock}.{int(record.msecs):03d} {level} {self._who}: "
+            f"{clock}.{int(record.msecs):03d} {level} {self._process}: "
             f"{_one_line(_message(record))}{'  ' if ids else ''}{_one_line(ids)}"
         )
         if trace := _trace(self, record):
@@ -148,9 +148,9 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """A line for machines: one JSON object."""
 
-    def __init__(self, who: str, ids: Callable[[], Mapping[str, object]] = dict) -> None:
+    def __init__(self, process: str, ids: Callable[[], Mapping[str, object]] = dict) -> None:
         super().__init__()
-        self._who = who
+        self._process = process
         self._ids = ids
 
     def format(self, record: logging.LogRecord) -> str:
@@ -159,7 +159,7 @@ class JsonFormatter(logging.Formatter):
         event: dict[str, object] = {
             "at": f"{clock}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "who": self._who,
+            "process": self._process,
             "logger": record.name,
             "message": _masked(_message(record)),
             **{

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jobherd.workers.ipc.control_block import ControlBlock
     from jobherd.workers.ipc.status_board import StatusBoard
 
@@ -19,10 +21,44 @@ MARKER: Final = "JOBHERD_CHILD"
 behind, whatever process group they are in.
 """
 
-SECRETS: Final = ("JOBHERD_DASHBOARD_OPERATE_TOKEN", "JOBHERD_DASHBOARD_VIEW_TOKEN", "JOBHERD_WEBHOOK_SECRET")
+SECRETS: Final = (
+    "JOBHERD_DASHBOARD_OPERATE_TOKEN",
+    "JOBHERD_DASHBOARD_VIEW_TOKEN",
+    "JOBHERD_GATEWAY_TOKEN",
+    "JOBHERD_WEBHOOK_SECRET",
+)
 """Environment variables removed in every child process: handlers and the programs that they start
 would see them.
 """
+
+
+def is_served(queue: str, served: Sequence[str]) -> bool:
+    """Return whether a queue is one of these, or has one of these prefixes. Empty: every queue is served.
+
+    >>> is_served("batch-eu", ("high", "batch*"))
+    True
+    """
+    return not served or any(queue == each or (each.endswith("*") and queue.startswith(each[:-1])) for each in served)
+
+
+@dataclass(frozen=True, slots=True)
+class UplinkSettings:
+    """How a supervisor without a database gets its jobs."""
+
+    folder: Path
+    """Where the uplink has its sockets. Only this user may enter it."""
+    addresses: tuple[str, ...]
+    """The gateways: "HOST:PORT" or "unix:PATH"."""
+    token_file: Path | None = None
+    tls: bool = False
+    """Whether to use TLS with the system's certificate authorities. A file implies TLS."""
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    worker_id: str = ""
+    """Name under which others see this supervisor. Empty: the name of the token."""
+    task_lease: float = 0.0
+    """Lease of a job, which the uplink extends. 0: as the gateway decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +122,8 @@ class ChildSettings:
     """A job's transaction that was open longer than this is logged as a warning."""
     grace: float = 5.0
     """Duration of each stage of the stop sequence: timer, then SIGTERM, then SIGKILL."""
+    drain_timeout: float = 300.0
+    """How long remote workers may finish their jobs after the gateway was dismissed."""
     unknown_delay: float = 60.0
     unknown_for: float = 86400.0
     """A job of a kind that no loaded module declares is retried after `unknown_delay`, and fails
@@ -105,6 +143,27 @@ class ChildSettings:
     dashboard_path: str = ""
     """Host names and path under which a proxy serves the dashboard."""
     dashboard_read_only: bool = False
+    gateway: tuple[str, int] | str | None = None
+    """The address of the gateway, or `unix:PATH`."""
+    gateway_token: tuple[str, ...] = field(default=(), repr=False)
+    """Tokens of clients that may do everything. Only the gateway gets them."""
+    gateway_access: Path | None = None
+    gateway_cert: Path | None = None
+    gateway_key: Path | None = None
+    gateway_client_ca: Path | None = None
+    """Files of the gateway, all re-read when they change: clients, TLS, authorities of clients."""
+    gateway_lease: float = 30.0
+    """How long a remote worker may be silent."""
+    gateway_task_lease: float = 60.0
+    """How long a remote worker may keep a job without a heartbeat."""
+    gateway_linger: float = 5.0
+    """How long a remote worker may take to reconnect."""
+    gateway_streams: int = 1000
+    gateway_max_slots: int = 1000
+    """The most remote workers, and the most jobs of each."""
+    gateway_reflection: bool = False
+    uplink: UplinkSettings | None = None
+    """How jobs come through a gateway. None: processes have a database."""
     log_capture: bool = True
     log_size: int = 65536
     """Whether the output and logs of handlers are kept with the attempt, and the most bytes of it."""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from jobherd.workers.process.context import ChildContext
 
 
-TIDY: Final = 100
-"""Consecutive checks without a change after which a kind counts as tidy."""
+CLEAN: Final = 100
+"""Consecutive checks without a change after which a kind counts as clean."""
 SELDOM: Final = 0.25
-"""Seconds between two checks while only tidy kinds run. After each job of a few microseconds, a
+"""Seconds between two checks while only clean kinds run. After each job of a few microseconds, a
 check would take a third of the time. Between two claims of longer jobs, with cold caches, the whole
 check was measured to take 0.7 ms, one part in eighty of three jobs of 20 ms.
 """
@@ -42,7 +42,7 @@ class StateGuard:
     whole: returns whether the database session is still the one that was opened.
     files: further file descriptors of Jobherd. shared: those that other processes have open too.
     recycle_reason: why this worker takes no more jobs, in words. Empty while it does.
-    tidy: kinds whose jobs have changed nothing so far. due: when the next check is made for every
+    clean: kinds whose jobs have changed nothing so far. due: when the next check is made for every
     kind.
     """
 
@@ -65,7 +65,7 @@ class StateGuard:
         )
         self._whole = whole
         self._clock = time.monotonic
-        self.tidy: set[str] = set()
+        self.clean: set[str] = set()
         self.due = 0.0
         self._found_nothing: dict[str, int] = {}
         self._ran = True
@@ -74,17 +74,17 @@ class StateGuard:
     def put_back(self, kind: str, now: float) -> None:
         """Restore what would affect the next job of the same claim.
 
-        Called after each job, but seldom while only tidy kinds run. After a change is found, every
+        Called after each job, but seldom while only clean kinds run. After a change is found, every
         kind is checked after each job again: another kind may have caused it.
         """
         self.due, self._ran = now + SELDOM, True
         if self._belongings.put_back_soon():
             self._found_nothing.clear()
-            self.tidy.clear()
+            self.clean.clear()
             return
         looks = self._found_nothing[kind] = self._found_nothing.get(kind, 0) + 1
-        if looks >= TIDY:
-            self.tidy.add(kind)
+        if looks >= CLEAN:
+            self.clean.add(kind)
 
     def look(self, now: float) -> None:
         """Restore what can be restored, between two claims.
@@ -109,7 +109,7 @@ class StateGuard:
                 self.recycle_reason = f"a job {lost}"
             elif found:
                 self._found_nothing.clear()
-                self.tidy.clear()
+                self.clean.clear()
 
     def examine(self) -> None:
         """Check whether the job has left this process unchanged.

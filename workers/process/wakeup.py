@@ -10,10 +10,21 @@ from __future__ import annotations
 import os
 import select
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 _MOST: Final = 4096
 _ROUNDS: Final = 64
+
+
+class Source(Protocol):
+    """Something from which jobs come without a wake."""
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether it has something to take without waiting."""
+
+    def fileno(self) -> int:
+        """Return the file that can be read when something comes."""
 
 
 class Wake:
@@ -22,6 +33,7 @@ class Wake:
     dismissed: the supervisor has closed its end, or this process got a SIGTERM: finish what is held
     and exit.
     files: the file descriptors that this object holds open.
+    source: where jobs come from to a worker without a database.
     ended: the supervisor has closed its end, or is dead. The kernel closes the files of a dead
     process just before its child processes get another parent. A check of `orphaned` in between
     takes the dead supervisor for alive.
@@ -32,6 +44,8 @@ class Wake:
         self.ended = False
         self._fd = fd
         self._parent = parent
+        self.source: Source | None = None
+        self._source_fd = -1
         self._poked, self._poke = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
@@ -43,6 +57,21 @@ class Wake:
         """Whether the supervisor is dead: then this process has another parent."""
         return os.getppid() != self._parent
 
+    def rest(self, seconds: float) -> bool:
+        """Wait as `wait` does, and also until jobs come from `source`, which counts as a wake."""
+        source = self.source
+        if source is None:
+            return self.wait(seconds)
+        if source.has_arrived:
+            return True
+        self._source_fd = source.fileno()
+        self._poll.register(self._source_fd, select.POLLIN)
+        try:
+            return self.wait(seconds)
+        finally:
+            self._poll.unregister(self._source_fd)
+            self._source_fd = -1
+
     def poke(self) -> None:
         """End the wait, from a signal handler. A full pipe ends it already."""
         with suppress(OSError):
@@ -53,8 +82,11 @@ class Wake:
 
         Return whether a wake arrived.
         """
-        nudged = False
+        woken = False
         for fd, events in self._poll.poll(max(0.0, seconds) * 1000):
+            if fd == self._source_fd:
+                woken = True  # Its reader reads it, and finds out if it is closed.
+                continue
             if events & select.POLLNVAL:
                 # A job has closed it. Held jobs are still finished in order, but nothing new
                 # begins, because no wait is possible.
@@ -68,8 +100,8 @@ class Wake:
                 self._poll.unregister(self._fd)
                 self.dismissed = self.ended = True
             elif fd == self._fd and data:
-                nudged = True
-        return nudged
+                woken = True
+        return woken
 
     def look(self) -> bool:
         """Check without waiting, between two jobs of a claim. Return whether a wake arrived."""

@@ -7,6 +7,7 @@ interrupts are open.
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -56,4 +57,7 @@ def add_extras(extras: str | None, job: Job) -> Job:
         own["traceparent"],
     )
     job.payload_bytes = None if own["payload_bytes"] is None else base64.b64decode(own["payload_bytes"])
+    if instant := own.get("schedule"):
+        job.schedule, job.missed = instant["name"], instant["missed"]
+        job.scheduled_for = datetime.fromisoformat(instant["at"]).astimezone(UTC)
     return job

@@ -111,7 +111,7 @@ class BatchExecutor(Executor):
         for row in rows:
             if row.good_for is not None and started - claimed_at >= row.good_for:
                 expired.append(self.recorder.unrun(row, EXPIRED, kind, ended=started))
-            elif self._interrupts.told.get(row.id) is Reason.CANCEL:
+            elif self._interrupts.pending.get(row.id) is Reason.CANCEL:
                 cancelled.append(self.recorder.unstarted(row, cancelled=True))
             else:
                 runnable.append(row)
@@ -150,7 +150,9 @@ class BatchExecutor(Executor):
         # As in `execute`: an interrupt can be raised at any point between these two assignments.
         try:
             interrupts.open = True
-            if interrupts.told and (not interrupts.together or interrupts.told.get(rows[0].id) is not Reason.CANCEL):
+            if interrupts.pending and (
+                not interrupts.together or interrupts.pending.get(rows[0].id) is not Reason.CANCEL
+            ):
                 interrupts.check()
             for row, job in zip(rows, batch.jobs, strict=True):
                 fits = False
@@ -216,9 +218,9 @@ class BatchExecutor(Executor):
         """
         job = self._job(row, most_attempts(batch.kind, row), deadline)
         job.transaction_host = TOGETHER
-        told = self._interrupts.told
+        pending = self._interrupts.pending
         job.on_progress = _progress_of(row.id, batch)
-        job.on_cancelled = lambda: told.get(row.id) is Reason.CANCEL or self._interrupts.is_cancelled()
+        job.on_cancelled = lambda: pending.get(row.id) is Reason.CANCEL or self._interrupts.is_cancelled()
         return job
 
 

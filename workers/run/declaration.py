@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING
 
 from jobherd.handlers._define.table_store import TableHandler
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jobherd.handlers._define.handler import AnyHandler
-    from jobherd.handlers._policy.policy import Wait
+    from jobherd.handlers._policy.option_checks import Wait
+    from jobherd.workers.database.connection import Session
+
+_log = logging.getLogger("jobherd.worker")
 
 
 def policy_of(handler: AnyHandler) -> Policy:
@@ -57,6 +61,32 @@ def kinds_of(handlers: Mapping[str, AnyHandler]) -> dict[str, list[object]]:
         "max_crashes": [one.policy.max_crashes for one in all_of],
         "keep_completed": [one.policy.keep_completed_days for one in all_of],
         "max_running": [one.policy.max_running for one in all_of],
+        "rates": [one.policy.rate and one.policy.rate.jobs for one in all_of],
+        "pers": [one.policy.rate and one.policy.rate.seconds for one in all_of],
+        "bursts": [one.policy.burst for one in all_of],
+        "partitions": [None if one.policy.partition is None else _array(one.policy.partition) for one in all_of],
         "keep_failed": [one.policy.keep_failed_days for one in all_of],
         "redacts": [json.dumps(one.policy.redact) for one in all_of],
     }
+
+
+def _array(path: tuple[str, ...]) -> str:
+    """Return a path as the text of an array of PostgreSQL."""
+    return "{" + ",".join(json.dumps(part, ensure_ascii=False) for part in path) + "}"
+
+
+def declare(session: Session, supervisor: int, handlers: Mapping[str, AnyHandler]) -> None:
+    """Store kinds, limits, rates and schedules of the handlers of a supervisor."""
+    kinds = kinds_of(handlers)
+    session.run("lease/register_kinds", kinds)
+    session.run("lease/declare_limits", kinds)
+    session.run("lease/declare_rates", kinds)
+    schedules = [each.definition(one.kind) for one in handlers.values() for each in one.schedules]
+    declared = {"supervisor": supervisor, "schedules": json.dumps(schedules)}
+    if schedules:
+        # Race: a maintenance process must not store what an earlier worker has left after what this one declares.
+        session.run("schedule/postpone_declarations", declared | {"schedules": "[]"})
+    # Also without any: the handlers may have declared one before a reload.
+    for (name,) in session.run("schedule/declare_schedules", declared):
+        _log.warning("schedule %s is stored later: an open transaction has locked it", name)
+        session.run("schedule/postpone_declarations", declared)

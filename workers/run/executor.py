@@ -216,7 +216,7 @@ class Executor:
         # see process/interrupt.py.
         try:
             interrupts.open = True
-            if interrupts.told:
+            if interrupts.pending:
                 interrupts.check()
             arguments = bind_arguments(row, kind, job)
             fits = True

@@ -16,7 +16,7 @@ from jobherd.handlers._define.hook_calls import Hooks
 from jobherd.handlers._load.registry import HOOKS, all_hooks, load, notes_of
 from jobherd.handlers._load.trust import find_fault
 from jobherd.handlers._values.sanitize import loading, sanitize
-from jobherd.workers.ipc.pipes import EXIT_LEFT, Problem, send
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED, Problem, send
 from jobherd.workers.process.logs import keep_factory_quiet
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def load_handlers(context: ChildContext) -> tuple[dict[str, AnyHandler], Hooks] 
     if context.interrupts.forked:
         # A copy that a module has forked at import and that returned here. It would write to the
         # original's status board.
-        os._exit(EXIT_LEFT)
+        os._exit(EXIT_REQUESTED)
     keep_factory_quiet()
     problems = [str(problem) for problem in found.problems + more.problems]
     if not found.kinds and not problems:
@@ -98,7 +98,10 @@ def report_problem(context: ChildContext, problem: str) -> None:
 def none_found_message(sources: Sequence[str]) -> str:
     """Return the message for sources that contain no handler. `jobherd check` prints the same."""
     if not sources:
-        return "no handler was found, since none is named: say where they are with --handlers PATH or JOBHERD_HANDLERS"
+        return (
+            "no handlers are configured, and the working directory has no folder handlers/ of your own: create it, "
+            "pass --handlers PATH, or set JOBHERD_HANDLERS"
+        )
     return (
         f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module "
         "whose name begins with no underscore"

@@ -53,7 +53,7 @@ class Output:
     """The worker's end of its output.
 
     board: where the supervisor leaves what it has read. reading, writing: the two ends of the pipe.
-    size: bytes kept of one attempt. who, log_format: the format of log lines, as in `logs.set_up`.
+    size: bytes kept of one attempt. process, log_format: the format of log lines, as in `logs.set_up`.
     dirty: whether this process has printed or logged something since the last check.
     stream: the real standard error. files: file descriptors that this object holds open.
     """
@@ -65,14 +65,14 @@ class Output:
         reading: int,
         writing: int,
         size: int = OUTPUT,
-        who: str = "",
+        process: str = "",
         log_format: str = "text",
     ) -> None:
         self.dirty = False
         self._board = board
         self._reading = reading
         self._size = size
-        self._formatter = make_formatter(who, log_format)
+        self._formatter = make_formatter(process, log_format)
         self._pid = os.getpid()
         self._kept = bytearray()
         self._drained = board.times_drained
@@ -93,9 +93,9 @@ class Output:
     def _open(self, fd: int) -> TextIO:
         return _Text(io.BufferedWriter(_Raw(fd, self)), self)
 
-    def handler(self, who: str, ids: Callable[[], Mapping[str, object]]) -> logging.Handler:
+    def handler(self, process: str, ids: Callable[[], Mapping[str, object]]) -> logging.Handler:
         """Return a handler that captures log lines while a job runs, which is when `ids` names one."""
-        return _Handler(self, TextFormatter(who, ids), ids)
+        return _Handler(self, TextFormatter(process, ids), ids)
 
     # -- written to
 
@@ -265,6 +265,6 @@ def output_of(spec: ChildSpec) -> Output | None:
         reading=reading,
         writing=writing,
         size=spec.settings.log_size,
-        who=f"worker {spec.slot}",
+        process=f"worker {spec.slot}",
         log_format=spec.settings.log_format,
     )

@@ -7,9 +7,8 @@ reclaim the job before the transaction has ended, and nothing here has to guess:
 the database returns. That holds for the supervisor too. It ends both sessions of a dead worker and
 then settles under the fencing token, which finds no row if the completion was committed.
 
-The job must be alone in its claim, because a row that this transaction locks cannot be settled for
-other jobs. If a job in a larger claim requests a transaction, the other jobs are released first,
-and its kind is claimed alone from then on.
+The job must be alone in its claim, because the row that this transaction locks cannot be settled for
+others. The rest of a larger claim is released first, and its kind is claimed alone from then on.
 
 A handler that commits or rolls back itself is detected by the transaction's id. Its job fails,
 because what it wrote may already be committed.
@@ -58,9 +57,8 @@ class Transactions:
     """The transactions of a worker's jobs, one at a time.
 
     It is the `jobherd.handlers._run.transaction.TransactionHost` of the running job.
-    used: whether the running job has requested a transaction. Then the executor calls `conclude`.
-    active: whether one is open. committed: whether the job is completed in the database.
-    ended: whether the handler ended the transaction itself.
+    used: whether the running job has requested one; then the executor calls `conclude`. active: one is
+    open. ended: the handler ended it itself. committed: the job is completed in the database.
     """
 
     def __init__(
@@ -69,6 +67,7 @@ class Transactions:
         self.used = self.active = self.committed = self.ended = False
         self._own_session = TransactionSession(session, spec)
         self._long = spec.settings.long_transaction
+        self._has_database = spec.settings.uplink is None
         self._interrupts = interrupts
         self._ran_on = ran_on
         self._be_alone = be_alone
@@ -165,6 +164,7 @@ class Transactions:
             active=self.active,
             committed=self.committed,
             of_table=running is None or not running.queue,
+            has_database=self._has_database,
         )
         self.used = True
         if self.executor.shares_claim:
@@ -280,7 +280,7 @@ class Transactions:
 
     def _note_ended(self) -> NoReturn:
         self.ended = True
-        message = "the handler has committed or rolled back its job's transaction by itself"
+        message = "the handler has committed or rolled back its job's transaction itself"
         raise TransactionEndedError(message)
 
     def _lose(self) -> NoReturn:
@@ -296,5 +296,5 @@ class Transactions:
             yield
         finally:
             interrupts.open = was
-        if was and interrupts.told and not self.committed:
+        if was and interrupts.pending and not self.committed:
             interrupts.check()

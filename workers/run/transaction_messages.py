@@ -16,20 +16,22 @@ NO_TRANSACTION: Final = (
     "the job is in no transaction: declare the handler with transactional=True, or use `with job.transaction():`"
 )
 ENDED_BY_HANDLER: Final = (
-    "the handler has committed or rolled back its job's transaction by itself: what it wrote before may stand "
+    "the handler has committed or rolled back its job's transaction itself: what it wrote before may stand "
     "although the job failed. Let Jobherd end the transaction; to undo a part of it use "
     "`with connection.transaction():`"
 )
 
 
-def check_begin(*, forked: bool, active: bool, committed: bool, of_table: bool) -> None:
+def check_begin(*, forked: bool, active: bool, committed: bool, of_table: bool, has_database: bool) -> None:
     """Raise RuntimeError with the reason if the running job cannot begin a transaction.
 
     forked: this process is a copy that the handler has forked. of_table: the job is a record of an
     application's own table.
     """
     message = ""
-    if forked:
+    if not has_database:
+        message = "`jobherd work` has no database, so its jobs have no transactions: run this kind with `jobherd run`"
+    elif forked:
         message = "a process that a handler has forked cannot use its job's transaction: the job is its parent's"
     elif active:
         message = "the job is in a transaction already: use its connection"

@@ -104,9 +104,9 @@ class InFlightClaim:
 
     def release_unstarted(self, rows: Sequence[JobRow]) -> None:
         """Note that these jobs were not started: they are released."""
-        told = self._interrupts.told
+        pending = self._interrupts.pending
         for row in rows:
-            self.note(self._unstarted(row, told.get(row.id) is Reason.CANCEL))
+            self.note(self._unstarted(row, pending.get(row.id) is Reason.CANCEL))
 
     def settle(self, *, more: bool = False) -> bool:
         """Record the noted outcomes and return whether the claim was still valid.

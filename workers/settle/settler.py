@@ -64,7 +64,7 @@ class Settler:
             earlier call would mistake what the supervisor recorded meanwhile for lost.
 
         Returns whether the claim was still valid. A settlement whose answer was lost looks as if it
-        was not. Raises UnsettledError, or Left if the supervisor is dead.
+        was not. Raises UnsettledError, or StopWaiting if the supervisor is dead.
         """
         return self._report_lost(token, finished, self._settle(token, finished), own=own)
 

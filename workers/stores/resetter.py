@@ -24,9 +24,9 @@ from jobherd.handlers._values.outcome import Outcome
 from jobherd.handlers._values.sanitize import sanitize
 from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
-from jobherd.workers.database.waiting import Left
+from jobherd.workers.database.waiting import StopWaiting
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, CancelJob, MoreWork, Ready, send
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_REQUESTED, CancelJob, MoreWork, Ready, send
 from jobherd.workers.job.finished import Finished
 from jobherd.workers.run.loading import load_handlers
 from jobherd.workers.stores.duties import NEVER, Duties
@@ -68,12 +68,12 @@ def run(context: ChildContext) -> int:
     resetter = Resetter(context, tables_of(loaded[0]))
     try:
         resetter.live()
-    except Left as reason:
+    except StopWaiting as reason:
         _log.info("exiting: %s", reason)
     finally:
         resetter.close()
     context.spec.board.say(CurrentWork(Phase.LEAVING))
-    return EXIT_LEFT
+    return EXIT_REQUESTED
 
 
 class Resetter:
@@ -90,7 +90,7 @@ class Resetter:
         self._bury_at = 0.0
 
     def live(self) -> None:
-        """Connect, report READY, and handle the tables until dismissed. Raises Left."""
+        """Connect, report READY, and handle the tables until dismissed. Raises StopWaiting."""
         self._session.connect()
         self._spec.board.say(CurrentWork(Phase.IDLE, self._session.child))
         self._title("recovers records of tables")

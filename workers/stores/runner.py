@@ -214,7 +214,7 @@ class Tables:
         self, connection: psycopg.Connection[Any], table: TableHandler, taken: Taken, finished: Finished
     ) -> None:
         if connection.info.transaction_status != _WITHIN:
-            message = "the transaction that held the record is over"
+            message = "the transaction that held the record has ended"
             raise psycopg.OperationalError(message)
         parameters = settle_parameters(
             finished.outcome,

@@ -44,7 +44,7 @@ class TableConnection:
             self._connection.close()
 
     def ready(self) -> psycopg.Connection[Any]:
-        """Return the open connection. Waits while the database is away; raises Left after a dismissal."""
+        """Return the open connection. Waits while the database is away; raises StopWaiting after a dismissal."""
         if self._connection is None or self._connection.closed:
             self._session.run("observe/show_time")  # It waits for as long as the database is away.
             self._connection = connect(
@@ -56,7 +56,7 @@ class TableConnection:
         return self._connection
 
     def ask(self, statement: str, names: Names, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Run a statement of `sql/tables` about the table with these names, and return its rows."""
+        """Run a statement of `sql/table_templates` about the table with these names, and return its rows."""
         with self._prepared() as connection:
             return connection.execute(compose(statement, names, self._settings.schema), parameters).fetchall()
 

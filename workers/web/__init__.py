@@ -111,7 +111,7 @@ async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], obj
     budget = CpuBudget()
     why_no_page = why_off(spec.settings) if spec.settings.http else ""
     routes = pages(reader, why_no_page=why_no_page) | {
-        "/metrics": Exposition(spec.boards, reader, measurer, budget).answer
+        "/metrics": Exposition(spec.boards, reader, measurer, budget, served=spec.settings.served).answer
     }
     if spec.settings.http is None:
         title("has no address to serve")

@@ -53,9 +53,11 @@ class Exposition:
         measurer: Measurer,
         budget: CpuBudget,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        served: Sequence[str] = (),
     ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(JobherdCollector(boards, reader, measurer))
+        self._registry.register(JobherdCollector(boards, reader, measurer, served))
         self._measurer = measurer
         self._budget = budget
         self._clock = clock

@@ -1,7 +1,7 @@
-"""Collects the Prometheus metrics: jobs, child processes, the supervisor and the queues.
+"""Collects the Prometheus metrics: jobs, child processes, the supervisor, the queues and the schedules.
 
 A scrape reads memory and stores nothing, so it slows no child process. Labels are kinds, outcomes,
-states, causes and queues, each of a bounded number over the life of this process (`labels.py`). A
+states, causes, queues and schedules, each of a bounded number over the life of this process (`labels.py`). A
 label is never a process ID, a job or a slot. `docs/metrics.md` lists all metrics, and a test
 compares the list.
 """
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
+from jobherd.workers.web.gateway_metrics import gateway_metrics
 from jobherd.workers.web.job_metrics import JobMetrics
 from jobherd.workers.web.process_metrics import ProcessMetrics
 from jobherd.workers.web.queue_metrics import queue_metrics
+from jobherd.workers.web.schedule_metrics import schedule_metrics
 from jobherd.workers.web.supervisor_metrics import SupervisorMetrics
 
 if TYPE_CHECKING:
@@ -28,11 +30,15 @@ if TYPE_CHECKING:
 
 
 class JobherdCollector(Collector):
-    """Builds all metric families at each scrape."""
+    """Builds all metric families at each scrape. served: the queues of this supervisor; empty: all."""
 
-    def __init__(self, boards: Sequence[StatusBoard], reader: StatusReader, measurer: Measurer) -> None:
+    def __init__(
+        self, boards: Sequence[StatusBoard], reader: StatusReader, measurer: Measurer, served: Sequence[str] = ()
+    ) -> None:
+        self._served = served
         self._reader = reader
         self._measurer = measurer
+        self._boards = boards
         self._jobs = JobMetrics(boards)
         self._processes = ProcessMetrics(boards)
         self._supervisor = SupervisorMetrics()
@@ -46,5 +52,8 @@ class JobherdCollector(Collector):
         report = self._reader.read()
         yield from self._jobs.collect(report)
         yield from self._processes.collect(report)
+        yield from gateway_metrics(self._boards, report)
         yield from self._supervisor.collect(report)
-        yield from queue_metrics(self._measurer)
+        has_workers = any(child.kind == "worker" and child.pid for child in report.children)
+        yield from queue_metrics(self._measurer, self._served, has_workers=has_workers)
+        yield from schedule_metrics(self._measurer)

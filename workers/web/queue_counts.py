@@ -1,4 +1,4 @@
-"""Counts the jobs of each queue in the database, with its pauses, limits and tenants.
+"""Counts the jobs of each queue in the database, with its pauses, limits and tenants, and the schedules.
 
 A statement reads at most `MOST` rows per queue and takes at most `STATEMENT` seconds. A statement
 that takes too long is logged once; the others may still succeed.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 
 from jobherd import sql
 from jobherd.workers.web.labels import OTHERS, Labels, label
+from jobherd.workers.web.schedule_counts import ScheduleCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -67,7 +69,7 @@ class Measured:
 
 
 class Gate(NamedTuple):
-    """A pause or a concurrency limit."""
+    """A pause or limits."""
 
     scope: str
     name: str
@@ -75,6 +77,10 @@ class Gate(NamedTuple):
     most: int | None
     """The most jobs that may run at a time, on all hosts; None: no limit."""
     running: int | None
+    per_second: float | None = None
+    """The most jobs that may start in a second, on all hosts; None: no limit."""
+    tokens: int | None = None
+    """The jobs that may start now under it."""
 
     def and_also(self, other: Gate | None) -> Gate:
         """Return both combined, under the label `OTHERS`."""
@@ -83,7 +89,10 @@ class Gate(NamedTuple):
         capped = [gate for gate in (self, other) if gate.most is not None]
         most = sum(gate.most or 0 for gate in capped) if capped else None
         running = sum(gate.running or 0 for gate in capped) if capped else None
-        return Gate(self.scope, OTHERS, self.paused or other.paused, most, running)
+        rated = [gate for gate in (self, other) if gate.per_second is not None]
+        per_second = sum(gate.per_second or 0.0 for gate in rated) if rated else None
+        tokens = sum(gate.tokens or 0 for gate in rated) if rated else None
+        return Gate(self.scope, OTHERS, self.paused or other.paused, most, running, per_second, tokens)
 
 
 class QueueCounts:
@@ -107,6 +116,7 @@ class QueueCounts:
         """All pauses and concurrency limits."""
         self.tenants: dict[tuple[str, str], int] = {}
         """The number of jobs by tenant and state."""
+        self.schedules = ScheduleCounts(clock)
         self._schema = schema
         self._tenants = tenants
         self._clock = clock
@@ -127,7 +137,10 @@ class QueueCounts:
             known[called] = known.get(called, False) or bool(paused)
         gates = await self._rows(session, "observe/list_limits", {"most": 2 * QUEUES})
         self.gates = self._gathered(
-            [Gate(scope, name, paused, most, running) for scope, name, paused, _, _, _, _, most, running, *_ in gates]
+            [
+                Gate(scope, name, paused, most, running, per_second, tokens)
+                for scope, name, paused, _, _, _, _, most, running, _, _, _, per_second, _, _, tokens, *_ in gates
+            ]
         )
         for state in STATES:
             for called in await self._count_state(session, state):
@@ -135,6 +148,7 @@ class QueueCounts:
         self.paused = known
         if self._tenants:
             await self._count_tenants(session)
+        await self.schedules.update(partial(self._in_time, session))
 
     async def _count_state(self, session: Session, state: str) -> Iterable[str]:
         """Count the jobs in one state. Return the queues that have some."""

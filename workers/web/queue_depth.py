@@ -17,6 +17,7 @@ import psycopg
 
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
+from jobherd.workers.database.backoff import Backoff
 from jobherd.workers.database.errors import error_name
 from jobherd.workers.web.queue_counts import QueueCounts
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobherd.workers.web.queue_counts import Gate, Measured
+    from jobherd.workers.web.schedule_counts import ScheduleCounts
 
 log = logging.getLogger("jobherd")
 
@@ -87,7 +89,7 @@ class Measurer:
         self._connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
         self._running: asyncio.Task[None] | None = None
         self._next = -float("inf")
-        self._rest = PERIOD
+        self._backoff = Backoff(PERIOD, REST_MOST)
         self._away = False
 
     def hurry(self) -> None:
@@ -136,6 +138,10 @@ class Measurer:
         """Return all pauses and concurrency limits; empty if the measurement is stale."""
         return self._counts.gates if self.latest() else []
 
+    def schedules(self) -> ScheduleCounts | None:
+        """Return the state of the schedules and their instants; None if the measurement is stale."""
+        return self._counts.schedules if self.latest() else None
+
     async def close(self) -> None:
         """Cancel a running measurement and close the session."""
         if self._running is not None:
@@ -153,7 +159,7 @@ class Measurer:
             await self._close_session()
             self._lose(error)
         else:
-            self._rest = PERIOD
+            self._backoff.reset()
             if self._away:
                 self._away = False
                 log.info("metrics: the database is back, the depth of the queues is measured again")
@@ -162,12 +168,11 @@ class Measurer:
             self._running = None
 
     def _lose(self, error: Exception) -> None:
-        self._next = self._clock() + self._rest
-        self._rest = min(2 * self._rest, REST_MOST)
+        self._next = self._clock() + self._backoff.next()
         if not self._away:
             self._away = True
             log.warning(
-                "metrics: the depth of the queues cannot be measured (%s); the rest of the metrics goes on",
+                "metrics: the depth of the queues cannot be measured (%s); the other metrics continue",
                 error_name(error),
             )
 

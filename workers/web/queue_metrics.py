@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
 
+from jobherd.workers.process.spec import is_served
 from jobherd.workers.web.queue_counts import STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from prometheus_client import Metric
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from jobherd.workers.web.queue_depth import Measurer
 
 
-def queue_metrics(measurer: Measurer) -> Iterator[Metric]:
-    """Yield the families."""
+def queue_metrics(measurer: Measurer, served: Sequence[str], *, has_workers: bool) -> Iterator[Metric]:
+    """Yield the families. served: the queues of this supervisor's workers, or prefixes; empty: all."""
     jobs = GaugeMetricFamily("jobherd_queue_jobs", "Jobs in a queue, in the whole database.", labels=["queue", "state"])
     capped = GaugeMetricFamily(
         "jobherd_queue_jobs_capped",
@@ -29,6 +30,9 @@ def queue_metrics(measurer: Measurer) -> Iterator[Metric]:
         "jobherd_queue_oldest_seconds", "How long the oldest has waited, or run.", labels=["queue", "state"]
     )
     paused = GaugeMetricFamily("jobherd_queue_paused", "Whether a queue is paused.", labels=["queue"])
+    serves = GaugeMetricFamily(
+        "jobherd_queue_served", "Whether workers of this supervisor serve a queue.", labels=["queue"]
+    )
     at = GaugeMetricFamily(
         "jobherd_queues_measured_timestamp_seconds", "When the queues were last measured.", labels=["state"]
     )
@@ -46,6 +50,7 @@ def queue_metrics(measurer: Measurer) -> Iterator[Metric]:
         at.add_metric([state], moment)
     for queue, held in queues.items():
         paused.add_metric([queue], held)
+        serves.add_metric([queue], has_workers and is_served(queue, served))
     gate = GaugeMetricFamily(
         "jobherd_paused", "Whether a queue, a kind or everything is paused.", labels=["scope", "name"]
     )
@@ -55,12 +60,21 @@ def queue_metrics(measurer: Measurer) -> Iterator[Metric]:
     taken = GaugeMetricFamily(
         "jobherd_concurrency_running", "How many of them run, over all hosts.", labels=["scope", "name"]
     )
+    rate = GaugeMetricFamily(
+        "jobherd_rate_limit", "How many jobs of a queue or kind may start in a second.", labels=["scope", "name"]
+    )
+    tokens = GaugeMetricFamily(
+        "jobherd_rate_tokens", "How many of them may start now, over all hosts.", labels=["scope", "name"]
+    )
     for each in measurer.gates():
         gate.add_metric([each.scope, each.name], each.paused)
         if each.most is not None:
             limit.add_metric([each.scope, each.name], each.most)
             taken.add_metric([each.scope, each.name], each.running or 0)
-    yield from (jobs, capped, oldest, paused, gate, limit, taken, at)
+        if each.per_second is not None:
+            rate.add_metric([each.scope, each.name], each.per_second)
+            tokens.add_metric([each.scope, each.name], each.tokens or 0)
+    yield from (jobs, capped, oldest, paused, serves, gate, limit, taken, rate, tokens, at)
     if owned := measurer.tenants():
         tenants = GaugeMetricFamily(
             "jobherd_tenant_jobs", "Jobs of a tenant, in the whole database.", labels=["tenant", "state"]

@@ -32,7 +32,7 @@ class SupervisorMetrics:
         """Yield the families."""
         deaths = CounterMetricFamily(
             "jobherd_child_deaths",
-            "Child processes that ended, by cause; `left` is a requested exit.",
+            "Child processes that ended, by cause; `requested` is an exit that the supervisor asked for.",
             labels=["cause"],
         )
         shown: dict[str, int] = {}

@@ -1,7 +1,9 @@
 -- Claim jobs and respect concurrency limits, pauses of kinds, prefixes among the queues and this supervisor's
 -- own limits. Run by a worker that claim_jobs.sql has sent here, or whose settings require it. Returns the rows
 -- of that statement. One row without an id and a queue means that no pause or limit is left: claim_jobs.sql is
--- cheaper then. See schema/08_claim.sql.
+-- cheaper then. If such a row has a number in `waited`, it is the last one and says: no job waits that may start
+-- now, and a rate limit lets the next one start in so many seconds. See schema/08_claim.sql and
+-- migrations/0006_claim_under_rates.sql.
 --
 -- The jobs that a before_claim hook admits are searched among the first 2,000 jobs that are neither paused nor
 -- over a limit.
@@ -39,16 +41,16 @@ WITH RECURSIVE head AS (
      WHERE %(narrowed)s::boolean AND jobherd.rank_queue(queue, %(served)s::text[]) IS NOT NULL
        AND NOT EXISTS (SELECT FROM jobherd.gates g
                         WHERE (g.scope, g.name) IN (('queue', ready.queue), ('kind', ready.kind))
-                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.limited_at) >= g.max_running))
+                          AND jobherd.room_of(g) < 1)
        -- AND the conditions of this claim
      ORDER BY queue, priority, id
      LIMIT 2000
 ), claimed AS MATERIALIZED (
-    SELECT token, queue, jobs, more
+    SELECT token, queue, jobs, more, opens_in
       FROM jobherd.claim_gated(%(supervisor)s::bigint, %(child)s::bigint, (SELECT queues FROM ordered), %(avoided)s::text[], %(wanted)s::integer,
                                %(kinds)s::text[], %(shares)s::real[], %(limited)s::text[], %(limits)s::integer[], %(left_queue)s::text,
                                %(left_kind)s::text,
-                               CASE WHEN %(narrowed)s::boolean THEN ARRAY(SELECT id FROM among) END)
+                               CASE WHEN %(narrowed)s::boolean THEN ARRAY(SELECT id FROM among) END, true)
 ), relaxed AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
      -- Cost: even a claim that finds nothing has locked a row; its commit need not wait for the disk.
@@ -59,12 +61,12 @@ SELECT c.token, j.id, j.kind, c.queue, j.payload::text AS payload, j.attempts + 
        j.timeout, date_part('epoch', j.created_at) AS created_at,
        date_part('epoch', j.run_at) AS run_at,
        date_part('epoch', j.expires_at - clock_timestamp()) AS good_for,
-       date_part('epoch', clock_timestamp() - greatest(j.run_at, j.created_at)) AS waited,
+       coalesce(c.opens_in, date_part('epoch', clock_timestamp() - greatest(j.run_at, j.created_at))) AS waited,
        c.more,
        CASE WHEN NOT j.extras IS NULL
             THEN json_build_object('tenant', (j.extras).tenant, 'webhook', (j.extras).webhook, 'payload_bytes',
                                    encode((j.extras).payload_bytes, 'base64'), 'parent_id', (j.extras).parent_id,
-                                   'traceparent', (j.extras).traceparent)::text END AS extras
+                                   'traceparent', (j.extras).traceparent, 'schedule', (j.extras).schedule)::text END AS extras
   FROM claimed c LEFT JOIN LATERAL unnest(c.jobs) AS j ON true
  WHERE (SELECT count(*) FROM relaxed) >= 0
  ORDER BY j.priority, j.id

@@ -52,5 +52,5 @@ SELECT b.token, t.id, t.kind, c.queue, (t.job).payload::text AS payload, (t.job)
        CASE WHEN NOT (t.job).extras IS NULL
             THEN json_build_object('tenant', ((t.job).extras).tenant, 'webhook', ((t.job).extras).webhook, 'payload_bytes',
                                    encode(((t.job).extras).payload_bytes, 'base64'), 'parent_id', ((t.job).extras).parent_id,
-                                   'traceparent', ((t.job).extras).traceparent)::text END AS extras
+                                   'traceparent', ((t.job).extras).traceparent, 'schedule', ((t.job).extras).schedule)::text END AS extras
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true

@@ -12,7 +12,7 @@ WITH RECURSIVE head AS (
 ), idle AS (
     SELECT count(*) AS workers
       FROM jobherd.children c JOIN jobherd.supervisors s ON s.id = c.supervisor
-     WHERE c.kind = 'worker' AND s.lease_until > clock_timestamp()
+     WHERE c.kind IN ('worker', 'remote') AND s.lease_until > clock_timestamp()
        AND NOT EXISTS (SELECT FROM jobherd.running r WHERE r.child = c.id)
 )
 SELECT h.queue, r.kind, r.id, extract(epoch FROM clock_timestamp() - greatest(r.run_at, r.created_at))::double precision AS waited,

@@ -1,6 +1,7 @@
 -- Resume the pauses whose time has ended. Returns the seconds until the next one ends, whether jobs are parked,
--- whether there are concurrency limits that no maintenance process has seen yet, and whether there are requests
--- to cancel. Run by maintenance processes.
+-- whether there are concurrency limits that no maintenance process has seen yet, whether there are requests to
+-- cancel, the seconds until a schedule is due, and whether a worker could not store a schedule. Run by maintenance
+-- processes.
 WITH due AS MATERIALIZED (
     SELECT scope, name FROM jobherd.gates WHERE resume_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 ), resumed AS MATERIALIZED (
@@ -12,5 +13,7 @@ SELECT (SELECT count(*) FROM resumed) AS opened,
        (SELECT extract(epoch FROM min(g.resume_at) - clock_timestamp())::double precision FROM jobherd.gates g WHERE g.resume_at > clock_timestamp())
        AS next_in,
        EXISTS (SELECT FROM jobherd.parked) AS parked,
-       EXISTS (SELECT FROM jobherd.gates g WHERE g.max_running IS NOT NULL AND g.seen_at IS NULL) AS unseen,
-       EXISTS (SELECT FROM jobherd.cancels) AS asked
+       EXISTS (SELECT FROM jobherd.gates g WHERE num_nonnulls(g.max_running, g.each_running) > 0 AND g.seen_at IS NULL) AS unseen,
+       EXISTS (SELECT FROM jobherd.cancels) AS asked,
+       jobherd.schedules_due_in() AS schedules_in,
+       EXISTS (SELECT FROM jobherd.declarations d WHERE d.pending IS NOT NULL) AS postponed

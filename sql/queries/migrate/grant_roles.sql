@@ -33,7 +33,8 @@ BEGIN
          WHERE p.pronamespace = ours::regnamespace
            AND p.proname IN ('enqueue', 'enqueue_bytes', 'enqueue_with', 'notify', 'demand', 'extras_of', 'default_tenant', 'own_tenants', 'is_confined',
                              'check_tenant', 'check_traceparent', 'check_webhook', 'hostile_path', 'cancel', 'cancel_as', 'cancel_own', 'retry',
-                             'retry_as', 'retry_own')
+                             'retry_as', 'retry_own', 'enqueue_unique', 'enqueue_keyed', 'unique_rule', 'unique_fields', 'seconds_of', 'lane_of',
+                             'with_partition', 'is_tenant', 'partition_of')
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', one.called);
     END LOOP;
@@ -63,9 +64,16 @@ BEGIN
                     ('demands',         '{-,      rawd,  r,    rawd}'),
                     ('kinds',           '{r,      rawd,  r,    r}'),
                     ('gates',           '{-,      rawd,  r,    rawd}'),
+                    ('buckets',         '{-,      rawd,  r,    r}'),
                     ('claim_locks',     '{-,      rawd,  r,    r}'),
                     ('supervisors',     '{-,      rawd,  r,    r}'),
                     ('children',        '{-,      rawd,  r,    r}'),
+                    ('extensions',      '{-,      rawd,  r,    r}'),
+                    ('enqueue_keys',    '{-,      rawd,  r,    r}'),
+                    ('keys',            '{-,      rawd,  r,    raw}'),
+                    ('schedules',       '{-,      rawd,  r,    rawd}'),
+                    ('ticks',           '{-,      rawd,  r,    rawd}'),
+                    ('declarations',    '{-,      rawd,  r,    r}'),
                     ('fleet_commands', '{-,      rwd,   r,    rawd}'),
                     ('audit',           '{-,      r,     r,    r}'),
                     ('bulks',           '{-,      r,     r,    rawd}'),
@@ -94,37 +102,94 @@ BEGIN
             SELECT p.oid::regprocedure AS called
               FROM (VALUES
                     -- function           enqueue work read admin
-                    ('claim_gated',       '{-, X, -, -}'::text[]),
+                    ('backfill_schedule', '{-, -, -, X}'::text[]),
+                    ('change_timing',     '{-, -, -, X}'),
+                    ('check_producer',    '{-, -, -, -}'),
+                    ('check_schedule_options', '{-, -, -, X}'),
+                    ('claim_gated',       '{-, X, -, -}'),
+                    ('correct_buckets',   '{-, X, -, -}'),
                     ('count_ended',       '{-, X, -, -}'),
+                    ('count_lane',        '{-, X, X, X}'),
                     ('count_past',        '{-, X, -, -}'),
                     ('count_running',     '{-, X, X, X}'),
+                    ('declare_postponed', '{-, X, -, -}'),
+                    ('declare_schedules', '{-, X, -, -}'),
+                    ('default_burst',     '{-, X, -, X}'),
                     ('delete',            '{-, -, -, X}'),
                     ('demand_own',        '{X, X, -, X}'),
                     ('drop_audit',        '{-, X, -, -}'),
                     ('enable_webhooks',   '{-, X, -, -}'),
                     ('end_dashboard_sessions', '{-, -, -, X}'),
                     ('end_session',       '{-, X, -, -}'),
+                    ('failed_runs',       '{-, X, -, -}'),
+                    ('fair',              '{-, -, -, X}'),
+                    ('find_schedule',     '{-, -, -, X}'),
                     ('gate_as_target',    '{-, X, -, X}'),
                     ('gate_of',           '{-, X, X, X}'),
+                    ('hold_session',      '{-, X, -, -}'),
+                    ('holds_key',         '{-, X, -, X}'),
+                    ('is_other_timing',   '{-, X, -, X}'),
+                    ('is_unfinished',     '{-, X, X, X}'),
                     ('keep_partitions',   '{-, X, -, -}'),
+                    ('lane_waits',        '{-, X, X, X}'),
+                    ('limit',             '{-, -, -, X}'),
+                    ('limit_each',        '{-, -, -, X}'),
+                    ('lock_lane',         '{-, X, -, -}'),
                     ('lock_limit',        '{-, X, -, -}'),
                     ('meet_settlements',  '{-, X, X, X}'),
+                    ('next_opening',      '{-, X, -, -}'),
+                    ('next_turn',         '{-, X, -, -}'),
                     ('note_audit',        '{-, -, -, X}'),
+                    ('note_turn',         '{-, X, -, -}'),
                     ('note_unless_noted', '{-, X, -, X}'),
                     ('note_visit',        '{-, X, -, X}'),
+                    ('return_parked',     '{-, X, -, -}'),
                     ('send_fleet_command', '{-, -, -, X}'),
+                    ('parse_rate',        '{-, -, -, X}'),
                     ('pause',             '{-, -, -, X}'),
+                    ('pause_failing',     '{-, X, -, -}'),
+                    ('pause_schedule',    '{-, -, -, X}'),
+                    ('pick_below',        '{-, X, -, -}'),
+                    ('pick_from',         '{-, X, -, -}'),
+                    ('pick_in_turn',      '{-, X, -, -}'),
+                    ('pick_unlaned',      '{-, X, -, -}'),
+                    ('plan_schedules',    '{-, X, -, -}'),
+                    ('queue_of',          '{-, -, -, X}'),
                     ('rank_queue',        '{-, X, X, X}'),
                     ('reprioritize',      '{-, -, -, X}'),
                     ('requeue',           '{-, X, -, -}'),
                     ('reschedule',        '{-, -, -, X}'),
+                    ('reset_schedule',    '{-, -, -, X}'),
                     ('resume',            '{-, X, -, X}'),
+                    ('resume_schedule',   '{-, -, -, X}'),
+                    ('retire_schedules',  '{-, X, -, -}'),
                     ('retry_edited',      '{-, -, -, X}'),
                     ('rollup_quantile',   '{-, X, X, X}'),
+                    ('room_in_lane',      '{-, X, -, -}'),
+                    ('room_of',           '{-, X, -, -}'),
+                    ('run_schedule',      '{-, -, -, X}'),
+                    ('schedule',          '{-, -, -, X}'),
+                    ('schedules_due_in',  '{-, X, X, X}'),
                     ('session_started',   '{-, X, -, -}'),
                     ('set_limit',         '{-, -, -, X}'),
+                    ('share_of',          '{-, X, -, -}'),
+                    ('show_rate',         '{-, X, X, X}'),
+                    ('show_weights',      '{-, X, X, X}'),
+                    ('start_run',         '{-, X, -, -}'),
+                    ('sweep_keys',        '{-, X, -, -}'),
+                    ('take_key',          '{-, X, -, X}'),
+                    ('take_tokens',       '{-, X, -, -}'),
                     ('tell_sleepers',     '{-, X, -, X}'),
-                    ('tell_waiters',      '{-, X, -, X}')) AS m (name, may)
+                    ('tell_waiters',      '{-, X, -, X}'),
+                    ('tend_schedules',    '{-, X, -, -}'),
+                    ('tick',              '{-, X, -, -}'),
+                    ('token_step',        '{-, X, X, X}'),
+                    ('tokens_of',         '{-, X, X, X}'),
+                    ('holder_of',         '{-, -, -, -}'),
+                    ('turn_setting',      '{-, X, -, -}'),
+                    ('unique_part',       '{-, -, -, -}'),
+                    ('unschedule',        '{-, -, -, X}'),
+                    ('weight_of',         '{-, X, -, -}')) AS m (name, may)
               JOIN pg_proc p ON p.proname = m.name AND p.pronamespace = ours::regnamespace
              WHERE m.may[place] = 'X'
         LOOP
@@ -148,8 +213,8 @@ BEGIN
     -- The columns that an INSERT returns, and those that decide whether to wake the maintenance process; no
     -- payload.
     IF to_regrole('jobherd_enqueue') IS NOT NULL THEN
-        EXECUTE format('GRANT INSERT (run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras)'
-                       ' ON %1$I.ready, %1$I.scheduled TO jobherd_enqueue', ours);
+        EXECUTE format('GRANT INSERT (run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras,'
+                       ' lane) ON %1$I.ready, %1$I.scheduled TO jobherd_enqueue', ours);
         EXECUTE format('GRANT SELECT (id) ON %I.ready TO jobherd_enqueue', ours);
         EXECUTE format('GRANT SELECT (id, run_at) ON %I.scheduled TO jobherd_enqueue', ours);
     END IF;

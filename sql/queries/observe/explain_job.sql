@@ -1,5 +1,5 @@
 -- Explain one job, live or finished: its pauses and limits, the workers that could run it, the jobs before it,
--- and where it runs. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
+-- where it runs, and the instant of a schedule that it is. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
 -- its id.
 --
 -- serving is how the workers choose between the queues, by the facts of one supervisor that serves this queue. A
@@ -18,9 +18,18 @@ SELECT clock_timestamp() AS asked_at, j.*,
        (SELECT jsonb_agg(jsonb_build_object('scope', g.scope, 'name', g.name, 'paused_at', g.paused_at, 'paused_by', g.paused_by,
                                             'reason', g.reason, 'resume_at', g.resume_at, 'max_running', g.max_running,
                                             'running', CASE WHEN g.max_running IS NOT NULL
-                                                            THEN jobherd.count_running(g.scope, g.name, g.limited_at) END)
+                                                            THEN jobherd.count_running(g.scope, g.name, g.limited_at) END,
+                                            'rate', jobherd.show_rate(g), 'tokens', t.tokens,
+                                            'opens_at', clock_timestamp() + make_interval(secs => t.opens_in),
+                                            'partition', CASE WHEN g.each_running IS NOT NULL THEN j.partition END,
+                                            'each_running', g.each_running,
+                                            'partition_running', CASE WHEN g.each_running IS NOT NULL AND j.partition IS NOT NULL
+                                                                      THEN jobherd.count_lane(g, jobherd.lane_of(j.partition)) END,
+                                            'partition_waits', CASE WHEN g.in_order AND j.partition IS NOT NULL
+                                                                    THEN jobherd.lane_waits(g.name, jobherd.lane_of(j.partition)) END,
+                                            'weights', jobherd.show_weights(g.turns))
                          ORDER BY g.scope)
-          FROM jobherd.gates g
+          FROM jobherd.gates g LEFT JOIN LATERAL jobherd.tokens_of(g) AS t ON g.rate IS NOT NULL
          WHERE (g.scope, g.name) IN (('queue', j.queue), ('kind', j.kind), ('all', '*'))) AS gates,
        EXISTS (SELECT FROM jobherd.kinds k WHERE k.name = j.kind) AS declared,
        (SELECT r.alone FROM jobherd.waiting r WHERE r.id = j.id) AS alone,
@@ -28,18 +37,22 @@ SELECT clock_timestamp() AS asked_at, j.*,
            AS ahead,
        EXISTS (SELECT FROM jobherd.running r WHERE r.queue = j.queue) AS queue_runs,
        serving.turns, elsewhere.sharing, elsewhere.ahead_elsewhere, elsewhere.queues_before, elsewhere.largest_before,
-       fleet.workers, fleet.idle, held.host, held.pid, held.slot, held.lease_left, held.neighbours, held.cancelled
+       fleet.workers, fleet.idle, held.host, held.pid, held.slot, held.via, held.lease_left, held.neighbours, held.cancelled,
+       tick.schedule, tick.at AS scheduled_for, tick.missed
   FROM jobherd.jobs j
+       LEFT JOIN LATERAL (SELECT t.schedule, t.at, t.missed FROM jobherd.ticks t WHERE t.job = j.id ORDER BY t.at LIMIT 1) AS tick ON true
        CROSS JOIN LATERAL (
            SELECT count(*) AS workers, count(*) FILTER (WHERE NOT EXISTS (SELECT FROM jobherd.running r WHERE r.child = c.id)) AS idle
              FROM jobherd.children c JOIN jobherd.supervisors s ON s.id = c.supervisor
-            WHERE c.kind = 'worker' AND s.lease_until > clock_timestamp()) AS fleet
+            WHERE c.kind IN ('worker', 'remote') AND s.lease_until > clock_timestamp()) AS fleet
        LEFT JOIN LATERAL (
-           SELECT s.host, c.pid, c.slot, extract(epoch FROM s.lease_until - clock_timestamp())::double precision AS lease_left,
+           SELECT s.host, c.pid, c.slot, CASE WHEN c.kind = 'remote' THEN coalesce(v.host, 'a host that has left') END AS via,
+                  extract(epoch FROM s.lease_until - clock_timestamp())::double precision AS lease_left,
                   cardinality(r.jobs) - 1 AS neighbours, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled
              FROM jobherd.running r
                   LEFT JOIN jobherd.children c ON c.id = r.child
                   LEFT JOIN jobherd.supervisors s ON s.id = c.supervisor
+                  LEFT JOIN jobherd.supervisors v ON v.id = s.via
             WHERE r.token = j.token) AS held ON j.state = 'running'
        CROSS JOIN LATERAL (
            SELECT f.served, f.tiers, f.turns, jobherd.rank_queue(j.queue, f.served) AS rank

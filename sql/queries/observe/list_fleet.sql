@@ -7,5 +7,6 @@ SELECT s.id, s.host, s.pid, s.version, s.started_at, s.lease_until,
        s.lease_until < clock_timestamp() AS lapsed,
        s.facts, s.facts_at, extract(epoch FROM clock_timestamp() - s.facts_at)::double precision AS facts_age
   FROM jobherd.supervisors s
+ WHERE s.via IS NULL
  ORDER BY s.host, s.id
  LIMIT %(most)s::integer

@@ -5,4 +5,5 @@ SELECT s.id, s.host, s.pid, s.version, s.started_at, s.beat_at, s.lease_until,
        extract(epoch FROM s.lease_until - clock_timestamp())::double precision AS lease_left,
        s.lease_until < clock_timestamp() AS lapsed
   FROM jobherd.supervisors s
+ WHERE s.via IS NULL
  ORDER BY s.id

@@ -1,7 +1,7 @@
 -- List matching finished jobs, newest first, before %(before)s, among the %(scan)s before it and no further. Run
 -- on users' request, to begin a page.
 --
--- A filter with many matches fills the page at once. If matches are rare, page/list_id_ranges.sql continues below
+-- A filter with many matches fills the page at once. If matches are rare, page/list_finished_ranges.sql continues below
 -- floor, which is 0 if this was all of the history. There is always a row: one with a null id carries only the
 -- floor. Needs page/force_id_order.sql before it. Jobs that did not complete have an index of their own:
 -- %(troubled)s (only these are wanted) avoids walking past all completed jobs.

@@ -2,8 +2,9 @@
 -- Run by `jobherd top`, twice a second.
 --
 -- The table holds one row for each claimed batch. Only the status board of the worker knows which job of a batch
--- is running. Jobs that are claimed in batches finish before a person could read their names.
-SELECT j.id, j.kind, r.queue, j.attempts, s.host, c.slot, cardinality(r.jobs) AS held, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled,
+-- is running. Jobs that are claimed in batches finish before a person could read their names. A remote worker has no
+-- slot.
+SELECT j.id, j.kind, r.queue, j.attempts, s.host, CASE WHEN s.via IS NULL THEN c.slot END AS slot, cardinality(r.jobs) AS held, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled,
        extract(epoch FROM clock_timestamp() - r.claimed_at)::double precision AS held_for,
        (p.progress ->> 'fraction')::double precision AS fraction, left(p.progress ->> 'note', 200) AS note
   FROM (SELECT * FROM jobherd.running ORDER BY claimed_at LIMIT %(most)s::integer) AS r

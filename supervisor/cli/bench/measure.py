@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.handlers._enqueue.options import Options
 from jobherd.supervisor.cli.bench.scratch import GLANCE
 from jobherd.supervisor.cli.bench.supervised import QUEUE, run_supervisor
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
@@ -32,22 +33,6 @@ Draining them takes about as long as draining all jobs with a claim size of `BAT
 """
 PATIENCE: Final = 60.0
 """Seconds without any progress after which a drain has failed."""
-NOTHING: Final = dict.fromkeys(
-    (
-        "queue",
-        "priority",
-        "delay",
-        "run_at",
-        "max_attempts",
-        "timeout",
-        "expires_at",
-        "tenant",
-        "webhook",
-        "payload_bytes",
-        "parent_id",
-        "traceparent",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +102,9 @@ def _shown(spread: Spread) -> dict[str, float]:
 def _enqueue(at: Session, kind: str, payloads: list[str]) -> list[int]:
     return [
         row["id"]
-        for row in at.rows("enqueue/enqueue_jobs", {**NOTHING, "kind": kind, "queue": QUEUE, "payloads": payloads})
+        for row in at.rows(
+            "enqueue/enqueue_jobs", {**Options().parameters(), "kind": kind, "queue": QUEUE, "payloads": payloads}
+        )
     ]
 
 

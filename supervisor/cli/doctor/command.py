@@ -20,9 +20,10 @@ from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
 from jobherd.supervisor.cli.console import paint, plain, plain_lines
 from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings, migrating, why_away
-from jobherd.supervisor.cli.doctor import backlog, fleet, schema, server, vacuum
+from jobherd.supervisor.cli.doctor import backlog, fleet, schedules, schema, server, vacuum
 from jobherd.supervisor.cli.doctor.finding import Finding
 from jobherd.workers.database.errors import takes_no_writes
+from jobherd.workers.inspect.phrases import count
 
 if TYPE_CHECKING:
     import argparse
@@ -34,7 +35,7 @@ _MOST: Final = 10_000
 """Most waiting jobs whose kinds are examined."""
 _GROUPS: Final = 20
 """Most pairs of kind and code of retrying jobs that are reported."""
-_HEARD_IN: Final = 2.0
+_ARRIVES_IN: Final = 2.0
 """Seconds within which a notification to this session itself must arrive."""
 _BRIEFLY: Final = 2.0
 """Seconds to wait for another session's lock on a table of Jobherd."""
@@ -102,7 +103,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
         yield Finding(
             "wrong",
             "privileges",
-            f"this role may not look at the schema: {why_away(problem)}",
+            f"this role cannot read the schema: {why_away(problem)}",
             "GRANT jobherd_read to it",
         )
 
@@ -122,16 +123,15 @@ def _look_inside(at: Session) -> Iterator[Finding]:
         yield Finding("wrong", "schema", str(problem), "run the doctor of that version")
         return
     if missing:
-        yield Finding(
-            "wrong", "schema", f"{missing} migrations are missing in the schema {at.schema}", migrating(at.schema)
-        )
+        lacks = f"the schema {at.schema} lacks {count(missing, 'migration', 'migrations')}"
+        yield Finding("wrong", "schema", lacks, migrating(at.schema))
         return
     yield from _compare(at)
     yield from server.sessions(at.rows("doctor/list_session_roles"))
     named = {"schema": at.schema}
     yield from schema.roles(at.rows("doctor/list_roles", named), migrating(at.schema))
     yield from schema.indexes(at.rows("doctor/list_broken_indexes", named))
-    yield from vacuum.tables(at.rows("doctor/list_tables", named))
+    yield from vacuum.tables(at.rows("doctor/list_vacuum_states", named))
     unserved = at.rows("doctor/list_unserved", {"late": _LATE})
     unhandled = at.rows("doctor/list_unhandled", {"most": _MOST})
     yield from fleet.fleet(at.row("doctor/show_fleet"), unserved, unhandled)
@@ -153,6 +153,7 @@ def _look_inside(at: Session) -> Iterator[Finding]:
                 at.rows("observe/list_limits", {"most": 1000}),
             )
             retrying = at.rows("observe/list_retrying", {"most": _MOST, "rows": _GROUPS})
+            listed = at.rows("doctor/list_schedules")
     except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as problem:
         yield Finding(
             "note", "backlog", f"not examined: {problem.diag.message_primary}", "repair the schema as described above"
@@ -161,6 +162,7 @@ def _look_inside(at: Session) -> Iterator[Finding]:
     yield from backlog.paused(paused, most=_MOST)
     yield from backlog.limits(gates)
     yield from backlog.retrying(retrying)
+    yield from schedules.schedules(listed)
 
 
 def _compare(at: Session) -> Iterator[Finding]:
@@ -225,14 +227,14 @@ def _listen(at: Session) -> Iterator[Finding]:
     except psycopg.errors.ProgramLimitExceeded as problem:
         yield _untried("listen", problem)
         return
-    heard = any(True for _ in at.connection.notifies(timeout=_HEARD_IN, stop_after=1))
-    if heard:
+    notified = any(True for _ in at.connection.notifies(timeout=_ARRIVES_IN, stop_after=1))
+    if notified:
         yield Finding("ok", "listen", "a notification arrives")
     else:
         yield Finding(
             "wrong",
             "listen",
-            f"a notification to ourselves did not arrive within {_HEARD_IN:g} s: jobs wait for the poll",
+            f"a notification to ourselves did not arrive within {_ARRIVES_IN:g} s: jobs wait for the poll",
             remedy,
         )
 

@@ -20,10 +20,12 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
         yield Finding(
             weight, "fleet", f"no supervisor holds a lease: nothing runs{tail}", "start one: jobherd run --handlers ..."
         )
-    elif not row["workers"]:
+    elif not row["workers"] and not row["remote"]:
         yield Finding("wrong", "fleet", "no worker is registered", "see the supervisor's log: do its handlers load?")
     else:
-        yield Finding("ok", "fleet", f"{row['supervisors']} supervisors with {row['workers']} workers hold leases")
+        remote = f", and {row['remote']} remote workers are registered" if row["remote"] else ""
+        text = f"{row['supervisors']} supervisors with {row['workers']} workers hold leases{remote}"
+        yield Finding("ok", "fleet", text)
     if row["lapsed"] and row["supervisors"]:
         yield Finding(
             "note",
@@ -45,7 +47,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
                 "than any budget that serves the "
                 "queue, a larger --budget",
             )
-        elif row["workers"]:
+        elif row["workers"] or row["remote"]:
             yield Finding(
                 "note",
                 "queues",

@@ -132,7 +132,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Finding]:
             yield Finding(
                 "wrong",
                 "bloat",
-                f"{row['name']} holds {row['dead']:,} dead rows beside {row['live']:,} live ones, and was last "
+                f"{row['name']} holds {row['dead']:,} dead rows and {row['live']:,} live ones, and was last "
                 f"vacuumed {when}",
                 "see what holds vacuum back (above); then VACUUM that table",
             )

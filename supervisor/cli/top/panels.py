@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 FRESH: Final = 30.0
-"""Seconds for which CPU and memory are shown; a supervisor reports them every 15 s by itself."""
+"""Seconds for which CPU and memory are shown; a supervisor reports them every 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,8 @@ def _job(row: Row) -> Cell:
 
 
 def _child(row: Row) -> Cell:
-    return (f"{plain(row['host'])}/{row['slot']}" if row["host"] is not None else "-"), ""
+    place = " (remote)" if row["slot"] is None else f"/{row['slot']}"
+    return "-" if row["host"] is None else plain(row["host"]) + place, ""
 
 
 def _progress(row: Row) -> Cell:

@@ -223,7 +223,11 @@ _CANCELLED: Final = {
     "failed": "had failed already",
     "expired": "had expired already",
 }
-_RETRIED: Final = {"ready": "will run again", "running": "runs already"}
+_RETRIED: Final = {
+    "ready": "will run again",
+    "running": "runs already",
+    "conflict": "does not run again: another live job holds its key",
+}
 
 
 def _pause(queue: str, reason: str) -> Act:

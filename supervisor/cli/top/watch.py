@@ -176,7 +176,7 @@ class Watch:
         )
 
     async def _measure(self) -> None:
-        """Measure the depths, if the pause since the last measurement is over."""
+        """Measure the depths, if the last measurement is old enough."""
         started = self._clock()
         if started < self._next:
             return

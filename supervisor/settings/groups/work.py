@@ -18,7 +18,7 @@ class WorkSettings:
         (),
         values.words("folders, files or dotted modules", ":"),
         "Where the handlers are. You can repeat the flag; in a variable, separate the values with colons.",
-        group="Work", metavar="PATH", says="none",
+        group="Work", metavar="PATH", says="the folder `handlers` of the working directory, if there is one",
     )  # fmt: skip
     hooks: tuple[str, ...] = setting(
         (),

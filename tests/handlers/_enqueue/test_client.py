@@ -476,7 +476,7 @@ def test_another_schema(empty_database):
 
 
 def test_a_host_that_is_gone_is_given_up_unless_the_dsn_says_otherwise(client, database, monkeypatch):
-    """Whoever waited for a job was told of nothing for two hours after the server's host had vanished."""
+    """A client that waited for a job got nothing for two hours after the server's host had vanished."""
     monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
     with client._session() as connection:
         given = connection.info.get_parameters()

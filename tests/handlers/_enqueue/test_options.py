@@ -78,7 +78,11 @@ def test_options_are_in_the_units_of_the_statement():
         ({"max_attempts": 0}, ValueError, "max_attempts"),
         ({"timeout": 0}, ValueError, "timeout"),
         ({"delay": float("inf")}, ValueError, "delay"),
-        ({"dely": 5}, TypeError, r"^enqueue\(\) has no option 'dely'; it has cost, delay, encrypt, .*payload_bytes"),
+        (
+            {"dely": 5},
+            TypeError,
+            r"^enqueue\(\) has no option 'dely'; it has cost, debounce, delay, edge, encrypt, .*payload_bytes",
+        ),
     ],
     ids=str,
 )
@@ -91,7 +95,7 @@ def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_wha
     client = Client(NOWHERE)
     for call in (client.enqueue_many, client.enqueue_stream):
         with pytest.raises(
-            TypeError, match=rf"^{call.__name__}\(\) has no option 'dely'; it has cost, delay, encrypt"
+            TypeError, match=rf"^{call.__name__}\(\) has no option 'dely'; it has cost, debounce, delay, edge, encrypt"
         ) as caught:
             call("a:b", [], dely=5)
         assert "payload_bytes" not in str(caught.value), "a list of jobs takes none"

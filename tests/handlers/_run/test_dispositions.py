@@ -8,7 +8,6 @@ import pytest
 
 from jobherd import (
     Abandon,
-    Completed,
     Failed,
     JobCancelled,
     JobDrained,
@@ -19,21 +18,9 @@ from jobherd import (
     Retry,
     Snooze,
 )
+from tests.handlers._run.test_classify import MEANINGS
 
-EVERY = [
-    Completed(),
-    Completed({"a": [1]}),
-    Failed("no"),
-    Failed("no", code="MAIL"),
-    Nack(5, "later"),
-    Nack(),
-    Retry("1m", "again"),
-    Retry(after=3),
-    Snooze("1h"),
-    Abandon(),
-    Poison("bad"),
-    Poison("bad", code="GONE"),
-]
+EVERY = [said for said, _ in MEANINGS]
 
 
 @pytest.mark.parametrize("said", EVERY, ids=repr)

@@ -217,7 +217,7 @@ def test_a_chain_of_a_hundred_thousand_causes_is_told_in_bounded_space_and_time(
         exception = following
     begun = time.process_time()
     trace = describe_exception(exception)[1]
-    assert time.process_time() - begun < 60, "whoever goes through the chain for each of its links needs an hour"
+    assert time.process_time() - begun < 60, "code that goes through the chain for each of its links needs an hour"
     assert len(trace) < 10_000
     assert "(99,988 exceptions of the chain are not shown)" in trace
     assert trace.startswith("ValueError: 0\n")

@@ -37,7 +37,7 @@ def write_dsn(remote: Path, dsn: str) -> None:
 
 
 @pytest.mark.promise("A4")
-def test_each_ref_of_a_push_is_recorded_with_a_job_and_whoever_pushes_is_told(forge: Forge) -> None:
+def test_each_ref_of_a_push_is_recorded_with_a_job_and_the_user_is_told(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     sha = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     said = push(source, remote, "main", "main:refs/heads/other")

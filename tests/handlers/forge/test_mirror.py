@@ -91,7 +91,7 @@ def run(repo_id: int, **fields: Any) -> Ran:
 
 
 def again(forge: Forge) -> None:
-    """Somebody wants it anew."""
+    """Somebody wants it again."""
     forge.rows("UPDATE jobherd.forge_github_import_repos SET status = 'discovered', imported_at = NULL")
 
 
@@ -151,7 +151,7 @@ def test_what_a_killed_git_has_left_is_no_obstacle(forge: Forge, hub: Hub) -> No
     assert git("rev-parse", "main", at=mirror) == git("rev-parse", "main", at=source)
 
 
-def test_half_a_mirror_under_its_name_is_made_anew(forge: Forge, hub: Hub) -> None:
+def test_half_a_mirror_under_its_name_is_made_again(forge: Forge, hub: Hub) -> None:
     hub.publish("project")
     mirror = forge.folder / "imports" / "example" / "project.git"
     mirror.mkdir(parents=True)

@@ -30,7 +30,7 @@ HOLDER = {
     "bytes": None,
     "active": True,
 }
-FLEET = {"supervisors": 1, "lapsed": 0, "versions": ["1"], "workers": 2, "waiting": True}
+FLEET = {"supervisors": 1, "lapsed": 0, "versions": ["1"], "workers": 2, "remote": 0, "waiting": True}
 
 
 def weights(findings):
@@ -103,7 +103,7 @@ def test_a_backend_that_is_not_the_one_we_were_told_of_is_a_poolers():
         ({"what": "standby", "seconds": None, "age": 2_000_000}, "wrong"),
     ],
 )  # fmt: skip
-def test_whoever_holds_back_vacuum_for_long_is_named_with_the_statement_that_ends_it(changed, weight):
+def test_a_session_that_holds_back_vacuum_for_long_is_named_with_the_statement_that_ends_it(changed, weight):
     (found,) = vacuum.holders([HOLDER | changed])
     assert found.weight == weight
     if weight != "ok":
@@ -158,7 +158,7 @@ def test_an_index_that_was_not_built_to_the_end():
     ("changed", "expected"),
     [
         ({}, [("ok", "fleet")]), ({"supervisors": 0}, [("wrong", "fleet")]), ({"supervisors": 0, "waiting": False}, [("note", "fleet")]),
-        ({"workers": 0}, [("wrong", "fleet")]), ({"lapsed": 1}, [("ok", "fleet"), ("note", "fleet")]),
+        ({"workers": 0}, [("wrong", "fleet")]), ({"workers": 0, "remote": 1}, [("ok", "fleet")]), ({"lapsed": 1}, [("ok", "fleet"), ("note", "fleet")]),
         ({"versions": ["1", "2"]}, [("ok", "fleet"), ("note", "fleet")]),
     ],
 )  # fmt: skip

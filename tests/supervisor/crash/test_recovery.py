@@ -46,7 +46,7 @@ def taken(**counts):
         (now(), death("drain", StopReason.DRAIN), CrashOutcome("abandoned", None)),
         (now(), death("quit", StopReason.QUIT), CrashOutcome("abandoned", None)),
         (now(), death("stopped", StopReason.STOPPED), CrashOutcome("abandoned", None)),
-        (now(), death("lost", StopReason.LOST), None),
+        (now(), death("claim_lost", StopReason.CLAIM_LOST), None),
         # `after_job`, of a job without a timeout
         (now(), death("hook", StopReason.HOOK), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
         (taken(), death(), CrashOutcome("abandoned", "WORKER_CRASHED", 0.0, 1)),
@@ -56,7 +56,7 @@ def taken(**counts):
         (taken(crashes=2), death(), CrashOutcome("failed", "WORKER_CRASHED", 0.0, 1)),
         (taken(), death("drain", StopReason.DRAIN), CrashOutcome("abandoned", None)),
         (taken(), death("cancel", StopReason.CANCEL, Stage.TERMINATED), CrashOutcome("cancelled", "JOB_CANCELLED")),
-        (taken(), death("lost", StopReason.LOST), None),
+        (taken(), death("claim_lost", StopReason.CLAIM_LOST), None),
         # It was told, and died of something else before the parent did anything: a crash.
         (now(), death("signal", StopReason.CANCEL, Stage.INTERRUPTED), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
     ],
@@ -112,7 +112,7 @@ def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_
     recovery.hurry()
     assert recovery.wake_at(clock) == 0.0
     recovery.step(clock)
-    assert recovery.wake_at(clock) - clock <= 0.05, "and it begins anew"
+    assert recovery.wake_at(clock) - clock <= 0.05, "and it starts again"
     assert not recovery.recovered
 
 
@@ -131,7 +131,7 @@ class Protected:
 def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
     post = Protected()
     recovery = CrashRecovery(post, Fleet(Limits()), host="here")
-    recovery.take(DeadChild(death("lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
+    recovery.take(DeadChild(death("claim_lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
     clock = 100.0
     while recovery._cases and clock < 200:
         recovery.step(clock)
@@ -146,7 +146,7 @@ def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
 def test_a_session_that_was_told_to_end_is_waited_for_as_long_as_it_takes():
     post = Protected(refused="0")
     recovery = CrashRecovery(post, Fleet(Limits()), host="here")
-    recovery.take(DeadChild(death("lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
+    recovery.take(DeadChild(death("claim_lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
     clock = 100.0
     while clock < 200:
         recovery.step(clock)

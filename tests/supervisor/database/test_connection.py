@@ -68,7 +68,7 @@ def driver(database):
 
 
 def test_the_time_is_told_to_the_moment_however_few_digits_a_role_wants(database):
-    """In whole hours, or in digits of a billion seconds, it seemed to stand still and to jump, and whoever sees that takes nobody over."""
+    """In whole hours, or in digits of a billion seconds, it seemed to stand still and to jump, and a supervisor that sees that reclaims no other."""
     with Queue(database) as queue:
         queue.run("ALTER DATABASE " + conninfo_to_dict(database)["dbname"] + " SET extra_float_digits = -15")
         driver = Driver(database).up()
@@ -176,7 +176,7 @@ def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
         driver.until(lambda: "default" in driver.db.notifications)
 
 
-def test_a_session_that_may_not_write_any_more_is_made_anew(driver):
+def test_a_session_that_may_not_write_any_more_is_made_again(driver):
     """A primary that was made read-only refuses a beat and goes on.
 
     Another of the hosts may be the primary by now.

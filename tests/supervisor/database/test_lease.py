@@ -29,6 +29,7 @@ from jobherd.workers.system.procfs import started
 from tests.support.network import Network
 from tests.support.patience import LIMIT
 from tests.support.queue import Child, Queue
+from tests.support.remote import Gateway
 
 LEASE = 15.0
 
@@ -109,7 +110,7 @@ def test_the_deadline_counts_from_before_the_beat(parent):
     assert sent + LEASE <= parent.control.lease_deadline <= time.monotonic() + 100 + LEASE
 
 
-def test_a_session_that_does_not_hear_is_made_anew(parent):
+def test_a_session_that_does_not_hear_is_made_again(parent):
     """What a half-open connection looks like.
 
     Statements may still be answered, notifications do not come.
@@ -243,7 +244,7 @@ def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_s
     ]
 
 
-def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last_one_had_a_pooler(parent, monkeypatch):
+def test_a_session_that_does_not_know_who_serves_it_is_made_again_though_the_last_one_had_a_pooler(parent, monkeypatch):
     parent.db.setup.pooled = True  # as the session before was
     sound = sql.numbered
     refused = []
@@ -265,7 +266,7 @@ def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last
     parent.until(lambda: parent.lease.heard_back, ahead=LEASE)
 
 
-def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_anew(parent, database):
+def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_again(parent, database):
     old = parent.fleet.supervisor
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")
@@ -289,6 +290,22 @@ def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, datab
         parent.until(lambda: parent.lease.reclaimed == 1, ahead=LEASE)
         assert queue.state(number) == "retrying"
         assert beating.id in [row[0] for row in leases(database)]
+
+
+def test_what_an_expired_session_of_a_remote_worker_held_is_reclaimed(parent, database, caplog):
+    with Queue(database) as queue:
+        gateway = Gateway(queue)
+        idle, busy = gateway.open(worker="idle"), gateway.open(worker="busy")
+        gateway.renew(idle, lease=0.0)
+        parent.lease._lease = 0.5  # the server of the tests, and the session, are younger than the default one
+        parent.until(lambda: idle.id not in [row[0] for row in leases(database)], ahead=LEASE)
+        parent.until(lambda: parent.db.is_quiet)
+        assert "reclaimed" not in caplog.text, "it held nothing"
+        queue.enqueue_many("a:b", 2)
+        gateway.claim((busy, 2))
+        gateway.renew(busy, lease=0.0)
+        parent.until(lambda: parent.lease.reclaimed == 2, ahead=2 * LEASE)
+        assert "2 jobs were reclaimed from 1 remote worker" in caplog.text
 
 
 def noted(parent):
@@ -333,7 +350,7 @@ def by_thirds(parent, asked, now):
     return now
 
 
-def test_whoever_has_just_come_gives_everybody_a_whole_lease_to_renew(database):
+def test_a_new_supervisor_gives_every_other_a_whole_lease_to_renew(database):
     """It may have come at the end of an outage of all, before the first of the others was back.
 
     With a failover the server is as old as ever.
@@ -351,7 +368,7 @@ def test_whoever_has_just_come_gives_everybody_a_whole_lease_to_renew(database):
     parent.db.close()
 
 
-def test_whoever_could_not_register_for_long_gives_everybody_a_whole_lease_too(database):
+def test_a_supervisor_that_could_not_register_for_long_gives_every_other_a_whole_lease_too(database):
     """Its session stood meanwhile, for longer than a lease.
 
     Somebody had locked the table, and nobody could renew.
@@ -424,7 +441,7 @@ def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(
         )  # as if the latest beat had been before the jump
         parent.lease._beat_at = 0.0
         parent.until(lambda: parent.lease.reclaimed == 1)
-        assert asked[0] == (False, 0), "whoever beat before the jump may live"
+        assert asked[0] == (False, 0), "a supervisor that beat before the jump may live"
         assert asked[-1][0]
         assert living.id in [row[0] for row in leases(database)]
     assert jumped(caplog) == pytest.approx(jump, abs=LIMIT)
@@ -438,7 +455,7 @@ def jumped(caplog):
 
 
 def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
-    """Whoever had just come took every neighbour's lease for lapsed."""
+    """A new supervisor took every other's lease for expired."""
     parent = Parent(database)
     asked = []
     ask = parent.db.ask

@@ -91,19 +91,19 @@ def look(connection):
 
 def test_a_new_session_takes_the_keys_and_calls_the_idle_before_it_says_that_it_hears(parent, queue):
     epoch = parent.control.epoch
-    assert not parent.control.hearing
+    assert not parent.control.notified
     parent.until(parent.notified)
     assert keys(queue) == 16
-    assert parent.control.hearing
+    assert parent.control.notified
     assert parent.control.epoch > epoch
     assert parent.fleet.pending_wakeups == 1
 
 
-def test_it_waits_for_whoever_has_looked_before_and_not_for_newcomers(parent, queue, producer):
+def test_it_waits_for_producers_that_have_looked_before_and_not_for_newcomers(parent, queue, producer):
     look(producer)
     parent.until(lambda: parent.notify_mode.stage is Stage.WAITING)
-    assert not parent.control.hearing
-    assert keys(queue) == 16, "whoever looks from now on notifies"
+    assert not parent.control.notified
+    assert keys(queue) == 16, "a producer that looks from now on notifies"
     assert parent.fleet.pending_wakeups == 0
     with psycopg.connect(queue.dsn) as newcomer:
         look(newcomer)
@@ -113,13 +113,13 @@ def test_it_waits_for_whoever_has_looked_before_and_not_for_newcomers(parent, qu
     assert parent.fleet.pending_wakeups == 1
 
 
-def test_once_all_have_been_busy_for_a_while_it_lets_go_and_whoever_goes_idle_brings_it_back(parent, queue):
+def test_once_all_have_been_busy_for_a_while_it_lets_go_and_the_next_idle_worker_brings_it_back(parent, queue):
     parent.until(parent.notified)
     parent.be_busy()
     parent.turn(BUSY / 2)
     assert parent.notified()
     parent.turn(BUSY * 2)
-    assert not parent.control.hearing
+    assert not parent.control.notified
     parent.until(lambda: parent.db.is_quiet, BUSY * 2)
     assert keys(queue) == 0
     assert parent.notify_mode.wake_at(time.monotonic() + BUSY * 2) == float("inf"), "or the loop would spin"
@@ -135,7 +135,7 @@ def test_one_that_goes_idle_while_the_word_is_taken_back_keeps_the_keys(parent, 
     parent.idle = True
     parent.turn(BUSY * 2)
     assert parent.notified()
-    assert parent.control.hearing
+    assert parent.control.notified
     assert keys(queue) == 16
 
 
@@ -150,7 +150,7 @@ def test_called_back_before_the_keys_are_let_go_of(parent, queue):
 
 
 @pytest.mark.parametrize("stage", [Stage.ON, Stage.WAITING])
-def test_a_session_that_is_lost_takes_the_keys_with_it_and_the_next_one_begins_anew(parent, queue, producer, stage):
+def test_a_session_that_is_lost_takes_the_keys_with_it_and_the_next_one_starts_again(parent, queue, producer, stage):
     if stage is Stage.WAITING:
         look(producer)
     parent.until(lambda: parent.notify_mode.stage is stage)
@@ -159,7 +159,7 @@ def test_a_session_that_is_lost_takes_the_keys_with_it_and_the_next_one_begins_a
     assert keys(queue) == 0
     producer.rollback()
     parent.until(lambda: parent.notify_mode.stage is Stage.OFF)
-    assert not parent.control.hearing
+    assert not parent.control.notified
     parent.until(parent.notified)
     assert parent.db.epoch > epoch
     assert keys(queue) == 16

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from jobherd.supervisor.database.until_empty import UntilEmpty
+from jobherd.supervisor.policy.child_kinds import GATEWAY
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.settings.definitions import Settings
 from jobherd.supervisor.settings.live import LiveSettings
+from jobherd.workers.ipc.pipes import Ready
+from jobherd.workers.ipc.status_board import StatusBoard
 
 
 class DatabaseConnection:
@@ -30,3 +33,24 @@ def test_where_the_database_is_slow_it_is_said_once():
     assert fleet.warnings == ["jobs are left that wait for what is missing here: 2 for a key of JOBHERD_KEYS (job 7)"]
     until_empty._found([("f",)])
     assert len(db.asked) == 3
+
+
+def test_a_gateway_is_idle_while_none_of_its_jobs_is_out_whoever_waits_for_work():
+    fleet, db = Fleet(Limits(workers=0, max_workers=1, has_gateway=True, until_empty=True)), DatabaseConnection()
+    boards = [StatusBoard(f"test-{slot.number}") for slot in fleet.slots]
+    until_empty = UntilEmpty(fleet, boards, db, LiveSettings(Settings()))
+    until_empty.step(1.0)
+    assert db.asked == [], "it has not started"
+    gateway = next(slot for slot in fleet.slots if slot.kind is GATEWAY)
+    fleet.on_fork(gateway, pid=1, incarnation=1, now=1.0, started=0, jitter=0.0)
+    until_empty.step(2.0)
+    assert db.asked == [], "it is not ready"
+    fleet.on_message(gateway, Ready(0, 0), 3.0)
+    boards[gateway.number].set_held(2)
+    until_empty.step(3.0)
+    assert db.asked == [], "two jobs are with remote workers"
+    boards[gateway.number].set_held(0)
+    for now, idle in ((4.0, False), (6.0, True)):
+        boards[gateway.number].set_idle(idle=idle)
+        until_empty.step(now)
+    assert len(db.asked) == 2

@@ -247,7 +247,7 @@ def test_programs_in_a_private_folder_are_copied_to_where_the_server_can_read_th
         assert len(list(Path(cache).iterdir())) == 1, "the copy is made once"
 
 
-def test_half_a_copy_of_the_programs_is_made_anew_by_whoever_has_the_same_number(
+def test_half_a_copy_of_the_programs_is_made_again_by_a_process_with_the_same_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """As the first process of a container has each time."""
@@ -415,7 +415,7 @@ def test_a_stale_postmaster_file_with_somebody_elses_number_is_no_obstacle(place
         stranger.communicate()
 
 
-def test_a_first_start_that_was_cut_short_begins_anew(place: Path):
+def test_a_first_start_that_was_cut_short_starts_again(place: Path):
     torn = place / ".jobherd" / "postgres.new"
     (torn / "base").mkdir(parents=True)
     (torn / "PG_VERSION").write_text("18\n")

@@ -191,7 +191,16 @@ def test_what_a_child_works_on_and_how_it_ended_before(scene):
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, numbers["mail:receipt"], 2, 5, 0, one.now - 3, one.now + 7))
     board.tell_progress(b'{"fraction": 0.4, "note": "half\\u0000way", "data": [1]}')
     one.fleet.on_explained(
-        slot, End("worker 0", 4711, "signal", "An unknown sender killed it.", one.now - 60, 16, "mail:receipt")
+        slot,
+        End(
+            "worker 0",
+            4711,
+            "signal",
+            "Process 12 died of SIGKILL (not sent by the supervisor).",
+            one.now - 60,
+            16,
+            "mail:receipt",
+        ),
     )
     one.report()
     one.turn()
@@ -200,11 +209,15 @@ def test_what_a_child_works_on_and_how_it_ended_before(scene):
         "job": 17, "job_kind": "mail:receipt", "attempt": 2, "most_attempts": 5, "elapsed": 3.0, "left": 7.0,
     }  # fmt: skip
     assert child["progress"] == {"fraction": 0.4, "note": "half\N{REPLACEMENT CHARACTER}way"}
-    assert child["last_end"] == {"cause": "signal", "sentence": "An unknown sender killed it.", "ago": 60.0}
+    assert child["last_end"] == {
+        "cause": "signal",
+        "sentence": "Process 12 died of SIGKILL (not sent by the supervisor).",
+        "ago": 60.0,
+    }
     assert one.written()["ends"] == [
         {
             "cause": "signal",
-            "sentence": "An unknown sender killed it.",
+            "sentence": "Process 12 died of SIGKILL (not sent by the supervisor).",
             "ago": 60.0,
             "name": "worker 0",
             "pid": 4711,
@@ -227,7 +240,9 @@ def test_who_rests_after_a_crash_is_said_with_why(scene):
     one.fleet.on_exit(
         slot, death_of(one.fleet, slot, Exit(None, 9), work=slot.seen.work, now=one.now, started=0, jitter=0.0)
     )
-    one.fleet.on_explained(slot, End("worker 1", 4711, "signal", "An unknown sender killed it.", one.now))
+    one.fleet.on_explained(
+        slot, End("worker 1", 4711, "signal", "Process 12 died of SIGKILL (not sent by the supervisor).", one.now)
+    )
     one.report()
     one.turn()
     resting = one.written()["children"][1]
@@ -245,9 +260,9 @@ def test_who_was_stopped_is_not_called_idle(scene):
 
 def test_an_end_that_was_asked_for_is_no_news(scene):
     one = scene()
-    one.fleet.on_explained(one.fleet.slots[0], End("worker 0", 1, "left", "It was asked to leave, and left.", one.now))
+    one.fleet.on_explained(one.fleet.slots[0], End("worker 0", 1, "requested", "It exited as requested.", one.now))
     assert not one.fleet.ends
-    assert one.fleet.slots[0].last_end.cause == "left"
+    assert one.fleet.slots[0].last_end.cause == "requested"
 
 
 # -- real processes

@@ -89,7 +89,7 @@ def test_a_file_is_written_where_its_other_writers_are():
 def test_who_runs_in_the_background_of_a_terminal_that_stops_such_is_not_held_up_by_what_it_says():
     """Under `stty tostop` the kernel says SIGTTOU at each write.
 
-    Whoever hears it and tries again does so for ever.
+    A process that gets it and tries again does so indefinitely.
     """
     leader, terminal = pty.fork()
     if leader == 0:

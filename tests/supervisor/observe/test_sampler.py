@@ -243,8 +243,8 @@ def test_a_stack_is_never_that_of_the_next_job(place):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         faulthandler.register(signal.SIGUSR1, file=place.board.fd, all_threads=True)
         begun()
-        while signal.SIGUSR1 not in signal.sigpending():
-            time.sleep(0.001)
+        signal.sigwait({signal.SIGUSR1})
+        os.kill(os.getpid(), signal.SIGUSR1)  # pending again
         place.board.say(JOB._replace(job=43))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         signal.pause()
@@ -269,7 +269,7 @@ def test_a_profile_counts_where_the_time_goes(place):
     place.start(two_places)
     place.profile(seconds=300, rate=100)
     place.profile(seconds=1.0)
-    assert place.answers.pop() == (None, "worker 0 is being profiled already: wait until that is over")
+    assert place.answers.pop() == (None, "worker 0 is being profiled already: wait until the profile has ended")
     place.stack()
     answer, _ = place.wait()
     assert answer["threads"], "a stack can be had meanwhile"

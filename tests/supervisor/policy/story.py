@@ -16,10 +16,10 @@ from jobherd.supervisor.policy.plan import plan
 from jobherd.supervisor.policy.state_changes import apply
 from jobherd.supervisor.policy.wakeups import wakeups
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
-from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED, Ready
 
 KILLED = Exit(None, signal.SIGKILL)
-LEFT = Exit(EXIT_LEFT, None)
+LEFT = Exit(EXIT_REQUESTED, None)
 
 
 class _Pickler(pickle.Pickler):

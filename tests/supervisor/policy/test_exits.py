@@ -9,7 +9,7 @@ import pytest
 
 from jobherd.supervisor.policy.actions import Fork
 from jobherd.supervisor.policy.deaths import Exit
-from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE, EXIT_REQUESTED
 from tests.supervisor.policy.story import Story
 
 
@@ -38,8 +38,14 @@ def test_a_child_that_has_finished_jobs_is_replaced_at_once_however_often_it_is_
 
 def test_a_child_that_exits_to_be_recycled_is_replaced_without_rest():
     story = Story().up()
-    assert story.dies(0, Exit(EXIT_RECYCLE, None)).cause == "worn"
+    assert story.dies(0, Exit(EXIT_RECYCLE, None)).cause == "recycled"
     assert story.names() == [("Fork", 0)]
+
+
+def test_an_exit_with_0_that_the_supervisor_did_not_ask_for_is_a_failure():
+    story = Story().up()
+    assert story.dies(0, Exit(EXIT_REQUESTED, None)).cause == "exit"
+    assert story.fleet.slots[0].rest_until > story.now
 
 
 def test_handlers_that_do_not_load_any_more_only_delay_the_restart():

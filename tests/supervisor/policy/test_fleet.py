@@ -17,6 +17,19 @@ def test_a_problem_that_every_worker_finds_is_logged_once():
     assert story.fleet.warnings == ["worker 0: mail.py:3: no such module"]
 
 
+def test_a_problem_of_handlers_is_logged_again_only_after_a_child_has_loaded_them():
+    story = Story()
+    story.step()
+    problem = Problem("mail.py:3: no such module")
+    story.fleet.on_message(story.fleet.slots[0], problem, story.now)
+    story.ready(maintenance(story).number)
+    story.fleet.on_message(story.fleet.slots[1], problem, story.now)
+    assert len(story.fleet.warnings) == 1, "a maintenance process loads no handlers"
+    story.ready(1)
+    story.fleet.on_message(story.fleet.slots[0], problem, story.now)
+    assert len(story.fleet.warnings) == 2, "they loaded and broke again"
+
+
 def test_a_start_is_complete_when_no_child_is_booting_any_more():
     story = Story()
     assert not story.fleet.is_started(), "not registered"

@@ -96,7 +96,7 @@ def test_an_exit_does_not_wait_for_a_database_that_is_down():
 def test_a_new_session_does_not_extend_the_time_of_a_hanging_maintenance_process():
     """Somebody locks a table.
 
-    The maintenance process's statement waits, and so do ours, whose session is made anew every few seconds.
+    The maintenance process's statement waits, and so do ours, whose session is made again every few seconds.
     """
     story = Story().up()
     story.fleet.on_signal(signal.SIGTERM, story.now)
@@ -157,7 +157,7 @@ def test_handlers_that_do_not_load_stop_a_supervisor_that_never_had_a_ready_work
     story.dies(maintenance(story).number, LEFT)
     story.fleet.unrecovered.clear()
     assert story.step() == [Finish(78)]
-    assert set(story.fleet.deaths) == {"handlers", "left"}
+    assert set(story.fleet.deaths) == {"handlers", "requested"}
 
 
 def test_a_drain_ends_although_a_lock_keeps_the_jobs_of_dead_children_from_being_released():

@@ -5,13 +5,15 @@ Each test is a fleet, a number for the current time, and a list of actions.
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 
+from jobherd.supervisor.events.poll import Poll
 from jobherd.supervisor.policy.actions import WakeChild
 from jobherd.supervisor.policy.wakeups import BUSY, wants_notify
-from jobherd.workers.ipc.pipes import MoreWork, WentIdle
+from jobherd.workers.ipc.pipes import Inbox, MoreWork, OpensIn, WentIdle, open_pipe, send
 from tests.supervisor.policy.story import Story
 
 
@@ -41,6 +43,37 @@ def test_a_worker_that_found_more_work_wakes_the_next():
     story.idle(0, 1)
     story.fleet.on_message(story.fleet.slots[0], MoreWork(), story.now)
     assert story.names() == [("WakeChild", 0)]
+
+
+class Patient:
+    """Settings whose poll never comes."""
+
+    poll = 1e9
+    now = property(lambda self: self)
+
+
+def test_one_worker_is_woken_when_a_rate_limit_opens_and_the_earliest_counts():
+    story = Story().up()
+    poll = Poll(story.fleet, Patient())
+    poll.step(story.now)
+    story.step()
+    assert poll.wake_at(story.now) > story.now + 1e6
+    for seconds in (5.0, 2.0, 9.0):
+        story.fleet.on_message(story.fleet.slots[0], OpensIn(seconds), story.now)
+    assert poll.wake_at(story.now) == story.now + 2.0
+    story.idle(0, 1)
+    poll.step(story.now + 1.9)
+    assert story.names() == []
+    poll.step(story.now + 2.0)
+    assert story.names() == [("WakeChild", 0)]
+    assert poll.wake_at(story.now) > story.now + 1e6, "the worker reports the next one"
+
+
+def test_the_report_of_an_opening_arrives_as_it_was_sent():
+    reading, writing = open_pipe()
+    send(writing, OpensIn(0.25))
+    with os.fdopen(reading, "rb") as pipe, os.fdopen(writing, "wb"):
+        assert Inbox().take(pipe.read(64)) == [OpensIn(0.25)]
 
 
 def test_each_child_is_woken_when_the_database_is_back():

@@ -30,7 +30,7 @@ def usual_collector():
 def test_who_is_dismissed_while_a_name_is_looked_up_hears_of_it(monkeypatch):
     """By the end of its pipe.
 
-    Whoever else holds it open keeps that from it, for as long as a name server is silent.
+    Another process that holds it open keeps that from it, for as long as a name server is silent.
     """
     monkeypatch.setattr(name_lookup, "PATIENCE", 2 * LIMIT)
     monkeypatch.setattr(name_lookup, "_look_up", lambda _host, _write: signal.pause())

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jobherd.supervisor.policy.child_kinds import MAINTENANCE
+from jobherd.supervisor.policy.child_kinds import GATEWAY, MAINTENANCE
 from jobherd.supervisor.process.spawn import Ends
 from jobherd.supervisor.process.wakeups import Wakeups
 from jobherd.workers.ipc.pipes import Ready, open_pipe
@@ -56,3 +56,31 @@ def test_as_many_idle_workers_are_woken_as_were_asked_for_and_none_for_nothing(s
     supervisor.fleet.kinds_to_wake.add(MAINTENANCE)
     wakeups.step(now)
     assert woken(ends) == [maintenance]
+
+
+def test_an_idle_gateway_is_woken_too_although_enough_workers_are_idle(supervisor, ends):
+    fleet, boards = supervisor.fleet, supervisor.boards
+    gateway = next(slot for slot in fleet.slots if slot.kind is GATEWAY)
+    fleet.on_fork(gateway, pid=9, incarnation=9, now=time.monotonic(), started=0, jitter=0.0)
+    fleet.on_message(gateway, Ready(0, 0), time.monotonic())
+    reading, writing = open_pipe()
+    supervisor.children._ends[gateway.number] = Ends(writing, -1)
+    ends[gateway.number] = reading
+    wakeups = Wakeups(fleet, supervisor.board_reader, supervisor.children)
+    first, second, *_ = ends
+    for number in (first, second, gateway.number):
+        boards[number].set_idle(idle=True)
+    assert supervisor.board_reader.anyone_idle()
+    fleet.request_wakeups()
+    wakeups.step(time.monotonic())
+    assert woken(ends) == [first, gateway.number]
+    for number in (first, second):
+        boards[number].set_idle(idle=False)
+    supervisor.board_reader.hurry()
+    supervisor.board_reader.step(time.monotonic())
+    assert fleet.busy_since is None, "producers must notify: the gateway waits for work"
+    assert supervisor.board_reader.anyone_idle()
+    boards[gateway.number].set_idle(idle=False)
+    fleet.request_wakeups()
+    wakeups.step(time.monotonic())
+    assert woken(ends) == [], "no remote worker waits"

@@ -55,6 +55,17 @@ def test_what_was_given_as_the_default_still_goes_before_the_next_place(tmp_path
     assert load({}, {"JOBHERD_UNTIL_EMPTY": "no"}).source("until_empty") == "JOBHERD_UNTIL_EMPTY"
 
 
+def test_the_folder_handlers_is_the_default_unless_it_is_jobherds_own(tmp_path):
+    (tmp_path / "handlers").mkdir()
+    assert (load(directory=tmp_path).handlers, load(directory=tmp_path).source("handlers")) == (
+        ("handlers",),
+        "default",
+    )
+    assert load({}, {"JOBHERD_HANDLERS": "jobs"}, tmp_path).handlers == ("jobs",)
+    (tmp_path / "jobherd.toml").write_text("handlers = []\n")
+    assert load(directory=tmp_path).handlers == load(directory=ROOT).handlers == ()
+
+
 def test_an_empty_variable_is_not_set():
     found = load({}, {"JOBHERD_WORKERS": "", "JOBHERD_DSN": "", "DATABASE_URL": "postgresql:///app"})
     assert (found.workers, found.dsn, found.source("dsn")) == (4, "postgresql:///app", "DATABASE_URL")
@@ -135,6 +146,10 @@ def test_a_dsn_is_never_in_an_error():
         ("http", "off", None), ("http", False, None), ("http", "localhost:0", ("localhost", 0)),
         ("log_level", "debug", "DEBUG"), ("log_format", "JSON", "json"), ("until_empty", "yes", True), ("until_empty", False, False),
         ("app_dir", "/srv/app", Path("/srv/app")), ("schema", "jobs_eu", "jobs_eu"),
+        ("gateway", "10.0.0.1:9000", ("10.0.0.1", 9000)), ("gateway", "jobs.example", ("jobs.example", 9091)),
+        ("gateway", ":9092", ("0.0.0.0", 9092)), ("gateway", "[::1]", ("::1", 9091)), ("gateway", "[::1]:7", ("::1", 7)),
+        ("gateway", "unix:/run/jobs.sock", "unix:/run/jobs.sock"), ("gateway", "off", None), ("gateway", False, None),
+        ("gateway_access", "/etc/access.toml", Path("/etc/access.toml")), ("gateway_linger", "0", 0.0),
     ],
 )  # fmt: skip
 def test_values_are_read(name, text, value):
@@ -156,6 +171,8 @@ def test_values_are_read(name, text, value):
         ("log_level", "loud"), ("log_format", 3), ("until_empty", "maybe"), ("app_dir", ""), ("app_dir", 3), ("schema", "pg_x"),
         ("schema", "a; drop"), ("schema", 3), ("dsn", " "), ("dsn", 5), ("handlers", 3),
         ("app_dir", "~nobody-of-that-name/app"),
+        ("gateway", "a:b"), ("gateway", "::1"), ("gateway", "a:"), ("gateway", ""), ("gateway", "a:70000"), ("gateway", 9091),
+        ("gateway", "unix:"), ("gateway", "unix:/" + "x" * 107), ("gateway_access", ""), ("gateway_streams", "0"),
     ],
 )  # fmt: skip
 def test_what_is_out_of_range_is_refused(name, value):
@@ -403,23 +420,30 @@ def test_each_kind_of_child_is_told_only_the_secrets_that_it_needs():
             "dashboard_view_token": "v" * 20,
             "dashboard_operate_token": "o" * 20,
             "webhook_secret": "w" * 20,
+            "gateway_token": "g" * 20,
         }
     )
-    told = {kind: for_kind(child_settings(settings), kind) for kind in ("worker", "maintenance", "resetter", "web")}
+    told = {
+        kind: for_kind(child_settings(settings), kind)
+        for kind in ("worker", "maintenance", "resetter", "web", "gateway")
+    }
+    assert [kind for kind, each in told.items() if each.gateway_token] == ["gateway"]
     assert {kind: bool(each.webhook_secret) for kind, each in told.items()} == {
         "worker": True,
         "maintenance": False,
         "resetter": False,
         "web": False,
+        "gateway": False,
     }
     assert {kind: bool(each.dashboard_view_token) for kind, each in told.items()} == {
         "worker": False,
         "maintenance": False,
         "resetter": False,
         "web": True,
+        "gateway": False,
     }
     assert {kind: bool(each.dashboard_operate_token) for kind, each in told.items()} == {
-        "worker": False, "maintenance": False, "resetter": False, "web": True,
+        "worker": False, "maintenance": False, "resetter": False, "web": True, "gateway": False,
     }  # fmt: skip
     assert all(each.webhooks for each in told.values())
 

@@ -23,7 +23,7 @@ from jobherd.workers.claim import claimer
 from jobherd.workers.claim.scan_start import ScanStart
 from jobherd.workers.database.connection import Session
 from jobherd.workers.ipc.current_work import Phase
-from jobherd.workers.ipc.pipes import EXIT_LEFT
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED
 from jobherd.workers.job.finished import settlement
 from jobherd.workers.job.row import JobRow
 from jobherd.workers.run.durations import Durations
@@ -160,7 +160,7 @@ def test_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gate: Gate
         assert bench.job(last)["state"] == "running"
         arrival.open()
         once(bench, [last])
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
         assert child.log() == ""
 
 
@@ -198,7 +198,7 @@ def test_a_settlement_that_is_lost_on_its_way_is_written_by_the_next_session_and
     arrival.open()
     once(bench, [*done, last])
     assert "released" not in child.log(), "both claims were in hand"
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.usefixtures("short")
@@ -214,7 +214,7 @@ def test_a_settlement_that_is_refused_beside_the_claim_is_written_job_by_job(
     gate.wait_arrival("c").open()
     once(bench, [*done, last])
     assert "the database rejected the outcomes of a claim, writing them job by job" in child.log()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.usefixtures("short")
@@ -231,7 +231,7 @@ def test_no_job_runs_of_a_claim_that_is_refused_at_its_commit(
     assert bench.job(last)["state"] == "running"
     arrival.open()
     once(bench, [*done, last])
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert "was lost" not in child.log()
 
 
@@ -247,7 +247,7 @@ def test_who_is_told_to_leave_sees_to_it_that_all_is_written(bench: Bench, gate:
         arrival.open()
         wait_for_settling(child)
         go_on()
-        assert child.wait() == EXIT_LEFT
+        assert child.wait() == EXIT_REQUESTED
         assert states(bench, [*done, last]) == ["completed"] * 2
 
 
@@ -293,7 +293,7 @@ def test_no_session_is_opened_for_a_settlement_that_travels_with_a_claim(bench: 
     child = bench.start(most_claimed=2, claim_window=60.0)
     for job in jobs:
         bench.wait(job, "failed", "completed")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.usefixtures("short")
@@ -327,7 +327,7 @@ def test_the_claim_waits_for_the_settlement_where_it_must(bench: Bench, monkeypa
     child = bench.start(most_claimed=batch, claim_window=hold)
     for job in jobs:
         bench.wait(job, "completed", "failed")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def two_in_hand(bench: Bench, gate: Gate) -> tuple[Child, list[int], Arrival]:
@@ -392,7 +392,7 @@ def test_who_was_helped_goes_on_with_its_claim_unless_that_is_lost(bench: Bench,
         bench.ask("DELETE FROM jobherd.running")
     arrival.open()
     gate.wait_arrival("b").open()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     if stands:
         once(bench, jobs)
     assert ("was lost" in child.log()) is not stands
@@ -405,7 +405,7 @@ def test_who_was_helped_does_not_take_what_is_written_of_the_claim_before_for_lo
     once(bench, done)
     arrival.open()
     once(bench, [last])
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert "was lost" not in child.log()
 
 
@@ -419,5 +419,5 @@ def test_who_was_helped_and_then_begins_a_transaction_does_not_take_the_others_f
     assert states(bench, jobs) == ["completed", "running"]
     arrival.open()
     once(bench, jobs)
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert "was lost" not in child.log()

@@ -13,7 +13,7 @@ import pytest
 
 from jobherd import sql
 from jobherd.workers.claim import claimer
-from jobherd.workers.ipc.pipes import EXIT_LEFT, MoreWork, Problem
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED, MoreWork, Problem
 from tests.support.gate import Gate
 from tests.support.seats import Bench
 
@@ -25,11 +25,11 @@ GIVEN = {"handlers": (WEIGHTY,), "budget": ("memory_mb=1000",), "claim_window": 
 @pytest.mark.parametrize(
     "check", [claimer.CHECK, 0.0], ids=["", "its outcome written before it asks what it never heard of"]
 )
-def test_a_job_waits_for_room_and_whoever_gives_room_calls_the_next(
+def test_a_job_waits_for_room_and_the_worker_that_gives_room_calls_the_next(
     bench: Bench, gate: Gate, check: float, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(claimer, "CHECK", check)
-    bench.control.hearing = True
+    bench.control.notified = True
     one = bench.start(**GIVEN)
     one.wait_idle()  # or the nudge would still be unread when it has run the first
     first = bench.enqueue("weigh:gate", name="first")
@@ -58,7 +58,7 @@ def test_a_job_waits_for_room_and_whoever_gives_room_calls_the_next(
     again.open()
     bench.wait(first, "completed")
     bench.wait(second, "completed")
-    assert [one.dismiss(), other.dismiss()] == [EXIT_LEFT, EXIT_LEFT]
+    assert [one.dismiss(), other.dismiss()] == [EXIT_REQUESTED, EXIT_REQUESTED]
 
 
 def test_who_leaves_calls_another_for_the_room_it_leaves_and_a_kind_too_large_is_named(bench: Bench):
@@ -69,7 +69,7 @@ def test_who_leaves_calls_another_for_the_room_it_leaves_and_a_kind_too_large_is
     child.wait_idle()
     child.close_wake()
     child.wait_report(MoreWork)
-    assert child.wait() == EXIT_LEFT
+    assert child.wait() == EXIT_REQUESTED
 
 
 def test_a_killed_child_gives_its_room_back_with_its_jobs(bench: Bench, gate: Gate):

@@ -17,7 +17,7 @@ import jobherd.workers.claim.restriction
 import jobherd.workers.run.hooks
 from jobherd import Only
 from jobherd.workers.ipc import pipes
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE, MoreWork
+from jobherd.workers.ipc.pipes import EXIT_RECYCLE, EXIT_REQUESTED, MoreWork
 from tests.support.seats import LIMIT, Bench, wait_for_line
 from tests.workers.test_worker_life import claim_unheard
 
@@ -60,7 +60,7 @@ def test_only_what_it_let_through_is_claimed_in_any_queue(bench: Bench, choose, 
     child.nudge()
     for job in jobs.values():
         bench.wait(job, "completed")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.promise("B4", "B5")
@@ -94,14 +94,14 @@ def test_news_that_it_may_not_use_is_passed_on_once(bench: Bench, choose, monkey
     # or it wakes by itself, and says it of its own accord
     monkeypatch.setattr("jobherd.workers.claim.restriction.HOOK_PAUSE", 600.0)
     choose("nothing")
-    bench.control.hearing = True  # or it would say each time that it is idle
+    bench.control.notified = True  # or it would say each time that it is idle
     child = bench.start(handlers=(CHOOSY,))
     child.wait_idle()
     child.nudge()
     child.wait_report(MoreWork)
     child.wait_idle()
     times = child.board.times_idle
-    pipes.nudge(child.wake)  # no news: somebody else has passed it on
+    pipes.wake(child.wake)  # no news: somebody else has passed it on
     until = time.monotonic() + LIMIT
     while child.board.times_idle < times + 1:
         assert time.monotonic() < until
@@ -144,7 +144,7 @@ def test_what_the_hook_prints_is_no_job_s(bench: Bench, choose):
     job = bench.enqueue("pick:talks")
     child = bench.fork(handlers=(CHOOSY,), capture=True)
     bench.wait(job, "completed")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert bench.ask("SELECT output FROM jobherd.logs") == [{"output": "the job itself\n"}]
 
 

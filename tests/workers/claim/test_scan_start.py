@@ -146,7 +146,7 @@ def test_it_looks_back_again_as_long_as_something_came_back_and_then_seldom():
     assert way.seeks("claim/claim_jobs", 12.004 + BACK * 0.004)
     assert way.back
     claim(way, [], 13.0, sought=True, took=0.0)
-    assert way.rest(60.0, 13.0) == way.until - 13.0  # nothing came back, and whoever brings something calls
+    assert way.rest(60.0, 13.0) == way.until - 13.0  # nothing came back, and a process that brings something wakes
     assert way.seeks("claim/claim_jobs", 13.0 + SOONEST / 2)
     assert not way.back
 
@@ -224,7 +224,7 @@ def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiti
     assert changes < 10, "it stays with a queue while that holds jobs"
 
 
-@pytest.mark.parametrize("called", [False, True], ids=["the next whole walk", "whoever is called for it"])
+@pytest.mark.parametrize("called", [False, True], ids=["the next whole walk", "the worker that is woken for it"])
 def test_a_job_that_comes_back_before_the_place_is_found_by(bench: Bench, monkeypatch, called):
     """Every walk is long here, what died counts, and a place is taken at once.
 

@@ -18,7 +18,7 @@ from jobherd.workers.database.connection import Session
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.database.opening import session_parameters
 from jobherd.workers.database.reconnecting import socket_identity
-from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED, Ready
 from jobherd.workers.system.procfs import started
 from tests.support.gate import Gate
 from tests.support.herd import ROOT
@@ -53,7 +53,7 @@ def test_a_child_whose_session_ends_in_the_middle_of_a_job_settles_it_through_a_
         "the database is away",
         "the database is back",
     ]
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_an_idle_child_whose_session_ends_works_on_in_the_first_that_it_opens(bench: Bench):
@@ -86,7 +86,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench
         row = bench.wait(job, "completed")
         assert (row["attempts"], len(row["history"])) == (1, 1)
         assert "released 1 jobs" in child.log()
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.parametrize("where", ["before", "answered"])
@@ -109,7 +109,7 @@ def test_an_outcome_is_written_as_it_is_though_the_answer_to_it_was_none_of_a_se
         network.wait_hit()
         row = bench.wait(job, "completed", "failed")
         assert (row["state"], row["result"], row["attempts"]) == ("completed", "kept", 1)
-        assert child.wait() == EXIT_LEFT
+        assert child.wait() == EXIT_REQUESTED
 
 
 BREAKS = [(where, action) for action in ("cut", "stall") for where in ("before", "torn", "answered")]
@@ -137,7 +137,7 @@ def test_wherever_the_network_breaks_or_goes_silent_each_job_is_done_once(bench:
             network.wait_hit(more_than=number)
             row = bench.wait(job, "completed", timeout=60)
             assert (row["attempts"], len(row["history"]), row["result"]) == (1, 1, number), (where, action)
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_a_line_that_goes_silent_in_the_middle_of_a_job_costs_it_nothing(bench: Bench, impatient: None, gate: Gate):
@@ -151,7 +151,7 @@ def test_a_line_that_goes_silent_in_the_middle_of_a_job_costs_it_nothing(bench: 
         row = bench.wait(job, "completed", timeout=60)
         assert (row["result"], row["attempts"]) == ("kept", 1)
         assert "no word from the server for 1 s" in child.log()
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_what_takes_the_server_longer_than_we_wait_is_waited_for_longer_the_next_time(
@@ -170,7 +170,7 @@ def test_what_takes_the_server_longer_than_we_wait_is_waited_for_longer_the_next
     row = bench.wait(job, "completed")
     assert (row["result"], row["attempts"]) == ("at last", 1)
     assert "no word from the server for 0.6 s" in child.log()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, gate: Gate):
@@ -186,7 +186,7 @@ def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, g
         bench.wait(then, "completed")
         assert [len(bench.job(job)["history"]) for job in (first, then)] == [1, 1]
         assert bench.job(then)["attempts"] == 1
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
 
 
 @contextmanager
@@ -224,7 +224,7 @@ def test_a_claim_that_is_lost_with_the_server_leaves_its_job_and_refuses_what_be
         assert "was not written" in child.log()
         again.open("then")
         child.close_wake()
-        assert child.wait() == EXIT_LEFT
+        assert child.wait() == EXIT_REQUESTED
         with psycopg.connect(bench.dsn) as connection:
             row = connection.execute("SELECT state, result, attempts FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
         assert row == ("completed", "then", 1)
@@ -242,7 +242,7 @@ def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_
         arrival.open("late")
         arrival.wait_gone()
         own.start()
-        assert child.wait() == EXIT_LEFT
+        assert child.wait() == EXIT_REQUESTED
         with psycopg.connect(bench.dsn) as connection:
             row = connection.execute("SELECT state, result FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
         assert row == ("completed", "late")
@@ -261,7 +261,7 @@ def test_a_child_that_is_dismissed_while_it_waits_to_write_its_outcome_does_not_
         wait_for_line(child, "the database is away")
         child.close_wake()
         own.start()
-        assert child.wait() == EXIT_LEFT
+        assert child.wait() == EXIT_REQUESTED
         with psycopg.connect(bench.dsn) as connection:
             row = connection.execute("SELECT state, result FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
         assert row == ("completed", "late")
@@ -270,7 +270,7 @@ def test_a_child_that_is_dismissed_while_it_waits_to_write_its_outcome_does_not_
 def test_a_child_that_is_dismissed_while_the_database_is_away_leaves_at_once_if_it_holds_nothing(bench: Bench):
     child = bench.fork(dsn="host=/nowhere dbname=x", db_retry_initial=30.0)
     child.close_wake()
-    assert child.wait() == EXIT_LEFT
+    assert child.wait() == EXIT_REQUESTED
     assert "password" not in child.log()
 
 
@@ -327,7 +327,7 @@ def test_several_hosts_share_the_time_to_connect(hosts: str, seconds: str):
 
 
 @pytest.mark.promise("C33")
-def test_pauses_double_up_to_their_longest_and_begin_anew_after_a_success():
+def test_pauses_double_up_to_their_longest_and_start_again_after_a_success():
     spec = SimpleNamespace(settings=SimpleNamespace(db_retry_initial=0.5, db_retry_max=30.0))
     pauses = Session(spec, SimpleNamespace(dismissed=False)).waiting.backoff
     for plain in (0.5, 1, 2, 4, 8, 16, 30, 30):
@@ -360,11 +360,11 @@ def test_a_session_for_which_there_is_no_file_to_say_who_we_are_is_made_again(
     monkeypatch.setattr("jobherd.workers.database.registration.started", born)
     child = bench.start()
     assert "the system has none left" in child.log()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_nobody_calls_the_encoding_by_another_name_than_the_server():
-    """By any other pgbouncer takes it for another encoding, and sets it anew before each transaction: a round trip each."""
+    """By any other pgbouncer takes it for another encoding, and sets it again before each transaction: a round trip each."""
     names = Counter(
         name
         for package in ("supervisor", "workers", "handlers", "sql")

@@ -72,7 +72,7 @@ def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared)
 
 
 def refuse_late(connection, how: str) -> None:
-    """From now on the server answers whoever pauses the queue "late", and refuses to commit it afterwards."""
+    """From now on the server answers a session that pauses the queue "late", and refuses to commit it afterwards."""
     connection.execute(
         f"CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {how}; RETURN NULL; END $$"
     )

@@ -13,20 +13,28 @@ JOB = {
     "asked_at": NOW, "id": 7, "kind": "mail:receipt", "queue": "mail", "priority": 0, "state": "ready", "attempts": 0, "max_attempts": 5, "crashes": 0,
     "error": None, "error_code": None, "run_at": NOW - timedelta(seconds=300), "created_at": NOW - timedelta(seconds=300), "started_at": None,
     "finished_at": None, "progress": None, "gates": None, "declared": True, "alone": False, "ahead": 0, "queue_runs": False, "workers": 2, "idle": 0,
-    "host": None, "pid": None, "slot": None, "lease_left": None, "neighbours": None, "cancelled": None,
+    "host": None, "pid": None, "slot": None, "via": None, "lease_left": None, "neighbours": None, "cancelled": None,
     "turns": True, "sharing": 0, "ahead_elsewhere": 0, "queues_before": 0, "largest_before": None,
+    "schedule": None, "scheduled_for": None, "missed": None,
 }  # fmt: skip
 GATE = {
     "scope": "queue",
     "name": "mail",
     "paused_at": None,
+    "tokens": None,
     "paused_by": None,
     "reason": None,
     "resume_at": None,
     "max_running": None,
     "running": None,
+    "each_running": None,
+    "partition": None,
+    "partition_running": None,
+    "partition_waits": None,
+    "weights": None,
 }
 STRICT = {"turns": False, "ahead_elsewhere": 20, "queues_before": 1, "largest_before": "news"}
+EACH = {"each_running": 2, "partition": "acme", "partition_running": 1}
 AT = (NOW - timedelta(seconds=60)).isoformat()
 
 
@@ -45,6 +53,8 @@ def tell(history=(), **changed):
         ({"ahead": 10_000}, "more than 9,999 jobs of queue mail are ahead of it, and all 2 workers are busy", ""),
         ({}, "it is the first of queue mail; all 2 workers are busy", ""),
         ({"workers": 1}, "it is the first of queue mail; the only worker is busy", ""),
+        ({"schedule": "feed", "scheduled_for": NOW, "missed": 0}, "enqueued by schedule feed for 12:00", ""),
+        ({"schedule": "feed", "scheduled_for": NOW, "missed": 2}, "for 12:00, also for 2 missed instants", ""),
         ({"ahead": 3, "sharing": 2}, "the workers take turns between 3 queues that hold jobs, mail among them", "jobherd run --queue-weights mail=3"),
         ({"sharing": 1}, "the workers take turns between 2 queues that hold jobs", "jobherd run --queue-weights mail=3"),
         (STRICT, "20 jobs of queue news are ahead of it, and all 2 workers are busy", "jobherd run --queue-order turns"),
@@ -53,6 +63,10 @@ def tell(history=(), **changed):
         (STRICT | {"queues_before": 4}, "20 jobs of 4 other queues, most of them of news, are ahead of it", "jobherd run --queue-order turns"),
         (STRICT, "because the order of the queues is strict", "jobherd run --queue-order turns"),
         (STRICT | {"turns": True}, "because they have a lower number in queue_priorities", "jobherd run --queue-priorities"),
+        ({"ahead": 9, "gates": [GATE | {"weights": {}}]}, "partitions of queue mail take turns, so jobs of others may start after it", ""),
+        ({"gates": [GATE | EACH | {"partition_running": 2}]}, "waiting: it waits for its partition acme: 2 of 2 run", ""),
+        ({"gates": [GATE | EACH | {"partition_waits": True}]}, "an earlier job of it waits for a retry or is set aside", ""),
+        ({"gates": [GATE | EACH], "idle": 1, "queue_runs": True}, "it should start now", ""),
         ({"ahead": 1, "workers": 1}, "a job of queue mail is ahead of it, and the only worker is busy", ""),
         ({"attempts": 22, "max_attempts": 30, "error": "x"}, "its 22nd of 30 attempts", ""),
         ({"attempts": 111, "max_attempts": 200, "error": "x"}, "its 111th of 200 attempts", ""),
@@ -62,6 +76,7 @@ def tell(history=(), **changed):
         ({"gates": [GATE | {"scope": "kind", "name": "mail:receipt", "paused_at": AT}]}, "its kind mail:receipt was paused by an unknown user", "--kind mail:receipt"),
         ({"gates": [GATE | {"scope": "all", "name": "*", "paused_at": AT, "resume_at": NOW.isoformat()}]}, "everything was paused by an unknown user at 11:59; it resumes at 12:00", "--all"),
         ({"gates": [GATE | {"max_running": 3, "running": 3}]}, "the concurrency limit allows at most 3 jobs of its queue mail at a time, and 3 run", ""),
+        ({"gates": [GATE | {"rate": "100/min", "tokens": 0, "opens_at": NOW.isoformat()}]}, "the rate limit allows 100/min starts of its queue mail, and the next one is at 12:00", ""),
         ({"gates": [GATE | {"max_running": 1, "running": 1}]}, "the concurrency limit allows at most 1 jobs of its queue mail at a time, and 1 runs", ""),
     ],
 )  # fmt: skip
@@ -112,11 +127,19 @@ RUNS = {
         ({"crashes": 1}, "1 process has died with it before"),
         ({"host": None}, "not registered any more"),
         ({"host": None}, "the job's transaction is still open"),
+        ({"host": "gpu-1", "via": "alpha"}, "for 30 s, by remote worker gpu-1 via alpha: attempt 1 of 5"),
+        ({"via": "alpha", "lease_left": -3.0}, "the lease of its worker expired 3 s ago"),
+        ({"via": "alpha", "cancelled": True}, "the gateway has asked its worker to stop it"),
     ],
 )  # fmt: skip
 def test_where_a_job_runs(changed, says):
     told = tell(**(RUNS | changed))
     assert any(says in sentence for sentence in told.now), told.now
+
+
+def test_the_stack_of_a_remote_worker_is_not_offered():
+    assert tell(**RUNS).remedy[0] == "jobherd stack 7   to see where it is"
+    assert tell(**RUNS | {"via": "alpha"}).remedy == ["jobherd cancel 7   to end it"]
 
 
 OVER = {

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from jobherd import sql
-from jobherd.workers.ipc.pipes import EXIT_LEFT
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED
 from jobherd.workers.maintenance.maintenance import MOST, Maintenance
 from jobherd.workers.maintenance.partitions import Partitions
 from jobherd.workers.maintenance.rollup import LAG, Looks
@@ -116,7 +116,7 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
     parts = "SELECT count(*) AS n FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
     bench.start("maintenance").dismiss()
     assert bench.ask(crowd) == [{"n": 100}], "a few need no partition for each day"
-    # It is to be ready soon, or it is ended, its look with it, and begins anew for ever: nothing
+    # It is to be ready soon, or it is ended, its look with it, and starts again for ever: nothing
     # would become due.
     bench.ask(
         "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -137,7 +137,7 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
 def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Who looks at one job locks each of them.
 
-    With a year of days four at once were refused, and with them whoever settled.
+    With a year of days four at once were rejected, and with them every settlement.
     """
     bench.ask(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
@@ -284,10 +284,10 @@ def test_a_look_that_takes_long_is_followed_by_a_rest_and_a_shorter_one():
 
 
 def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):
-    assert bench.start("maintenance").dismiss() == EXIT_LEFT
+    assert bench.start("maintenance").dismiss() == EXIT_REQUESTED
     child = bench.start("maintenance")
     os.kill(child.pid, signal.SIGTERM)
-    assert child.wait() == EXIT_LEFT
+    assert child.wait() == EXIT_REQUESTED
 
 
 @pytest.mark.parametrize("word", ["dismissal", "SIGTERM"])
@@ -307,9 +307,9 @@ def test_it_leaves_when_it_is_told_to_while_it_has_partitions_to_make_before_it_
     bench.wait_until(lambda: begun[0], "the first of them")
     if word == "SIGTERM":
         os.kill(child.pid, signal.SIGTERM)
-        assert child.wait() == EXIT_LEFT
+        assert child.wait() == EXIT_REQUESTED
     else:
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_two_maintenance_processes_on_one_database_do_no_harm(bench: Bench):

@@ -13,7 +13,7 @@ import pytest
 
 from jobherd.handlers._run.dispositions import JobCancelled, JobInterrupted, JobTimeout
 from jobherd.workers.ipc.current_work import Interruption, Reason
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE
+from jobherd.workers.ipc.pipes import EXIT_RECYCLE, EXIT_REQUESTED
 from jobherd.workers.ipc.status_board import StatusBoard
 from jobherd.workers.process.interrupt import Interrupts
 from jobherd.workers.process.wakeup import Wake
@@ -100,7 +100,7 @@ def test_a_cancel_of_a_job_of_the_batch_that_has_not_started_keeps_it_from_start
         "completed",
     ]
     assert bench.job(jobs[1])["started_at"] is None
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_an_order_that_names_another_claim_is_not_obeyed(bench: Bench, gate: Gate):
@@ -112,7 +112,7 @@ def test_an_order_that_names_another_claim_is_not_obeyed(bench: Bench, gate: Gat
     os.kill(child.pid, signal.SIGUSR2)
     arrival.open()
     bench.wait(job, "completed")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_an_old_order_does_not_reach_the_next_job(bench: Bench, gate: Gate):
@@ -180,7 +180,7 @@ def test_jobs_that_end_just_at_their_timeout_have_one_outcome_and_the_next_job_n
     codes = set()
     while bench.ask("SELECT 1 FROM jobherd.ready LIMIT 1"):
         codes.add(bench.start(most_claimed=20).wait_or_idle())
-    assert codes <= {EXIT_LEFT, EXIT_RECYCLE}
+    assert codes <= {EXIT_REQUESTED, EXIT_RECYCLE}
     for job in edges:
         row = bench.wait(job, "completed", "retrying")
         assert (row["state"], row["error_code"]) in {("completed", None), ("retrying", "JOB_TIMEOUT")}
@@ -214,7 +214,7 @@ def attempt(interrupts: Interrupts, job: int, seconds: float, timeout: float) ->
     interrupts.enter(job, deadline=started + timeout, timeout=timeout)
     try:
         interrupts.open = True
-        if interrupts.told:
+        if interrupts.pending:
             interrupts.check()
         ending = spin(started + seconds)
         interrupts.open = False
@@ -237,7 +237,7 @@ def test_two_thousand_handlers_that_return_at_their_timeout_give_or_take_a_milli
     found = {"through": 0, "JobTimeout": 0}
     number = 0
     until = time.monotonic() + LIMIT
-    # Whoever is held up returns late: on a busy machine more of them are needed.
+    # A process that is held up returns late: on a busy machine more of them are needed.
     while number < 2000 or ((found["through"] < 500 or found["JobTimeout"] < 300) and time.monotonic() < until):
         number += 1
         found[attempt(interrupts, number, 0.002 + dice.uniform(-0.001, 0.001), 0.002)] += 1
@@ -253,10 +253,10 @@ def test_an_order_that_came_before_its_claim_was_known_here_is_heard_when_the_cl
     """
     interrupts._board.interrupt(Interruption(Reason.CANCEL, 1, 3))
     interrupts.begin(1, range(1, 9))
-    assert interrupts.told == {3: Reason.CANCEL}
+    assert interrupts.pending == {3: Reason.CANCEL}
     interrupts.end()
     interrupts.begin(2, range(1, 9))
-    assert not interrupts.told
+    assert not interrupts.pending
 
 
 @pytest.mark.timeout(0)
@@ -302,7 +302,7 @@ HUNDRED_YEARS = 100 * 365 * 86400.0
 
 
 @pytest.mark.timeout(0)
-def test_whoever_is_held_up_while_the_timer_is_set_is_not_taken_for_changed(
+def test_a_process_held_up_while_the_timer_is_set_is_not_taken_for_changed(
     interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
 ):
     """Stopped, or starved, between two looks at the clock.
@@ -366,7 +366,7 @@ def test_who_puts_the_timer_back_as_he_found_it_has_not_moved_it(interrupts: Int
     signal.setitimer(signal.ITIMER_REAL, found[0] + 2.0, found[1])
     assert interrupts.timer.rearm_if_touched()
     arming = interrupts.timer.rings_at
-    assert arming == float("inf"), "the next job arms it anew"
+    assert arming == float("inf"), "the next job arms it again"
     assert attempt(interrupts, 2, 10.0, 0.05) == "JobTimeout"
 
 

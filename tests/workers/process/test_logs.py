@@ -54,7 +54,7 @@ def test_what_holds_no_password_is_left_as_it_is(text: str):
 
 def test_a_line_for_people(root):
     stream = io.StringIO()
-    set_up(who="worker 3", stream=stream, ids=lambda: {"job": 7})
+    set_up(process="worker 3", stream=stream, ids=lambda: {"job": 7})
     logging.getLogger("jobherd.x").warning("the %s is away", "database", extra={"token": 9, "payload": {"secret": 1}})
     line = stream.getvalue()
     assert line.endswith("WARNING worker 3: the database is away  job=7 token=9\n")
@@ -63,28 +63,33 @@ def test_a_line_for_people(root):
 
 def test_a_line_for_machines(root):
     stream = io.StringIO()
-    set_up(who="supervisor", log_format="json", stream=stream)
+    set_up(process="supervisor", log_format="json", stream=stream)
     try:
         raise ValueError("postgresql://app:hunter2@db")
     except ValueError:
         logging.getLogger("jobherd.x").exception("two\nlines", extra={"child": 4})
     assert stream.getvalue().count("\n") == 1
     event = json.loads(stream.getvalue())
-    assert (event["who"], event["level"], event["message"], event["child"]) == ("supervisor", "error", "two\nlines", 4)
+    assert (event["process"], event["level"], event["message"], event["child"]) == (
+        "supervisor",
+        "error",
+        "two\nlines",
+        4,
+    )
     assert "ValueError" in event["traceback"]
     assert "hunter2" not in stream.getvalue()
 
 
 def test_auto_is_json_where_no_terminal_is(root):
     stream = io.StringIO()
-    set_up(who="x", log_format="auto", stream=stream)
+    set_up(process="x", log_format="auto", stream=stream)
     logging.getLogger("y").warning("hello")
     assert json.loads(stream.getvalue())["message"] == "hello"
 
 
 def test_control_characters_and_new_lines_forge_nothing(root):
     stream = io.StringIO()
-    set_up(who="x", stream=stream)
+    set_up(process="x", stream=stream)
     logging.getLogger("y").warning("a\n12:00:00 ERROR forged \x1b[2J\x00\u2028 end")
     assert stream.getvalue().count("\n") == 1
     assert "\x1b" not in stream.getvalue()
@@ -92,7 +97,7 @@ def test_control_characters_and_new_lines_forge_nothing(root):
 
 def test_a_stream_that_is_gone_costs_the_line_and_nothing_else(root):
     stream = io.StringIO()
-    set_up(who="x", stream=stream)
+    set_up(process="x", stream=stream)
     stream.close()
     logging.getLogger("y").warning("nobody hears")
 
@@ -103,7 +108,7 @@ def test_arguments_that_cannot_be_shown_cost_their_text_and_nothing_else(root):
             raise RuntimeError
 
     stream = io.StringIO()
-    set_up(who="x", stream=stream)
+    set_up(process="x", stream=stream)
     logging.getLogger("y").warning("this: %s", Rude())
     logging.getLogger("y").warning("%d", "no number")
     assert stream.getvalue().count("cannot be shown") == 2
@@ -111,7 +116,7 @@ def test_arguments_that_cannot_be_shown_cost_their_text_and_nothing_else(root):
 
 def test_the_board_keeps_the_tail(root):
     board = StatusBoard("log")
-    set_up(who="worker 1", stream=io.StringIO(), board=board)
+    set_up(process="worker 1", stream=io.StringIO(), board=board)
     for number in range(2000):
         logging.getLogger("y").warning("line %d %s", number, "x" * 100)
     tail = board.log_tail().decode().splitlines()
@@ -124,9 +129,9 @@ def test_the_board_keeps_the_tail(root):
 @pytest.mark.promise("C24")
 def test_a_format_or_level_that_does_not_exist_is_refused(root):
     with pytest.raises(ValueError, match="xml"):
-        set_up(who="x", log_format="xml")
+        set_up(process="x", log_format="xml")
     with pytest.raises(ValueError, match="loud"):
-        set_up(who="x", level="loud", stream=io.StringIO())
+        set_up(process="x", level="loud", stream=io.StringIO())
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -141,9 +146,9 @@ def test_a_format_or_level_that_does_not_exist_is_refused(root):
     ],
     ids=["end of line", "terminal", "direction", "other ends of line", "a megabyte"],
 )
-def test_whoever_names_things_writes_no_line_of_his_own(root, log_format, hostile):
+def test_a_name_chosen_by_a_user_writes_no_log_line_of_its_own(root, log_format, hostile):
     stream = io.StringIO()
-    set_up(who="worker 3", log_format=log_format, stream=stream)
+    set_up(process="worker 3", log_format=log_format, stream=stream)
     logging.getLogger("jobherd.x").warning("job of kind %s", hostile, extra={"kind": hostile, "job": 7})
     text = stream.getvalue()
     assert text.count("\n") == 1, "one line"
@@ -162,7 +167,7 @@ def test_what_makes_records_of_somebody_else_s_ends_no_line_of_ours(root):
 
     before = logging.getLogRecordFactory()
     out = io.StringIO()
-    set_up(who="worker 0", stream=out)
+    set_up(process="worker 0", stream=out)
     try:
         logging.setLogRecordFactory(make)
         keep_factory_quiet()

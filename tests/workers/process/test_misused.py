@@ -15,7 +15,7 @@ import pytest
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.pipes import Inbox, MoreWork
 from jobherd.workers.process.process_state import ProcessState
-from jobherd.workers.process.state_guard import SELDOM, TIDY, StateGuard
+from jobherd.workers.process.state_guard import CLEAN, SELDOM, StateGuard
 from jobherd.workers.process.wakeup import Wake
 
 
@@ -64,14 +64,14 @@ def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pyt
 
     The look itself must not end the child.
     """
-    tidy = StateGuard.__new__(StateGuard)
-    tidy.recycle_reason, tidy._whole, tidy._blocked = "", lambda: True, frozenset()
+    guard = StateGuard.__new__(StateGuard)
+    guard.recycle_reason, guard._whole, guard._blocked = "", lambda: True, frozenset()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN + 1, signal.SIGUSR2})
     try:
-        tidy.look(0.0)
+        guard.look(0.0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert tidy.recycle_reason == f"a job blocked signals: SIGUSR2, signal {signal.SIGRTMIN + 1}"
+    assert guard.recycle_reason == f"a job blocked signals: SIGUSR2, signal {signal.SIGRTMIN + 1}"
 
 
 @pytest.mark.parametrize("also", [False, True], ids=["alone", "beside a variable that Python sees"])
@@ -131,35 +131,35 @@ class _Untouched:
 
 
 def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_found_out():
-    tidy = StateGuard.__new__(StateGuard)
-    found = tidy._belongings = _Found()
-    tidy._interrupts, tidy._whole, tidy._blocked = _Untouched(), lambda: True, frozenset()
-    tidy.recycle_reason, tidy.tidy, tidy.due, tidy._ran, tidy._found_nothing = "", set(), 0.0, True, {}
-    for number in range(TIDY):
-        assert "a:b" not in tidy.tidy, f"after {number} looks"
-        tidy.put_back("a:b", 1.0)
-    assert tidy.tidy == {"a:b"}
-    assert tidy.due == 1.0 + SELDOM
-    tidy.look(1.0)
-    assert found.looks == TIDY + 1, "what ran since the last look at everything is looked at"
-    tidy.look(1.0)
-    assert found.looks == TIDY + 1, "nobody has run"
-    tidy.look(1.0 + SELDOM)
-    assert found.looks == TIDY + 2, "it is due"
+    guard = StateGuard.__new__(StateGuard)
+    found = guard._belongings = _Found()
+    guard._interrupts, guard._whole, guard._blocked = _Untouched(), lambda: True, frozenset()
+    guard.recycle_reason, guard.clean, guard.due, guard._ran, guard._found_nothing = "", set(), 0.0, True, {}
+    for number in range(CLEAN):
+        assert "a:b" not in guard.clean, f"after {number} looks"
+        guard.put_back("a:b", 1.0)
+    assert guard.clean == {"a:b"}
+    assert guard.due == 1.0 + SELDOM
+    guard.look(1.0)
+    assert found.looks == CLEAN + 1, "what ran since the last look at everything is looked at"
+    guard.look(1.0)
+    assert found.looks == CLEAN + 1, "nobody has run"
+    guard.look(1.0 + SELDOM)
+    assert found.looks == CLEAN + 2, "it is due"
     found.moved = True
-    tidy.put_back("c:d", 2.0)
-    assert not tidy.tidy, "it may have been a job of the other kind"
+    guard.put_back("c:d", 2.0)
+    assert not guard.clean, "it may have been a job of the other kind"
     found.moved = False
-    for _ in range(TIDY):
-        tidy.put_back("a:b", 2.0)
+    for _ in range(CLEAN):
+        guard.put_back("a:b", 2.0)
     found.moved = True
-    tidy.look(2.0)
-    assert not tidy.tidy
-    assert not tidy.recycle_reason
+    guard.look(2.0)
+    assert not guard.clean
+    assert not guard.recycle_reason
 
 
 def test_a_container_that_is_given_other_processors_has_not_been_changed_by_a_job(monkeypatch):
-    """With none of those that were there at the start its worker died at each look; with fewer, jobs were looked after anew for ever."""
+    """With none of those that were there at the start its worker died at each look; with fewer, jobs were looked after again for ever."""
     allowed, asked = {0, 1, 2, 3}, {0, 1, 2, 3}
 
     def ask(_, processors):

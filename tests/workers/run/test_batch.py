@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobherd.workers.ipc.current_work import Interruption, Phase, Reason
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE, MoreWork
+from jobherd.workers.ipc.pipes import EXIT_RECYCLE, EXIT_REQUESTED, MoreWork
 from tests.support.seats import Bench, count_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_each_job_of_a_call_gets_its_own_answer(bench: Bench):
     assert (unstorable["state"], unstorable["error_code"]) == ("failed", "WORKER_SERIALIZATION_ERROR")
     assert (silent["state"], silent["error_code"]) == ("retrying", "BATCH_ANSWER_MISSING")
     assert last["result"] == {"to": "6", "together": 3}
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert count_of(child, "sms:send", "ok") == 2
 
 
@@ -67,15 +67,15 @@ def test_an_error_of_the_whole_call_is_each_one_s_attempt_and_the_last_attempt_i
     for row in (neighbour, culprit):
         assert (row["state"], row["attempts"], row["error_code"]) == ("retrying", 1, "UNHANDLED_ERROR")
         assert "all of it" in row["error"]
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_an_error_that_ends_whoever_asks_what_it_is_is_one_like_any_other(bench: Bench):
+def test_an_error_that_ends_the_code_that_asks_what_it_is_is_one_like_any_other(bench: Bench):
     ids = sms(bench, "ok", "lies")
     child = start(bench)
     rows = [bench.wait(job, "retrying") for job in ids]
     assert [(row["error_code"], row["crashes"]) for row in rows] == [("UNHANDLED_ERROR", 0)] * 2
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_exit_while_payloads_are_read_fails_every_job_of_the_call(bench: Bench):
@@ -109,7 +109,7 @@ def test_cancelling_one_of_a_call_interrupts_no_neighbour(bench: Bench, gate: Ga
         "completed",
         "completed",
     ]
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_a_drain_hands_all_of_a_call_back_with_their_attempts(bench: Bench, gate: Gate):
@@ -164,7 +164,7 @@ def test_a_call_lingers_for_more_and_starts_when_it_is_full(bench: Bench):
     assert {bench.job(job)["attempts"] for job in (first, *rest)} == {1}
     assert bench.ask("SELECT count(*) AS n FROM jobherd.attempts")[0]["n"] == 0
     child.wait_idle()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_a_call_lingers_no_longer_than_it_may(bench: Bench):
@@ -186,7 +186,7 @@ def test_a_call_does_not_linger_in_a_claim_of_which_a_letter_of_the_parent_may_b
     arrival.open()
     assert bench.wait(ids[1], "completed")["result"] == 1
     bench.wait(later, "running")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_who_is_dismissed_while_it_lingers_hands_its_jobs_back(bench: Bench):
@@ -196,7 +196,7 @@ def test_who_is_dismissed_while_it_lingers_hands_its_jobs_back(bench: Bench):
     child.nudge()
     bench.wait(job, "running")
     child.wait_idle()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert bench.wait(job, "ready")["attempts"] == 0
 
 
@@ -243,7 +243,7 @@ def test_hooks_are_told_of_each_job_of_a_call(bench: Bench, capfd: pytest.Captur
         None,
         "2 of them: two",
     ]
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     said = capfd.readouterr().out
     for words in ("one ended ok", "refused ended poison", "two ended ok"):
         assert words in said + child.log()

@@ -14,7 +14,7 @@ from jobherd.handlers._run.unrunnable import unreadable
 from jobherd.handlers._values.keys import ring
 from jobherd.handlers._values.outcome import KEY_MISSING, Raised
 from jobherd.workers.claim.claimer import Claimer
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE
+from jobherd.workers.ipc.pipes import EXIT_RECYCLE, EXIT_REQUESTED
 from jobherd.workers.job.row import JobRow
 from jobherd.workers.run.finish import encrypt
 from tests.support.seats import Bench, count_of
@@ -48,7 +48,7 @@ def test_what_a_handler_says_becomes_the_job_s_state(
 ):
     child, row = run(bench, "act:says", state, what=what, thrown=thrown)
     assert (row["attempts"], row["error_code"]) == (attempts, code)
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert count_of(child, "act:says", label) == 1
 
 
@@ -101,7 +101,7 @@ def test_any_exception_is_a_failed_attempt_and_the_child_lives_on(bench: Bench, 
     job = bench.enqueue("act:nothing")
     child.nudge()
     bench.wait(job, "completed")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 NO_TEXT = "<its text cannot be shown: __str__ raised "
@@ -128,7 +128,7 @@ def test_what_never_ends_when_it_is_looked_at_is_given_up_after_some_seconds(
     job = bench.enqueue("act:nothing")
     after.nudge()
     bench.wait(job, "completed")
-    assert after.dismiss() == EXIT_LEFT
+    assert after.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.promise("A31", "D20")
@@ -166,7 +166,7 @@ def test_a_payload_by_raw_sql_that_cannot_be_read_is_poison_and_hurts_nobody(ben
     row = bench.wait(job, "failed")
     assert (row["error_code"], row["attempts"]) == ("PAYLOAD_INVALID", 1)
     bench.wait(neighbour, "completed")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_a_nul_in_a_payload_by_raw_sql_reaches_the_handler_and_its_result_is_refused_with_words(bench: Bench):
@@ -174,7 +174,7 @@ def test_a_nul_in_a_payload_by_raw_sql_reaches_the_handler_and_its_result_is_ref
     child = bench.start()
     row = bench.wait(job, "failed")
     assert row["error_code"] == "WORKER_SERIALIZATION_ERROR"
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.promise("C37")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import jobherd.workers.run.hooks
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE, Problem
+from jobherd.workers.ipc.pipes import EXIT_RECYCLE, EXIT_REQUESTED, Problem
 from tests.support.seats import Bench, count_of, wait_for_line
 
 HOOKED = str(Path(__file__).parents[1] / "hooked.py")
@@ -31,7 +31,7 @@ def test_the_hooks_of_a_child_s_whole_life_in_their_order(bench: Bench, said):
     job = bench.enqueue("hook:returns", value="x")
     child.nudge()
     assert bench.wait(job, "completed")["result"] == ["x"]
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert said() == [
         "start 0",
         "before hook:returns",
@@ -66,13 +66,13 @@ def test_a_failure_is_told_with_its_exception_and_then_the_end_is(bench: Bench, 
     ]
 
 
-def test_a_hook_s_error_that_ends_whoever_asks_what_it_is_ends_nothing(bench: Bench, said):
+def test_a_hook_s_error_that_ends_the_code_that_asks_what_it_is_ends_nothing(bench: Bench, said):
     child = bench.start(handlers=(HOOKED,))
     job = bench.enqueue("hook:lied_to")
     child.nudge()
     assert bench.wait(job, "completed")["result"] == "done"
     wait_for_line(child, "raised: ")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert said().count("after ok") == 1
 
 
@@ -84,7 +84,7 @@ def test_a_hook_after_the_job_changes_nothing_of_it(bench: Bench, said):
     assert (row["result"], row["attempts"]) == ("done", 1)
     wait_for_line(child, "spoils")
     assert "RuntimeError: spoiled" in child.log()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert said().count("after ok") == 1, "the hooks behind one that raised run all the same"
 
 

@@ -1,4 +1,4 @@
-"""What handlers print and log is kept with the attempt, whoever wrote it, and however much."""
+"""What handlers print and log is kept with the attempt, whichever code wrote it, and however much."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(bench: Bench, child: Child, kind: str = "talk:says", **payload: object):
 
 
 @pytest.mark.promise("B28", "B59")
-def test_whoever_says_it_it_is_kept(bench: Bench):
+def test_output_is_kept_whichever_code_wrote_it(bench: Bench):
     child = start(bench)
     for how, said in (
         ("print", ["printed print", "to stderr, without an end"]),
@@ -140,7 +140,7 @@ def test_what_was_printed_cannot_pass_for_a_line_of_the_log(
     long = "\u202etxt.exe \x9b31m " + "x" * 9000 + "the end"
     parts = [part.replace("\u202e", "\\x202e").replace("\x9b", "\\x9b") for part in (long[:8192], long[8192:])]
     assert [event["message"] for event in own] == [FORGED, FORGED, "\\x1b[2Jcleared", *parts, "no end"]
-    assert {(event["level"], event["who"], event["kind"]) for event in own} == {("info", "worker 0", "talk:says")}
+    assert {(event["level"], event["process"], event["kind"]) for event in own} == {("info", "worker 0", "talk:says")}
 
 
 def test_what_there_is_to_keep():

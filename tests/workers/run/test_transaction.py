@@ -15,7 +15,7 @@ import pytest
 
 from jobherd import sql
 from jobherd.workers.ipc.current_work import Reason
-from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_RECYCLE
+from jobherd.workers.ipc.pipes import EXIT_RECYCLE, EXIT_REQUESTED
 from tests.support.gate import at_gate
 from tests.support.network import Network
 from tests.support.patience import LIMIT
@@ -76,7 +76,7 @@ def test_what_goes_well_is_committed_whole_and_what_does_not_leaves_no_trace(ban
         row, notes, enqueued = run(bank, child, "bank:declared", how=how)
         assert (row["state"], row["error_code"], notes, enqueued) == (state, code, [], 0), how
         assert says in row["error"], how
-    assert child.dismiss() == EXIT_LEFT, "nothing of this wears a child out"
+    assert child.dismiss() == EXIT_REQUESTED, "nothing of this wears a child out"
     assert count_of(child, "bank:declared", "ok") == 3
 
 
@@ -110,7 +110,7 @@ def test_a_lock_that_a_handler_took_for_its_session_is_let_go_when_its_transacti
     row, _, _ = run(bank, child, "bank:locks", how=how)
     assert row["state"] == state
     bank.wait_until(lambda: not bank.ask(HELD) or bank.ask("NOTIFY seen"))
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.parametrize("how", ["part", "part raises"])
@@ -156,7 +156,7 @@ def test_a_part_of_a_handler_completes_its_job(bank: Bench):
         assert (row["state"], row["result"], notes) == ("completed", {"how": how}, [how])
         child.wait_idle()
         assert says in child.log()
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.parametrize(("kind", "payload"), [("bank:sleeps", {}), ("bank:async", {"how": "sleeps"})])
@@ -200,7 +200,7 @@ def test_a_lost_claim_is_noticed_before_anything_is_written(bank: Bench, gate: G
     assert "the claim was lost" in child.log()
 
 
-def test_whoever_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone_from_then_on(
+def test_a_job_that_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone_from_then_on(
     bank: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
     # in the child too; of "bank:part" it does not know yet how long it takes
@@ -223,7 +223,7 @@ def test_whoever_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone
     for job in (asks, *rest):
         assert bank.wait(job, "completed")["attempts"] == 1
     assert len({bank.job(job)["token"] for job in rest}) == 3
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_whole_batches_do_not_hold_jobs_with_transactions(bank: Bench):
@@ -279,11 +279,11 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(bank: Bench, monkeypatch: p
     else:
         assert (row["state"], row["attempts"], notes, enqueued) == ("retrying", 1, [], 0)
         assert "the answer was lost" in row["error"]
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert count_of(child, "bank:declared", "ok") == committed
 
 
-def test_the_claim_is_settled_by_whoever_comes_next_exactly_when_the_transaction_did_not(bank: Bench, gate: Gate):
+def test_the_claim_is_settled_by_the_next_session_exactly_when_the_transaction_did_not(bank: Bench, gate: Gate):
     """A dead child, before and after its commit, as its parent finds it.
 
     Both sessions ended, then settled under the fence.
@@ -358,7 +358,7 @@ def test_a_crash_of_the_server_gives_the_transactions_number_to_another_and_that
             arrival.open()
             wait_for_line(child, "the database is back")
             child.close_wake()
-            assert child.wait() == EXIT_LEFT
+            assert child.wait() == EXIT_REQUESTED
             row = connection.execute(
                 "SELECT state, attempts, error_code FROM jobherd.jobs WHERE id = %s", [job]
             ).fetchone()
@@ -377,7 +377,7 @@ def test_a_session_that_is_swallowed_while_nobody_needed_it_is_given_up(bank: Be
         assert (row["state"], notes) == ("retrying", [])
         assert "no word from the server" in row["error"]
         assert run(bank, child, "bank:declared", how="well")[0]["state"] == "completed", "in a session of its own"
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_what_one_job_listened_to_is_not_heard_by_the_next(bank: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -395,7 +395,7 @@ def test_what_one_job_listened_to_is_not_heard_by_the_next(bank: Bench, monkeypa
     assert run(bank, child, "bank:listens")[0]["state"] == "completed"
     row, _, _ = run(bank, child, "bank:hears")
     assert (row["state"], row["result"]) == ("completed", [])
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
@@ -415,4 +415,4 @@ def test_behind_a_pooler_nothing_is_prepared_in_a_jobs_transaction(
             assert (row["state"], row["attempts"], row["error"]) == ("completed", 1, None)
             child.wait_idle()
             pooler.turn()
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED

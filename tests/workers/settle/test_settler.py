@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from jobherd.handlers._values.outcome import Outcome
-from jobherd.workers.ipc.pipes import EXIT_LEFT
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED
 from jobherd.workers.job.finished import RELEASED, Finished, least_of, settlement
 from tests.support.seats import Bench
 
@@ -32,7 +32,7 @@ def test_a_batch_with_one_outcome_that_is_refused_is_written_job_by_job(bench: B
         ("failed", None, "WORKER_SERIALIZATION_ERROR"),
         ("completed", "good too", None),
     ]
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_a_failure_that_is_refused_is_written_with_fixed_words(bench: Bench):
@@ -67,7 +67,7 @@ def test_many_jobs_are_settled_once_each(bench: Bench, batch: int):
     )[0]
     assert (row["n"], row["min"], row["max"], row["right"]) == (500, 1, 1, True)
     assert bench.ask("SELECT 1 FROM jobherd.running") == []
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     assert sum(sum(counts.outcomes) for counts in child.board.tally.kind_counts()) == 500
 
 
@@ -152,7 +152,7 @@ def test_no_outcome_is_committed_without_waiting_for_its_fsync(bench: Bench):
     jobs = [bench.enqueue("act:nothing") for _ in range(20)]
     child = bench.start()
     bench.wait(jobs[-1], "completed")
-    assert child.dismiss() == EXIT_LEFT
+    assert child.dismiss() == EXIT_REQUESTED
     noted = bench.ask("SELECT waits, count(*) AS n FROM public.commits GROUP BY waits")
     assert [(row["waits"], row["n"]) for row in noted] == [("on", 20)]
 

@@ -17,7 +17,7 @@ import pytest
 from jobherd import TableStore
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.sql.table_statements import definition
-from jobherd.workers.ipc.pipes import EXIT_LEFT
+from jobherd.workers.ipc.pipes import EXIT_REQUESTED
 from jobherd.workers.job.finished import Finished
 from jobherd.workers.process.spec import ChildSettings
 from jobherd.workers.stores.record import Taken, log_entries, settle_parameters
@@ -225,7 +225,7 @@ def test_a_worker_whose_session_for_tables_is_swallowed_while_nobody_needed_it_w
         job = bench.enqueue("act:nothing")
         work_one(bench, child, gate)
         bench.wait(job, "completed")
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
 
 
 def test_an_outcome_is_written_though_the_session_of_its_record_is_swallowed_while_it_runs(
@@ -243,7 +243,7 @@ def test_an_outcome_is_written_though_the_session_of_its_record_is_swallowed_whi
             lambda: bench.ask("SELECT FROM uploads WHERE id = %(id)s AND state = 'completed'", **record), "its outcome"
         )
         work_one(bench, child, gate)
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
@@ -259,4 +259,4 @@ def test_behind_a_pooler_nothing_is_prepared_for_tables(bench: Bench, gate: Gate
             child.wait_idle()
             pooler.turn()
         assert "_pg3_" not in child.log()
-        assert child.dismiss() == EXIT_LEFT
+        assert child.dismiss() == EXIT_REQUESTED

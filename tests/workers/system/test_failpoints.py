@@ -44,7 +44,9 @@ def test_nothing_happens_where_no_test_wants_it() -> None:
 
 
 @pytest.mark.parametrize(("what", "code"), [("kill", -signal.SIGKILL), ("exit 3", 3), ("delay 0", 0)])
-def test_a_token_is_taken_by_whoever_reaches_the_point_and_by_nobody_else(tmp_path: Path, what: str, code: int) -> None:
+def test_a_token_is_taken_by_the_first_process_at_the_point_and_by_no_other(
+    tmp_path: Path, what: str, code: int
+) -> None:
     (tmp_path / "here@1").write_text(what)
     (tmp_path / "there@1").write_text("kill")
     one, other = process(tmp_path), process(tmp_path)

@@ -119,7 +119,7 @@ class Web:
         assert not self._thread.is_alive(), "the web child did not leave when it was dismissed"
 
     def nudge(self) -> None:
-        pipes.nudge(self._wake)
+        pipes.wake(self._wake)
 
     def wait_for(self, what: type[pipes.Report]) -> pipes.Report:
         """Return the next report of this class."""

@@ -43,13 +43,22 @@ def scraped(database, monkeypatch):
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
         connection.execute("SELECT jobherd.set_limit('default', 5)")
+        connection.execute("SELECT jobherd.limit('default', '100/min')")
+        connection.execute("SELECT jobherd.schedule('feed', 'k', every => '1 h')")
     with Web(database, metrics_tenants=1) as child:
         child.boards[0].tally.count(child.boards[0].tally.declare([Policy("k")])["k"], 0, 0.1)
         child.boards[0].tally.count_error(1, "NO_PAPER")
-        children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
+        children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096},
+                    {"slot": 1, "kind": "gateway", "state": "ready", "pid": 2}]  # fmt: skip
         late = {"0.05": 2, "+Inf": 1}
         child.control.publish(
-            {"started": time.monotonic(), "deaths": {"left": 1}, "children": children, "version": "1", "late": late}
+            {
+                "started": time.monotonic(),
+                "deaths": {"requested": 1},
+                "children": children,
+                "version": "1",
+                "late": late,
+            }
         )
         scrape = child.scrape()
     found = {}

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psycopg
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
@@ -296,7 +297,7 @@ def errors_of(child):
 
 
 @pytest.mark.promise("C34", "C35", "C36", "C37", "C38")
-def test_error_codes_are_counted_by_kind_whoever_wrote_them():
+def test_error_codes_are_counted_by_kind_whichever_process_wrote_them():
     with Web() as child:
         board = child.boards[0]
         number = board.tally.declare(policies("a"))["a"]
@@ -457,3 +458,52 @@ def test_a_strained_child_hands_out_what_it_rendered_a_moment_ago():
         await measurer.close()
 
     asyncio.run(scrapes())
+
+
+def test_the_gateway_shows_its_streams_and_slots():
+    with Web() as child:
+        child.control.publish({"started": 1.0, "children": [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1}]})
+        assert not child.scrape().families["jobherd_gateway_streams"].samples, "without a gateway"
+        child.control.publish(
+            {"started": 1.0, "children": [{"slot": 1, "kind": "gateway", "state": "ready", "pid": 2}]}
+        )
+        child.boards[1].say_streams("dispatch", 3)
+        child.boards[1].say_wanted(40)
+        child.boards[1].set_held(7)
+        families = child.scrape().families
+        streams = {sample.labels["service"]: sample.value for sample in families["jobherd_gateway_streams"].samples}
+        assert streams == {"work": 0, "dispatch": 3}
+        slots = {sample.labels["state"]: sample.value for sample in families["jobherd_gateway_slots"].samples}
+        assert slots == {"waiting": 40, "running": 7}
+        child.boards[1].remote.count("sessions", "opened")
+        child.boards[1].remote.count("sessions", "resumed", 2)
+        for tasks in (1, 2, 3):
+            child.boards[1].remote.observe("tasks_per_message", tasks)
+        child.boards[1].clear()
+        families = child.scrape().families
+        samples = families["jobherd_gateway_sessions"].samples
+        assert {one.labels["event"]: one.value for one in samples} == {"opened": 1, "resumed": 2, "ended": 0}
+        found = {
+            (one.name, one.labels.get("le")): one.value for one in families["jobherd_gateway_tasks_per_message"].samples
+        }
+        of = "jobherd_gateway_tasks_per_message"
+        assert (found[f"{of}_bucket", "2.0"], found[f"{of}_count", None], found[f"{of}_sum", None]) == (2, 3, 6)
+
+
+def test_a_queue_is_served_if_a_supervisor_has_workers_for_it(database, monkeypatch):
+    monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
+    with psycopg.connect(database, autocommit=True) as connection:
+        for queue in ("near", "near-too", "far"):
+            connection.execute("INSERT INTO jobherd.ready (kind, queue) VALUES ('k', %s)", (queue,))
+    with Web(database, served=("near*",)) as child:
+
+        def served() -> dict[str, float]:
+            samples = child.scrape().families["jobherd_queue_served"].samples
+            return {sample.labels["queue"]: sample.value for sample in samples}
+
+        gateway = {"slot": 1, "kind": "gateway", "state": "ready", "pid": 2}
+        child.control.publish({"started": 1.0, "children": [gateway]})
+        assert served() == {"near": 0, "near-too": 0, "far": 0}
+        worker = {"slot": 0, "kind": "worker", "state": "ready", "pid": 1}
+        child.control.publish({"started": 1.0, "children": [gateway, worker]})
+        assert served() == {"near": 1, "near-too": 1, "far": 0}

@@ -32,7 +32,7 @@ def conn(database):
 
 @pytest.fixture
 def always(monkeypatch):
-    """Every scrape measures anew, and waits for it."""
+    """Every scrape measures again, and waits for it."""
     monkeypatch.setattr(queue_depth, "PERIOD", 0.0)
     monkeypatch.setattr(queue_depth, "EASE", 0.0)
     monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
@@ -112,12 +112,16 @@ def test_a_paused_queue_is_shown_as_paused(database, conn, always):
 
 
 def test_caps_and_what_is_taken_of_them_are_shown(database, conn, always):
-    conn.execute("SELECT jobherd.set_limit(kind => 'k', max_running => 3), jobherd.pause('*')")
+    conn.execute(
+        "SELECT jobherd.set_limit(kind => 'k', max_running => 3), jobherd.limit(kind => 'k', rate => '30/min', burst => 4), jobherd.pause('*')"
+    )
     hold(conn, "default", jobs=2, age=20, token=1)
     with Web(database) as child:
         scrape = child.scrape()
     assert scrape.all("jobherd_paused") == {("*", "all"): 1, ("k", "kind"): 0}
     assert scrape.all("jobherd_concurrency_limit") == {("k", "kind"): 3}
+    assert scrape.all("jobherd_rate_limit") == {("k", "kind"): 0.5}
+    assert scrape.all("jobherd_rate_tokens") == {("k", "kind"): 4}
     assert scrape.all("jobherd_concurrency_running") == {("k", "kind"): 2}
 
 
@@ -300,7 +304,7 @@ def test_a_measurement_that_is_stale_is_not_shown(database):
             now[0] += queue_depth.STALE
             assert measurer.latest() == {}
             assert measurer.paused() == {}
-            told = {family.name: len(family.samples) for family in queue_metrics(measurer)}
+            told = {family.name: len(family.samples) for family in queue_metrics(measurer, (), has_workers=True)}
             assert (told[JOBS], told[MEASURED]) == (0, len(queue_counts.STATES)), (
                 "else the alert on its age would end as it begins"
             )

@@ -1,4 +1,4 @@
-"""The server answers whoever asks properly, and nobody can hurt it.
+"""The server answers valid requests, and no request can hurt it.
 
 Slow ones, loud ones, ones from other sites.
 """
@@ -192,7 +192,7 @@ def test_ten_megabytes_of_head_hurt_nobody(child):
 def test_people_who_stay_silent_hold_no_place_that_others_need(child):
     """Twice as many as there are places connect and say nothing, or half a request.
 
-    Whoever asks is still answered at once.
+    A valid request is still answered at once.
     """
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connect(child.port)) for _ in range(2 * Limits().connections)]

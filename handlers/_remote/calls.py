@@ -1,0 +1,53 @@
+"""Connects the services of the protocol to grpc: handlers for a server, callables for a client.
+
+Import it only in a process that may have the threads of grpc: a client, a gateway, an uplink.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from jobherd.handlers._remote.schema import Method, Service
+
+
+def server_handler(service: Service, functions: Mapping[str, Callable[..., Any]]) -> grpc.GenericRpcHandler:
+    """Return the handler to add to a server, synchronous or asynchronous.
+
+    functions: the implementation of each method by its name.
+
+    Raises:
+        KeyError: a method has no implementation.
+    """
+    return grpc.method_handlers_generic_handler(
+        service.name, {name: _handler(method, functions[name]) for name, method in service.methods.items()}
+    )
+
+
+def client_call(channel: grpc.Channel | grpc.aio.Channel, method: Method) -> Any:
+    """Return the callable of a method: of grpc for a channel of grpc, of grpc.aio for one of grpc.aio."""
+    factory = getattr(channel, _shape(method))
+    return factory(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+
+
+def _handler(method: Method, function: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
+    wrap = getattr(grpc, f"{_shape(method)}_rpc_method_handler")
+    handler: grpc.RpcMethodHandler[Any, Any] = wrap(
+        function,
+        request_deserializer=method.request.FromString,
+        response_serializer=method.response.SerializeToString,
+    )
+    return handler
+
+
+def _shape(method: Method) -> str:
+    """Return grpc's name for the four kinds of methods, such as "stream_unary"."""
+    return "_".join("stream" if streams else "unary" for streams in (method.streams_requests, method.streams_responses))

@@ -1,0 +1,19 @@
+-- Enqueue jobs of one kind, each unless a job holds its key. Run by producers, in their own transaction. A role that
+-- must not write keys calls it too, so jobherd.enqueue_unique does the work. A null option means the one that the
+-- kind declares. Parameters: as of enqueue_jobs.sql, and rule, names, paths, keys (see the
+-- function).
+-- Columns: id, new, in the order of the payloads. With the conflict "raise" and a job that is not new: nothing was
+-- enqueued, and the first row has the id of the job that holds the key, or null for two payloads of one key.
+SELECT u.id, u.new
+  FROM (SELECT coalesce(%(run_at)s::timestamptz, now() + make_interval(secs => %(delay)s::double precision), now()) AS run_at,
+               coalesce(%(queue)s::text, k.queue, 'default') AS queue,
+               coalesce(%(priority)s::smallint, k.priority, 0::smallint) AS priority
+          FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text) AS c
+ CROSS JOIN LATERAL jobherd.enqueue_unique(
+           kind => %(kind)s::text, payloads => %(payloads)b::text[], rule => %(rule)s::jsonb,
+           names => %(names)s::text[], paths => %(paths)s::text[], keys => %(keys)s::text[],
+           run_at => c.run_at, expires_at => %(expires_at)s::timestamptz, timeout => %(timeout)s::double precision,
+           priority => c.priority, max_attempts => %(max_attempts)s::smallint, queue => c.queue,
+           tenant => coalesce(%(tenant)s::text, jobherd.default_tenant()), webhook => %(webhook)s::text,
+           payload_bytes => %(payload_bytes)b::bytea, parent_id => %(parent_id)s::bigint,
+           traceparent => %(traceparent)s::text) AS u

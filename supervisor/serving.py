@@ -1,0 +1,64 @@
+"""The life of a supervisor once it is built: serve until it is asked to stop, then leave.
+
+It does not know where the jobs come from.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from jobherd.supervisor.crash import orphans
+from jobherd.supervisor.version import VERSION
+from jobherd.workers.system.failpoints import reach
+
+if TYPE_CHECKING:
+    import selectors
+
+    from jobherd.supervisor.crash.deaths import DeathMessages
+    from jobherd.supervisor.database.identity import Identity
+    from jobherd.supervisor.events.reload import FileWatch
+    from jobherd.supervisor.events.signals import Signals
+    from jobherd.supervisor.loop import Loop
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.process.signals import SignalPipe
+    from jobherd.supervisor.settings.live import LiveSettings
+
+log = logging.getLogger("jobherd.supervisor")
+
+
+class Serving:
+    """A supervisor whose parts its subclass builds. One per process; `run` returns the exit code."""
+
+    me: Identity
+    settings: LiveSettings
+    fleet: Fleet
+    selector: selectors.BaseSelector
+    signal_pipe: SignalPipe
+    signals: Signals
+    files: FileWatch
+    deaths: DeathMessages
+    loop: Loop
+
+    def run(self) -> int:
+        """Serve until asked to stop; return the exit code."""
+        orphans.become_subreaper()
+        self.signal_pipe.raises = False  # earlier signals are in the pipe
+        with self.signal_pipe.handled():
+            self.signals.register(self.selector)
+            log.info("supervisor %s starts", VERSION, extra={"pid": self.me.pid, "workers": self.fleet.wanted})
+            if self.settings.now.reload:
+                self.files.start(self.settings)
+            while (code := self.loop.exit_code) is None:
+                self.loop.turn()
+            reach("parent:leaving")
+            self.files.close()
+            self.leave()
+            self.deaths.close()
+            self.selector.close()
+            log.info("supervisor exits", extra={"exit_code": code})
+            return code
+
+    def leave(self) -> None:
+        """Give up the way to the queue."""
+        raise NotImplementedError

@@ -1,0 +1,87 @@
+"""What the uplink tells the supervisor, as values. A line that is none of them is ignored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.database.requests import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A request has an answer. None: it is permanently rejected."""
+
+    id: int
+    rows: list[Row] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChanged:
+    """The stream to a gateway was opened or lost."""
+
+    connected: bool
+    session: str
+    """What the next uplink needs to continue the session."""
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobCanceled:
+    """A job that a worker holds should be canceled."""
+
+    incarnation: int
+    token: int
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobLost:
+    """The gateway has given a job that a worker holds to another worker."""
+
+    incarnation: int
+    token: int
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatesChanged:
+    """A pause or limit has changed: unstarted jobs must be released."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRejected:
+    """The gateway rejects this host: its token, its certificate or its kinds."""
+
+    error: str
+
+
+Event: TypeAlias = SessionChanged | JobCanceled | JobLost | GatesChanged | HostRejected
+
+
+def parse(line: bytes) -> Answered | Event | None:
+    """Return what a line says; None: nothing that this version knows."""
+    try:
+        return _event(json.loads(line))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _event(told: dict[str, Any]) -> Answered | Event | None:
+    match told.get("event"):
+        case None:
+            rows = None if told.get("refused") else [tuple(row) for row in told["rows"]]
+            return Answered(int(told["id"]), rows)
+        case "session":
+            return SessionChanged(bool(told["connected"]), str(told["session"]), str(told.get("trouble") or ""))
+        case "cancel":
+            return JobCanceled(int(told["incarnation"]), int(told["token"]), int(told["job"]))
+        case "lost":
+            return JobLost(int(told["incarnation"]), int(told["token"]), int(told["job"]))
+        case "release_rest":
+            return GatesChanged()
+        case "rejected":
+            return HostRejected(str(told["error"]))
+    return None

@@ -1,0 +1,79 @@
+"""A rate limit over two supervisors whose workers are killed.
+
+Each claim that is committed leaves a row with its time, whatever becomes of its worker. No window of
+any length may hold more starts than the burst and the rate allow. At the end everything must have
+completed: a token that leaked would leave the last jobs waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+
+from tests.sql.test_rates import most_in_any_window
+from tests.support.figures import Report
+from tests.support.ground import arguments, ground
+from tests.support.herd import Herd
+from tests.system.test_rates import STARTS
+
+WORK = Path(__file__).with_name("work.py")
+HERDS = 2
+WINDOWS = (0.01, 0.1, 0.3, 1.0, 3.0)
+LOAD = "SELECT jobherd.enqueue('fault:quick', '{}', '{\"queue\": \"rated\", \"max_attempts\": 100}') FROM generate_series(1, %s)"
+ENDED = "SELECT count(*) FROM jobherd.history"
+
+
+def main() -> int:
+    given = arguments(__doc__, rate=1000, burst=50, seconds=30, kills=50, workers=4)
+    dice = random.Random(given.seed)
+    report = Report(
+        f"rates: {HERDS} supervisors with {given.workers} workers each, {given.rate:,}/s, burst {given.burst}",
+        given.seed,
+    )
+    with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection, contextlib.ExitStack() as stack:
+        report.on(dsn)
+        connection.execute(STARTS)
+        connection.execute("SELECT jobherd.limit('rated', %s, burst => %s)", [f"{given.rate}/s", given.burst])
+        jobs = given.rate * given.seconds
+        herds = [
+            stack.enter_context(Herd(dsn, WORK, "--poll", "300s", "--max-claim-batch", "50", workers=given.workers))
+            for _ in range(HERDS)
+        ]
+        connection.execute(LOAD, [jobs])
+        start, kills, until = time.monotonic(), 0, time.monotonic() + 600
+        while (ended := connection.execute(ENDED).fetchall()[0][0]) < jobs and time.monotonic() < until:
+            time.sleep(dice.uniform(0.5, 1.5) * given.seconds / (given.kills + 1) / 2)
+            pids = dice.choice(herds).worker_pids()
+            if pids and kills < given.kills:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd := os.pidfd_open(dice.choice(pids)), signal.SIGKILL)
+                    os.close(pidfd)
+                    kills += 1
+        took = time.monotonic() - start
+        times = [
+            float(at)
+            for at, number in connection.execute("SELECT extract(epoch FROM at), number FROM public.starts").fetchall()
+            for _ in range(number)
+        ]
+        codes = [herd.stop() for herd in herds]
+        report.fact(
+            "starts",
+            f"{len(times):,} of {jobs:,} jobs in {took:.0f} s, {len(times) / took:,.0f} a second, {kills} kills",
+        )
+        for window in WINDOWS:
+            most, allowed = most_in_any_window(times, window), given.burst + given.rate * window
+            report.holds(f"no window of {window:g} s holds more than {allowed:,.0f} starts", most <= allowed, most)
+        report.holds("no token was lost: everything has ended", ended == jobs, ended)
+        report.holds("every parent left with 0", codes == [0] * HERDS, codes)
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""A client of the gateway in a process of its own, driven line by line: gRPC starts threads, and the tests' process forks.
+
+    with Caller("127.0.0.1:9091") as client:
+        stream = client.open("StreamJobs", max_in_flight=2)
+        task = client.next(stream)["tasks"]["tasks"][0]
+        client.call("ReportResult", session=..., results=[...])
+
+Messages are dicts as in protobuf's JSON, with the field names of the proto files. An error is a dict
+with `code` and `details`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+from typing import Any, Self
+
+from tests.support.checkout import import_path
+from tests.support.patience import LIMIT
+
+
+class Rejected(Exception):
+    """The call ended with a status. code: its name."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__(f"{answer['code']}: {answer['details']}")
+        self.code, self.details = answer["code"], answer["details"]
+
+
+class Caller:
+    """The tests' end. Answers arrive in any order, so each request has a number."""
+
+    def __init__(self, where: str, *, token: str = "") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.gateway.caller", where, token],
+            env=os.environ | {"PYTHONPATH": import_path()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, dict[str, Any]] = {}
+
+    def call(self, method: str, **fields: Any) -> dict[str, Any]:
+        """Make a unary call and return its answer. Raises Rejected."""
+        return self.wait(self.begin(method, **fields))
+
+    def begin(self, method: str, **fields: Any) -> int:
+        """Begin a unary call."""
+        return self._send(do="call", method=method, fields=fields)
+
+    def wait(self, number: int) -> dict[str, Any]:
+        """Return the answer of what has begun. Raises Rejected."""
+        while number not in self._answers:
+            line = self._process.stdout.readline()
+            assert line, "the client has ended"
+            answer = json.loads(line)
+            self._answers[answer.pop("number")] = answer
+        answer = self._answers.pop(number)
+        if "code" in answer:
+            raise Rejected(answer)
+        return answer["message"]
+
+    def open(self, method: str, **fields: Any) -> int:
+        """Open a stream and return its number. fields: of the request, if the method has one."""
+        number = next(self._numbers)
+        self._write(number=number, do="open", method=method, fields=fields)
+        return number
+
+    def put(self, stream: int, **fields: Any) -> None:
+        """Write a request to a stream."""
+        self._write(number=0, do="put", stream=stream, fields=fields)
+
+    def next(self, stream: int) -> dict[str, Any]:
+        """Wait for the next message of a stream. Raises Rejected at its end."""
+        return self.wait(self._send(do="next", stream=stream))
+
+    def cut(self, stream: int) -> None:
+        """End a stream as a client does that has died: by a reset."""
+        self._write(number=0, do="cut", stream=stream)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _send(self, **words: Any) -> int:
+        number = next(self._numbers)
+        self._write(number=number, **words)
+        return number
+
+    def _write(self, **words: Any) -> None:
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.kill()
+
+
+class Client:
+    """The end in the process of its own."""
+
+    def __init__(self, where: str, token: str) -> None:
+        import grpc
+
+        self._channel = grpc.aio.insecure_channel(where)  # of the loop that runs
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._streams: dict[int, tuple[Any, Any]] = {}
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        running = set()
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            words = json.loads(line)
+            if words["do"] in {"open", "cut", "put"}:
+                await getattr(self, words["do"])(**words)  # in their order
+                continue
+            task = loop.create_task(self.answer(**words))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+    async def answer(self, *, number: int, do: str, **words: Any) -> None:
+        import grpc
+        from google.protobuf.json_format import MessageToDict
+
+        try:
+            message = await getattr(self, do)(**words)
+            shown = {} if message is None else MessageToDict(message, preserving_proto_field_name=True)
+            answer = {"message": shown}
+        except grpc.aio.AioRpcError as problem:
+            answer = {"code": problem.code().name, "details": problem.details()}
+        except Exception as problem:
+            answer = {"code": type(problem).__name__, "details": str(problem)}
+        print(json.dumps({"number": number, **answer}), flush=True)
+
+    async def call(self, *, method: str, fields: dict[str, Any]) -> Any:
+        from jobherd.handlers._remote.calls import client_call
+
+        described = find(method)
+        return await client_call(self._channel, described)(
+            parse(described, fields), metadata=self._metadata, timeout=LIMIT
+        )
+
+    async def open(self, *, number: int, method: str, fields: dict[str, Any], **_: Any) -> None:
+        from jobherd.handlers._remote.calls import client_call
+
+        described = find(method)
+        begin = client_call(self._channel, described)
+        request = () if described.streams_requests else (parse(described, fields),)
+        self._streams[number] = described, begin(*request, metadata=self._metadata)
+
+    async def put(self, *, stream: int, fields: dict[str, Any], **_: Any) -> None:
+        described, call = self._streams[stream]
+        await call.write(parse(described, fields))
+
+    async def next(self, *, stream: int) -> Any:
+        import grpc
+
+        call = self._streams[stream][1]
+        message = await call.read()
+        return None if message is grpc.aio.EOF else message
+
+    async def cut(self, *, stream: int, **_: Any) -> None:
+        self._streams[stream][1].cancel()
+
+
+def find(method: str) -> Any:
+    from jobherd.handlers._remote.schema import DISPATCH, PRODUCER
+
+    return {**DISPATCH.methods, **PRODUCER.methods}[method]
+
+
+def parse(method: Any, fields: dict[str, Any]) -> Any:
+    from google.protobuf.json_format import ParseDict
+
+    return ParseDict(fields, method.request())
+
+
+async def main(where: str, token: str) -> None:
+    await Client(where, token).serve()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""Workers of `jobherd.remote` in a process of their own, whose handler does what the test tells it.
+
+    with Working(where, "w:job") as worker:
+        worker.wait_started(job)
+        worker.go(job)          # the handler of a job with the payload {"wait": true} returns
+        assert worker.stop() == 0
+
+`more` are further workers of the process: each has a stream of its own, and its kind. The payload of
+a job says what its handler does: `extend` (extend the lease first), and `wait` (until `go`, or until
+the task is canceled or lost). The process prints what starts: what the tests count does not come
+from the database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self
+
+from tests.support.checkout import import_path
+from tests.support.patience import LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Working:
+    """The tests' end."""
+
+    def __init__(
+        self,
+        where: str,
+        kind: str,
+        *,
+        more: Sequence[tuple[str, str]] = (),
+        slots: int = 1,
+        batch: int = 1,
+        lease: float = 600.0,
+    ) -> None:
+        workers = json.dumps([(where, kind), *more])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.gateway.working", workers, str(slots), str(batch), str(lease)],
+            env=os.environ | {"PYTHONPATH": import_path()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        self._rest = b""
+        self.started: list[int] = []
+        """The jobs whose handlers have started, in their order, each as often as it has."""
+        self.ended: list[int] = []
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def go(self, job: int) -> None:
+        """Let the handler of a job return."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{job}\n".encode())
+
+    def wait_started(self, job: int) -> None:
+        while job not in self.started:
+            assert self._hear(), f"job {job} does not start: {self.started}"
+
+    def wait_ended(self, job: int) -> None:
+        while job not in self.ended:
+            assert self._hear(), f"the handler of job {job} does not return: {self.ended}"
+
+    def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to leave, and return its exit code."""
+        self._process.send_signal(signum)
+        while self._hear():
+            pass
+        return self._process.wait(LIMIT)
+
+    def _hear(self) -> bool:
+        """Take what it has printed. False: it has ended."""
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        assert select.select([fd], [], [], LIMIT)[0], f"the worker says nothing: {self.started}, {self.ended}"
+        data = os.read(fd, 1 << 16)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            event = json.loads(line)
+            getattr(self, event["what"]).append(event["job"])
+        return bool(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.kill()
+
+
+def work(workers: str, slots: str, batch: str, lease: str) -> None:
+    from jobherd.remote import Task, Worker  # its threads are for that process only
+
+    may_go: set[int] = set()
+    lock = threading.Lock()
+
+    def read() -> None:
+        for line in sys.stdin:
+            may_go.add(int(line))
+
+    def say(what: str, job: int) -> None:
+        with lock:
+            print(json.dumps({"what": what, "job": job}), flush=True)
+
+    def handler(task: Task) -> Any:
+        say("started", task.id)
+        told: Any = task.payload
+        if told.get("extend"):
+            task.extend(600)
+        while told.get("wait") and task.id not in may_go and not task.cancelled:
+            time.sleep(0.01)
+        say("ended", task.id)
+        if task.cancelled:
+            raise InterruptedError
+        return f"{task.attempt}"
+
+    threading.Thread(target=read, daemon=True).start()
+    first, *others = [
+        Worker(where, worker_id="steady", kinds=[kind], concurrency=int(slots), batch=int(batch), lease=float(lease))
+        for where, kind in json.loads(workers)
+    ]
+    with ThreadPoolExecutor(len(others) + 1) as threads:
+        running = [threads.submit(other.run, handler) for other in others]
+        first.run(handler)  # it takes the signals of the process
+        for other in others:
+            other.close()
+    for one in running:
+        one.result()
+
+
+if __name__ == "__main__":
+    work(*sys.argv[1:])

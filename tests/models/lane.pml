@@ -1,0 +1,199 @@
+/* Limits of each partition: claimers that walk over the lanes, try the lock of a lane, count what runs there and take one; settlements that free a place.
+ * sql/migrations/0019_take_turns.sql (pick_below, count_lane) and 0020_claim_in_turn.sql (the notifications) say the same in SQL.
+ *
+ * A claim never waits for the lock of a lane: it passes the lane. If it then finds nothing, it searches again soon. A worker commits what it settled with its next claim.
+ * A claim decides whether to tell idle workers before it commits, and they are told at the commit.
+ *
+ *   TOO_MANY  more than EACH jobs of a lane run at a moment
+ *   ASLEEP    a job waits, its lane has room, and a worker sleeps with nothing on its way while the others run long jobs
+ *
+ * holds:
+ * holds:  EACH=2
+ * wide:   NC=3
+ * holds:  DIES
+ * wide:   NC=3 EACH=2 JOBS=3 LATER=2 DIES
+ * breaks: NO_LOCK     TOO_MANY  two count at the same time
+ * breaks: EARLY_COUNT TOO_MANY  the count is made before the lock is had
+ * breaks: EARLY_FREE  TOO_MANY  the lock is let go of before the claim is visible
+ * breaks: NO_SOON EACH=2 NC=3 JOBS=3 LATER=0 ASLEEP  who passed a locked lane sleeps; a job of the lane ended after the holder of the lock had counted
+ * breaks: NO_LEFT NC=3 ASLEEP  who goes on to another lane leaves a free place and tells no other
+ * breaks: NO_NONE     ASLEEP    who finds nothing after a settlement tells no other
+ * breaks: DIES NO_DEATH_TELL ASLEEP  nor does the supervisor that returns the job of a dead worker
+ *
+ * Poll backstop left out on purpose.
+ */
+#ifndef NC
+#define NC 2              /* workers */
+#endif
+#ifndef EACH
+#define EACH 1
+#endif
+#ifndef JOBS
+#define JOBS 2            /* of the first lane */
+#endif
+#ifndef LATER
+#define LATER 1           /* of the second lane, enqueued later */
+#endif
+
+#ifdef ONLY
+#define require(P, C) if :: (P == ONLY) -> assert(C) :: else fi
+#else
+#define require(P, C) assert(C)
+#endif
+#define TOO_MANY 1
+#define ASLEEP 2
+#define NONE 2            /* no lane */
+#define STARTABLE ((waiting[0] > 0 && running[0] < EACH) || (waiting[1] > 0 && running[1] < EACH))
+
+byte waiting[2];          /* ready jobs, committed */
+byte running[2];          /* committed */
+byte owner[2];            /* who holds the lock of each lane, from 1 */
+bool asleep[NC];
+byte sleeping = 0;        /* workers that are idle */
+bool nudged[NC];
+byte gone = 0;
+byte done = 0;            /* jobs that have ended */
+
+inline tell() {           /* in an atomic */
+    byte c_;
+    c_ = 0;
+    do
+    :: c_ < NC -> nudged[c_] = true; c_++
+    :: else -> c_ = 0; break
+    od
+}
+
+inline wake_one() {       /* in an atomic: one idle worker; who is about to sleep sees a new epoch and claims once more */
+    byte w_; bool woken_;
+    w_ = 0; woken_ = false;
+    do
+    :: w_ < NC && asleep[w_] && !nudged[w_] && !woken_ -> nudged[w_] = true; woken_ = true; w_++
+    :: w_ < NC && asleep[w_] && (nudged[w_] || woken_) -> w_++
+    :: w_ < NC && !asleep[w_] -> nudged[w_] = true; w_++
+    :: w_ == NC -> break
+    od;
+    w_ = 0; woken_ = false
+}
+
+inline free_locks() {     /* in an atomic */
+    if :: owner[0] == me + 1 -> owner[0] = 0 :: else fi;
+    if :: owner[1] == me + 1 -> owner[1] = 0 :: else fi
+}
+
+inline count(lane_) {     /* a transaction sees its own settlement */
+    seen = running[lane_] - (had == lane_ -> 1 : 0)
+}
+
+proctype Worker(byte me) {
+    byte seen; byte lane; byte step;
+    byte had = NONE;      /* the lane of the settled job, which the next claim commits */
+    bool took; bool passed; bool tells; bool locked;
+    do
+    :: true ->
+        step = 0; took = false; passed = false; tells = false;
+        if :: lane = 0 :: lane = 1 fi;                     /* wherever its last claim ended */
+        do
+        :: step < 2 && !took ->
+            lane = 1 - lane; step++;
+#ifdef EARLY_COUNT
+            count(lane);
+#endif
+#ifdef NO_LOCK
+            locked = true;
+#else
+            atomic { locked = (owner[lane] == 0 || owner[lane] == me + 1); if :: locked -> owner[lane] = me + 1 :: else fi };
+#endif
+            if
+            :: locked ->
+                atomic {
+#ifndef EARLY_COUNT
+                    count(lane);                           /* a statement of its own */
+#endif
+                    took = (seen < EACH && waiting[lane] > 0)
+                };
+#ifdef EARLY_FREE
+                atomic { free_locks() }
+#endif
+            :: else -> passed = true
+            fi
+        :: else -> break
+        od;
+        atomic {                                           /* its view before the commit */
+            if
+            :: took ->
+                count(lane);
+                tells = (seen + 1 < EACH && waiting[lane] > 1);
+#ifndef NO_LEFT
+                if
+                :: had != NONE && had != lane -> count(had); tells = tells || (seen < EACH && waiting[had] > 0)
+                :: else
+                fi
+#endif
+            :: else ->
+#ifndef NO_NONE
+                tells = (had != NONE)
+#endif
+            fi
+        };
+        atomic {                                           /* the commit */
+            if :: had != NONE -> running[had]--; done++ :: else fi;
+            had = NONE;
+            if
+            :: took && waiting[lane] > 0 -> waiting[lane]--; running[lane]++
+            :: else -> took = false                        /* its row was locked by another claim */
+            fi;
+            require(TOO_MANY, running[0] <= EACH && running[1] <= EACH);
+            free_locks();
+            if :: tells -> tell() :: else fi
+        };
+        if
+        :: took ->
+            if
+#ifdef DIES
+            :: atomic { gone < NC - 1 ->                   /* killed: the supervisor settles the job, cancelled */
+                    gone++; running[lane]--; done++;
+#ifndef NO_DEATH_TELL
+                    tell()
+#endif
+                };
+                goto out
+#endif
+            :: true                                        /* a short job; the claim comes next */
+            :: true -> (sleeping == 0 || !STARTABLE)       /* a job that takes as long as a worker is idle and could run another */
+            fi;
+            had = lane
+#ifndef NO_SOON
+        :: !took && passed && done < JOBS + LATER -> skip      /* it searches again soon */
+#endif
+        :: else ->
+            atomic { sleeping++; asleep[me] = true };
+            atomic { nudged[me] || done == JOBS + LATER -> sleeping--; asleep[me] = false; nudged[me] = false };
+            if :: done == JOBS + LATER -> goto out :: else fi
+        fi
+    od;
+out: skip
+}
+
+active proctype Producer() {
+    byte added = 0;
+    do
+    :: added < LATER -> atomic { added++; waiting[1]++; wake_one() }
+    :: else -> break
+    od
+}
+
+active proctype Monitor() {
+    timeout;                                               /* nothing else can run */
+    require(ASLEEP, done == JOBS + LATER)
+}
+
+init {
+    byte i = 0;
+    atomic {
+        waiting[0] = JOBS;
+        do
+        :: i < NC -> run Worker(i); i++
+        :: else -> break
+        od
+    }
+}

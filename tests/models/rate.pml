@@ -1,0 +1,169 @@
+/* Rate limits: claimers that count the tokens under a lock and take one; a supervisor's timer for the next token, which wakes one idle worker.
+ * sql/migrations/0005_rates.sql, 0006_claim_under_rates.sql, workers/claim/wakes.py (rest, report_opening) and supervisor/events/poll.py say the same.
+ *
+ * A token comes with each tick, unless the bucket is full. A claim that finds no token, or takes the last one while jobs wait, reports the next tick.
+ * One that leaves tokens and jobs wakes another worker at once. The supervisor keeps the earliest report. At that tick it wakes one worker that shows itself idle; if there is none, nothing happens.
+ *
+ *   OVER    more jobs have started than the burst and the ticks allow
+ *   ASLEEP  a job waits, and all workers sleep with no timer and no wake on its way
+ *
+ * holds:
+ * holds:  BURST=2 NC=3
+ * holds:  DIES
+ * wide:   BURST=2 NC=3 JOBS=5 DIES
+ * breaks: NO_LOCK     OVER    two count the same token
+ * breaks: EARLY_COUNT OVER    the count is made by the statement that waits for the lock
+ * breaks: NO_LAST NC=3 ASLEEP  who takes the last token reports nothing, and the others sleep
+ * breaks: NO_EMPTY    ASLEEP  who finds no token reports nothing
+ * breaks: NO_PASS_ON BURST=2 NC=3 ASLEEP  who leaves a token wakes no other
+ * breaks: EARLY_REPORT ASLEEP the report comes before the worker shows itself idle: the timer finds no worker
+ * breaks: DIES NO_DEATH_WAKE ASLEEP  a worker dies before its report, and the supervisor wakes no other
+ *
+ * Poll backstop left out on purpose.
+ */
+#ifndef NC
+#define NC 2              /* workers of one supervisor */
+#endif
+#ifndef BURST
+#define BURST 1
+#endif
+#ifndef JOBS
+#define JOBS 4
+#endif
+#define NEVER 255
+
+#ifdef ONLY
+#define require(P, C) if :: (P == ONLY) -> assert(C) :: else fi
+#else
+#define require(P, C) assert(C)
+#endif
+#define OVER 1
+#define ASLEEP 2
+
+byte waiting = JOBS;
+byte tokens = BURST;
+byte ticks = 0;
+byte started = 0;
+byte timer = NEVER;       /* the tick at which the supervisor wakes a worker */
+bool locked = false;
+bool idle[NC];
+byte sleeping = 0;        /* workers that are idle */
+bool nudged[NC];
+byte gone = 0;
+
+inline report(due) {
+    atomic { if :: due < timer -> timer = due :: else fi }
+}
+
+inline wake_one() {       /* in an atomic */
+    byte c_;
+    c_ = 0;
+    do
+    :: c_ < NC && idle[c_] && !nudged[c_] -> nudged[c_] = true; break
+    :: c_ < NC && !(idle[c_] && !nudged[c_]) -> c_++
+    :: c_ == NC -> break
+    od;
+    c_ = 0
+}
+
+proctype Worker(byte me) {
+    byte seen; byte at; bool took; bool last;
+    do
+    :: true ->
+#ifdef EARLY_COUNT
+        atomic { seen = tokens; at = ticks };
+#endif
+#ifndef NO_LOCK
+        atomic { !locked -> locked = true };
+#endif
+#ifndef EARLY_COUNT
+        atomic { seen = tokens; at = ticks };
+#endif
+        took = false; last = false;
+        if
+        :: seen > 0 && waiting > 0 ->
+            atomic {                                      /* the commit */
+                if
+                :: waiting > 0 ->
+                    waiting--; started++; took = true;
+                    if :: tokens > 0 -> tokens-- :: else fi;
+                    last = (tokens == 0 && waiting > 0);
+                    at = ticks
+                :: else
+                fi;
+                require(OVER, started <= BURST + ticks)
+            }
+        :: else
+        fi;
+#ifndef NO_LOCK
+        locked = false;
+#endif
+        if
+        :: took ->
+#ifdef DIES
+            if
+            :: atomic { gone < NC - 1 -> gone++;          /* killed before its report; the job is over */
+#ifndef NO_DEATH_WAKE
+                    wake_one()
+#endif
+                };
+                goto out
+            :: true
+            fi;
+#endif
+#ifndef NO_LAST
+            if :: last -> report(at + 1) :: else fi;
+#endif
+#ifndef NO_PASS_ON
+            atomic { if :: !last && waiting > 0 -> wake_one() :: else fi };
+#endif
+            if
+            :: true                                       /* a short job: the next claim */
+            :: true -> (sleeping == 0 || waiting == 0)    /* a job that takes as long as another worker is idle */
+            fi
+        :: else ->
+            if :: waiting == 0 -> goto out :: else fi;
+#ifdef EARLY_REPORT
+            report(at + 1);
+#endif
+            atomic { idle[me] = true; sleeping++ };
+#ifndef EARLY_REPORT
+#ifndef NO_EMPTY
+            report(at + 1);
+#endif
+#endif
+            atomic { nudged[me] || waiting == 0 -> nudged[me] = false; idle[me] = false; sleeping-- }
+            if :: waiting == 0 -> goto out :: else fi
+        fi
+    od;
+out: skip
+}
+
+active proctype Clock() {
+    do
+    :: atomic { tokens < BURST && waiting > 0 -> ticks++; tokens++ }
+    :: waiting == 0 -> break
+    od
+}
+
+active proctype Supervisor() {
+    do
+    :: atomic { timer != NEVER && ticks >= timer -> timer = NEVER; wake_one() }
+    :: waiting == 0 -> break
+    od
+}
+
+active proctype Monitor() {
+    timeout;                                              /* nothing else can run */
+    require(ASLEEP, waiting == 0)
+}
+
+init {
+    byte i = 0;
+    atomic {
+        do
+        :: i < NC -> run Worker(i); i++
+        :: else -> break
+        od
+    }
+}

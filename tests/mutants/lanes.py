@@ -1,0 +1,143 @@
+"""The guards of partitions: fair turns, limits of each partition, strict order."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+PICK = "sql/migrations/0019_take_turns.sql"
+CLAIM = "sql/migrations/0020_claim_in_turn.sql"
+PARTITIONS = "sql/migrations/0016_partitions.sql"
+LANE = ("tests/sql/test_lanes.py",)
+TURNS = ("tests/sql/test_turns.py",)
+
+LANES = (
+    Mutant(
+        "two claims count the jobs of a lane at the same time",
+        PICK,
+        "        ELSIF NOT jobherd.lock_lane(place) THEN\n",
+        "        ELSIF false THEN\n",
+        LANE,
+    ),
+    Mutant(
+        "a claim trusts the lanes that it saw without a lock",
+        PICK,
+        "               AND (SELECT jobherd.count_lane(rule, place)) < rule.each_running\n",
+        "",
+        LANE,
+    ),
+    Mutant(
+        "jobs of batches from before the limit do not count",
+        PICK,
+        "               AND (r.claimed_at < coalesce(rule.seen_at + interval '10 s', 'infinity') OR r.limited_kind IS NOT NULL));\n",
+        "               AND false);\n",
+        LANE,
+    ),
+    Mutant(
+        "strict order takes the next job if the first one is locked",
+        PICK,
+        "             WHERE r.id = (SELECT h.id FROM jobherd.ready h WHERE h.queue = line AND h.lane = place\n"
+        "                            ORDER BY h.priority, h.id LIMIT 1)\n",
+        "             WHERE r.queue = line AND r.lane = place\n",
+        LANE,
+    ),
+    Mutant(
+        "strict order does not wait for a retry",
+        PICK,
+        "                      AND (s.attempts > 0 OR s.last_error IS NOT NULL))\n",
+        "                      AND false)\n",
+        LANE,
+    ),
+    Mutant(
+        "a worker that found the lock of a lane is not notified",
+        CLAIM,
+        "                left_over := jobherd.room_in_lane(rule, batch[1].lane);\n",
+        "                left_over := 0;\n",
+        LANE,
+    ),
+    Mutant(
+        "a worker that goes on to another lane tells no other of the free slot",
+        CLAIM,
+        "           AND jobherd.room_in_lane(rule, left_lane) > 0 THEN\n",
+        "           AND false THEN\n",
+        LANE,
+    ),
+    Mutant(
+        "each claim of a session begins at the same lane",
+        CLAIM,
+        "                PERFORM jobherd.note_turn(rule, batch);\n",
+        "",
+        TURNS,
+    ),
+    Mutant(
+        "a new session begins at the first lane",
+        PICK,
+        "    begun  CONSTANT text := coalesce(spot[1], lpad(to_hex((random() * 4294967295)::bigint), 8, '0'));\n"
+        "    place  text := begun;\n    around boolean := false;\n    quota",
+        "    begun  CONSTANT text := coalesce(spot[1], '0');\n"
+        "    place  text := begun;\n    around boolean := false;\n    quota",
+        TURNS,
+    ),
+    Mutant(
+        "a tenant's role chooses its partitions",
+        PARTITIONS,
+        "    IF confined AND jobherd.is_tenant() THEN\n",
+        "    IF false THEN\n",
+        ("tests/sql/test_partitions.py", *LANE),
+    ),
+    Mutant(
+        "a retry by hand leaves the lane",
+        PARTITIONS,
+        "queue, kind, payload, extras, jobherd.lane_of((extras).partition)\n",
+        "queue, kind, payload, extras, NULL\n",
+        ("tests/sql/test_partitions.py",),
+    ),
+    Mutant(
+        "jobs of a claim in turn are stored in the order of the turns",
+        CLAIM,
+        "ARRAY(SELECT b FROM unnest(batch) AS b ORDER BY b.priority, b.id)",
+        "batch",
+        TURNS,
+    ),
+    Mutant(
+        "parked jobs return to their lanes although their kind has no room",
+        CLAIM,
+        "        IF next.kind IS NOT NULL THEN\n            SELECT * INTO held, had",
+        "        IF next.kind IS NOT NULL AND rule.name IS NULL THEN\n            SELECT * INTO held, had",
+        TURNS,
+    ),
+    Mutant(
+        "parked jobs wait for the end of a flood of another kind",
+        CLAIM,
+        "(c.kind IS NOT NULL AND c.queue = ANY (laned)) DESC, ",
+        "",
+        TURNS,
+    ),
+    Mutant(
+        "parked jobs return in the order of their ids",
+        PICK,
+        "        SELECT array_agg(c.id) INTO first\n",
+        "        SELECT ARRAY(SELECT p.id FROM jobherd.parked p WHERE p.kind = wanted_kind ORDER BY p.id LIMIT wanted) INTO first\n",
+        TURNS,
+    ),
+    Mutant(
+        "a round through partitions that all wait has no end",
+        PICK,
+        "concat_ws(' ', place, 0, since, around)",
+        "concat_ws(' ', place, 0)",
+        LANE,
+    ),
+    Mutant(
+        "a schedule whose payload names no valid partition ends maintenance processes",
+        PARTITIONS,
+        "    EXCEPTION WHEN invalid_parameter_value THEN\n",
+        "    EXCEPTION WHEN division_by_zero THEN\n",
+        ("tests/sql/test_partitions.py",),
+    ),
+    Mutant(
+        "a retry with another payload loses the partition that the job was given",
+        PARTITIONS,
+        "             THEN (old.extras).partition END,\n",
+        "             THEN NULL END,\n",
+        ("tests/sql/test_partitions.py",),
+    ),
+)

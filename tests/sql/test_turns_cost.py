@@ -1,0 +1,59 @@
+"""What a claim in turns reads: the same number of buffers for each job, whatever the number of partitions and jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.queue import Queue
+
+FILL = """
+INSERT INTO jobherd.ready (kind, queue, extras, lane)
+SELECT 'a:b', 'crm', jobherd.with_partition(NULL, name), jobherd.lane_of(name)
+  FROM (SELECT 'flood' AS name FROM generate_series(1, %s)
+        UNION ALL SELECT 'p' || p FROM generate_series(1, %s) AS p, generate_series(1, 10)) AS jobs"""
+MOST = 20
+"""Buffers for each claimed job."""
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def buffers(child, wanted):
+    """Claim. Return the number of jobs and the buffers that the statement touched."""
+    before = child.queue.run("SELECT count(*) FROM jobherd.running, unnest(jobs)")[0][0]
+    nothing = dict.fromkeys(("limited", "limits", "left_queue", "left_kind")) | {"narrowed": False}
+    statement = "EXPLAIN (ANALYZE, BUFFERS, TIMING off, FORMAT json) " + child.queue.text("claim/claim_gated")
+    ((plan,),) = child.connection.execute(statement, child.parameters(wanted) | nothing).fetchall()
+    found = plan[0]["Plan"]
+    after = child.queue.run("SELECT count(*) FROM jobherd.running, unnest(jobs)")[0][0]
+    return after - before, found["Shared Hit Blocks"] + found["Shared Read Blocks"]
+
+
+def average(child, wanted, claims):
+    buffers(child, wanted)  # the first one reads the catalog
+    found = [buffers(child, wanted) for _ in range(claims)]
+    assert all(jobs == wanted for jobs, _ in found)
+    return sum(read for _, read in found) / sum(jobs for jobs, _ in found)
+
+
+@pytest.mark.parametrize("partitions", [10, 1_000, 10_000])
+def test_a_claim_of_many(queue, partitions):
+    queue.run(FILL, 10_000, partitions)
+    queue.run("SELECT jobherd.fair('crm')")
+    queue.run("VACUUM ANALYZE jobherd.ready")
+    child = queue.child()
+    assert average(child, 16, 10) <= MOST
+
+
+@pytest.mark.parametrize("partitions", [10, 1_000, 10_000])
+def test_a_claim_under_a_limit_of_each_partition_reads_as_much_as_under_a_concurrency_limit(queue, partitions):
+    queue.run(FILL, 10_000, partitions)
+    queue.run("VACUUM ANALYZE jobherd.ready")
+    child = queue.child()
+    queue.run("SELECT jobherd.set_limit('crm', 1000)")
+    plain = average(child, 1, 8)
+    queue.run("SELECT jobherd.set_limit('crm', NULL), jobherd.limit_each('crm', 2)")
+    assert average(child, 1, 8) <= 1.35 * plain

@@ -1,0 +1,51 @@
+"""What a unique job costs the database beyond a plain one, in what does not depend on the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobherd import Client
+from tests.support.queue import Queue
+
+JOBS = 500
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        queue.run("SET track_functions = 'all'")
+        yield queue
+
+
+def calls(queue):
+    """How often a function of the schema has been called by this session, without those that a trigger calls."""
+    queue.run("SELECT pg_stat_force_next_flush()")
+    [(count,)] = queue.run("SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE funcname !~ '^wake'")
+    return int(count)
+
+
+def written(queue):
+    [(found,)] = queue.run("SELECT pg_current_wal_insert_lsn() - '0/0'")
+    return int(found)
+
+
+@pytest.mark.parametrize("unique", [("n",), None])
+@pytest.mark.parametrize("delay", [None, "1h"])
+def test_a_call_with_many_unique_jobs_calls_no_function_for_each_of_them(queue, unique, delay):
+    client = Client(connection=queue.connection)
+    key = {"unique": unique} if unique else {"unique_key": "all"}
+    found = client.enqueue_many("a:b", ({"n": n, "text": "x"} for n in range(JOBS)), delay=delay, **key)
+    assert sum(job.new for job in found) == (JOBS if unique else 1)
+    assert calls(queue) < 12
+
+
+def test_many_duplicates_write_nothing(queue):
+    client = Client(connection=queue.connection)
+    first = client.enqueue_many("a:b", ({"n": n} for n in range(JOBS)), unique=("n",))
+    before = written(queue)
+    with queue.connection.transaction():
+        again = client.enqueue_many("a:b", ({"n": n} for n in range(JOBS)), unique=("n",))
+        assert queue.run("SELECT pg_current_xact_id_if_assigned()") == [(None,)]
+    assert again == first
+    assert not any(job.new for job in again)
+    assert written(queue) - before < 1000  # what a checkpoint or a statistics process of the server writes

@@ -1,0 +1,116 @@
+"""What the events of an uplink mean for the fleet."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from jobherd.supervisor.events.uplink import UplinkEvents
+from jobherd.supervisor.policy.child_kinds import WORKER
+from jobherd.supervisor.policy.fleet import Fleet
+from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.uplink.events import GatesChanged, HostRejected, JobCanceled, JobLost
+from jobherd.workers.ipc.current_work import CurrentWork, Phase
+
+
+class Recorder:
+    """Stands for a part that is only called."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *_: self.calls.append(name)
+
+
+@pytest.fixture
+def parts():
+    fleet = Fleet(Limits(workers=1, max_workers=1, has_uplink=True))
+    fleet.on_fork(fleet.slots[0], pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
+    link = SimpleNamespace(epoch=0, connected=False, trouble="", happened=[])
+    control, boards, recovery, offloader = SimpleNamespace(lease_deadline=0.0), Recorder(), Recorder(), Recorder()
+    control.gates_changed = lambda: setattr(control, "gates", True)
+    events = UplinkEvents(link, fleet, control, boards=boards, recovery=recovery, offloader=offloader)
+    return SimpleNamespace(
+        fleet=fleet, link=link, control=control, boards=boards, recovery=recovery, offloader=offloader, events=events
+    )
+
+
+def test_a_new_uplink_ends_the_back_off_of_workers_and_of_recoveries(parts):
+    parts.events.step(1.0)
+    assert not parts.fleet.kinds_to_wake
+    parts.link.epoch = 1
+    parts.events.step(2.0)
+    assert (parts.fleet.kinds_to_wake, parts.recovery.calls) == ({WORKER}, ["hurry"])
+    parts.events.step(3.0)
+    assert parts.recovery.calls == ["hurry"], "once for each"
+
+
+def test_the_log_says_once_that_the_gateway_is_away_and_why(parts, caplog):
+    caplog.set_level("INFO")
+    parts.link.trouble = "connection refused"
+    for _ in range(2):
+        parts.events.step(1.0)
+    parts.link.connected = True
+    for _ in range(2):
+        parts.events.step(2.0)
+    assert parts.fleet.database_since == 2.0
+    parts.link.connected, parts.link.trouble = False, "it drains"
+    for _ in range(2):
+        parts.events.step(3.0)
+    assert parts.fleet.database_since is None
+    assert caplog.messages == [
+        "no gateway: connection refused",
+        "the gateway is there",
+        "the gateway is away: it drains",
+    ]
+
+
+def test_each_event_reaches_its_part(parts):
+    slot = parts.fleet.slots[0]
+    parts.link.happened = [JobCanceled(7, 9, 4), GatesChanged(), HostRejected("bad token")]
+    assert parts.events.wake_at(1.0) == 0.0
+    parts.events.step(1.0)
+    assert parts.link.happened == []
+    assert slot.seen.cancels == [(9, 4)]
+    assert (parts.offloader.calls, parts.control.gates) == (["hurry"], True)
+    assert parts.fleet.rejected
+
+
+def runs(parts, job):
+    """The board shows that job once it is read."""
+    slot = parts.fleet.slots[0]
+    work = CurrentWork(Phase.RUNNING, 7, 9, job, 1, 1, 5, 0, 1.0, 60.0)
+    parts.boards.__dict__["step"] = lambda now: parts.fleet.on_status(slot, work=work, started=1, rss=0)
+    return slot
+
+
+def test_a_running_job_that_another_worker_has_now_ends_with_its_process(parts):
+    slot = runs(parts, job=4)
+    parts.link.happened = [JobLost(7, 9, 4)]
+    parts.events.step(5.0)
+    assert (slot.process.lost_at, slot.seen.cancels) == (5.0, [])
+
+
+def test_an_unstarted_job_that_another_worker_has_now_does_not_start(parts):
+    slot = runs(parts, job=3)
+    parts.link.happened = [JobLost(7, 9, 4), JobLost(99, 9, 3)]
+    parts.events.step(5.0)
+    assert (slot.process.lost_at, slot.seen.cancels) == (0.0, [(9, 4)])
+
+
+def test_a_host_that_was_accepted_before_goes_on_when_it_is_rejected(parts):
+    parts.link.connected = True
+    parts.events.step(1.0)
+    parts.link.connected, parts.link.happened = False, [HostRejected("the token was withdrawn")]
+    parts.events.step(2.0)
+    assert not parts.fleet.rejected
+
+
+def test_exclusive_jobs_end_before_the_session_does(parts):
+    parts.events.step(1.0)
+    assert parts.fleet.lease_deadline == float("inf"), "nothing was claimed yet"
+    parts.control.lease_deadline = 31.0
+    parts.events.step(2.0)
+    assert parts.fleet.lease_deadline == 31.0

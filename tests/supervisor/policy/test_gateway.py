@@ -1,0 +1,112 @@
+"""The two columns `called` and `drains` of a kind that claims jobs and runs none here.
+
+Each test is a fleet, a number for the current time, and a list of actions.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from jobherd.supervisor.policy.actions import Dismiss, Finish, Fork, Kill, WakeChild
+from jobherd.supervisor.policy.child_kinds import GATEWAY, KINDS, WORKER
+from jobherd.supervisor.policy.run_state import RunState
+from tests.supervisor.policy.story import LEFT, Story, maintenance
+
+
+def with_gateway(**limits) -> tuple[Story, object]:
+    story = Story(has_gateway=True, **limits).up()
+    return story, next(slot for slot in story.fleet.slots if slot.kind is GATEWAY)
+
+
+def test_a_kind_that_works_is_called_and_drains():
+    assert (WORKER.called, WORKER.drains) == (True, True)
+    assert [kind.name for kind in KINDS if kind.called] == [kind.name for kind in KINDS if kind.drains]
+    assert [kind.name for kind in KINDS if kind.called and not kind.works] == ["gateway"]
+
+
+def test_there_is_a_gateway_only_if_it_is_wanted():
+    assert not [action for action in Story().step() if isinstance(action, Fork) and action.slot.kind is GATEWAY]
+    _, gateway = with_gateway()
+    assert gateway.alive
+
+
+def test_a_request_wakes_the_idle_gateway_in_addition_to_one_worker():
+    story, gateway = with_gateway()
+    story.idle(0, 1, gateway.number)
+    story.fleet.request_wakeups()
+    assert story.names() == [("WakeChild", 0), ("WakeChild", gateway.number)]
+    story.fleet.request_wakeups()
+    assert story.names() == [("WakeChild", 1)], "its first wake-up is still under way"
+
+
+def test_a_gateway_is_woken_although_every_worker_is_busy_or_there_is_none():
+    story, gateway = with_gateway()
+    story.idle(gateway.number)
+    story.fleet.request_wakeups()
+    assert story.step() == [WakeChild(gateway)]
+    story, gateway = with_gateway(workers=0)
+    story.idle(gateway.number)
+    story.fleet.request_all_wakeups()
+    assert story.step() == [WakeChild(gateway)]
+
+
+def test_a_gateway_for_which_no_remote_worker_waits_is_not_woken():
+    story, gateway = with_gateway()
+    story.idle(0)
+    story.fleet.on_idle_flag(gateway, idle=False, claims=0)
+    story.fleet.request_wakeups()
+    assert story.names() == [("WakeChild", 0)]
+
+
+def test_a_drain_dismisses_the_gateway_with_the_workers_and_gives_it_the_drain_timeout():
+    story, gateway = with_gateway(workers=1, drain_timeout=60.0, grace=5.0, spawn_timeout=10.0)
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    assert story.step() == [Dismiss(story.fleet.slots[0]), Dismiss(gateway)]
+    story.dies(0, LEFT)
+    story.fleet.unrecovered.clear()
+    assert story.step(30) == [], "remote workers may still finish, and the maintenance process is needed until then"
+    assert story.step(29.9) == []
+    assert story.step(0.1) == []
+    assert story.step(5) == [Kill(gateway, signal.SIGTERM)]
+    assert story.step(5) == [Kill(gateway, signal.SIGKILL)]
+    story.dies(gateway.number)
+    story.fleet.unrecovered.clear()
+    assert story.step() == [Dismiss(maintenance(story))]
+    story.dies(maintenance(story).number, LEFT)
+    story.fleet.unrecovered.clear()
+    assert story.step() == [Finish(0)]
+
+
+def test_a_gateway_that_left_by_itself_lets_the_drain_end_at_once():
+    story, gateway = with_gateway(workers=1)
+    story.fleet.on_signal(signal.SIGTERM, story.now)
+    story.step()
+    for number in (0, gateway.number):
+        story.dies(number, LEFT)
+    story.fleet.unrecovered.clear()
+    assert story.step(0.01) == [Dismiss(maintenance(story))]
+
+
+def test_a_second_request_to_stop_ends_the_gateway_within_a_second():
+    story, gateway = with_gateway()
+    for after in (0.0, 1.0):
+        story.now += after
+        story.fleet.on_signal(signal.SIGTERM, story.now)
+        story.step()
+    assert story.fleet.run_state is RunState.FAST_SHUTDOWN
+    assert Kill(gateway, signal.SIGTERM) in story.step(0.5)
+    assert Kill(gateway, signal.SIGKILL) in story.step(0.5)
+
+
+def test_a_gateway_that_a_reload_of_the_settings_makes_superfluous_may_drain():
+    story, gateway = with_gateway(drain_timeout=60.0, grace=5.0, spawn_timeout=10.0)
+    story.fleet.limits.has_gateway = False
+    assert story.step() == [Dismiss(gateway)]
+    assert story.step(69.9) == []
+    assert story.step(0.2) == [Kill(gateway, signal.SIGKILL)]
+
+
+def test_a_gateway_that_dies_is_replaced():
+    story, gateway = with_gateway()
+    story.dies(gateway.number)
+    assert Fork(gateway) in story.step(0.2)

@@ -1,0 +1,46 @@
+"""A fleet whose jobs come over an uplink: which children it has, in which order they leave, what a gateway can do to it.
+
+Each test is a fleet, a number for the current time, and a list of actions.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from jobherd.supervisor.policy.actions import Dismiss, Finish, Fork
+from jobherd.supervisor.policy.child_kinds import UPLINK
+from jobherd.supervisor.policy.run_state import RunState
+from tests.supervisor.policy.story import LEFT, Story
+
+
+def story(**limits) -> tuple[Story, object]:
+    story = Story(has_uplink=True, **{"workers": 1} | limits)
+    return story, next(slot for slot in story.fleet.slots if slot.kind is UPLINK)
+
+
+def test_it_has_workers_and_one_uplink_and_no_maintenance_process():
+    told, _ = story(workers=2)
+    forked = [action.slot.kind.name for action in told.step() if isinstance(action, Fork)]
+    assert forked == ["worker", "worker", "uplink"]
+    assert "uplink" not in [action.slot.kind.name for action in Story().step() if isinstance(action, Fork)]
+
+
+def test_a_drain_dismisses_the_uplink_after_the_workers_and_their_recovery():
+    told, uplink = story()
+    told.up()
+    told.fleet.on_signal(signal.SIGTERM, told.now)
+    assert [action.slot.number for action in told.step() if isinstance(action, Dismiss)] == [0]
+    death = told.dies(0, LEFT)
+    assert told.step() == [], "outcomes of the worker may be on their way"
+    told.fleet.on_recovered(death.incarnation, told.now)
+    assert told.step() == [Dismiss(uplink)]
+    told.dies(uplink.number, LEFT)
+    assert told.step() == [Finish(0)], "nothing of the uplink is recovered, and no uplink could"
+
+
+def test_a_gateway_that_has_never_accepted_this_host_ends_it():
+    told, _ = story()
+    told.up()
+    told.fleet.rejected = True
+    told.step()
+    assert (told.fleet.exit_code, told.fleet.run_state) == (78, RunState.DRAINING)

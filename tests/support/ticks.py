@@ -1,0 +1,36 @@
+"""Looks whether the instants of fast schedules are complete, and enqueued once each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tests.support.seats import Bench
+
+MAKE: Final = "INSERT INTO jobherd.schedules (name, kind, every) SELECT 's' || n, 'act:nothing', 0.05 FROM generate_series(1, %(many)s) AS n"
+GAPS: Final = """
+SELECT count(*) AS n FROM (
+    SELECT t.at - lag(t.at) OVER (PARTITION BY t.schedule ORDER BY t.at) AS step FROM jobherd.ticks t) AS steps
+ WHERE step <> interval '50 ms'
+"""
+DOUBLES: Final = """
+SELECT count(*) AS n FROM (SELECT (extras).schedule ->> 'name', (extras).schedule ->> 'at' FROM jobherd.ready
+                            GROUP BY 1, 2 HAVING count(*) > 1) AS double
+"""
+STRAYS: Final = """
+SELECT count(*) AS n
+  FROM jobherd.ticks t FULL JOIN (SELECT id FROM jobherd.ready UNION ALL SELECT id FROM jobherd.scheduled) r ON r.id = t.job
+ WHERE t.job IS NULL OR r.id IS NULL
+"""
+EDIT: Final = "UPDATE jobherd.schedules SET payload = jsonb_build_object('n', %(n)s::int), revision = revision + 1 WHERE name = %(name)s"
+
+
+def ticks(bench: Bench) -> int:
+    """Return how many instants were decided."""
+    return int(bench.ask("SELECT count(*) AS n FROM jobherd.ticks")[0]["n"])
+
+
+def verdict(bench: Bench) -> tuple[int, int, int]:
+    """Stop the schedules, and return gaps, doubles, and instants without their job or jobs without their instant."""
+    bench.ask("UPDATE jobherd.schedules SET paused_at = now(), revision = revision + 1")
+    return (bench.ask(GAPS)[0]["n"], bench.ask(DOUBLES)[0]["n"], bench.ask(STRAYS)[0]["n"])

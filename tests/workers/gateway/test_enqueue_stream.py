@@ -1,0 +1,93 @@
+"""Which requests of an EnqueueStream are enqueued together, and how many may wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobherd.handlers._remote import messages as m
+from jobherd.workers.gateway import enqueue_stream
+from jobherd.workers.gateway.enqueue_stream import Arrivals
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+
+def request(number: int, *, jobs: int = 1, key: str = "", size: int = 0) -> m.EnqueueStreamRequest:
+    payload = b" " * size
+    return m.EnqueueStreamRequest(number=number, jobs=[m.NewJob(payload=payload)] * jobs, idempotency_key=key)
+
+
+class Stream:
+    """What a client has sent. `read`: how much of it was taken."""
+
+    def __init__(self, requests: Iterable[m.EnqueueStreamRequest], error: Exception | None = None) -> None:
+        self.read = 0
+        self._requests, self._error = requests, error
+
+    async def __aiter__(self) -> AsyncIterator[m.EnqueueStreamRequest]:
+        for one in self._requests:
+            self.read += 1
+            yield one
+        if self._error is not None:
+            raise self._error
+
+
+async def rounds(arrivals: Arrivals) -> list[list[int]]:
+    found = []
+    while taken := await arrivals.take():
+        found.append([one.number for one in taken])
+    return found
+
+
+def taken(*requests: m.EnqueueStreamRequest) -> list[list[int]]:
+    """The numbers of the requests of each transaction, of those that have arrived before the first one."""
+
+    async def run() -> list[list[int]]:
+        arrivals = Arrivals()
+        await arrivals.read(Stream(requests))
+        return await rounds(arrivals)
+
+    return asyncio.run(run())
+
+
+def test_what_has_arrived_is_enqueued_together_up_to_the_jobs_of_a_transaction():
+    assert taken() == []
+    assert taken(*map(request, range(1, 6))) == [[1, 2, 3, 4, 5]]
+    large = [request(1, jobs=6000), request(2, jobs=4000), request(3), request(4, jobs=20_000), request(5)]
+    assert taken(*large) == [[1, 2], [3], [4], [5]]
+
+
+def test_a_request_with_a_key_that_waits_is_in_a_later_transaction():
+    requests = [request(1, key="a"), request(2), request(3), request(4, key="b"), request(5, key="a"), request(6)]
+    assert taken(*requests) == [[1, 2, 3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize("size", [0, 2 << 20])
+def test_reading_stops_while_too_much_waits(monkeypatch, size: int):
+    monkeypatch.setattr(enqueue_stream, "MOST_REQUESTS", 4)
+
+    async def run() -> None:
+        arrivals, stream = Arrivals(), Stream([request(number, size=size) for number in range(1, 20)])
+        reader = asyncio.create_task(arrivals.read(stream))
+        for step in range(1, 5):
+            await asyncio.sleep(0)
+            assert stream.read == 4 * step
+            await arrivals.take()
+        assert [number for each in await rounds(arrivals) for number in each] == [17, 18, 19]
+        await reader
+
+    asyncio.run(run())
+
+
+def test_what_has_arrived_before_an_error_is_taken_first():
+    async def run() -> None:
+        arrivals = Arrivals()
+        reader = asyncio.create_task(arrivals.read(Stream([request(1), request(2)], ValueError("no message"))))
+        assert [number for each in await rounds(arrivals) for number in each] == [1, 2]
+        with pytest.raises(ValueError, match="no message"):
+            await reader
+
+    asyncio.run(run())

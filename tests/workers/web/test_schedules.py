@@ -1,0 +1,123 @@
+"""The metrics of schedules are what the rows say, in bounded series, and count each instant once."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from jobherd.workers.web import queue_depth, schedule_counts
+from tests.workers.web.support import Web
+
+SCHEDULES = "jobherd_schedules"
+LATE = "jobherd_schedule_late_seconds"
+DELAY = "jobherd_schedule_last_delay_seconds"
+TICKS = "jobherd_schedule_ticks_total"
+
+
+@pytest.fixture
+def conn(database):
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """Every scrape measures again, waits for it, and counts what was decided until then."""
+    monkeypatch.setattr(queue_depth, "PERIOD", 0.0)
+    monkeypatch.setattr(queue_depth, "EASE", 0.0)
+    monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
+    monkeypatch.setattr(schedule_counts, "LAG", 0.0)
+
+
+def add(conn, *names, columns="", values=""):
+    """Store planned schedules, due in an hour."""
+    for name in names:
+        conn.execute(
+            f"INSERT INTO jobherd.schedules (name, kind, every, plan_from, next_at{columns})"
+            f" VALUES (%s, 'k', 3600, NULL, now() + interval '1 h'{values})",
+            (name,),
+        )
+
+
+def tick(conn, decided, name="feed", *, since=None, missed=0, late="0 s", job=None):
+    """Store an instant that was decided now."""
+    conn.execute(
+        "INSERT INTO jobherd.ticks (schedule, at, since, decided, missed, job, noted_at)"
+        " VALUES (%s, clock_timestamp() - %s::interval, clock_timestamp() - %s::interval, %s, %s, %s, clock_timestamp())",
+        (name, late, since, decided, missed, job),
+    )
+
+
+def test_without_a_schedule_there_is_no_series(database):
+    with Web(database) as child:
+        assert "jobherd_schedule" not in child.scrape().text
+
+
+def test_schedules_are_counted_by_state(database, conn):
+    add(conn, "feed", "other")
+    add(conn, "held-up", columns=", paused_at, paused_by", values=", now(), 'anna'")
+    add(conn, "fails", columns=", paused_at, paused_by", values=", now(), 'maintenance'")
+    add(conn, "gone", columns=", retired_at", values=", now()")
+    add(conn, "bad", columns=", error, paused_at", values=", 'no such zone', now()")
+    with Web(database) as child:
+        assert child.scrape().all(SCHEDULES) == {
+            ("active",): 2, ("paused",): 1, ("failing",): 1, ("retired",): 1, ("error",): 1,
+        }  # fmt: skip
+        conn.execute("DELETE FROM jobherd.schedules")
+        assert set(child.scrape().all(SCHEDULES).values()) == {0}, "a gauge does not vanish"
+
+
+def test_a_schedule_that_no_process_ticks_is_late(database, conn):
+    add(conn, "feed", "sound", "stopped")
+    conn.execute("UPDATE jobherd.schedules SET next_at = now() - interval '90 s' WHERE name <> 'sound'")
+    conn.execute("UPDATE jobherd.schedules SET paused_at = now() WHERE name = 'stopped'")
+    tick(conn, "ran", late="40 s")
+    tick(conn, "manual", "sound", late="40 s")
+    with Web(database) as child:
+        scrape = child.scrape()
+        assert 90 <= scrape.of(LATE, schedule="feed") < 600
+        assert (scrape.of(LATE, schedule="sound"), scrape.of(LATE, schedule="stopped")) == (0, 0)
+        assert scrape.of(DELAY, schedule="feed") == pytest.approx(40, abs=0.1)
+        assert scrape.of(DELAY, schedule="sound") == 0, "a user asked for it"
+
+
+def test_each_instant_is_counted_once_from_the_start_of_the_process(database, conn):
+    add(conn, "feed")
+    tick(conn, "ran")
+    with Web(database) as child:
+        assert child.scrape().all(TICKS) == {("ran", "feed"): 0, ("missed", "feed"): 0}
+        tick(conn, "ran", job=1)
+        tick(conn, "missed", since="3 h", missed=2)
+        tick(conn, "overlapped")
+        for _ in range(2):
+            scrape = child.scrape()
+            assert scrape.all(TICKS) == {("ran", "feed"): 1, ("missed", "feed"): 3, ("overlapped", "feed"): 1}
+        tick(conn, "ran", job=2)
+        assert child.scrape().of(TICKS, schedule="feed", decided="ran") == 2
+
+
+def test_a_flood_of_instants_is_counted_in_parts(database, conn, monkeypatch):
+    monkeypatch.setattr(schedule_counts, "MOST", 3)
+    add(conn, "feed")
+    with Web(database) as child:
+        child.scrape()
+        for _ in range(10):
+            tick(conn, "ran")
+        counted = [child.scrape().of(TICKS, schedule="feed", decided="ran") for _ in range(4)]
+    assert counted == [4, 8, 10, 10]
+
+
+def test_more_schedules_than_labels_are_one_series(database, conn, monkeypatch):
+    monkeypatch.setattr(schedule_counts, "SCHEDULES", 3)
+    add(conn, *(f"s{number}" for number in range(5)))
+    conn.execute("UPDATE jobherd.schedules SET next_at = now() - interval '90 s' WHERE name = 's4'")
+    with Web(database) as child:
+        scrape = child.scrape()
+        assert scrape.all(SCHEDULES)["active",] == 5
+        assert set(scrape.all(LATE)) == {("s0",), ("s1",), ("(other)",)}
+        assert scrape.of(LATE, schedule="(other)") >= 90
+        tick(conn, "missed", "s3")
+        tick(conn, "ran", "s1")
+        scrape = child.scrape()
+        assert scrape.of(TICKS, schedule="(other)", decided="missed") == 1
+        assert scrape.of(TICKS, schedule="s1", decided="ran") == 1

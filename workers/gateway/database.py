@@ -1,0 +1,92 @@
+"""The gateway's database session, used in a separate thread.
+
+The event loop must not wait for the database: meanwhile no client would get an answer. All
+statements go through one session, one transaction at a time and in the order in which they were
+requested. What the statements mean is the business of `claims.py` and `transactions.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import psycopg
+
+from jobherd.workers.database.connection import Session
+from jobherd.workers.process.wakeup import Wake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobherd.workers.database.opening import Row
+    from jobherd.workers.database.wire import Request
+    from jobherd.workers.process.spec import ChildSpec
+
+T = TypeVar("T")
+
+
+class NoAnswerError(Exception):
+    """A transaction was sent once and got no answer. Its session has ended, so it cannot commit later."""
+
+
+class GatewaySession(Session):
+    """A session whose transactions may have several statements. It is never idle in a transaction."""
+
+    def transact(self, *requests: Request, stubborn: bool = True) -> list[list[Row]]:
+        """Send statements in one transaction and return the rows of each, however long the database is away.
+
+        Without statements there is no transaction. They may be sent twice: a break hides whether
+        they were committed. Raises StopWaiting, or psycopg.Error if a statement is rejected: then
+        nothing of the transaction was committed.
+        """
+        if not requests:
+            return []
+        send = cast("Callable[[], list[Row]]", lambda: self._ready().exchange(*requests))
+        return cast("list[list[Row]]", self._keep_trying(send, patient=True, stubborn=stubborn))
+
+    def transact_once(self, *requests: Request) -> list[list[Row]]:
+        """Send statements in one transaction, but not twice, and return the rows of each.
+
+        Raises NoAnswerError if there was no answer: then there is a new session, and the server has
+        ended the old one. Raises as `transact` otherwise.
+        """
+        try:
+            return self._ready().exchange(*requests)
+        except psycopg.Error as problem:
+            if not self._is_lost_by(problem):
+                raise
+            self._note_lost(problem)
+            self.connect()
+            raise NoAnswerError from problem
+
+
+class Database:
+    """The session and its thread.
+
+    session: only functions that `call` runs may use it.
+    """
+
+    def __init__(self, spec: ChildSpec) -> None:
+        # Its own pipe: the process's wake pipe is read by the event loop.
+        read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wake = Wake(read, parent=spec.parent)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        self.session = GatewaySession(spec, self._wake)
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function in the thread, after those before it, and return what it returns."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def wake(self) -> None:
+        """End a wait for the database: it may be back."""
+        with suppress(BlockingIOError):
+            os.write(self._write, b"\1")
+
+    def close(self) -> None:
+        """Wait for no answer any more. A call that waits for the database raises StopWaiting."""
+        self._wake.dismissed = True
+        self.wake()
+        self._thread.shutdown(wait=False, cancel_futures=True)

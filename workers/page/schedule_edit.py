@@ -1,0 +1,121 @@
+"""Edits the time of a schedule: shows the next instants of a new time before it is stored.
+
+The form is sent with GET until it is valid, so a preview changes nothing and can be linked. Must not
+edit the payload: the browser does not receive its redacted parts.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from jobherd.handlers._policy.durations import seconds
+from jobherd.handlers._policy.schedule import check_cron, check_every, check_tz
+from jobherd.handlers._policy.timing_words import words_of
+from jobherd.workers.page.actions import Done, action, allow_acting
+from jobherd.workers.page.database import database
+from jobherd.workers.page.render import duration, page
+from jobherd.workers.page.request import root_of, viewer_of
+from jobherd.workers.page.schedules import LONGEST, upcoming
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from jobherd.workers.page.database import Row
+    from jobherd.workers.page.forms import Form
+
+
+async def show(request: Request) -> Response:
+    """Show the form. With `?cron=` or `?every=` also what the new time means, or why it is not valid."""
+    allow_acting(request)
+    row = await _row(request)
+    given = request.query_params
+    asked = "cron" in given or "every" in given
+    fields = _fields(given) if asked else {name: row[name] or "" for name in ("cron", "every", "tz")}
+    found: tuple[list[tuple[datetime, str]], str] = ([], "")
+    words = ""
+    if asked:
+        try:
+            timing = _timing(fields)
+            words = f"every {duration(timing['every'])}" if timing["cron"] is None else words_of(timing["cron"])
+            found = upcoming({**row, **timing, "next_at": None})
+        except (TypeError, ValueError) as invalid:
+            found = [], f"{invalid}."
+    instants, problem = found
+    return page(
+        request,
+        "schedule_edit.html",
+        name=row["name"],
+        fields=fields,
+        instants=instants,
+        words=words,
+        problem=problem,
+        status=HTTPStatus.UNPROCESSABLE_ENTITY if problem else HTTPStatus.OK,
+    )
+
+
+@action
+async def store(request: Request, form: Form) -> Done:
+    """Store the new time."""
+    name = request.path_params["schedule"]
+    to = f"{root_of(request)}{request.app.url_path_for('schedule', schedule=name)}"
+    try:
+        timing = _timing(_fields(form))
+    except (TypeError, ValueError) as problem:
+        return Done(f"{problem}.", well=False)
+    every = None if timing["every"] is None else str(timing["every"])
+    given = {
+        **timing,
+        "every": every,
+        "name": name,
+        "kind": None,
+        "payload": None,
+        "options": json.dumps({}),
+        "adds": False,
+    }
+    by = {"actor": viewer_of(request).actor, "reason": form.get("reason", "").strip()[:LONGEST] or None}
+    [row] = await database(request).act("schedule/store_schedule", given | by)
+    if row["became"] is None:
+        return Done(f"Schedule {name} does not exist any more.", well=False)
+    return Done(f"Schedule {name} is {row['became']}.", to)
+
+
+def _fields(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given.get(name, "").replace("\0", "").strip()[:LONGEST] for name in ("cron", "every", "tz")}
+
+
+def _timing(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the time as the database stores it. Raises TypeError or ValueError for an invalid one."""
+    cron, every = fields["cron"] or None, fields["every"] or None
+    if (cron is None) == (every is None):
+        message = "Fill in the cron expression or the period, and not both"
+        raise ValueError(message)
+    return {
+        "cron": cron and check_cron(cron, field="cron"),
+        "every": every and check_every(seconds(every, field="the period"), field="the period"),
+        "tz": check_tz(fields["tz"] or "UTC", field="tz"),
+    }
+
+
+async def _row(request: Request) -> Row:
+    name = request.path_params["schedule"]
+    row = None
+    if "\0" not in name:
+        row = await database(request).row("page/list_schedules", {"name": name, "most": 1})
+    if row is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    return row
+
+
+routes = (
+    Route("/schedules/{schedule}/edit", show, name="schedule_edit"),
+    Route("/schedules/{schedule}/edit/action", store, methods=["POST"], name="schedule_edit_action"),
+)

@@ -1,0 +1,97 @@
+"""Counts the schedules of periodic jobs and their instants in the database, for the metrics.
+
+The counters begin with this process: each measurement adds the instants that were decided since the
+one before. A database without schedules costs one statement that finds none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from jobherd.workers.web.labels import OTHERS, Labels, label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+STATES: Final = ("active", "paused", "failing", "retired", "error")
+SCHEDULES: Final = 200
+"""Most schedules shown. All schedules without their own label count as one."""
+MOST: Final = 10_000
+"""Most instants that one measurement counts."""
+LAG: Final = 10.0
+"""Seconds after which an instant is counted. Its transaction has long ended then."""
+
+
+class Rows(Protocol):
+    """Runs a statement; None if it took too long."""
+
+    async def __call__(self, name: str, parameters: dict[str, Any], *, what: str) -> list[tuple[Any, ...]] | None:
+        """Return the rows. what: the words for the log."""
+
+
+class Lateness(NamedTuple):
+    """How late a schedule is, in seconds."""
+
+    next: float
+    """Time since the next instant is due. 0: it is not due, or does not run."""
+    last: float
+    """Time from the last instant until it was decided."""
+
+
+@dataclass(slots=True)
+class ScheduleCounts:
+    """The results of the last measurement.
+
+    clock: monotonic seconds.
+    """
+
+    clock: Callable[[], float]
+    states: dict[str, int] = field(default_factory=dict)
+    """Schedules by state. Empty: there are none."""
+    lateness: dict[str, Lateness] = field(default_factory=dict)
+    """By the label of the schedule."""
+    instants: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By the label of the schedule and by decision."""
+    _labels: Labels[str] = field(default_factory=lambda: Labels[str](SCHEDULES - 1))
+    _since: datetime | None = None
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note when counting begins."""
+        self._began = self.clock()
+
+    async def update(self, rows: Rows) -> None:
+        """Measure again. Raises psycopg.Error."""
+        wanted: dict[str, Any] = {"most": SCHEDULES, "names": self._labels.all()}
+        found = await rows("observe/measure_schedules", wanted, what="the state of the schedules")
+        if found is None:
+            return
+        self.states = dict.fromkeys(STATES, 0) if found or self.states else {}
+        self.lateness = {}
+        for _, schedule, state, number, late, delay in found:
+            self.states[state] += number
+            called = self._label(schedule)
+            before = self.lateness.get(called, Lateness(0.0, 0.0))
+            self.lateness[called] = Lateness(max(before.next, late), max(before.last, delay))
+            for decided in ("ran", "missed"):
+                self.instants.setdefault((called, decided), 0)
+        if self._since is not None:
+            await self._count(rows, self._since)
+        elif found:
+            # Counters are shown as 0 once, or their first instants would not be seen as an increase.
+            self._since = found[0][0] - timedelta(seconds=self.clock() - self._began)
+
+    async def _count(self, rows: Rows, since: datetime) -> None:
+        wanted = {"since": since, "lag": LAG, "most": MOST}
+        found = await rows("observe/count_ticks", wanted, what="the number of instants of schedules")
+        for until, schedule, decided, number in found or ():
+            self._since = until
+            if schedule is not None:
+                key = (self._label(schedule), decided)
+                self.instants[key] = self.instants.get(key, 0) + number
+
+    def _label(self, schedule: str | None) -> str:
+        return OTHERS if schedule is None else label(self._labels, schedule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import socket
 import subprocess
@@ -194,30 +195,36 @@ def test_the_reason_for_no_page_is_a_sentence():
 # -- people who take places
 
 
-def held(port, request, count):
-    """So many connections that have sent this, and are kept open."""
-    opened = []
-    for _ in range(count):
-        connection = socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
-        connection.sendall(request)
-        opened.append(connection)
-    return opened
+@pytest.fixture
+def held():
+    """Open so many connections that send this and stay open. The end of the test closes them."""
+    with contextlib.ExitStack() as kept:
+
+        def held(port, request, count, *, answered=False):
+            opened = []
+            for _ in range(count):
+                connection = kept.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT))
+                connection.sendall(request)
+                if answered:
+                    assert connection.recv(12) == b"HTTP/1.1 200"
+                opened.append(connection)
+            return opened
+
+        yield held
 
 
 HALF_A_FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 500\r\n\r\nx"
 
 
 @pytest.mark.parametrize("request_", [b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n", HALF_A_FORM])
-def test_people_without_a_token_cannot_shut_the_page(request_, monkeypatch):
+def test_people_without_a_token_cannot_shut_the_page(request_, monkeypatch, held):
     """300 connections, each with one request and kept open, had everybody else told 503 for as long as they liked."""
     monkeypatch.setattr(page_handoff, "CONNECTIONS", 30)
     with Web(dashboard=True, dashboard_operate_token=(TOKEN,)) as web:
-        opened = held(web.port, request_, 60)
+        held(web.port, request_, 60)
         for _ in range(3):
             assert web.ask("/login")[0] == 200
             assert web.ask("/static/page.css")[0] == 200
-        for connection in opened:
-            connection.close()
         assert not [line for line in web.log.lines if "failed" in line], "nor fill the log"
 
 
@@ -238,23 +245,20 @@ def test_a_connection_without_a_token_ends_with_its_answer_and_one_with_a_token_
         connection.close()
 
 
-def test_who_has_shown_a_token_keeps_a_place_before_those_who_have_not(monkeypatch):
+def test_who_has_shown_a_token_keeps_a_place_before_those_who_have_not(monkeypatch, held):
     monkeypatch.setattr(page_handoff, "CONNECTIONS", 10)
     monkeypatch.setattr(page_handoff, "STRANGERS", 1000)
     with Web(dashboard=True, dashboard_operate_token=(TOKEN,)) as web:
         sent = f"GET /static/page.css HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
-        known = held(web.port, sent, 5)
-        for connection in known:
-            assert connection.recv(12) == b"HTTP/1.1 200"
-        strangers = held(web.port, HALF_A_FORM, 30)
+        known = held(web.port, sent, 5, answered=True)
+        held(web.port, HALF_A_FORM, 30)
         assert web.ask("/login")[0] == 200
         for connection in known:
             connection.sendall(sent)
             assert b"HTTP/1.1 200" in (connection.recv(2**20) + connection.recv(2**20)), "it is still there"
-        known += held(web.port, sent, 30)
+        # Only idle connections give way: those whose request is still being answered keep their places.
+        held(web.port, sent, 30, answered=True)
         assert web.ask("/login")[0] == 200, "those who are idle give way, too"
-        for connection in known + strangers:
-            connection.close()
 
 
 @pytest.mark.parametrize("path", [b"/login", b"/metrics", b"/jobs"])

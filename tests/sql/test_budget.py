@@ -322,7 +322,10 @@ def test_a_claim_that_finds_no_room_does_not_weigh_all_that_waits(queue, by):
     assert holder.claim() == [first]
 
     def read():
+        # Every session that has read this table: a session's counts else arrive up to ten seconds later.
+        holder.child.connection.execute("SELECT pg_stat_force_next_flush()")
         other.child.connection.execute("SELECT pg_stat_force_next_flush()")
+        queue.run("SELECT pg_stat_force_next_flush()")
         return queue.run(
             "SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0) FROM pg_stat_user_tables WHERE relname = 'ready'"
         )[0][0]

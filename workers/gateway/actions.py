@@ -262,12 +262,14 @@ class Job(NamedTuple):
     id: int
     kind: str
     attempt: int
+    """Number of this attempt, starting at 1."""
     max_attempts: int | None
     """The job's own limit. None: that of its kind."""
     timeout: float = 0.0
     """Seconds that are left of the job's timeout. 0: it has none."""
     crashes: int = 0
     webhook: bool = False
+    """The history of a job with a webhook is kept at least one day: the webhook call reads it."""
 
 
 STALE: Final = -1

@@ -11,8 +11,8 @@ from jobherd.handlers._remote import messages as m
 from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.dispositions import Failed
 from jobherd.handlers._values.outcome import Outcome
-from jobherd.workers.gateway.actions import Found, Job, TaskRef
-from jobherd.workers.gateway.results import DEFAULT, Attempt, InvalidResultError, finished_of
+from jobherd.workers.gateway.actions import Found, TaskRef
+from jobherd.workers.gateway.results import DEFAULT, InvalidResultError, finished_of
 from jobherd.workers.gateway.state import TaskState
 from jobherd.workers.job.finished import Finished
 
@@ -48,7 +48,7 @@ def judge(session: Session, worker: Worker, results: Iterable[m.Result], now: fl
             judged[ref] = None
             continue
         try:
-            finished = finished_of(result, _attempt(task.job), worker.rules_of(task.job.kind), now=now)
+            finished = finished_of(result, task.job, worker.rules_of(task.job.kind), now=now)
             judged[ref] = finished._replace(progress=task.progress) if task.progress else finished
         except InvalidResultError as problem:
             refusals.append(
@@ -97,7 +97,3 @@ def apply_rules(worker: Worker | None, found: Found, tasks: Mapping[int, Sequenc
         task.max_attempts = job.max_attempts or rules.policy.max_attempts
         jobs.append(job._replace(timeout=task.timeout_seconds and task.timeout_seconds + worker.stopping))
     return found._replace(jobs=tuple(jobs))
-
-
-def _attempt(job: Job) -> Attempt:
-    return Attempt(job.id, job.kind, job.attempt, job.max_attempts, job.crashes, job.webhook)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random as _random
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -18,7 +18,7 @@ from jobherd.handlers._policy.backoff import Backoff, Dice, wait
 from jobherd.handlers._policy.durations import LONGEST
 from jobherd.handlers._policy.policy import Policy, check_policy
 from jobherd.handlers._run.classify import outcome_of
-from jobherd.handlers._run.dispositions import Abandon, Completed, Failed, JobCancelled, Nack, Poison, Snooze
+from jobherd.handlers._run.dispositions import Abandon, Failed, JobCancelled, Nack, Poison, Snooze
 from jobherd.handlers._values.outcome import EXPIRED, WORKER_CRASHED, Outcome, Raised
 from jobherd.handlers._values.sanitize import TRACEBACK_BYTES, sanitize
 from jobherd.workers.job.crashes import after_crash
@@ -26,6 +26,7 @@ from jobherd.workers.job.finished import Finished
 
 if TYPE_CHECKING:
     from jobherd.handlers._remote import messages as m
+    from jobherd.workers.gateway.actions import Job
 
 MOST_JSON: Final = 256 * 1024
 """Longest log, usage report or crash report in bytes. A longer one is left out."""
@@ -33,20 +34,6 @@ MOST_JSON: Final = 256 * 1024
 
 class InvalidResultError(ValueError):
     """A Result that changes nothing. Its text names the field, for the author of the client."""
-
-
-class Attempt(NamedTuple):
-    """What the gateway knows of a task that is out."""
-
-    job: int
-    kind: str
-    attempts: int
-    """Number of this attempt, starting at 1."""
-    max_attempts: int | None
-    """The job's own limit. None: that of its kind."""
-    crashes: int
-    webhook: bool = False
-    """The history of a job with a webhook is kept at least one day: the webhook call reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +90,13 @@ def rules_of(declared: m.KindPolicy) -> KindRules:
 
 
 def finished_of(
-    result: m.Result, attempt: Attempt, rules: KindRules = DEFAULT, *, now: float, random: Dice = _random
+    result: m.Result, task: Job, rules: KindRules = DEFAULT, *, now: float, random: Dice = _random
 ) -> Finished:
     """Return what to record for the job of a Result.
 
     Args:
         result: as the client sent it.
-        attempt: the task that it is about.
+        task: the task that it is about.
         rules: of the task's kind.
         now: monotonic time at which the Result arrived. The client's clock is not used.
         random: source of the backoff's jitter.
@@ -124,20 +111,20 @@ def finished_of(
     if case == "expired":
         outcome = EXPIRED
     elif case == "failed" and result.failed.HasField("crash"):
-        outcome, crashed = _crashed(result.failed, attempt, rules.policy, random), 1
+        outcome, crashed = _crashed(result.failed, task, rules.policy, random), 1
     else:
-        outcome = _outcome(case, result, attempt, rules.policy, random)
+        outcome = _outcome(case, result, task, rules.policy, random)
     ran: float | None = _seconds(result.ran_seconds, "ran_seconds")
     if ran is None or ran < 0:
         ran = None
         outcome = replace(outcome, started=False)
     keep = rules.keep_completed if outcome.label == "ok" else rules.keep_failed
     return Finished(
-        attempt.job,
+        task.id,
         outcome,
         ran,
         now,
-        max(keep, 1) if attempt.webhook else keep,
+        max(keep, 1) if task.webhook else keep,
         _json(result.usage),
         post_mortem=_json(result.failed.crash.post_mortem) if crashed else None,
         crashed=crashed,
@@ -145,13 +132,13 @@ def finished_of(
     )
 
 
-def _outcome(case: str, result: m.Result, attempt: Attempt, policy: Policy, random: Dice) -> Outcome:
+def _outcome(case: str, result: m.Result, task: Job, policy: Policy, random: Dice) -> Outcome:
     """Return the outcome of an attempt that its handler ended."""
     ending: object
     trace = ""
     match case:
         case "completed":
-            ending = Completed(_value(result.completed.result))
+            ending = _value(result.completed.result)
         case "failed":
             failed, trace = result.failed, result.failed.traceback
             code = failed.code or None
@@ -171,22 +158,20 @@ def _outcome(case: str, result: m.Result, attempt: Attempt, policy: Policy, rand
             ending = Abandon()
         case _:
             ending = Raised(JobCancelled())
-    outcome = outcome_of(
-        ending, policy=policy, attempt=attempt.attempts, max_attempts=attempt.max_attempts, random=random
-    )
+    outcome = outcome_of(ending, policy=policy, attempt=task.attempt, max_attempts=task.max_attempts, random=random)
     if case == "cancelled":
         return replace(outcome, traceback=None)  # Otherwise that of the exception made here.
     return replace(outcome, traceback=sanitize(trace, TRACEBACK_BYTES)) if trace else outcome
 
 
-def _crashed(failed: m.Failed, attempt: Attempt, policy: Policy, random: Dice) -> Outcome:
+def _crashed(failed: m.Failed, task: Job, policy: Policy, random: Dice) -> Outcome:
     """Return the outcome of an attempt whose process died on the remote machine."""
-    most = policy.max_attempts if attempt.max_attempts is None else attempt.max_attempts
+    most = policy.max_attempts if task.max_attempts is None else task.max_attempts
     label, delay = after_crash(
-        last=attempt.attempts >= most,
-        crashes=attempt.crashes,
+        last=task.attempt >= most,
+        crashes=task.crashes,
         max_crashes=policy.max_crashes,
-        backoff=wait(policy.backoff, attempt.attempts, random),
+        backoff=wait(policy.backoff, task.attempt, random),
     )
     error = sanitize(failed.error) or "the process that ran the job died"
     trace = sanitize(failed.traceback, TRACEBACK_BYTES) or None

@@ -48,7 +48,11 @@ class TaskState(Enum):
     @property
     def counts(self) -> bool:
         """Whether it takes a slot of its stream."""
-        return self in (TaskState.UNSENT, TaskState.OUT)
+        return self is _UNSENT or self is _OUT
+
+
+_UNSENT: Final = TaskState.UNSENT
+_OUT: Final = TaskState.OUT
 
 
 @dataclass(slots=True)

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobherd.handlers._remote import messages as m
-from jobherd.workers.gateway.results import DEFAULT, Attempt, InvalidResultError, finished_of, rules_of
+from jobherd.workers.gateway.actions import Job
+from jobherd.workers.gateway.results import DEFAULT, InvalidResultError, finished_of, rules_of
 from jobherd.workers.job.finished import is_plain, settlement
 
-FIRST = Attempt(7, "mail", attempts=1, max_attempts=None, crashes=0)
-LAST = FIRST._replace(attempts=5)
+FIRST = Job(7, "mail", attempt=1, max_attempts=None)
+LAST = FIRST._replace(attempt=5)
 
 
 class Middle:
@@ -25,7 +26,7 @@ class Middle:
         return 0.5
 
 
-def record(attempt: Attempt = FIRST, rules: Any = DEFAULT, **fields: Any) -> Any:
+def record(attempt: Job = FIRST, rules: Any = DEFAULT, **fields: Any) -> Any:
     result = m.Result(task_id=7, claim=3, **({"ran_seconds": 1.5} | fields))
     return finished_of(result, attempt, rules, now=100.0, random=Middle())
 
@@ -57,7 +58,7 @@ OUTCOMES = [
 @pytest.mark.parametrize(
     ("fields", "attempt", "expected"), [case[1:] for case in OUTCOMES], ids=[case[0] for case in OUTCOMES]
 )
-def test_each_outcome_is_that_of_a_local_attempt(fields: Any, attempt: Attempt, expected: Any) -> None:
+def test_each_outcome_is_that_of_a_local_attempt(fields: Any, attempt: Job, expected: Any) -> None:
     finished = record(attempt, **fields)
     outcome = finished.outcome
     assert (outcome.label, outcome.delay, outcome.code, outcome.error) == expected
@@ -82,13 +83,13 @@ def test_a_job_that_expired_or_did_not_start_counts_no_attempt() -> None:
     ("attempt", "expected"),
     [
         (FIRST, ("retry", 0.0)),
-        (FIRST._replace(crashes=1, attempts=2), ("retry", 60.0)),
-        (FIRST._replace(crashes=2, attempts=3), ("failed", 0.0)),
+        (FIRST._replace(crashes=1, attempt=2), ("retry", 60.0)),
+        (FIRST._replace(crashes=2, attempt=3), ("failed", 0.0)),
         (LAST, ("failed", 0.0)),
         (FIRST._replace(max_attempts=1), ("failed", 0.0)),
     ],
 )
-def test_a_crash_runs_again_at_once_the_first_time_and_fails_after_max_crashes(attempt: Attempt, expected: Any) -> None:
+def test_a_crash_runs_again_at_once_the_first_time_and_fails_after_max_crashes(attempt: Job, expected: Any) -> None:
     crash = m.Failed(error="killed by signal 9", crash=m.Crash(signal=9, post_mortem=b'{"sentence":"oom"}'))
     finished = record(attempt, failed=crash)
     assert (finished.outcome.label, finished.outcome.delay) == expected
@@ -150,7 +151,7 @@ def test_the_rules_of_a_kind_are_those_that_the_client_declares() -> None:
     assert record(rules=rules, completed=m.Completed()).keep == 0
     assert record(FIRST._replace(webhook=True), rules, completed=m.Completed()).keep == 1
     assert record(rules=rules, failed=m.Failed(error="x")).outcome.delay == 10
-    assert record(FIRST._replace(attempts=2), rules, failed=m.Failed(error="x")).outcome.label == "failed"
+    assert record(FIRST._replace(attempt=2), rules, failed=m.Failed(error="x")).outcome.label == "failed"
     assert rules_of(m.KindPolicy(kind="mail")) == DEFAULT
 
 
@@ -176,7 +177,7 @@ def test_whatever_a_client_sends_is_refused_or_can_be_recorded(data: bytes, atte
         result = m.Result.FromString(data)
     except m.DECODE_ERRORS:
         return
-    attempt = FIRST._replace(attempts=attempts, crashes=crashes)
+    attempt = FIRST._replace(attempt=attempts, crashes=crashes)
     try:
         finished = finished_of(result, attempt, now=1.0, random=random.Random(1))
     except InvalidResultError:

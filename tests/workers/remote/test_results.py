@@ -6,7 +6,8 @@ import pytest
 
 from jobherd.handlers._remote import messages as m
 from jobherd.handlers._values.outcome import EXPIRED, OK, Outcome
-from jobherd.workers.gateway.results import Attempt, finished_of
+from jobherd.workers.gateway.actions import Job
+from jobherd.workers.gateway.results import finished_of
 from jobherd.workers.job.finished import CANCELLED_BEFORE, RELEASED, Finished, settlement
 from jobherd.workers.remote.results import released, results_of, suspected
 from jobherd.workers.remote.rows import row_of
@@ -30,7 +31,7 @@ def sent(*finished):
 
 
 def recorded(result, *, attempts=1):
-    return finished_of(result, Attempt(result.task_id, "a", attempts, 5, 0), now=2.0)
+    return finished_of(result, Job(result.task_id, "a", attempts, 5), now=2.0)
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda one: f"{one.label}-{one.code}")

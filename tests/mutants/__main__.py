@@ -98,7 +98,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tenant names another tenant for a unique job",
-        "sql/migrations/0007_unique_jobs.sql",
+        "sql/migrations/0016_partitions.sql",
         "       AND (tenant = ANY (jobherd.own_tenants())) IS NOT TRUE THEN",
         "       AND false THEN",
         ("tests/sql/test_unique.py::test_a_tenant_reaches_no_key_of_another_tenant",),

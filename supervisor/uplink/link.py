@@ -2,7 +2,8 @@
 
 It has the interface of `database/connection.py`. The uplink turns requests into messages of the gateway's protocol.
 If the uplink dies, the requests without an answer are answered with None, and its successor gets what it needs to
-continue the session: its name, and which workers live. `step` does what is possible now and never waits.
+continue the session: its name, and which workers live or are not recovered. `step` does what is possible now and
+never waits.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ class UplinkLink:
         self.epoch += 1
         self._received, self._unsent = b"", b""
         self._selector.register(connection, selectors.EVENT_READ)
-        living = [slot.process.incarnation for slot in self._fleet.workers() if slot.alive]
+        # A dead worker's jobs stay in the session until its recovery has settled them: their crash counts.
+        living = [*(slot.process.incarnation for slot in self._fleet.workers() if slot.alive), *self._fleet.unrecovered]
         self._say({"begin": {"session": self._session, "living": living}})
 
     def _say(self, message: Mapping[str, object]) -> None:

@@ -94,9 +94,9 @@ class Uplink:
         self.has_begun = False
 
     def begin(self) -> None:
-        """The supervisor is connected: it tells the session, and which workers live."""
+        """The supervisor is connected: it tells the session, and which workers live or are not recovered."""
         self.has_begun = True
-        for worker in self.world.workers:
+        for worker in (*self.world.workers, *(dead for dead, _ in self.world.dead)):
             if worker.incarnation not in self.router.workers:
                 self.router.restore(worker.incarnation, worker.held, self.world.now)
         self.state.restore(self.world.session, self.router.held())

@@ -5,7 +5,7 @@ The gateway, the workers and the supervisor are simulated; what the uplink remem
 break, uplinks and workers die, and tasks are lost at any moment.
 
 After each move the promises hold: no job runs in two workers, unless it was lost; no task that a
-living worker has begun is released as if it had not; a result is recorded once; each Ready is
+worker has begun is released as if it had not, even if that worker has died; a result is recorded once; each Ready is
 answered once, and each settlement. At the end every job is done, and no worker holds a task.
 """
 
@@ -48,8 +48,9 @@ class World:
 
     def give_back(self, ref: Ref, *, started: bool = False) -> None:
         if not started:
-            assert not any(worker.runs(ref) and ref.task not in worker.over for worker in self.workers), (
-                f"{ref} runs and is released"
+            workers = [*self.workers, *(worker for worker, _ in self.dead)]
+            assert not any(worker.runs(ref) and ref.task not in worker.over for worker in workers), (
+                f"{ref} runs, or its worker has died of it, and is released"
             )
         del self.gateway.held[ref]
         self.gateway.ready.append(ref.task)

@@ -312,6 +312,19 @@ def test_a_killed_uplink_is_replaced_and_no_job_notices(stage: Stage, near: Flee
     assert far.stop() == 0
 
 
+def test_the_crash_of_a_worker_that_dies_with_its_uplink_counts(stage: Stage, near: Fleet, gate: Gate):
+    far = work_ready(stage, near.where)
+    job = enqueue(stage, "t:gate", '{"label": "killed"}')
+    for pid in (uplink(far), gate.wait_arrival("killed").pid):
+        os.kill(pid, signal.SIGKILL)
+    gate.wait_arrival("killed").open("again")
+    row = stage.wait_state(job, "completed")
+    assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "again")
+    assert row["history"][0]["error_code"] == "WORKER_CRASHED"
+    assert "died of SIGKILL" in row["history"][0]["error"]
+    assert far.stop() == 0
+
+
 def test_an_outcome_waits_for_the_next_uplink(stage: Stage, near: Fleet, gate: Gate):
     far = work_ready(stage, near.where)
     job = enqueue(stage, "t:gate", '{"label": "early"}')

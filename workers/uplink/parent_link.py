@@ -1,6 +1,7 @@
 """The connection to the supervisor: one JSON object a line, in both directions.
 
-    {"begin": {"session": "17", "living": [3, 4]}}      first: the session to resume, and its workers
+    {"begin": {"session": "17", "living": [3, 4]}}      first: the session, and its workers that live or
+                                                        are not recovered
     {"id": 7, "ask": "recover/requeue_child", "with": {…}}
     {"id": 7, "rows": [["123"]]}                        the answer; or {"id": 7, "refused": true}
     {"event": "session", "connected": false, "session": "17", "trouble": "why"}
@@ -24,7 +25,7 @@ class ParentLink:
     """The supervisor, once it is connected. What is told before that is told then.
 
     Args:
-        begin: called once with the session to resume and the workers that live.
+        begin: called once with the session to resume and the workers that live or are not recovered.
         carry_out: carries out a statement. Returns False if it is unknown.
     """
 

@@ -104,6 +104,21 @@ def test_it_connects_once_the_uplink_is_ready_and_names_the_workers_that_live(li
     assert (link.link, link.is_quiet) == (Link.UP, True)
 
 
+def test_it_names_a_dead_worker_until_that_one_is_recovered(link, uplink, fleet):
+    worker = fleet.slots[0]
+    fleet.on_fork(worker, pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
+    work = CurrentWork(Phase.BOOTING)
+    fleet.on_exit(worker, death_of(fleet, worker, Exit(0, None), work=work, now=2.0, started=0, jitter=0.0))
+    fleet.on_fork(worker, pid=2, incarnation=8, now=3.0, started=0, jitter=0.0)
+    assert connect(link, uplink, fleet)["begin"]["living"] == [8, 7]
+    fleet.on_recovered(7, 4.0)
+    uplink.end()
+    link.step(5.0)
+    link.step(6.0)
+    uplink.accept()
+    assert uplink.read()["begin"]["living"] == [8]
+
+
 def test_an_uplink_that_does_not_listen_yet_is_tried_again(link, fleet):
     start(fleet)
     link.step(1.0)

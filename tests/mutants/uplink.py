@@ -116,6 +116,13 @@ UPLINK = (
         ("tests/workers/uplink/test_session_state.py",),
     ),
     Mutant(
+        "a new uplink releases the jobs of a worker that has died with the last one",
+        "supervisor/uplink/link.py",
+        ", *self._fleet.unrecovered]",
+        "]",
+        ("tests/supervisor/uplink/test_link.py",),
+    ),
+    Mutant(
         "the answer of a request goes to a later connection of the supervisor",
         "workers/uplink/parent_link.py",
         "            if self._connection is connection:  # Otherwise",
@@ -153,8 +160,22 @@ UPLINK = (
     Mutant(
         "requests of a stream wait without end",
         "workers/gateway/enqueue_stream.py",
-        "while self._bytes >= MOST_BYTES or len(self._waiting) >= MOST_REQUESTS:",
-        "while False:",
+        "if self._bytes >= MOST_BYTES or len(self._waiting) >= MOST_REQUESTS:",
+        "if False:",
+        STREAM,
+    ),
+    Mutant(
+        "streams together hold any number of bytes",
+        "workers/gateway/enqueue_stream.py",
+        "return self._memory.is_full and self._bytes + self._taken > 0",
+        "return False",
+        STREAM,
+    ),
+    Mutant(
+        "a stream waits for the clients of others",
+        "workers/gateway/enqueue_stream.py",
+        "return self._memory.is_full and self._bytes + self._taken > 0",
+        "return self._memory.is_full",
         STREAM,
     ),
     Mutant(

@@ -25,6 +25,7 @@ from jobherd.workers.gateway.access import Role
 from jobherd.workers.gateway.enqueue_stream import Arrivals
 from jobherd.workers.gateway.new_jobs import NewJobsError, NotAllowedError, check_key, chunks_of, digest_of
 from jobherd.workers.gateway.producing import Enqueued, NewJobs, Producing
+from jobherd.workers.gateway.request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -52,6 +53,7 @@ class ProducerService:
     def __init__(self, dsn: str, schema: str, authenticator: Authenticator) -> None:
         self._producing = Producing(dsn, schema)
         self._authenticator = authenticator
+        self._memory = RequestMemory()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what gRPC calls."""
@@ -85,7 +87,7 @@ class ProducerService:
 
     async def _enqueue_stream(self, requests: AsyncIterator[m.EnqueueStreamRequest], context: Context) -> None:
         principal = await self._authenticator.admit(context, role=Role.ENQUEUE)
-        arrivals = Arrivals()
+        arrivals = Arrivals(self._memory)
         reader = asyncio.create_task(arrivals.read(requests))
         try:
             while taken := await arrivals.take():
@@ -108,6 +110,7 @@ class ProducerService:
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
+            arrivals.close()
 
     async def _put(
         self, requests: Sequence[m.EnqueueStreamRequest], principal: Principal

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobherd.handlers._remote import messages as m
-from jobherd.workers.gateway import enqueue_stream
+from jobherd.workers.gateway import enqueue_stream, request_memory
 from jobherd.workers.gateway.enqueue_stream import Arrivals
+from jobherd.workers.gateway.request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -46,7 +47,7 @@ def taken(*requests: m.EnqueueStreamRequest) -> list[list[int]]:
     """The numbers of the requests of each transaction, of those that have arrived before the first one."""
 
     async def run() -> list[list[int]]:
-        arrivals = Arrivals()
+        arrivals = Arrivals(RequestMemory())
         await arrivals.read(Stream(requests))
         return await rounds(arrivals)
 
@@ -70,7 +71,7 @@ def test_reading_stops_while_too_much_waits(monkeypatch, size: int):
     monkeypatch.setattr(enqueue_stream, "MOST_REQUESTS", 4)
 
     async def run() -> None:
-        arrivals, stream = Arrivals(), Stream([request(number, size=size) for number in range(1, 20)])
+        arrivals, stream = Arrivals(RequestMemory()), Stream([request(number, size=size) for number in range(1, 20)])
         reader = asyncio.create_task(arrivals.read(stream))
         for step in range(1, 5):
             await asyncio.sleep(0)
@@ -84,10 +85,59 @@ def test_reading_stops_while_too_much_waits(monkeypatch, size: int):
 
 def test_what_has_arrived_before_an_error_is_taken_first():
     async def run() -> None:
-        arrivals = Arrivals()
+        arrivals = Arrivals(RequestMemory())
         reader = asyncio.create_task(arrivals.read(Stream([request(1), request(2)], ValueError("no message"))))
         assert [number for each in await rounds(arrivals) for number in each] == [1, 2]
         with pytest.raises(ValueError, match="no message"):
             await reader
+
+    asyncio.run(run())
+
+
+SIZE = 100_000
+
+
+def large(count: int) -> Stream:
+    return Stream([request(number, size=SIZE) for number in range(1, count + 1)])
+
+
+def test_all_streams_together_hold_a_bounded_amount(monkeypatch):
+    monkeypatch.setattr(request_memory, "MOST_BYTES", 10 * SIZE)
+
+    async def run() -> None:
+        memory = RequestMemory()
+        pairs = [(Arrivals(memory), large(20)) for _ in range(8)]
+        readers = [asyncio.create_task(arrivals.read(stream)) for arrivals, stream in pairs]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert sum(stream.read for _, stream in pairs) < 10 + len(pairs), "one request of each is read when it is full"
+        found = await asyncio.gather(*(rounds(arrivals) for arrivals, _ in pairs))
+        assert [[number for each in one for number in each] for one in found] == [[*range(1, 21)]] * len(pairs)
+        await asyncio.gather(*readers)
+        assert not memory.is_full
+
+    asyncio.run(run())
+
+
+def test_a_stream_continues_while_others_hold_the_memory_and_until_they_end(monkeypatch):
+    monkeypatch.setattr(request_memory, "MOST_BYTES", 3 * SIZE)
+
+    async def run() -> None:
+        memory = RequestMemory()
+        stuck, stream = Arrivals(memory), large(20)
+        filling = asyncio.create_task(stuck.read(large(3)))
+        await stuck.take()  # its client reads no answers
+        assert memory.is_full
+        arrivals = Arrivals(memory)
+        reader = asyncio.create_task(arrivals.read(stream))
+        for number in range(1, 6):
+            assert [one.number for one in await arrivals.take()] == [number]
+            await asyncio.sleep(0)
+            assert stream.read == number
+        stuck.close()
+        await asyncio.sleep(0)
+        assert stream.read > number
+        assert [number for each in await rounds(arrivals) for number in each] == [*range(6, 21)]
+        await asyncio.gather(reader, filling)
 
     asyncio.run(run())

@@ -39,6 +39,10 @@ def scrape(database, monkeypatch) -> Scrape:
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
         connection.execute("SELECT jobherd.set_limit('default', 5), jobherd.limit('default', '5/s')")
         connection.execute("SELECT jobherd.schedule('feed', 'k', every => '1 h')")
+        connection.execute(
+            "INSERT INTO jobherd.ticks (schedule, at, decided, job)"
+            " SELECT 'feed', now() - n * interval '1 h', 'ran', n FROM generate_series(1, 2) AS n"
+        )
     with Web(database, metrics_tenants=1) as child:
         board = child.boards[0]
         board.tally.count(board.tally.declare([Policy("k")])["k"], 0, 0.1)

@@ -150,6 +150,8 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
         "jobherd_schedules",
         "jobherd_schedule_late_seconds",
         "jobherd_schedule_last_delay_seconds",
+        "jobherd_schedule_last_success_timestamp_seconds",
+        "jobherd_schedule_previous_timestamp_seconds",
         "jobherd_schedule_ticks_total",
         "jobherd_children_resident_bytes",
     }

@@ -53,6 +53,10 @@ class ScheduleCounts:
     """Schedules by state. Empty: there are none."""
     lateness: dict[str, Lateness] = field(default_factory=dict)
     """By the label of the schedule."""
+    successes: dict[str, float] = field(default_factory=dict)
+    """When the last run that completed did so, in Unix time, by schedule. 0: none has."""
+    previous: dict[str, float] = field(default_factory=dict)
+    """The instant before the last one that ran or should have, in Unix time, by active schedule."""
     instants: dict[tuple[str, str], int] = field(default_factory=dict)
     """By the label of the schedule and by decision."""
     _labels: Labels[str] = field(default_factory=lambda: Labels[str](SCHEDULES - 1))
@@ -66,23 +70,28 @@ class ScheduleCounts:
     async def update(self, rows: Rows) -> None:
         """Measure again. Raises psycopg.Error."""
         wanted: dict[str, Any] = {"most": SCHEDULES, "names": self._labels.all()}
+        sent = self.clock()
         found = await rows("observe/measure_schedules", wanted, what="the state of the schedules")
         if found is None:
             return
         self.states = dict.fromkeys(STATES, 0) if found or self.states else {}
-        self.lateness = {}
-        for _, schedule, state, number, late, delay in found:
+        self.lateness, self.successes, self.previous = {}, {}, {}
+        for _, schedule, state, number, late, delay, succeeded, previous in found:
             self.states[state] += number
             called = self._label(schedule)
             before = self.lateness.get(called, Lateness(0.0, 0.0))
             self.lateness[called] = Lateness(max(before.next, late), max(before.last, delay))
+            if called != OTHERS:  # several schedules have no common last success
+                self.successes |= {} if succeeded is None else {called: succeeded}
+                self.previous |= {} if previous is None else {called: previous}
             for decided in ("ran", "missed"):
                 self.instants.setdefault((called, decided), 0)
         if self._since is not None:
             await self._count(rows, self._since)
         elif found:
             # Counters are shown as 0 once, or their first instants would not be seen as an increase.
-            self._since = found[0][0] - timedelta(seconds=self.clock() - self._began)
+            # The clock of before the statement: none is counted that was decided before this process began.
+            self._since = found[0][0] - timedelta(seconds=sent - self._began)
 
     async def _count(self, rows: Rows, since: datetime) -> None:
         wanted = {"since": since, "lag": LAG, "most": MOST}

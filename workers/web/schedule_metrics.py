@@ -26,6 +26,16 @@ def schedule_metrics(measurer: Measurer) -> Iterator[Metric]:
     delay = GaugeMetricFamily(
         "jobherd_schedule_last_delay_seconds", "How late the last instant was decided.", labels=["schedule"]
     )
+    success = GaugeMetricFamily(
+        "jobherd_schedule_last_success_timestamp_seconds",
+        "When the last run that completed did so, in Unix time.",
+        labels=["schedule"],
+    )
+    previous = GaugeMetricFamily(
+        "jobherd_schedule_previous_timestamp_seconds",
+        "The instant before the last one that ran or should have, in Unix time.",
+        labels=["schedule"],
+    )
     ticks = CounterMetricFamily(
         "jobherd_schedule_ticks", "Instants of schedules, by what became of them.", labels=["schedule", "decided"]
     )
@@ -34,6 +44,9 @@ def schedule_metrics(measurer: Measurer) -> Iterator[Metric]:
     for schedule, lateness in sorted(counts.lateness.items()):
         late.add_metric([schedule], max(0.0, lateness.next))
         delay.add_metric([schedule], max(0.0, lateness.last))
+    for family, times in ((success, counts.successes), (previous, counts.previous)):
+        for schedule, at in sorted(times.items()):
+            family.add_metric([schedule], at)
     for labels, number in sorted(counts.instants.items()):
         ticks.add_metric(labels, number)
-    yield from (schedules, late, delay, ticks)
+    yield from (schedules, late, delay, success, previous, ticks)

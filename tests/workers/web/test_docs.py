@@ -45,6 +45,10 @@ def scraped(database, monkeypatch):
         connection.execute("SELECT jobherd.set_limit('default', 5)")
         connection.execute("SELECT jobherd.limit('default', '100/min')")
         connection.execute("SELECT jobherd.schedule('feed', 'k', every => '1 h')")
+        connection.execute(
+            "INSERT INTO jobherd.ticks (schedule, at, decided, job)"
+            " SELECT 'feed', now() - n * interval '1 h', 'ran', n FROM generate_series(1, 2) AS n"
+        )
     with Web(database, metrics_tenants=1) as child:
         child.boards[0].tally.count(child.boards[0].tally.declare([Policy("k")])["k"], 0, 0.1)
         child.boards[0].tally.count_error(1, "NO_PAPER")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import psycopg
 import pytest
 
@@ -12,6 +14,9 @@ SCHEDULES = "jobherd_schedules"
 LATE = "jobherd_schedule_late_seconds"
 DELAY = "jobherd_schedule_last_delay_seconds"
 TICKS = "jobherd_schedule_ticks_total"
+SUCCESS = "jobherd_schedule_last_success_timestamp_seconds"
+PREVIOUS = "jobherd_schedule_previous_timestamp_seconds"
+HOUR = 3600.0
 
 
 @pytest.fixture
@@ -46,6 +51,22 @@ def tick(conn, decided, name="feed", *, since=None, missed=0, late="0 s", job=No
         " VALUES (%s, clock_timestamp() - %s::interval, clock_timestamp() - %s::interval, %s, %s, %s, clock_timestamp())",
         (name, late, since, decided, missed, job),
     )
+
+
+def finish(conn, job, state, ago):
+    """Store a finished job."""
+    conn.execute(
+        "INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, crashes, state,"
+        " queue, kind, payload, error)"
+        " VALUES (%s, now() - interval '9 h', now() - interval '9 h', now() - %s::interval, current_date + 7, 0, 1, 0, %s,"
+        " 'default', 'k', '{}', 'no paper')",
+        (job, ago, state),
+    )
+
+
+def ages(scrape, name):
+    """How long ago the times are, in hours."""
+    return {labels[0]: round((time.time() - value) / HOUR, 1) for labels, value in scrape.all(name).items()}
 
 
 def test_without_a_schedule_there_is_no_series(database):
@@ -121,3 +142,68 @@ def test_more_schedules_than_labels_are_one_series(database, conn, monkeypatch):
         scrape = child.scrape()
         assert scrape.of(TICKS, schedule="(other)", decided="missed") == 1
         assert scrape.of(TICKS, schedule="s1", decided="ran") == 1
+
+
+def test_the_last_success_is_when_the_last_run_that_completed_did_so(database, conn):
+    add(conn, "feed")
+    for job, late in ((11, "4 h"), (12, "3 h"), (13, "2 h"), (14, "1 h")):
+        tick(conn, "ran", late=late, job=job)
+    finish(conn, 11, "completed", "2 h")  # later than the one after it
+    finish(conn, 12, "completed", "2.5 h")
+    finish(conn, 13, "failed", "1.9 h")
+    conn.execute("INSERT INTO jobherd.ready (id, kind) VALUES (14, 'k')")
+    with Web(database) as child:
+        scrape = child.scrape()
+        assert (ages(scrape, SUCCESS), ages(scrape, PREVIOUS)) == ({"feed": 2.5}, {"feed": 2})
+        conn.execute("DELETE FROM jobherd.ready")
+        finish(conn, 14, "completed", "30 min")
+        assert ages(child.scrape(), SUCCESS) == {"feed": 0.5}
+
+
+def test_what_the_history_does_not_keep_has_completed_when_it_was_enqueued(database, conn):
+    add(conn, "feed")
+    tick(conn, "ran", late="2 h", job=11)
+    with Web(database) as child:
+        assert ages(child.scrape(), SUCCESS) == {"feed": 0}
+
+
+def test_a_schedule_without_a_success_has_0_from_its_second_instant_on(database, conn):
+    add(conn, "feed", "new")
+    tick(conn, "ran", late="2 h", job=11)
+    finish(conn, 11, "failed", "2 h")
+    with Web(database) as child:
+        scrape = child.scrape()
+        assert (scrape.all(SUCCESS), scrape.all(PREVIOUS)) == ({}, {})
+        tick(conn, "missed", late="1 h")
+        scrape = child.scrape()
+        assert scrape.all(SUCCESS) == {("feed",): 0}
+        assert ages(scrape, PREVIOUS) == {"feed": 2}
+
+
+def test_only_instants_that_ran_or_should_have_count_as_periods(database, conn):
+    add(conn, "feed")
+    add(conn, "held-up", columns=", paused_at, paused_by", values=", now(), 'anna'")
+    for name, first in (("feed", 10), ("held-up", 20)):
+        tick(conn, "ran", name, late="6 h", job=first)
+        tick(conn, "held", name, late="5 h")
+        finish(conn, first, "completed", "5.5 h")
+    for late, decided, job in (("4 h", "overlapped", None), ("3 h", "merged", None), ("2 h", "paused", None),
+                               ("1 h", "backfilled", 11)):  # fmt: skip
+        tick(conn, decided, late=late, job=job)
+    finish(conn, 11, "completed", "0 s")
+    with Web(database) as child:
+        scrape = child.scrape()
+        assert ages(scrape, SUCCESS) == {"feed": 5.5, "held-up": 5.5}
+        assert ages(scrape, PREVIOUS) == {"feed": 6}, "one that is paused is not expected to run"
+
+
+def test_schedules_without_their_own_label_have_no_last_success(database, conn, monkeypatch):
+    monkeypatch.setattr(schedule_counts, "SCHEDULES", 2)
+    names = [f"s{number}" for number in range(3)]
+    add(conn, *names)
+    for name in names:
+        tick(conn, "ran", name, late="2 h", job=1)
+        tick(conn, "ran", name, late="1 h", job=2)
+    with Web(database) as child:
+        scrape = child.scrape()
+        assert set(scrape.all(SUCCESS)) == set(scrape.all(PREVIOUS)) == {("s0",)}

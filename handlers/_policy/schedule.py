@@ -174,7 +174,8 @@ def check_tz(value: object, *, field: str) -> str:
     return name
 
 
-def _payload(value: object, *, field: str) -> dict[str, Any]:
+def check_payload(value: object, *, field: str) -> dict[str, Any]:
+    """Return a valid payload of a schedule, with its templates. Raises TypeError or ValueError."""
     if not isinstance(value, dict):
         message = f"{field} must be a dict, not {shown(value)}"
         raise TypeError(message)
@@ -205,7 +206,7 @@ _CHECKS: Final[dict[str, Callable[..., Any]]] = {
     "cron": check_cron,
     "every": check_every,
     "tz": check_tz,
-    "payload": _payload,
+    "payload": check_payload,
     "queue": check_queue,
     "priority": check_whole,
     "misfire": _choice("skip", "one", "all"),

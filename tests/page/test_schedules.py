@@ -260,6 +260,61 @@ def test_the_time_of_a_schedule_that_does_not_exist_cannot_be_edited(page, datab
     )
 
 
+def hide(page, database):
+    """Declare that the kind hides its card."""
+    send(database, "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, redact)"
+                   " VALUES ('feed:poll', 'default', 0, 5, 3, 7, 30, '[\"$.card\"]')")  # fmt: skip
+    page.app.state.redactions._until = -float("inf")
+
+
+def payloads(dsn):
+    return send(dsn, "SELECT payload, every, tz FROM jobherd.schedules")
+
+
+def test_a_payload_is_edited_and_what_is_hidden_stays(page, database):
+    add(database, every="1 h", tz="Asia/Tokyo")
+    send(database, """UPDATE jobherd.schedules SET payload = '{"card": "4711", "n": 1}'""")
+    hide(page, database)
+    assert 'href="/schedules/feed/payload"' in page.get("/schedules/feed").text
+    shown = page.get("/schedules/feed/payload").text
+    assert "4711" not in shown
+    assert "redacted" in shown
+    edited = '{"card": "«redacted»", "n": 2, "day": "{scheduled_for:%Y-%m-%d}"}'
+    said = page.act("/schedules/feed/payload/action", follow=True, payload=edited, reason="more")
+    assert "Schedule feed is changed." in said.text
+    assert payloads(database) == [({"card": "4711", "n": 2, "day": "{scheduled_for:%Y-%m-%d}"}, 3600, "Asia/Tokyo")]
+    assert noted(database) == [("dashboard", "schedule", "feed", "more")]
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ('{"n": }', "This is not JSON: Expecting value, in line 1, column 7."),
+        ("[1]", "the payload must be a dict"),
+        ('{"day": "{today}"}', "'{today}' is not a template"),
+        ('{"n": "«redacted»"}', "stands for nothing that was hidden there"),
+        ('{"n": NaN}', "the payload"),
+        ('{"n": "' + "x" * 100_000 + '"}', "store the data elsewhere"),
+    ],
+)
+def test_an_invalid_payload_is_refused_with_a_reason_and_stays_in_the_form(page, database, payload, says):
+    add(database, every="1 h")
+    send(database, """UPDATE jobherd.schedules SET payload = '{"card": "{4711}"}'""")
+    hide(page, database)
+    answer = page.act("/schedules/feed/payload/action", payload=payload)
+    text = unescape(answer.text)
+    assert answer.status_code == 422
+    assert says in text
+    assert payload in text
+    assert "4711" not in text
+    assert payloads(database) == [({"card": "{4711}"}, 3600, "UTC")]
+
+
+def test_the_payload_of_a_schedule_that_does_not_exist_cannot_be_edited(page):
+    assert page.get("/schedules/none/payload").status_code == 404
+    assert page.act("/schedules/none/payload/action", payload="{}").status_code == 404
+
+
 def test_only_a_schedule_that_a_user_has_edited_can_be_reset(page, database):
     add(database, every="1 h")
     assert 'value="reset"' not in page.get("/schedules/feed").text
@@ -289,7 +344,10 @@ def test_who_may_only_look_sees_no_form(database):
         for path in ("/schedules", "/schedules/feed"):
             assert "/schedules/action" not in page.get(path).text
             assert "/edit" not in page.get(path).text
+            assert "/schedules/feed/payload" not in page.get(path).text
         assert page.get("/schedules/feed/edit").status_code == 403
+        assert page.get("/schedules/feed/payload").status_code == 403
+        assert page.act("/schedules/feed/payload/action", payload="{}").status_code == 403
         assert page.act("/schedules/action", name="feed", do="pause").status_code == 403
     assert send(database, "SELECT paused_at FROM jobherd.schedules") == [(None,)]
 

@@ -31,6 +31,7 @@ from jobherd.workers.page import (
     profile,
     queues,
     schedule_edit,
+    schedule_payload,
     schedules,
     search,
 )
@@ -68,6 +69,7 @@ PAGES: Final = (
     queues,
     schedules,
     schedule_edit,
+    schedule_payload,
     kinds,
     audit,
     search,

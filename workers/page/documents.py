@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from jobherd.handlers._values.payload import decode_payload
+
 LONG: Final = 4000
 """Characters from which on a document is collapsed."""
 SHOWN: Final = 100_000
@@ -64,6 +66,22 @@ def pretty(text: str) -> str:
     except (ValueError, RecursionError):
         shown = text
     return sendable(shown)
+
+
+def read_edited(text: str) -> Any:
+    """Return the value of a document that a user has edited.
+
+    Raises ValueError with the position for invalid JSON, PayloadError for a value that Python
+    cannot hold.
+    """
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as problem:
+        message = f"This is not JSON: {problem.msg}, in line {problem.lineno}, column {problem.colno}."
+        raise ValueError(message) from None
+    except RecursionError:
+        pass  # decode_payload has a better message
+    return decode_payload(text)
 
 
 def sendable(text: str) -> str:

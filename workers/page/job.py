@@ -8,7 +8,6 @@ that edits it are only in the page.
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -17,11 +16,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from jobherd.handlers._values.encryption import HEAD, cover
-from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
+from jobherd.handlers._values.payload import PayloadError, check_payload
 from jobherd.workers.inspect.live_output import tail_of
 from jobherd.workers.page.actions import Done, action, allow_acting
 from jobherd.workers.page.database import database
-from jobherd.workers.page.documents import document, pretty
+from jobherd.workers.page.documents import document, pretty, read_edited
 from jobherd.workers.page.job_details import OVER, head_of, trail_of
 from jobherd.workers.page.job_id import JOB_PATH
 from jobherd.workers.page.live_updates import FINAL, PACE, Topic
@@ -99,7 +98,7 @@ async def retry_edited(request: Request, form: Form) -> Done | Response:
     paths = (await request.app.state.redactions.read(database(request))).get(row["kind"], ())
     try:
         # Restore hidden values from the stored document: the browser never received them.
-        payload = check_payload(restore(_read(text), row["payload"], paths))
+        payload = check_payload(restore(read_edited(text), row["payload"], paths))
     except (PayloadError, ValueError) as problem:
         return _form(request, row, text, str(problem), status=HTTPStatus.UNPROCESSABLE_ENTITY)
     given = {"id": row["id"], "payload": payload, "actor": viewer_of(request).actor, "reason": form.get("reason", "")}
@@ -190,22 +189,6 @@ def _form(request: Request, row: Row, text: str, error: str = "", *, status: int
         text=text,
         error=error,
     )
-
-
-def _read(text: str) -> Any:
-    """Return the edited value.
-
-    Raises ValueError with the position for invalid JSON, PayloadError for a value that Python
-    cannot hold.
-    """
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as problem:
-        message = f"This is no JSON: {problem.msg}, in line {problem.lineno}, column {problem.colno}."
-        raise ValueError(message) from None
-    except RecursionError:
-        pass  # decode_payload has a better message
-    return decode_payload(text)
 
 
 def _number(request: Request) -> int:

@@ -1,7 +1,7 @@
 """Edits the time of a schedule: shows the next instants of a new time before it is stored.
 
 The form is sent with GET until it is valid, so a preview changes nothing and can be linked. Must not
-edit the payload: the browser does not receive its redacted parts.
+edit the payload: `schedule_payload` does, which restores the parts that the browser does not receive.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 async def show(request: Request) -> Response:
     """Show the form. With `?cron=` or `?every=` also what the new time means, or why it is not valid."""
     allow_acting(request)
-    row = await _row(request)
+    row = await row_of(request)
     given = request.query_params
     asked = "cron" in given or "every" in given
     fields = _fields(given) if asked else {name: row[name] or "" for name in ("cron", "every", "tz")}
@@ -63,28 +63,26 @@ async def show(request: Request) -> Response:
 
 
 @action
-async def store(request: Request, form: Form) -> Done:
+async def change(request: Request, form: Form) -> Done:
     """Store the new time."""
-    name = request.path_params["schedule"]
-    to = f"{root_of(request)}{request.app.url_path_for('schedule', schedule=name)}"
     try:
         timing = _timing(_fields(form))
     except (TypeError, ValueError) as problem:
         return Done(f"{problem}.", well=False)
     every = None if timing["every"] is None else str(timing["every"])
-    given = {
-        **timing,
-        "every": every,
-        "name": name,
-        "kind": None,
-        "payload": None,
-        "options": json.dumps({}),
-        "adds": False,
-    }
-    by = {"actor": viewer_of(request).actor, "reason": form.get("reason", "").strip()[:LONGEST] or None}
-    [row] = await database(request).act("schedule/store_schedule", given | by)
+    return await store(request, form, **{**timing, "every": every})
+
+
+async def store(request: Request, form: Form, **changed: str | None) -> Done:
+    """Store what has changed, with the reason in the form. What is not given stays."""
+    name = request.path_params["schedule"]
+    given: dict[str, Any] = dict.fromkeys(("kind", "cron", "every", "tz", "payload"))
+    given |= {"name": name, "options": json.dumps({}), "adds": False, **changed}
+    given |= {"actor": viewer_of(request).actor, "reason": form.get("reason", "").strip()[:LONGEST] or None}
+    [row] = await database(request).act("schedule/store_schedule", given)
     if row["became"] is None:
         return Done(f"Schedule {name} does not exist any more.", well=False)
+    to = f"{root_of(request)}{request.app.url_path_for('schedule', schedule=name)}"
     return Done(f"Schedule {name} is {row['became']}.", to)
 
 
@@ -105,7 +103,8 @@ def _timing(fields: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-async def _row(request: Request) -> Row:
+async def row_of(request: Request) -> Row:
+    """Return the schedule that the address names. 404 if it does not exist."""
     name = request.path_params["schedule"]
     row = None
     if "\0" not in name:
@@ -117,5 +116,5 @@ async def _row(request: Request) -> Row:
 
 routes = (
     Route("/schedules/{schedule}/edit", show, name="schedule_edit"),
-    Route("/schedules/{schedule}/edit/action", store, methods=["POST"], name="schedule_edit_action"),
+    Route("/schedules/{schedule}/edit/action", change, methods=["POST"], name="schedule_edit_action"),
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.handlers._policy.cron import parse
 from jobherd.handlers._policy.durations import seconds
+from jobherd.handlers._policy.schedule import check_payload
 from jobherd.handlers._policy.timing import Timing
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.actor import actor
@@ -16,6 +17,7 @@ from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command
 from jobherd.supervisor.cli.console import Column, show_moment
 from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.schedule_import import print_commands
 
 if TYPE_CHECKING:
     import argparse
@@ -25,7 +27,7 @@ _COLUMNS: Final = (
     Column("SCHEDULE", least=12), Column("KIND", least=10), Column("TIMING", least=24), Column("NEXT"),
     Column("LAST"), Column("STATE", least=10),
 )  # fmt: skip
-_ACTIONS: Final = ("add", "edit", "pause", "resume", "run", "reset", "delete", "backfill", "next")
+_ACTIONS: Final = ("add", "edit", "pause", "resume", "run", "reset", "delete", "backfill", "next", "import")
 _OPTIONS: Final = (
     "queue", "priority", "misfire", "misfire_most", "misfire_within", "overlap", "jitter", "starts_at", "ends_at",
     "good_for", "pause_after",
@@ -80,7 +82,7 @@ def _schedules(arguments: argparse.Namespace) -> int:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", metavar="ACTION", choices=_ACTIONS, help=f"one of {', '.join(_ACTIONS)}")
-    parser.add_argument("name", metavar="NAME", help="name of the schedule; for next also a cron expression")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="name of the schedule; for next also a cron expression")
     parser.add_argument("--kind", metavar="KIND", help="add, edit: kind of the jobs")
     parser.add_argument("--cron", metavar="FIELDS", help='add, edit: five fields, such as "0 3 * * MON-FRI"')
     parser.add_argument("--every", metavar="TIME", help='add, edit: period instead, such as "15m"')
@@ -96,6 +98,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="TIMESTAMP", dest="to_at", help="backfill: the last instant")
     parser.add_argument("--parallel", metavar="N", type=int, default=1, help="backfill: most jobs at a time; default 1")
     parser.add_argument("-n", metavar="N", type=int, default=10, help="next: how many instants; default 10")
+    parser.add_argument("--celery", metavar="MODULE", help="import: module of the Celery application")
     parser.add_argument("--reason", metavar="TEXT", help="reason, for the audit log")
 
 
@@ -115,17 +118,16 @@ _HELP: Final = {
 
 
 def _schedule(arguments: argparse.Namespace) -> int:
+    if arguments.name is None and arguments.action != "import":
+        raise CommandError("NAME is missing. See `jobherd schedule --help`", ExitCode.USAGE)
     return _RUN[arguments.action](arguments)
 
 
 def _store(arguments: argparse.Namespace) -> int:
     payload = None
-    if arguments.payload is not None:
-        try:
-            payload = json.dumps(json.loads(arguments.payload))
-        except ValueError as problem:
-            raise CommandError(f"--payload is not JSON: {problem}", ExitCode.USAGE) from None
     try:
+        if arguments.payload is not None:
+            payload = json.dumps(check_payload(_json(arguments.payload), field="--payload"))
         # The database checks the rest, but it cannot read an expression or know this host's zones.
         if arguments.cron is not None:
             parse(arguments.cron)
@@ -137,7 +139,7 @@ def _store(arguments: argparse.Namespace) -> int:
             for name in _OPTIONS
             if (given := getattr(arguments, name)) is not None
         }
-    except ValueError as problem:
+    except (TypeError, ValueError) as problem:
         raise CommandError(str(problem), ExitCode.USAGE) from None
     wanted = {
         **_common(arguments), "kind": arguments.kind, "cron": arguments.cron, "every": every,
@@ -151,6 +153,14 @@ def _store(arguments: argparse.Namespace) -> int:
         raise CommandError(f"schedule {arguments.name} {there}", ExitCode.WRONG)
     print(f"schedule {arguments.name} is {became}")
     return ExitCode.DONE
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as problem:
+        message = f"--payload is not JSON: {problem}"
+        raise ValueError(message) from None
 
 
 def _common(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -207,6 +217,13 @@ def _next(arguments: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
+def _import(arguments: argparse.Namespace) -> int:
+    if arguments.celery is None:
+        message = "import reads a Celery application: jobherd schedule import --celery proj.celery"
+        raise CommandError(message, ExitCode.USAGE)
+    return print_commands(arguments.celery)
+
+
 _RUN: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "add": _store,
     "edit": _store,
@@ -219,6 +236,7 @@ _RUN: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
         "schedule/backfill_schedule", "from_at", "to_at", "parallel", says="runs again what has no job"
     ),
     "next": _next,
+    "import": _import,
 }
 
 
@@ -240,11 +258,12 @@ COMMANDS: Final = (
         "add, edit, pause, run or delete a schedule",
         '  jobherd schedule add feed-eu --kind feed:poll --every 15m --payload \'{"region": "eu"}\'\n'
         '  jobherd schedule pause feed-eu --reason "the source is down"\n  jobherd schedule run feed-eu\n'
-        "  jobherd schedule next '30 2 * * *' --tz Europe/Berlin -n 5",
+        "  jobherd schedule next '30 2 * * *' --tz Europe/Berlin -n 5\n"
+        "  jobherd schedule import --celery proj.celery",
         _arguments,
         _schedule,
         about="Add or edit a schedule of periodic jobs, pause or resume it, run it now, return it to what its handler "
         "declares, delete it, or run past instants that have no job. With next, print the next instants of a "
-        "schedule or of a cron expression.",
+        "schedule or of a cron expression. With import, print the commands that add what Celery beat runs.",
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from tests.cli.rows import send
 from tests.cli.shell import jobherd
 
@@ -44,6 +46,10 @@ def test_what_is_wrong_is_said_before_it_is_stored(database):
     assert (bad.code, "minute must be from 0 to 59" in bad.err) == (2, True)
     bad = jobherd("schedule", "add", "x", "--kind", "a:b", "--cron", "@daily", "--tz", "Mars", dsn=database)
     assert (bad.code, "not a known time zone" in bad.err) == (2, True)
+    for payload, says in (("{", "--payload is not JSON"), ("[]", "--payload must be a dict"),
+                          ('{"day": "{today}"}', "'{today}' is not a template")):  # fmt: skip
+        bad = jobherd("schedule", "add", "x", "--kind", "a:b", "--every", "1h", "--payload", payload, dsn=database)
+        assert (bad.code, says in bad.err) == (2, True)
     assert jobherd("schedule", "pause", "x", "--for", "soon", dsn=database).code == 2
     assert jobherd("schedule", "pause", "x", "--for", "1h", "--until", "tomorrow", dsn=database).code == 2
     assert "there is no schedule 'none'" in jobherd("schedule", "run", "none", dsn=database).err
@@ -61,3 +67,75 @@ def test_next_of_a_stored_schedule(database):
     jobherd("schedule", "add", "x", "--kind", "a:b", "--every", "1h", dsn=database)
     lines = jobherd("schedule", "next", "x", "-n", "2", dsn=database).lines
     assert [line.split()[2] for line in lines] == [line.split()[2][:2] + ":00:00" for line in lines]
+
+
+CELERY = """
+from datetime import timedelta
+
+class crontab:  # as in celery.schedules
+    def __init__(self, minute="*", hour="*", day_of_week="*", day_of_month="*", month_of_year="*"):
+        self._orig_minute, self._orig_hour, self._orig_day_of_week = minute, hour, day_of_week
+        self._orig_day_of_month, self._orig_month_of_year = day_of_month, month_of_year
+
+class solar: ...
+
+class Settings:
+    timezone = "Europe/London"
+    beat_schedule = {
+        "Report at night": {"task": "proj.Report", "schedule": crontab(0, {3, 4}, "monday, fri"), "kwargs": {"day": "it's"},
+                            "options": {"queue": "slow", "expires": 300, "priority": 9}},
+        "poll": {"task": "proj.poll", "schedule": timedelta(minutes=15), "args": ()},
+        "often": {"task": "proj.poll", "schedule": 30.0},
+        "positional": {"task": "proj.poll", "schedule": 30.0, "args": (1,)},
+        "friday-13": {"task": "proj.poll", "schedule": crontab(0, 0, "fri", 13)},
+        "sunrise": {"task": "proj.poll", "schedule": solar()},
+        "fast": {"task": "proj.poll", "schedule": 0.1},
+        "odd": {"task": "proj.poll", "schedule": 30.0, "kwargs": {"text": "{x}"}},
+    }
+
+class Celery:
+    conf = Settings()
+
+app = Celery()
+"""
+
+
+def test_import_prints_the_commands_that_add_what_celery_beat_runs(database, tmp_path):
+    (tmp_path / "proj.py").write_text(CELERY)
+    shown = jobherd("schedule", "import", "--celery", "proj", cwd=tmp_path)
+    assert shown.code == 1
+    assert [line.removeprefix("jobherd schedule add ") for line in shown.lines] == [
+        """report-at-night --kind proj.report --cron '0 3,4 * * mon,fri' --tz Europe/London --payload '{"day": "it'"'"'s"}' --queue slow --good-for 300s""",
+        "poll --kind proj.poll --every 900s",
+        "often --kind proj.poll --every 30s",
+    ]
+    for says in (
+        "Report at night: priority of its options is not converted",
+        "positional is left out: it has positional arguments",
+        "friday-13 is left out: 0 0 13 * fri must match day and weekday in Celery",
+        "sunrise is left out: a solar is not a period or a crontab",
+        "fast is left out: schedule must be at least 1 s",
+        "odd is left out: kwargs '{x}': '{x}' is not a template",
+    ):
+        assert says in shown.err
+    for line in shown.lines:
+        assert jobherd(*shlex.split(line)[1:], dsn=database).code == 0
+    rows = {row["name"]: row for row in jobherd("schedules", "--json", dsn=database).json}
+    report = rows["report-at-night"]
+    assert (report["cron"], report["tz"], report["payload"]) == ("0 3,4 * * mon,fri", "Europe/London", {"day": "it's"})
+    assert report["options"] == {"queue": "slow", "good_for": 300}
+    assert {name: row["every"] for name, row in rows.items() if row["every"]} == {"poll": 900, "often": 30}
+
+
+def test_import_says_what_is_missing(tmp_path):
+    (tmp_path / "proj.py").write_text("app = None")
+    (tmp_path / "broken.py").write_text("1 / 0")
+    for words, code, says in (
+        (["import"], 2, "jobherd schedule import --celery proj.celery"),
+        (["import", "--celery", "none"], 2, "cannot import none: ModuleNotFoundError"),
+        (["import", "--celery", "broken"], 2, "cannot import broken: ZeroDivisionError"),
+        (["import", "--celery", "proj"], 1, "proj has no beat_schedule: name the module of the Celery application"),
+        (["add"], 2, "NAME is missing"),
+    ):
+        shown = jobherd("schedule", *words, cwd=tmp_path)
+        assert (shown.code, says in shown.err) == (code, True), shown.err

@@ -49,6 +49,12 @@ def _limit_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many jobs of each partition of the queue may run at a time, over all hosts; off removes that limit",
     )
     parser.add_argument(
+        "--each-rate",
+        metavar="RATE",
+        help="how many jobs of each partition of the queue may start in a time, such as 10/s, over all hosts; off "
+        "removes that limit",
+    )
+    parser.add_argument(
         "--strict",
         action="store_true",
         help="with --each 1: run the jobs of a partition in order, and none while an earlier one waits for a retry",
@@ -56,7 +62,7 @@ def _limit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _limit(arguments: argparse.Namespace) -> int:
-    if arguments.each is not None:
+    if arguments.each is not None or arguments.each_rate is not None:
         return _limit_each(arguments)
     if arguments.strict:
         raise CommandError("--strict requires --each 1", ExitCode.USAGE)
@@ -100,26 +106,42 @@ def _check(limit: str, burst: int | None, *, rated: bool) -> None:
 
 
 def _limit_each(arguments: argparse.Namespace) -> int:
-    each = arguments.each
+    each, rate, burst = arguments.each, arguments.each_rate, arguments.burst
     if arguments.what is None or arguments.limit is not None or arguments.kind is not None:
-        raise CommandError("--each takes a queue and no other limit: `jobherd limit crm --each 2`", ExitCode.USAGE)
-    if each != "off" and not (each.isdecimal() and len(each) < 10 and int(each)):
+        given = "--each 2" if each is not None else "--each-rate 10/s"
+        raise CommandError(
+            f"{given.partition(' ')[0]} takes a queue and no other limit: `jobherd limit crm {given}`", ExitCode.USAGE
+        )
+    if each is not None and each != "off" and not (each.isdecimal() and len(each) < 10 and int(each)):
         raise CommandError(f"--each must be a number from 1, or off, not {each!r}", ExitCode.USAGE)
     if arguments.strict and each != "1":
         raise CommandError("--strict requires --each 1: jobs that run at a time have no order", ExitCode.USAGE)
+    rated = rate is not None and rate != "off"
+    _check(rate if rated else "off", burst, rated=rated)
     with session(arguments) as at:
-        said = _set_each(at, arguments.what, None if each == "off" else int(each), strict=arguments.strict)
-    print(f"{arguments.what} {said}")
+        said = [] if each is None else [_set_each(at, arguments.what, each, strict=arguments.strict)]
+        said += [] if rate is None else [_set_each_rate(at, arguments.what, rate if rated else None, burst)]
+    for sentence in said:
+        print(f"{arguments.what} {sentence}")
     return ExitCode.DONE
 
 
-def _set_each(at: Session, queue: str, each: int | None, *, strict: bool = False) -> str:
-    asked = {"queue": queue, "max_running": each, "strict": strict, "actor": actor()}
+def _set_each(at: Session, queue: str, each: str, *, strict: bool = False) -> str:
+    asked = {"queue": queue, "max_running": None if each == "off" else int(each), "strict": strict, "actor": actor()}
     before = at.row("control/limit_each", asked)["before"]
     was = "there was none" if before is None else f"it was {before}"
-    if each is None:
+    if each == "off":
         return f"has no limit of each partition; {was}"
     return f"runs at most {each} of each partition at a time{', in strict order' if strict else ''}; {was}"
+
+
+def _set_each_rate(at: Session, queue: str, rate: str | None, burst: int | None) -> str:
+    asked = {"queue": queue, "rate": rate, "burst": burst, "actor": actor()}
+    before = at.row("control/limit_each_rate", asked)["before"]
+    was = "there was none" if before is None else f"it was {before}"
+    if rate is None:
+        return f"has no rate limit of each partition; {was}"
+    return f"starts at most {rate} of each partition; {was}"
 
 
 def _set_most(at: Session, gate: dict[str, Any], most: int) -> str:
@@ -138,8 +160,8 @@ def _remove(at: Session, gate: dict[str, Any]) -> list[str]:
     rate = at.row("control/set_rate", gate | {"rate": None, "burst": None})["before"]
     said = [] if rate is None else [f"has no rate limit; it was {rate}"]
     if gate["queue"] is not None:
-        each = _set_each(at, gate["queue"], None)
-        said += [] if each.endswith("none") else [each]
+        each = [_set_each(at, gate["queue"], "off"), _set_each_rate(at, gate["queue"], None, None)]
+        said += [sentence for sentence in each if not sentence.endswith("none")]
     if most is not None or not said:
         was = "there was no concurrency limit" if most is None else f"it was {most}"
         said.insert(0, f"has no concurrency limit; {was}")
@@ -177,7 +199,7 @@ COMMANDS: Final = (
         "limit",
         "set the concurrency limit or rate limit of a queue or a kind",
         "  jobherd limit media 10\n  jobherd limit mail 100/min --burst 10\n  jobherd limit --kind report:year 3\n"
-        "  jobherd limit crm --each 2\n  jobherd limit media off",
+        "  jobherd limit crm --each 2 --each-rate 10/s\n  jobherd limit media off",
         _limit_arguments,
         _limit,
         about="Let no more than N jobs of a queue or a kind run at a time, or no more than a rate start, over all "

@@ -50,12 +50,13 @@ def _paused(gate: dict[str, Any]) -> str:
 
 def is_ruled(gate: dict[str, Any]) -> bool:
     """Return whether a queue or kind has a limit or fair turns."""
-    return any(gate[name] is not None for name in ("max_running", "rate", "each_running", "weights"))
+    return any(gate[name] is not None for name in ("max_running", "rate", "each_running", "each_rate", "weights"))
 
 
 def show_partitions(gate: dict[str, Any]) -> str:
     """Return the rules for the partitions of a queue."""
     said = [] if gate["each_running"] is None else [f"{gate['each_running']} each"]
+    said += [] if gate["each_rate"] is None else [f"{gate['each_rate']} each"]
     said += ["in order"] if gate["in_order"] else []
     if (weights := gate["weights"]) is not None:
         said.append(" ".join(("turns", *weights[:3])) + (" ..." if len(weights) > 3 else ""))

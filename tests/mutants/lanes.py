@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-PICK = "sql/migrations/0019_take_turns.sql"
-CLAIM = "sql/migrations/0020_claim_in_turn.sql"
+TAKE = "sql/migrations/0019_take_turns.sql"
+PICK = "sql/migrations/0024_lane_rates.sql"
+CLAIM = "sql/migrations/0025_claim_under_lane_rates.sql"
 PARTITIONS = "sql/migrations/0016_partitions.sql"
 LANE = ("tests/sql/test_lanes.py",)
 TURNS = ("tests/sql/test_turns.py",)
+RATE = ("tests/sql/test_lane_rates.py",)
 
 LANES = (
     Mutant(
         "two claims count the jobs of a lane at the same time",
         PICK,
-        "        ELSIF NOT jobherd.lock_lane(place) THEN\n",
-        "        ELSIF false THEN\n",
+        "    ELSIF NOT jobherd.lock_lane(place) THEN\n",
+        "    ELSIF false THEN\n",
         LANE,
     ),
     Mutant(
         "a claim trusts the lanes that it saw without a lock",
         PICK,
-        "               AND (SELECT jobherd.count_lane(rule, place)) < rule.each_running\n",
+        "           AND (SELECT jobherd.count_lane(rule, place)) < rule.each_running\n",
         "",
         LANE,
     ),
     Mutant(
         "jobs of batches from before the limit do not count",
-        PICK,
+        TAKE,
         "               AND (r.claimed_at < coalesce(rule.seen_at + interval '10 s', 'infinity') OR r.limited_kind IS NOT NULL));\n",
         "               AND false);\n",
         LANE,
@@ -35,14 +37,14 @@ LANES = (
     Mutant(
         "strict order takes the next job if the first one is locked",
         PICK,
-        "             WHERE r.id = (SELECT h.id FROM jobherd.ready h WHERE h.queue = line AND h.lane = place\n"
-        "                            ORDER BY h.priority, h.id LIMIT 1)\n",
-        "             WHERE r.queue = line AND r.lane = place\n",
+        "         WHERE r.id = (SELECT h.id FROM jobherd.ready h WHERE h.queue = line AND h.lane = place\n"
+        "                        ORDER BY h.priority, h.id LIMIT 1)\n",
+        "         WHERE r.queue = line AND r.lane = place\n",
         LANE,
     ),
     Mutant(
         "strict order does not wait for a retry",
-        PICK,
+        TAKE,
         "                      AND (s.attempts > 0 OR s.last_error IS NOT NULL))\n",
         "                      AND false)\n",
         LANE,
@@ -57,8 +59,29 @@ LANES = (
     Mutant(
         "a worker that goes on to another lane tells no other of the free slot",
         CLAIM,
-        "           AND jobherd.room_in_lane(rule, left_lane) > 0 THEN\n",
-        "           AND false THEN\n",
+        "AND jobherd.room_in_lane(rule, left_lane) > 0)) THEN\n",
+        "AND false)) THEN\n",
+        LANE,
+    ),
+    Mutant(
+        "a worker with a new session tells no other of the slot that it left",
+        CLAIM,
+        "           AND (left_lane IS NULL\n",
+        "           AND (false\n",
+        LANE,
+    ),
+    Mutant(
+        "a claim that goes on with a turn takes its jobs twice",
+        PICK,
+        " OR (resumed AND around AND place = begun)",
+        "",
+        TURNS,
+    ),
+    Mutant(
+        "a canceled retry for which a lane waited wakes no worker",
+        PICK,
+        "        PERFORM jobherd.tell_sleepers(OLD.queue);\n",
+        "        PERFORM 1;\n",
         LANE,
     ),
     Mutant(
@@ -114,7 +137,7 @@ LANES = (
     ),
     Mutant(
         "parked jobs return in the order of their ids",
-        PICK,
+        TAKE,
         "        SELECT array_agg(c.id) INTO first\n",
         "        SELECT ARRAY(SELECT p.id FROM jobherd.parked p WHERE p.kind = wanted_kind ORDER BY p.id LIMIT wanted) INTO first\n",
         TURNS,
@@ -139,5 +162,47 @@ LANES = (
         "             THEN (old.extras).partition END,\n",
         "             THEN NULL END,\n",
         ("tests/sql/test_partitions.py",),
+    ),
+    Mutant(
+        "a claim takes no token of the partition",
+        CLAIM,
+        "            PERFORM jobherd.take_lane_token(rule, batch[1].lane);",
+        "            PERFORM 1;",
+        RATE,
+    ),
+    Mutant(
+        "who takes the last token of a partition does not learn when the next one comes",
+        CLAIM,
+        "left_over = 0 OR rule.each_rate IS NOT NULL)",
+        "left_over = 0)",
+        RATE,
+    ),
+    Mutant(
+        "partitions whose token has come are found by a walk only",
+        PICK,
+        "THEN jobherd.opened_lanes(line)\n",
+        "THEN '{}'\n",
+        RATE,
+    ),
+    Mutant(
+        "a bucket of a partition that holds more than it can stays empty",
+        PICK,
+        "least(o.used_until, clock_timestamp() + pace.burst * step)",
+        "o.used_until",
+        RATE,
+    ),
+    Mutant(
+        "a partition that no longer waits for a token is tried by each claim",
+        PICK,
+        "        PERFORM jobherd.forget_opening(rule, place);  --",
+        "        PERFORM 1;  --",
+        RATE,
+    ),
+    Mutant(
+        "a claim does not tell idle workers of other partitions whose tokens have come",
+        CLAIM,
+        "OR (rule.each_rate IS NOT NULL AND jobherd.opened_lanes(next.queue) <> '{}')",
+        "OR (rule.each_rate IS NOT NULL AND false)",
+        RATE,
     ),
 )

@@ -152,6 +152,24 @@ def test_a_worker_that_goes_on_to_another_partition_notifies_idle_workers(queue)
         assert [one.payload for one in listener.notifies(timeout=LIMIT, stop_after=1)] == ["crm"]
 
 
+def test_a_worker_whose_session_is_new_notifies_idle_workers_too(queue):
+    """It does not know which partition has a free slot since its last settlement."""
+    jobs = put(queue, acme=2, globex=1)
+    queue.run("SELECT jobherd.limit_each('crm', 1)")
+    child = queue.child()
+    child.connection.execute("SELECT set_config(jobherd.turn_setting('crm'), '7 0', false)")
+    rows = gated(child)
+    assert ids(rows) == jobs["acme"][:1]
+    settle(child, rows)
+    child.connection.execute("RESET ALL")
+    child.connection.execute("SET jobherd.sleeps = 'yes'")
+    with psycopg.connect(queue.dsn, autocommit=True) as listener, psycopg.connect(queue.dsn) as other:
+        listener.execute("LISTEN jobherd_jobs")
+        other.execute("SELECT jobherd.lock_lane(jobherd.lane_of('acme'))")
+        assert ids(gated(child, left_queue="crm", left_kind="a:b")) == jobs["globex"]
+        assert [one.payload for one in listener.notifies(timeout=LIMIT, stop_after=1)] == ["crm"]
+
+
 def test_a_restricted_claim_obeys_too(queue):
     put(queue, acme=3)
     queue.run("SELECT jobherd.limit_each('crm', 1), jobherd.fair('fair')")
@@ -274,6 +292,29 @@ def test_a_round_through_partitions_that_all_wait_ends(queue):
     assert answers[3] == [] or answers[2] == []
     queue.run("DELETE FROM jobherd.scheduled WHERE lane = jobherd.lane_of('7')")
     assert any(ids(gated(child)) for _ in range(4)), "and the next round finds what is free"
+
+
+@pytest.mark.parametrize("where", ["retrying", "set aside"])
+def test_a_cancelled_job_for_which_strict_order_waited_wakes_idle_workers(queue, where):
+    first = queue.enqueue("b:c", queue="crm", partition="acme")
+    second = queue.enqueue("a:b", queue="crm", partition="acme")
+    queue.run("SELECT jobherd.limit_each('crm', 1, strict => true)")
+    child = queue.child()
+    if where == "retrying":
+        rows = gated(child)
+        child.settle(rows[0]["token"], [first], "retry", error="why", delay=3600)
+    else:
+        queue.run("SELECT jobherd.pause(kind => 'b:c')")
+    assert gated(child) == []
+    with (
+        psycopg.connect(queue.dsn, autocommit=True) as listener,
+        psycopg.connect(queue.dsn, autocommit=True) as operator,
+    ):
+        listener.execute("LISTEN jobherd_jobs")
+        operator.execute("SET jobherd.sleeps = 'yes'")
+        assert operator.execute("SELECT jobherd.cancel(%s)", (first,)).fetchone() == ("cancelled",)
+        assert "crm" in [one.payload for one in listener.notifies(timeout=LIMIT, stop_after=1)]
+    assert ids(gated(child)) == [second]
 
 
 def test_a_stranger_with_advisory_locks_holds_up_no_partition(queue):

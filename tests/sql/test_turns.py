@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import psycopg
@@ -66,6 +67,18 @@ def test_a_partition_with_a_weight_takes_as_many_at_its_turn(queue):
     assert taken == {"acme": 30, "globex": 10, "initech": 10}
     batch = Counter(names(queue, gated(one, 5)))
     assert batch == {"acme": 3, "globex": 1, "initech": 1}
+
+
+def test_a_claim_that_goes_on_with_a_turn_has_no_job_twice(queue):
+    """The turn of its first partition is not over, and the claim comes round to it again."""
+    jobs = put(queue, acme=9, globex=2)
+    queue.run("""SELECT jobherd.fair('crm', '{"acme": 5}')""")
+    child = queue.child()
+    first = [*ids(gated(child, 1)), *ids(gated(child, 1))]
+    while not {*first} & {*jobs["acme"]}:
+        first += ids(gated(child, 1))
+    found = ids(gated(child, 20))
+    assert sorted(first + found) == sorted(jobs["acme"] + jobs["globex"])
 
 
 def test_jobs_without_a_partition_have_a_turn(queue):
@@ -216,3 +229,44 @@ def test_parked_jobs_stay_while_their_kind_has_no_room(queue):
     assert after[:parked] == before
     one.settle(batch[0].token, [row.id for row in batch], "ok")
     assert len(gated(other)) == 1
+
+
+WEIGHTS = {f"p{n}": weight for n, weight in enumerate((1, 1, 1, 2, 2, 3, 4, 5, 7, 9, 13, 21))}
+
+
+def shares(queue, sizes, starts, seed):
+    """Let four workers claim, in a drawn order and in drawn sizes: the starts of each partition, all of which have backlog."""
+    queue.run(
+        "INSERT INTO jobherd.ready (kind, queue, extras, lane)"
+        " SELECT 'a:b', 'crm', jobherd.with_partition(NULL, name), jobherd.lane_of(name)"
+        " FROM unnest(%s::text[], %s::integer[]) AS p (name, weight), generate_series(1, 100 * weight) ORDER BY random()",
+        list(WEIGHTS),
+        list(WEIGHTS.values()),
+    )
+    queue.run("SELECT jobherd.fair('crm', %s::jsonb)", psycopg.types.json.Jsonb(WEIGHTS))
+    dice, children = random.Random(seed), [queue.child() for _ in range(4)]
+    for child in children:
+        child.connection.execute("SELECT setseed(%s)", (dice.random(),))
+    taken = Counter()
+    while taken.total() < starts:
+        rows = gated(child := dice.choice(children), dice.choice(sizes))
+        taken.update(name for (name,) in queue.run(
+            "SELECT (j.extras).partition FROM jobherd.running r, unnest(r.jobs) AS j WHERE r.token = %s", rows[0]["token"]
+        ))  # fmt: skip
+        settle(child, rows)
+    return taken
+
+
+def test_starts_one_by_one_follow_the_weights_to_the_job(queue):
+    """A worker is at most one turn ahead or behind in each partition."""
+    taken = shares(queue, [1], 1000, seed=27)
+    rounds = taken.total() / sum(WEIGHTS.values())
+    for name, weight in WEIGHTS.items():
+        assert abs(taken[name] - rounds * weight) <= 4 * weight, (name, taken)
+
+
+def test_starts_in_claims_of_any_size_follow_the_weights(queue):
+    """The chi-square of 11 degrees of freedom exceeds 31.3 once in 1,000 times if each start draws its partition by weight."""
+    taken = shares(queue, [1, 2, 5, 16, 50], 2000, seed=27)
+    expected = {name: taken.total() * weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
+    assert sum((taken[name] - many) ** 2 / many for name, many in expected.items()) < 31.3, taken

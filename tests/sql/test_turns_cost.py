@@ -57,3 +57,14 @@ def test_a_claim_under_a_limit_of_each_partition_reads_as_much_as_under_a_concur
     plain = average(child, 1, 8)
     queue.run("SELECT jobherd.set_limit('crm', NULL), jobherd.limit_each('crm', 2)")
     assert average(child, 1, 8) <= 1.35 * plain
+
+
+@pytest.mark.parametrize("partitions", [10, 1_000, 10_000])
+def test_a_claim_under_a_rate_of_each_partition_reads_as_much_with_many_partitions(queue, partitions):
+    queue.run(FILL, 10_000, partitions)
+    queue.run("VACUUM ANALYZE jobherd.ready")
+    child = queue.child()
+    queue.run("SELECT jobherd.limit_each('crm', 20)")
+    plain = average(child, 1, 8)
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/min', burst => 20)")
+    assert average(child, 1, 8) <= 1.5 * plain

@@ -81,6 +81,28 @@ def test_the_next_token_wakes_a_worker_and_no_poll_is_needed(stage: Stage):
     assert fleet.stop() == 0
 
 
+def test_the_next_token_of_a_partition_wakes_a_worker(stage: Stage):
+    stage.run(
+        "CREATE TABLE public.lane_starts (at timestamptz, lane text);"
+        "CREATE FUNCTION public.note_lane() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$"
+        "BEGIN INSERT INTO public.lane_starts VALUES (NEW.claimed_at, NEW.lane); RETURN NULL; END $$;"
+        "CREATE TRIGGER lane_starts AFTER INSERT ON jobherd.running FOR EACH ROW EXECUTE FUNCTION public.note_lane()"
+    )
+    fleet = stage.run_fleet(workers=2, poll="300s")
+    stage.run("SELECT jobherd.limit_each_rate('crm', '5/s')")
+    jobs = [
+        job
+        for name in ("acme", "globex", "initech")
+        for job in stage.enqueue_many("t:noop", 4, queue="crm", partition=name)
+    ]
+    stage.wait_all(jobs, "completed")
+    found = stage.run("SELECT array_agg(extract(epoch FROM at) ORDER BY at) FROM public.lane_starts GROUP BY lane")
+    assert len(found) == 3
+    for (times,) in found:
+        assert all(later - earlier >= 0.2 for earlier, later in zip(times, times[1:], strict=False))
+    assert fleet.stop() == 0
+
+
 def test_a_handler_declares_its_rate_and_a_limit_set_by_hand_goes_before_it(stage: Stage, gate: Gate):
     stage.run(STARTS)
     fleet = stage.run_fleet(workers=2, handlers=stage.write("own.py", OWN), poll="300s")

@@ -175,6 +175,10 @@ def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[
                 f"waiting: it waits for its partition {gate['partition']}: an earlier job of it waits for a retry or "
                 "is set aside, and the order is strict"
             )
+        elif gate["partition_opens_at"]:
+            at = clock(datetime.fromisoformat(gate["partition_opens_at"]))
+            rate = gate["each_rate"]
+            yield f"waiting: it waits for its partition {gate['partition']}: {rate} start, the next at {at}"
         elif gate["tokens"] == 0:
             yield (
                 f"waiting: the rate limit allows {gate['rate']} starts of {what}, and the next one is at "

@@ -27,6 +27,12 @@ SELECT clock_timestamp() AS asked_at, j.*,
                                                                       THEN jobherd.count_lane(g, jobherd.lane_of(j.partition)) END,
                                             'partition_waits', CASE WHEN g.in_order AND j.partition IS NOT NULL
                                                                     THEN jobherd.lane_waits(g.name, jobherd.lane_of(j.partition)) END,
+                                            'each_rate', jobherd.show_rate(jobherd.pace_of(g, '')),
+                                            'partition_opens_at',
+                                            CASE WHEN g.each_rate IS NOT NULL AND j.partition IS NOT NULL
+                                                 THEN (SELECT clock_timestamp() + make_interval(secs => t.opens_in)
+                                                         FROM jobherd.tokens_of(jobherd.pace_of(g, jobherd.lane_of(j.partition))) AS t
+                                                        WHERE t.tokens < 1) END,
                                             'weights', jobherd.show_weights(g.turns))
                          ORDER BY g.scope)
           FROM jobherd.gates g LEFT JOIN LATERAL jobherd.tokens_of(g) AS t ON g.rate IS NOT NULL

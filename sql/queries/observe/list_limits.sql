@@ -6,7 +6,8 @@ SELECT g.scope, g.name, g.paused_at IS NOT NULL AS paused, g.paused_at, g.paused
        CASE WHEN g.turns IS NOT NULL
             THEN ARRAY(SELECT w.key || '=' || w.value FROM jsonb_each_text(jobherd.show_weights(g.turns)) AS w ORDER BY w.value::integer DESC, w.key) END
            AS weights,
-       g.each_running, g.in_order, g.divided_by
+       jobherd.show_each(g) AS each_running, g.in_order, g.divided_by, jobherd.show_rate(jobherd.pace_of(g, '')) AS each_rate,
+       g.each_burst
   FROM jobherd.gates g LEFT JOIN LATERAL jobherd.tokens_of(g) AS t ON g.rate IS NOT NULL
  ORDER BY g.scope, g.name
  LIMIT %(most)s::integer

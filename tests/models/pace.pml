@@ -1,0 +1,200 @@
+/* Rate limits of each partition: claimers that pass lanes without a token, note when the next token of a lane with jobs comes, and a supervisor's timer
+ * for the earliest of them. sql/migrations/0024_lane_rates.sql (pick_from_lane, take_lane_token, note_opening, next_opening),
+ * 0025_claim_under_lane_rates.sql (the notifications), workers/claim/wakes.py and supervisor/events/poll.py say the same.
+ *
+ * A lane has one token, and gets it back two ticks after it was taken. A producer adds a job to a lane that may be shut. A claim searches the lanes from
+ * anywhere. A lane whose lock is held is passed, and the claim is repeated. A claim that took a job wakes another worker if a lane that was noted is open.
+ *
+ *   OVER    two jobs of a lane have started within two ticks
+ *   ASLEEP  a job waits, and all workers sleep with no timer and no wake on its way
+ *
+ * holds:
+ * wide:   NC=3
+ * breaks: NO_LOCK          OVER    two take the same token of a lane
+ * breaks: EARLY_LOOK       OVER    the token is looked up by the statement that waits for nothing, before the lock
+ * breaks: NO_NOTE          ASLEEP  a lane that a claim finds shut is not noted
+ * breaks: NO_LAST JOBS=2   ASLEEP  who takes the token of a lane with more jobs notes nothing
+ * breaks: NO_TELL JOBS=2   ASLEEP  who leaves a lane whose token has come wakes no other
+ * breaks: LATE_LOOK        ASLEEP  a token that comes during the claim that found none sets no timer
+ * breaks: NO_SOON JOBS=2   ASLEEP  a claim that has passed a locked lane is not repeated
+ *
+ * Poll backstop and the end of walks after 500 lanes left out on purpose.
+ */
+#ifndef NC
+#define NC 2              /* workers of one supervisor */
+#endif
+#ifndef JOBS
+#define JOBS 1            /* of each lane, and one that a producer adds to lane 1 */
+#endif
+#define NEVER 255
+#define STEP 2
+
+#ifdef ONLY
+#define require(P, C) if :: (P == ONLY) -> assert(C) :: else fi
+#else
+#define require(P, C) assert(C)
+#endif
+#define OVER 1
+#define ASLEEP 2
+
+byte waiting[2] = JOBS;
+byte adds = 1;
+byte ticks = 0;
+byte opens[2] = 0;        /* the bucket: from this tick on there is a token */
+bool noted[2];            /* the lane is known to wait for it */
+bool locked[2];
+byte timer = NEVER;
+bool idle[NC];
+byte sleeping = 0;
+bool nudged[NC];
+byte epoch = 0;           /* notifications: a worker that has missed one claims again */
+
+#define left (waiting[0] + waiting[1] + adds)
+
+inline wake_one() {       /* in an atomic */
+    byte c_;
+    c_ = 0;
+    do
+    :: c_ < NC && idle[c_] && !nudged[c_] -> nudged[c_] = true; break
+    :: c_ < NC && !(idle[c_] && !nudged[c_]) -> c_++
+    :: c_ == NC -> break
+    od;
+    c_ = 0
+}
+
+inline report() {         /* in an atomic: the earliest opening of a noted lane since the claim began */
+#ifdef LATE_LOOK
+        began = ticks;
+#endif
+        timer = ((noted[0] && opens[0] > began && opens[0] < timer) -> opens[0] : timer);
+        timer = ((noted[1] && opens[1] > began && opens[1] < timer) -> opens[1] : timer)
+}
+
+inline try(lane) {
+    if
+    :: atomic {
+           !took && waiting[lane] > 0 && !(noted[lane] && opens[lane] > ticks) ->
+#ifdef EARLY_LOOK
+           open = (opens[lane] <= ticks)
+       };
+       atomic {
+#endif
+#ifndef NO_LOCK
+           got = !locked[lane]; locked[lane] = true
+#else
+           got = true
+#endif
+       };
+        if
+        :: !got -> soon = true
+        :: got ->
+#ifndef EARLY_LOOK
+            open = (opens[lane] <= ticks);
+#endif
+            if
+            :: open && waiting[lane] > 0 ->
+                atomic {                                  /* the commit */
+                    require(OVER, opens[lane] <= ticks);
+                    waiting[lane]--;
+                    took = true;
+                    opens[lane] = ticks + STEP;
+#ifdef NO_LAST
+                    noted[lane] = false;
+#else
+                    noted[lane] = (waiting[lane] > 0);
+#endif
+                    locked[lane] = false
+                }
+            :: !open || waiting[lane] == 0 ->
+                atomic {
+#ifndef NO_NOTE
+                    noted[lane] = (!open && waiting[lane] > 0);
+#endif
+                    locked[lane] = false
+                }
+            fi
+        fi
+    :: took || waiting[lane] == 0 || (noted[lane] && opens[lane] > ticks)
+    fi
+}
+
+proctype Worker(byte me) {
+    bool took; bool soon; bool got; bool open; byte seen; byte began;
+again:
+    do
+    :: true ->
+        atomic { took = false; soon = false; got = false; open = false; seen = epoch; began = ticks };
+        if
+        :: try(0); try(1)
+        :: try(1); try(0)
+        fi;
+        if
+        :: took ->
+            atomic {
+                report();
+#ifndef NO_TELL
+                if
+                :: (noted[0] && opens[0] <= ticks && waiting[0] > 0) || (noted[1] && opens[1] <= ticks && waiting[1] > 0) -> epoch++; wake_one()
+                :: else
+                fi
+#endif
+            };
+            if
+            :: true                                       /* a short job: the next claim */
+            :: true -> (sleeping == 0 || left == 0)       /* a job that takes as long as another worker is idle */
+            fi
+#ifndef NO_SOON
+        :: !took && soon -> skip                               /* again */
+#endif
+#ifndef NO_SOON
+        :: !took && !soon ->
+#else
+        :: !took ->
+#endif
+            atomic {
+                if
+                :: left == 0 -> goto out
+                :: left > 0 && epoch != seen -> goto again
+                :: left > 0 && epoch == seen -> idle[me] = true; sleeping++
+                fi
+            };
+            atomic { report() };
+            atomic { nudged[me] || left == 0 -> nudged[me] = false; idle[me] = false; sleeping-- };
+            if :: left == 0 -> goto out :: else fi
+        fi
+    od;
+out: skip
+}
+
+active proctype Producer() {
+    atomic { waiting[1]++; adds = 0; epoch++; wake_one() }
+}
+
+active proctype Clock() {
+    do
+    :: atomic { (opens[0] > ticks && waiting[0] > 0) || (opens[1] > ticks && waiting[1] > 0) -> ticks++ }
+    :: left == 0 -> break
+    od
+}
+
+active proctype Supervisor() {
+    do
+    :: atomic { timer != NEVER && ticks >= timer -> timer = NEVER; wake_one() }
+    :: left == 0 -> break
+    od
+}
+
+active proctype Monitor() {
+    timeout;                                              /* nothing else can run */
+    require(ASLEEP, left == 0)
+}
+
+init {
+    byte i = 0;
+    atomic {
+        do
+        :: i < NC -> run Worker(i); i++
+        :: else -> break
+        od
+    }
+}

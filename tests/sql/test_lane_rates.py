@@ -1,0 +1,281 @@
+"""Rate limits of each partition: no window holds more starts of one than its limit and burst, and no other is held up."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import psycopg
+import pytest
+
+from tests.sql.test_gates import gated, ids, settle
+from tests.sql.test_lanes import OLD
+from tests.sql.test_rates import back_date, most_in_any_window, starts
+from tests.sql.test_turns import put
+from tests.support.patience import LIMIT
+from tests.support.queue import Queue
+from tests.support.remote import Gateway
+
+FILL = """
+INSERT INTO jobherd.ready (kind, queue, extras, lane)
+SELECT 'a:b', 'crm', jobherd.with_partition(NULL, 'p' || n), jobherd.lane_of('p' || n) FROM generate_series(1, %s) AS n"""
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def started(child, claims):
+    """Claim that often: the ids."""
+    return [job for _ in range(claims) for job in starts(child)[0]]
+
+
+def shut_all(queue, child, partitions):
+    """Take the token of all these partitions, so that each has one more job that waits for the next one."""
+    queue.run(FILL, partitions)
+    for _ in range(partitions):
+        settle(child, [row for row in gated(child, 1) if row["id"] is not None])
+    queue.run(FILL, partitions)
+    while (
+        starts(child) != ([], None) and queue.run("SELECT count(*) FROM jobherd.buckets WHERE waiting_in IS NULL")[0][0]
+    ):
+        pass
+
+
+def test_each_partition_starts_its_burst_then_one_for_each_token_and_holds_up_no_other(queue):
+    jobs = put(queue, flood=9, acme=3)
+    assert queue.run("SELECT jobherd.limit_each_rate('crm', '1/min', burst => 2)") == [(None,)]
+    one, other = queue.child(), queue.child()
+    assert one.claim_raw(10)[0]["id"] is None, "the plain claim hands it to claim_gated"
+    assert sorted(started(one, 2) + started(other, 2)) == sorted(jobs["flood"][:2] + jobs["acme"][:2])
+    found, opens_in = starts(one)
+    assert (found, 59 < opens_in <= 60) == ([], True), "who finds no token learns when the next one comes"
+    back_date(queue, 60)
+    queue.run("UPDATE jobherd.buckets SET opens_at = opens_at - interval '60 s'")
+    assert sorted(started(other, 3)) == sorted([jobs["flood"][2], jobs["acme"][2]])
+    assert starts(one)[1] > 59, "only the flood waits"
+
+
+def test_who_takes_the_last_token_learns_when_the_next_one_comes(queue):
+    jobs = put(queue, acme=2)
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/min')")
+    found, opens_in = starts(queue.child())
+    assert (found, 59 < opens_in <= 60) == (jobs["acme"][:1], True)
+    assert starts(queue.child(), served=["other"]) == ([], None)
+    queue.run("SELECT jobherd.pause('crm')")
+    assert starts(queue.child()) == ([], None)
+
+
+def test_a_partition_whose_token_has_come_is_found_among_many_that_wait(queue):
+    """A walk looks at 500 of them, and would find it seconds later."""
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
+    child = queue.child()
+    shut_all(queue, child, 1100)
+    for name in ("p7", "p701", "p1003"):
+        queue.run(
+            "UPDATE jobherd.buckets SET used_until = now() - interval '1 s', opens_at = now() - interval '1 s'"
+            " WHERE name = 'crm ' || jobherd.lane_of(%s)",
+            name,
+        )
+        rows = gated(child)
+        assert queue.run("SELECT partition FROM jobherd.jobs WHERE id = %s", rows[0]["id"]) == [(name,)]
+
+
+def test_a_claim_tells_idle_workers_of_other_partitions_whose_tokens_have_come(queue):
+    put(queue, acme=2, globex=2)
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
+    child = queue.child()
+    assert len(started(child, 3)) == 2
+    queue.run("UPDATE jobherd.buckets SET used_until = now() - interval '1 s', opens_at = now() - interval '1 s'")
+    with psycopg.connect(queue.dsn, autocommit=True) as listener:
+        listener.execute("LISTEN jobherd_jobs")
+        child.connection.execute("SET jobherd.sleeps = 'yes'")
+        assert len(starts(child)[0]) == 1
+        assert [one.payload for one in listener.notifies(timeout=LIMIT, stop_after=1)] == ["crm"]
+        assert len(starts(child)[0]) == 1
+        queue.run("SELECT pg_notify('jobherd_jobs', 'end')")
+        assert [one.payload for one in listener.notifies(timeout=LIMIT, stop_after=1)] == ["end"]
+
+
+def test_what_waits_for_something_else_is_not_said_to_wait_for_a_token(queue):
+    """Otherwise each claim would try it, and each timer wake a worker for it."""
+    (gone, _), (full, _) = (jobs := put(queue, acme=2, globex=2)).values()
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/h'), jobherd.limit_each('crm', 1)")
+    child = queue.child()
+    assert sorted(started(child, 4)) == sorted([gone, full])
+    queue.cancel(jobs["acme"][1])
+    queue.run("UPDATE jobherd.buckets SET used_until = now() - interval '1 s', opens_at = now() - interval '1 s'")
+    while any(row["queue"] for row in gated(child)):
+        pass
+    assert queue.run("SELECT count(*) FROM jobherd.buckets WHERE waiting_in IS NOT NULL") == [(0,)]
+    assert starts(child) == ([], None)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_no_window_holds_more_of_a_partition_than_its_limit_and_burst(queue, remote):
+    """Claims of many workers, some of an earlier version, some rolled back; counted from the rows that were committed."""
+    rate, burst = 100, 3
+    put(queue, **{f"p{n}": 400 for n in range(4)})
+    queue.run("SELECT jobherd.limit_each_rate('crm', %s, burst => %s)", f"{rate}/s", burst)
+    children = [queue.child() for _ in range(6)]
+    if remote:
+        gateway = Gateway(queue)
+        for session in [gateway.open() for _ in range(2)]:
+            children.append(queue.child())
+            children[-1].supervisor, children[-1].id = session.id, session.child
+    done = threading.Event()
+
+    def work(child, seed):
+        dice = random.Random(seed)
+        while not done.is_set():
+            with child.connection.transaction() as transaction:
+                if seed == 1:
+                    child.connection.execute(OLD, child.parameters(10))
+                else:
+                    gated(child, dice.randint(1, 9))
+                if dice.random() < 0.1:
+                    raise psycopg.Rollback(transaction)
+
+    workers = [threading.Thread(target=work, args=(child, seed)) for seed, child in enumerate(children)]
+    for worker in workers:
+        worker.start()
+    while queue.count("running") < 300:
+        pass
+    done.set()
+    for worker in workers:
+        worker.join()
+    found = queue.run(
+        "SELECT j.lane, array_agg(extract(epoch FROM r.claimed_at)) FROM jobherd.running r, unnest(r.jobs) AS j GROUP BY 1"
+    )
+    assert len(found) == 4
+    for _, times in found:
+        assert len(times) > burst
+        for window in (0.01, 0.05, 0.2, 1.0):
+            assert most_in_any_window([float(at) for at in times], window) <= burst + rate * window, window
+
+
+def test_the_limits_of_running_jobs_of_the_queue_and_of_strict_order_hold_as_well(queue):
+    jobs = put(queue, acme=5, globex=5)
+    queue.run("SELECT jobherd.limit_each('crm', 1), jobherd.limit_each_rate('crm', '1/h', burst => 2)")
+    one, other = queue.child(), queue.child()
+    held = {jobs["acme"][0]: one, jobs["globex"][0]: other}
+    rows = {id_: (child, rows) for child in (one, other) for rows in [gated(child)] for id_ in ids(rows)}
+    assert set(rows) == set(held)
+    assert starts(one)[0] == [], "each runs one"
+    for child, claimed in rows.values():
+        settle(child, claimed)
+    assert sorted(started(one, 2)) == sorted([jobs["acme"][1], jobs["globex"][1]])
+    assert started(one, 2) == []
+    queue.run("DELETE FROM jobherd.running")
+    assert started(one, 2) == [], "and has used its burst"
+    queue.run("SELECT jobherd.limit_each('crm', 1, strict => true), jobherd.limit('crm', '1/h')")
+    queue.run("DELETE FROM jobherd.buckets")
+    assert len(started(one, 3)) == 1, "the queue has one token"
+
+
+def test_a_retry_counts_as_a_start_and_gives_no_token_back(queue):
+    jobs = put(queue, acme=1)
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
+    child = queue.child()
+    rows = [row for row in gated(child) if row["id"]]
+    assert child.settle(rows[0]["token"], ids(rows), "retry", error="why", delay=0) == jobs["acme"]
+    assert starts(child)[0] == []
+
+
+@pytest.mark.parametrize("cause", ["the clock was set back", "the limit became higher"])
+def test_a_bucket_that_holds_more_than_it_can_is_corrected(queue, cause):
+    jobs = put(queue, acme=3)
+    child = queue.child()
+    queue.run("SELECT jobherd.limit_each_rate('crm', %s)", "1/d" if "limit" in cause else "1/min")
+    assert starts(child)[0] == jobs["acme"][:1]
+    if "limit" in cause:
+        assert queue.run("SELECT jobherd.limit_each_rate('crm', '1/min')") == [("1/d",)]
+    else:
+        back_date(queue, -86400)
+        queue.run("UPDATE jobherd.buckets SET opens_at = opens_at + interval '1 day'")
+    found, opens_in = starts(child)
+    assert (found, 59 < opens_in <= 60) == ([], True)
+
+
+def test_jobs_without_a_partition_have_no_limit(queue):
+    jobs = queue.enqueue_many("a:b", 3, queue="crm")
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
+    assert started(queue.child(), 3) == jobs
+    assert queue.count("buckets") == 0
+
+
+def test_rules_of_a_queue_are_independent(queue):
+    rules = "SELECT each_running, each_rate, each_burst, in_order, divided_by IS NOT NULL FROM jobherd.limits"
+    queue.run("SELECT jobherd.limit_each_rate('crm', '40/s')")
+    assert queue.run(rules) == [(None, "40/s", 2, False, True)]
+    queue.run("SELECT jobherd.limit_each('crm', 1, strict => true)")
+    assert queue.run("SELECT jobherd.limit_each_rate('crm', '5/2h', burst => 3)") == [("40/s",)]
+    assert queue.run(rules) == [(1, "5/2h", 3, True, True)]
+    assert queue.run("SELECT jobherd.limit_each('crm', NULL)") == [(1,)]
+    assert queue.run(rules) == [(None, "5/2h", 3, False, True)]
+    queue.run(
+        "SELECT jobherd.pause('crm'), jobherd.fair('crm'), jobherd.limit('crm', '1/s'), jobherd.set_limit('crm', 2)"
+    )
+    queue.run(
+        "SELECT jobherd.fair('crm', off => true), jobherd.limit('crm'), jobherd.set_limit('crm', NULL), jobherd.resume('crm')"
+    )
+    assert queue.run(rules) == [(None, "5/2h", 3, False, True)]
+    assert queue.run("SELECT jobherd.limit_each('crm', NULL)") == [(None,)]
+    queue.run("SELECT jobherd.limit_each('crm', 4)")
+    assert queue.run("SELECT jobherd.limit_each_rate('crm', NULL)") == [("5/2h",)]
+    assert queue.run(rules) == [(4, None, None, False, True)]
+    queue.run("SELECT jobherd.limit_each('crm', NULL)")
+    assert queue.count("gates") == 0
+    queue.run(
+        "SELECT jobherd.limit_each_rate('crm', '1/s'), jobherd.limit_each_rate('crm', NULL), jobherd.limit_each_rate('crm', NULL)"
+    )
+    assert queue.count("gates") == 0
+
+
+def test_the_audit_log_has_it(queue):
+    queue.run(
+        "SELECT jobherd.limit_each_rate('crm', '5/s', burst => 2, actor => 'ada'), jobherd.limit_each_rate('crm', NULL, actor => 'ada')"
+    )
+    assert queue.run("SELECT actor, action, target FROM jobherd.audit ORDER BY id") == [
+        ("ada", "limit", {"queue": "crm", "each_rate": "5/s", "burst": 2, "before": None}),
+        ("ada", "limit", {"queue": "crm", "each_rate": None, "burst": None, "before": "5/s"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ("limit_each_rate('crm', '0/s')", "is not a number of jobs and a time"),
+        ("limit_each_rate('crm', '1/d', burst => 1000)", "within a year"),
+        ("limit_each_rate('crm', '1/s', burst => 0)", "burst 0 is not a number from 1"),
+        ("limit_each_rate('*', '1/s')", "everything together has no partitions"),
+        ("limit_each_rate(NULL, '1/s')", "give a queue"),
+        ("limit_each('crm', 2147483647)", "is not a number from 1"),
+    ],
+)
+def test_a_bad_rule_is_an_error(queue, call, problem):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=problem):
+        queue.run(f"SELECT jobherd.{call}")
+
+
+def test_full_buckets_of_partitions_are_deleted_unless_their_jobs_wait(queue):
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
+    queue.run(
+        "INSERT INTO jobherd.buckets (scope, name, used_until, waiting_in) SELECT 'lane', name, now() + at * interval '1 s', waits"
+        " FROM (VALUES ('crm a', -1, NULL), ('crm b', -1, 'crm'), ('crm c', 60, NULL), ('gone d', -1, 'gone')) AS v (name, at, waits)"
+    )
+    queue.run(queue.text("maintenance/delete_buckets"))
+    assert queue.run("SELECT name FROM jobherd.buckets ORDER BY name") == [("crm b",), ("crm c",)]
+
+
+def test_an_open_transaction_that_sets_a_limit_holds_up_no_claim(queue):
+    jobs = put(queue, acme=2)
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/s', burst => 10)")
+    child = queue.child()
+    with psycopg.connect(queue.dsn) as open_one:
+        open_one.execute("SELECT jobherd.limit_each_rate('crm', '1/h')")
+        child.connection.execute("SET lock_timeout = '5s'")
+        assert starts(child)[0] == jobs["acme"][:1]
+        open_one.rollback()

@@ -24,6 +24,7 @@ QUICK = {
     "scheduled": "--seconds 5 --runs 2",
     "claim": "--rounds 25",
     "capped": "--rounds 3",
+    "fair": "--flood 20000 --others 12000 --backlog 200000 --runs 1",
     "hot": "--rounds 40",
     "drain": "--jobs 20000 --runs 2",
     "backlog": "--jobs 50000 --some 5000 --pairs 2 --runs 2",

@@ -305,6 +305,27 @@ def test_jobs_that_were_put_aside_for_a_cap_are_no_sign_of_a_queue_that_nobody_s
     assert "serves queue mail:" in text, "behind those that were put aside there is one that anybody may claim"
 
 
+def test_limits_that_cannot_work_are_named(database):
+    send(
+        database,
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
+        " VALUES ('crm:push', 'crm', 0, 5, 3, 7, 30)",
+    )
+    send(database, "INSERT INTO jobherd.ready (kind, queue) VALUES ('crm:push', 'crm')")
+    send(database, "SELECT jobherd.limit('mial', '10/s'), jobherd.set_limit(kind => 'crm:pusch', max_running => 1)")
+    send(
+        database,
+        "SELECT jobherd.limit('crm', '1000/s', burst => 2), jobherd.fair('crm'), jobherd.limit(kind => 'crm:push', rate => '5/s')",
+    )
+    found = {text: one["remedy"] for text, one in findings(database, 1).items() if one["about"] == "limits"}
+    assert {text.partition(", but")[0].partition(" of 1000")[0]: remedy for text, remedy in found.items()} == {
+        "kind crm:pusch has a limit or turns": "correct the name: jobherd limit --kind crm:pusch off",
+        "queue mial has a limit or turns": "correct the name: jobherd limit mial off",
+        "queue crm has a rule for its partitions": "declare `partition=` on the handlers, or name the partition when you enqueue; see docs/fairness.md",
+        "queue crm cannot reach its rate limit": "jobherd limit crm 1000/s --burst 50",
+    }
+
+
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_for_people_it_fits_the_terminal_and_ends_with_a_sum(database, columns):
     answer = jobherd("doctor", dsn=database, COLUMNS=columns)

@@ -37,7 +37,9 @@ def scrape(database, monkeypatch) -> Scrape:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
-        connection.execute("SELECT jobherd.set_limit('default', 5), jobherd.limit('default', '5/s')")
+        connection.execute(
+            "SELECT jobherd.set_limit('default', 5), jobherd.limit('default', '5/s'), jobherd.fair('default')"
+        )
         connection.execute("SELECT jobherd.schedule('feed', 'k', every => '1 h')")
         connection.execute(
             "INSERT INTO jobherd.ticks (schedule, at, decided, job)"

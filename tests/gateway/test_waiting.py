@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from tests.gateway.conftest import Served, serve
@@ -93,6 +94,22 @@ def test_a_job_that_is_due_a_resume_and_a_limit_wake_it(stage: Stage, client: Cl
     worker.results(result(task, abandon={}))
     [task] = worker.tasks(number)
     assert ids([task]) == [job]
+
+
+def test_a_job_that_another_session_has_locked_is_claimed_soon_after_the_lock_ends(stage: Stage, client: Client):
+    served, worker = waiting(stage, client)
+    stage.run("SELECT jobherd.pause(%s)", "remote")
+    job = served.enqueue("w:locked")
+    with psycopg.connect(stage.dsn) as other:
+        other.execute("SELECT FROM jobherd.ready WHERE id = %s FOR UPDATE", (job,))
+        stage.run("SELECT jobherd.resume(%s)", "remote")
+        number = worker.ready("w:locked")
+        rest(stage, worker)
+        assert worker.heard("tasks") == []
+        other.rollback()
+    [task] = worker.tasks(number)
+    assert ids([task]) == [job], "no poll comes in this test"
+    assert "refusals" not in worker.end(done(task))
 
 
 def test_a_rate_limit_holds_a_ready_back_until_the_next_token_comes(stage: Stage, client: Client):

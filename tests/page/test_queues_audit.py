@@ -60,6 +60,15 @@ def test_a_rate_limit_is_shown_with_its_tokens(page, database):
     assert "5/2h, 1 of 1 left" in text
 
 
+def test_rules_of_partitions_are_shown(page, database):
+    send(database, "SELECT jobherd.limit_each_rate('crm', '10/s', burst => 5), jobherd.limit_each_rate('own', '1/h')")
+    send(database, "SELECT jobherd.limit_each('crm', 2), jobherd.fair('crm', '{\"acme\": 3}'), jobherd.fair('fair')")
+    text = page.get("/queues").text
+    assert "2 of each partition, 10/s of each partition, burst 5, acme=3" in row_of(text, "crm")
+    assert "1/h of each partition, burst 1" in row_of(text, "own")
+    assert "partitions take turns" in row_of(text, "fair")
+
+
 def noted(dsn):
     return send(dsn, "SELECT actor, action, target, reason FROM jobherd.audit ORDER BY id")
 
@@ -81,6 +90,20 @@ def noted(dsn):
         ({"scope": "queue", "name": "mail", "do": "rate", "rate": "often"}, "is not a number of jobs and a time", None),
         ({"scope": "queue", "name": "mail", "do": "rate", "rate": "1/s", "burst": "x"}, "the burst must be a whole number", None),
         ({"scope": "all", "do": "rate", "rate": "1/s"}, "everything together has no limit", None),
+        ({"scope": "queue", "name": "crm", "do": "fair", "weights": "acme=3, x=1"}, "Partitions of queue crm take turns; acme takes 3 jobs at its turn.",
+         ("fair", {"queue": "crm", "weights": {"acme": 3}, "before": None}, None)),
+        ({"scope": "queue", "name": "crm", "do": "fair", "weights": "acme"}, "is not a partition and a number from 1 to 999", None),
+        ({"scope": "queue", "name": "crm", "do": "unfair"}, "Partitions of queue crm take no turns any more.", None),
+        ({"scope": "queue", "name": "crm", "do": "each", "each": "1", "strict": "yes"}, "runs at most 1 of each partition at a time, in strict order; there was none before.",
+         ("limit", {"queue": "crm", "each": 1, "strict": True, "before": None}, None)),
+        ({"scope": "queue", "name": "crm", "do": "each", "each": "2", "strict": "yes"}, "Strict order requires 1 job", None),
+        ({"scope": "queue", "name": "crm", "do": "each", "each": "many"}, "A limit of each partition is a number from 1", None),
+        ({"scope": "queue", "name": "crm", "do": "uneach"}, "has no limit of each partition any more", None),
+        ({"scope": "queue", "name": "crm", "do": "each_rate", "each_rate": "10/s", "each_burst": "5"}, "Queue crm starts at most 10/s of each partition; there was none before.",
+         ("limit", {"queue": "crm", "each_rate": "10/s", "burst": 5, "before": None}, None)),
+        ({"scope": "queue", "name": "crm", "do": "each_rate", "each_rate": "often"}, "is not a number of jobs and a time", None),
+        ({"scope": "queue", "name": "crm", "do": "uneach_rate"}, "has no rate limit of each partition any more", None),
+        ({"scope": "kind", "name": "a:b", "do": "fair"}, "Only a queue has partitions", None),
         ({"scope": "queue", "name": "mail", "do": "pause", "for": "soon"}, "the time", None),
         ({"scope": "queue", "name": "", "do": "pause"}, "Say which queue.", None),
         ({"scope": "queue", "name": "Mail!", "do": "pause"}, "is not a queue name", None),

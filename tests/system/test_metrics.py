@@ -146,6 +146,8 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
         "jobherd_concurrency_running",
         "jobherd_rate_limit",
         "jobherd_rate_tokens",
+        "jobherd_partitions_ready",
+        "jobherd_partitions_throttled",
         "jobherd_paused",
         "jobherd_schedules",
         "jobherd_schedule_late_seconds",

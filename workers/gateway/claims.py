@@ -27,7 +27,8 @@ MICROS: Final = 1_000_000
 _WAITED: Final = JobRow._fields.index("waited")
 MOST_AVOIDED: Final = 20
 """Queues whose ready rows are all locked that one claim passes over."""
-
+LOCKED: Final = 0.25
+"""Seconds after which such a queue is claimed from again: the end of a lock notifies no gateway."""
 
 SHORT: Final[list[str]] = []
 """Kinds whose claims need not wait for their fsync: none. A gateway does not know how long jobs take."""
@@ -89,6 +90,8 @@ class SlotClaims:
                 found = self._session.transact_once(self._slots(claim, avoided))[0]
                 stale = {row[-1] for row in found if row[0] == STALE}
                 rows = [row for row in found if row[0] != STALE]
+            if avoided and not rows:
+                self._opens_in = LOCKED if self._opens_in is None else min(self._opens_in, LOCKED)
             if not rows or rows[0][1] is not None:
                 return rows, stale
             queue = rows[0][3]

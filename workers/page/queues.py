@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from jobherd.handlers._policy.durations import seconds
 from jobherd.handlers._policy.rates import check_burst, check_rate, check_refill
+from jobherd.workers.page import partitions
 from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.database import database
 from jobherd.workers.page.live_updates import Topic
@@ -129,7 +130,14 @@ async def change(request: Request, form: Form) -> Done:
             )
         case "rate" | "unrate":
             return await _set_rate(db, {**gate, **by}, form if what == "rate" else {}, called)
-    return Done("Choose an action: pause, resume, or set a limit.", well=False)
+        case _ if what in partitions.ACTIONS:
+            if scope != "queue":
+                return Done("Only a queue has partitions: choose a queue.", well=False)
+            fields = ("weights", "each", "strict", "each_rate", "each_burst")
+            return await partitions.divide(
+                db, what, name, by["actor"], {field: _field(form, field) for field in fields}
+            )
+    return Done("Choose an action: pause, resume, or set a limit or turns.", well=False)
 
 
 async def _set_rate(db: Database, gate: dict[str, Any], form: Form | dict[str, str], called: str) -> Done:

@@ -35,6 +35,10 @@ Each queue adds a few time series to the monitoring system.
 """
 TENANTS: Final = 10
 """Tenants that get a label in the life of this process, per tenant that is shown at once."""
+DIVIDED: Final = 20
+"""Most queues whose partitions are counted."""
+PARTITIONS: Final = 1000
+"""Most partitions counted of one queue."""
 STATEMENT: Final = 2.0
 """The longest a statement may take, in seconds. The server cancels it then."""
 
@@ -95,6 +99,11 @@ class Gate(NamedTuple):
         return Gate(self.scope, OTHERS, self.paused or other.paused, most, running, per_second, tokens)
 
 
+def _is_divided(gate: tuple[Any, ...]) -> bool:
+    """Return whether a row of list_limits has weights (turns) or in_order (a limit of each partition)."""
+    return gate[17] is not None or gate[19] is not None
+
+
 class QueueCounts:
     """The results of the last statements.
 
@@ -114,6 +123,8 @@ class QueueCounts:
         """For every known queue, whether it is paused."""
         self.gates: list[Gate] = []
         """All pauses and concurrency limits."""
+        self.partitions: dict[str, tuple[int, int]] = {}
+        """For each queue with a rule for its partitions: those with ready jobs, and those that wait for a token."""
         self.tenants: dict[tuple[str, str], int] = {}
         """The number of jobs by tenant and state."""
         self.schedules = ScheduleCounts(clock)
@@ -142,6 +153,7 @@ class QueueCounts:
                 for scope, name, paused, _, _, _, _, most, running, _, _, _, per_second, _, _, tokens, *_ in gates
             ]
         )
+        self.partitions = await self._count_partitions(session) if any(map(_is_divided, gates)) else {}
         for state in STATES:
             for called in await self._count_state(session, state):
                 known.setdefault(called, False)
@@ -162,6 +174,13 @@ class QueueCounts:
             depths[called] = depths.get(called, _NOTHING).and_also(Depth(int(jobs), bool(capped), float(oldest)))
         self.depths[state] = Measured(time.time(), self._clock(), depths)
         return depths
+
+    async def _count_partitions(self, session: Session) -> dict[str, tuple[int, int]]:
+        wanted = {"most": PARTITIONS, "queues": DIVIDED}
+        found = await self._in_time(session, "observe/measure_partitions", wanted, what="the number of partitions")
+        if found is None:
+            return self.partitions
+        return {str(queue): (int(ready), int(throttled)) for queue, ready, throttled in found}
 
     async def _count_tenants(self, session: Session) -> None:
         wanted = {"most": MOST, "tenants": self._tenants}

@@ -134,6 +134,10 @@ class Measurer:
         """
         return self._counts.tenants if self.latest() else {}
 
+    def partitions(self) -> dict[str, tuple[int, int]]:
+        """Return the partitions with ready jobs, and those that wait for a token, by queue; empty if stale."""
+        return self._counts.partitions if self.latest() else {}
+
     def gates(self) -> list[Gate]:
         """Return all pauses and concurrency limits; empty if the measurement is stale."""
         return self._counts.gates if self.latest() else []

@@ -75,6 +75,15 @@ def queue_metrics(measurer: Measurer, served: Sequence[str], *, has_workers: boo
             rate.add_metric([each.scope, each.name], each.per_second)
             tokens.add_metric([each.scope, each.name], each.tokens or 0)
     yield from (jobs, capped, oldest, paused, serves, gate, limit, taken, rate, tokens, at)
+    if divided := measurer.partitions():
+        ready = GaugeMetricFamily("jobherd_partitions_ready", "Partitions with ready jobs.", labels=["queue"])
+        throttled = GaugeMetricFamily(
+            "jobherd_partitions_throttled", "Partitions whose ready jobs wait for a token.", labels=["queue"]
+        )
+        for queue, (waiting, without) in divided.items():
+            ready.add_metric([queue], waiting)
+            throttled.add_metric([queue], without)
+        yield from (ready, throttled)
     if owned := measurer.tenants():
         tenants = GaugeMetricFamily(
             "jobherd_tenant_jobs", "Jobs of a tenant, in the whole database.", labels=["tenant", "state"]

@@ -56,6 +56,36 @@ def limits(rows: Iterable[Row]) -> Iterator[Finding]:
             )
 
 
+def rules(rows: Iterable[Row]) -> Iterator[Finding]:
+    """Judge limits and turns that cannot have the meant effect."""
+    for row in rows:
+        called = f"{row['scope']} {row['name']}"
+        off = f"--kind {row['name']}" if row["scope"] == "kind" else row["name"]
+        if row["unknown"]:
+            used = "no worker has declared it" if row["scope"] == "kind" else "no handler names it and no job is in it"
+            yield Finding(
+                "note",
+                "limits",
+                f"{called} has a limit or turns, but {used}",
+                f"correct the name: jobherd limit {off} off",
+            )
+        if row["undivided"]:
+            yield Finding(
+                "note",
+                "limits",
+                f"{called} has a rule for its partitions, but none of its ready jobs has a partition",
+                "declare `partition=` on the handlers, or name the partition when you enqueue; see docs/fairness.md",
+            )
+        if row["rate"] is not None and row["burst"] < row["needed"]:
+            yield Finding(
+                "note",
+                "limits",
+                f"{called} cannot reach its rate limit of {row['rate']} with a burst of {row['burst']}: "
+                "more tokens come between two claims",
+                f"jobherd limit {off} {row['rate']} --burst {row['needed']}",
+            )
+
+
 def retrying(rows: Iterable[Row]) -> Iterator[Finding]:
     """Judge jobs that fail at every attempt.
 

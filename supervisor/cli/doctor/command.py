@@ -152,6 +152,7 @@ def _look_inside(at: Session) -> Iterator[Finding]:
                 at.rows("doctor/list_paused", {"most": _MOST}),
                 at.rows("observe/list_limits", {"most": 1000}),
             )
+            ruled = at.rows("doctor/list_idle_rules", {"most": _MOST})
             retrying = at.rows("observe/list_retrying", {"most": _MOST, "rows": _GROUPS})
             listed = at.rows("doctor/list_schedules")
     except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as problem:
@@ -161,6 +162,7 @@ def _look_inside(at: Session) -> Iterator[Finding]:
         return
     yield from backlog.paused(paused, most=_MOST)
     yield from backlog.limits(gates)
+    yield from backlog.rules(ruled)
     yield from backlog.retrying(retrying)
     yield from schedules.schedules(listed)
 

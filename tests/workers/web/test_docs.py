@@ -43,7 +43,7 @@ def scraped(database, monkeypatch):
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
         connection.execute("SELECT jobherd.set_limit('default', 5)")
-        connection.execute("SELECT jobherd.limit('default', '100/min')")
+        connection.execute("SELECT jobherd.limit('default', '100/min'), jobherd.fair('default')")
         connection.execute("SELECT jobherd.schedule('feed', 'k', every => '1 h')")
         connection.execute(
             "INSERT INTO jobherd.ticks (schedule, at, decided, job)"

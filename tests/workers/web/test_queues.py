@@ -125,6 +125,23 @@ def test_caps_and_what_is_taken_of_them_are_shown(database, conn, always):
     assert scrape.all("jobherd_concurrency_running") == {("k", "kind"): 2}
 
 
+def test_partitions_that_wait_are_counted_for_queues_with_a_rule(database, conn, always):
+    conn.execute(
+        "INSERT INTO jobherd.ready (kind, queue, lane) SELECT 'k', q, jobherd.lane_of((n % 3)::text)"
+        " FROM generate_series(1, 9) AS n, unnest('{crm,fair,plain}'::text[]) AS q"
+    )
+    with Web(database) as child:
+        assert child.scrape().all("jobherd_partitions_ready") == {}
+        conn.execute("SELECT jobherd.limit_each_rate('crm', '1/h'), jobherd.fair('fair')")
+        conn.execute(
+            "INSERT INTO jobherd.buckets (scope, name, used_until, waiting_in, opens_at)"
+            " VALUES ('lane', 'crm a', now(), 'crm', now() + interval '1 h'), ('lane', 'crm b', now(), 'crm', now())"
+        )
+        scrape = child.scrape()
+    assert scrape.all("jobherd_partitions_ready") == {("crm",): 3, ("fair",): 3}
+    assert scrape.all("jobherd_partitions_throttled") == {("crm",): 1, ("fair",): 0}
+
+
 def test_a_count_stops_at_its_cap_and_says_so(database, conn, always, monkeypatch):
     monkeypatch.setattr(queue_counts, "MOST", 1000)
     put(conn, "ready", "default", number=1500)

@@ -29,6 +29,8 @@ else:
 LOGGER: Final = logging.getLogger("jobherd.job")
 
 FOR_EVER: Final = float("inf")
+EXTRAS: Final = ("tenant", "webhook", "parent_id", "traceparent")
+"""Attributes that a job keeps as it was enqueued, and that few jobs have. They are named as in the database."""
 OUT: Final = 16384
 """Most characters kept of a step's output."""
 

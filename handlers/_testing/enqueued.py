@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from jobherd.handlers._define.binding import WHOLE, BindingError
 from jobherd.handlers._policy.durations import at_least_zero
+from jobherd.handlers._run.job import EXTRAS
 from jobherd.handlers._run.unrunnable import unknown_kind
 from jobherd.handlers._testing.ran import Ran, refuse_loop
 from jobherd.handlers._values.payload import decode_payload
@@ -199,10 +200,7 @@ class Watched:
                 ran = Ran(unknown_kind(job.kind, age=0))
             else:
                 limit = job.options["max_attempts"] or handler.policy.max_attempts
-                own = {
-                    name: job.options[name]
-                    for name in ("tenant", "webhook", "payload_bytes", "parent_id", "traceparent")
-                }
+                own = {name: job.options[name] for name in ("payload_bytes", *EXTRAS)}
                 try:
                     ran = yield (
                         handler,

@@ -5,9 +5,11 @@ Each statement has been prepared before the column is there, as in the session o
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from psycopg.rows import dict_row
 
 from jobherd.handlers._values.outcome import OK
 from jobherd.workers.job.finished import Finished, settlement
@@ -225,3 +227,44 @@ def test_a_claim_from_before_is_settled(queue, child, outcome):
     settle(1)
     assert queue.states(jobs) == [*["failed" if outcome == "failed" else "completed"] * 2, "running"]
     assert queue.run("SELECT DISTINCT attempts FROM jobherd.history") == [(1,)]
+
+
+def rows_of(child: Child, statement: str, **more: object) -> list[dict[str, Any]]:
+    cursor = child.connection.cursor(row_factory=dict_row)
+    return cursor.execute(child.queue.text(statement), child.parameters(1) | more).fetchall()
+
+
+def rows_of_more(child: Child) -> list[dict[str, Any]]:
+    first = child.queue.enqueue("a:b", priority=-1, tenant="acme")
+    return rows_of(child, "claim/claim_more", token=claim(child, first), kind="a:b")
+
+
+def rows_of_slots(child: Child) -> list[dict[str, Any]]:
+    gateway = gateway_of(child)
+    session = gateway.open()
+    assert session is not None
+    return gateway.claim_raw((session, 1))
+
+
+CLAIMS: dict[str, Callable[[Child], list[dict[str, Any]]]] = {
+    "claim_jobs": lambda child: rows_of(child, "claim/claim_jobs"),
+    "claim_job": lambda child: rows_of(child, "claim/claim_job"),
+    "claim_more": rows_of_more,
+    "claim_gated": gated,
+    "claim_slots": rows_of_slots,
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_each_claim_returns_an_attribute_that_was_added_to_the_extras(queue, child, name):
+    """No claim lists the attributes: each statement returns all of them, as one document."""
+    claim_again, prepared = CLAIMS[name], queue.enqueue("a:b", tenant="acme")
+    if name == "claim_gated":
+        queue.run("SELECT jobherd.set_limit(kind => 'a:b', max_running => 9)")
+    assert [row["id"] for row in claim_again(child)] == [prepared]
+    queue.run("ALTER TYPE jobherd.extras ADD ATTRIBUTE later text")
+    job = queue.enqueue("a:b", tenant="acme", payload_bytes=b"\x00\xff")
+    queue.run("UPDATE jobherd.ready SET extras.later = 'kept' WHERE id = %s", job)
+    [row] = claim_again(child)
+    extras = json.loads(row["extras"])
+    assert (row["id"], extras["tenant"], extras["later"], extras["payload_bytes"]) == (job, "acme", "kept", r"\x00ff")

@@ -40,6 +40,10 @@ def gate(label: str) -> str:
 
 @handler("s:short")
 def short() -> None: ...
+
+@handler("s:bytes")
+def bytes_(payload_bytes: bytes) -> str:
+    return payload_bytes.hex()
 """
 
 
@@ -112,6 +116,8 @@ def test_how_a_role_has_values_read_and_written_is_not_for_our_sessions(stage: S
     row = stage.wait_state(gated, "completed", "failed", limit=LIMIT)
     assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "a \\ and a ' and a \"")
     stage.wait_state(soon, "completed", limit=LIMIT)
+    with_bytes = stage.call(r"SELECT jobherd.enqueue_bytes('s:bytes', '\x00ff5c')")
+    assert stage.wait_state(with_bytes, "completed", "failed", "retrying", limit=LIMIT)["result"] == "00ff5c"
     holding = stage.enqueue("s:holds", '{"label": "holds"}')
     gate.wait_arrival("holds").open("held")
     row = stage.wait_state(holding, "completed", "failed", "retrying", limit=LIMIT)

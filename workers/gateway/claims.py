@@ -5,7 +5,6 @@ It decides nothing: `assignment.py` has chosen the Readys. It runs in the databa
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +12,9 @@ import orjson
 
 from jobherd import sql
 from jobherd.handlers._remote import messages as m
+from jobherd.handlers._run.job import EXTRAS
 from jobherd.workers.gateway.actions import STALE, Found, Job
-from jobherd.workers.job.row import JobRow
+from jobherd.workers.job.row import JobRow, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -205,9 +205,8 @@ def _task(row: JobRow) -> m.Task:
     )
     if row.extras is not None:
         extras = orjson.loads(row.extras)
-        task.data = base64.b64decode(extras["payload_bytes"] or "")
-        task.tenant = extras["tenant"] or ""
-        task.webhook = extras["webhook"] or ""
-        task.traceparent = extras["traceparent"] or ""
-        task.parent_id = extras["parent_id"] or 0
+        task.data = read_bytes(extras["payload_bytes"]) or b""
+        for name in EXTRAS:
+            if extras[name] is not None:
+                setattr(task, name, extras[name])
     return task

@@ -1,4 +1,4 @@
-"""A claimed job, as the answer to the claim returns it."""
+"""A claimed job, as the answer to the claim returns it, and how to read its rare attributes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,23 @@ class JobRow(NamedTuple):
     waited: float
     more: bool
     extras: str | None = None
-    """Rare attributes, as a JSON object: tenant, webhook, payload_bytes in base64, parent_id,
-    traceparent, schedule.
-    """
+    """Attributes that few jobs have: the column `extras` as a JSON object, by the names of its type."""
 
     def traceparent(self) -> str | None:
         """Return the trace that the job belongs to, or None."""
         found: str | None = None if self.extras is None else orjson.loads(self.extras)["traceparent"]
         return found
+
+
+def write_bytes(data: bytes | None) -> str | None:
+    """Return bytes as they are in the JSON object of a job's extras: as PostgreSQL writes them."""
+    return None if data is None else r"\x" + data.hex()
+
+
+def read_bytes(text: str | None) -> bytes | None:
+    r"""Return the bytes that PostgreSQL wrote as text.
+
+    >>> read_bytes(r"\x00ff")
+    b'\x00\xff'
+    """
+    return None if text is None else bytes.fromhex(text[2:])

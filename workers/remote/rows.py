@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING
 
 import orjson
 
-from jobherd.workers.job.row import JobRow
+from jobherd.handlers._run.job import EXTRAS
+from jobherd.workers.job.row import JobRow, write_bytes
 
 if TYPE_CHECKING:
     from jobherd.handlers._remote.messages import Task
@@ -36,11 +36,6 @@ def row_of(task: Task) -> JobRow:
 
 
 def _extras(task: Task) -> str | None:
-    found = {
-        "tenant": task.tenant or None,
-        "webhook": task.webhook or None,
-        "payload_bytes": base64.b64encode(task.data).decode() if task.data else None,
-        "parent_id": task.parent_id or None,
-        "traceparent": task.traceparent or None,
-    }
+    found: dict[str, object] = {name: getattr(task, name) or None for name in EXTRAS}
+    found["payload_bytes"] = write_bytes(task.data or None)
     return orjson.dumps(found).decode() if any(found.values()) else None

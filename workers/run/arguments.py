@@ -6,15 +6,15 @@ interrupts are open.
 
 from __future__ import annotations
 
-import base64
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from jobherd.handlers._run.job import Job
+from jobherd.handlers._run.job import EXTRAS, Job
 from jobherd.handlers._values.encryption import open_bytes, open_payload
 from jobherd.handlers._values.payload import decode_payload
+from jobherd.workers.job.row import read_bytes
 
 if TYPE_CHECKING:
     from jobherd.workers.job.row import JobRow
@@ -50,13 +50,9 @@ def add_extras(extras: str | None, job: Job) -> Job:
         return job
     own = orjson.loads(extras)
     job = Job(id=0, kind="") if job is NO_JOB else job
-    job.tenant, job.webhook, job.parent_id, job.traceparent = (
-        own["tenant"],
-        own["webhook"],
-        own["parent_id"],
-        own["traceparent"],
-    )
-    job.payload_bytes = None if own["payload_bytes"] is None else base64.b64decode(own["payload_bytes"])
+    for name in EXTRAS:
+        setattr(job, name, own[name])
+    job.payload_bytes = read_bytes(own["payload_bytes"])
     if instant := own.get("schedule"):
         job.schedule, job.missed = instant["name"], instant["missed"]
         job.scheduled_for = datetime.fromisoformat(instant["at"]).astimezone(UTC)

@@ -63,10 +63,7 @@ SELECT c.token, j.id, j.kind, c.queue, j.payload::text AS payload, j.attempts + 
        date_part('epoch', j.expires_at - clock_timestamp()) AS good_for,
        coalesce(c.opens_in, date_part('epoch', clock_timestamp() - greatest(j.run_at, j.created_at))) AS waited,
        c.more,
-       CASE WHEN NOT j.extras IS NULL
-            THEN json_build_object('tenant', (j.extras).tenant, 'webhook', (j.extras).webhook, 'payload_bytes',
-                                   encode((j.extras).payload_bytes, 'base64'), 'parent_id', (j.extras).parent_id,
-                                   'traceparent', (j.extras).traceparent, 'schedule', (j.extras).schedule)::text END AS extras
+       CASE WHEN NOT j.extras IS NULL THEN to_json(j.extras)::text END AS extras
   FROM claimed c LEFT JOIN LATERAL unnest(c.jobs) AS j ON true
  WHERE (SELECT count(*) FROM relaxed) >= 0
  ORDER BY j.priority, j.id

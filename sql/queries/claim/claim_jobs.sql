@@ -1,7 +1,8 @@
 -- Claim up to %(wanted)s jobs of one queue, in the order of priority and id. Run by a worker.
 --
--- Jobs move to running as whole rows, so a column that a later version adds moves too. The row keeps the count of
--- the attempts before the claim. The returned count includes the new attempt.
+-- Jobs move to running as whole rows, so a column that a later version adds moves too. In the same way the extras
+-- are returned whole, as one JSON object. The row keeps the count of the attempts before the claim. The returned
+-- count includes the new attempt.
 -- head walks from queue to queue by index: one probe for each queue that holds jobs, whatever their number.
 -- picked starts at the row that head has found, with nothing before it in this snapshot, so dead rows are read
 -- only once. It locks rows and skips those that others have locked. It is materialized and deleted by ctid, so
@@ -93,9 +94,6 @@ SELECT b.token, t.id, t.kind, c.queue, (t.job).payload::text AS payload, (t.job)
        (SELECT EXISTS (SELECT FROM jobherd.ready r
                         WHERE r.queue = (SELECT queue FROM chosen) AND (r.priority, r.id) > (x.priority, x.id))
           FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more,
-       CASE WHEN NOT (t.job).extras IS NULL
-            THEN json_build_object('tenant', ((t.job).extras).tenant, 'webhook', ((t.job).extras).webhook, 'payload_bytes',
-                                   encode(((t.job).extras).payload_bytes, 'base64'), 'parent_id', ((t.job).extras).parent_id,
-                                   'traceparent', ((t.job).extras).traceparent, 'schedule', ((t.job).extras).schedule)::text END AS extras
+       CASE WHEN NOT (t.job).extras IS NULL THEN to_json((t.job).extras)::text END AS extras
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true
  ORDER BY t.priority, t.id

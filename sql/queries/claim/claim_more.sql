@@ -46,9 +46,6 @@ SELECT h.token, t.id, t.kind, t.queue, (t.job).payload::text AS payload, (t.job)
        date_part('epoch', (t.job).expires_at - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest((t.job).run_at, (t.job).created_at)) AS waited,
        false AS more,
-       CASE WHEN NOT (t.job).extras IS NULL
-            THEN json_build_object('tenant', ((t.job).extras).tenant, 'webhook', ((t.job).extras).webhook, 'payload_bytes',
-                                   encode(((t.job).extras).payload_bytes, 'base64'), 'parent_id', ((t.job).extras).parent_id,
-                                   'traceparent', ((t.job).extras).traceparent, 'schedule', ((t.job).extras).schedule)::text END AS extras
+       CASE WHEN NOT (t.job).extras IS NULL THEN to_json((t.job).extras)::text END AS extras
   FROM held h CROSS JOIN taken t
  ORDER BY t.priority, t.id

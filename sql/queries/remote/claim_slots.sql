@@ -92,10 +92,7 @@ SELECT c.token, j.id, j.kind, h.queue, j.payload::text AS payload, j.attempts + 
        (SELECT EXISTS (SELECT FROM jobherd.ready r
                         WHERE r.queue = (SELECT queue FROM chosen) AND (r.priority, r.id) > (x.priority, x.id))
           FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more,
-       CASE WHEN NOT j.extras IS NULL
-            THEN json_build_object('tenant', (j.extras).tenant, 'webhook', (j.extras).webhook, 'payload_bytes',
-                                   encode((j.extras).payload_bytes, 'base64'), 'parent_id', (j.extras).parent_id,
-                                   'traceparent', (j.extras).traceparent, 'schedule', (j.extras).schedule)::text END AS extras,
+       CASE WHEN NOT j.extras IS NULL THEN to_json(j.extras)::text END AS extras,
        c.ready
   FROM chosen h LEFT JOIN (claims c CROSS JOIN LATERAL unnest(c.jobs) AS j) ON true LEFT JOIN relaxed ON true
  UNION ALL

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from jobherd.handlers._remote import messages
-from jobherd.handlers._remote.calls import client_call
 from jobherd.handlers._remote.channels import MESSAGE_BYTES, Tls
 from jobherd.handlers._remote.client_state import ClientState
 from jobherd.handlers._remote.errors import RemoteError, Verdict, error_of, judge_stream
 from jobherd.handlers._remote.events import Event, ReadyAnswered
+from jobherd.handlers._remote.grpc_methods import client_call
 from jobherd.handlers._remote.reconnect import Reconnect
 from jobherd.handlers._remote.schema import WORKER
 

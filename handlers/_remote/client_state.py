@@ -1,7 +1,7 @@
-"""What a remote worker remembers of its session: Readys, tasks, results and heartbeats.
+"""The state of a remote worker's session, and which message is sent next.
 
-Pure: no I/O and no grpc. `now` is monotonic and an argument. `client.py` moves the messages, for
-threads; another process can move them in another way.
+A Ready asks the gateway for tasks. No I/O and no grpc: `now` is monotonic and an argument. `client.py`
+sends and receives the messages, for a process with threads; `workers/uplink/` does it without.
 
 Invariants:
 - Each Ready is answered exactly once, whatever happens to the stream.

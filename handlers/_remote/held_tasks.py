@@ -1,4 +1,4 @@
-"""The tasks that a remote worker holds, and their results until they are confirmed. Pure.
+"""The tasks that a remote worker holds, and their results until they are confirmed. No I/O.
 
 The gateway records a claim cheapest if all its results arrive in one batch. So a result waits
 until its claim has no open task, at most 20 ms.

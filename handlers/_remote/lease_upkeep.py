@@ -1,4 +1,4 @@
-"""Which heartbeats a remote worker sends, and how long its session is safe. Pure.
+"""Decides which heartbeats a remote worker sends, and until when its session cannot have expired. No I/O.
 
 A heartbeat extends the tasks for which the worker has asked. If there are none, a heartbeat without
 tasks goes out each third of the session's lease: it shows that the worker is alive.

@@ -9,11 +9,11 @@ from jobherd.handlers._enqueue import bulk
 from jobherd.handlers._enqueue.options import check_id
 from jobherd.handlers._policy.durations import Duration, at_least_zero, positive
 from jobherd.handlers._remote import messages
-from jobherd.handlers._remote.calling import Calling, NotFoundError
 from jobherd.handlers._remote.channels import Tls
 from jobherd.handlers._remote.new_jobs import ids_of, request_of
 from jobherd.handlers._remote.reconnect import read_addresses
 from jobherd.handlers._remote.schema import PRODUCER
+from jobherd.handlers._remote.unary_calls import NotFoundError, UnaryCalls
 from jobherd.handlers._values.job_id import JobId, job_id
 from jobherd.handlers._values.payload import decode_payload
 
@@ -65,7 +65,7 @@ class Producer:
         cert: str | PathLike[str] | None = None,
         key: str | PathLike[str] | None = None,
     ) -> None:
-        self._calling = Calling(
+        self._calling = UnaryCalls(
             read_addresses(addr),
             token=token or "",
             tls=Tls(tls=tls, ca=ca, cert=cert, key=key),

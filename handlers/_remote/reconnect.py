@@ -1,4 +1,4 @@
-"""Which gateway to try next, and after which delay. Pure."""
+"""Decides which gateway a client tries next, and after which delay. No I/O."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
 def _print(supervisor: dict[str, Any]) -> None:
     facts = json.loads(supervisor["facts"]) if supervisor["facts"] else {}
     if supervisor["lapsed"]:
-        lease = paint(f"lease lapsed {show_span(supervisor['lease_left'])} ago", "red")
+        lease = paint(f"lease expired {show_span(supervisor['lease_left'])} ago", "red")
     else:
         lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"
     name = paint(f"supervisor {supervisor['id']}", "bold")

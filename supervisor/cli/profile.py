@@ -60,7 +60,7 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
         )
     if runner["supervisor"] is None:
         raise CommandError(
-            f"job {job} runs under a supervisor that is not to be reached: its lease has lapsed, and the job is "
+            f"job {job} runs under a supervisor that is not to be reached: its lease has expired, and the job is "
             "taken over soon"
         )
     given = orjson.dumps({"job": job, "child": runner["child"], **arguments}).decode()

@@ -52,7 +52,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _print_supervisor(supervisor: dict[str, Any]) -> None:
     if supervisor["lapsed"]:
-        lease = paint(f"lease lapsed {show_span(supervisor['lease_left'])} ago", "red")
+        lease = paint(f"lease expired {show_span(supervisor['lease_left'])} ago", "red")
     else:
         lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"
     name = paint(f"supervisor {supervisor['id']}", "bold")

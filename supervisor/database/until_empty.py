@@ -66,8 +66,8 @@ class UntilEmpty:
         if not self._asks() or now < self._ask_at:
             return
         self._ask_at = now + _LOOK
-        called = [slot for slot in fleet.alive() if slot.kind.called]
-        if not called or fleet.unrecovered or not all(self._is_idle(slot) for slot in called):
+        claiming = [slot for slot in fleet.alive() if slot.kind.claims]
+        if not claiming or fleet.unrecovered or not all(self._is_idle(slot) for slot in claiming):
             return
         if fleet.has_table_stores and not self._stores_are_empty(
             sum(self._boards[slot.number].times_idle for slot in fleet.workers() if slot.alive)

@@ -36,8 +36,8 @@ class ChildKind:
     count: Callable[[Demand], int]
     """Returns the number of such children."""
     works: bool = False
-    """The child runs jobs, so it is called, drains, and has limits. There can be several."""
-    called: bool = False
+    """The child runs jobs, so it claims, drains, and has limits. There can be several."""
+    claims: bool = False
     """The child claims jobs, so it is woken for new ones while its status board says idle. Always so if it works."""
     drains: bool = False
     """The child has jobs to finish, so a shutdown dismisses it first and gives it `drain_timeout`. Always so
@@ -54,7 +54,7 @@ class ChildKind:
 
     def __post_init__(self) -> None:
         if self.works:
-            object.__setattr__(self, "called", True)
+            object.__setattr__(self, "claims", True)
             object.__setattr__(self, "drains", True)
 
 
@@ -64,7 +64,7 @@ MAINTENANCE = ChildKind(
 )
 WEB = ChildKind("web", lambda fleet: int(fleet.limits.web), sees_all=True)
 RESETTER = ChildKind("resetter", lambda fleet: int(fleet.has_table_stores), sees_all=True, loads=True)
-GATEWAY = ChildKind("gateway", lambda fleet: int(fleet.limits.has_gateway), called=True, drains=True)
+GATEWAY = ChildKind("gateway", lambda fleet: int(fleet.limits.has_gateway), claims=True, drains=True)
 UPLINK = ChildKind("uplink", lambda fleet: int(fleet.limits.has_uplink), sees_all=True, recovered=False)
 """It carries jobs and outcomes between the workers and a gateway, so it is dismissed after them."""
 

@@ -71,7 +71,7 @@ class Fleet(FleetState):
 
     def request_all_wakeups(self) -> None:
         """There may be an unknown amount of work: every idle worker should be woken."""
-        self.pending_wakeups += sum(slot.kind.called for slot in self.alive())
+        self.pending_wakeups += sum(slot.kind.claims for slot in self.alive())
 
     def request_plan(self, now: float) -> None:
         """Something is to be decided now."""
@@ -172,7 +172,7 @@ class Fleet(FleetState):
         """The child's process continues."""
         slot.process.stopped_at = 0.0
         self.notes.append(f"{slot.name}, process {slot.process.pid}, continues")
-        if slot.kind.called:
+        if slot.kind.claims:
             # it was skipped for work that arrived meanwhile, and perhaps no other child was idle
             self.request_wakeups()
 
@@ -184,7 +184,7 @@ class Fleet(FleetState):
         slot.failures, slot.rest_until = death.failures, death.rest_until
         if death.cause == "handlers":
             self.failed_loads.append(slot.name)
-        if slot.kind.called:
+        if slot.kind.claims:
             self.request_wakeups()  # it may have been woken and have died before its claim
         slot.enter(SlotEvent.EXITED, death.at)
         slot.process.pid = 0

@@ -37,7 +37,7 @@ def can_be_woken(slot: Slot) -> bool:
     """
     return (
         slot.state is State.READY
-        and slot.kind.called
+        and slot.kind.claims
         and slot.seen.idle
         and not slot.process.stopped_at
         and slot.sent.stop is None

@@ -74,8 +74,8 @@ class BoardReader:
             return
         self._at = now + LOOK
         self._oom.look(now)
-        called = [slot for slot in self._fleet.alive() if slot.kind.called and slot.state is State.READY]
-        boards = {slot.number: self._boards[slot.number] for slot in called}
+        claiming = [slot for slot in self._fleet.alive() if slot.kind.claims and slot.state is State.READY]
+        boards = {slot.number: self._boards[slot.number] for slot in claiming}
         self._fleet.on_idle_counts({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
         if self._outputs.read(now):
             self._at = now + FLOOD
@@ -95,7 +95,7 @@ class BoardReader:
         """Read only the idle flags, of workers until enough of them are idle for the pending wake-ups."""
         missing = self._fleet.pending_wakeups
         for slot in self._fleet.alive():
-            if slot.state is State.READY and (missing > 0 if slot.kind.works else slot.kind.called):
+            if slot.state is State.READY and (missing > 0 if slot.kind.works else slot.kind.claims):
                 board = self._boards[slot.number]
                 self._fleet.on_idle_flag(slot, idle=board.idle, claims=board.claims[0])
                 missing -= slot.kind.works and can_be_woken(slot)
@@ -106,9 +106,9 @@ class BoardReader:
         A single read may find all of them busy between two idle periods. Acting on it would switch
         notifications off, and on again at once.
         """
-        called = [slot for slot in self._fleet.alive() if slot.kind.called]
+        claiming = [slot for slot in self._fleet.alive() if slot.kind.claims]
         return any(
             board.idle or board.times_idle != slot.seen.times_idle
-            for slot in called
+            for slot in claiming
             for board in (self._boards[slot.number],)
         )

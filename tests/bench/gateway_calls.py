@@ -16,7 +16,7 @@ import time
 import grpc
 
 from jobherd.handlers._remote import messages as m
-from jobherd.handlers._remote.calls import client_call
+from jobherd.handlers._remote.grpc_methods import client_call
 from jobherd.handlers._remote.schema import DISPATCH
 
 OPTIONS = (("grpc.use_local_subchannel_pool", 1),)

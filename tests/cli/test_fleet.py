@@ -60,7 +60,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert f"supervisor {silent} beta/77" in said
     assert "has not reported its child processes yet" in said
     assert f"supervisor {lapsed}" in said
-    assert re.search(r"lease lapsed \d+s ago", said)
+    assert re.search(r"lease expired \d+s ago", said)
     assert max(map(len, said.splitlines())) <= 140
     assert send(database, "SELECT supervisor, name FROM jobherd.fleet_commands ORDER BY id") == [
         (number, "report"),

@@ -385,7 +385,7 @@ def test_status_shows_who_works_at_what(database):
     assert [(each["running"], each["job"], each["job_kind"]) for each in alpha["children"]] == [(1, number, "a:b")]
     assert told["queues"][0]["running"] == 1
     page = jobherd("status", dsn=database)
-    assert "lease lapsed" in page.out
+    assert "lease expired" in page.out
     assert f"{number} a:b" in page.out
     assert max(len(line) for line in page.lines) <= 80
 

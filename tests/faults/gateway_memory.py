@@ -64,7 +64,7 @@ def run_client(mode: str, where: str) -> None:
     import grpc
 
     from jobherd.handlers._remote import messages as m
-    from jobherd.handlers._remote.calls import client_call
+    from jobherd.handlers._remote.grpc_methods import client_call
     from jobherd.handlers._remote.schema import WORKER
 
     wide = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))

@@ -142,7 +142,7 @@ class Client:
         print(json.dumps({"number": number, **answer}), flush=True)
 
     async def call(self, *, method: str, fields: dict[str, Any]) -> Any:
-        from jobherd.handlers._remote.calls import client_call
+        from jobherd.handlers._remote.grpc_methods import client_call
 
         described = find(method)
         return await client_call(self._channel, described)(
@@ -150,7 +150,7 @@ class Client:
         )
 
     async def open(self, *, number: int, method: str, fields: dict[str, Any], **_: Any) -> None:
-        from jobherd.handlers._remote.calls import client_call
+        from jobherd.handlers._remote.grpc_methods import client_call
 
         described = find(method)
         begin = client_call(self._channel, described)

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 from google.protobuf import json_format
 
-from jobherd.handlers._remote.calls import client_call
+from jobherd.handlers._remote.grpc_methods import client_call
 from jobherd.handlers._remote.messages import HealthCheckRequest, HealthCheckResponse, WorkRequest
 from jobherd.handlers._remote.schema import HEALTH, WORKER
 

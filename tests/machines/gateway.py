@@ -146,7 +146,7 @@ class World:
     def carry_out(self, gateway: Gateway, actions: list[a.Action]) -> None:
         for action in actions:
             self.seen[type(action).__name__] += 1
-            if isinstance(action, (a.LapseTasks, a.ReleaseUnheard, a.EndSession)):
+            if isinstance(action, (a.ExpireTasks, a.ReleaseUnacknowledged, a.EndSession)):
                 assert (action.session, action.attached) not in gateway.gone, f"it is another's: {action}"
             match action:
                 case a.EndStream():
@@ -230,11 +230,11 @@ class World:
                     if db.take(action.child, ref.claim, ref.task):
                         assert ref.task not in db.done, "recorded twice"
                         db.done.add(ref.task)
-            case a.LapseTasks():
+            case a.ExpireTasks():
                 said = db.hold(action.session, action.attached)
                 for ref in action.tasks if said else ():
                     db.give_back(action.child, ref.claim, ref.task, started=True)
-            case a.ReleaseUnheard():
+            case a.ReleaseUnacknowledged():
                 said = db.hold(action.session, action.attached)
                 for child, token in [key for key in db.rows if key[0] == action.child] if said else ():
                     for job in list(db.rows[child, token]) if token not in action.known else ():
@@ -268,9 +268,9 @@ class World:
             case _ if not said:
                 gateway.gone.add((action.session, action.attached))
                 found = sessions.on_taken_over(state, action.session, action.attached, now)
-            case a.LapseTasks():
-                found = tasks.on_lapsed(state, action, {}, now)
-            case a.ReleaseUnheard():
+            case a.ExpireTasks():
+                found = tasks.on_expired(state, action, {}, now)
+            case a.ReleaseUnacknowledged():
                 sessions.on_checked(state, action.session, action.attached, now)
             case a.EndSession():
                 gateway.gone.add((action.session, action.attached))

@@ -143,7 +143,7 @@ class World:
             return
         self.look_at = self.now + LOOK
         ready = [
-            child for child in self.children.values() if child.slot.kind.called and child.slot.state is State.READY
+            child for child in self.children.values() if child.slot.kind.claims and child.slot.state is State.READY
         ]
         self.fleet.on_idle_counts(
             {child.slot.number: (child.idle, self.times_idle[child.slot.number]) for child in ready}, self.now
@@ -164,7 +164,7 @@ class World:
 
     def look_who_is_idle(self) -> None:
         for child in self.children.values():
-            if child.slot.state is State.READY and child.slot.kind.called:
+            if child.slot.state is State.READY and child.slot.kind.claims:
                 self.fleet.on_idle_flag(child.slot, idle=child.idle, claims=self.claims[child.slot.number])
 
     def next_look(self) -> float:
@@ -181,7 +181,7 @@ class World:
         sleeping = [
             child
             for child in self.children.values()
-            if child.slot.kind.called
+            if child.slot.kind.claims
             and child.ready
             and child.idle
             and not child.nudged

@@ -189,7 +189,7 @@ MUTANTS = (
     ),
     Mutant(
         "a producer repeats an enqueue under another key",
-        "handlers/_remote/calling.py",
+        "handlers/_remote/unary_calls.py",
         "                found = client_call(channel, method)(\n",
         "                if hasattr(request, 'idempotency_key'): request.idempotency_key += 'x'\n                found = client_call(channel, method)(\n",
         ("tests/handlers/_remote/test_remote.py::test_scene[a_producer_repeats_an_enqueue_with_the_same_key]",),
@@ -204,8 +204,8 @@ MUTANTS = (
     Mutant(
         "the idle flag of a gateway is not read once enough workers are idle",
         "supervisor/process/board_reader.py",
-        "(missing > 0 if slot.kind.works else slot.kind.called)",
-        "(missing > 0 and slot.kind.called)",
+        "(missing > 0 if slot.kind.works else slot.kind.claims)",
+        "(missing > 0 and slot.kind.claims)",
         ("tests/supervisor/process/test_wakeups.py",),
     ),
     Mutant(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from jobherd.workers.claim.queue_turns import QueueTurns
 from jobherd.workers.claim.scan_start import LONG, SOUGHT, WALKS, ScanStart
-from jobherd.workers.claim.turns import Turns
 from jobherd.workers.run.durations import LEAST
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ClaimQuery:
         self._restriction = restriction
         self.scan_start = ScanStart()
         self._turns = (
-            Turns(settings.served, dict(settings.queue_weights), dict(settings.queue_priorities))
+            QueueTurns(settings.served, dict(settings.queue_weights), dict(settings.queue_priorities))
             if settings.queue_turns
             else None
         )

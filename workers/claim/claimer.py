@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("jobherd.worker")
 
-_LAPSED: Final = 0.2
+_RECHECK: Final = 0.2
 """Seconds before a worker that must not claim checks again."""
 _LOCKED: Final = 0.25
 """Seconds before a worker looks again at a queue whose ready rows are all locked by other sessions."""
@@ -116,7 +116,7 @@ class Claimer:
                 # jobs. Nor begin an exclusive job when it would be ended at once: worker after
                 # worker would claim it and be interrupted until the lease is renewed.
                 self._settle_apart()
-                self.wakes.pause(_LAPSED)
+                self.wakes.pause(_RECHECK)
                 rested = False
                 continue
             if not rested:

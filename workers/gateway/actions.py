@@ -1,7 +1,8 @@
-"""The actions that the bookkeeping of the gateway returns.
+"""Actions as values: the messages and transactions that the event loop must carry out.
 
-An action is one message to a stream or one transaction for the database thread. The event loop
-carries out actions in the order in which they were returned. `sessions.py` has the whole picture.
+The functions of the bookkeeping return them, and the event loop carries them out in that order. An
+action is one message to a stream or one transaction for the database thread. This module carries out
+none. `sessions.py` explains how the parts fit together.
 """
 
 from __future__ import annotations
@@ -175,8 +176,8 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
-class LapseTasks:
-    """Record LEASE_EXPIRED for tasks, behind `hold_session`. Answer: `tasks.on_lapsed`."""
+class ExpireTasks:
+    """Record LEASE_EXPIRED for tasks, behind `hold_session`. Answer: `tasks.on_expired`."""
 
     session: int
     child: int
@@ -185,7 +186,7 @@ class LapseTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseUnheard:
+class ReleaseUnacknowledged:
     """Release the claims of a session that its worker has not received, behind `hold_session`.
 
     Answer: `sessions.on_checked`.
@@ -219,8 +220,8 @@ Action = (
     | RenewSessions
     | Release
     | Settle
-    | LapseTasks
-    | ReleaseUnheard
+    | ExpireTasks
+    | ReleaseUnacknowledged
     | EndSession
 )
 

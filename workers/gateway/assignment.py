@@ -1,8 +1,9 @@
-"""Decides which waiting Readys make which claim, and answers each Ready with exactly one TaskBatch.
+"""Decides for which requests of remote workers the next claim is made, and which jobs each one gets.
 
-Readys with the same filter form a group. One claim serves one group: it asks for at most 500 jobs
-and takes the Readys of its streams in turns. There is one claim on its way at a time. Meanwhile
-more Readys arrive, so claims grow with the load. See `sessions.py` for how the parts fit together.
+A Ready is a worker's request for tasks. It is answered with exactly one TaskBatch. Readys with the
+same filter form a group. One claim serves one group: it asks for at most 500 jobs and takes the Readys
+of its streams in turns. One claim runs at a time. Meanwhile more Readys arrive, so claims grow with
+the load. This module makes no claim: see `sessions.py` for how the parts fit together.
 """
 
 from __future__ import annotations

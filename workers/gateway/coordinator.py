@@ -2,7 +2,7 @@
 
 It runs in the event loop. It decides nothing about tasks and sessions: `sessions.py` explains which
 module does. It must not wait for the database: transactions wait in a queue for the database
-thread, which works them off in order and returns each answer to the loop.
+thread, which runs them in order and returns each answer to the loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobherd.workers.gateway.actions import (
     CancelTask,
     EndSession,
     EndStream,
-    LapseTasks,
+    ExpireTasks,
     OpenSession,
     SendAck,
     SendDrain,
@@ -30,15 +30,15 @@ from jobherd.workers.gateway.actions import (
     Status,
     Welcome,
 )
+from jobherd.workers.gateway.claim_timing import ClaimTiming
 from jobherd.workers.gateway.counting import AttemptCounts, StreamCounts
 from jobherd.workers.gateway.database_round import DatabaseRound
 from jobherd.workers.gateway.delivery import Delivery
-from jobherd.workers.gateway.pace import Pace
 from jobherd.workers.gateway.peer import Peer, TaskPeer
 from jobherd.workers.gateway.progress import ProgressReports
 from jobherd.workers.gateway.replies import Lookup
 from jobherd.workers.gateway.request_queue import Queue
-from jobherd.workers.gateway.requests import BY_ACTION, Cancels, Lapse, Open, Reported, WriteProgress
+from jobherd.workers.gateway.requests import BY_ACTION, Cancels, Expire, Open, Reported, WriteProgress
 from jobherd.workers.gateway.responses import response
 from jobherd.workers.gateway.state import State
 from jobherd.workers.system.failpoints import reach
@@ -82,7 +82,7 @@ class Coordinator:
         self._numbers = itertools.count(1)
         self._delivery = Delivery()
         self._work = asyncio.Event()
-        self._pace = Pace(spec)
+        self._timing = ClaimTiming(spec)
         self.counts = AttemptCounts(spec.board.tally)
         self.metrics = StreamCounts(spec.board)
         self._gates = spec.control.gates
@@ -100,12 +100,12 @@ class Coordinator:
             self._work.clear()
             while True:
                 now = time.monotonic()
-                claim = self._pace.next_claim(self.state, self._delivery.unsent, now)
+                claim = self._timing.next_claim(self.state, self._delivery.unsent, now)
                 requests = self.queue.take(self.state)
                 if claim is None and not requests:
                     break
                 await self._database.call(database_round.run, claim, requests, self._on_claimed, self._on_answer)
-            if self._pace.rest(self.state, time.monotonic()):
+            if self._timing.rest(self.state, time.monotonic()):
                 self.wake()
             self.set_timer()  # for a claim that may not be made yet
 
@@ -148,12 +148,12 @@ class Coordinator:
         self._work.set()
 
     def wake(self) -> None:
-        """The supervisor has news: there may be jobs, or requests to cancel some."""
+        """A wake-up has arrived: there may be jobs, or requests to cancel some."""
         assignment.on_wake(self.state)
         if any(session.claims for session in self.state.sessions.values()):
             self.queue.add(Cancels())
         if not self.state.groups:
-            self._pace.note_no_claim()
+            self._timing.note_no_claim()
         if (gates := self._spec.control.gates) != self._gates:
             self._gates = gates
             self.carry_out(sessions.on_gates_changed(self.state))
@@ -228,11 +228,11 @@ class Coordinator:
                         peer.opened.set()
                 case OpenSession(stream=stream) | AttachSession(stream=stream):
                     self.queue.add(Open(action, self._peers[stream].worker))
-                case LapseTasks(session=session):
+                case ExpireTasks(session=session):
                     worker = self._workers.get(session)
-                    lapsed = judge.judge_lapse(self.state.sessions[session], worker, action, time.monotonic())
-                    self.counts.count(self.state.sessions[session], lapsed)
-                    self.queue.add(Lapse(action, lapsed))
+                    expired = judge.judge_expired(self.state.sessions[session], worker, action, time.monotonic())
+                    self.counts.count(self.state.sessions[session], expired)
+                    self.queue.add(Expire(action, expired))
                 case _:
                     if isinstance(action, EndSession):
                         self.metrics.session("ended")
@@ -258,7 +258,7 @@ class Coordinator:
     def _on_claimed(self, claim: Claim, answer: Claimed | None) -> None:
         """The claim was answered. None: it got no answer, and its session has ended."""
         now = time.monotonic()
-        self._pace.note(answer, now)
+        self._timing.note(answer, now)
         if answer is None:
             self.carry_out(assignment.on_claim_failed(self.state, claim, now))
             return
@@ -282,7 +282,7 @@ class Coordinator:
 
     def set_timer(self) -> None:
         now = time.monotonic()
-        when = min(deadlines.wake_at(self.state, now), self._pace.again_at(now), self.progress.wake_at())
+        when = min(deadlines.wake_at(self.state, now), self._timing.again_at(now), self.progress.wake_at())
         if self._timer is not None:
             if self._timer.when() <= when:
                 return

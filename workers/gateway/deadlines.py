@@ -1,8 +1,9 @@
-"""What is due: late Hellos, blocked writes, lingering sessions, task leases, checks and renewals.
+"""Decides what a gateway does because time has passed: ends streams and sessions, expires task leases.
 
-The heap of `State` has an entry for each thing that can become due. A deadline that moves later
-leaves its entry in place: the entry comes early, and is entered again for the new time. See
-`sessions.py` for how the parts fit together.
+Also the renewals of sessions, and the checks for claims that no process knows. The heap of `State` has
+an entry for each thing that can become due. A deadline that moves later leaves its entry in place: the
+entry comes early, and is entered again for the new time. See `sessions.py` for how the parts fit
+together.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from jobherd.workers.gateway.actions import Action, EndSession, LapseTasks, ReleaseUnheard, Status
+from jobherd.workers.gateway.actions import Action, EndSession, ExpireTasks, ReleaseUnacknowledged, Status
 from jobherd.workers.gateway.sessions import renew
 from jobherd.workers.gateway.state import NEVER, Phase, TaskState
 
@@ -39,7 +40,7 @@ def due(state: State, now: float) -> list[Action]:
         elif what == "check":
             actions += _check(state, session, now)
         elif session.tasks_due == when:
-            actions += _lapse(state, session, now)
+            actions += _expire_tasks(state, session, now)
     if state.renew_at <= now:
         actions += renew(state, now)
     return actions
@@ -67,20 +68,20 @@ def _end_session(state: State, session: Session, now: float) -> list[Action]:
 
 
 def _check(state: State, session: Session, now: float) -> list[Action]:
-    """Look for claims of which no process knows.
+    """Check for claims that no process knows.
 
-    Race: a claim that is on its way would be taken for one of them. The answer to that claim enters
+    Race: a claim that still runs would be taken for one of them. The answer to that claim enters
     the check again, and the session makes no claim until the check is over.
     """
     if session.check_at > now:
         state.timer(session.check_at, "check", session.id)
     elif not session.claiming and not session.checking:
         session.checking = True
-        return [ReleaseUnheard(session.id, session.child, session.attached, tuple(session.claims))]
+        return [ReleaseUnacknowledged(session.id, session.child, session.attached, tuple(session.claims))]
     return []
 
 
-def _lapse(state: State, session: Session, now: float) -> list[Action]:
+def _expire_tasks(state: State, session: Session, now: float) -> list[Action]:
     session.tasks_due = later = NEVER
     gone = []
     for ref, task in session.refs():
@@ -89,7 +90,7 @@ def _lapse(state: State, session: Session, now: float) -> list[Action]:
         if task.deadline > now:
             later = min(later, task.deadline)
             continue
-        task.state = TaskState.LAPSING
+        task.state = TaskState.EXPIRING
         session.out -= 1
         gone.append(ref)
     state.watch(session, later)
@@ -97,4 +98,4 @@ def _lapse(state: State, session: Session, now: float) -> list[Action]:
         return []
     if session.stream:
         state.streams[session.stream].silent = True
-    return [LapseTasks(session.id, session.child, session.attached, tuple(gone))]
+    return [ExpireTasks(session.id, session.child, session.attached, tuple(gone))]

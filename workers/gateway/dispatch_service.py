@@ -16,7 +16,7 @@ import grpc
 import psycopg
 
 from jobherd.handlers._remote import messages as m
-from jobherd.handlers._remote.calls import server_handler
+from jobherd.handlers._remote.grpc_methods import server_handler
 from jobherd.handlers._remote.schema import DISPATCH
 from jobherd.workers.gateway import assignment, sessions
 from jobherd.workers.gateway.access import Role

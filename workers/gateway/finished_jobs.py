@@ -28,7 +28,7 @@ TURN: Final = 0.2
 """Seconds until a job that a call has begun to wait for is announced, at most."""
 BACKSTOP: Final = 5.0
 """Seconds after which all jobs are queried, in case a notification was lost."""
-UNHEARD: Final = 1.0
+UNNOTIFIED: Final = 1.0
 """The same for a session that cannot listen."""
 AGAIN: Final = 1.0
 """Seconds until the next session after one was lost."""
@@ -93,7 +93,7 @@ class FinishedJobs:
                     await self._query(listener, due)
                 elif loop.time() >= query_at:
                     await self._query(listener, list(self._waiting))
-                    query_at = loop.time() + (BACKSTOP if listens else UNHEARD)
+                    query_at = loop.time() + (BACKSTOP if listens else UNNOTIFIED)
                 async for note in listener.notifies(timeout=TURN, stop_after=1):
                     for job, state in ends(note.payload, self._schema).items():
                         self._finish(job, state)

@@ -1,4 +1,4 @@
-"""The life of the gateway's process: it opens the server, passes on news, drains, and ends.
+"""The life of the gateway's process: it opens the server, passes on wake-ups, drains, and exits.
 
 It runs one event loop in the main thread. If the address is in use, the gateway is missing but no
 job is affected: the process logs it once, stays, and tries again.

@@ -1,6 +1,6 @@
 """The standard health service `grpc.health.v1.Health`, for load balancers and orchestrators.
 
-It answers without a token, and tells nothing but whether the gateway hands out jobs now.
+It answers without a token, and only says whether the gateway claims jobs now.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from jobherd.handlers._remote.calls import server_handler
+from jobherd.handlers._remote.grpc_methods import server_handler
 from jobherd.handlers._remote.messages import HealthCheckResponse
 from jobherd.handlers._remote.schema import HEALTH, SERVICES
 

@@ -1,6 +1,6 @@
-"""Judges the results and the lapses of a session's tasks: what will be recorded for each.
+"""Decides what is recorded for each task of a session: for its result, or because its lease expired.
 
-It reads the bookkeeping and changes nothing. The rules of outcomes stand in `results.py`.
+It reads the bookkeeping and changes nothing. The rules of outcomes are in `results.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobherd.workers.job.finished import Finished
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from jobherd.workers.gateway.actions import LapseTasks
+    from jobherd.workers.gateway.actions import ExpireTasks
     from jobherd.workers.gateway.peer import Worker
     from jobherd.workers.gateway.state import Session
 
@@ -35,7 +35,7 @@ Judged = dict[TaskRef, Finished | None]
 def judge(session: Session, worker: Worker, results: Iterable[m.Result], now: float) -> tuple[Judged, list[m.Refusal]]:
     """Return what to record for the results of a message, and the refusals of those that are invalid.
 
-    A result for a task whose end is already on its way is checked and not recorded again.
+    A task whose end is being recorded already is not recorded again.
     """
     judged: Judged = {}
     refusals: list[m.Refusal] = []
@@ -61,7 +61,7 @@ def judge(session: Session, worker: Worker, results: Iterable[m.Result], now: fl
     return judged, refusals
 
 
-def judge_lapse(session: Session, worker: Worker | None, action: LapseTasks, now: float) -> dict[TaskRef, Finished]:
+def judge_expired(session: Session, worker: Worker | None, action: ExpireTasks, now: float) -> dict[TaskRef, Finished]:
     """Return what to record for tasks whose lease has expired."""
     finished = {}
     for ref in action.tasks:

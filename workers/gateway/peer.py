@@ -1,6 +1,6 @@
-"""One connected stream, as the rest of the gateway sees it: who it is, and what it is still to get.
+"""One connected stream: the worker at its other end, and the messages that wait to be written to it.
 
-Messages wait here until the stream's writer takes them. A stream has at most one TaskBatch that is
+A message waits here until the stream's writer takes it. A stream has at most one TaskBatch that is
 not written for each of its Readys, and one acknowledgement, so a client that does not read costs a
 bounded amount of memory.
 """

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from jobherd.handlers._remote import messages as m
-from jobherd.handlers._remote.calls import server_handler
+from jobherd.handlers._remote.grpc_methods import server_handler
 from jobherd.handlers._remote.schema import PRODUCER
 from jobherd.handlers._values.job_id import DuplicateJob
 from jobherd.workers.database.errors import error_name
@@ -66,7 +66,7 @@ class ProducerService:
         return server_handler(PRODUCER, functions)
 
     def wake(self) -> None:
-        """Do nothing: producers wait for no news of the supervisor."""
+        """Do nothing: producers wait for no wake-up of the supervisor."""
 
     async def drain(self) -> None:
         """Return at once: a call that has not ended when the server stops is repeated elsewhere."""

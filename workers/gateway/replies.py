@@ -1,4 +1,4 @@
-"""What calls wait for: the answer of a transaction, or the commit of the results that they have reported."""
+"""The answers that unary calls wait for: of a transaction, or the commit of the results that they reported."""
 
 from __future__ import annotations
 

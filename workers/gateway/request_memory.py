@@ -1,6 +1,6 @@
 """The bytes of requests that all EnqueueStreams hold together, so that many streams cannot fill the memory.
 
-Each stream also has a limit of its own. A stream that holds nothing may read one request although
+Each stream also has a separate limit. A stream that holds nothing may read one request although
 this memory is full. So clients that do not read their answers slow others down, and stop none.
 """
 

@@ -1,4 +1,4 @@
-"""The transactions that wait for the database, in their order."""
+"""The queue of transactions for the database thread. Results that follow each other share a transaction."""
 
 from __future__ import annotations
 

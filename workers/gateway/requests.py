@@ -1,4 +1,4 @@
-"""The transactions that the bookkeeping wants from the database.
+"""The transactions that the gateway's actions need: what each sends, and what its answer changes.
 
 `send` of a request runs in the database thread and changes no bookkeeping. `apply` runs in the
 event loop with the answer and returns the actions that follow.
@@ -16,10 +16,10 @@ from jobherd.workers.gateway.actions import (
     Action,
     AttachSession,
     EndSession,
-    LapseTasks,
+    ExpireTasks,
     OpenSession,
     Release,
-    ReleaseUnheard,
+    ReleaseUnacknowledged,
     RenewSessions,
     Settle,
     Status,
@@ -115,7 +115,7 @@ class End:
 
 
 @dataclass(slots=True)
-class GiveBack:
+class ReleaseUnstarted:
     """Release tasks that did not start."""
 
     action: Release
@@ -127,19 +127,19 @@ class GiveBack:
         database.record([Report(self.action.child, token, "", tuple(each)) for token, each in by_token.items()])
 
     def apply(self, state: State, _answer: Any, _peers: Mapping[int, Peer], _now: float) -> list[Action]:
-        # After an error too: what is still claimed is then found by the check for unheard claims.
+        # After an error too: what is still claimed is then found by the check for unacknowledged claims.
         tasks.on_released(state, self.action)
         return []
 
 
 @dataclass(slots=True)
-class Unheard:
+class Unacknowledged:
     """Release claims of which no process knows."""
 
-    action: ReleaseUnheard
+    action: ReleaseUnacknowledged
 
     def send(self, database: Transactions) -> bool:
-        return database.release_unheard(self.action)
+        return database.release_unacknowledged(self.action)
 
     def apply(self, state: State, answer: Any, _peers: Mapping[int, Peer], now: float) -> list[Action]:
         if answer is False:
@@ -149,19 +149,19 @@ class Unheard:
 
 
 @dataclass(slots=True)
-class Lapse:
+class Expire:
     """Record that leases of tasks have expired."""
 
-    action: LapseTasks
+    action: ExpireTasks
     finished: dict[TaskRef, Finished]
 
     def send(self, database: Transactions) -> dict[TaskRef, float] | None:
-        return database.lapse(self.action, self.finished)
+        return database.expire(self.action, self.finished)
 
     def apply(self, state: State, answer: Any, _peers: Mapping[int, Peer], now: float) -> list[Action]:
         if answer is None or isinstance(answer, Exception):
             return sessions.on_taken_over(state, self.action.session, self.action.attached, now)
-        return tasks.on_lapsed(state, self.action, answer, now)
+        return tasks.on_expired(state, self.action, answer, now)
 
 
 @dataclass(slots=True)
@@ -259,7 +259,7 @@ class Outcomes:
 BY_ACTION: Final[Mapping[type, Callable[[Any], Request]]] = {
     RenewSessions: Renew,
     EndSession: End,
-    Release: GiveBack,
-    ReleaseUnheard: Unheard,
+    Release: ReleaseUnstarted,
+    ReleaseUnacknowledged: Unacknowledged,
 }
 """The requests of actions that say all that they need."""

@@ -1,4 +1,4 @@
-"""What the gateway's process asks of each of its services."""
+"""The interface between the gateway's process and its gRPC services: what each service must offer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Service(Protocol):
         """Return what gRPC calls."""
 
     def wake(self) -> None:
-        """React to news of the supervisor: there may be jobs, or the database is back."""
+        """React to a wake-up of the supervisor: there may be jobs, or the database is back."""
 
     async def drain(self) -> None:
-        """Hand out nothing more. Return once no client has anything to finish here."""
+        """Send no more tasks. Return once no client has anything to finish here."""

@@ -18,22 +18,22 @@ They import neither grpc nor protobuf nor psycopg.
                                       |      ^
                     Claim, settlement |      | answer
                                       v      |
-                     claim thread, settle thread: one database session each
+                                  database thread, which has the only database session
 ```
 
 The event loop does four things, all in one thread:
 
 1. It calls the function of each event and carries out the returned actions in their order.
-2. Then it calls `assignment.next_claim` and gives the Claim, if there is one, to the claim thread.
+2. Then it calls `assignment.next_claim` and gives the Claim, if there is one, to the database thread.
 3. It sleeps until `deadlines.wake_at` at the latest, then calls `deadlines.due`.
-4. It brings each answer of a database thread back by the function that the action names.
+4. It passes each answer of the database thread to the function that the action names.
 
-Order: the settle thread runs its transactions in the order in which they were given to it, one at a
+Order: the database thread runs its transactions in the order in which they were given to it, one at a
 time, and repeats each until the database has answered. Then no result of a session can come after
 the end of that session.
 
 A session belongs to the gateway that attached it last. A gateway that acts without a request can be stale,
-for example after its host was frozen. Therefore LapseTasks, ReleaseUnheard and EndSession check
+for example after its host was frozen. Therefore ExpireTasks, ReleaseUnacknowledged and EndSession check
 `attached` in their transaction (`hold_session`). If that check fails, call `on_taken_over`.
 """
 
@@ -250,7 +250,7 @@ def on_ended(state: State, session: int, attached: int, now: float) -> list[Acti
 
 
 def on_checked(state: State, session: int, attached: int, now: float) -> None:
-    """The claims of which no process knew were released."""
+    """The claims that no process knew were released."""
     found = state.owned(session, attached)
     if found is not None:
         found.checking, found.check_at = False, now + CHECK_EVERY
@@ -296,5 +296,5 @@ def on_drain(state: State, within: float) -> list[Action]:
 
 
 def is_drained(state: State) -> bool:
-    """Return whether nothing is out and nothing is on its way."""
+    """Return whether the drain is complete: no worker holds a task, and no claim runs."""
     return state.draining and not state.claiming and not any(one.claims for one in state.sessions.values())

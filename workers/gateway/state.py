@@ -1,7 +1,7 @@
-"""What the gateway knows: streams, sessions, waiting Readys and the tasks that are out.
+"""The state of a gateway: streams, sessions, waiting Readys, and the tasks that workers hold.
 
-State and the few operations that keep its parts consistent. It decides nothing, has no clock and
-does no I/O. `sessions.py`, `tasks.py`, `assignment.py` and `deadlines.py` change it.
+Also the few operations that keep its parts consistent. It decides nothing, has no clock and does no
+I/O. `sessions.py`, `tasks.py`, `assignment.py` and `deadlines.py` change it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class TaskState(Enum):
     OUT = "out"
     """The worker may have it."""
     CLOSING = "closing"
-    """Its result or its release is on its way to the database. The fencing token decides."""
-    LAPSING = "lapsing"
+    """A transaction that records its result or its release was requested. The fencing token decides."""
+    EXPIRING = "expiring"
     """The gateway ends it, because its lease expired. It may be stale, so `hold_session` decides."""
 
     @property
@@ -79,7 +79,7 @@ class Ready:
     count: int
     lease: float
     claiming: bool = False
-    """It is part of the claim that is on its way."""
+    """It is part of the claim that runs."""
     withdrawn: bool = False
     """The next claim answers it even if it finds no job: the worker took it back, or does not wait."""
 
@@ -148,9 +148,9 @@ class Session:
     out: int = 0
     """Number of tasks that are unsent or out."""
     claiming: bool = False
-    """It takes part in the claim that is on its way."""
+    """It takes part in the claim that runs."""
     check_at: float = NEVER
-    """When claims of which no process knows are looked for. Until that is done it claims nothing."""
+    """When to check for claims that no process knows. Until that is done it claims nothing."""
     checking: bool = False
     ending: bool = False
 
@@ -196,7 +196,7 @@ class Group:
 
 @dataclass(slots=True)
 class State:
-    """Everything that the gateway knows."""
+    """The whole state."""
 
     limits: Limits = field(default_factory=Limits)
     streams: dict[int, Stream] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class State:
     epoch: int = 0
     """Number of wake-ups."""
     claiming: bool = False
-    """A claim is on its way. There is one at a time: meanwhile more Readys arrive for the next."""
+    """A claim runs. There is one at a time: meanwhile more Readys arrive for the next."""
     draining: bool = False
     drain_within: float = 0.0
     renew_at: float = NEVER

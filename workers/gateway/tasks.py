@@ -1,7 +1,7 @@
-"""What happens to tasks that are out: results, heartbeats, releases, cancellation and lapses.
+"""What happens to tasks that workers hold: results, heartbeats, releases, cancellation, expired leases.
 
-What a worker says about a task needs no check of `attached`: the fencing token decides. A lapse is
-the gateway's own act and is checked. See `sessions.py` for how the parts fit together.
+What a worker says about a task needs no check of `attached`: the fencing token decides. The gateway
+itself ends a task whose lease has expired, so that is checked. See `sessions.py` for how the parts fit together.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from jobherd.workers.gateway.actions import (
     Action,
     CancelTask,
-    LapseTasks,
+    ExpireTasks,
     Reason,
     Release,
     SendAck,
@@ -175,18 +175,18 @@ def on_cancel(state: State, session: int, ref: TaskRef) -> list[Action]:
     return [CancelTask(known.stream, ref, Reason.CANCELLED)]
 
 
-def on_lapsed(state: State, lapse: LapseTasks, kept: Mapping[TaskRef, float], now: float) -> list[Action]:
+def on_expired(state: State, expired: ExpireTasks, kept: Mapping[TaskRef, float], now: float) -> list[Action]:
     """The tasks were settled as LEASE_EXPIRED.
 
     kept: those that a Heartbeat at another gateway had extended, and for how many seconds from now.
     """
-    session = state.owned(lapse.session, lapse.attached)
+    session = state.owned(expired.session, expired.attached)
     if session is None:
         return []
     actions: list[Action] = []
-    for ref in lapse.tasks:
+    for ref in expired.tasks:
         task = session.task(ref)
-        if task is None or task.state is not TaskState.LAPSING:
+        if task is None or task.state is not TaskState.EXPIRING:
             continue
         if ref in kept:
             task.state = TaskState.OUT

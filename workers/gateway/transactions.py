@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from jobherd.workers.gateway.actions import (
         AttachSession,
         EndSession,
-        LapseTasks,
-        ReleaseUnheard,
+        ExpireTasks,
+        ReleaseUnacknowledged,
         RenewSessions,
     )
     from jobherd.workers.gateway.database import GatewaySession
@@ -149,12 +149,12 @@ class Transactions(OutcomeRecorder):
         [rows] = self._session.transact(("remote/renew_sessions", parameters))
         return {row[0] for row in rows} if all(row[1] for row in rows) else None
 
-    def release_unheard(self, action: ReleaseUnheard) -> bool:
+    def release_unacknowledged(self, action: ReleaseUnacknowledged) -> bool:
         """Release claims of a session that no process knows. Return False if it was taken over."""
         requeue = ("recover/requeue_unacknowledged", {"child": action.child, "heard": list(action.known)})
         return self._held(action.session, action.attached, requeue) is not None
 
-    def lapse(self, action: LapseTasks, finished: Mapping[TaskRef, Finished]) -> dict[TaskRef, float] | None:
+    def expire(self, action: ExpireTasks, finished: Mapping[TaskRef, Finished]) -> dict[TaskRef, float] | None:
         """Record that the leases of tasks expired. Return those that were extended elsewhere, in seconds.
 
         finished: what to record of each task. None: the session was taken over.

@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from jobherd.handlers._policy.names import check_kind
-from jobherd.handlers._remote.calls import server_handler
+from jobherd.handlers._remote.grpc_methods import server_handler
 from jobherd.handlers._remote.schema import WORKER
 from jobherd.workers.gateway import sessions, tasks
 from jobherd.workers.gateway.access import Role

@@ -1,4 +1,4 @@
-"""What a job's transaction refuses, each with what the author of the handler should do.
+"""Checks whether a job's transaction may begin and commit. The errors say what the handler's author can do.
 
 It changes no state and sends no statement.
 """
@@ -16,8 +16,8 @@ NO_TRANSACTION: Final = (
     "the job is in no transaction: declare the handler with transactional=True, or use `with job.transaction():`"
 )
 ENDED_BY_HANDLER: Final = (
-    "the handler has committed or rolled back its job's transaction itself: what it wrote before may stand "
-    "although the job failed. Let Jobherd end the transaction; to undo a part of it use "
+    "the handler has committed or rolled back its job's transaction itself: what it wrote before may be "
+    "committed although the job failed. Let Jobherd end the transaction; to undo a part of it use "
     "`with connection.transaction():`"
 )
 
@@ -39,7 +39,7 @@ def check_begin(*, forked: bool, active: bool, committed: bool, of_table: bool, 
         message = "the job is completed already, by its transaction"
     elif of_table:
         message = (
-            "a record of a table is worked in a transaction already: give the handler a parameter called connection"
+            "a record of a table is processed in a transaction already: give the handler a parameter called connection"
         )
     if message:
         raise RuntimeError(message)
@@ -50,8 +50,9 @@ def check_commit(status: TransactionStatus) -> None:
     message = ""
     if status is TransactionStatus.INERROR:
         message = (
-            "a statement failed in the job's transaction and the handler went on, but nothing of it can be "
-            "committed any more: let the exception pass, or put what may fail into `with connection.transaction():`"
+            "a statement failed in the job's transaction and the handler continued, but PostgreSQL cannot commit "
+            "the transaction any more: let the handler raise the exception, or put what may fail into "
+            "`with connection.transaction():`"
         )
     elif status is TransactionStatus.ACTIVE:
         message = "a statement still runs in the job's transaction: await everything before the handler returns"
@@ -62,8 +63,7 @@ def check_commit(status: TransactionStatus) -> None:
 def warn_long(seconds: float) -> None:
     """Log how long a transaction was open, and what that costs the database."""
     _log.warning(
-        "its transaction was open for %.0f s: so long nothing that was updated or deleted in the whole database "
-        "could be vacuumed; do the slow part before it, and only what belongs together in "
-        "`with job.transaction():`",
+        "the job's transaction was open for %.0f s; meanwhile PostgreSQL could not vacuum what was updated or deleted "
+        "in this database. Do the slow part before it, and only what belongs together in `with job.transaction():`",
         seconds,
     )

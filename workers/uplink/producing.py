@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from jobherd.handlers._remote import messages as m
-from jobherd.handlers._remote.calling import Calling
 from jobherd.handlers._remote.errors import RemoteError, UnreachableError
 from jobherd.handlers._remote.schema import PRODUCER
+from jobherd.handlers._remote.unary_calls import UnaryCalls
 from jobherd.workers.remote.frames import FrameReader, frame
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Producing:
     def __init__(
         self, addresses: Sequence[str], *, token: str, tls: Tls, post: Callable[[Callable[[], None]], None]
     ) -> None:
-        self._calling = Calling(addresses, token=token, tls=tls, timeout=TIMEOUT)
+        self._calling = UnaryCalls(addresses, token=token, tls=tls, timeout=TIMEOUT)
         self._threads = ThreadPoolExecutor(THREADS, "jobherd-enqueue")
         self._post = post
 

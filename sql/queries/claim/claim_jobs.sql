@@ -22,7 +22,7 @@
 -- a transaction of its own, and always waits. A lost token may be assigned again, to another worker.
 -- This statement does not handle a queue with a concurrency limit, or the pause or limit of a kind or of
 -- everything: one row without an id and a queue means that claim_gated.sql must run instead.
--- %(turns)s is the order of the queues when they take turns (workers/claim/turns.py). A queue that is not in it
+-- %(turns)s is the order of the queues when they take turns (workers/claim/queue_turns.py). A queue that is not in it
 -- comes first; several such queues come in random order.
 -- If %(turns)s is null, the order of %(served)s decides, and without that the priority and id of the first job
 -- of each queue.

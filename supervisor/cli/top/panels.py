@@ -156,7 +156,7 @@ def _memory(row: Row) -> Cell:
 
 def _lease(row: Row) -> Cell:
     if row["lapsed"]:
-        return f"lapsed {show_span(row['lease_left'])} ago", "red"
+        return f"expired {show_span(row['lease_left'])} ago", "red"
     return show_span(row["lease_left"]), ""
 
 

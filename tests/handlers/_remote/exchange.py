@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 from google.protobuf.descriptor import FieldDescriptor
 
-from jobherd.handlers._remote import calls, messages, schema
+from jobherd.handlers._remote import grpc_methods, messages, schema
 
 LIMIT = 60
 """Seconds for a call that fails; none waits for it."""
@@ -79,7 +79,10 @@ def served():
     dispatch = {"StreamJobs": stream_jobs, "ReportResult": refuse, "Heartbeat": heartbeat, "ClaimJobs": refuse}
     server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers(
-        (calls.server_handler(schema.WORKER, {"Work": work}), calls.server_handler(schema.DISPATCH, dispatch))
+        (
+            grpc_methods.server_handler(schema.WORKER, {"Work": work}),
+            grpc_methods.server_handler(schema.DISPATCH, dispatch),
+        )
     )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -91,17 +94,17 @@ def served():
 
 def check_calls(address):
     with grpc.insecure_channel(address) as channel:
-        work = calls.client_call(channel, schema.WORKER.methods["Work"])
+        work = grpc_methods.client_call(channel, schema.WORKER.methods["Work"])
         sent = [messages.WorkRequest(hello=messages.Hello(worker_id=str(number))) for number in range(100)]
         assert list(work(iter(sent), timeout=LIMIT)) == list(map(answer, sent))
-        stream_jobs = calls.client_call(channel, schema.DISPATCH.methods["StreamJobs"])
+        stream_jobs = grpc_methods.client_call(channel, schema.DISPATCH.methods["StreamJobs"])
         got = stream_jobs(messages.StreamJobsRequest(max_in_flight=3), timeout=LIMIT)
         assert [one.tasks.tasks[0].id for one in got] == [0, 1, 2]
-        heartbeat = calls.client_call(channel, schema.DISPATCH.methods["Heartbeat"])
+        heartbeat = grpc_methods.client_call(channel, schema.DISPATCH.methods["Heartbeat"])
         held = messages.TaskRef(task_id=1, claim=2)
         answered = heartbeat(messages.HeartbeatRequest(tasks=[held], extend_seconds=9), timeout=LIMIT)
         assert answered == messages.HeartbeatResponse(lost=[held], session_seconds=9)
-        report = calls.client_call(channel, schema.DISPATCH.methods["ReportResult"])
+        report = grpc_methods.client_call(channel, schema.DISPATCH.methods["ReportResult"])
         try:
             report(messages.ReportResultRequest(), timeout=LIMIT)
         except grpc.RpcError as error:
@@ -118,13 +121,13 @@ async def check_calls_in_a_loop(address):
             yield answer(request)
 
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers((calls.server_handler(schema.WORKER, {"Work": work}),))
+    server.add_generic_rpc_handlers((grpc_methods.server_handler(schema.WORKER, {"Work": work}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         for target in (address, f"127.0.0.1:{port}"):
             async with grpc.aio.insecure_channel(target) as channel:
-                stream = calls.client_call(channel, schema.WORKER.methods["Work"])(timeout=LIMIT)
+                stream = grpc_methods.client_call(channel, schema.WORKER.methods["Work"])(timeout=LIMIT)
                 for number in range(100):
                     sent = messages.WorkRequest(hello=messages.Hello(worker_id=str(number)))
                     await stream.write(sent)
@@ -137,7 +140,7 @@ async def check_calls_in_a_loop(address):
 
 def check_implementations():
     try:
-        calls.server_handler(schema.DISPATCH, {"Heartbeat": print})
+        grpc_methods.server_handler(schema.DISPATCH, {"Heartbeat": print})
     except KeyError:
         return
     raise AssertionError("a service without all of its methods was accepted")

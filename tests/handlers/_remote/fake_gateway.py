@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 import grpc
 
-from jobherd.handlers._remote import calls, schema
+from jobherd.handlers._remote import grpc_methods, schema
 from jobherd.handlers._remote import messages as m
 
 LIMIT = float(os.environ.get("SCENE_LIMIT", "50"))
@@ -101,8 +101,8 @@ class FakeGateway:
         methods = {name: producer.get(name, _refuse) for name in schema.PRODUCER.methods}
         self._server.add_generic_rpc_handlers(
             (
-                calls.server_handler(schema.WORKER, {"Work": self._work}),
-                calls.server_handler(schema.PRODUCER, methods),
+                grpc_methods.server_handler(schema.WORKER, {"Work": self._work}),
+                grpc_methods.server_handler(schema.PRODUCER, methods),
             )
         )
         if credentials is None:

@@ -18,10 +18,10 @@ def with_gateway(**limits) -> tuple[Story, object]:
     return story, next(slot for slot in story.fleet.slots if slot.kind is GATEWAY)
 
 
-def test_a_kind_that_works_is_called_and_drains():
-    assert (WORKER.called, WORKER.drains) == (True, True)
-    assert [kind.name for kind in KINDS if kind.called] == [kind.name for kind in KINDS if kind.drains]
-    assert [kind.name for kind in KINDS if kind.called and not kind.works] == ["gateway"]
+def test_a_kind_that_works_claims_and_drains():
+    assert (WORKER.claims, WORKER.drains) == (True, True)
+    assert [kind.name for kind in KINDS if kind.claims] == [kind.name for kind in KINDS if kind.drains]
+    assert [kind.name for kind in KINDS if kind.claims and not kind.works] == ["gateway"]
 
 
 def test_there_is_a_gateway_only_if_it_is_wanted():

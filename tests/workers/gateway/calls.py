@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from jobherd.handlers._remote.calls import client_call
+from jobherd.handlers._remote.grpc_methods import client_call
 from jobherd.handlers._remote.messages import HealthCheckRequest, HealthCheckResponse
 from jobherd.handlers._remote.schema import HEALTH
 from jobherd.workers.gateway.server import listen, make_server

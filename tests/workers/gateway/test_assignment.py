@@ -213,7 +213,7 @@ def test_after_a_claim_without_an_answer_its_jobs_are_looked_for_before_the_next
     state, claim = claiming()
     assert assignment.on_claim_failed(state, claim, NOW) == []
     assert assignment.next_claim(state, 0, NOW) is None
-    assert deadlines.due(state, NOW) == [a.ReleaseUnheard(7, 107, 1, ())]
+    assert deadlines.due(state, NOW) == [a.ReleaseUnacknowledged(7, 107, 1, ())]
     assert deadlines.due(state, NOW + 1) == []
     sessions.on_checked(state, 7, 1, NOW + 1)
     assert shares(assignment.next_claim(state, 0, NOW + 1)) == [(1, 1, 2)]

@@ -10,9 +10,9 @@ from jobherd.handlers._remote import messages as m
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.workers.gateway import sessions
 from jobherd.workers.gateway.actions import Settle, Status, TaskRef
+from jobherd.workers.gateway.claim_timing import ClaimTiming
 from jobherd.workers.gateway.counting import AttemptCounts, StreamCounts
 from jobherd.workers.gateway.outcome_recorder import Recorded
-from jobherd.workers.gateway.pace import Pace
 from jobherd.workers.gateway.peer import Peer
 from jobherd.workers.gateway.requests import Outcomes, Reported
 from jobherd.workers.gateway.settlements import Transaction
@@ -69,13 +69,13 @@ def test_streams_and_slots_are_on_the_board_until_the_process_is_replaced(board)
         kind="gateway", slot=0, incarnation=1, supervisor=1, parent=1, wake=-1, report=-1, board=board,
         control=ControlBlock(), settings=ChildSettings(dsn=""),
     )  # fmt: skip
-    pace, state = Pace(spec), standing.out()
-    pace._control.notified = True
+    timing, state = ClaimTiming(spec), standing.out()
+    timing._control.notified = True
     standing.assignment.on_ready(state, 1, 2, standing.ANY, 5, lease=0.0, now=standing.NOW)
-    pace.rest(state, standing.NOW)
+    timing.rest(state, standing.NOW)
     assert (board.wanted, board.held) == (5, 2)
     sessions.on_break(state, 1, standing.NOW)
-    pace.rest(state, standing.NOW)
+    timing.rest(state, standing.NOW)
     assert (board.wanted, board.held) == (0, 2)
     metrics = StreamCounts(board)
     for peer, change in ((Peer(1), 1), (Peer(2, "dispatch"), 1), (Peer(3), 1), (Peer(1), -1)):

@@ -21,7 +21,7 @@ from tests.support.herd import ROOT
 
 @apart
 async def test_health_is_that_of_the_supervisor_and_a_client_that_watches_is_told(_folder):
-    from jobherd.handlers._remote.calls import client_call
+    from jobherd.handlers._remote.grpc_methods import client_call
     from jobherd.handlers._remote.messages import HealthCheckRequest, HealthCheckResponse
     from jobherd.handlers._remote.schema import HEALTH
     from jobherd.workers.gateway.health import Health

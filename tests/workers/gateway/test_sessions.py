@@ -154,7 +154,9 @@ def test_a_resume_says_what_is_lost_and_keeps_deadlines_and_cancellations():
     ]
     assert state.sessions[7].claims[41][12].deadline == NOW + 500
     assert state.sessions[7].out == 1
-    assert deadlines.due(state, NOW + 6) == [a.ReleaseUnheard(7, 107, 2, (41,))], "no linger any more, but the check"
+    assert deadlines.due(state, NOW + 6) == [a.ReleaseUnacknowledged(7, 107, 2, (41,))], (
+        "no linger any more, but the check"
+    )
 
 
 def test_a_resume_ends_the_earlier_stream_before_the_session_is_attached():
@@ -209,14 +211,14 @@ def test_a_resume_that_failed(status):
 def test_a_result_on_its_way_survives_the_resume_and_a_lapse_does_not():
     state = out()
     tasks.on_results(state, 1, 1, refs(41, 11), NOW)
-    lapse = a.LapseTasks(7, 107, 1, refs(41, 12))
+    lapse = a.ExpireTasks(7, 107, 1, refs(41, 12))
     assert lapse in deadlines.due(state, NOW + 60)
     sessions.on_break(state, 1, NOW + 60)
     resume(state, refs(41, 11, 12))
     sessions.on_opened(state, 2, opened(7, 2, {41: jobs(11, 12)}), NOW + 61, NOW + 61)
     assert state.sessions[7].out == 1
     assert sessions.on_taken_over(state, 7, 1, NOW + 61) == [], "the check of the lapse failed: it is attached again"
-    assert tasks.on_lapsed(state, lapse, {}, NOW + 61) == []
+    assert tasks.on_expired(state, lapse, {}, NOW + 61) == []
     assert state.sessions[7].claims[41][12].state.counts
 
 
@@ -247,7 +249,7 @@ def test_the_check_waits_for_the_claim_and_the_next_claim_for_the_check():
     assignment.on_claimed(state, claim, [a.Found(0)], NOW + 3)
     assignment.on_wake(state)
     assert assignment.next_claim(state, 0, NOW + 3) is None
-    assert deadlines.due(state, NOW + 3) == [a.ReleaseUnheard(7, 107, 2, ())]
+    assert deadlines.due(state, NOW + 3) == [a.ReleaseUnacknowledged(7, 107, 2, ())]
     assert assignment.next_claim(state, 0, NOW + 3) is None
     sessions.on_checked(state, 7, 2, NOW + 4)
     assert assignment.next_claim(state, 0, NOW + 4) is not None

@@ -61,7 +61,7 @@ def test_a_reported_task_frees_its_slot_and_does_not_lapse():
     tasks.on_reported(state, 7, refs(41, 11))
     tasks.on_reported(state, 99, refs(41, 12))
     assert state.sessions[7].out == 1
-    assert a.LapseTasks(7, 107, 1, refs(41, 12)) in deadlines.due(state, NOW + 60)
+    assert a.ExpireTasks(7, 107, 1, refs(41, 12)) in deadlines.due(state, NOW + 60)
 
 
 def test_the_reader_stops_at_256_unsettled_batches():
@@ -79,9 +79,9 @@ def test_a_heartbeat_extends_from_now_and_never_shortens():
     for extend, expected in ((10.0, 60.0), (100.0, 100.0), (50.0, 100.0), (-5.0, 100.0), (float("nan"), 100.0)):
         tasks.on_heartbeat(state, 1, 1, refs(41, 11), extend=extend, now=NOW)
         assert state.sessions[7].claims[41][11].deadline == NOW + expected
-    assert deadlines.due(state, NOW + 60)[0] == a.LapseTasks(7, 107, 1, refs(41, 12))
+    assert deadlines.due(state, NOW + 60)[0] == a.ExpireTasks(7, 107, 1, refs(41, 12))
     sessions.on_renewed(state, a.RenewSessions(((7, 1),)), {7}, NOW + 60, NOW + 60)
-    assert a.LapseTasks(7, 107, 1, refs(41, 11)) in deadlines.due(state, NOW + 100)
+    assert a.ExpireTasks(7, 107, 1, refs(41, 11)) in deadlines.due(state, NOW + 100)
 
 
 def test_no_extension_passes_the_timeout():
@@ -97,11 +97,11 @@ def test_a_lease_that_expires_is_settled_then_the_worker_is_told_and_its_readys_
     assignment.on_ready(state, 1, 2, ANY, 1, lease=0.0, now=NOW)
     tasks.on_heartbeat(state, 1, 1, refs(41, 12), extend=100.0, now=NOW)
     lapse, renew = deadlines.due(state, NOW + 60)
-    assert lapse == a.LapseTasks(7, 107, 1, refs(41, 11)) and renew == a.RenewSessions(((7, 1),))
+    assert lapse == a.ExpireTasks(7, 107, 1, refs(41, 11)) and renew == a.RenewSessions(((7, 1),))
     sessions.on_renewed(state, renew, {7}, NOW + 60, NOW + 60)
     assert deadlines.due(state, NOW + 61) == [], "once"
     assert tasks.on_cancel(state, 7, a.TaskRef(11, 41)) == [], "it is over"
-    assert tasks.on_lapsed(state, lapse, {}, NOW + 61) == [a.CancelTask(1, a.TaskRef(11, 41), Reason.LOST)]
+    assert tasks.on_expired(state, lapse, {}, NOW + 61) == [a.CancelTask(1, a.TaskRef(11, 41), Reason.LOST)]
     assert assignment.next_claim(state, 0, NOW + 61) is None
     assert not assignment.is_idle(state, NOW + 61)
     assert tasks.on_heartbeat(state, 1, 2, refs(41, 11), extend=9.0, now=NOW + 62) == [
@@ -113,18 +113,18 @@ def test_a_lease_that_expires_is_settled_then_the_worker_is_told_and_its_readys_
 def test_an_extension_at_another_gateway_keeps_the_task():
     state = out()
     [lapse, _] = deadlines.due(state, NOW + 60)
-    assert lapse == a.LapseTasks(7, 107, 1, refs(41, 11, 12))
-    found = tasks.on_lapsed(state, lapse, {a.TaskRef(11, 41): 40.0}, NOW + 61)
+    assert lapse == a.ExpireTasks(7, 107, 1, refs(41, 11, 12))
+    found = tasks.on_expired(state, lapse, {a.TaskRef(11, 41): 40.0}, NOW + 61)
     assert found == [a.CancelTask(1, a.TaskRef(12, 41), Reason.LOST)]
     assert state.sessions[7].out == 1
-    assert a.LapseTasks(7, 107, 1, refs(41, 11)) in deadlines.due(state, NOW + 101)
+    assert a.ExpireTasks(7, 107, 1, refs(41, 11)) in deadlines.due(state, NOW + 101)
 
 
 def test_a_result_that_meets_the_lapse_is_settled_behind_it():
     state = out()
     [lapse, _] = deadlines.due(state, NOW + 60)
     [settle] = tasks.on_results(state, 1, 1, refs(41, 11, 12), NOW + 60)
-    assert tasks.on_lapsed(state, lapse, {}, NOW + 61) == []
+    assert tasks.on_expired(state, lapse, {}, NOW + 61) == []
     assert tasks.on_settled(state, settle) == [a.SendAck(1, 1)]
     assert state.sessions[7].claims == {} and state.sessions[7].out == 0
 

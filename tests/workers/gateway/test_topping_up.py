@@ -80,7 +80,7 @@ def test_a_ready_that_does_not_wait_is_answered_by_a_claim_that_is_made_in_any_c
 def test_a_call_of_a_worker_ends_the_silence_of_its_stream_and_keeps_a_session_without_one():
     state = out()
     later = NOW + LIMITS.task_lease
-    assert [type(action) for action in deadlines.due(state, later)][0] is a.LapseTasks
+    assert [type(action) for action in deadlines.due(state, later)][0] is a.ExpireTasks
     assert state.streams[1].silent
     sessions.on_sign_of_life(state, 7, later)
     assert not state.streams[1].silent

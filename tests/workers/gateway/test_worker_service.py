@@ -53,7 +53,7 @@ async def service(**limits: float) -> AsyncIterator[tuple[str, Any, Any]]:
 
 
 def call(channel: Any) -> Any:
-    from jobherd.handlers._remote.calls import client_call
+    from jobherd.handlers._remote.grpc_methods import client_call
     from jobherd.handlers._remote.schema import WORKER
 
     return client_call(channel, WORKER.methods["Work"])()

@@ -1,4 +1,4 @@
-"""Connects the services of the protocol to grpc: handlers for a server, callables for a client.
+"""Connects the methods of the protocol to grpc: handlers for a server, callables for a client.
 
 Import it only in a process that may have the threads of grpc: a client, a gateway, an uplink.
 """

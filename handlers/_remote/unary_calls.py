@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
-from jobherd.handlers._remote.calls import client_call
 from jobherd.handlers._remote.errors import UnreachableError, error_of
+from jobherd.handlers._remote.grpc_methods import client_call
 from jobherd.handlers._remote.reconnect import Reconnect
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class NotFoundError(LookupError):
     """The gateway does not have what was asked for."""
 
 
-class Calling:
+class UnaryCalls:
     """Calls one gateway, and another one if it fails. Safe to use from several threads.
 
     Args:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from jobherd.workers.claim.turns import MOST, Turns
+from jobherd.workers.claim.queue_turns import MOST, QueueTurns
 
 
 class Worker:
@@ -16,7 +16,7 @@ class Worker:
 
     def __init__(self, queues, *, served=(), weights=None, tiers=None, takes=None):
         self.queues = set(queues)
-        self.turns = Turns(served, weights or {}, tiers or {})
+        self.turns = QueueTurns(served, weights or {}, tiers or {})
         self.takes = takes or {}
         self.served = served
         self.spent = 0.0

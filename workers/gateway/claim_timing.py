@@ -1,7 +1,7 @@
 """Decides when the gateway may claim, and shows the supervisor whether it waits for jobs.
 
-It reads the control block and writes the status board. Which Readys a claim is for is decided in
-`assignment.py`.
+It reads the control block and writes the status board. `assignment.py` decides for which
+Readys a claim is made.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 PAUSE: Final = (0.2, 5.0)
 """Seconds before the next claim after one without an answer: the first, doubled up to the second."""
-LAPSED: Final = 0.2
+RECHECK: Final = 0.2
 """Seconds before a gateway whose supervisor's lease ends soon checks again."""
 NEVER: Final = float("inf")
 
 
-class Pace:
-    """When to claim."""
+class ClaimTiming:
+    """The times of a gateway's claims."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self._board = spec.board
@@ -43,7 +43,7 @@ class Pace:
         if now < self._claim_at:
             return None
         if now >= self._control.lease_deadline - self._margin:
-            self._claim_at = now + LAPSED
+            self._claim_at = now + RECHECK
             return None
         claim = assignment.next_claim(state, unsent, now)
         if claim is not None:

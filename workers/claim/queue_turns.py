@@ -22,7 +22,7 @@ the lowest one is dropped, its queue goes first again.
 """
 
 
-class Turns:
+class QueueTurns:
     """The virtual times of the queues, as one worker counts them.
 
     Args:

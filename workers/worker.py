@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from jobherd.handlers._enqueue.origin import ask
 from jobherd.workers.batch_calls import BatchCalls
@@ -28,6 +29,7 @@ from jobherd.workers.run.running_job import RunningJob
 from jobherd.workers.run.transaction import Transactions
 from jobherd.workers.settle.in_flight import InFlightClaim
 from jobherd.workers.settle.settler import Settler
+from jobherd.workers.short_jobs import HELD, ShortJobs
 from jobherd.workers.stores.runner import Tables, tables_of
 from jobherd.workers.stores.table_check import are_fit
 from jobherd.workers.system.malloc import give_back
@@ -41,9 +43,6 @@ if TYPE_CHECKING:
     from jobherd.workers.run.hooks import HookCaller
 
 _log = logging.getLogger("jobherd.worker")
-
-HELD: Final = 0.05
-"""Seconds that an outcome may wait for its settlement while other jobs of its claim run."""
 
 
 class Worker:
@@ -135,6 +134,15 @@ class Worker:
             state_guard=self._state_guard,
         )
 
+        self._short_jobs = ShortJobs(
+            context,
+            claimer=self._claimer,
+            executor=self._executor,
+            in_flight=self._in_flight,
+            state_guard=self._state_guard,
+            output=self._output,
+        )
+
     def pass_on(self) -> None:
         """Pass on what was printed since the last job, mostly by hooks of the worker's exit.
 
@@ -199,9 +207,12 @@ class Worker:
         self._batch = batch
         in_flight.take(batch)
         among, behind = len(batch) > 1, in_flight.behind is not None
+        done = self._short_jobs.run(batch) if among else 0
+        if done is None:
+            return
         # Between two jobs this is the end of the first one, so a job reads the clock only twice.
-        now = claimer.claimed_at
-        for place, row in enumerate(batch):
+        now = time.monotonic() if done else claimer.claimed_at
+        for place, row in islice(enumerate(batch), done, None):
             claimer.wakes.check(now)
             if interrupts.unread:
                 interrupts.read()
@@ -240,29 +251,17 @@ class Worker:
                 if board.begun == row.id:
                     raise
                 finished = recorder.reject(row, problem)
-            guard.examine()
-            if finished is None:
-                in_flight.drop_lost(len(batch) - place)
-                return
-            now = finished.ended
-            if executor.committed:
+            if finished is not None:
+                now = finished.ended
+            if executor.committed and finished is not None:
+                guard.examine()
                 executor.committed = False
                 in_flight.forget()  # It was the only job of its claim.
                 if job_log.waiting:
                     job_log.write()
                 guard.put_back(row.kind, now)
                 break
-            stands = in_flight.enter(finished, more=place + 1 < len(batch))
-            if job_log.waiting:
-                job_log.write()
-            if now >= guard.due or row.kind not in guard.clean:
-                # Only after the outcome is stored: a process killed before that point would run the
-                # job again.
-                guard.put_back(row.kind, now)
-            if not stands or (among and in_flight.is_released(in_flight.token)):
-                # Revoked: a job took longer than expected, and the supervisor has released the
-                # others. This call releases those that the supervisor has not.
-                in_flight.release_unstarted(batch[place + 1 :])
+            if not self._short_jobs.conclude(batch, place, finished):
                 return
         if self._output is not None and len(batch) > 1 and self._output.is_pending():
             self._output.take()  # Output of a job too short to be checked. Without this, the next job would get it.

@@ -74,7 +74,11 @@ def call(handler: Callee, job: Job | list[Job], arguments: Mapping[str, Any]) ->
     """
     if handler.signature.is_async:
         return _in_loop(lambda: _plain_call(handler, job, arguments))
-    result = _plain_call(handler, job, arguments)
+    return result_of(_plain_call(handler, job, arguments))
+
+
+def result_of(result: object) -> object:
+    """Return what a function returned, or the result of the coroutine that it returned."""
     if result is None:
         return None
     if type(result) is CoroutineType or inspect.iscoroutine(result):

@@ -447,6 +447,34 @@ MUTANTS = (
         ("tests/workers/database/test_wire.py",),
     ),
     Mutant(
+        "a revoked short job starts",
+        "workers/short_jobs.py",
+        "                if words[Word.REVOKED] == token:\n",
+        "                if False:\n",
+        ("tests/workers/test_short_jobs.py",),
+    ),
+    Mutant(
+        "a short job starts although it was canceled",
+        "workers/short_jobs.py",
+        "                if interrupts.pending or interrupts.unread or",
+        "                if interrupts.unread or",
+        ("tests/workers/test_short_jobs.py",),
+    ),
+    Mutant(
+        "a short job starts although its worker is dismissed",
+        "workers/short_jobs.py",
+        "or wake.dismissed or guard.recycle_reason or now",
+        "or guard.recycle_reason or now",
+        ("tests/workers/test_short_jobs.py",),
+    ),
+    Mutant(
+        "what a short job leaves in its process is not noticed",
+        "workers/short_jobs.py",
+        "        if not over:\n            guard.examine()\n",
+        "",
+        ("tests/workers/test_short_jobs.py",),
+    ),
+    Mutant(
         "a worker takes any release for one of its claim",
         "workers/settle/in_flight.py",
         "        return self._board.revoked == token\n",
@@ -728,9 +756,9 @@ MUTANTS = (
     ),
     Mutant(
         "the next job of a claim finds what the last one left",
-        "workers/worker.py",
-        "                guard.put_back(row.kind, now)\n            if not stands",
-        "                pass\n            if not stands",
+        "workers/short_jobs.py",
+        "            guard.put_back(kind, now)\n        if not stands",
+        "            pass\n        if not stands",
         ("tests/system/test_hostile_handlers.py::test_so_does_the_next_job_of_the_same_claim",),
     ),
     Mutant(

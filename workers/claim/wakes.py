@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jobherd.workers.process.title import Title
     from jobherd.workers.settle.in_flight import InFlightClaim
 
-_LOOK: Final = 0.0002
+LOOK: Final = 0.0002
 """Seconds between two checks of the wake pipe while a claim runs. A check costs a microsecond."""
 
 
@@ -47,7 +47,7 @@ class Wakes:
 
     def check(self, now: float) -> None:
         """Check the wake pipe for a wake or a dismissal, but not after every job of a few microseconds."""
-        if now - self.checked_at > _LOOK:
+        if now - self.checked_at > LOOK:
             self.checked_at = now
             if self._wake.look():
                 self.woken = True

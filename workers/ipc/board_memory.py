@@ -81,6 +81,7 @@ class Word:
 class BoardMemory:
     """Memory that a child process writes and its supervisor reads, and that survives it.
 
+    words: the single words, by `Word`. For a loop in which a call would cost more than the access.
     tally: the counters. outcomes: the outcomes of the worker's claims. remote: those of a gateway.
     """
 
@@ -93,7 +94,7 @@ class BoardMemory:
     def _open(self) -> None:
         self._memory = mmap.mmap(self.fd, SIZE)
         self._view = memoryview(self._memory)
-        self._words = self._view[: 8 * WORDS].cast("Q")
+        self.words = self._words = self._view[: 8 * WORDS].cast("Q")
         self._now = DoubleBuffer(self._view, AT_NOW, 128)
         self._interruption = DoubleBuffer(self._view, AT_INTERRUPTION, 64)
         self._progress = DoubleBuffer(self._view, AT_PROGRESS, PROGRESS)

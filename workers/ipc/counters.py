@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,6 +75,16 @@ _WAITS: Final = 16
 _KINDS: Final = _WAITS + 8 * 32
 _ERRORS: Final = _KINDS + MAX_KINDS * _ENTRY
 _CODES: Final = _ERRORS + 8 * MAX_ERRORS
+
+
+def _in_buckets(seconds: list[float]) -> list[tuple[int, int]]:
+    """Return how many of these durations belong to each bucket."""
+    if not seconds:
+        return []
+    lowest, highest = bisect_left(BUCKETS, min(seconds)), bisect_left(BUCKETS, max(seconds))
+    if lowest == highest:
+        return [(lowest, len(seconds))]
+    return list(Counter(bisect_left(BUCKETS, one) for one in seconds).items())
 
 
 class Tally:
@@ -144,6 +155,14 @@ class Tally:
         counts[len(OUTCOMES) + 2 + bisect_left(BUCKETS, seconds)] += 1
         self._sums[kind][0] += seconds
 
+    def count_all(self, kind: int, outcome: int, seconds: list[float]) -> None:
+        """Called in the child process: that many attempts of `kind` ended alike, none by its timeout."""
+        counts = self._counts[kind]
+        counts[outcome] += len(seconds)
+        for bucket, many in _in_buckets(seconds):
+            counts[len(OUTCOMES) + 2 + bucket] += many
+        self._sums[kind][0] += sum(seconds)
+
     def count_unrun(self, kind: int, outcome: int) -> None:
         """Called in the child process.
 
@@ -184,6 +203,12 @@ class Tally:
         """Called in the child process: a job started this many seconds after it became due."""
         self._waits[bisect_left(BUCKETS, seconds)] += 1
         self._waited[0] += seconds
+
+    def count_waits(self, seconds: list[float]) -> None:
+        """Called in the child process: as `count_wait`, for several jobs."""
+        for bucket, many in _in_buckets(seconds):
+            self._waits[bucket] += many
+        self._waited[0] += sum(seconds)
 
     def policy(self, kind: int) -> Policy:
         """Return the policy of the kind with that number."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import orjson
@@ -28,6 +30,10 @@ _PLAIN_MARK: Final = b"="
 """First byte of the outcome buffer's entry for a job that succeeded and returned nothing, which is
 the usual case. All other entries are JSON.
 """
+
+
+_OKS: Final = repeat(OK)
+_NONES: Final = repeat(None)
 
 
 CANCELLED_BEFORE: Final = Outcome("cancelled", started=False, code="JOB_CANCELLED", error="cancelled before it started")
@@ -78,6 +84,11 @@ class Finished(NamedTuple):
             )
         )
 
+    @staticmethod
+    def plain_entry(job: int, ran: float, ended: float, keep: int) -> bytes:
+        """Return the entry of a job that succeeded and returned nothing."""
+        return _PLAIN.pack(_PLAIN_MARK, job, ran, ended, keep)
+
     @classmethod
     def from_entry(cls, entry: bytes) -> Self:
         """Return the value that `as_entry` encoded. Raises ValueError for any other entry."""
@@ -90,6 +101,16 @@ class Finished(NamedTuple):
             raise ValueError(message)
         outcome = Outcome(label, delay=delay, result=result, code=code, error=error, traceback=traceback)
         return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress, log=log)
+
+
+_FINISHED: Final = partial(tuple.__new__, Finished)
+"""`Finished._make`, at a third of its cost."""
+
+
+def plain_of(jobs: list[int], ran: list[float], ended: list[float], keep: int) -> list[Finished]:
+    """Return the outcomes of jobs that succeeded and returned nothing."""
+    columns = zip(jobs, _OKS, ran, ended, repeat(keep), _NONES, _NONES, _NONES, repeat(0), _NONES, strict=False)
+    return list(map(_FINISHED, columns))
 
 
 def is_plain(finished: Sequence[Finished]) -> bool:

@@ -161,6 +161,11 @@ class Interrupts:
         if rings < self.timer.rings_at:
             self.timer.arm(rings)
 
+    def go_on(self, job: int, deadline: float) -> None:
+        """Prepare for the next of several jobs, which has the options of the one that was entered."""
+        self._job = job
+        self._deadline = deadline
+
     def judge(self, seconds: float) -> JobInterrupted | None:
         """Start the time limit for judging the handler's end. `open` is false.
 

@@ -114,7 +114,7 @@ class StateGuard:
     def examine(self) -> None:
         """Check whether the job has left this process unchanged.
 
-        Cheap, because it runs after each job.
+        Cheap, because it runs after each job; among short jobs of clean kinds, every 0.2 ms (`LOOK`).
         """
         interrupts = self._interrupts
         if interrupts.raised is not None:

@@ -82,7 +82,7 @@ class BatchExecutor(Executor):
         interrupts.enter(rows[0].id, deadline, timeout, self._control if kind.exclusive else None)
         interrupts.together = len(rows) > 1
         ending = self._call_all(batch)
-        ended = max(self._clock(), started)
+        ended = max(self.clock(), started)
         endings = self._divide(batch, ending)
         outcomes = [self._outcome(batch, row, endings.get(row.id)) for row in rows]
         interruption = interrupts.raised

@@ -66,7 +66,7 @@ class Executor:
     committed: whether the last job is already settled, by its transaction. The reader resets it.
     is_released: whether the supervisor releases the unstarted jobs of a claim, by its token.
     durations: how long jobs took lately.
-    recorder: records the ends of attempts.
+    recorder: records the ends of attempts. progress: what the running job has reported.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Executor:
         self.recorder = Recorder(self.kinds, board, settings)
         self._logs_all = self.recorder.job_log.is_all
         self.usage = UsageMeter()
-        self._progress = ProgressReport(board, interrupts)
+        self.progress = ProgressReport(board, interrupts)
         self._output = output
         self._started = 0.0
         self._transactions = transactions
@@ -106,7 +106,7 @@ class Executor:
         self._interrupts = interrupts
         self.title = Title(title)
         interrupts.on_long = self._show_job
-        self._clock = time.monotonic
+        self.clock = time.monotonic
         """The clock as it was before any job ran. A job may replace it, and the database rejects an
         attempt that ended before it began.
         """
@@ -135,19 +135,20 @@ class Executor:
         if before >= SHORT:
             self._show_job()
         job = self._job(row, most, deadline) if kind.takes_job else NO_JOB
-        interrupts = self._interrupts
-        interrupts.enter(
-            row.id,
-            deadline,
-            timeout,
-            self._control if kind.exclusive else None,
-            started + LONG_AFTER if before < SHORT else FOR_EVER,
-        )
+        long_at = started + LONG_AFTER if before < SHORT else FOR_EVER
+        self._interrupts.enter(row.id, deadline, timeout, self._control if kind.exclusive else None, long_at)
         # Context variables that a job sets, mostly ids for log lines, must not leak into the next
         # job.
         context = copy_context()
-        ending = self._call(row, kind, job, context)
-        ended = self._clock()
+        return self.end(row, kind, job, context, started, self._call(row, kind, job, context))
+
+    def end(  # noqa: PLR0917 - as in `finish`
+        self, row: JobRow, kind: JobKind, job: Job, context: Context, started: float, ending: object
+    ) -> Finished | None:
+        """Judge and count the attempt that has just ended, and return as `execute`. ending: as from `_call`."""
+        interrupts, most = self._interrupts, kind.max_attempts if row.max_attempts is None else row.max_attempts
+        before = self.durations.by_kind.get(row.kind, FOR_EVER)
+        ended = self.clock()
         if ended < started:  # noqa: PLR1730  # a call of max() costs a hundredth of a job that does nothing
             ended = started
         if armed:
@@ -170,7 +171,7 @@ class Executor:
         output, log = self._output, None
         # Detecting printed output costs a system call. A job that is short and not alone in its
         # claim is checked only by flags that cost nothing.
-        if output is not None and (output.dirty or ((ran >= LONG or not shares_claim) and output.is_pending())):
+        if output is not None and (output.dirty or ((ran >= LONG or not self.shares_claim) and output.is_pending())):
             log = output.take({"job": row.id, "kind": row.kind, "attempt": row.attempts})
         self._board.tally.count(
             kind.number, OUTCOME_NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout)
@@ -178,14 +179,14 @@ class Executor:
         if outcome.code is not None or self._logs_all:
             self.recorder.note(row, kind, outcome, most, ran)
         usage = self.usage.take(ended, ran) if ended - self.usage.at >= LONG else None
-        progress = self._progress.latest() if self._progress.exists else None
+        progress = self.progress.latest() if self.progress.exists else None
         return finish(row, kind, outcome, ran, ended, usage, progress, log)
 
     # -- the steps
 
     def _announce(self, row: JobRow, kind: JobKind, most: int, started: float, deadline: float) -> bool:
         """Put the job on the status board. Return false if its claim was revoked: it must not start."""
-        board, progress = self._board, self._progress
+        board, progress = self._board, self.progress
         if progress.exists:
             progress.clear()
         progress.encrypts = kind.encrypts
@@ -268,7 +269,7 @@ class Executor:
         log = None if self._output is None else self._output.peek()
         ran = ended - self._started
         usage = self.usage.take(ended, ran) if ended - self.usage.at >= LONG else None
-        progress = self._progress.latest()
+        progress = self.progress.latest()
         return finish(self.running, self.kinds[self.running.kind], outcome, ran, ended, usage, progress, log)
 
     # -- what the handler gets
@@ -287,7 +288,7 @@ class Executor:
             run=row.run_at,
             deadline=deadline,
             resources=self._hooks.child.resources,
-            on_progress=self._progress.publish,
+            on_progress=self.progress.publish,
             on_entry=tell_nobody if self._output is None else self._output.enter,
             on_cancelled=self._interrupts.is_cancelled,
             transaction_host=self._transactions,

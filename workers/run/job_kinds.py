@@ -35,6 +35,8 @@ class JobKind(NamedTuple):
     """Payloads that are not encrypted are rejected."""
     hides_errors: bool
     """Log lines must not quote its errors: parts of the payload are encrypted or redacted."""
+    plain: bool
+    """A call needs the payload and nothing else, so `short_jobs.py` can run its jobs."""
 
 
 def most_attempts(kind: JobKind, row: JobRow) -> int:
@@ -48,20 +50,31 @@ def job_kinds(handlers: Mapping[str, AnyHandler], numbers: Mapping[str, int], ho
 
 
 def _job_kind(handler: AnyHandler, number: int, hooks: JobHooks | None) -> JobKind:
-    policy = handler.policy
+    policy, signature = handler.policy, handler.signature
+    plain = not (
+        policy.batch is not None
+        or signature.takes_job
+        or signature.takes_bytes
+        or signature.is_async
+        or policy.exclusive
+        or policy.transactional
+        or policy.encrypt
+        or hooks is not None
+    )
     return JobKind(
         handler,
         number,
         policy.timeout,
         policy.max_attempts,
-        handler.signature.takes_job or hooks is not None,
+        signature.takes_job or hooks is not None,
         policy.exclusive,
         policy.transactional,
         policy.keep_completed_days,
         policy.keep_failed_days,
         hooks,
-        handler.signature.takes_bytes,
+        signature.takes_bytes,
         bool(policy.encrypt),
         policy.encrypt == "only",
         bool(policy.encrypt or policy.redact),
+        plain,
     )

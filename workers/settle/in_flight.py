@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from jobherd.workers.ipc.current_work import CurrentWork, Phase, Reason
-from jobherd.workers.job.finished import is_plain
+from jobherd.workers.job.finished import Finished, is_plain, plain_of
 from jobherd.workers.system.failpoints import armed, reach
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from jobherd.workers.database.connection import Session
     from jobherd.workers.database.opening import Row
     from jobherd.workers.ipc.status_board import StatusBoard
-    from jobherd.workers.job.finished import Finished
     from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.interrupt import Interrupts
     from jobherd.workers.settle.settler import Settler
@@ -95,11 +94,29 @@ class InFlightClaim:
             reach("job.entered")
         return entered or not more or self.settle(more=True)
 
+    def enter_plain(self, job: int, ran: float, ended: float, keep: int) -> bool:
+        """Store the outcome of a job that succeeded and returned nothing in the outcome buffer.
+
+        `note_plain` must follow. Return False if it does not fit.
+        """
+        entered = self._outcomes.enter(Finished.plain_entry(job, ran, ended, keep))
+        if armed:
+            reach("job.entered")
+        return entered
+
+    def note_first(self, ended: float) -> None:
+        """Note the end of the first job of which an outcome is not recorded."""
+        self.first_at = ended
+        self._board.say_unwritten(ended)
+
+    def note_plain(self, jobs: list[int], ran: list[float], ended: list[float], keep: int) -> None:
+        """Note the outcomes of jobs that succeeded and returned nothing."""
+        self.unsettled += plain_of(jobs, ran, ended, keep)
+
     def note(self, finished: Finished) -> None:
         """Note the outcome of a job."""
         if not self.unsettled:
-            self.first_at = finished.ended or time.monotonic()
-            self._board.say_unwritten(self.first_at)
+            self.note_first(finished.ended or time.monotonic())
         self.unsettled.append(finished)
 
     def release_unstarted(self, rows: Sequence[JobRow]) -> None:

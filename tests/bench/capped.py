@@ -15,7 +15,7 @@ from typing import Final
 import psycopg
 
 from jobherd.workers.database.wire import Wire
-from jobherd.workers.job.row import JobRow
+from jobherd.workers.job.row import JobRow, claimed_jobs
 from tests.bench.hot import used
 from tests.bench.jobs import load
 from tests.support.figures import Report
@@ -46,7 +46,7 @@ class Turn:
         """Microseconds of the server for one claim, and the jobs."""
         start = used(self._backend)
         rows = self._wire.exchange((statement, self._asked))[0]
-        jobs = [JobRow._make(row) for row in rows]
+        jobs = claimed_jobs(rows)
         assert len(jobs) == 1, rows
         return used(self._backend) - start, jobs
 

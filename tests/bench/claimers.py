@@ -20,6 +20,7 @@ import psycopg
 from jobherd.handlers._values.outcome import OK
 from jobherd.workers.database.wire import Wire
 from jobherd.workers.job.finished import Finished, settlement
+from jobherd.workers.job.row import claimed_jobs
 from tests.support.figures import at
 from tests.support.queue import Queue
 
@@ -81,13 +82,13 @@ def claimer(dsn: str, supervisor: int, number: int, orders: Connection) -> None:
             jobs = 0
             rows: Any = wire.exchange(("claim/claim_jobs", claim))[0]
             while rows and (begun := time.monotonic()) < until:
-                done = [Finished(row[1], OK, 1e-6, begun, KEEP) for row in rows]
+                done = [Finished(job.id, OK, 1e-6, begun, KEEP) for job in claimed_jobs(rows)]
                 said = settlement(child, rows[0][0], done, ran_on="host/1", now=begun)
                 _, rows = wire.exchange_each(("settle/settle_completed", said), ("claim/claim_jobs", claim))
                 spans.append(time.monotonic() - begun)
                 jobs += len(done)
             if rows:
-                done = [Finished(row[1], OK, 1e-6, begun, KEEP) for row in rows]
+                done = [Finished(job.id, OK, 1e-6, begun, KEEP) for job in claimed_jobs(rows)]
                 wire.exchange(
                     ("settle/settle_completed", settlement(child, rows[0][0], done, ran_on="host/1", now=begun))
                 )

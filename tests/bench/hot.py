@@ -30,7 +30,7 @@ from jobherd.workers.database.wire import Wire
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.status_board import StatusBoard
 from jobherd.workers.job.finished import Finished, settlement
-from jobherd.workers.job.row import JobRow
+from jobherd.workers.job.row import claimed_jobs
 from jobherd.workers.process.context import ChildContext
 from jobherd.workers.process.interrupt import Interrupts
 from jobherd.workers.process.spec import ChildSettings, ChildSpec
@@ -66,27 +66,8 @@ class ThinAir:
         if "wanted" not in said:  # a settlement by itself: the batch took longer than an outcome may wait
             return [(job,) for job in said["ids"]]
         token = next(self.ids)
-        return [
-            (
-                token,
-                next(self.ids),
-                "bench:noop",
-                "default",
-                DOCUMENT,
-                1,
-                None,
-                0,
-                0,
-                None,
-                1.0,
-                1.0,
-                None,
-                0.1,
-                True,
-                None,
-            )
-            for _ in range(said["wanted"])
-        ]
+        jobs = [(next(self.ids), "bench:noop", DOCUMENT, 1, 0, 1.0, 1.0, None) for _ in range(said["wanted"])]
+        return [(token, "default", None, 1, None, 1.1, None, None), *jobs]
 
     def run_both(
         self, _first: str, before: dict[str, Any], _second: str, claim: dict[str, Any]
@@ -147,7 +128,7 @@ def turns(child: Child, batch: int, rounds: int, keep: int) -> Iterator[tuple[fl
     claim = {**child.parameters(batch), "kinds": ["bench:noop"], "shares": [1e-6]}
     for _ in range(rounds):
         at, start = time.process_time(), used(pid)
-        jobs = [JobRow._make(row) for row in wire.exchange(("claim/claim_jobs", claim))[0]]
+        jobs = claimed_jobs(wire.exchange(("claim/claim_jobs", claim))[0])
         between, claimed = time.process_time() - at, used(pid)
         assert len(jobs) == batch
         done = [Finished(job.id, OK, 1e-6, time.monotonic(), keep) for job in jobs]

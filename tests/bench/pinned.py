@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 
 from jobherd.workers.claim.scan_start import SOUGHT, ScanStart
-from jobherd.workers.job.row import JobRow
+from jobherd.workers.job.row import claimed_jobs
 from tests.bench.jobs import PAYLOAD, is_empty, wait_until
 from tests.support.figures import Report, at
 from tests.support.ground import arguments, ground
@@ -77,9 +77,7 @@ def main() -> int:
                         prepare=True,
                     ).fetchall()
                     took = time.perf_counter() - begun
-                stride.note_claim(
-                    [JobRow._make(row) for row in rows], sought=sought, took=took, together=False, now=time.monotonic()
-                )
+                stride.note_claim(claimed_jobs(rows), sought=sought, took=took, together=False, now=time.monotonic())
                 walks.append(not sought)
                 return took * 1000
 

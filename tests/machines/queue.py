@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import dict_row
 
+from jobherd.workers.job.row import claimed_jobs
 from tests.support.queue import NOTHING, PER_JOB
 
 if TYPE_CHECKING:
@@ -120,7 +121,10 @@ class Model:
 
     def send(self, statement: str, **parameters: Any) -> list[dict[str, Any]]:
         self.cursor.execute(self.queue.text(statement), parameters)
-        return self.cursor.fetchall() if self.cursor.description else []
+        rows = self.cursor.fetchall() if self.cursor.description else []
+        if statement == "claim/claim_jobs":
+            return [job._asdict() for job in claimed_jobs([tuple(row.values()) for row in rows])]
+        return rows
 
     def supervisor(self) -> int:
         return self.send(

@@ -309,15 +309,15 @@ MUTANTS = (
     Mutant(
         "a claim does not return the new attempt",
         "sql/queries/claim/claim_jobs.sql",
-        "(t.job).attempts + 1 AS attempts",
-        "(t.job).attempts AS attempts",
+        "(job).attempts + 1, priority",
+        "(job).attempts, priority",
         ("tests/sql/test_claim.py",),
     ),
     Mutant(
         "a claim names the columns of a job",
         "sql/queries/claim/claim_jobs.sql",
-        "array_agg(t.job ORDER BY",
-        "array_agg(((t.job).id, (t.job).created_at, (t.job).run_at, (t.job).expires_at, (t.job).timeout, (t.job).last_error, (t.job).priority, (t.job).attempts, (t.job).max_attempts, (t.job).crashes, (t.job).alone, (t.job).queue, (t.job).kind, (t.job).payload, (t.job).extras, (t.job).lane)::jobherd.ready ORDER BY",
+        "array_agg(job)",
+        "array_agg(((job).id, (job).created_at, (job).run_at, (job).expires_at, (job).timeout, (job).last_error, (job).priority, (job).attempts, (job).max_attempts, (job).crashes, (job).alone, (job).queue, (job).kind, (job).payload, (job).extras, (job).lane)::jobherd.ready)",
         ("tests/sql/test_later_column.py",),
     ),
     Mutant(
@@ -337,15 +337,15 @@ MUTANTS = (
     Mutant(
         "a claim takes what others hold",
         "sql/queries/claim/claim_jobs.sql",
-        "LIMIT %(wanted)s\n       FOR UPDATE SKIP LOCKED",
+        "LIMIT %(wanted)s\n               FOR UPDATE SKIP LOCKED",
         "LIMIT %(wanted)s",
         ("tests/sql/test_claim.py",),
     ),
     Mutant(
         "a claim takes what its plan likes",
         "sql/queries/claim/claim_jobs.sql",
-        "     LIMIT %(wanted)s\n",
-        "     LIMIT 2 * %(wanted)s\n",
+        "             LIMIT %(wanted)s\n",
+        "             LIMIT 2 * %(wanted)s\n",
         ("tests/sql/test_claim.py",),
     ),
     Mutant(

@@ -17,6 +17,7 @@ from jobherd.handlers._define.hook_calls import Hooks
 from jobherd.sql.migrate import migrate
 from jobherd.workers.claim.claim_conditions import ClaimConditions
 from jobherd.workers.database.wire import Wire
+from jobherd.workers.job.row import claimed_jobs
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
@@ -51,11 +52,11 @@ class Claimer:
         """The jobs of one turn over the queues."""
         avoided = list(avoided)
         while True:
-            rows = self.wire.exchange(*self.letters(wanted, conditions, avoided))[1]
-            if not rows or rows[0][1]:
-                self.token = rows[0][0] if rows else 0
-                return [row[1] for row in rows]
-            avoided.append(rows[0][3])
+            jobs = claimed_jobs(self.wire.exchange(*self.letters(wanted, conditions, avoided))[1])
+            if not jobs or jobs[0].id:
+                self.token = jobs[0].token if jobs else 0
+                return [job.id for job in jobs]
+            avoided.append(jobs[0].queue)
 
     def letters(self, wanted, conditions, avoided):
         by = sql.narrow(self.by, *conditions, "within_budget")

@@ -12,7 +12,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from jobherd import sql
-from tests.support.queue import Queue
+from tests.support.queue import Queue, jobs_of
 
 ONE = 1_000_000
 """Bytes as stored that fill a batch."""
@@ -58,11 +58,7 @@ def by_gates(child, wanted):
 
 def by_seeking(child, wanted):
     known = child.parameters(wanted) | {"past_queue": None, "past_priority": None, "past_id": None, "back": False}
-    return (
-        child.connection.cursor(row_factory=dict_row)
-        .execute(sql.load(sql.seeking("claim/claim_jobs")), known)
-        .fetchall()
-    )
+    return jobs_of(child.connection.execute(sql.load(sql.seeking("claim/claim_jobs")), known))
 
 
 @pytest.mark.parametrize("claim", [by_plain, by_gates, by_seeking])

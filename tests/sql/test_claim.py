@@ -7,9 +7,8 @@ import random
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
 
-from tests.support.queue import Queue
+from tests.support.queue import Queue, jobs_of
 
 GUCS = ("enable_hashjoin", "enable_hashagg", "enable_material", "enable_sort", "enable_mergejoin")
 
@@ -147,8 +146,8 @@ def test_a_queue_whose_rows_are_in_other_hands_does_not_starve_the_others(queue)
         console.execute("SELECT * FROM jobherd.ready WHERE queue = 'held' FOR UPDATE")
         (row,) = child.claim_raw(1)
         assert (row["id"], row["queue"]) == (None, "held")
-        (row,) = child.connection.cursor(row_factory=dict_row).execute(
-            queue.text("claim/claim_jobs"), {**child.parameters(1), "avoided": ["held"]}
+        (row,) = jobs_of(
+            child.connection.execute(queue.text("claim/claim_jobs"), {**child.parameters(1), "avoided": ["held"]})
         )
         assert row["id"] == other
 
@@ -200,7 +199,7 @@ def test_a_lone_claim_takes_what_a_batch_of_one_would(queue, seed):
     if dice.random() < 0.5:
         queue.run("SELECT jobherd.pause(%s)", dice.choice(["a", "b"]))
     child = queue.child()
-    with psycopg.connect(queue.dsn) as locker, psycopg.connect(queue.dsn, row_factory=dict_row) as connection:
+    with psycopg.connect(queue.dsn) as locker, psycopg.connect(queue.dsn) as connection:
         locker.execute("SELECT FROM jobherd.ready WHERE random() < 0.3 FOR UPDATE")
         for _ in range(20):
             parameters = child.parameters(1) | {
@@ -210,7 +209,7 @@ def test_a_lone_claim_takes_what_a_batch_of_one_would(queue, seed):
             }
             found = []
             for name in ("claim/claim_jobs", "claim/claim_job"):
-                rows = connection.execute(queue.text(name), parameters).fetchall()
+                rows = jobs_of(connection.execute(queue.text(name), parameters))
                 waits = connection.execute("SHOW synchronous_commit").fetchone()
                 moved = connection.execute("SELECT child, queue, jobs::text FROM jobherd.running").fetchall()
                 connection.rollback()

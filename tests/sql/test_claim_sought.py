@@ -6,10 +6,9 @@ import random
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
 
 from jobherd.workers.claim.scan_start import SOUGHT
-from tests.support.queue import Queue
+from tests.support.queue import Queue, jobs_of
 
 PLACE = ("past_queue", "past_priority", "past_id")
 NOWHERE = dict.fromkeys(PLACE) | {"back": False}
@@ -31,13 +30,13 @@ def test_it_takes_what_a_walking_claim_takes_of_all_that_is_not_before_the_place
     if dice.random() < 0.5:
         queue.run("SELECT jobherd.pause(%s)", dice.choice(["a", "b"]))
     child = queue.child()
-    with psycopg.connect(queue.dsn) as locker, psycopg.connect(queue.dsn, row_factory=dict_row) as connection:
+    with psycopg.connect(queue.dsn) as locker, psycopg.connect(queue.dsn) as connection:
         locker.execute("SELECT FROM jobherd.ready WHERE random() < 0.2 FOR UPDATE")
 
         def claimed(name, parameters, without=None):
             if without is not None:
                 connection.execute("DELETE FROM jobherd.ready WHERE queue = %s AND priority = %s AND id <= %s", without)
-            rows = connection.execute(queue.text(name), parameters).fetchall()
+            rows = jobs_of(connection.execute(queue.text(name), parameters))
             moved = connection.execute("SELECT child, queue, jobs::text FROM jobherd.running").fetchall()
             connection.rollback()
             for row in rows:
@@ -115,7 +114,7 @@ def test_it_looks_back_for_what_was_moved_to_a_time_before_it_was_enqueued(queue
     queue.enqueue_many("a:b", 20)
     assert queue.run("SELECT jobherd.reschedule(%s, now() - interval '1 day')", moved) == [("ready",)]
     parameters = child.parameters(1) | dict(zip(PLACE, ("default", 0, moved + 5), strict=True)) | {"back": True}
-    assert [row[1] for row in child.connection.execute(queue.text(SOUGHT), parameters).fetchall()] == [moved]
+    assert [job["id"] for job in jobs_of(child.connection.execute(queue.text(SOUGHT), parameters))] == [moved]
 
 
 def test_it_looks_back_for_what_came_from_a_delay_or_for_a_retry_and_walks_no_way_to_it(queue):
@@ -144,8 +143,9 @@ def test_it_looks_back_for_what_came_from_a_delay_or_for_a_retry_and_walks_no_wa
         old.execute("SELECT 1")
 
     def sought(parameters):
-        rows = child.connection.execute(queue.text(SOUGHT), child.parameters(1) | parameters).fetchall()
-        return [row[1] for row in rows]
+        return [
+            job["id"] for job in jobs_of(child.connection.execute(queue.text(SOUGHT), child.parameters(1) | parameters))
+        ]
 
     assert sought(place) == [last[0]]
     assert [sought(back) for _ in range(3)] == [[later], [retried], [last[1]]], (

@@ -9,6 +9,7 @@ import pytest
 
 from jobherd import sql
 from jobherd.workers.database.wire import Wire
+from jobherd.workers.job.row import claimed_jobs
 from tests.support.queue import Queue
 
 CLAIMS = ("claim/claim_jobs", "claim/claim_job")
@@ -56,7 +57,7 @@ def test_the_first_in_order_that_fits_is_taken_under_any_schema(database, name):
         wire = Wire(child.connection, "jobherd", prepared=True)
         parameters = child.parameters(1) | {"only_kinds": ["a:c"], "not_kinds": ["a:d"]}
         rows = wire.exchange((sql.narrow(name, "of_kinds", "not_of_kinds"), parameters))[0]
-        assert [row[1] for row in rows] == [second]
+        assert [job.id for job in claimed_jobs(rows)] == [second]
         rows = wire.exchange((sql.narrow(name, "of_kinds"), parameters | {"only_kinds": []}))[0]
-        assert [row[1] for row in rows] == [None], "there are jobs, and none for it"
+        assert [job.id for job in claimed_jobs(rows)] == [None], "there are jobs, and none for it"
     assert "eu.ready" in sql.load(sql.narrow(name, "of_kinds"), "eu")

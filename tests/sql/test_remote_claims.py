@@ -9,7 +9,7 @@ import pytest
 
 from jobherd import sql
 from jobherd.workers.database.wire import Wire
-from jobherd.workers.job.row import JobRow
+from jobherd.workers.job.row import JobRow, claimed_jobs
 from tests.support.queue import Queue
 from tests.support.remote import Gateway, RemoteSession
 
@@ -67,14 +67,13 @@ def test_the_answer_is_that_of_claim_jobs_and_the_ready(queue, gateway, sessions
     wire = Wire(gateway.connection, "jobherd", prepared=True)
     child = queue.child()
     with queue.connection.transaction(force_rollback=True):
-        cursor = queue.connection.execute(queue.text("claim/claim_jobs"), child.parameters(10))
-        names, local = [column.name for column in cursor.description], cursor.fetchall()
+        local = claimed_jobs(queue.connection.execute(queue.text("claim/claim_jobs"), child.parameters(10)).fetchall())
     remote = wire.exchange(
         ("remote/claim_slots", {"supervisor": gateway.supervisor, **gateway.slots((sessions[0], 10))})
     )[0]
     assert [row[-1] for row in remote] == [1, 1]
     assert [*gateway.claim_raw((sessions[0], 1))] == []
-    changes = {names.index(name) for name in ("token", "good_for", "waited")}
+    changes = {JobRow._fields.index(name) for name in ("token", "good_for", "waited")}
     for ours, theirs in zip(remote, local, strict=True):
         assert [value for place, value in enumerate(ours[:-1]) if place not in changes] == [
             value for place, value in enumerate(theirs) if place not in changes

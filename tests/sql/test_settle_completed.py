@@ -12,6 +12,7 @@ import pytest
 
 from jobherd.handlers._values.outcome import OK, Outcome
 from jobherd.workers.job.finished import Finished, settlement
+from jobherd.workers.job.row import claimed_jobs
 from jobherd.workers.settle.settler import Settler
 from tests.support.queue import Line, Queue
 
@@ -121,7 +122,7 @@ def test_a_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_one_is_k
     with caplog.at_level(logging.WARNING):
         claimed = settler.settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(1))
     assert queue.states([job.id for job in jobs[:2]]) == ["completed"] * 2
-    assert [row[1] for row in claimed] == [jobs[2].id]
+    assert [job.id for job in claimed_jobs(claimed)] == [jobs[2].id]
     assert [record.jobs for record in caplog.records] == [str(jobs[2].id)]
     assert queue.count("running") == 1
 
@@ -141,7 +142,7 @@ def test_one_exchange_is_enough_when_nothing_is_amiss(queue, child, line):
     claimed = Settler(line, ran_on="host/1").settle_and_claim(
         jobs[0].token, [spoken(job) for job in jobs], child.parameters(2)
     )
-    assert (len(claimed), line.exchanges) == (2, 1)
+    assert (len(claimed_jobs(claimed)), line.exchanges) == (2, 1)
 
 
 @pytest.mark.parametrize("keep", [7, 0])

@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 from jobherd import sql
 from jobherd.handlers._enqueue.options import Options
 from jobherd.workers.database.wire import Wire
+from jobherd.workers.job.row import claimed_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +41,11 @@ class JobRow:
     queue: str
     attempts: int
     good_for: float | None
+
+
+def jobs_of(answer: psycopg.Cursor[Any]) -> list[dict[str, Any]]:
+    """Return the jobs that any claiming statement has returned, each by the names of its fields."""
+    return [job._asdict() for job in claimed_jobs(answer.fetchall())]
 
 
 class Child:
@@ -79,11 +85,7 @@ class Child:
         }
 
     def claim_raw(self, wanted: int, served: list[str] | None = None) -> list[dict[str, Any]]:
-        return (
-            self.connection.cursor(row_factory=dict_row)
-            .execute(self.queue.text("claim/claim_jobs"), self.parameters(wanted, served))
-            .fetchall()
-        )
+        return jobs_of(self.connection.execute(self.queue.text("claim/claim_jobs"), self.parameters(wanted, served)))
 
     def claim(self, wanted: int, served: list[str] | None = None) -> list[JobRow]:
         rows = self.claim_raw(wanted, served)

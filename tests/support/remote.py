@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import dict_row
 
+from tests.support.queue import jobs_of
+
 if TYPE_CHECKING:
     from tests.support.queue import Queue
 
@@ -77,9 +79,8 @@ class Gateway:
     def claim_one(self, session: RemoteSession, wanted: int = 1) -> Dealt:
         """Claim as a worker does: the same statement under the session's ids."""
         nothing = dict.fromkeys(("served", "turns", "avoided", "kinds", "shares", "short"))
-        rows = self.rows(
-            "claim/claim_jobs", **nothing | {"supervisor": session.id, "child": session.child, "wanted": wanted}
-        )
+        claim = nothing | {"supervisor": session.id, "child": session.child, "wanted": wanted}
+        rows = jobs_of(self.connection.execute(self.queue.text("claim/claim_jobs"), claim))
         assert rows, "nothing was claimed"
         return Dealt(1, rows[0]["token"], [row["id"] for row in rows])
 

@@ -20,7 +20,7 @@ from jobherd.workers.claim.restriction import restriction_of
 from jobherd.workers.claim.table_records import TableRecords
 from jobherd.workers.claim.wakes import Wakes
 from jobherd.workers.ipc.current_work import Phase
-from jobherd.workers.job.row import JobRow
+from jobherd.workers.job.row import claimed_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.handler import AnyHandler
     from jobherd.workers.database.connection import Session
     from jobherd.workers.database.opening import Row
+    from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.context import ChildContext
     from jobherd.workers.process.state_guard import StateGuard
     from jobherd.workers.run.batch import BatchExecutor
@@ -245,7 +246,7 @@ class Claimer:
                 in_flight.show_phase(Phase.CLAIMING)
             rows = self._send(statement, claim, eager=rested)
         self.claimed_at = self.wakes.checked_at = time.monotonic()
-        found = [JobRow._make(row) for row in rows]
+        found = claimed_jobs(rows)
         self.wakes.opens_in = query.split_opening(found)
         self._board.count_claim(empty=not found)
         if not found and query.is_turn_over(claim, self.claimed_at):

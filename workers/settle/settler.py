@@ -79,8 +79,8 @@ class Settler:
     ) -> list[Row] | None:
         """Record the outcomes of these jobs and claim the next ones, in one round trip.
 
-        by: the statement that claims, with the parameters `claim`. Its rows are those of
-        claim_jobs.sql. Returns the claimed rows, or None if only the settlement was possible: then
+        by: the statement that claims, with the parameters `claim`. Returns its rows, for
+        `claimed_jobs`, or None if only the settlement was possible: then
         call again. Raises as `settle`.
         """
         whole = len(own(finished)) == len(finished) and is_plain(finished)

@@ -14,18 +14,19 @@ WITH gone AS MATERIALIZED (
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, timeout, result, ran_on, usage, progress)
-    SELECT CASE WHEN j.id = j.job THEN j.id END, created_at, run_at, statement_timestamp() - make_interval(secs => ago + ran),
-           statement_timestamp() - make_interval(secs => ago), (now() AT TIME ZONE 'UTC')::date + keep, g.token, priority,
-           attempts + 1, max_attempts, crashes,
+    SELECT CASE WHEN j.id = (%(ids)s::bigint[])[n] THEN j.id END, created_at, run_at,
+           statement_timestamp() - make_interval(secs => (%(ago)s::double precision[])[n] + (%(ran)s::double precision[])[n]),
+           statement_timestamp() - make_interval(secs => (%(ago)s::double precision[])[n]),
+           (SELECT (now() AT TIME ZONE 'UTC')::date) + (%(keeps)s::integer[])[n], g.token, priority, attempts + 1, max_attempts, crashes,
            'completed', queue, kind, payload, extras, timeout, result::json, %(ran_on)s::text, usage::jsonb, progress::jsonb
       FROM gone g CROSS JOIN LATERAL ROWS FROM (
-           unnest(%(ids)s::bigint[]), unnest(%(ran)s::double precision[]), unnest(%(ago)s::double precision[]), unnest(%(keeps)s::integer[]),
            unnest(%(results)s::text[]), unnest(%(usages)s::text[]), unnest(%(progresses)s::text[]), unnest(g.jobs)
-           ) AS j (job, ran, ago, keep, result, usage, progress)  -- and a job's columns, by their names
-     WHERE keep > 0 OR (extras).webhook IS NOT NULL OR j.id IS DISTINCT FROM j.job
+           ) WITH ORDINALITY AS j (result, usage, progress)  -- and a job's columns, by their names
+     CROSS JOIN LATERAL (SELECT j.ordinality::integer) AS place (n)
+     WHERE (%(keeps)s::integer[])[n] > 0 OR (extras).webhook IS NOT NULL OR j.id IS DISTINCT FROM (%(ids)s::bigint[])[n]
 )
-SELECT cardinality(jobs) FROM gone
+SELECT cardinality(%(ids)s::bigint[]) FROM gone
  -- Always true. It checks for waiting clients after the row is deleted, and not before: see schema/04_wake.sql.
  WHERE CASE WHEN pg_try_advisory_lock(1785684585, 1 + (pg_backend_pid() & 3))
             THEN pg_advisory_unlock(1785684585, 1 + (pg_backend_pid() & 3))
-            ELSE jobherd.tell_waiters(ARRAY(SELECT j.id || '=completed' FROM unnest(jobs) AS j)) END
+            ELSE jobherd.tell_waiters(ARRAY(SELECT id || '=completed' FROM unnest(%(ids)s::bigint[]) AS id)) END

@@ -1,8 +1,9 @@
-"""A rate limit over two supervisors whose workers are killed.
+"""A rate limit over two supervisors whose workers are killed: of a queue, or with --partitions of each partition of it.
 
 Each claim that is committed leaves a row with its time, whatever becomes of its worker. No window of
 any length may hold more starts than the burst and the rate allow. At the end everything must have
-completed: a token that leaked would leave the last jobs waiting.
+completed: a token that leaked would leave the last jobs waiting. With partitions, each has its share of the jobs and of
+the rate.
 """
 
 from __future__ import annotations
@@ -26,27 +27,33 @@ from tests.system.test_rates import STARTS
 WORK = Path(__file__).with_name("work.py")
 HERDS = 2
 WINDOWS = (0.01, 0.1, 0.3, 1.0, 3.0)
-LOAD = "SELECT jobherd.enqueue('fault:quick', '{}', '{\"queue\": \"rated\", \"max_attempts\": 100}') FROM generate_series(1, %s)"
+LOAD = """
+SELECT jobherd.enqueue('fault:quick', '{}', jsonb_build_object('queue', 'rated', 'max_attempts', 100, 'partition', 'p' || n %% %s))
+  FROM generate_series(1, %s) AS n"""
 ENDED = "SELECT count(*) FROM jobherd.history"
 
 
 def main() -> int:
-    given = arguments(__doc__, rate=1000, burst=50, seconds=30, kills=50, workers=4)
+    given = arguments(__doc__, rate=1000, burst=50, seconds=30, kills=50, workers=4, partitions=0)
     dice = random.Random(given.seed)
     report = Report(
-        f"rates: {HERDS} supervisors with {given.workers} workers each, {given.rate:,}/s, burst {given.burst}",
+        f"rates: {HERDS} supervisors with {given.workers} workers each, {given.rate:,}/s, burst {given.burst}"
+        + (f", over {given.partitions} partitions" if given.partitions else ""),
         given.seed,
     )
     with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection, contextlib.ExitStack() as stack:
         report.on(dsn)
         connection.execute(STARTS)
-        connection.execute("SELECT jobherd.limit('rated', %s, burst => %s)", [f"{given.rate}/s", given.burst])
+        parts = max(given.partitions, 1)
+        rate, burst = given.rate // parts, max(given.burst // parts, 1)
+        limit = "limit_each_rate" if given.partitions else "limit"
+        connection.execute(f"SELECT jobherd.{limit}('rated', %s, burst => %s)", [f"{rate}/s", burst])
         jobs = given.rate * given.seconds
         herds = [
             stack.enter_context(Herd(dsn, WORK, "--poll", "300s", "--max-claim-batch", "50", workers=given.workers))
             for _ in range(HERDS)
         ]
-        connection.execute(LOAD, [jobs])
+        connection.execute(LOAD, [parts, jobs])
         start, kills, until = time.monotonic(), 0, time.monotonic() + 600
         while (ended := connection.execute(ENDED).fetchall()[0][0]) < jobs and time.monotonic() < until:
             time.sleep(dice.uniform(0.5, 1.5) * given.seconds / (given.kills + 1) / 2)
@@ -57,18 +64,18 @@ def main() -> int:
                     os.close(pidfd)
                     kills += 1
         took = time.monotonic() - start
-        times = [
-            float(at)
-            for at, number in connection.execute("SELECT extract(epoch FROM at), number FROM public.starts").fetchall()
-            for _ in range(number)
-        ]
+        times: dict[str | None, list[float]] = {}
+        for lane, at, number in connection.execute("SELECT lane, extract(epoch FROM at), number FROM public.starts"):
+            times.setdefault(lane, []).extend([float(at)] * number)
+        starts = sum(map(len, times.values()))
         codes = [herd.stop() for herd in herds]
         report.fact(
             "starts",
-            f"{len(times):,} of {jobs:,} jobs in {took:.0f} s, {len(times) / took:,.0f} a second, {kills} kills",
+            f"{starts:,} of {jobs:,} jobs in {took:.0f} s, {starts / took:,.0f} a second, {kills} kills",
         )
         for window in WINDOWS:
-            most, allowed = most_in_any_window(times, window), given.burst + given.rate * window
+            most = max(most_in_any_window(found, window) for found in times.values())
+            allowed = burst + rate * window
             report.holds(f"no window of {window:g} s holds more than {allowed:,.0f} starts", most <= allowed, most)
         report.holds("no token was lost: everything has ended", ended == jobs, ended)
         report.holds("every parent left with 0", codes == [0] * HERDS, codes)

@@ -64,7 +64,7 @@ def test_rules_of_partitions_are_shown(page, database):
     send(database, "SELECT jobherd.limit_each_rate('crm', '10/s', burst => 5), jobherd.limit_each_rate('own', '1/h')")
     send(database, "SELECT jobherd.limit_each('crm', 2), jobherd.fair('crm', '{\"acme\": 3}'), jobherd.fair('fair')")
     text = page.get("/queues").text
-    assert "2 of each partition, 10/s of each partition, burst 5, acme=3" in row_of(text, "crm")
+    assert "2 of each partition, 10/s of each partition, burst 5, turns acme=3" in row_of(text, "crm")
     assert "1/h of each partition, burst 1" in row_of(text, "own")
     assert "partitions take turns" in row_of(text, "fair")
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 STARTS = """
-CREATE TABLE public.starts (at timestamptz, kind text, number integer);
+CREATE TABLE public.starts (at timestamptz, kind text, number integer, lane text);
 CREATE FUNCTION public.note_start() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN INSERT INTO public.starts VALUES (NEW.claimed_at, NEW.jobs[1].kind, cardinality(NEW.jobs)); RETURN NULL; END $$;
+BEGIN INSERT INTO public.starts VALUES (NEW.claimed_at, NEW.jobs[1].kind, cardinality(NEW.jobs), NEW.lane); RETURN NULL; END $$;
 CREATE TRIGGER starts AFTER INSERT ON jobherd.running FOR EACH ROW EXECUTE FUNCTION public.note_start();
 """
 """Each claim that is committed leaves a row, whatever becomes of its worker."""
@@ -82,12 +82,7 @@ def test_the_next_token_wakes_a_worker_and_no_poll_is_needed(stage: Stage):
 
 
 def test_the_next_token_of_a_partition_wakes_a_worker(stage: Stage):
-    stage.run(
-        "CREATE TABLE public.lane_starts (at timestamptz, lane text);"
-        "CREATE FUNCTION public.note_lane() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$"
-        "BEGIN INSERT INTO public.lane_starts VALUES (NEW.claimed_at, NEW.lane); RETURN NULL; END $$;"
-        "CREATE TRIGGER lane_starts AFTER INSERT ON jobherd.running FOR EACH ROW EXECUTE FUNCTION public.note_lane()"
-    )
+    stage.run(STARTS)
     fleet = stage.run_fleet(workers=2, poll="300s")
     stage.run("SELECT jobherd.limit_each_rate('crm', '5/s')")
     jobs = [
@@ -96,7 +91,7 @@ def test_the_next_token_of_a_partition_wakes_a_worker(stage: Stage):
         for job in stage.enqueue_many("t:noop", 4, queue="crm", partition=name)
     ]
     stage.wait_all(jobs, "completed")
-    found = stage.run("SELECT array_agg(extract(epoch FROM at) ORDER BY at) FROM public.lane_starts GROUP BY lane")
+    found = stage.run("SELECT array_agg(extract(epoch FROM at) ORDER BY at) FROM public.starts GROUP BY lane")
     assert len(found) == 3
     for (times,) in found:
         assert all(later - earlier >= 0.2 for earlier, later in zip(times, times[1:], strict=False))

@@ -177,8 +177,8 @@ def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[
             )
         elif gate["partition_opens_at"]:
             at = clock(datetime.fromisoformat(gate["partition_opens_at"]))
-            rate = gate["each_rate"]
-            yield f"waiting: it waits for its partition {gate['partition']}: {rate} start, the next at {at}"
+            what = f"{gate['each_rate']} starts of its partition {gate['partition']}"
+            yield f"waiting: the rate limit allows {what}, and the next one is at {at}"
         elif gate["tokens"] == 0:
             yield (
                 f"waiting: the rate limit allows {gate['rate']} starts of {what}, and the next one is at "

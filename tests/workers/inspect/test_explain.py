@@ -68,7 +68,7 @@ def tell(history=(), **changed):
         ({"ahead": 9, "gates": [GATE | {"weights": {}}]}, "partitions of queue mail take turns, so jobs of others may start after it", ""),
         ({"gates": [GATE | EACH | {"partition_running": 2}]}, "waiting: it waits for its partition acme: 2 of 2 run", ""),
         ({"gates": [GATE | EACH | {"partition_waits": True}]}, "an earlier job of it waits for a retry or is set aside", ""),
-        ({"gates": [GATE | EACH | {"each_rate": "10/s", "partition_opens_at": NOW.isoformat()}]}, "waiting: it waits for its partition acme: 10/s start, the next at 12:00", ""),
+        ({"gates": [GATE | EACH | {"each_rate": "10/s", "partition_opens_at": NOW.isoformat()}]}, "waiting: the rate limit allows 10/s starts of its partition acme, and the next one is at 12:00", ""),
         ({"gates": [GATE | EACH], "idle": 1, "queue_runs": True}, "it should start now", ""),
         ({"ahead": 1, "workers": 1}, "a job of queue mail is ahead of it, and the only worker is busy", ""),
         ({"attempts": 22, "max_attempts": 30, "error": "x"}, "its 22nd of 30 attempts", ""),

@@ -257,6 +257,11 @@ CALLS = {
     "cap": ("jobherd_admin", "SELECT jobherd.set_limit('capped', 9)"),
     "lift a cap": ("jobherd_admin", "SELECT jobherd.set_limit('capped')"),
     "cap a kind": ("jobherd_admin", "SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)"),
+    "limit each partition": (
+        "jobherd_admin",
+        "SELECT jobherd.limit_each('capped', 1), jobherd.limit_each_rate('capped', '1/s')",
+    ),
+    "let partitions take turns": ("jobherd_admin", "SELECT jobherd.fair('media')"),
     "make a schedule": ("jobherd_admin", "SELECT jobherd.schedule('new', 'a:b', every => '1 h')"),
     "edit a schedule": ("jobherd_admin", "SELECT jobherd.schedule('made', every => '2 h')"),
     "edit a declared schedule": ("jobherd_admin", "SELECT jobherd.schedule('declared', every => '2 h')"),

@@ -68,3 +68,18 @@ def test_a_claim_under_a_rate_of_each_partition_reads_as_much_with_many_partitio
     plain = average(child, 1, 8)
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/min', burst => 20)")
     assert average(child, 1, 8) <= 1.5 * plain
+
+
+def test_a_claim_that_passes_partitions_without_a_token_reads_a_few_buffers_for_each(queue):
+    queue.run(FILL, 0, 2_000)
+    queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
+    queue.run(
+        "INSERT INTO jobherd.buckets (scope, name, used_until)"
+        " SELECT 'lane', 'crm ' || jobherd.lane_of('p' || n), now() + interval '50 min' FROM generate_series(1, 2000) AS n"
+    )
+    queue.run("ANALYZE jobherd.buckets")  # none of them waits yet
+    queue.run("UPDATE jobherd.buckets SET waiting_in = 'crm', opens_at = used_until")
+    child = queue.child()
+    buffers(child, 1)
+    jobs, read = buffers(child, 1)
+    assert (jobs, read <= 500 * 12) == (0, True), read

@@ -9,6 +9,7 @@ rows.
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+_OWN = re.compile(r"jobherd(?:\.\w+)?: ")
+"""How the messages of Jobherd's own functions begin."""
 CONNECT_TIMEOUT = 10
 """Seconds. A value in the DSN or in PGCONNECT_TIMEOUT takes precedence."""
 
@@ -186,7 +189,7 @@ def explained() -> Iterator[None]:
         ) from None
     except errors.InsufficientPrivilege as problem:
         raise CommandError(
-            f"the database refuses: {_said(problem)}; use a role that may", ExitCode.CONFIGURATION
+            f"the database rejects this: {_said(problem)}; use a role that may", ExitCode.CONFIGURATION
         ) from None
     except errors.ReadOnlySqlTransaction as problem:
         raise CommandError(
@@ -199,7 +202,7 @@ def explained() -> Iterator[None]:
         raise CommandError(_said(problem), ExitCode.USAGE) from None
     except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
         if not is_disconnected(problem):
-            raise CommandError(f"the database refuses: {_said(problem)}") from None
+            raise CommandError(f"the database rejects this: {_said(problem)}") from None
         if lacks_room(problem):
             raise CommandError(f"the database has no room: {_said(problem)}", ExitCode.NO_DATABASE) from None
         raise CommandError(
@@ -207,7 +210,10 @@ def explained() -> Iterator[None]:
             ExitCode.NO_DATABASE,
         ) from None
     except psycopg.Error as problem:
-        raise CommandError(f"the database refuses: {_said(problem)}", ExitCode.WRONG) from None
+        own = _OWN.match(problem.diag.message_primary or "")
+        raise CommandError(
+            _said(problem) if own else f"the database rejects this: {_said(problem)}", ExitCode.WRONG
+        ) from None
     except UnicodeEncodeError as problem:
         given = problem.object[max(0, problem.start - 20) : problem.end + 20]
         raise CommandError(f"{given!r} is not UTF-8, and the database accepts no other text", ExitCode.USAGE) from None
@@ -260,8 +266,14 @@ def migrating(schema: str) -> str:
     return "jobherd migrate" if schema == sql.SCHEMA else f"jobherd migrate --schema {schema}"
 
 
-def _said(problem: psycopg.Error) -> str:
+def own_words(problem: psycopg.Error) -> str:
+    """Return the server's message, without the name of the function of Jobherd that raised it."""
     text = problem.diag.message_primary or str(problem).strip() or type(problem).__name__
+    return text[own.end() :] if (own := _OWN.match(text)) else text
+
+
+def _said(problem: psycopg.Error) -> str:
+    text = own_words(problem)
     if problem.diag.message_hint:
         text = f"{text}. {problem.diag.message_hint}"
     return redact_dsn(" ".join(text.split())).rstrip(".")

@@ -21,7 +21,7 @@ from jobherd.supervisor.cli.actor import actor
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, is_id
 from jobherd.supervisor.cli.console import Column, paint, plain, show_span
-from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.database import own_words, session
 from jobherd.workers.database.errors import takes_no_writes
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[
     except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
         if takes_no_writes(problem):
             raise
-        return {"answer": None, "error": problem.diag.message_primary or str(problem)}
+        return {"answer": None, "error": own_words(problem)}
     look, patience = partial(at.row, "control/show_fleet_command", {"order": number}), PATIENCE
     row = _wait(look, PATIENCE)
     if name == "reload" and row["done_at"] is None and row["taken_at"] is not None:

@@ -34,7 +34,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     >>> did_you_mean("mail:recipt", ["mail:receipt", "card:charge"])
     ': did you mean mail:receipt?'
     """
-    near = difflib.get_close_matches(word, list(names), n=1, cutoff=0.7)
+    near = difflib.get_close_matches(word, list(names), n=1, cutoff=0.65)
     return f": did you mean {near[0]}?" if near else ""
 
 
@@ -44,7 +44,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
         if missing := re.fullmatch(r"the following arguments are required: (.*)", message):
-            text = "no command is given" if missing[1] == "COMMAND" else f"{missing[1]} is missing"
+            verb = "are" if "," in missing[1] else "is"
+            text = "no command is given" if missing[1] == "COMMAND" else f"{missing[1]} {verb} missing"
         else:
             text = message.removeprefix("argument ")
             text = re.sub(r"^(\S+): expected (one|at least one) argument$", r"\1 needs a value", text)

@@ -303,6 +303,12 @@ def test_what_cannot_be_read_is_told_in_one_line(words, said):
     [
         ((), "no command is given. See `jobherd --help`."),
         (("retyr", "1"), "unknown command 'retyr': did you mean retry? See `jobherd --help`."),
+        (("rnu",), "unknown command 'rnu': did you mean run? See `jobherd --help`."),
+        (("purge",), "--state, --older-than are missing. See `jobherd purge --help`."),
+        (
+            ("--dsn=x", "jobs"),
+            "--dsn stands before the command: write it after, as in `jobherd jobs --dsn ...`. See `jobherd --help`.",
+        ),
         (("enqueue",), "KIND is missing. See `jobherd enqueue --help`."),
         (("jobs", "--stat", "x"), "unknown option --stat: did you mean --state? See `jobherd jobs --help`."),
         (("run", "--worker=3"), "unknown option --worker: did you mean --workers? See `jobherd run --help`."),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jobherd.workers.page.forms import Form
 
 LARGEST_ID: Final = 2**63 - 1
-GONE: Final = "It never was, it was deleted, or the history does not keep it any more."
+GONE: Final = "It never existed, it was deleted, or its retention has ended."
 SELDOM: Final = 10.0
 """Seconds between two queries of a finished job."""
 _ANSWERS: Final = {

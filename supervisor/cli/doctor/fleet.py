@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobherd.supervisor.cli.doctor.finding import Finding, span
+from jobherd.workers.inspect.phrases import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,13 +25,15 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
         yield Finding("wrong", "fleet", "no worker is registered", "see the supervisor's log: do its handlers load?")
     else:
         remote = f", and {row['remote']} remote workers are registered" if row["remote"] else ""
-        text = f"{row['supervisors']} supervisors with {row['workers']} workers hold leases{remote}"
+        holders = count(row["supervisors"], "supervisor holds a lease", "supervisors hold leases")
+        text = f"{holders}, with {count(row['workers'], 'worker', 'workers')}{remote}"
         yield Finding("ok", "fleet", text)
     if row["lapsed"] and row["supervisors"]:
         yield Finding(
             "note",
             "fleet",
-            f"{row['lapsed']} supervisors have an expired lease: other supervisors reclaim their jobs",
+            f"{count(row['lapsed'], 'supervisor has', 'supervisors have')} an expired lease: other supervisors "
+            "reclaim the jobs",
             "nothing, unless it stays so",
         )
     if len(row["versions"] or ()) > 1:
@@ -42,7 +45,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
                 "queues",
                 f"no supervisor serves queue {queue['queue']}: job {queue['id']} ({queue['kind']}) has been due for "
                 f"{span(queue['waited'])}, "
-                f"and {queue['idle']} workers are idle",
+                f"and {count(queue['idle'], 'worker is', 'workers are')} idle",
                 f"start a supervisor with --queues {queue['queue']}, or without --queues; if that job costs more "
                 "than any budget that serves the "
                 "queue, a larger --budget",
@@ -59,8 +62,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
         yield Finding(
             "wrong",
             "kinds",
-            f"no worker has ever declared the kind {kind['kind']}; job {kind['job']} waits for it, and "
-            f"{kind['jobs'] - 1} others",
+            f"no worker has ever declared the kind {kind['kind']}; job {kind['job']}{_more(kind)} for it",
             "load the module that has its handler, or correct the name at the producer",
         )
 
@@ -75,8 +77,13 @@ def keys(lacking: Iterable[Row]) -> Iterator[Finding]:
             yield Finding(
                 "wrong",
                 "keys",
-                f"job {one['job']} waits for a key that the worker which took it did not have, and {one['jobs'] - 1} "
-                "others",
+                f"job {one['job']}{_more(one)} for a key that the worker which claimed it did not have",
                 "give the supervisors JOBHERD_KEYS or JOBHERD_KEYS_FILE with the key that its producer has: jobherd "
                 "job says what was missing",
             )
+
+
+def _more(row: Row) -> str:
+    """Return the end of a subject, for jobs that wait like the one that is named."""
+    more = row["jobs"] - 1
+    return f" and {count(more, 'other job', 'other jobs')} wait" if more else " waits"

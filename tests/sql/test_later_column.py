@@ -247,7 +247,7 @@ def rows_of_slots(child: Child) -> list[dict[str, Any]]:
 
 
 CLAIMS: dict[str, Callable[[Child], list[dict[str, Any]]]] = {
-    "claim_jobs": lambda child: rows_of(child, "claim/claim_jobs"),
+    "claim_jobs": lambda child: child.claim_raw(1),
     "claim_job": lambda child: rows_of(child, "claim/claim_job"),
     "claim_more": rows_of_more,
     "claim_gated": gated,

@@ -34,7 +34,7 @@ BEGIN
            AND p.proname IN ('enqueue', 'enqueue_bytes', 'enqueue_with', 'notify', 'demand', 'extras_of', 'default_tenant', 'own_tenants', 'is_confined',
                              'check_tenant', 'check_traceparent', 'check_webhook', 'hostile_path', 'cancel', 'cancel_as', 'cancel_own', 'retry',
                              'retry_as', 'retry_own', 'enqueue_unique', 'enqueue_keyed', 'unique_rule', 'unique_fields', 'seconds_of', 'lane_of',
-                             'with_partition', 'is_tenant', 'partition_of')
+                             'with_partition', 'is_tenant', 'partition_of', 'is_large_job_allowed')
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', one.called);
     END LOOP;

@@ -1,7 +1,8 @@
 """Keeps the partitions of the history: makes those of the next days and drops expired ones.
 
-Making one delays settlements, so only a few are made at a time. The caller decides when no due job
-has to wait for it.
+Making one delays settlements, so only a few are made at a time. Those that the outcomes of today and
+tomorrow need are made at once, the others while no job runs. The caller decides when no due job has
+to wait for it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ _EASE: Final = 10.0
 that left all rows in the default partition, the next ones wait ten times as long. Otherwise no
 worker could settle until all were made.
 """
+_BUSY: Final = 5.0
+_NEVER_IDLE: Final = 60.0
+"""Seconds until partitions that are not needed yet are tried again, because jobs run, and seconds
+after which they are made beside running jobs, still _BUSY seconds apart.
+"""
 AHEAD: Final = 32
 """Days for which partitions always exist: 30 for what is kept that long, and two for times without
 a maintenance process.
@@ -62,26 +68,34 @@ class Partitions:
         self.due_at = 0.0
         self.complete = False
         self._session = session
+        self._patient_until: float | None = None
+        """Monotonic time until which partitions wait for a moment without running jobs. None: none waits."""
         self._made = 0
         """Partitions made since their number was last logged."""
 
     def keep(self, now: float, *, ready: bool = True) -> bool:
         """Make a few missing partitions, or drop expired ones. Return whether more must be made.
 
-        ready: whether READY was reported. Before that, a default partition that takes long to
-        search is left alone.
+        ready: whether READY was reported. Before that, only partitions that outcomes need are made,
+        and a default partition that takes long to search is left alone.
         """
         self.complete = False
         begun = time.monotonic()
         try:
             wanted = {"least": AHEAD, "most": FARTHEST, "crowded": CROWDED}
-            [(ahead, crowded, locks)] = self._session.run("maintenance/count_days_ahead", wanted)
+            [(ahead, crowded, locks, missing, needed, busy)] = self._session.run("maintenance/count_days_ahead", wanted)
             # Another maintenance process does this, perhaps for minutes. The next statement would
             # wait for it, and due jobs would wait here.
             if crowded is None:
                 self.due_at = now + _AGAIN
                 return False
-            if crowded and not ready:
+            if not ready and (crowded or not needed):
+                return False
+            if not missing or needed or not busy:
+                self._patient_until = None
+            elif self._patient_until is None or now < self._patient_until:
+                self._patient_until = self._patient_until or now + _NEVER_IDLE
+                self.due_at = now + _BUSY
                 return False
             with self._session.with_patience(SLOW):
                 [(made, dropped)] = self._session.run(
@@ -102,6 +116,8 @@ class Partitions:
         if made >= _FEW:
             if (took := time.monotonic() - begun) > _LONG:
                 self.due_at = begun + took + _EASE * took
+            elif self._patient_until is not None:
+                self.due_at = now + _BUSY
             return True
         self.due_at = now + _HOUR
         self.complete = True

@@ -132,6 +132,7 @@ BEGIN
                     ('is_other_timing',   '{-, X, -, X}'),
                     ('is_unfinished',     '{-, X, X, X}'),
                     ('keep_partitions',   '{-, X, -, -}'),
+                    ('kept_days',         '{-, X, -, -}'),
                     ('lane_is_shut',      '{-, X, -, -}'),
                     ('lane_waits',        '{-, X, X, X}'),
                     ('limit',             '{-, -, -, X}'),

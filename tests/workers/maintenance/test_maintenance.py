@@ -91,12 +91,70 @@ def test_running_jobs_of_living_children_are_left_alone(bench: Bench, gate: Gate
     bench.wait(job, "completed")
 
 
-def test_partitions_are_there_when_it_is_ready(bench: Bench):
-    bench.start("maintenance")
-    row = bench.ask(
-        "SELECT count(*) AS n, max(inhrelid::regclass::text) AS last FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
-    )[0]
-    assert row["n"] == 33  # 32 days and the default
+def days_of(bench: Bench, table: str) -> list[int]:
+    """Return for how many days from today that table has partitions."""
+    return [
+        row["day"]
+        for row in bench.ask(
+            "SELECT to_date(right(inhrelid::regclass::text, 8), 'YYYYMMDD') - (now() AT TIME ZONE 'UTC')::date AS day"
+            f" FROM pg_inherits WHERE inhparent = 'jobherd.{table}'::regclass AND inhrelid::regclass::text !~ '_default$' ORDER BY 1"
+        )
+    ]
+
+
+def test_partitions_that_outcomes_need_are_there_when_it_is_ready_and_the_others_once_no_job_runs(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
+    """All of them took a second of processor time, in which the first jobs of a new database were slowed down."""
+    monkeypatch.setattr("jobherd.workers.maintenance.partitions._BUSY", 0.01)
+    bench.ask(
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
+        " VALUES ('act:other', 'default', 0, 5, 3, 3, 30)"
+    )
+    worker = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    worker.nudge()
+    arrival = gate.wait_arrival("a")
+    maintenance = bench.start("maintenance")
+    for table in ("history", "attempts"):
+        assert days_of(bench, table) == [3, 4, 7, 8, 30, 31]
+    soon = bench.enqueue("act:nothing", options={"delay": 0.3})
+    maintenance.nudge()
+    bench.wait(soon, "ready")
+    assert len(days_of(bench, "history")) == 6
+    arrival.open()
+    bench.wait(job, "completed")
+    bench.wait_until(lambda: "made" in maintenance.log(), "all partitions")
+    for table in ("history", "attempts"):
+        assert days_of(bench, table) == list(range(1, 33))
+
+
+def test_partitions_are_made_a_few_at_a_time_beside_a_fleet_that_is_never_idle(monkeypatch: pytest.MonkeyPatch):
+    clock = [128.0]
+    missing = [6]
+
+    class Busy:
+        def run(self, statement, parameters=None, **_how):
+            if statement == "maintenance/count_days_ahead":
+                return [(32, False, None, missing[0], 0, True)]
+            made = min(2, missing[0])
+            missing[0] -= made
+            return [(made, 0)]
+
+        def with_patience(self, _patience):
+            return nullcontext()
+
+    monkeypatch.setattr("jobherd.workers.maintenance.partitions.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    partitions = Partitions(Busy())
+    assert not partitions.keep(clock[0], ready=False)
+    seen = []
+    while not partitions.complete:
+        partitions.keep(clock[0])
+        seen.append((clock[0] - 128.0, missing[0]))
+        assert partitions.due_at > clock[0], "they leave time for settlements"
+        clock[0] = partitions.due_at
+    assert [left for at, left in seen if at < 60] == [6] * 12
+    assert [left for at, left in seen if at >= 60] == [4, 2, 0, 0]
 
 
 def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowded(
@@ -153,7 +211,7 @@ def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monk
         >= 36502
     )
     assert bench.ask(sql.load("maintenance/count_days_ahead"), least=3, most=5, crowded=0) == [
-        {"days": 5, "crowded": True, "locks": None}
+        {"days": 5, "crowded": True, "locks": None, "missing": 10, "needed": 0, "busy": False}
     ]
     monkeypatch.setattr("jobherd.workers.maintenance.partitions.CROWDED", 0)
     monkeypatch.setattr("jobherd.workers.maintenance.partitions.FARTHEST", 100_000)
@@ -168,7 +226,7 @@ def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(mon
     class Crowded:
         def run(self, statement, parameters=None, **_how):
             if statement == "maintenance/count_days_ahead":
-                return [(90, True, None)]
+                return [(90, True, None, 180, 0, False)]
             clock[0] += took
             return [(2, 0)]
 

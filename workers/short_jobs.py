@@ -2,9 +2,9 @@
 
 It is the same work as `Executor.execute` and `InFlightClaim.enter` for each job, without what such
 a job cannot need. A job that does not fit is left to `worker.py`: its kind is not plain, was not
-short or not clean lately, or it has options of its own. So is one that must not start. A job that
-ends otherwise than well is judged and entered as any other. What is only counted is added up and
-written once, at the end.
+short or not clean lately, or the job itself sets options. So is a job that must not start. A job that
+does not end well is judged and entered as any other. What is only counted is added up and written
+once, at the end.
 
 Invariant: as in `executor.py`, user code runs only while `interrupts.open` is set.
 """

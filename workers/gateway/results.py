@@ -198,7 +198,7 @@ def _delay(value: float, field: str) -> float:
 
 
 def _json(text: bytes) -> str | None:
-    """Return a JSON object that goes beside the outcome, or None if there is none or it cannot be stored.
+    """Return a JSON object that is recorded with the outcome, or None if there is none or it cannot be stored.
 
     A report that is not readable must not cost the outcome.
     """

@@ -41,7 +41,7 @@ worker could settle until all were made.
 _BUSY: Final = 5.0
 _NEVER_IDLE: Final = 60.0
 """Seconds until partitions that are not needed yet are tried again, because jobs run, and seconds
-after which they are made beside running jobs, still _BUSY seconds apart.
+after which they are made while jobs run, still _BUSY seconds apart.
 """
 AHEAD: Final = 32
 """Days for which partitions always exist: 30 for what is kept that long, and two for times without

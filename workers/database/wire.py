@@ -34,8 +34,8 @@ Request: TypeAlias = "tuple[str, Mapping[str, object]]"
 
 _LONGEST: Final = 63
 _SMALL: Final = 1000
-"""Most characters of a value in a response that is read a second time. For longer values, the
-second read would take longer than it saves.
+"""Most characters of a value in the last row of a response that is read a second time. For longer
+values, the second read would take longer than it saves. The first row of a claim has no payload.
 """
 
 
@@ -146,7 +146,7 @@ class Wire:
             self._answers.check(name, results[-1])
         self.changed = results[-1].command_tuples or 0
         rows = self._rows(results[-1])
-        if rows and all(len(value) <= _SMALL for value in rows[0] if isinstance(value, str | bytes)):
+        if rows and all(len(value) <= _SMALL for value in rows[-1] if isinstance(value, str | bytes)):
             known.response = results[-1]
         return rows
 

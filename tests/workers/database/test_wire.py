@@ -10,6 +10,7 @@ import pytest
 
 from jobherd import sql
 from jobherd.workers.database.wire import Wire
+from tests.support.queue import Queue
 from tests.support.seats import Bench
 
 
@@ -258,3 +259,15 @@ def test_a_line_on_which_nothing_moves_is_given_up_and_a_slow_one_is_not(databas
         with pytest.raises(psycopg.OperationalError, match="no word from the server for 3 s"):
             wire.receiver._wait(silent)
         assert silent.asked == [1500] * looks
+
+
+@pytest.mark.parametrize("by", ["claim/claim_job", "claim/claim_jobs"])
+@pytest.mark.parametrize(("size", "again"), [(10, True), (5000, False)])
+def test_only_a_small_job_is_read_again_while_the_next_claim_is_on_its_way(database, by, size, again):
+    with Queue(database) as queue:
+        queue.enqueue("a:b", f'"{"x" * size}"')
+        child = queue.child()
+        wire = Wire(child.connection, "jobherd", prepared=True)
+        rows = wire.exchange_urgent(by, child.parameters(1))
+        assert f'"{"x" * size}"' in rows[-1]
+        assert (wire._urgent[by].response is not None) is again

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from jobherd import Schedule, handler
+from jobherd.workers.maintenance import schedules
 from jobherd.workers.maintenance.schedules import Schedules
 from jobherd.workers.run.declaration import declare as declare_all
 from tests.support.queue import Queue
@@ -123,6 +124,19 @@ def test_an_instant_has_one_job_also_after_a_restored_backup(queue, maintenance)
     maintenance.run()
     assert queue.count("ready") == 1
     assert queue.run("SELECT next_at > %s FROM jobherd.schedules", before) == [(True,)]
+
+
+def test_the_instants_of_an_outage_are_decided_in_parts(queue, maintenance, monkeypatch):
+    monkeypatch.setattr(schedules, "_INSTANTS", 70)
+    for name in "abc":
+        make(queue, name, every=1.0)
+    queue.run("UPDATE jobherd.schedules SET next_at = next_at - interval '50 s'")
+    sent = []
+    run = maintenance._session.run
+    monkeypatch.setattr(maintenance._session, "run", lambda name, wanted=None: sent.append(name) or run(name, wanted))
+    maintenance.run()
+    assert sent.count("schedule/tick_schedules") == 3
+    assert queue.run("SELECT count(*) >= 150, count(*) = count(job) FROM jobherd.ticks") == [(True, True)]
 
 
 def test_skip_leaves_out_what_would_overlap(queue, maintenance):

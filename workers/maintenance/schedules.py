@@ -17,11 +17,15 @@ from jobherd.handlers._policy.timing import zone_version
 from jobherd.workers.maintenance.ticks import decide, moment, plan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jobherd.workers.database.connection import Session
 
 _log = logging.getLogger("jobherd.maintenance")
 
 _MOST: Final = 200
+_INSTANTS: Final = 1000
+"""Instants in one statement, unless one schedule has more. After an outage, all at once would exceed the deadline."""
 _LOCKED: Final = 0.05
 """Another process has locked a due schedule. Look again after this many seconds."""
 _UNKNOWN: Final = 1.0
@@ -63,10 +67,9 @@ class Schedules:
             if plans:
                 wanted = {"plans": json.dumps(plans), "planned_with": zone_version(), "by": self._by}
                 changed += len(self._session.run("schedule/plan_schedules", wanted))
-            if decisions:
-                changed += len(
-                    self._session.run("schedule/tick_schedules", {"decisions": json.dumps(decisions), "by": self._by})
-                )
+            for some in _slices(decisions):
+                wanted = {"decisions": json.dumps(some), "by": self._by}
+                changed += len(self._session.run("schedule/tick_schedules", wanted))
             if len(rows) < _MOST or not changed:
                 break
         [(due_in,)] = self._session.run("schedule/tend_schedules", {"by": self._by})
@@ -116,3 +119,17 @@ class Schedules:
                     watched.append(row["name"])
         self._unknown = unknown
         return plans, decisions, watched
+
+
+def _slices(decisions: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the decisions in parts of at most `_INSTANTS` instants, or of one decision."""
+    some: list[dict[str, Any]] = []
+    instants = 0
+    for decision in decisions:
+        instants += len(decision["instants"])
+        if some and instants > _INSTANTS:
+            yield some
+            some, instants = [], len(decision["instants"])
+        some.append(decision)
+    if some:
+        yield some

@@ -55,6 +55,13 @@ MUTANTS = (
         ("tests/sql/test_schedules.py::test_so_many_failed_runs_in_a_row_pause_a_schedule_before_its_next_instant",),
     ),
     Mutant(
+        "a run that a user asks for hides the unfinished job of an instant",
+        "sql/migrations/0021_overlap_manual_runs.sql",
+        "IF what = 'manual' AND NOT live THEN",
+        "IF what = 'manual' THEN",
+        ("tests/sql/test_schedules.py::test_a_run_that_a_user_asks_for_does_not_hide_an_unfinished_job",),
+    ),
+    Mutant(
         "a due instant runs before failed runs are counted",
         "workers/maintenance/schedules.py",
         "changed = self.pause_failing(watched) if watched else 0",

@@ -200,6 +200,27 @@ def test_replace_cancels_a_waiting_job_at_once(queue, maintenance):
     assert queue.count("ready") == 1
 
 
+def test_a_run_that_a_user_asks_for_does_not_hide_an_unfinished_job(queue, maintenance):
+    make(queue, options='{"overlap": "skip"}')
+    maintenance.run()
+    queue.run("SELECT jobherd.run_schedule('feed')")
+    maintenance.run()
+    child = queue.child()
+    first, second = child.claim(2)
+    child.settle(second.token, [second.id], "ok")
+    again(queue)
+    maintenance.run()
+    assert queue.run("SELECT because FROM jobherd.ticks WHERE decided = 'overlapped'") == [(first.id,)]
+
+
+def test_a_run_that_a_user_asks_for_counts_as_the_earlier_job_if_no_other_is_unfinished(queue, maintenance):
+    make(queue, options='{"overlap": "skip"}')
+    queue.run("SELECT jobherd.run_schedule('feed')")
+    maintenance.run()
+    [(job,)] = queue.run("SELECT id FROM jobherd.ready")
+    assert queue.run("SELECT because FROM jobherd.ticks WHERE decided = 'overlapped'") == [(job,)]
+
+
 def test_a_schedule_that_cannot_be_planned_keeps_its_error(queue, maintenance):
     queue.run("INSERT INTO jobherd.schedules (name, kind, cron) VALUES ('bad', 'a:b', '99 * * * *')")
     make(queue)

@@ -198,7 +198,8 @@ def _next(arguments: argparse.Namespace) -> int:
         if not found:
             raise CommandError(f"schedule {arguments.name} does not exist", ExitCode.WRONG)
         [one] = found
-        limits = [one["options"].get(name) for name in ("starts_at", "ends_at")]
+        options = json.loads(one["options"])
+        limits = [options.get(name) for name in ("starts_at", "ends_at")]
         timing = Timing(
             one["cron"],
             one["every"],

@@ -40,6 +40,7 @@ from jobherd.handlers._policy.option_checks import (
 )
 from jobherd.handlers._policy.rates import Rate, check_burst, check_rate, check_refill
 from jobherd.handlers._policy.redact import check_redact
+from jobherd.handlers._policy.schedule import OPTIONS as SCHEDULED
 from jobherd.handlers._policy.schedule import Schedule, check_cron, check_every, check_schedules, check_tz
 from jobherd.handlers._policy.unique import Edge, Unique, UniqueLike, check_edge, check_partition_by, check_unique
 
@@ -228,6 +229,9 @@ def check_policy(**options: Any) -> Policy:
     """
     for name in options:
         if name not in OPTIONS:
+            if name in SCHEDULED:
+                message = f'{name} is an option of a schedule: schedules=[Schedule("a-name", every="15s", {name}=...)]'
+                raise TypeError(message)
             alike = difflib.get_close_matches(name, OPTIONS, 1)
             message = f"handler() has no option {name!r}" + (f"; did you mean {alike[0]!r}?" if alike else "")
             raise TypeError(message)

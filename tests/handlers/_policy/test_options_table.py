@@ -36,5 +36,9 @@ def test_the_defaults_are_what_their_own_check_makes_of_them():
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
     with pytest.raises(TypeError, match=r"handler\(\) has no option 'time_out'; did you mean 'timeout'\?"):
         handler("a:b", time_out=5)
+    with pytest.raises(
+        TypeError, match=r'^overlap is an option of a schedule: schedules=\[Schedule\("a-name", every="15s", overlap='
+    ):
+        handler("a:b", every="15s", overlap="skip")
     with pytest.raises(TypeError, match=r"has no option 'zzz'$"):
         handler("a:b", zzz=5)

@@ -1,7 +1,8 @@
 """The machines under very many moves.
 
 `python -m tests.machines --moves 1000000 --seed 1`, with `--queue` the one that asks PostgreSQL, with
-`--gateway` the one of remote workers, with `--uplink` that of their hosts.
+`--gateway` the one of remote workers, with `--uplink` that of their hosts, with `--schedules` the one
+of periodic jobs, which asks PostgreSQL too.
 
 Exits with 1 for a promise that was broken, and prints the fewest moves that still break it.
 """
@@ -17,7 +18,7 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tests.machines import gateway, herd, queue, uplink
+from tests.machines import gateway, herd, queue, schedules, uplink
 from tests.support.ground import ground
 from tests.support.queue import Queue
 
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument("--queue", action="store_true", help="the job's states, instead of the parent's policies")
     parser.add_argument("--gateway", action="store_true", help="the bookkeeping of the gateway")
     parser.add_argument("--uplink", action="store_true", help="the bookkeeping of the uplink")
+    parser.add_argument("--schedules", action="store_true", help="the instants of schedules")
     given = parser.parse_args()
     logging.disable()  # of what is tried on purpose
     chance, begun, seen, lives = random.Random(given.seed), time.monotonic(), Counter[str](), 0
@@ -48,9 +50,10 @@ def main() -> int:
             names, play = gateway.NAMES, gateway.play
         if given.uplink:
             names, play = uplink.NAMES, uplink.play
-        if given.queue:
-            names, asked = queue.NAMES, stack.enter_context(Queue(stack.enter_context(ground())[1]))
-            play = lambda moves: queue.play(asked, moves)  # noqa: E731
+        if given.queue or given.schedules:
+            machine = schedules if given.schedules else queue
+            names, asked = machine.NAMES, stack.enter_context(Queue(stack.enter_context(ground())[1]))
+            play = lambda moves: machine.play(asked, moves)  # noqa: E731
         while seen["moves"] < given.moves:
             moves = [(chance.choice(names), chance.randrange(10_000)) for _ in range(chance.randrange(1, given.length))]
             try:

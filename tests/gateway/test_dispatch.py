@@ -1,41 +1,49 @@
-"""DispatchService with real supervisors: a stream of tasks, and results and heartbeats in calls of their own."""
+"""DispatchService with real supervisors: a stream of tasks, and results and heartbeats in calls of their own.
+
+Most tests share a supervisor, so each has a kind of its own.
+"""
 
 from __future__ import annotations
 
+import itertools
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.gateway.caller import Caller, Rejected
-from tests.gateway.conftest import serve
+from tests.gateway.conftest import QUEUE, TOKENS, serve
 from tests.support.patience import LIMIT
 from tests.support.ports import spare_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.gateway.conftest import Served
     from tests.support.fleet import Stage
 
-
-@pytest.fixture
-def where(stage: Stage) -> str:
-    return serve(stage).where
+NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
-def client(where: str) -> Iterator[Caller]:
-    with Caller(where) as one:
+def client(served: Served) -> Iterator[Caller]:
+    with Caller(served.where, token=TOKENS["all"]) as one:
         yield one
 
 
-def enqueue(stage: Stage, number: int = 1, **more: Any) -> list[int]:
-    return [stage.enqueue("r:job", queue="remote", **more) for _ in range(number)]
+@pytest.fixture
+def kind() -> str:
+    """The kind of a test's jobs."""
+    return f"d:{next(NUMBERS)}"
 
 
-def stream(client: Caller, **more: Any) -> tuple[int, dict[str, Any]]:
+def enqueue(stage: Stage, kind: str, number: int = 1) -> list[int]:
+    return [stage.enqueue(kind, queue=QUEUE) for _ in range(number)]
+
+
+def stream(client: Caller, kind: str, **more: Any) -> tuple[int, dict[str, Any]]:
     """A stream of tasks, and what the gateway answers."""
-    number = client.open("StreamJobs", queues=["remote"], **more)
+    number = client.open("StreamJobs", queues=[QUEUE], kinds=[kind], **more)
     return number, client.next(number)["opened"]
 
 
@@ -61,9 +69,12 @@ def ref(task: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.promise("E5", "E18")
-def test_a_stream_gets_as_many_tasks_as_it_has_room_for_and_more_after_results(stage: Stage, client: Caller):
-    jobs = enqueue(stage, 3)
-    number, opened = stream(client, max_in_flight=2, worker_id="w-1")
+def test_a_stream_gets_as_many_tasks_as_it_has_room_for_and_more_after_results(
+    served: Served, client: Caller, kind: str
+):
+    stage = served.stage
+    jobs = enqueue(stage, kind, 3)
+    number, opened = stream(client, kind, max_in_flight=2, worker_id="w-1")
     assert opened["worker_id"] == "w-1"
     first = tasks(client, number, 2)
     assert ids(first) == jobs[:2]
@@ -76,13 +87,13 @@ def test_a_stream_gets_as_many_tasks_as_it_has_room_for_and_more_after_results(s
     assert stage.job(jobs[0])["ran_on"].startswith("w-1 via ")
 
 
-def test_what_calls_report_is_counted(stage: Stage):
+def test_what_calls_report_is_counted(stage: Stage, kind: str):
     """Also at another gateway than the one that serves the session."""
     ports = [spare_port(), spare_port()]
     here, there = (serve(stage, http=f"127.0.0.1:{port}").where for port in ports)
-    jobs = enqueue(stage, 2)
+    jobs = enqueue(stage, kind, 2)
     with Caller(here) as client, Caller(there) as other:
-        number, opened = stream(client, max_in_flight=2)
+        number, opened = stream(client, kind, max_in_flight=2)
         for caller, task in zip((client, other), tasks(client, number, 2), strict=True):
             unknown = {**completed(task), "task_id": "999999"}
             caller.call("ReportResult", session=opened["session"], results=[completed(task), unknown])
@@ -91,7 +102,7 @@ def test_what_calls_report_is_counted(stage: Stage):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT) as answer:
                 metrics = answer.read().decode().splitlines()
             assert {
-                'jobherd_worker_jobs_processed_total{kind="r:job",outcome="ok"} 1.0',
+                f'jobherd_worker_jobs_processed_total{{kind="{kind}",outcome="ok"}} 1.0',
                 'jobherd_gateway_results_total{answer="recorded"} 1.0',
                 'jobherd_gateway_results_total{answer="lost"} 1.0',
                 f'jobherd_gateway_streams{{service="dispatch"}} {streams}.0',
@@ -101,11 +112,11 @@ def test_what_calls_report_is_counted(stage: Stage):
 
 
 @pytest.mark.promise("E8")
-def test_a_connected_stream_is_presence_and_a_cut_one_gives_back_what_was_not_reported(stage: Stage):
+def test_a_connected_stream_is_presence_and_a_cut_one_gives_back_what_was_not_reported(stage: Stage, kind: str):
     where = serve(stage, gateway_linger="200ms", gateway_lease="10s").where
-    jobs = enqueue(stage)
+    jobs = enqueue(stage, kind)
     with Caller(where) as client:
-        number, opened = stream(client)
+        number, opened = stream(client, kind)
         (task,) = tasks(client, number, 1)
         session = int(opened["session"])
         assert stage.run("SELECT host, via IS NOT NULL FROM jobherd.supervisors WHERE id = %s", session) == [
@@ -117,25 +128,29 @@ def test_a_connected_stream_is_presence_and_a_cut_one_gives_back_what_was_not_re
             lambda: not stage.call("SELECT count(*) FROM jobherd.supervisors WHERE id = %s", session),
             "the session to end",
         )
-        again, _ = stream(client)
+        again, _ = stream(client, kind)
         (second,) = tasks(client, again, 1)
     assert ids([second]) == ids([task]) == jobs
     assert second["attempt"] == 2
 
 
 @pytest.mark.promise("E13", "E14")
-def test_a_task_is_claimed_before_it_is_sent(stage: Stage, client: Caller):
-    jobs = enqueue(stage)
-    number, _ = stream(client)
+def test_a_task_is_claimed_before_it_is_sent(served: Served, client: Caller, kind: str):
+    stage = served.stage
+    jobs = enqueue(stage, kind)
+    number, _ = stream(client, kind)
     (task,) = tasks(client, number, 1)
-    assert stage.run("SELECT token FROM jobherd.running") == [(int(task["claim"]),)]
+    assert stage.run("SELECT token FROM jobherd.running r WHERE r.jobs[1].kind = %s", kind) == [(int(task["claim"]),)]
     assert stage.job(jobs[0])["state"] == "running"
 
 
 @pytest.mark.promise("E17", "E21")
-def test_results_and_heartbeats_succeed_while_the_stream_is_cut_and_the_session_resumes(stage: Stage, client: Caller):
-    jobs = enqueue(stage, 2)
-    number, opened = stream(client, max_in_flight=2)
+def test_results_and_heartbeats_succeed_while_the_stream_is_cut_and_the_session_resumes(
+    served: Served, client: Caller, kind: str
+):
+    stage = served.stage
+    jobs = enqueue(stage, kind, 2)
+    number, opened = stream(client, kind, max_in_flight=2)
     one, two = tasks(client, number, 2)
     session = opened["session"]
     client.cut(number)
@@ -144,7 +159,7 @@ def test_results_and_heartbeats_succeed_while_the_stream_is_cut_and_the_session_
     assert beat["session_seconds"] > 0
     assert client.call("ReportResult", session=session, results=[completed(one)]) == {}
     stage.wait_state(jobs[0], "completed")
-    again, resumed = stream(client, session=session, held=[ref(two)], max_in_flight=2)
+    again, resumed = stream(client, kind, session=session, held=[ref(two)], max_in_flight=2)
     assert (resumed["session"], resumed.get("lost")) == (session, None)
     assert client.call("ReportResult", session=session, results=[completed(two)]) == {}
     stage.wait_state(jobs[1], "completed")
@@ -153,12 +168,12 @@ def test_results_and_heartbeats_succeed_while_the_stream_is_cut_and_the_session_
 
 
 @pytest.mark.promise("E17")
-def test_results_and_heartbeats_succeed_at_another_gateway_which_frees_the_slot(stage: Stage, client: Caller):
-    jobs = enqueue(stage, 2)
-    number, opened = stream(client)
-    (one,) = tasks(client, number, 1)
-    elsewhere = serve(stage).where
-    with Caller(elsewhere) as other:
+def test_results_and_heartbeats_succeed_at_another_gateway_which_frees_the_slot(stage: Stage, kind: str):
+    here, elsewhere = serve(stage).where, serve(stage).where
+    jobs = enqueue(stage, kind, 2)
+    with Caller(here) as client, Caller(elsewhere) as other:
+        number, opened = stream(client, kind)
+        (one,) = tasks(client, number, 1)
         beat = other.call("Heartbeat", session=opened["session"], tasks=[ref(one)], extend_seconds=90)
         assert "lost" not in beat
         assert stage.run("SELECT token, job FROM jobherd.extensions") == [(int(one["claim"]), jobs[0])]
@@ -173,33 +188,36 @@ def test_results_and_heartbeats_succeed_at_another_gateway_which_frees_the_slot(
 
 
 @pytest.mark.promise("E15")
-def test_a_claim_that_the_database_rejects_keeps_the_stream(stage: Stage, client: Caller):
+def test_a_claim_that_the_database_rejects_keeps_the_stream(served: Served, client: Caller, kind: str):
+    stage = served.stage
     stage.run(
         """CREATE FUNCTION t_no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
            CREATE TRIGGER t_no BEFORE INSERT ON jobherd.running FOR EACH ROW EXECUTE FUNCTION t_no()"""
     )
-    jobs = enqueue(stage)
-    number, _ = stream(client)
-    stage.fleets[0].wait_log("the database rejected a claim")
+    jobs = enqueue(stage, kind)
+    number, _ = stream(client, kind)
+    served.fleet.wait_log("the database rejected a claim")
     stage.run("DROP TRIGGER t_no ON jobherd.running")
     assert ids(tasks(client, number, 1)) == jobs
 
 
 @pytest.mark.promise("E16")
-def test_a_stream_that_ends_leaves_the_others(stage: Stage, where: str, client: Caller):
-    number, opened = stream(client)
-    with Caller(where) as dying:
-        stream(dying)
+def test_a_stream_that_ends_leaves_the_others(served: Served, client: Caller, kind: str):
+    stage = served.stage
+    number, opened = stream(client, kind)
+    with Caller(served.where, token=TOKENS["all"]) as dying:
+        stream(dying, kind)
         dying.kill()
-    jobs = enqueue(stage)
+    jobs = enqueue(stage, kind)
     (task,) = tasks(client, number, 1)
     client.call("ReportResult", session=opened["session"], results=[completed(task)])
     stage.wait_all(jobs, "completed")
 
 
-def test_a_user_cancels_a_task_of_a_stream(stage: Stage, client: Caller):
-    jobs = enqueue(stage)
-    number, opened = stream(client)
+def test_a_user_cancels_a_task_of_a_stream(served: Served, client: Caller, kind: str):
+    stage = served.stage
+    jobs = enqueue(stage, kind)
+    number, opened = stream(client, kind)
     (task,) = tasks(client, number, 1)
     stage.call("SELECT jobherd.cancel(%s)", jobs[0])
     assert client.next(number)["cancel"] == {"task": ref(task), "reason": "REASON_CANCELLED"}
@@ -209,14 +227,15 @@ def test_a_user_cancels_a_task_of_a_stream(stage: Stage, client: Caller):
 
 
 @pytest.mark.promise("D38")
-def test_a_script_claims_without_a_stream(stage: Stage, client: Caller):
-    assert client.call("ClaimJobs", ready={"queues": ["remote"]}).get("tasks") is None
-    jobs = enqueue(stage, 3)
-    answer = client.call("ClaimJobs", worker_id="cron", ready={"queues": ["remote"], "count": 2})
+def test_a_script_claims_without_a_stream(served: Served, client: Caller, kind: str):
+    stage = served.stage
+    assert client.call("ClaimJobs", ready={"kinds": [kind]}).get("tasks") is None
+    jobs = enqueue(stage, kind, 3)
+    answer = client.call("ClaimJobs", worker_id="cron", ready={"kinds": [kind], "count": 2})
     one, two = answer["tasks"]
     assert ids([one, two]) == jobs[:2]
     # It claims more before it has reported these.
-    again = client.call("ClaimJobs", session=answer["session"], ready={"queues": ["remote"]}, wait_seconds=30)
+    again = client.call("ClaimJobs", session=answer["session"], ready={"kinds": [kind]}, wait_seconds=30)
     assert (again["session"], ids(again["tasks"])) == (answer["session"], jobs[2:])
     results = [completed(task) for task in (one, two, *again["tasks"])]
     assert client.call("ReportResult", session=answer["session"], results=results) == {}
@@ -224,18 +243,18 @@ def test_a_script_claims_without_a_stream(stage: Stage, client: Caller):
     assert {stage.job(job)["attempts"] for job in jobs} == {1}
 
 
-def test_a_script_that_waits_gets_the_job_that_is_enqueued_meanwhile(stage: Stage, client: Caller):
-    number = client.begin("ClaimJobs", ready={"queues": ["remote"]}, wait_seconds=30)
-    stage.wait(
-        lambda: stage.call("SELECT count(*) FROM jobherd.supervisors WHERE via IS NOT NULL"), "the session to open"
-    )
-    jobs = enqueue(stage)
+def test_a_script_that_waits_gets_the_job_that_is_enqueued_meanwhile(served: Served, client: Caller, kind: str):
+    stage = served.stage
+    number = client.begin("ClaimJobs", worker_id=kind, ready={"kinds": [kind]}, wait_seconds=30)
+    stage.wait(lambda: stage.call("SELECT count(*) FROM jobherd.supervisors WHERE host = %s", kind), "the session")
+    jobs = enqueue(stage, kind)
     assert ids(client.wait(number)["tasks"]) == jobs
 
 
-def test_results_without_an_outcome_or_of_another_session_are_refused(stage: Stage, client: Caller):
-    jobs = enqueue(stage)
-    number, opened = stream(client)
+def test_results_without_an_outcome_or_of_another_session_are_refused(served: Served, client: Caller, kind: str):
+    stage = served.stage
+    jobs = enqueue(stage, kind)
+    number, opened = stream(client, kind)
     (task,) = tasks(client, number, 1)
     other = {"id": task["id"], "claim": str(int(task["claim"]) + 1)}
     answer = client.call("ReportResult", session=opened["session"], results=[ref(task), completed(other)])

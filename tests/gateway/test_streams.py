@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.gateway.conftest import ACCESS, TOKENS, serve
 from tests.gateway.remote import done, ids, reasons
+from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,6 +167,35 @@ def test_bytes_that_are_no_message_end_only_their_stream(served: Served, client:
         assert bad.status()[0] == "INVALID_ARGUMENT"
     assert worker.beat()
     assert not served.fleet.said(lambda event: "DecodeError" in str(event))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 10_000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100],
+    ids=["http1", "bytes", "frames"],
+)
+def test_bytes_that_are_no_frames_end_only_their_connection(served: Served, worker: Stream, data: bytes):
+    host, _, port = served.where.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT) as bad, suppress(ConnectionError):
+        bad.sendall(data)
+        while bad.recv(65536):
+            pass
+    assert worker.beat()
+    assert not served.fleet.said("an error of Jobherd's own")
+
+
+def test_a_stream_that_floods_the_gateway_delays_no_other(served: Served, client: Client, worker: Stream):
+    most = 3000
+    flood = client.stream(served.where)
+    flood.hello(token=TOKENS["all"])
+    flood.do("hold")
+    for number in range(1, most + 1):
+        flood.send(heartbeat={"number": number, "tasks": [{"task_id": 1, "claim": number}]})
+    served.enqueue("s:calm")
+    worker.end(done(worker.task("s:calm")))
+    flood.do("read")
+    last = flood.expect("heartbeat_ack", lambda ack: int(ack["number"]) == most)
+    assert last["lost"] == [{"task_id": "1", "claim": str(most)}], "no message was dropped"
 
 
 def test_a_message_that_is_too_large_ends_only_its_stream(served: Served, client: Client, worker: Stream):

@@ -107,6 +107,7 @@ def sessions(audit: Audit) -> list[int]:
 
 def gateway_of(herd: Herd) -> int:
     """The pid of its latest gateway."""
+    herd.wait_event(lambda event: event.message == "gateway is ready")
     return max(
         (event for event in list(herd.events) if event.message == "gateway is ready"), key=lambda event: event.at
     ).pid

@@ -165,6 +165,13 @@ UPLINK = (
         STREAM,
     ),
     Mutant(
+        "gRPC reads far ahead of what the gateway reads",
+        "workers/gateway/server.py",
+        '    ("grpc.http2.bdp_probe", 0),\n',
+        "",
+        ("tests/workers/gateway/test_server.py",),
+    ),
+    Mutant(
         "streams together hold any number of bytes",
         "workers/gateway/enqueue_stream.py",
         "return self._memory.is_full and self._bytes + self._taken > 0",

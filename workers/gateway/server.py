@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 UNARY: Final = 1000
 """Calls at a time in addition to the streams of remote workers. The gateway rejects more."""
 OPTIONS: Final = (
+    # By default gRPC reads megabytes ahead of each stream, which no limit of this process counts.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 256 << 10),
     # By default a second process shares the port, and each gets a part of the connections.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 8 << 20),

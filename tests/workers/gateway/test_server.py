@@ -157,6 +157,50 @@ async def test_messages_and_headers_have_limits_and_only_the_one_over_them_is_re
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+@apart
+async def test_little_is_buffered_of_a_stream_that_is_not_read(_folder):
+    """What the limits of the gateway count is only what it has read. gRPC must not read far ahead of it."""
+    import grpc
+
+    from tests.workers.gateway.calls import calling, serving
+
+    piece, most = bytes(64 << 10), 2 << 20
+    may_read = asyncio.Event()
+
+    async def take(requests, _context):
+        size = 0
+        async for request in requests:
+            size += len(request)
+            if size == 8 << 20:  # Until then, gRPC finds out how fast the client is.
+                await may_read.wait()
+        return str(size).encode()
+
+    async def echo(request: bytes, _context: object) -> bytes:
+        return request
+
+    methods = {"Take": grpc.stream_unary_rpc_method_handler(take), "Echo": grpc.unary_unary_rpc_method_handler(echo)}
+    handler = grpc.method_handlers_generic_handler("t.T", methods)
+    async with serving(handler) as where, calling(where) as channel, calling(where) as other:
+        call, round_trip = channel.stream_unary("/t.T/Take")(), other.unary_unary("/t.T/Echo")
+        for _ in range(128):
+            await call.write(piece)
+        sent = 0
+        while sent < 64 << 20:
+            writing = asyncio.ensure_future(call.write(piece))
+            sent += len(piece)
+            for _ in range(200):
+                if writing.done():
+                    break
+                await round_trip(b"")
+            else:
+                break
+        may_read.set()
+        await writing
+        await call.done_writing()
+        assert await call == str((8 << 20) + sent).encode()
+        assert sent < most, sent
+
+
 @pytest.mark.promise("D7")
 @apart
 async def test_a_client_is_admitted_by_the_token_in_its_metadata_and_a_wrong_one_is_refused_slowly(_folder):

@@ -10,6 +10,7 @@ CREATE FUNCTION jobherd.is_large_job_allowed(
 )
 RETURNS boolean
 LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RETURN attempts > 0 OR crashes > 0

@@ -143,6 +143,15 @@ def test_what_comes_compressed_is_as_long_as_it_is(queue, table):
     assert queue.count(table) == 0
 
 
+def test_a_producer_s_own_functions_do_not_measure_its_jobs(queue):
+    """With a search path of its own, a producer could else store a job that no worker can claim."""
+    queue.run("CREATE SCHEMA mine")
+    queue.run("CREATE FUNCTION mine.pg_column_size(json) RETURNS integer LANGUAGE sql AS 'SELECT 1'")
+    queue.run("SET search_path = mine, pg_catalog")
+    with pytest.raises(psycopg.errors.CheckViolation, match="at_most_64_mb"):
+        queue.run(f"INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', to_json(repeat('x', {MOST})))")
+
+
 def test_what_was_let_in_compressed_is_let_back(queue):
     lying(queue, MOST - 6)
     queue.run("INSERT INTO jobherd.ready (kind, payload) SELECT 'a:b', doc FROM public.docs")

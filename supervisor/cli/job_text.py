@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
-from jobherd.supervisor.cli.console import show_span
+from jobherd.supervisor.cli.console import show_moment, show_span
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -55,13 +55,10 @@ def key_of(key: dict[str, Any]) -> str:
 
 def holder_of(key: dict[str, Any], job: int) -> str:
     """Return which job holds the key of this job."""
-    match key["holder"]:
-        case None:
-            return "which no job holds"
-        case holder if holder == job:
-            return "which it holds"
-        case holder:
-            return f"which job {holder} holds"
+    if key["holder"] is None:
+        return "which no job holds"
+    text = "which it holds" if key["holder"] == job else f"which job {key['holder']} holds"
+    return f"{text} until {show_moment(key['until'])}" if key["during"] == "never" else text
 
 
 def document(row: dict[str, Any]) -> dict[str, Any]:

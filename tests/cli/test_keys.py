@@ -62,6 +62,18 @@ def test_a_job_shows_its_key_and_who_holds_it(database):
     assert jobherd("job", plain, "--json", dsn=database).json["unique"] is None
 
 
+def test_a_throttled_job_shows_its_key_while_no_other_job_has_it(database):
+    first = put(database, throttle="1h")
+    assert '{"n": 1}, which it holds until 20' in jobherd("job", first, dsn=database).out
+    send(database, "SELECT jobherd.cancel(%s)", first)
+    assert jobherd("job", first, "--json", dsn=database).json["unique"]["holder"] == first
+    send(database, "UPDATE jobherd.keys SET until = clock_timestamp()")
+    assert "which no job holds" in jobherd("job", first, dsn=database).out
+    second = put(database, throttle="1h")
+    assert jobherd("job", second, "--json", dsn=database).json["unique"]["holder"] == second
+    assert jobherd("job", first, "--json", dsn=database).json["unique"] is None
+
+
 def test_a_hidden_key_shows_the_beginning_of_its_hash(database):
     put(database)
     send(database, "UPDATE jobherd.keys SET shown = NULL")

@@ -91,10 +91,31 @@ MUTANTS = (
     ),
     Mutant(
         "a call whose jobs must all be new keeps what it wrote before it found a duplicate",
-        "sql/migrations/0017_unique_partitions.sql",
+        "sql/migrations/0022_cheaper_unique_jobs.sql",
         "                RAISE SQLSTATE 'JH001';  -- to undo everything that it has written\n",
         "                NULL;\n",
         ("tests/sql/test_unique.py::test_raise_names_the_holder_and_enqueues_nothing",),
+    ),
+    Mutant(
+        "any unique violation counts as a key that another transaction has inserted",
+        "sql/migrations/0022_cheaper_unique_jobs.sql",
+        "IF careful OR violated <> 'keys_pkey' THEN",
+        "IF careful THEN",
+        ("tests/sql/test_unique.py::test_an_error_that_is_no_conflict_of_keys_is_not_tried_again",),
+    ),
+    Mutant(
+        "keys of finished jobs are inserted as if no row had them",
+        "sql/migrations/0022_cheaper_unique_jobs.sql",
+        "AND NOT careful AND NOT EXISTS (SELECT FROM found f WHERE NOT f.counts)",
+        "AND NOT careful",
+        ("tests/sql/test_unique.py::test_many_with_new_held_and_finished_keys",),
+    ),
+    Mutant(
+        "a throttled job's key cannot be found by the job",
+        "sql/migrations/0022_cheaper_unique_jobs.sql",
+        "CASE WHEN lives = 'never' THEN enqueue_unique.id END)",
+        "NULL::bigint)",
+        ("tests/cli/test_keys.py::test_a_throttled_job_shows_its_key_while_no_other_job_has_it",),
     ),
     Mutant(
         "a producer for some queues changes a job that waits in another queue",

@@ -311,3 +311,6 @@ def test_a_unique_job_shows_its_key_and_its_holder(page, queue):
     assert f'Unique key {{"n": 1}} Job {second} holds it.' in words(page, f"/jobs/{first}")
     plain = client.enqueue("a:b", {"n": 1})
     assert "Unique key" not in words(page, f"/jobs/{plain}")
+    throttled = client.enqueue("a:b", {"n": 2}, unique=("n",), throttle="1h")
+    queue.cancel(throttled)
+    assert 'Unique key {"n": 2} This job holds it until 20' in words(page, f"/jobs/{throttled}")

@@ -167,6 +167,35 @@ def test_many_are_no_different_from_one(client, queue):
     assert queue.run("SELECT DISTINCT priority, (extras).unique_key IS NOT NULL FROM jobherd.scheduled") == [(-3, True)]
 
 
+def test_many_with_new_held_and_finished_keys(client, queue):
+    first = client.enqueue_many("a:b", ({"n": n} for n in range(6)), unique=("n",))
+    for job in first[:3]:
+        queue.cancel(job)
+    found = client.enqueue_many("a:b", ({"n": n} for n in (7, 1, 4, 1, 6, 7)), unique=("n",))
+    assert [job.new for job in found] == [True, True, False, False, True, False]
+    assert found[2] == first[4]
+    new = [found[0], found[1], found[4]]
+    assert (found[3], found[5]) == (found[1], found[0])
+    # in order, and without a second attempt, which would use other ids
+    assert list(map(int, new)) == [first[-1] + 1, first[-1] + 2, first[-1] + 4]
+    assert queue.run("SELECT k.job FROM jobherd.keys k JOIN jobherd.ready r ON r.id = k.job AND (r.extras).unique_key = k.key"
+                     " WHERE k.job > %s ORDER BY 1", int(first[-1])) == [(int(job),) for job in new]  # fmt: skip
+
+
+def test_an_error_that_is_no_conflict_of_keys_is_not_tried_again(client, queue):
+    queue.run("CREATE SEQUENCE public.calls")
+    queue.run(
+        "CREATE FUNCTION public.fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('public.calls') = 1 THEN"
+        " RAISE unique_violation USING CONSTRAINT = 'another'; END IF; RETURN NEW; END $$"
+    )
+    queue.run(
+        "CREATE TRIGGER fail_once BEFORE INSERT ON jobherd.ready FOR EACH ROW EXECUTE FUNCTION public.fail_once()"
+    )
+    with pytest.raises(errors.UniqueViolation):
+        client.enqueue_many("a:b", [{"n": 1}, {"n": 2}], unique=("n",))
+    assert written(queue) == [0, 0, 0]
+
+
 def test_raise_names_the_holder_and_enqueues_nothing(client, queue):
     first = put(client)
     with psycopg.connect(queue.dsn) as own:
@@ -196,8 +225,11 @@ def test_asynchronously_too(database):
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("ours", [("n",), RAISE])
-def test_a_second_caller_waits_for_the_first_and_then_decides(client, queue, many, commits, ours):
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_second_caller_waits_for_the_first_and_then_decides(client, queue, many, commits, ours, finished):
     found = []
+    if finished:  # the key has a row, which both callers take over
+        queue.cancel(put(client))
 
     def second():
         try:

@@ -172,6 +172,13 @@ UPLINK = (
         ("tests/workers/gateway/test_server.py",),
     ),
     Mutant(
+        "a signal at the end of a gateway makes it hang",
+        "workers/gateway/gateway.py",
+        "        signal.set_wakeup_fd(-1)\n",
+        "",
+        ("tests/workers/gateway/test_end.py",),
+    ),
+    Mutant(
         "streams together hold any number of bytes",
         "workers/gateway/enqueue_stream.py",
         "return self._memory.is_full and self._bytes + self._taken > 0",

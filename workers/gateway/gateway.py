@@ -63,6 +63,9 @@ def run(context: ChildContext) -> int:
     try:
         loop.run_until_complete(Gateway(context).live())
     finally:
+        # Race: asyncio closes one end of its socket first. A signal would write to the other one, which
+        # raises SIGPIPE, whose handler would write again, and so on.
+        signal.set_wakeup_fd(-1)
         loop.close()
     return EXIT_REQUESTED
 

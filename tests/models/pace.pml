@@ -3,20 +3,18 @@
  * 0025_claim_under_lane_rates.sql (the notifications), workers/claim/wakes.py and supervisor/events/poll.py say the same.
  *
  * A lane has one token, and gets it back two ticks after it was taken. A producer adds a job to a lane that may be shut. A claim searches the lanes from
- * anywhere. A lane whose lock is held is passed, and the claim is repeated. A claim that took a job wakes another worker if a lane that was noted is open.
+ * anywhere. A lane whose lock is held is passed (lane.pml shows when the claim must be repeated). A claim that took a job wakes another worker if a lane that was noted is open.
  *
  *   OVER    two jobs of a lane have started within two ticks
  *   ASLEEP  a job waits, and all workers sleep with no timer and no wake on its way
  *
  * holds:
- * wide:   NC=3
  * breaks: NO_LOCK          OVER    two take the same token of a lane
  * breaks: EARLY_LOOK       OVER    the token is looked up by the statement that waits for nothing, before the lock
  * breaks: NO_NOTE          ASLEEP  a lane that a claim finds shut is not noted
  * breaks: NO_LAST JOBS=2   ASLEEP  who takes the token of a lane with more jobs notes nothing
  * breaks: NO_TELL JOBS=2   ASLEEP  who leaves a lane whose token has come wakes no other
  * breaks: LATE_LOOK        ASLEEP  a token that comes during the claim that found none sets no timer
- * breaks: NO_SOON JOBS=2   ASLEEP  a claim that has passed a locked lane is not repeated
  *
  * Poll backstop and the end of walks after 500 lanes left out on purpose.
  */
@@ -86,7 +84,7 @@ inline try(lane) {
 #endif
        };
         if
-        :: !got -> soon = true
+        :: !got
         :: got ->
 #ifndef EARLY_LOOK
             open = (opens[lane] <= ticks);
@@ -119,11 +117,11 @@ inline try(lane) {
 }
 
 proctype Worker(byte me) {
-    bool took; bool soon; bool got; bool open; byte seen; byte began;
+    bool took; bool got; bool open; byte seen; byte began;
 again:
     do
     :: true ->
-        atomic { took = false; soon = false; got = false; open = false; seen = epoch; began = ticks };
+        atomic { took = false; got = false; open = false; seen = epoch; began = ticks };
         if
         :: try(0); try(1)
         :: try(1); try(0)
@@ -143,14 +141,7 @@ again:
             :: true                                       /* a short job: the next claim */
             :: true -> (sleeping == 0 || left == 0)       /* a job that takes as long as another worker is idle */
             fi
-#ifndef NO_SOON
-        :: !took && soon -> skip                               /* again */
-#endif
-#ifndef NO_SOON
-        :: !took && !soon ->
-#else
         :: !took ->
-#endif
             atomic {
                 if
                 :: left == 0 -> goto out

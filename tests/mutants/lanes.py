@@ -178,6 +178,13 @@ LANES = (
         RATE,
     ),
     Mutant(
+        "a token that comes during the claim that found none sets no timer",
+        PICK,
+        "    since CONSTANT timestamptz := now();\n",
+        "    since CONSTANT timestamptz := clock_timestamp();\n",
+        RATE,
+    ),
+    Mutant(
         "partitions whose token has come are found by a walk only",
         PICK,
         "THEN jobherd.opened_lanes(line)\n",

@@ -58,8 +58,10 @@ def test_each_partition_starts_its_burst_then_one_for_each_token_and_holds_up_no
     assert starts(one)[1] > 59, "only the flood waits"
 
 
-def test_who_takes_the_last_token_learns_when_the_next_one_comes(queue):
+@pytest.mark.parametrize("others", ["pause('other')", "set_limit('crm', 5)"])
+def test_who_takes_the_last_token_learns_when_the_next_one_comes(queue, others):
     jobs = put(queue, acme=2)
+    queue.run(f"SELECT jobherd.{others}")
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/min')")
     found, opens_in = starts(queue.child())
     assert (found, 59 < opens_in <= 60) == (jobs["acme"][:1], True)
@@ -97,6 +99,22 @@ def test_a_claim_tells_idle_workers_of_other_partitions_whose_tokens_have_come(q
         assert len(starts(child)[0]) == 1
         queue.run("SELECT pg_notify('jobherd_jobs', 'end')")
         assert [one.payload for one in listener.notifies(timeout=LIMIT, stop_after=1)] == ["end"]
+
+
+@pytest.mark.parametrize(
+    "call", ["limit_each_rate('crm', '1/h')", "limit('crm', '1/h')", "limit(kind => 'a:b', rate => '1/h')"]
+)
+def test_a_token_that_came_during_a_claim_is_not_missed(queue, call):
+    """The claim found none. Otherwise no timer would be set, and the job would wait for the poll."""
+    put(queue, acme=2)
+    queue.run(f"SELECT jobherd.{call}")
+    child = queue.child()
+    assert len(started(child, 2)) == 1
+    with psycopg.connect(queue.dsn) as late:
+        late.execute("SELECT now()")
+        queue.run("UPDATE jobherd.buckets SET used_until = clock_timestamp(), opens_at = clock_timestamp()")
+        assert late.execute("SELECT jobherd.next_opening(NULL)").fetchone() == (0,)
+    assert queue.run("SELECT jobherd.next_opening(NULL)") == [(None,)], "it has come before the next claim begins"
 
 
 def test_what_waits_for_something_else_is_not_said_to_wait_for_a_token(queue):

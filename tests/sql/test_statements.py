@@ -87,7 +87,7 @@ def test_claim_job_chooses_the_queue_as_claim_jobs_does():
 
     def choice(name: str) -> list[str]:
         lines = [line.strip() for line in sql.load(name).splitlines() if not line.strip().startswith("--")]
-        return " ".join(lines).partition("picked AS")[0].replace("),", ") ,").split()
+        return re.split("(?:picked|taken) AS", " ".join(lines))[0].replace("),", ") ,").split()
 
     assert choice("claim/claim_job") == choice("claim/claim_jobs")
     assert len(choice("claim/claim_job")) > 100

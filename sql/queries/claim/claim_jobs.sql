@@ -14,7 +14,7 @@
 -- Bytes count too: a megabyte, as it is stored, fills a batch. A row of running, its answer and a worker can
 -- hold only so much.
 -- counted sums in the order in which picked took them: an array is read in its order.
--- me is the fence against a frozen host: a worker whose supervisor has lost its lease claims nothing.
+-- chosen is also the fence against a frozen host: a worker whose supervisor has lost its lease claims nothing.
 -- Small tables are queried by scalar subqueries and not joined: the best join would depend on statistics.
 -- A claim that has only short jobs does not wait for its fsync. If it is lost with the server, its jobs are
 -- simply still ready, and their completion waits anyway. A claim with a long job waits: a crash of the server
@@ -33,11 +33,7 @@
 -- Cost: each column of each row, each sort and each join is up to a tenth of the work for a job. So what is the same
 -- for all jobs is returned once, what few jobs have is in one column that is null for all others, and ordered is
 -- the only sort.
-WITH RECURSIVE me AS MATERIALIZED (
-    SELECT
-      FROM jobherd.supervisors
-     WHERE id = %(supervisor)s AND lease_until > clock_timestamp()
-),
+WITH RECURSIVE
 -- WALK
 head AS (
     (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
@@ -58,7 +54,9 @@ barred AS MATERIALIZED (
                FROM head
              OFFSET 0) AS h
       WHERE h.gate IS DISTINCT FROM 'paused' AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
-        AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[])) AND EXISTS (SELECT FROM me) AND NOT EXISTS (SELECT FROM barred)
+        AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[]))
+        AND EXISTS (SELECT FROM jobherd.supervisors WHERE id = %(supervisor)s AND lease_until > clock_timestamp())
+        AND NOT EXISTS (SELECT FROM barred)
       ORDER BY array_position(coalesce(%(turns)s::text[], %(served)s::text[]), h.queue) NULLS FIRST,
                CASE WHEN %(turns)s::text[] IS NOT NULL THEN random() END, h.priority, h.id
       LIMIT 1)

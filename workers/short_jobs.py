@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from jobherd.handlers._run.call import result_of
 from jobherd.handlers._run.dispositions import is_interruption
 from jobherd.handlers._values.outcome import Raised
-from jobherd.handlers._values.payload import decode_payload
 from jobherd.workers.claim.wakes import LOOK
 from jobherd.workers.ipc.board_memory import Word
 from jobherd.workers.ipc.record import barrier
@@ -118,7 +117,7 @@ class ShortJobs:
         fresh = not in_flight.unsettled
         until = HELD - average + (now if fresh else in_flight.first_at)
         try:
-            function, bind = kind.handler.function, kind.handler.binding.bind
+            function, read = kind.handler.function, kind.handler.binding.read
             for row in islice(batch, place, None):
                 (_, job, own, _, payload, attempts, most_own, crashes, _, limit, _, _, good_for, _, _, extras) = row
                 if (
@@ -160,7 +159,7 @@ class ShortJobs:
                     interrupts.open = True
                     if interrupts.pending:
                         interrupts.check()
-                    arguments = bind(decode_payload(payload))
+                    arguments = read(payload)
                     fits = True
                     ending = context.run(function, **arguments)
                     if ending is not None:

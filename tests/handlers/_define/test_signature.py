@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
@@ -399,3 +400,69 @@ def test_any_document_for_any_annotation_is_bound_or_refused_with_a_path(annotat
         one(annotation, document)
     except BindingError as problem:
         assert problem.path.startswith("$.x")
+
+
+@handler("sig:exact")
+def exact(n: int, text: str = "", yes: bool = False) -> None: ...
+
+
+@handler("sig:whole")
+def whole_text(payload: str) -> None: ...
+
+
+@handler("sig:loose")
+def loose(n: int, share: float = 0.0, more: Any = None) -> None: ...
+
+
+READ = [
+    '{"n": 1, "text": "a", "yes": true}',
+    '{"yes": true, "text": "a", "n": 1}',
+    '{"n": 1}',
+    '{"n": 18446744073709551615, "text": "12345678901234567890123", "yes": false}',
+    '{"n": 18446744073709551616, "text": "", "yes": false}',
+    '{"n": -9223372036854775809, "text": "", "yes": false}',
+    '{"n": 1.0, "text": "a", "yes": true}',
+    '{"n": true, "text": "a", "yes": true}',
+    '{"n": 1, "text": 2, "yes": true}',
+    '{"n": 1, "text": null, "yes": true}',
+    '{"n": 1, "text": "a", "yes": true, "other": 1}',
+    '{"n": 1, "n": 2, "text": "a", "yes": true}',
+    '{"n": 1, "text": "\\ud800", "yes": true}',
+    '{"n": 1, "share": 123456789012345678901234567890, "more": [123456789012345678901234567890]}',
+    '{"n": NaN, "text": "a", "yes": true}',
+    '{"payload": "a"}',
+    '"a"',
+    "[1]",
+    "null",
+    "",
+    "[" * 5000 + "]" * 5000,
+]
+
+
+@pytest.mark.parametrize("kind", [exact, whole_text, loose], ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("text", READ, ids=lambda text: text[:40])
+def test_a_payload_that_is_read_at_once_gives_what_decoding_and_binding_give(kind, text: str):
+    def outcome(step):
+        try:
+            found = step()
+        except PayloadError as problem:
+            return type(problem), str(problem)
+        return found, [type(value) for value in found.values()]
+
+    assert outcome(lambda: kind.binding.read(text)) == outcome(lambda: kind.binding.bind(decode_payload(text)))
+
+
+@given(st.integers(), st.text(), st.booleans(), st.permutations(["n", "text", "yes"]))
+def test_so_it_does_for_any_values(n: int, text: str, yes: bool, order: list[str]):
+    values = {"n": n, "text": text, "yes": yes}
+    document = json.dumps({name: values[name] for name in order})
+
+    def outcome(step):
+        try:
+            return step()
+        except PayloadError as problem:
+            return str(problem)
+
+    assert outcome(lambda: exact.binding.read(document)) == outcome(
+        lambda: exact.binding.bind(decode_payload(document))
+    )

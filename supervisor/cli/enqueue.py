@@ -22,6 +22,7 @@ from jobherd.handlers import Client, DuplicateJob, PayloadError
 from jobherd.handlers._enqueue.bulk import chunks as chunks_of
 from jobherd.handlers._enqueue.options import check_options
 from jobherd.handlers._policy.names import check_kind
+from jobherd.handlers._values.job_id import job_id
 from jobherd.handlers._values.payload import decode_payload, max_payload
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, standard_input
@@ -68,6 +69,8 @@ def _enqueue(arguments: argparse.Namespace) -> int:
             suggest_kind(at, arguments.kind)
     with _told_elsewhere(f"job {number} is enqueued"):
         print(number, flush=True)
+    if not job_id(number).new:
+        complain(f"job {number} has the key; no new job is enqueued")
     return ExitCode.DONE
 
 
@@ -124,14 +127,15 @@ def _refused(problem: ValueError | TypeError) -> str:
 
 
 def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
-    done = 0
+    done = known = 0
     given = standard_input()
     progress = Progress(_length(given.fileno()))
     lines = _Lines(given.buffer)
 
     def tell(ids: list[int]) -> None:
-        nonlocal done
+        nonlocal done, known
         done += len(ids)
+        known += sum(not job_id(number).new for number in ids)
         progress.hide()
         with _told_elsewhere(f"{done} jobs are enqueued, the last of them is {ids[-1]}"):
             sys.stdout.write("".join(f"{number}\n" for number in ids))
@@ -157,6 +161,8 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         raise CommandError(NOTHING, ExitCode.USAGE)
     if not done:
         complain("standard input held no document; nothing was enqueued")
+    if known:
+        complain(f"{known} of {done} are not new: another job has the key")
     return ExitCode.DONE
 
 

@@ -49,8 +49,9 @@ def reason_of(job: dict[str, Any]) -> str:
 
 
 def key_of(key: dict[str, Any]) -> str:
-    """Return what a key is made of, or the beginning of its hash if that is hidden."""
-    return f"{key['key'][:12]} (hidden)" if key["shown"] is None else str(key["shown"])
+    """Return what a key is made of, or the beginning of its hash if that is hidden, or deleted with the key."""
+    why = "deleted" if key["during"] is None else "hidden"
+    return f"{key['key'][:12]} ({why})" if key["shown"] is None else str(key["shown"])
 
 
 def holder_of(key: dict[str, Any], job: int) -> str:

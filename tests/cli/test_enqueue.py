@@ -292,14 +292,22 @@ def test_tenant_webhook_and_bytes_reach_the_row_and_are_shown(database, tmp_path
 
 
 def test_a_unique_job_is_enqueued_once_and_its_id_is_printed_again(database):
-    first = jobherd("enqueue", "a:b", '{"n": 1, "m": 1}', "--unique", "n", dsn=database).out
-    assert jobherd("enqueue", "a:b", '{"n": 1, "m": 2}', "--unique", "n", dsn=database).out == first
+    answer = jobherd("enqueue", "a:b", '{"n": 1, "m": 1}', "--unique", "n", dsn=database)
+    first, err = answer.out, answer.err
+    again = jobherd("enqueue", "a:b", '{"n": 1, "m": 2}', "--unique", "n", dsn=database)
+    assert (err, again.out, again.err) == (
+        "",
+        first,
+        f"jobherd: job {first.strip()} has the key; no new job is enqueued\n",
+    )
     whole = jobherd("enqueue", "a:b", '{"n": 1}', "--unique", "$", "--unique-for", "1h", dsn=database).out
     keyed = jobherd(
         "enqueue", "a:b", "{}", "--unique-key", "k", "--debounce", "30s", "--max-wait", "1m", dsn=database
     ).out
     assert len({first, whole, keyed}) == 3
     assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(3,)]
+    lines = jobherd("enqueue", "a:b", "-", "--unique", "n", dsn=database, stdin='{"n": 1}\n{"n": 7}\n{"n": 7}\n')
+    assert lines.err.splitlines()[-1] == "jobherd: 2 of 3 are not new: another job has the key"
     wrong = jobherd("enqueue", "a:b", "{}", "--throttle", "1m", "--debounce", "1s", dsn=database)
     assert (wrong.code, "throttle excludes debounce" in wrong.err) == (2, True)
 

@@ -79,3 +79,5 @@ def test_a_hidden_key_shows_the_beginning_of_its_hash(database):
     send(database, "UPDATE jobherd.keys SET shown = NULL")
     [key] = jobherd("keys", "--json", dsn=database).json
     assert f"{key['key'][:12]} (hidden)" in jobherd("keys", dsn=database).out
+    send(database, "DELETE FROM jobherd.keys")
+    assert f"{key['key'][:12]} (deleted), which no job holds" in jobherd("job", key["job"], dsn=database).out

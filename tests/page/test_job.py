@@ -309,6 +309,8 @@ def test_a_unique_job_shows_its_key_and_its_holder(page, queue):
     assert 'Unique key {"n": 1} No job holds it.' in words(page, f"/jobs/{first}")
     second = client.enqueue("a:b", {"n": 1}, unique=("n",))
     assert f'Unique key {{"n": 1}} Job {second} holds it.' in words(page, f"/jobs/{first}")
+    queue.run("DELETE FROM jobherd.keys")
+    assert "Unique key deleted No job holds it." in words(page, f"/jobs/{first}")
     plain = client.enqueue("a:b", {"n": 1})
     assert "Unique key" not in words(page, f"/jobs/{plain}")
     throttled = client.enqueue("a:b", {"n": 2}, unique=("n",), throttle="1h")

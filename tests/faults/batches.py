@@ -5,6 +5,9 @@ How often does a job run again that was through?
 Each job writes a line as it starts and one as it ends, by appending to a file, which a kill cannot
 tear. A job is through once its child has started another one after its end. Such a job may never
 start again, and each job must end exactly once.
+
+With `--plain 1`, the jobs are such that the loop of short jobs takes them, and children live long
+enough to know the kind.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ def again(lines: list[str]) -> tuple[int, int]:
     ended: dict[str, list[str]] = defaultdict(list)
     repeated = 0
     for line in lines:
-        what, pid, job = line.split()
+        what, pid, job, *_ = line.split()
         if what == "start":
             repeated += job in through
             through.update(ended.pop(pid, ()))
@@ -45,7 +48,7 @@ def again(lines: list[str]) -> tuple[int, int]:
 
 
 def main() -> int:
-    given = arguments(__doc__, kills=1000, workers=2)
+    given = arguments(__doc__, kills=1000, workers=2, plain=0)
     dice = random.Random(given.seed)
     report = Report(f"batches: {given.kills} kills in the middle of batches, seed {given.seed}")
     with (
@@ -65,12 +68,19 @@ def main() -> int:
             while kills < given.kills:
                 if connection.execute("SELECT count(*) FROM jobherd.ready").fetchone()[0] < 2000:
                     connection.execute(
-                        "INSERT INTO jobherd.ready (kind, payload) SELECT 'fault:line', json_build_object('path', %s::text)"
-                        " FROM generate_series(1, 5000)",
-                        [str(path)],
+                        "INSERT INTO jobherd.ready (kind, payload) SELECT %s, CASE WHEN %s::int > 0 THEN json_build_object('path', %s::text, 'n', n)"
+                        " ELSE json_build_object('path', %s::text) END FROM generate_series(%s::int, %s::int) AS n",
+                        [
+                            "fault:plain" if given.plain else "fault:line",
+                            given.plain,
+                            str(path),
+                            str(path),
+                            jobs + 1,
+                            jobs + 5000,
+                        ],
                     )
                     jobs += 5000
-                time.sleep(dice.uniform(0.0, 0.05))
+                time.sleep(dice.uniform(0.0, 1.0 if given.plain else 0.05))
                 for (pid,) in connection.execute(ALIVE + " ORDER BY random() LIMIT 1").fetchall():
                     try:
                         os.kill(pid, signal.SIGKILL)
@@ -81,12 +91,21 @@ def main() -> int:
             while connection.execute(LEFT).fetchone()[0] and time.monotonic() < until:
                 time.sleep(0.2)
         ends = connection.execute("SELECT state, count(*) FROM jobherd.history GROUP BY 1").fetchall()
-        through, repeated = again(path.read_text().splitlines())
+        path_lines = path.read_text().splitlines()
+        through, repeated = again(path_lines)
         deaths = connection.execute(
             "SELECT count(*) FROM jobherd.attempts WHERE error_code = 'WORKER_CRASHED'"
         ).fetchone()[0]
     report.holds("every job ended exactly once, completed", dict(ends) == {"completed": jobs}, ends)
     report.holds("no job that was through was started again", not repeated, f"{repeated} of {through:,}")
+    starts = [line.split() for line in path_lines if line.startswith("start")]
+    if given.plain:
+        short = sum(line[-1] == "short" for line in starts)
+        report.holds(
+            "the loop of short jobs ran a fifth of them or more",
+            short > len(starts) / 5,
+            f"{short:,} of {len(starts):,}",
+        )
     report.fact("kills, of which this many hit a running job", f"{kills}, {deaths}")
     return report.end()
 

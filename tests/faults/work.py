@@ -8,6 +8,7 @@ import random
 import secrets
 import select
 import signal
+import sys
 import time
 import uuid
 
@@ -111,6 +112,17 @@ def line(job: Job, path: str) -> None:
     os.write(fd, b"start %d %d\n" % (os.getpid(), job.id))
     time.sleep(0.0003)
     os.write(fd, b"end %d %d\n" % (os.getpid(), job.id))
+    os.close(fd)
+
+
+@handler("fault:plain", max_attempts=1000, max_crashes=1000, backoff="10ms")
+def plain(path: str, n: int) -> None:
+    """Say the same, as a job that the loop of short jobs takes, and whether it was that loop."""
+    way = b"short" if sys._getframe(1).f_code.co_filename.endswith("short_jobs.py") else b"ordinary"
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b"start %d %d %s\n" % (os.getpid(), n, way))
+    time.sleep(0.0003)
+    os.write(fd, b"end %d %d\n" % (os.getpid(), n))
     os.close(fd)
 
 

@@ -88,9 +88,11 @@ def test_small_jobs_fill_their_batch_as_ever(queue):
     assert [job.id for job in queue.child().claim(200)] == jobs[:200]
 
 
-def test_a_call_that_waits_for_more_is_filled_by_bytes_too(as_it_is):
+@pytest.mark.parametrize("payload", [large(400_000), f'"{"x" * 400_000}"'], ids=["random", "compressible"])
+def test_a_call_that_waits_for_more_is_filled_by_bytes_too(as_it_is, payload):
+    """Also if the row of the claim is stored compressed: the worker gets all bytes."""
     queue = as_it_is
-    jobs = [queue.enqueue("a:b", large(400_000)) for _ in range(5)]
+    jobs = [queue.enqueue("a:b", payload) for _ in range(5)]
     child = queue.child()
     [first] = child.claim(1)
     known = {"supervisor": child.supervisor, "child": child.id, "token": first.token, "kind": "a:b", "wanted": 100}

@@ -133,6 +133,18 @@ def test_the_text_of_the_constraints_which_each_enqueue_reads(still):
     assert length <= MARGIN * CHECKS_WHEN_SET
 
 
+def test_the_jobs_of_a_claim_are_compressed_where_the_server_has_lz4(still):
+    """It halves the log of a claim. The other method takes more processor time than it is worth."""
+    with psycopg.connect(still[1]) as connection:
+        [(stored,)] = connection.execute(
+            "SELECT attstorage::text || attcompression::text FROM pg_attribute WHERE attrelid = 'jobherd.running'::regclass AND attname = 'jobs'"
+        ).fetchall()
+        [(has_lz4,)] = connection.execute(
+            "SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression'"
+        ).fetchall()
+    assert stored == ("xl" if has_lz4 else "e")
+
+
 SLOTS, SIZE = 16, 8
 REMOTE_WHEN_SET = {"buffers": 11.6, "wal": 486.0, "read": 3.6, "written": 2.25, "commits": 0.0157, "exchanges": 0.0157}
 """Per job of a remote worker, claimed and settled for 16 slots that want 8 each: two statements for 128 jobs."""

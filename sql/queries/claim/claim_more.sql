@@ -27,11 +27,12 @@ WITH me AS MATERIALIZED (
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED
 ), taken AS (
-    -- As in claim_jobs.sql a megabyte fills it, including the jobs that it already holds, which are stored in
-    -- its row.
+    -- As in claim_jobs.sql a megabyte fills it, including the jobs that it already holds. Its row may be stored
+    -- compressed, so they are measured one by one.
     DELETE FROM jobherd.ready
      WHERE ctid = ANY (ARRAY(SELECT place
-                               FROM (SELECT place, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) + (SELECT pg_column_size(jobs) FROM held) AS bytes
+                               FROM (SELECT place, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING)
+                                                   + (SELECT sum(pg_column_size(j)) FROM held CROSS JOIN LATERAL unnest(jobs) AS j) AS bytes
                                        FROM picked) AS p
                               WHERE bytes <= 1000000))
     RETURNING ready AS job, id, kind, queue, priority

@@ -35,7 +35,8 @@ def print_commands(module: str) -> int:
     try:
         found = importlib.import_module(module)
     except Exception as problem:
-        message = f"cannot import {module}: {type(problem).__name__}: {problem}. Run this where celery -A works"
+        why = " ".join(f"{type(problem).__name__}: {problem}".split()).rstrip(".: ")
+        message = f"cannot import {module}: {why}. Run this where celery -A works"
         raise CommandError(message, ExitCode.USAGE) from None
     schedules, zone = _configured(found)
     code = ExitCode.DONE

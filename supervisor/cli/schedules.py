@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _COLUMNS: Final = (
-    Column("SCHEDULE", least=12), Column("KIND", least=10), Column("TIMING", least=24), Column("NEXT"),
+    Column("SCHEDULE"), Column("KIND", least=10), Column("TIMING", least=24), Column("NEXT"),
     Column("LAST"), Column("STATE", least=10),
 )  # fmt: skip
 _ACTIONS: Final = ("add", "edit", "pause", "resume", "run", "reset", "delete", "backfill", "next", "import")

@@ -29,6 +29,10 @@ def test_a_schedule_is_added_edited_paused_run_and_deleted(database):
     listed = jobherd("schedules", dsn=dsn).out
     assert "0 3 * * * Europe" in listed
     assert "paused by" in listed
+    name = "a-name-that-is-not-cut-since-each-command-needs-it"
+    assert jobherd("schedule", "add", name, "--kind", "feed:poll", "--every", "1h", dsn=dsn).code == 0
+    assert name in jobherd("schedules", dsn=dsn).out
+    assert jobherd("schedule", "delete", name, dsn=dsn).code == 0
     assert jobherd("schedule", "pause", "feed-eu", "--for", "30m", dsn=dsn).code == 0
     assert send(dsn, "SELECT resume_at > now() + interval '20 min', pause_reason FROM jobherd.schedules") == [
         (True, None)
@@ -130,11 +134,11 @@ def test_import_prints_the_commands_that_add_what_celery_beat_runs(database, tmp
 
 def test_import_says_what_is_missing(tmp_path):
     (tmp_path / "proj.py").write_text("app = None")
-    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "broken.py").write_text("raise ValueError('no\\nbroker.')")
     for words, code, says in (
         (["import"], 2, "jobherd schedule import --celery proj.celery"),
         (["import", "--celery", "none"], 2, "cannot import none: ModuleNotFoundError"),
-        (["import", "--celery", "broken"], 2, "cannot import broken: ZeroDivisionError"),
+        (["import", "--celery", "broken"], 2, "cannot import broken: ValueError: no broker. Run this"),
         (["import", "--celery", "proj"], 1, "proj has no beat_schedule: name the module of the Celery application"),
         (["add"], 2, "NAME is missing"),
     ):

@@ -44,13 +44,13 @@ def main() -> int:
                 processes.append(bench.start("maintenance"))
                 killed += 1
         seconds = time.monotonic() - began
-        gaps, doubles, strays = verdict(bench)
+        gaps, doubles, strays, missed = verdict(bench)
         late = bench.ask(
             "SELECT percentile_cont(ARRAY[0.5, 0.99]) WITHIN GROUP (ORDER BY extract(epoch FROM noted_at - at)) AS p FROM jobherd.ticks"
         )[0]["p"]
         print(
             f"{ticks(bench)} instants of {given.schedules} schedules in {seconds:.0f} s, {given.processes} processes, "
-            f"{killed} kills, {killed} edits: {gaps} gaps, {doubles} doubles, {strays} strays; "
+            f"{killed} kills, {killed} edits: {gaps} gaps, {doubles} doubles, {strays} strays, {missed} missed; "
             f"late by {late[0] * 1000:.0f} ms (median), {late[1] * 1000:.0f} ms (99 %)"
         )
     return 1 if gaps or doubles or strays else 0

@@ -104,7 +104,7 @@ def test_a_job_that_must_not_start_does_not(bench: Bench, ordinary, gate, how: s
     assert now is not None
     assert (now.job, now.attempts, now.max_attempts) == (jobs[2], 1, 3)
     assert child.board.begun == jobs[2]
-    started = child.board.jobs_started
+    started, claims = child.board.jobs_started, child.board.claims[0] - child.board.claims[1]
     match how:
         case "revoked":
             child.board.revoke(now.token)
@@ -124,7 +124,9 @@ def test_a_job_that_must_not_start_does_not(bench: Bench, ordinary, gate, how: s
         assert child.board.jobs_started == started + 1
     elif how == "revoked":
         rows = [bench.wait(job, "completed") for job in jobs[3:]]
-        assert all(row["attempts"] == 1 for row in rows), "released, and claimed again"
+        assert all(row["attempts"] == 1 for row in rows)
+        made, empty = child.board.claims
+        assert made - empty == claims + 1, "released, and claimed again"
     else:
         rows = [bench.wait(job, "ready") for job in jobs[3:]]
         assert all(row["attempts"] == 0 for row in rows)

@@ -307,7 +307,7 @@ def test_what_cannot_be_read_is_told_in_one_line(words, said):
         (("purge",), "--state, --older-than are missing. See `jobherd purge --help`."),
         (
             ("--dsn=x", "jobs"),
-            "--dsn stands before the command: write it after, as in `jobherd jobs --dsn ...`. See `jobherd --help`.",
+            "--dsn stands before the command: write it after the command. See `jobherd --help`.",
         ),
         (("enqueue",), "KIND is missing. See `jobherd enqueue --help`."),
         (("jobs", "--stat", "x"), "unknown option --stat: did you mean --state? See `jobherd jobs --help`."),

@@ -75,23 +75,34 @@ class ScheduleCounts:
         if found is None:
             return
         self.states = dict.fromkeys(STATES, 0) if found or self.states else {}
-        self.lateness, self.successes, self.previous = {}, {}, {}
-        for _, schedule, state, number, late, delay, succeeded, previous in found:
+        self.lateness = {}
+        named: list[str] = []
+        for _, schedule, state, number, late, delay in found:
             self.states[state] += number
             called = self._label(schedule)
             before = self.lateness.get(called, Lateness(0.0, 0.0))
             self.lateness[called] = Lateness(max(before.next, late), max(before.last, delay))
             if called != OTHERS:  # several schedules have no common last success
-                self.successes |= {} if succeeded is None else {called: succeeded}
-                self.previous |= {} if previous is None else {called: previous}
+                named.append(called)
             for decided in ("ran", "missed"):
                 self.instants.setdefault((called, decided), 0)
+        await self._measure_successes(rows, named)
         if self._since is not None:
             await self._count(rows, self._since)
         elif found:
             # Counters are shown as 0 once, or their first instants would not be seen as an increase.
             # The clock of before the statement: none is counted that was decided before this process began.
             self._since = found[0][0] - timedelta(seconds=sent - self._began)
+
+    async def _measure_successes(self, rows: Rows, named: list[str]) -> None:
+        """Measure when the schedules with these names last succeeded."""
+        self.successes, self.previous = {}, {}
+        if not named:
+            return
+        found = await rows("observe/measure_successes", {"names": named}, what="the last successes of schedules")
+        for schedule, succeeded, previous in found or ():
+            self.successes |= {} if succeeded is None else {schedule: succeeded}
+            self.previous |= {} if previous is None else {schedule: previous}
 
     async def _count(self, rows: Rows, since: datetime) -> None:
         wanted = {"since": since, "lag": LAG, "most": MOST}

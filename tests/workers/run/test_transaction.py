@@ -69,7 +69,7 @@ def test_what_goes_well_is_committed_whole_and_what_does_not_leaves_no_trace(ban
         ("nack", "retrying", "NACK", "later"),
         ("unstorable", "failed", "WORKER_SERIALIZATION_ERROR", ""),
         ("commit", "retrying", "UNHANDLED_ERROR", "commit() is not for handlers here"),
-        ("swallows", "retrying", "UNHANDLED_ERROR", "nothing of it can be committed any more"),
+        ("swallows", "retrying", "UNHANDLED_ERROR", "cannot commit the transaction any more"),
         ("closes", "retrying", "UNHANDLED_ERROR", "closed"),
         ("late", "retrying", "UNHANDLED_ERROR", "unique_in_the_end"),
     ):
@@ -85,7 +85,7 @@ def test_a_handler_that_commits_by_itself_is_found_out(bank: Bench):
     for how, left in (("COMMIT", 1), ("COMMIT and raise", 1), ("COMMIT and no more", 1)):
         row, notes, enqueued = run(bank, child, "bank:declared", how=how)
         assert (row["state"], row["error_code"], notes, enqueued) == ("failed", "TRANSACTION_ENDED", [how], left)
-        assert "may stand although the job failed" in row["error"]
+        assert "may be committed although the job failed" in row["error"]
     row, notes, _ = run(bank, child, "bank:declared", how="ROLLBACK")
     assert (row["state"], row["error_code"], notes) == ("failed", "TRANSACTION_ENDED", [])
     row, notes, _ = run(bank, child, "bank:declared", how="well")
@@ -323,7 +323,7 @@ def test_a_transaction_that_is_or_was_open_for_long_is_warned_about(bank: Bench,
     wait_for_line(maintenance, f"the transaction of bank:declared #{job} has been open for")
     arrival.open()
     bank.wait(job, "completed")
-    wait_for_line(child, "its transaction was open for")
+    wait_for_line(child, "the job's transaction was open for")
 
 
 @pytest.mark.parametrize("how", ["gate", "well"])

@@ -119,7 +119,7 @@ def verify_one_job_has_it(dsn, job):
 def test_a_session_that_ends_there_leaves_nothing(database, way, point):
     make_point(database, point)
     found = []
-    with calling(database, way, found), shut(database) as watch:
+    with shut(database) as watch, calling(database, way, found):
         watch.execute("SELECT pg_terminate_backend(%s)", [await_session(watch, STANDS, GATE)])
     assert isinstance(found[0], psycopg.errors.AdminShutdown)
     verify_the_key_is_free(database, way)
@@ -148,7 +148,7 @@ def test_a_server_that_crashes_there_leaves_nothing(point):
             migrate(connection)
         make_point(dsn, point)
         found = []
-        with calling(dsn, "many", found), shut(dsn) as watch:
+        with shut(dsn) as watch, calling(dsn, "many", found):
             await_session(watch, STANDS, GATE)
             cluster.kill()
         assert isinstance(found[0], psycopg.OperationalError)

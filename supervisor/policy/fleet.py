@@ -107,8 +107,8 @@ class Fleet(FleetState):
             self.notes.append(f"{self.wanted} workers wanted")
 
     def enter_state(self, run_state: RunState, now: float) -> None:
-        """Change the run state, never backward."""
-        if run_state.value > self.run_state.value:
+        """Change the run state. `AFTER_SIGNAL` says that no signal leads to an earlier one."""
+        if run_state is not self.run_state:
             self.run_state, self.state_since = run_state, now
 
     # -- processes

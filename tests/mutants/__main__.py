@@ -700,7 +700,7 @@ MUTANTS = (
     ),
     Mutant(
         "a request to cancel outlives a retry by in_flight",
-        "sql/schema/10_control.sql",
+        "sql/migrations/0016_partitions.sql",
         "            DELETE FROM jobherd.cancels WHERE job = job_id;",
         "            NULL;",
         ("tests/sql/test_cancels.py",),
@@ -862,9 +862,9 @@ MUTANTS = (
     ),
     Mutant(
         "a softer signal slows down an immediate exit",
-        "supervisor/policy/fleet.py",
-        "        if run_state.value > self.run_state.value:",
-        "        if run_state is not self.run_state:",
+        "supervisor/policy/run_state.py",
+        "    RunState.IMMEDIATE_SHUTDOWN: RunState.IMMEDIATE_SHUTDOWN,",
+        "    RunState.IMMEDIATE_SHUTDOWN: RunState.FAST_SHUTDOWN,",
         ("tests/system/test_steps.py::test_a_supervisor_that_exits_at_once_is_not_slowed_down_by_a_softer_signal",),
     ),
     Mutant(

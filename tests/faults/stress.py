@@ -221,7 +221,7 @@ def signals(
     dice: random.Random,
     ask: Callable[..., list[tuple[object, ...]]],
 ) -> None:
-    """In storms of a thousand; the number of workers goes up and down, the code is read again, and now and then somebody dies."""
+    """In storms of a thousand; the number of workers goes up and down, the code is read again, and now and then a process dies."""
     for done in range(0, given.times, 1000):
         ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 50)")
         for number in range(1000):

@@ -41,7 +41,7 @@ class Client:
         return self._process.pid
 
     def stream(self, where: str, *metadata: tuple[str, str], patient: bool = False) -> Stream:
-        """Open a stream. patient: also if nobody listens there yet."""
+        """Open a stream. patient: also if no server listens there yet."""
         stream = Stream(self, str(next(self._names)))
         self.inbox[stream.name] = deque()
         stream.do("open", where=where, metadata=metadata, patient=patient)

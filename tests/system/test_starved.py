@@ -67,7 +67,7 @@ def test_two_supervisors_without_a_processor_of_their_own_lose_no_lease(stage: S
         stage.wait(have_beaten, lambda: f"{BEATS} beats of each; there are {beats}", limit=180)
         stage.wait_all(jobs, "completed", limit=180)
         assert all(os.sched_getaffinity(pid) == {processor} for pid in loops)
-    assert len(beats) == 2, "nobody had to register again"
+    assert len(beats) == 2, "no supervisor had to register again"
     assert [fleet.workers() | {-1: fleet.maintenance()} for fleet in fleets] == before, "the same processes"
     for fleet in fleets:
         assert not fleet.said(

@@ -276,8 +276,7 @@ class Claimer:
                 self.query.last = (batch[0].queue, batch[0].kind)
             surplus = batch[self.query.wanted :]
             if surplus:
-                # A query plan that executes a locking LIMIT more than once can do this: see
-                # claim_jobs.sql.
+                # A plan that executes a locking LIMIT more than once can do this: see claim_jobs.sql.
                 extra = len(surplus)
                 _log.error("a claim returned %d jobs, %d more than requested: releasing the surplus", len(batch), extra)
                 self._in_flight.release_unstarted(surplus)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+STALE: Final = -1
+
 
 class TaskRef(NamedTuple):
     """One execution of a job. `claim` is its fencing token."""
@@ -263,17 +265,12 @@ class Job(NamedTuple):
     id: int
     kind: str
     attempt: int
-    """Number of this attempt, starting at 1."""
     max_attempts: int | None
     """The job's own limit. None: that of its kind."""
     timeout: float = 0.0
     """Seconds that are left of the job's timeout. 0: it has none."""
     crashes: int = 0
     webhook: bool = False
-    """The history of a job with a webhook is kept at least one day: the webhook call reads it."""
-
-
-STALE: Final = -1
 
 
 class Found(NamedTuple):

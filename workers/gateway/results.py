@@ -124,7 +124,7 @@ def finished_of(
         outcome,
         ran,
         now,
-        max(keep, 1) if task.webhook else keep,
+        max(keep, 1) if task.webhook else keep,  # The webhook call reads the row of the history.
         _json(result.usage),
         post_mortem=_json(result.failed.crash.post_mortem) if crashed else None,
         crashed=crashed,

@@ -101,7 +101,7 @@ def test_news_that_it_may_not_use_is_passed_on_once(bench: Bench, choose, monkey
     child.wait_report(MoreWork)
     child.wait_idle()
     times = child.board.times_idle
-    pipes.wake(child.wake)  # no news: somebody else has passed it on
+    pipes.wake(child.wake)  # no news: another process has passed it on
     until = time.monotonic() + LIMIT
     while child.board.times_idle < times + 1:
         assert time.monotonic() < until

@@ -120,7 +120,7 @@ async def test_a_socket_is_for_this_user_only_and_is_not_taken_from_a_server_tha
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     async with serving(handler, address=where):
-        assert await health(where) == "SERVING", "what a dead process has left is in nobody's way"
+        assert await health(where) == "SERVING", "what a dead process has left does not hinder the next one"
     path.unlink(missing_ok=True)
     path.write_text("precious")
     with pytest.raises(CannotListenError, match="not a socket"):

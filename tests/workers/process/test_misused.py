@@ -143,7 +143,7 @@ def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_foun
     guard.look(1.0)
     assert found.looks == CLEAN + 1, "what ran since the last look at everything is looked at"
     guard.look(1.0)
-    assert found.looks == CLEAN + 1, "nobody has run"
+    assert found.looks == CLEAN + 1, "no job has run"
     guard.look(1.0 + SELDOM)
     assert found.looks == CLEAN + 2, "it is due"
     found.moved = True

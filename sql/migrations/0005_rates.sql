@@ -85,23 +85,6 @@ AS $$
     UPDATE jobherd.buckets b SET used_until = w.until FROM wrong w WHERE b.scope = w.scope AND b.name = w.name
 $$;
 
--- Returns the seconds until a rate limit has a token for a job that waits in a served queue. Null: no job waits
--- for a token.
-CREATE FUNCTION jobherd.next_opening(served text[])
-RETURNS double precision
-LANGUAGE plpgsql STABLE
-AS $$
-BEGIN
-    RETURN (SELECT min(t.opens_in)
-              FROM jobherd.gates g CROSS JOIN LATERAL jobherd.tokens_of(g) AS t
-             WHERE g.rate IS NOT NULL AND g.paused_at IS NULL AND t.tokens < 1
-               AND CASE g.scope
-                   WHEN 'queue' THEN jobherd.rank_queue(g.name, served) IS NOT NULL
-                                     AND EXISTS (SELECT FROM jobherd.waiting r WHERE r.queue = g.name)
-                   ELSE EXISTS (SELECT FROM jobherd.parked p
-                                 WHERE p.kind = g.name AND jobherd.rank_queue(p.queue, served) IS NOT NULL) END);
-END $$;
-
 -- Returns how much of a claim a job fills, see claim/claim_jobs.
 CREATE FUNCTION jobherd.share_of(job jobherd.ready, kinds text[], shares real[])
 RETURNS real
@@ -111,21 +94,6 @@ AS $$
                 ELSE coalesce(shares[array_position(kinds, (job).kind)], 1) END
            + (pg_column_size((job).payload) + coalesce(pg_column_size((job).extras), 0))::real / 1000000::real
 $$;
-
--- Returns how many jobs may start now under the limits of a queue or kind, 0 if it is paused. Null: any number.
--- Under a rate, a claim gets no more than what comes in 50 ms, but at least one: the jobs of a claim start one
--- after the other, and those of a large claim would start later than their tokens were taken.
-CREATE FUNCTION jobherd.room_of(gate jobherd.gates)
-RETURNS integer
-LANGUAGE plpgsql STABLE
-AS $$
-BEGIN
-    RETURN CASE WHEN gate.paused_at IS NOT NULL THEN 0 ELSE greatest(least(
-        gate.max_running - CASE WHEN gate.max_running IS NOT NULL
-                                THEN jobherd.count_running(gate.scope, gate.name, gate.limited_at) END,
-        CASE WHEN gate.rate IS NOT NULL
-             THEN least((jobherd.tokens_of(gate)).tokens, greatest(1, floor(gate.rate * 0.05 / gate.per))) END), 0) END;
-END $$;
 
 -- Returns the count and the seconds of a rate such as 100/min, 10/s or 5/2h.
 CREATE FUNCTION jobherd.parse_rate(rate text, OUT count integer, OUT seconds double precision)

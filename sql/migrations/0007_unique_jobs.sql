@@ -25,19 +25,6 @@ COMMENT ON TABLE jobherd.keys IS
 ALTER TYPE jobherd.extras ADD ATTRIBUTE unique_key bytea;
 
 DROP FUNCTION jobherd.extras_of(text, text, bytea, bigint, text);
-CREATE FUNCTION jobherd.extras_of(
-    tenant text, webhook text, payload_bytes bytea, parent_id bigint DEFAULT NULL, traceparent text DEFAULT NULL,
-    unique_key bytea DEFAULT NULL
-)
-RETURNS jobherd.extras
-LANGUAGE plpgsql IMMUTABLE
-AS $$
-BEGIN
-    IF num_nonnulls(tenant, webhook, payload_bytes, parent_id, traceparent, unique_key) = 0 THEN
-        RETURN NULL;
-    END IF;
-    RETURN ROW(tenant, webhook, payload_bytes, parent_id, traceparent, unique_key)::jobherd.extras;
-END $$;
 
 -- Returns whether a holder counts now. `waiting`: a job that has not begun an attempt; one that waits for its
 -- retry has. Everything is read in one snapshot, or a job that moves between two tables would be in neither.
@@ -78,34 +65,6 @@ BEGIN
         SELECT k.job INTO holder FROM jobherd.keys k WHERE k.key = wanted;
     END IF;
     RETURN holder;
-END $$;
-
--- Raises an error unless the session's role may enqueue such jobs: what its privileges, the row-level
--- security and the constraint on kinds of `ready` would decide. For functions that insert as the owner.
-CREATE FUNCTION jobherd.check_producer(kind text, tenant text)
-RETURNS void
-LANGUAGE plpgsql STABLE
-AS $$
-DECLARE
-    who CONSTANT name := coalesce(nullif(current_setting('role', true), 'none'), session_user);
-BEGIN
-    IF NOT has_column_privilege(who, 'jobherd.ready', 'payload', 'INSERT')
-       OR (kind >= 'jobs:' AND kind < 'jobs;' AND NOT has_column_privilege(who, 'jobherd.ready', 'id', 'INSERT')) THEN
-        RAISE EXCEPTION 'jobherd: role % must not enqueue jobs of kind %', quote_ident(who), left(kind, 120)
-            USING ERRCODE = 'insufficient_privilege';
-    END IF;
-    -- Cost: the first conditions hold for most producers, and need no query. The owner is the current user.
-    IF pg_has_role(who, current_user, 'USAGE') OR pg_has_role(who, to_regrole('jobherd_enqueue'), 'USAGE')
-       OR pg_has_role(who, to_regrole('jobherd_work'), 'USAGE') OR pg_has_role(who, to_regrole('jobherd_admin'), 'USAGE') THEN
-        RETURN;
-    END IF;
-    IF (SELECT c.relrowsecurity FROM pg_class c WHERE c.oid = 'jobherd.ready'::regclass)
-       AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = who AND r.rolbypassrls)
-       AND (tenant = ANY (jobherd.own_tenants())) IS NOT TRUE THEN
-        RAISE EXCEPTION 'jobherd: role % must not enqueue jobs of tenant %', quote_ident(who),
-            coalesce(quote_literal(left(tenant, 120)), 'null')
-            USING ERRCODE = 'insufficient_privilege';
-    END IF;
 END $$;
 
 -- Returns what makes a job unique, as a JSON value whose text is the same for equal values. word: the text
@@ -361,72 +320,6 @@ BEGIN
     SELECT count(*) INTO deleted FROM gone;
 END $$;
 
--- A retry deletes the request to cancel: it was about the earlier run. The last attempt is kept as
--- long as the kind says, like all others. A unique job takes its key first: two jobs would hold it otherwise.
-CREATE OR REPLACE FUNCTION jobherd.retry_as(job_id bigint, actor text, reason text DEFAULT NULL)
-RETURNS text
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    later  jobherd.ready;
-    answer text;
-    did    boolean := false;
-    key    bytea;
-    what   text;
-BEGIN
-    IF jobherd.is_confined() THEN
-        RETURN jobherd.retry_own(job_id);
-    END IF;
-    FOR look IN 1..3 LOOP
-        DELETE FROM jobherd.scheduled s WHERE s.id = job_id RETURNING s.* INTO later;
-        IF FOUND THEN
-            later.run_at := now();
-            INSERT INTO jobherd.ready SELECT later.* RETURNING 'ready' INTO answer;
-        END IF;
-        IF answer IS NULL THEN
-            SELECT (h.extras).unique_key, h.kind INTO key, what FROM jobherd.history h WHERE h.id = job_id
-             ORDER BY h.finished_at DESC LIMIT 1;
-            IF key IS NOT NULL AND jobherd.take_key(key, job_id, what) <> job_id THEN
-                RETURN 'conflict';
-            END IF;
-            WITH over AS (
-                DELETE FROM jobherd.history WHERE id = job_id RETURNING *
-            ), past AS (
-                INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on,
-                                              error_code, error, traceback,
-                                              ran_on, usage, post_mortem)
-                SELECT id, token, attempts, state, started_at, finished_at,
-                       (now() AT TIME ZONE 'UTC')::date
-                       + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30),
-                       error_code, error, traceback, ran_on, usage, post_mortem
-                  FROM over
-            )
-            INSERT INTO jobherd.ready (id, created_at, run_at, timeout, last_error, priority, max_attempts, queue,
-                                       kind, payload, extras)
-            SELECT id, created_at, now(), timeout,
-                   nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
-                   priority, max_attempts, queue, kind, payload, extras
-              FROM over
-            RETURNING 'ready' INTO answer;
-        END IF;
-        did := answer IS NOT NULL;
-        IF did THEN
-            DELETE FROM jobherd.cancels WHERE job = job_id;  -- a request about the earlier run
-        END IF;
-        IF answer IS NULL THEN
-            SELECT 'ready' INTO answer FROM jobherd.waiting WHERE id = job_id;
-        END IF;
-        IF answer IS NULL THEN
-            SELECT 'running' INTO answer FROM jobherd.running r
-             WHERE EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = job_id);
-        END IF;
-        EXIT WHEN answer IS NOT NULL;
-    END LOOP;
-    IF did THEN
-        PERFORM jobherd.note_unless_noted(actor, 'retry', jsonb_build_object('job', job_id), reason);
-    END IF;
-    RETURN answer;
-END $$;
 COMMENT ON FUNCTION jobherd.retry_as(bigint, text, text) IS
     'Runs a job again: at once if it waits for its time, from the start if it has finished. It keeps its '
     'id, its history and its timeout; its counts begin again. Returns ''ready'', ''running'' (nothing to '

@@ -16,50 +16,6 @@ BEGIN
     RETURN one;
 END $$;
 
--- Returns the options as the table stores them: durations in seconds, times with their zone. A null removes one.
-CREATE FUNCTION jobherd.check_schedule_options(options jsonb)
-RETURNS jsonb
-LANGUAGE plpgsql STABLE
-AS $$
-DECLARE
-    known CONSTANT text[] := '{queue,priority,misfire,misfire_most,misfire_within,overlap,jitter,starts_at,ends_at,good_for}';
-    one   record;
-    made  jsonb := '{}';
-    value jsonb;
-    span  double precision;
-BEGIN
-    IF jsonb_typeof(options) <> 'object' THEN
-        RAISE EXCEPTION 'jobherd.schedule: options must be a JSON object, not a %', jsonb_typeof(options)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    FOR one IN SELECT o.key, o.value, o.value #>> '{}' AS written FROM jsonb_each(options) AS o ORDER BY o.key LOOP
-        IF one.key <> ALL (known) THEN
-            RAISE EXCEPTION 'jobherd.schedule: unknown option "%"', left(one.key, 120)
-                USING ERRCODE = 'invalid_parameter_value', HINT = 'Known options: ' || array_to_string(known, ', ') || '.';
-        END IF;
-        BEGIN
-            value := CASE
-                WHEN one.written IS NULL THEN 'null'::jsonb
-                WHEN one.key IN ('priority', 'misfire_most') THEN to_jsonb(one.written::smallint)
-                WHEN one.key IN ('starts_at', 'ends_at') THEN to_jsonb(one.written::timestamptz)
-                WHEN one.key IN ('misfire_within', 'jitter', 'good_for') THEN to_jsonb(jobherd.seconds_of(one.written))
-                ELSE to_jsonb(one.written) END;
-            IF one.key = 'queue' AND one.written !~ '^[a-z0-9_][a-z0-9_.-]{0,62}$'
-               OR one.key = 'misfire' AND one.written NOT IN ('skip', 'one', 'all')
-               OR one.key = 'overlap' AND one.written NOT IN ('allow', 'skip', 'queue', 'replace')
-               OR one.key = 'misfire_most' AND one.written::smallint < 1
-               OR one.key IN ('starts_at', 'ends_at') AND NOT isfinite(one.written::timestamptz) THEN
-                RAISE EXCEPTION 'not allowed';
-            END IF;
-        EXCEPTION WHEN data_exception OR raise_exception THEN
-            RAISE EXCEPTION 'jobherd.schedule: option "%" has a bad value %: %', one.key, left(one.value::text, 120), SQLERRM
-                USING ERRCODE = 'invalid_parameter_value';
-        END;
-        made := made || jsonb_build_object(one.key, value);
-    END LOOP;
-    RETURN made;
-END $$;
-
 -- Returns a number of seconds, or an interval in seconds.
 CREATE FUNCTION jobherd.seconds_of(span text)
 RETURNS double precision

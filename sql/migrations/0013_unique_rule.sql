@@ -2,7 +2,7 @@
 
 -- Returns the rule of enqueue_unique and enqueue_keyed for the options of a job. `delay`: seconds until a new
 -- job is due.
-CREATE OR REPLACE FUNCTION jobherd.unique_rule(options jsonb)
+CREATE FUNCTION jobherd.unique_rule(options jsonb)
 RETURNS jsonb
 LANGUAGE plpgsql STABLE
 AS $$

@@ -86,7 +86,7 @@ BEGIN
 END $$;
 
 -- Returns the options as the table stores them: durations in seconds, times with their zone. A null removes one.
-CREATE OR REPLACE FUNCTION jobherd.check_schedule_options(options jsonb)
+CREATE FUNCTION jobherd.check_schedule_options(options jsonb)
 RETURNS jsonb
 LANGUAGE plpgsql STABLE
 AS $$

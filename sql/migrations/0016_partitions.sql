@@ -69,7 +69,7 @@ END $$;
 
 -- Raises an error unless the session's role may enqueue such jobs, see 0007_unique_jobs.sql. Compares by bytes: in the
 -- order of a database with an ICU or other collation, `jobs;` comes before `jobs:`, and system kinds would pass.
-CREATE OR REPLACE FUNCTION jobherd.check_producer(kind text, tenant text)
+CREATE FUNCTION jobherd.check_producer(kind text, tenant text)
 RETURNS void
 LANGUAGE plpgsql STABLE
 AS $$
@@ -392,7 +392,7 @@ END $$;
 
 -- Stores an instant and enqueues its job. Returns the job, or null if the instant has one already.
 -- run: {"at", "run_at", "expires_at", "missed", "payload"}.
-CREATE OR REPLACE FUNCTION jobherd.start_run(schedule text, kind text, options jsonb, run jsonb, decided text, by text)
+CREATE FUNCTION jobherd.start_run(schedule text, kind text, options jsonb, run jsonb, decided text, by text)
 RETURNS bigint
 LANGUAGE plpgsql
 AS $$

@@ -166,7 +166,7 @@ SELECT g.scope, g.name, g.max_running,
 -- Returns how many jobs may start now under the limits of a queue or kind, 0 if it is paused. Null: any number.
 -- Under a rate, a claim gets no more than what comes in 50 ms, but at least one: the jobs of a claim start one
 -- after the other, and those of a large claim would start later than their tokens were taken.
-CREATE OR REPLACE FUNCTION jobherd.room_of(gate jobherd.gates)
+CREATE FUNCTION jobherd.room_of(gate jobherd.gates)
 RETURNS integer
 LANGUAGE plpgsql STABLE
 AS $$

@@ -5,7 +5,7 @@
 -- instants: the runs of `start_run` with "decided", in the order of time, and "since" for a stretch that did
 -- not run. Only rows that still have that revision are changed, and a row that another session has locked
 -- is skipped. Locks in the order of names. Returns the names of the schedules that were changed.
-CREATE OR REPLACE FUNCTION jobherd.tick(decisions jsonb, by text)
+CREATE FUNCTION jobherd.tick(decisions jsonb, by text)
 RETURNS SETOF text
 LANGUAGE plpgsql
 AS $$

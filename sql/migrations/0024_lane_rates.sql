@@ -233,7 +233,7 @@ END $$;
 -- Returns the seconds until a rate limit has a token for a job that waits in a served queue. Null: no job waits
 -- for a token. Race: a token may come after this transaction has found none. So what opens is compared with its
 -- beginning; otherwise no timer would be set, and the job would wait for the poll (tests/models/pace.pml).
-CREATE OR REPLACE FUNCTION jobherd.next_opening(served text[])
+CREATE FUNCTION jobherd.next_opening(served text[])
 RETURNS double precision
 LANGUAGE plpgsql STABLE
 AS $$
@@ -261,7 +261,7 @@ BEGIN
 END $$;
 
 -- Returns how many more jobs of a lane may start, 0 if none waits.
-CREATE OR REPLACE FUNCTION jobherd.room_in_lane(rule jobherd.gates, lane text)
+CREATE FUNCTION jobherd.room_in_lane(rule jobherd.gates, lane text)
 RETURNS bigint
 LANGUAGE plpgsql STABLE
 AS $$
@@ -326,7 +326,7 @@ END $$;
 -- has room. But a job of the lane may end after it has counted, so a claim that finds nothing then searches again
 -- soon. A claim looks at 500 lanes, and the next one goes on from there, until one round has found nothing. If lanes
 -- that waited for a token have one now, it looks at 20 lanes and then at those.
-CREATE OR REPLACE FUNCTION jobherd.pick_below(rule jobherd.gates, among bigint[])
+CREATE FUNCTION jobherd.pick_below(rule jobherd.gates, among bigint[])
 RETURNS SETOF jobherd.ready
 LANGUAGE plpgsql
 AS $$
@@ -389,7 +389,7 @@ END $$;
 -- than jobs to claim, each lane gives as many more. A restricted claim (among) takes its jobs in plain order. A claim
 -- that goes on with the turn of its first lane ends the round before it comes there again: otherwise it would pick the
 -- same jobs twice.
-CREATE OR REPLACE FUNCTION jobherd.pick_in_turn(rule jobherd.gates, wanted integer, kinds text[], shares real[], among bigint[])
+CREATE FUNCTION jobherd.pick_in_turn(rule jobherd.gates, wanted integer, kinds text[], shares real[], among bigint[])
 RETURNS SETOF jobherd.ready
 LANGUAGE plpgsql
 AS $$

@@ -1,5 +1,13 @@
--- Claims under rate limits of partitions: claim_gated of 0020_claim_in_turn.sql, which now takes the token of a lane, and
--- returns when the next one comes. And a worker that has connected again after it settled a job notifies the others.
+-- Claims under rate limits and in turns: claim_gated of the baseline, with rate limits beside the concurrency limits.
+--
+-- A claim takes its tokens under the locks that it holds for concurrency limits (lock_limit), so claims under a
+-- rate limit happen one after the other. If partitions of a queue take turns or have a limit, it asks pick_in_turn for
+-- the jobs of that queue. It returns when the next token comes. A worker that has connected again after it settled a
+-- job notifies the others. Workers of earlier versions call the function with one argument less: they respect all
+-- limits, but learn of the next token only when their supervisor polls.
+
+DROP FUNCTION jobherd.claim_gated(
+    bigint, bigint, text[], text[], integer, text[], real[], text[], integer[], text, text, bigint[]);
 
 -- Claims with regard to pauses, limits, prefixes among the queues and a supervisor's own limits.
 -- Run by claim/claim_gated: a worker uses it if claim_jobs has sent it there or its settings
@@ -16,7 +24,7 @@
 -- at the head of a queue are moved to `parked`, and the search starts again: a job that was parked earlier may
 -- come first. If partitions of a queue take turns, as many of its parked jobs as may start return to their lanes
 -- first. Payload bytes count, as in claim_jobs: no claim is larger than PostgreSQL and a worker can handle.
-CREATE OR REPLACE FUNCTION jobherd.claim_gated(
+CREATE FUNCTION jobherd.claim_gated(
     supervisor bigint, child bigint, served text[], avoided text[], wanted integer, kinds text[], shares real[],
     limited text[], limits integer[], left_queue text, left_kind text, among bigint[], opens boolean DEFAULT false,
     OUT token bigint, OUT queue text, OUT jobs jobherd.ready[], OUT more boolean, OUT opens_in double precision

@@ -33,10 +33,14 @@ BEFORE_HANDLERS = ("child.born", "child.forked")
 Neither has handlers of its own, or has let go of the parent's.
 """
 HELD_UP = """
-CREATE FUNCTION t_held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(20); RETURN NEW; END $$;
+CREATE FUNCTION t_held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM set_config('client_connection_check_interval', '0', false), pg_advisory_xact_lock_shared(20);
+    RETURN NEW;
+END $$;
 CREATE TRIGGER t_held_up BEFORE INSERT ON jobherd.running FOR EACH ROW EXECUTE FUNCTION t_held_up();
 CREATE TRIGGER t_held_up BEFORE INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION t_held_up();
 """
+"""A session held up here does not notice that its client is gone: only the supervisor ends it."""
 HOLD_UP = "SELECT pg_advisory_xact_lock(20)"
 """By this a stranger holds up a claim, and a settlement, before the last of what they do."""
 WAITING = """

@@ -39,8 +39,8 @@ def print_schedules(schedules: Sequence[dict[str, Any]]) -> None:
     """Print the table of schedules."""
     rows = [
         (
-            one["name"], one["kind"], timing_of(one), show_moment(one["next_at"]), show_moment(one["last_at"]),
-            state_of(one),
+            one["name"], one["kind"], timing_of(one), show_moment(None if is_still(one) else one["next_at"]),
+            show_moment(one["last_at"]), state_of(one),
         )
         for one in schedules
     ]  # fmt: skip
@@ -53,6 +53,11 @@ def timing_of(schedule: dict[str, Any]) -> str:
     if schedule["cron"] is None:
         return f"every {console.show_span(schedule['every'])}"
     return str(schedule["cron"]) + ("" if schedule["tz"] == "UTC" else f" {schedule['tz']}")
+
+
+def is_still(schedule: dict[str, Any]) -> bool:
+    """Return whether a schedule makes no jobs now: it has an error, is retired or is paused."""
+    return any(schedule[name] for name in ("error", "retired_at", "paused_at"))
 
 
 def state_of(schedule: dict[str, Any]) -> str:

@@ -26,9 +26,11 @@ def test_a_schedule_is_added_edited_paused_run_and_deleted(database):
     )
     assert jobherd("schedule", "edit", "feed-eu", "--cron", "0 3 * * *", "--tz", "Europe/Berlin", dsn=dsn).code == 0
     assert jobherd("schedule", "pause", "feed-eu", "--reason", "too many", dsn=dsn).code == 0
+    assert send(dsn, "UPDATE jobherd.schedules SET next_at = now() RETURNING true") == [(True,)]
     listed = jobherd("schedules", dsn=dsn).out
     assert "0 3 * * * Europe" in listed
     assert "paused by" in listed
+    assert " +0000" not in listed, "a paused schedule has no next time"
     name = "a-name-that-is-not-cut-since-each-command-needs-it"
     assert jobherd("schedule", "add", name, "--kind", "feed:poll", "--every", "1h", dsn=dsn).code == 0
     assert name in jobherd("schedules", dsn=dsn).out

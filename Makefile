@@ -17,8 +17,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml
 	@# The checkout under its installed name: links, so that mypy and import-linter see new files too.
 	@mkdir -p $(VENV)/checkout/jobherd
 	@ln -sfn -t $(VENV)/checkout/jobherd ../../../supervisor ../../../workers ../../../handlers ../../../sql \
-		../../../handlers/_facade/__init__.py ../../../handlers/_facade/testing.py \
-		../../../handlers/_facade/remote.py ../../../handlers/_facade/py.typed
+		$(addprefix ../../../,$(filter-out %/__pycache__,$(wildcard handlers/_facade/*)))
 	@echo '$(CURDIR)/$(VENV)/checkout' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/jobherd-checkout.pth"
 	@touch $@
 

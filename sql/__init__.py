@@ -75,7 +75,7 @@ RESERVED = frozenset(
 
 Those of PostgreSQL 18; a test checks them against the server.
 """
-_PARAMETER = re.compile(r"%\((\w+)\)s")
+_PARAMETER = re.compile(r"%\((\w+)\)[sb]")
 
 
 def check_schema(name: str) -> str:

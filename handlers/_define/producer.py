@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, Unpack
 
-import psycopg
-
 from jobherd.handlers._define.encoder import Encoder
 from jobherd.handlers._enqueue import bulk, default, send
 from jobherd.handlers._enqueue import options as _enqueue
 from jobherd.handlers._enqueue.async_client import AsyncClient
 from jobherd.handlers._enqueue.client import Client
+from jobherd.handlers._enqueue.driver_connection import adriver_of, check_connection, driver_of, is_async, is_sync
 from jobherd.handlers._enqueue.rule import check_rule
 from jobherd.handlers._values.job_id import JobId, job_id
 
@@ -26,11 +25,12 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.binding import Binding
     from jobherd.handlers._define.signature import Signature
     from jobherd.handlers._enqueue.bulk import Chunk
+    from jobherd.handlers._enqueue.driver_connection import CallersAsyncConnection, CallersConnection
     from jobherd.handlers._enqueue.options import JobOptions, Options
 
 P = ParamSpec("P")
 
-Target: TypeAlias = "Client | AsyncClient | psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
+Target: TypeAlias = "Client | AsyncClient | CallersConnection | CallersAsyncConnection"
 
 
 class Producer(Generic[P]):
@@ -72,7 +72,7 @@ class Producer(Generic[P]):
     def options(
         self,
         *,
-        connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
+        connection: CallersConnection | CallersAsyncConnection | None = None,
         client: Client | AsyncClient | None = None,
         **options: Unpack[JobOptions],
     ) -> Producer[P]:
@@ -81,7 +81,8 @@ class Producer(Generic[P]):
         Options that are not given keep their value.
 
         Args:
-            connection: your own psycopg connection. The jobs become part of its transaction.
+            connection: your own connection or session of psycopg 3, SQLAlchemy, Django or asyncpg.
+                The jobs become part of its transaction.
             client: another client. Excludes `connection`.
             options: such as `delay="10m"` or `priority=-5`; see `JobOptions`.
 
@@ -96,16 +97,15 @@ class Producer(Generic[P]):
         if connection is not None and client is not None:
             message = "connection and client exclude each other: give one of them"
             raise ValueError(message)
-        _enqueue.check_target(
-            connection, "connection", "a connection of psycopg 3", psycopg.Connection, psycopg.AsyncConnection
-        )
+        if connection is not None:
+            check_connection(connection)
         _enqueue.check_target(client, "client", "a Client or an AsyncClient", Client, AsyncClient)
         given = _enqueue.check_options(**options)
         return Producer(
             self.kind,
             self.signature,
             _merged(self._options, given),
-            connection or client or self._target,
+            next((target for target in (connection, client) if target is not None), self._target),
             weigh=self._encoder.weigh,
             seal=self._encoder.seal,
         )
@@ -209,8 +209,8 @@ class Producer(Generic[P]):
                 return default.default_client().put(chunks)
             case Client() as client:
                 return client.put(chunks)
-            case psycopg.Connection() as connection:
-                return send.put_on(connection, chunks, schema=default.schema_or_default())
+            case connection if is_sync(connection):
+                return send.put_on(driver_of(connection), chunks, schema=default.schema_or_default())
         message = (
             f"{type(self._target).__name__} is asynchronous: "
             f"await aenqueue(...) of {self.kind!r} instead of enqueue(...)"
@@ -221,9 +221,9 @@ class Producer(Generic[P]):
         match default.joined() if self._target is None else self._target:
             case AsyncClient() as client:
                 return await client.put(chunks)
-            case psycopg.AsyncConnection() as connection:
-                return await send.aput_on(connection, chunks, schema=default.schema_or_default())
-            case psycopg.Connection():
+            case connection if is_async(connection):
+                return await send.aput_on(await adriver_of(connection), chunks, schema=default.schema_or_default())
+            case connection if is_sync(connection):
                 message = (
                     f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, "
                     "or give an AsyncConnection"

@@ -6,12 +6,10 @@ import contextlib
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-import psycopg
-
 from jobherd.handlers._enqueue import bulk, statements
 from jobherd.handlers._enqueue.async_client_pool import AsyncClientPool
+from jobherd.handlers._enqueue.driver_connection import adriver_of, check_async
 from jobherd.handlers._enqueue.dsn import find_schema
-from jobherd.handlers._enqueue.options import check_target
 from jobherd.handlers._enqueue.pool import PoolSettings
 from jobherd.handlers._enqueue.send import aput_on, arun_on
 from jobherd.handlers._enqueue.wait_for import await_for
@@ -24,7 +22,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jobherd.handlers._enqueue.bulk import Chunk
-    from jobherd.handlers._enqueue.send import AsyncConnection
+    from jobherd.handlers._enqueue.driver_connection import CallersAsyncConnection
+    from jobherd.handlers._enqueue.send import AsyncDriver
     from jobherd.handlers._enqueue.statements import Statement
 
 T = TypeVar("T")
@@ -33,7 +32,8 @@ T = TypeVar("T")
 class AsyncClient:
     """`Client` for asyncio.
 
-    The parameters are those of `Client`; `connection` is an asynchronous one. Each event loop gets
+    The parameters are those of `Client`; `connection` is one of psycopg or asyncpg, or an asynchronous
+    session or connection of SQLAlchemy. Each event loop gets
     its own pool. The pool's sessions end with the loop, or when the client is used next.
 
     Example:
@@ -47,14 +47,15 @@ class AsyncClient:
         dsn: str | None = None,
         *,
         schema: str | None = None,
-        connection: AsyncConnection | None = None,
+        connection: CallersAsyncConnection | None = None,
         min_size: int = 0,
         max_size: int = 4,
         timeout: Duration = 30.0,
     ) -> None:
         self.schema: Final = find_schema(schema)
         self._dsn = dsn
-        check_target(connection, "connection", "a psycopg.AsyncConnection (psycopg 3)", psycopg.AsyncConnection)
+        if connection is not None:
+            check_async(connection)
         self._connection = connection
         self._pool = AsyncClientPool(PoolSettings(dsn, min_size, max_size, at_least_zero(timeout, field="timeout")))
 
@@ -95,7 +96,7 @@ class AsyncClient:
     async def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:  # noqa: ASYNC109
         """Wait until all jobs are finished and return their rows by id. See `Client.wait_many`."""
         wait = CompletionWait(job_ids, timeout, schema=self.schema, can_listen=self._connection is None)
-        return await await_for(wait, self._session, dsn=self._dsn, own=self._connection)
+        return await await_for(wait, self._session, dsn=self._dsn, is_own=self._connection is not None)
 
     async def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Cancel a job. See `Client.cancel`."""
@@ -133,9 +134,9 @@ class AsyncClient:
         await self.close()
 
     @contextlib.asynccontextmanager
-    async def _session(self, within: float | None = None) -> AsyncIterator[AsyncConnection]:
+    async def _session(self, within: float | None = None) -> AsyncIterator[AsyncDriver]:
         if self._connection is not None:
-            yield self._connection
+            yield await adriver_of(self._connection)
             return
         async with self._pool.session(within) as connection:
             yield connection

@@ -9,12 +9,10 @@ import contextlib
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-import psycopg
-
 from jobherd.handlers._enqueue import bulk, statements
 from jobherd.handlers._enqueue.client_pool import ClientPool
+from jobherd.handlers._enqueue.driver_connection import check_sync, driver_of
 from jobherd.handlers._enqueue.dsn import find_schema
-from jobherd.handlers._enqueue.options import check_target
 from jobherd.handlers._enqueue.pool import PoolSettings
 from jobherd.handlers._enqueue.send import put_on, run_on
 from jobherd.handlers._enqueue.wait_for import wait_for
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from jobherd.handlers._enqueue.bulk import Chunk
+    from jobherd.handlers._enqueue.driver_connection import CallersConnection
     from jobherd.handlers._enqueue.send import Connection
     from jobherd.handlers._enqueue.statements import Statement
 
@@ -43,8 +42,8 @@ class Client:
             sent.
         schema: Jobherd's schema. Default: JOBHERD_SCHEMA, else `schema` in the same file, else
             "jobherd".
-        connection: your own psycopg connection. Every job is then part of its transaction, and the
-            client has no pool.
+        connection: your own connection of psycopg 3, session or connection of SQLAlchemy, or Django's
+            connection. Every job is then part of its transaction, and the client has no pool.
         min_size: connections that the pool keeps open, default 0.
         max_size: most open connections, default 4.
         timeout: longest wait for a connection, a duration, default 30 s.
@@ -64,14 +63,15 @@ class Client:
         dsn: str | None = None,
         *,
         schema: str | None = None,
-        connection: Connection | None = None,
+        connection: CallersConnection | None = None,
         min_size: int = 0,
         max_size: int = 4,
         timeout: Duration = 30.0,
     ) -> None:
         self.schema: Final = find_schema(schema)
         self._dsn = dsn
-        check_target(connection, "connection", "a psycopg.Connection (psycopg 3)", psycopg.Connection)
+        if connection is not None:
+            check_sync(connection)
         self._connection = connection
         self._pool = ClientPool(PoolSettings(dsn, min_size, max_size, at_least_zero(timeout, field="timeout")))
 
@@ -195,7 +195,7 @@ class Client:
             ['completed', 'failed']
         """
         wait = CompletionWait(job_ids, timeout, schema=self.schema, can_listen=self._connection is None)
-        return wait_for(wait, self._session, dsn=self._dsn, own=self._connection)
+        return wait_for(wait, self._session, dsn=self._dsn, is_own=self._connection is not None)
 
     def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Cancel a job.
@@ -264,7 +264,7 @@ class Client:
         within: longest wait for it in seconds, if less than the client's `timeout`.
         """
         if self._connection is not None:
-            yield self._connection
+            yield driver_of(self._connection)
             return
         with self._pool.session(within) as connection:
             yield connection

@@ -43,6 +43,11 @@ def forget(before: Token[Callable[[], Origin | None] | None]) -> None:
     _asked.reset(before)
 
 
+def has_origin() -> bool:
+    """Return whether the caller runs in a handler."""
+    return _asked.get() is not None
+
+
 def origin(database: bytes, schema: str) -> Origin | None:
     """Return the parent of a job that is enqueued here.
 

@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from jobherd.handlers._enqueue import bulk
 from jobherd.handlers._enqueue.default import schema_or_default
+from jobherd.handlers._enqueue.driver_connection import adriver_of, driver_of
 from jobherd.handlers._enqueue.send import aput_on, put_on
 from jobherd.handlers._values.job_id import JobId, job_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jobherd.handlers._enqueue.send import AsyncConnection, Connection
+    from jobherd.handlers._enqueue.driver_connection import CallersAsyncConnection, CallersConnection
 
 
 def enqueue_on(
-    connection: Connection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any
+    connection: CallersConnection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any
 ) -> JobId:
     """Enqueue one job as part of the transaction of `connection`, and return its id.
 
     Args:
-        connection: a psycopg connection. This function does not commit. In autocommit mode the job
-            is visible at once.
+        connection: a connection of psycopg 3, a session or connection of SQLAlchemy, or Django's
+            connection. This function does not commit. In autocommit mode the job is visible at
+            once.
         kind: kind of the job.
         payload: a dict of the handler's parameters, default {}.
         schema: Jobherd's schema. Default: the one set by `configure`, or "jobherd".
@@ -37,11 +39,11 @@ def enqueue_on(
         42
     """
     chunk = bulk.one_by_name(kind, payload, options, call="enqueue_on")
-    return job_id(put_on(connection, [chunk], schema=schema_or_default(schema))[0])
+    return job_id(put_on(driver_of(connection), [chunk], schema=schema_or_default(schema))[0])
 
 
 def enqueue_many_on(
-    connection: Connection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
+    connection: CallersConnection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
 ) -> list[int]:
     """Enqueue many jobs as part of the transaction of `connection`, all or none.
 
@@ -54,25 +56,26 @@ def enqueue_many_on(
         ...     enqueue_many_on(connection, "mail:receipt", ({"order_id": n} for n in range(3)))
         [42, 43, 44]
     """
-    return put_on(
-        connection, bulk.many_by_name(kind, payloads, options, call="enqueue_many_on"), schema=schema_or_default(schema)
-    )
+    chunks = bulk.many_by_name(kind, payloads, options, call="enqueue_many_on")
+    return put_on(driver_of(connection), chunks, schema=schema_or_default(schema))
 
 
 async def aenqueue_on(
-    connection: AsyncConnection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any
+    connection: CallersAsyncConnection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any
 ) -> JobId:
-    """`enqueue_on` for an asynchronous psycopg connection."""
+    """`enqueue_on` for asyncio: a connection of psycopg or asyncpg, or SQLAlchemy's asynchronous ones."""
     chunk = bulk.one_by_name(kind, payload, options, call="aenqueue_on")
-    return job_id((await aput_on(connection, [chunk], schema=schema_or_default(schema)))[0])
+    return job_id((await aput_on(await adriver_of(connection), [chunk], schema=schema_or_default(schema)))[0])
 
 
 async def aenqueue_many_on(
-    connection: AsyncConnection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
+    connection: CallersAsyncConnection,
+    kind: str,
+    payloads: Iterable[object],
+    *,
+    schema: str | None = None,
+    **options: Any,
 ) -> list[int]:
-    """`enqueue_many_on` for an asynchronous psycopg connection."""
-    return await aput_on(
-        connection,
-        bulk.many_by_name(kind, payloads, options, call="aenqueue_many_on"),
-        schema=schema_or_default(schema),
-    )
+    """`enqueue_many_on` for asyncio. The connections are those of `aenqueue_on`."""
+    chunks = bulk.many_by_name(kind, payloads, options, call="aenqueue_many_on")
+    return await aput_on(await adriver_of(connection), chunks, schema=schema_or_default(schema))

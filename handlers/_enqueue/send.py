@@ -1,4 +1,4 @@
-"""Sends statements and chunks of jobs on a psycopg connection, synchronous or asynchronous.
+"""Sends statements and chunks of jobs on a connection of psycopg, synchronous or asynchronous, or asyncpg.
 
 Each statement runs in the connection's open transaction, if there is one. Nothing here commits it.
 The two variants differ only in `await`.
@@ -13,7 +13,8 @@ import psycopg
 
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OurAsyncCursor, OurCursor
-from jobherd.handlers._enqueue.origin import origin
+from jobherd.handlers._enqueue.asyncpg_connection import AsyncpgConnection
+from jobherd.handlers._enqueue.origin import has_origin, origin
 from jobherd.handlers._enqueue.tracing import enqueueing, tracer
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 Connection: TypeAlias = "psycopg.Connection[Any]"
 AsyncConnection: TypeAlias = "psycopg.AsyncConnection[Any]"
+AsyncDriver: TypeAlias = "psycopg.AsyncConnection[Any] | AsyncpgConnection"
 Own: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 
 
@@ -49,8 +51,10 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str) -> T
         return statement.read(rows, _names(cursor))
 
 
-async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schema: str) -> T:
+async def arun_on(connection: AsyncDriver, statement: Statement[T], *, schema: str) -> T:
     """Like `run_on`, on an asynchronous connection."""
+    if isinstance(connection, AsyncpgConnection):
+        return await connection.run(statement, schema)
     async with OurAsyncCursor(connection) as cursor:
         if statement.lines is not None:
             async with cursor.copy(_text(statement, schema)) as copy:
@@ -80,17 +84,18 @@ def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str) -> l
     return ids
 
 
-async def aput_on(connection: AsyncConnection, chunks: Iterable[Chunk], *, schema: str) -> list[int]:
+async def aput_on(connection: AsyncDriver, chunks: Iterable[Chunk], *, schema: str) -> list[int]:
     """Like `put_on`, on an asynchronous connection."""
     left = iter(chunks)
     ahead = list(islice(left, 2))
     if len(ahead) < 2 and all(chunk.is_one_statement for chunk in ahead):
         return await _aput_one(connection, ahead[0], schema) if ahead else []
-    if not connection.autocommit:
+    if isinstance(connection, psycopg.AsyncConnection) and not connection.autocommit:
         async with psycopg.AsyncCursor(connection) as cursor:
             await cursor.execute(b"")  # see put_on
     ids: list[int] = []
-    async with connection.transaction():
+    whole = connection.all_or_none() if isinstance(connection, AsyncpgConnection) else connection.transaction()
+    async with whole:
         for chunk in chain(ahead, left):
             ids += await _aput_one(connection, chunk, schema)
     return ids
@@ -120,7 +125,7 @@ def _send_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
     return ids
 
 
-async def _aput_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> list[int]:
+async def _aput_one(connection: AsyncDriver, chunk: Chunk, schema: str) -> list[int]:
     own = tracer()
     if own is None:
         return await _asend_one(connection, chunk, schema)
@@ -130,9 +135,13 @@ async def _aput_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> l
     return ids
 
 
-async def _asend_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> list[int]:
-    chunk = chunk.set_off(origin(connection.pgconn.db, schema))
-    may_copy = chunk.is_large and not _is_pipeline(connection)
+async def _asend_one(connection: AsyncDriver, chunk: Chunk, schema: str) -> list[int]:
+    if isinstance(connection, psycopg.AsyncConnection):
+        chunk = chunk.set_off(origin(connection.pgconn.db, schema))
+        may_copy = chunk.is_large and not _is_pipeline(connection)
+    else:
+        chunk = chunk.set_off(origin(await connection.database(), schema)) if has_origin() else chunk
+        may_copy = False
     reserved = await arun_on(connection, chunk.reserve(), schema=schema) if may_copy else None
     if reserved is None:
         ids = await arun_on(connection, chunk.statement(), schema=schema)
@@ -144,7 +153,7 @@ async def _asend_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> 
     return ids
 
 
-def _is_pipeline(connection: Connection | AsyncConnection) -> bool:
+def _is_pipeline(connection: Own) -> bool:
     """Return whether the connection is in pipeline mode, in which PostgreSQL accepts no COPY."""
     return connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from jobherd.handlers._enqueue.send import AsyncConnection, Connection
+    from jobherd.handlers._enqueue.send import AsyncDriver, Connection
     from jobherd.handlers._enqueue.waiting import CompletionWait
 
 
@@ -31,7 +31,7 @@ def wait_for(
     session: Callable[[float | None], AbstractContextManager[Connection]],
     *,
     dsn: str | None,
-    own: Connection | None,
+    is_own: bool,
 ) -> dict[int, dict[str, Any]]:
     """Return the rows of the jobs once all are finished.
 
@@ -39,17 +39,18 @@ def wait_for(
         wait: the jobs.
         session: lends a session within some seconds.
         dsn: address of the database, as the client got it.
-        own: the caller's connection, which is queried at intervals; None: listen on a session.
+        is_own: the session is the caller's, and is queried at intervals; else listen on a session.
     """
     due = wait.due()
     try:
         with session(wait.connecting()) as connection:
-            _query(wait, due, connection, is_own=own is not None)
+            _query(wait, due, connection, is_own=is_own)
     except UNANSWERED as problem:
         wait.unanswered(problem)
-    while wait.left and own is not None:
+    while wait.left and is_own:
         time.sleep(wait.pause())
-        _query(wait, wait.due(), own, is_own=True)
+        with session(None) as connection:
+            _query(wait, wait.due(), connection, is_own=True)
     while wait.left:
         wait.pause()
         try:
@@ -97,21 +98,22 @@ def _query(wait: CompletionWait, due: list[int], connection: Connection, *, is_o
 
 async def await_for(
     wait: CompletionWait,
-    session: Callable[[float | None], AbstractAsyncContextManager[AsyncConnection]],
+    session: Callable[[float | None], AbstractAsyncContextManager[AsyncDriver]],
     *,
     dsn: str | None,
-    own: AsyncConnection | None,
+    is_own: bool,
 ) -> dict[int, dict[str, Any]]:
     """`wait_for`, for coroutines."""
     due = wait.due()
     try:
         async with session(wait.connecting()) as connection:
-            await _aquery(wait, due, connection, is_own=own is not None)
+            await _aquery(wait, due, connection, is_own=is_own)
     except UNANSWERED as problem:
         wait.unanswered(problem)
-    while wait.left and own is not None:
+    while wait.left and is_own:
         await asyncio.sleep(wait.pause())
-        await _aquery(wait, wait.due(), own, is_own=True)
+        async with session(None) as connection:
+            await _aquery(wait, wait.due(), connection, is_own=True)
     while wait.left:
         wait.pause()
         try:
@@ -143,9 +145,9 @@ async def _alisten(wait: CompletionWait, dsn: str | None) -> None:
             due = wait.due()
 
 
-async def _aquery(wait: CompletionWait, due: list[int], connection: AsyncConnection, *, is_own: bool) -> None:
+async def _aquery(wait: CompletionWait, due: list[int], connection: AsyncDriver, *, is_own: bool) -> None:
     statement = statements.show_jobs(due)
-    if is_own:
+    if is_own or not isinstance(connection, psycopg.AsyncConnection):
         rows = await arun_on(connection, statement, schema=wait.schema)
     else:
         with aanswered(connection, wait.within()):

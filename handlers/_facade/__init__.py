@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jobherd.handlers import *  # noqa: F403  # the names are those of `__all__` there
 
-_SUBMODULES = frozenset({"handlers", "remote", "sql", "supervisor", "testing", "workers"})
+_SUBMODULES = frozenset(
+    {"django", "handlers", "remote", "sentry", "sql", "sqlalchemy", "supervisor", "testing", "workers"}
+)
 
 
 def __getattr__(name: str) -> object:

@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 
 from jobherd import sql
 from jobherd.handlers._enqueue.default import default_client
+from jobherd.handlers._enqueue.driver_connection import driver_of
 from jobherd.handlers._enqueue.dsn import find_dsn
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def transaction() -> Iterator[Database]:
     """
     client = default_client()
     own = client._connection  # noqa: SLF001  # a test's: what it enqueues and what it reads must be one transaction
-    connection = own if own is not None else _connection(client)
+    connection = driver_of(own) if own is not None else _connection(client)
     try:
         with connection.transaction():
             yield Database(connection, client.schema)

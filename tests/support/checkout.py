@@ -23,7 +23,10 @@ def import_path(tree: Path = ROOT) -> str:
         return str(tree)
     package = tree / ".bench" / "checkout" / "jobherd"
     package.mkdir(parents=True, exist_ok=True)
-    for target in (*(tree / name for name in FOLDERS), *(file for file in facade.iterdir() if file.is_file())):
+    for target in (
+        *(tree / name for name in FOLDERS),
+        *(file for file in facade.iterdir() if file.name != "__pycache__"),
+    ):
         link = package / target.name
         if not link.is_symlink():
             link.symlink_to(target)

@@ -94,8 +94,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def installed(path: Path) -> str:
     """Return where a file of the tree is in the wheel."""
-    if path.parent == ROOT / "handlers" / "_facade":
-        return f"jobherd/{path.name}"
+    facade = ROOT / "handlers" / "_facade"
+    if path.is_relative_to(facade):
+        return f"jobherd/{path.relative_to(facade)}"
     return f"jobherd/{path.relative_to(ROOT)}"
 
 

@@ -103,7 +103,7 @@ network: $(VENV)/.ready pgbouncer  ## the network's faults: resets, silence, los
 	$(BIN)/python -m tests.faults.pooler
 	$(BIN)/python -m tests.faults.hosts
 
-screenshots: $(VENV)/.ready chromium  ## every page in light, in dark and on a phone, into docs/pages/
+screenshots: $(VENV)/.ready chromium  ## every page in light, in dark and on a phone, into docs/pictures/
 	PYTHONPATH=$(CURDIR) $(BIN)/python docs/screenshots.py $(PAGES)
 
 promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep it, and whether they pass (some minutes)
@@ -129,7 +129,7 @@ promtool:            ## what checks the alert rules in tests, from Debian, unpac
 alerts: $(VENV)/.ready promtool  ## the alert rules and the dashboard, with promtool
 	$(BIN)/python -m pytest -q tests/docs/test_alerts.py
 
-bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two; BENCH=--wide: docs/scaling.md)
+bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two; BENCH=--wide: docs/explanation/scaling.md)
 	$(BIN)/python -m tests.bench $(BENCH)
 
 bench-peers: $(VENV)/.ready  ## other queues beside this one, installed below .bench/ (about 15 minutes)
@@ -140,7 +140,7 @@ bench-parent: $(VENV)/.ready  ## where the parent's time goes at 64 children at 
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'py-spy >= 0.4'
 	$(BIN)/python -m tests.bench.parent
 
-bench-page: $(VENV)/.ready  ## write the figures of the last runs into docs/performance.md
+bench-page: $(VENV)/.ready  ## write the figures of the last runs into docs/project/performance.md
 	$(BIN)/python -m tests.bench.publish
 
 faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps, rates (about 20 minutes)
@@ -192,7 +192,7 @@ chaos-long: $(VENV)/.ready  ## the same for an hour, with a seed of its own ever
 soak: $(VENV)/.ready  ## half load for hours, with respawns, a pinned xmin and a VACUUM; what leaks, what grows (HOURS=2)
 	$(BIN)/python -m tests.faults.soak --hours $(or $(HOURS),2)
 
-chaos-page: $(VENV)/.ready  ## write the counts and figures of these runs into docs/reliability.md
+chaos-page: $(VENV)/.ready  ## write the counts and figures of these runs into docs/project/reliability.md
 	$(BIN)/python -m tests.faults.publish
 
 machines: $(VENV)/.ready  ## the parent's policies and the bookkeeping of gateway and uplink under a million random moves, the job's states and schedules under ten thousand (some minutes; SEED=...)

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # a script, no package
-"""Records `docs/terminal.svg` and `docs/top.svg`, pictures of real terminals.
+"""Records `docs/pictures/terminal.svg` and `docs/pictures/top.svg`, pictures of real terminals.
 
 `terminal.svg` shows a supervisor in one terminal and a shell session in another. `top.svg` shows one
 frame of `jobherd top` while a supervisor works.
@@ -228,7 +228,7 @@ def main() -> None:
     for name in sys.argv[1:] or SCENES:
         with tempfile.TemporaryDirectory(prefix="jobs-", dir="/tmp") as folder:  # a short name: it is in the picture
             screens = SCENES[name](Path(folder))
-        picture = ROOT / "docs" / f"{name}.svg"
+        picture = ROOT / "docs" / "pictures" / f"{name}.svg"
         picture.write_text(draw(screens))
         print(f"wrote {picture.relative_to(ROOT)}")
 

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # a script, no package
-"""Takes the pictures in `docs/pages/`.
+"""Takes the pictures in `docs/pictures/`.
 
 Every page of a real supervisor with an hour of work behind it, in light, in dark and on a phone.
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PICTURES: Final = ROOT / "docs" / "pages"
+PICTURES: Final = ROOT / "docs" / "pictures"
 PATIENCE: Final = 60.0
 """Seconds after which something has gone wrong."""
 TALL: Final = 1500
@@ -222,7 +222,7 @@ def take(url: str, pages: dict[str, str]) -> None:
                 )
                 clip = {"x": 0, "y": 0, "width": size["width"], "height": high}
                 tab.screenshot(path=PICTURES / f"{name}-{way}.png", full_page=True, clip=clip)
-                print(f"docs/pages/{name}-{way}.png")
+                print(f"docs/pictures/{name}-{way}.png")
             context.close()
         browser.close()
 

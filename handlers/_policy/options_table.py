@@ -1,6 +1,6 @@
-"""Makes the table of a handler's options in `docs/writing-handlers.md` from their declarations.
+"""Makes the table of a handler's options in `docs/how-to/write/define-handlers.md` from their declarations.
 
-    python -m jobherd.handlers._policy.options_table docs/writing-handlers.md
+    python -m jobherd.handlers._policy.options_table docs/how-to/write/define-handlers.md
 
 No other module imports this one.
 """

@@ -1,7 +1,7 @@
 """The options of a handler: type, default, check and description, each declared once.
 
 `HandlerOptions` and `BatchOptions` are what users write: type checkers and editors read them, and
-`options_table` makes the table in `docs/writing-handlers.md` from their texts. `Policy` is what the
+`options_table` makes the table in `docs/how-to/write/define-handlers.md` from their texts. `Policy` is what the
 rest of Jobherd reads. To add an option, add a field to both.
 
 A wrong option must fail where it is written, with file and line of the decorator, and not with the
@@ -175,34 +175,38 @@ class Policy:
     backoff_on: tuple[tuple[type[BaseException] | str, Wait], ...] = _option(None, check_backoffs)
     exclusive: bool = _option(False, check_switch, see="[Exclusive kinds](#exclusive-kinds)")
     max_running: int | None = _option(
-        None, or_none(partial(check_whole, least=1)), see="[Concurrency limits](queues.md#concurrency-limits)"
+        None,
+        or_none(partial(check_whole, least=1)),
+        see="[Concurrency limits](../operate/queues.md#concurrency-limits)",
     )
-    rate: Rate | None = _option(None, or_none(check_rate), see="[Rate limits](limits.md)")
-    burst: int | None = _option(None, or_none(check_burst), see="[Rate limits](limits.md)")
-    partition: tuple[str, ...] | None = _option(None, or_none(check_partition_by), see="[Partitions](fairness.md)")
+    rate: Rate | None = _option(None, or_none(check_rate), see="[Rate limits](../operate/rate-limits.md)")
+    burst: int | None = _option(None, or_none(check_burst), see="[Rate limits](../operate/rate-limits.md)")
+    partition: tuple[str, ...] | None = _option(
+        None, or_none(check_partition_by), see="[Partitions](../operate/fairness.md)"
+    )
     transactional: bool = _option(False, check_switch, see="[Transactions](transactions.md)")
     batch: int | None = _option(None, check_batch, see="[Batch handlers](#batch-handlers)")
     linger: float = _option(0, check_linger)
     keep_completed: float = _option("7d", at_least_zero)
     keep_failed: float = _option("30d", at_least_zero)
     cost: Mapping[str, float] | Callable[[Any], Mapping[str, float]] = _option(
-        None, check_cost, see="[Host budgets](hooks.md#host-budgets)"
+        None, check_cost, see="[Host budgets](hooks-and-middleware.md#host-budgets)"
     )
     flags: tuple[str, ...] = _option((), check_names)
     redact: tuple[str, ...] = _option(
-        (), check_redact, see="[Redact payloads and results](page.md#redact-payloads-and-results)"
+        (), check_redact, see="[Redact payloads and results](../operate/dashboard.md#redact-payloads-and-results)"
     )
-    unique: Unique | None = _option(None, check_unique, see="[Unique jobs](unique.md)")
+    unique: Unique | None = _option(None, check_unique, see="[Unique jobs](unique-jobs.md)")
     unique_for: float | None = _option(None, or_none(positive))
-    debounce: float | None = _option(None, or_none(positive), see="[Debounced jobs](unique.md#debounced-jobs)")
+    debounce: float | None = _option(None, or_none(positive), see="[Debounced jobs](unique-jobs.md#debounced-jobs)")
     max_wait: float | None = _option(None, or_none(positive))
-    throttle: float | None = _option(None, or_none(positive), see="[Throttled jobs](unique.md#throttled-jobs)")
+    throttle: float | None = _option(None, or_none(positive), see="[Throttled jobs](unique-jobs.md#throttled-jobs)")
     edge: Edge | None = _option(None, or_none(check_edge))
-    cron: str | None = _option(None, or_none(check_cron), see="[Periodic jobs](periodic.md)")
+    cron: str | None = _option(None, or_none(check_cron), see="[Periodic jobs](periodic-jobs.md)")
     every: float | None = _option(None, or_none(check_every))
     tz: str = _option("UTC", check_tz)
     schedules: tuple[Schedule, ...] = _option((), check_schedules)
-    encrypt: bool | str = _option(False, check_encrypt, see="[Encryption](security.md#encryption)")
+    encrypt: bool | str = _option(False, check_encrypt, see="[Encryption](../operate/security.md#encryption)")
 
     @property
     def keep_completed_days(self) -> int:

@@ -1,7 +1,7 @@
 """The jobs of a git forge: push processing, trending repositories, and imports from GitHub.
 
 A working example. Load them with `--handlers jobherd.handlers.forge` (`make run` does). They are
-never loaded by default. `docs/forge.md` is the guide. The kinds:
+never loaded by default. `docs/project/forge.md` is the guide. The kinds:
 
     push:process                one per pushed ref, enqueued by the post-receive hook (`_hook`); guarded by processed_at
     repo:size_recalc            after each push; overwrites, the last one wins

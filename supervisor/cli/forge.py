@@ -283,7 +283,7 @@ COMMANDS: Final = (
         _arguments,
         _run,
         about="A forge's worker: pushes are recorded commit by commit, repositories measured, organizations imported.\n"
-        "See docs/forge.md. `jobherd forge WHAT --help` says more.",
+        "See docs/project/forge.md. `jobherd forge WHAT --help` says more.",
         settings=(),
     ),
 )

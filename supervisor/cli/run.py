@@ -180,7 +180,7 @@ COMMANDS: Final = (
         "is stopped.\n"
         "TERM or Ctrl-C drains: running jobs finish, other claimed jobs are released; a second signal also releases "
         "running jobs.\n"
-        "You can also set every setting in the environment or in a file: see docs/settings.md.",
+        "You can also set every setting in the environment or in a file: see docs/reference/settings.md.",
         settings=flags_of_run(),
     ),
 )

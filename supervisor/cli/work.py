@@ -76,7 +76,7 @@ COMMANDS: Final = (
         about="Run a supervisor whose workers get their jobs from a gateway. The host needs no connection to the "
         "database, only to the address at which `jobherd run --gateway` serves.\n"
         "TERM or Ctrl-C drains, as for `jobherd run`.\n"
-        "You can also set every setting in the environment or in a file: see docs/settings.md.",
+        "You can also set every setting in the environment or in a file: see docs/reference/settings.md.",
         settings=FLAGS,
     ),
 )

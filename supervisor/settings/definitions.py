@@ -4,7 +4,7 @@ A value comes from a flag, else from the environment (`JOBHERD_*`), else from `j
 `[tool.jobherd]` in `pyproject.toml` of the working directory, else it is the default. A value that
 was not given is never treated as if the default had been given.
 
-Flags, errors and `docs/settings.md` are generated from the fields in `groups/`: to add a setting, add
+Flags, errors and `docs/reference/settings.md` are generated from the fields in `groups/`: to add a setting, add
 a field there. This module must not act on a setting.
 """
 

@@ -1,4 +1,4 @@
-"""Generates `docs/settings.md` from the descriptions of the settings; nothing is written by hand."""
+"""Generates `docs/reference/settings.md` from the descriptions of the settings; nothing is written by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobherd.supervisor.settings.sources import flag_of, variable_of
 HEAD = """\
 # Settings
 
-<!-- Made by `python -m jobherd.supervisor.settings.page > docs/settings.md`. Do not edit. -->
+<!-- Made by `python -m jobherd.supervisor.settings.page > docs/reference/settings.md`. Do not edit. -->
 
 A setting comes from a flag of `jobherd run`, else from the environment, else from `jobherd.toml` or
 from `[tool.jobherd]` in `pyproject.toml` of the working directory (`jobherd.toml` first, never
@@ -33,17 +33,17 @@ ones.
 Not on this page, since producers without a supervisor read it too: the environment's
 `JOBHERD_MAX_PAYLOAD`, in bytes, is the longest payload that Python producers and `jobherd enqueue`
 let in and the longest result that a worker stores; default 1,000,000. `JOBHERD_KEYS` and
-`JOBHERD_KEYS_FILE` are [the keys of encryption](security.md#encryption),
+`JOBHERD_KEYS_FILE` are [the keys of encryption](../how-to/operate/security.md#encryption),
 `JOBHERD_ALLOW_WRITABLE_HANDLERS=1` trusts [who else may change
-handlers](security.md#handlers-that-others-could-change). Others are read only by [the forge's
-imports](forge.md#imports-from-github).
+handlers](../how-to/operate/security.md#handlers-that-others-could-change). Others are read only by [the forge's
+imports](../project/forge.md#imports-from-github).
 """
 
 
 def render_settings_markdown() -> str:
-    """Return `docs/settings.md`; a test compares the two.
+    """Return `docs/reference/settings.md`; a test compares the two.
 
-    `python -m jobherd.supervisor.settings.page > docs/settings.md` writes that file.
+    `python -m jobherd.supervisor.settings.page > docs/reference/settings.md` writes that file.
     """
     settings = specifications()
     defaults = {each.name: each.default for each in fields(Settings)}

@@ -45,14 +45,16 @@ WIDE = {
     "layouts": "--jobs 20000 --rounds 1",
     "listing": "--jobs 300000 --rounds 2 --pairs 1 --drained 10000",
 }
-"""Those of which docs/scaling.md speaks: many claimers, other layouts, and a long past."""
+"""Those of which docs/explanation/scaling.md speaks: many claimers, other layouts, and a long past."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default all: {', '.join(QUICK)}")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--wide", action="store_true", help=f"instead those of docs/scaling.md: {', '.join(WIDE)}")
+    parser.add_argument(
+        "--wide", action="store_true", help=f"instead those of docs/explanation/scaling.md: {', '.join(WIDE)}"
+    )
     given = parser.parse_args()
     FIGURES.mkdir(parents=True, exist_ok=True)
     names = given.names or list(WIDE if given.wide else QUICK)

@@ -1,4 +1,4 @@
-"""Put the figures of the last runs into docs/performance.md.
+"""Put the figures of the last runs into docs/project/performance.md.
 
 A table and a picture each, between their markers. `python -m tests.bench.publish`
 
@@ -18,7 +18,7 @@ from tests.support.figures import Figure, show_spread
 from tests.support.herd import ROOT
 
 FIGURES = ROOT / ".bench" / "figures"
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "project"
 PAGE = DOCS / "performance.md"
 
 

@@ -1,6 +1,6 @@
 """How cost grows: with children (1 to 256 simulated claimers), and with queues that hold jobs.
 
-The figures are those of docs/scaling.md.
+The figures are those of docs/explanation/scaling.md.
 
 Claimers have nothing to do but to claim and to settle, so the server is as busy as it can be from
 two of them on; what more of them lose is lost to each other. For the queues a claim's buffers are

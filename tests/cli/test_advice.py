@@ -99,7 +99,7 @@ def printed() -> Iterator[Printed]:
                     yield from found_in(text, f"{name}:{line}")
             elif file.suffix in {".html", ".sql"} and "migrations" not in name:
                 yield from found_in(file.read_text(), name)
-    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]):
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
         if page.name != "CHANGELOG.md":
             yield from found_in(page.read_text(), page.name)
 

@@ -321,7 +321,7 @@ def test_limits_that_cannot_work_are_named(database):
     assert {text.partition(", but")[0].partition(" of 1000")[0]: remedy for text, remedy in found.items()} == {
         "kind crm:pusch has a limit or turns": "correct the name: jobherd limit --kind crm:pusch off",
         "queue mial has a limit or turns": "correct the name: jobherd limit mial off",
-        "queue crm has a rule for its partitions": "declare `partition=` on the handlers, or name the partition when you enqueue; see docs/fairness.md",
+        "queue crm has a rule for its partitions": "declare `partition=` on the handlers, or name the partition when you enqueue; see docs/how-to/operate/fairness.md",
         "queue crm cannot reach its rate limit": "jobherd limit crm 1000/s --burst 50",
     }
 

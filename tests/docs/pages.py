@@ -19,11 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 _FENCE = re.compile(r"^(`{3,})(\w*)\s*$")
 _MARK = re.compile(r"^<!-- (not run|exits (\d+)|stays up): (.{10,}) -->$")
 _PATH = re.compile(r"^# ([\w./-]+\.\w+)$")
+
+
+def named(name: str) -> Path:
+    """The page of that name, in whatever folder below `docs/` it is."""
+    (found,) = (page for page in PAGES if page.stem == name)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

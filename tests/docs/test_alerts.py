@@ -21,7 +21,7 @@ import pytest
 
 from jobherd.workers.ipc.counters import Policy
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
-from tests.docs.pages import ROOT, anchors, prose
+from tests.docs.pages import ROOT, anchors, named, prose
 from tests.support.patience import LIMIT
 from tests.support.promql import RULES, labels_of, panels, rules, selectors, unanswered
 from tests.workers.web.support import Scrape, Web
@@ -114,11 +114,11 @@ def test_what_is_not_there_is_noticed(scrape):
 
 
 def test_every_alert_has_an_entry_in_the_runbook_and_says_what_it_is():
-    runbook = ROOT / "docs" / "runbook.md"
+    runbook = named("runbook")
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
     for rule in rules():
-        assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == f"docs/how-to/operate/runbook.md#{rule['alert'].lower()}"
         assert rule["alert"].lower() in anchors(runbook), rule["alert"]
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
         assert {"summary", "description"} <= rule["annotations"].keys()

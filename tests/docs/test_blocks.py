@@ -19,14 +19,14 @@ from typing import Self
 import psycopg
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, Block, blocks
+from tests.docs.pages import PAGES, ROOT, Block, blocks, named
 from tests.support.patience import LIMIT
 
 RUNNABLE = ("python", "sql", "console")
 TEXT = ("text", "toml", "ini", "yaml", "promql", "mermaid", "json", "sh", "")
 """Languages of blocks that are not run."""
-IN_FULL = {ROOT / "README.md", *(ROOT / "docs" / name for name in (
-    "getting-started.md", "security.md", "writing-handlers.md", "signals-and-draining.md", "operating.md", "deploying.md", "runbook.md",
+IN_FULL = {ROOT / "README.md", *map(named, (
+    "first-job", "security", "define-handlers", "stop-reload-resize", "operating", "deploy", "runbook",
 ))}  # fmt: skip
 """Pages whose tools in `console` blocks are all run; on others only those that begin with `jobherd`."""
 

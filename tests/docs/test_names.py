@@ -19,9 +19,8 @@ from jobherd.supervisor.cli.command import add_common
 from jobherd.supervisor.process.signals import HANDLED
 from jobherd.supervisor.settings.definitions import Settings, specifications
 from jobherd.supervisor.settings.sources import variable_of
-from tests.docs.pages import PAGES, ROOT, anchors, code_words, links, prose, table
+from tests.docs.pages import PAGES, ROOT, anchors, code_words, links, named, prose, table
 
-DOCS = ROOT / "docs"
 SOURCES = "\n".join(
     file.read_text()
     for package in ("supervisor", "workers", "handlers", "sql")
@@ -113,18 +112,18 @@ def test_metrics_exist(page):
 
 
 def test_the_signals_are_those_that_the_parent_hears():
-    rows = table(DOCS / "signals-and-draining.md", heading="Signals")
-    named = {f"SIG{name}" for row in rows for name in re.findall(r"`([A-Z0-9]+)`", row[0])}
-    assert named == {signum.name for signum in HANDLED} - {"SIGCHLD"}
+    rows = table(named("stop-reload-resize"), heading="Signals")
+    listed = {f"SIG{name}" for row in rows for name in re.findall(r"`([A-Z0-9]+)`", row[0])}
+    assert listed == {signum.name for signum in HANDLED} - {"SIGCHLD"}
 
 
 def test_the_exit_codes_are_all_there():
-    rows = table(DOCS / "signals-and-draining.md", heading="Exit codes")
+    rows = table(named("stop-reload-resize"), heading="Exit codes")
     assert {int(row[0]) for row in rows} == {int(code) for code in ExitCode}
 
 
 def test_the_options_of_a_handler_are_all_there_with_their_defaults():
-    rows = {row[0].strip("`"): row[1].strip("`") for row in table(DOCS / "writing-handlers.md", heading="Options")}
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table(named("define-handlers"), heading="Options")}
     known = {name: option["default"] for name, option in OPTIONS.items()}
     assert rows.keys() == known.keys()
     for name, shown in rows.items():
@@ -132,12 +131,12 @@ def test_the_options_of_a_handler_are_all_there_with_their_defaults():
 
 
 def test_the_outcomes_are_all_there():
-    rows = table(DOCS / "writing-handlers.md", heading="Outcomes")
+    rows = table(named("define-handlers"), heading="Outcomes")
     said = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row[0])}
     public = {name: getattr(handlers, name) for name in handlers.__all__}
     dispositions = {name for name, of in public.items() if isinstance(of, type) and issubclass(of, SignalledOutcome)}
     assert said == dispositions
-    metric_page = prose(DOCS / "metrics.md")
+    metric_page = prose(named("metrics"))
     for outcome in {word for row in rows for word in re.findall(r"`(\w+)`", row[3])}:
         assert f"`{outcome}`" in metric_page, outcome
 

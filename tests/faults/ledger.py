@@ -1,7 +1,7 @@
-"""What each run of a campaign has found, a line each: what docs/reliability.md is made from.
+"""What each run of a campaign has found, a line each: what docs/project/reliability.md is made from.
 
 A run leaves its line in `.bench/CAMPAIGN/runs.jsonl`, which git does not know. `keep` takes new
-ones over into `docs/campaigns/CAMPAIGN.jsonl`, so that a campaign of many hours adds up over
+ones over into `docs/project/campaigns/CAMPAIGN.jsonl`, so that a campaign of many hours adds up over
 machines and days. Without the second a run in a checkout that is thrown away would count for
 nothing; without the first every `make test` would change a file of the repository.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-KEPT = ROOT / "docs" / "campaigns"
+KEPT = ROOT / "docs" / "project" / "campaigns"
 
 
 def folder(campaign: str) -> Path:

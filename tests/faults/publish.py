@@ -1,4 +1,4 @@
-"""Put what the campaigns have found into docs/reliability.md, between its markers.
+"""Put what the campaigns have found into docs/project/reliability.md, between its markers.
 
 `python -m tests.faults.publish`, or `make chaos-page`.
 
@@ -23,7 +23,7 @@ from tests.support.herd import ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "project" / "reliability.md"
 PICTURE = "reliability-soak.svg"
 OFTEN = 100
 """Kills that each point is to have seen."""

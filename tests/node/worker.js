@@ -1,4 +1,4 @@
-// A remote worker in Node, in the form that docs/clients.md describes: one stream, any number of slots.
+// A remote worker in Node, in the form that docs/how-to/write/gateway-clients.md describes: one stream, any number of slots.
 //
 //     const { Worker, nack } = require("./worker");
 //     const worker = new Worker({ addresses: ["127.0.0.1:9091"], protos: "handlers/_remote/proto", handle });

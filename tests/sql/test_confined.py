@@ -2,7 +2,7 @@
 
 What a queue costs does not depend on its neighbours.
 
-It is also what lets queues be parted over several databases or nodes (docs/scaling.md).
+It is also what lets queues be parted over several databases or nodes (docs/explanation/scaling.md).
 """
 
 from __future__ import annotations

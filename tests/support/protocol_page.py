@@ -1,4 +1,4 @@
-"""Makes `docs/gateway-protocol.md` from the `.proto` files of the gateway's protocol. `make schema` writes it."""
+"""Makes `docs/reference/gateway-protocol.md` from the `.proto` files of the gateway's protocol. `make schema` writes it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto
 
-PAGE = ROOT / "docs" / "gateway-protocol.md"
+PAGE = ROOT / "docs" / "reference" / "gateway-protocol.md"
 PACKAGE = "jobherd.worker.v1"
 FILES = ("worker", "dispatch", "producer")
 HEAD = """# Protocol of the gateway
 
 <!-- Made by `make schema` from the .proto files. Do not edit. -->
 
-The services and messages of the package `jobherd.worker.v1`, for authors of clients. [Clients of the gateway](clients.md) explains how they
+The services and messages of the package `jobherd.worker.v1`, for authors of clients. [Clients of the gateway](../how-to/write/gateway-clients.md) explains how they
 are used. The files are in `handlers/_remote/proto/jobherd/worker/v1/`; the gateway also serves `grpc.health.v1.Health`.
 """
 Path = tuple[int, ...]

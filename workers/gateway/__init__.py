@@ -10,7 +10,7 @@ the health service. `access.py` decides which client is which principal and what
 Names of the protocol that its modules use: a remote worker opens a stream with a Hello and asks for
 jobs with a Ready. The gateway answers each Ready with one TaskBatch. A task is one attempt of a job,
 and has a lease that a Heartbeat extends. A ResultBatch reports what the tasks returned. A worker that
-reconnects attaches its session, perhaps to another gateway. `docs/gateway-protocol.md` describes each
+reconnects attaches its session, perhaps to another gateway. `docs/reference/gateway-protocol.md` describes each
 message.
 
 gRPC is imported here only, after the fork: its library starts threads, which a fork does not copy

@@ -2,7 +2,7 @@
 
 A scrape reads memory and stores nothing, so it slows no child process. Labels are kinds, outcomes,
 states, causes, queues and schedules, each of a bounded number over the life of this process (`labels.py`). A
-label is never a process ID, a job or a slot. `docs/metrics.md` lists all metrics, and a test
+label is never a process ID, a job or a slot. `docs/reference/metrics.md` lists all metrics, and a test
 compares the list.
 """
 

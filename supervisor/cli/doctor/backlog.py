@@ -74,7 +74,8 @@ def rules(rows: Iterable[Row]) -> Iterator[Finding]:
                 "note",
                 "limits",
                 f"{called} has a rule for its partitions, but none of its ready jobs has a partition",
-                "declare `partition=` on the handlers, or name the partition when you enqueue; see docs/fairness.md",
+                "declare `partition=` on the handlers, or name the partition when you enqueue; "
+                "see docs/how-to/operate/fairness.md",
             )
         if row["rate"] is not None and row["burst"] < row["needed"]:
             yield Finding(

@@ -374,8 +374,8 @@ def test_every_field_is_a_setting_with_a_default_that_is_allowed():
 
 def test_the_page_is_the_one_that_the_code_makes():
     page = render_settings_markdown()
-    assert (ROOT / "docs" / "settings.md").read_text() == page, (
-        "run: python -m jobherd.supervisor.settings.page > docs/settings.md"
+    assert (ROOT / "docs" / "reference" / "settings.md").read_text() == page, (
+        "run: python -m jobherd.supervisor.settings.page > docs/reference/settings.md"
     )
     for name, told in specifications().items():
         for words in (f"### `{name}`", flag_of(name), variable_of(name), told.explanation, told.reader.allowed):

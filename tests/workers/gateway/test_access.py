@@ -196,7 +196,7 @@ def test_certificates_without_an_authority_that_signs_them_are_an_error():
 
 
 def test_the_file_that_the_documentation_shows_is_sound():
-    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "operate" / "security.md").read_text()
     block = page.partition("```toml\n[principals.")[2].partition("```")[0]
     shown = access_list([], f"[principals.{block}", certificates=True)
     assert [each.name for each in (*shown.by_token, *shown.by_certificate.values())] == ["thumbnails", "shop"]

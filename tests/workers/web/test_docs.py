@@ -1,4 +1,4 @@
-"""`docs/metrics.md` lists what a scrape of everything shows.
+"""`docs/reference/metrics.md` lists what a scrape of everything shows.
 
 The same names, types and labels, and examples that use them.
 """
@@ -16,7 +16,7 @@ from jobherd.workers.ipc.counters import OUTCOMES, Policy
 from jobherd.workers.web.queue_counts import STATES
 from tests.workers.web.support import Web
 
-PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 ROW = re.compile(
     r"^\| `(?P<name>jobherd_\w+)` \| (?P<type>\w+) \|(?P<labels>[^|]*)\| (?P<meaning>(?:\\\||[^|])*) \| `(?P<example>(?:\\\||[^|])*)` \|$",
     re.MULTILINE,

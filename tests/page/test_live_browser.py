@@ -140,11 +140,11 @@ def test_a_job_that_is_gone_is_not_asked_for_any_more(tab, herd):
     with Client(herd.dsn) as client:
         client.wait(job, timeout="60s")
     tab.goto(f"/jobs/{job}")
-    expect(tab.locator("[data-live]:not(script)")).to_have_count(2)
+    expect(tab.locator("main [data-live]")).to_have_count(2)
     with psycopg.connect(herd.dsn, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.jobs WHERE id = %s", [job])
     expect(tab.get_by_role("heading", name=f"Job {job} is gone")).to_be_visible(timeout=PATIENCE)
-    expect(tab.locator("[data-live]:not(script)")).to_have_count(0, timeout=PATIENCE)
+    expect(tab.locator("main [data-live]")).to_have_count(0, timeout=PATIENCE)
     assert tab.locator("#trouble").is_hidden()
 
 

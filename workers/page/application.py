@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from jobherd import sql
 from jobherd.workers.database.errors import error_name
 from jobherd.workers.page import (
+    attention,
     audit,
     bulk,
     event_stream,
@@ -124,7 +125,7 @@ def application(
             *(route for module in PAGES for route in module.routes),
             Mount("/static", _Static(directory=str(HERE / "static")), name="static"),
         ],
-        middleware=[Middleware(Guard, rules=rules, broken=_broken)],
+        middleware=[Middleware(Guard, rules=rules, broken=_broken), Middleware(attention.Strip)],
         exception_handlers={
             Refused: _refused,
             Away: _away,
@@ -135,6 +136,7 @@ def application(
     )
     app.state.rules = rules
     app.state.database = Database(dsn, schema)
+    app.state.attention = attention.Attention(app.state.database)
     app.state.access_log = AccessLog(app.state.database)
     app.state.sessions = Sessions(app.state.database, rules.keys, shared=not rules.is_open)
     app.state.login_limits = LoginLimits()
@@ -142,7 +144,7 @@ def application(
     app.state.boards = tuple(boards)
     app.state.bulks = bulk.Runner(app.state.database, enabled=not read_only)
     topics = [topic for module in PAGES for topic in getattr(module, "topics", ())]
-    app.state.hub = live_updates.Hub(app, app.state.database, [*topics, *job.topics_of(app)])
+    app.state.hub = live_updates.Hub(app, app.state.database, [*topics, *job.topics_of(app), *attention.topics_of(app)])
     return app
 
 

@@ -60,6 +60,7 @@ def page(request: Request, template: str, *, status: int = 200, **context: Any) 
             query=request.url.query,
             read_only=rules.read_only,
             away_since=request.app.state.database.away_since,
+            **request.app.state.attention.strip(),
             **context,
         )
     )

@@ -6,7 +6,6 @@ compare with is created in a transaction that is rolled back.
 
 from __future__ import annotations
 
-import textwrap
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -18,16 +17,19 @@ from jobherd.sql.migrate import RenamedError, SchemaError, check_server, pending
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
-from jobherd.supervisor.cli.console import paint, plain, plain_lines
 from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings, migrating, why_away
 from jobherd.supervisor.cli.doctor import backlog, fleet, schedules, schema, server, vacuum
 from jobherd.supervisor.cli.doctor.finding import Finding
+from jobherd.supervisor.cli.doctor.report import print_report
 from jobherd.workers.database.errors import takes_no_writes
+from jobherd.workers.inspect.attention import PARAMETERS, attention
 from jobherd.workers.inspect.phrases import count
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+
+    from jobherd.workers.inspect.attention import Item
 
 _LATE: Final = 60.0
 """Seconds for which the first job of a queue may be due."""
@@ -39,31 +41,31 @@ _ARRIVES_IN: Final = 2.0
 """Seconds within which a notification to this session itself must arrive."""
 _BRIEFLY: Final = 2.0
 """Seconds to wait for another session's lock on a table of Jobherd."""
-_LONGEST: Final = 6
-"""Most lines of a fix that a terminal shows."""
-_COLOURS: Final = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     settings = load_settings(given_flags(arguments), only=(*CONNECTION, "listen_dsn"))
     with chosen(settings) as dsn, explained(), connect(dsn, name="doctor") as connection:
-        findings = list(_examine(Session(connection, settings.schema), settings.listen_dsn))
+        items: list[Item] = []
+        findings = list(_examine(Session(connection, settings.schema), settings.listen_dsn, items))
     wrong = sum(finding.weight == "wrong" for finding in findings)
     if arguments.json:
         console.print_json(
             {
                 "ok": not wrong,
+                "attention": [{"what": item.what, "text": item.text} for item in items],
                 "findings": [
                     {"weight": f.weight, "about": f.about, "text": f.text, "remedy": f.remedy or None} for f in findings
                 ],
             }
         )
     else:
-        _print(findings, wrong)
+        print_report(findings, wrong, items)
     return ExitCode.WRONG if wrong else ExitCode.DONE
 
 
-def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
+def _examine(at: Session, listen_dsn: str | None, items: list[Item]) -> Iterator[Finding]:
+    """Yield the findings, and add to `items` what needs attention, as the dashboard and `top` show it."""
     settings = at.rows("doctor/list_settings")
     told = {row["name"]: row["setting"] for row in settings}
     yield from server.settings(settings)
@@ -90,7 +92,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     try:
         with at.connection.transaction():
             at.rows("session/set_lock_timeout", {"milliseconds": round(_BRIEFLY * 1000)})
-            yield from _look_inside(at)
+            yield from _look_inside(at, items)
     except psycopg.errors.LockNotAvailable:
         yield Finding(
             "wrong",
@@ -108,7 +110,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
         )
 
 
-def _look_inside(at: Session) -> Iterator[Finding]:
+def _look_inside(at: Session, items: list[Item]) -> Iterator[Finding]:
     """Examine the schema and its contents."""
     unseen = at.rows("doctor/list_hidden_tables", {"schema": at.schema})
     yield from schema.hidden(unseen)
@@ -155,6 +157,7 @@ def _look_inside(at: Session) -> Iterator[Finding]:
             ruled = at.rows("doctor/list_idle_rules", {"most": _MOST})
             retrying = at.rows("observe/list_retrying", {"most": _MOST, "rows": _GROUPS})
             listed = at.rows("doctor/list_schedules")
+            items += attention(at.rows("observe/list_attention", dict(PARAMETERS)))
     except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as problem:
         yield Finding(
             "note", "backlog", f"not examined: {problem.diag.message_primary}", "repair the schema as described above"
@@ -254,26 +257,6 @@ def _untried(about: str, problem: psycopg.Error) -> Finding:
         f"not examined: the server rejects it: {problem.diag.message_primary}",
         "fix the finding about that first",
     )
-
-
-def _print(findings: list[Finding], wrong: int) -> None:
-    wide = max(len(finding.about) for finding in findings)
-    for finding in findings:
-        head = f"{paint(f'{finding.weight:<5}', _COLOURS[finding.weight])}  {finding.about:<{wide}}  "
-        lines = textwrap.wrap(plain(finding.text), console.width() - wide - 9) or [""]
-        print(head + f"\n{' ' * (wide + 9)}".join(lines))
-        if finding.remedy:
-            indent = " " * (wide + 9)
-            lines = plain_lines(finding.remedy).splitlines()
-            if len(lines) > _LONGEST:
-                lines[_LONGEST - 1 :] = [f"... {len(lines) - _LONGEST + 1} more lines: see --json"]
-            print("\n".join(indent + paint(line, "dim") for line in lines))
-    notes = sum(finding.weight == "note" for finding in findings)
-    print()
-    if wrong:
-        print(paint(f"{wrong} wrong", "red") + (f", {notes} worth a look" if notes else ""))
-    else:
-        print(paint("nothing wrong", "green") + (f", {notes} worth a look" if notes else ""))
 
 
 def _nothing(_: argparse.ArgumentParser) -> None:

@@ -83,7 +83,7 @@ def draw(look: Look, view: View, status: Status, *, width: int, height: int, asc
     if width < NARROWEST or height < LOWEST:
         lines = [Text(f"too small: {width} by {height}")]
     else:
-        head = [_title(status, width), _summary(look, status)]
+        head = [_title(status, width), _summary(look, status), *_attention(look, status)]
         body = (
             _help()
             if view.helps
@@ -178,6 +178,14 @@ def _summary(look: Look, status: Status) -> Text:
             what = "everything" if gate["scope"] == "all" else plain(gate["name"])
             line.append(f"  {what} is paused", style="yellow")
     return line
+
+
+def _attention(look: Look, status: Status) -> list[Text]:
+    """Return the line of what needs attention, if anything does."""
+    if not look.attention or status.away_for is not None:
+        return []
+    parts = [Text(f"! {plain(item.text)}", "red" if item.is_severe else "yellow") for item in look.attention]
+    return [Text("  ").join(parts)]
 
 
 def _help() -> list[Text]:

@@ -20,10 +20,13 @@ from psycopg.rows import dict_row
 
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
+from jobherd.workers.inspect.attention import PARAMETERS, attention
 from jobherd.workers.web.labels import OTHERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from jobherd.workers.inspect.attention import Item
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -64,6 +67,8 @@ class Look:
     """Jobs that failed, and before them the groups of retrying jobs, which have `next_in`."""
     retrying: int = 0
     """Jobs that wait for another attempt, of the next `RETRYING` scheduled ones."""
+    attention: list[Item] = field(default_factory=list)
+    """What needs attention, the most urgent first."""
     rate: float | None = None
     """Jobs that ended per second, lately; None before the second update."""
 
@@ -109,6 +114,7 @@ class Watch:
         self._depths: dict[str, dict[str, Row]] = {}
         self._again: list[Row] = []
         """Groups of jobs that retry."""
+        self._items: list[Item] = []
         self._next = -float("inf")
 
     async def look(self) -> Look:
@@ -172,6 +178,7 @@ class Watch:
             running=await self._rows("top/list_running", {"most": ROWS}),
             failures=retrying + await self._rows("top/list_failures", {"most": ROWS}),
             retrying=self._again[0]["total"] if self._again else 0,
+            attention=self._items,
             rate=self._rate(ended),
         )
 
@@ -189,6 +196,8 @@ class Watch:
             self._depths[state] = {row["queue"] or OTHERS: row for row in rows}
         with suppress(psycopg.errors.QueryCanceled):
             self._again = await self._rows("observe/list_retrying", {"most": RETRYING, "rows": ROWS})
+        with suppress(psycopg.errors.QueryCanceled):
+            self._items = attention(await self._rows("observe/list_attention", PARAMETERS))
         ended = self._clock()
         self._next = ended + EASE * (ended - started)
 

@@ -15,16 +15,23 @@ if TYPE_CHECKING:
     from jobherd.handlers._remote.schema import Method, Service
 
 
-def server_handler(service: Service, functions: Mapping[str, Callable[..., Any]]) -> grpc.GenericRpcHandler:
+def server_handler(
+    service: Service, functions: Mapping[str, Callable[..., Any]], *, unread: bool = False
+) -> grpc.GenericRpcHandler:
     """Return the handler to add to a server, synchronous or asynchronous.
 
-    functions: the implementation of each method by its name.
+    Args:
+        service: the service.
+        functions: the implementation of each method by its name.
+        unread: each function gets an iterator of bytes, also if the client sends one request: it decides
+            whether to receive and parse any.
 
     Raises:
         KeyError: a method has no implementation.
     """
     return grpc.method_handlers_generic_handler(
-        service.name, {name: _handler(method, functions[name]) for name, method in service.methods.items()}
+        service.name,
+        {name: _handler(method, functions[name], unread=unread) for name, method in service.methods.items()},
     )
 
 
@@ -38,16 +45,17 @@ def client_call(channel: grpc.Channel | grpc.aio.Channel, method: Method) -> Any
     )
 
 
-def _handler(method: Method, function: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
-    wrap = getattr(grpc, f"{_shape(method)}_rpc_method_handler")
+def _handler(method: Method, function: Callable[..., Any], *, unread: bool) -> grpc.RpcMethodHandler[Any, Any]:
+    wrap = getattr(grpc, f"{_shape(method, unread=unread)}_rpc_method_handler")
     handler: grpc.RpcMethodHandler[Any, Any] = wrap(
         function,
-        request_deserializer=method.request.FromString,
+        request_deserializer=None if unread else method.request.FromString,
         response_serializer=method.response.SerializeToString,
     )
     return handler
 
 
-def _shape(method: Method) -> str:
+def _shape(method: Method, *, unread: bool = False) -> str:
     """Return grpc's name for the four kinds of methods, such as "stream_unary"."""
-    return "_".join("stream" if streams else "unary" for streams in (method.streams_requests, method.streams_responses))
+    streams = (method.streams_requests or unread, method.streams_responses)
+    return "_".join("stream" if each else "unary" for each in streams)

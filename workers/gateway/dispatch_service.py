@@ -16,11 +16,11 @@ import grpc
 import psycopg
 
 from jobherd.handlers._remote import messages as m
-from jobherd.handlers._remote.grpc_methods import server_handler
 from jobherd.handlers._remote.schema import DISPATCH
 from jobherd.workers.gateway import assignment, sessions
 from jobherd.workers.gateway.access import Role
 from jobherd.workers.gateway.actions import TaskRef
+from jobherd.workers.gateway.admission import admitting_handler
 from jobherd.workers.gateway.incoming import Incoming, usable_seconds
 from jobherd.workers.gateway.peer import session_number
 from jobherd.workers.gateway.unary import GoneError, Unary
@@ -66,7 +66,7 @@ class DispatchService:
             "Heartbeat": self._beat,
             "ClaimJobs": self._claim,
         }
-        return server_handler(DISPATCH, functions)
+        return admitting_handler(DISPATCH, functions, self._authenticator, Role.WORK)
 
     def wake(self) -> None:
         """Do nothing: the coordinator is woken."""
@@ -77,8 +77,7 @@ class DispatchService:
 
     # -- the stream
 
-    async def _stream(self, request: m.StreamJobsRequest, context: Context) -> None:
-        principal = await self._authenticator.admit(context, role=Role.WORK)
+    async def _stream(self, request: m.StreamJobsRequest, principal: Principal, context: Context) -> None:
         hello = m.Hello(
             worker_id=request.worker_id, kinds=request.policies, max_message_bytes=request.max_message_bytes
         )
@@ -137,16 +136,16 @@ class DispatchService:
 
     # -- calls
 
-    async def _report(self, request: m.ReportResultRequest, context: Context) -> m.ReportResultResponse:
-        principal = await self._authenticator.admit(context, role=Role.WORK)
+    async def _report(
+        self, request: m.ReportResultRequest, principal: Principal, context: Context
+    ) -> m.ReportResultResponse:
         session = await self._session_of(context, request.session)
         try:
             return m.ReportResultResponse(refusals=await self._unary.report(session, principal, request.results))
         except (GoneError, *REJECTED) as problem:
             await _fail(context, problem)
 
-    async def _beat(self, request: m.HeartbeatRequest, context: Context) -> m.HeartbeatResponse:
-        principal = await self._authenticator.admit(context, role=Role.WORK)
+    async def _beat(self, request: m.HeartbeatRequest, principal: Principal, context: Context) -> m.HeartbeatResponse:
         session = await self._session_of(context, request.session)
         refs = [TaskRef(ref.task_id, ref.claim) for ref in request.tasks]
         try:
@@ -157,8 +156,7 @@ class DispatchService:
             lost=[m.TaskRef(task_id=ref.task, claim=ref.claim) for ref in lost], session_seconds=seconds
         )
 
-    async def _claim(self, request: m.ClaimJobsRequest, context: Context) -> m.ClaimJobsResponse:
-        principal = await self._authenticator.admit(context, role=Role.WORK)
+    async def _claim(self, request: m.ClaimJobsRequest, principal: Principal, context: Context) -> m.ClaimJobsResponse:
         ready = m.Ready(number=1)
         ready.MergeFrom(request.ready)
         ready.number = 1

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import grpc
 import psycopg
 import psycopg_pool
-from google.protobuf.message import DecodeError
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from jobherd.handlers._remote import messages as m
-from jobherd.handlers._remote.grpc_methods import server_handler
 from jobherd.handlers._remote.schema import PRODUCER
 from jobherd.handlers._values.job_id import DuplicateJob
 from jobherd.workers.database.errors import error_name
 from jobherd.workers.gateway.access import Role
+from jobherd.workers.gateway.admission import admitting_handler
 from jobherd.workers.gateway.enqueue_stream import Arrivals
 from jobherd.workers.gateway.new_jobs import NewJobsError, NotAllowedError, check_key, chunks_of, digest_of
 from jobherd.workers.gateway.producing import Enqueued, NewJobs, Producing
@@ -63,7 +62,7 @@ class ProducerService:
             "GetJob": self._get,
             "CancelJob": self._cancel,
         }
-        return server_handler(PRODUCER, functions)
+        return admitting_handler(PRODUCER, functions, self._authenticator, Role.ENQUEUE)
 
     def wake(self) -> None:
         """Do nothing: producers wait for no wake-up of the supervisor."""
@@ -71,8 +70,7 @@ class ProducerService:
     async def drain(self) -> None:
         """Return at once: a call that has not ended when the server stops is repeated elsewhere."""
 
-    async def _enqueue(self, request: m.EnqueueRequest, context: Context) -> m.EnqueueResponse:
-        principal = await self._authenticator.admit(context, role=Role.ENQUEUE)
+    async def _enqueue(self, request: m.EnqueueRequest, principal: Principal, context: Context) -> m.EnqueueResponse:
         try:
             [jobs] = await self._check([request], principal)
             [done] = await self._producing.enqueue([_accepted(jobs)], principal.name)
@@ -85,8 +83,9 @@ class ProducerService:
             await _fail(context, problem)
         return m.EnqueueResponse(**done.answer())
 
-    async def _enqueue_stream(self, requests: AsyncIterator[m.EnqueueStreamRequest], context: Context) -> None:
-        principal = await self._authenticator.admit(context, role=Role.ENQUEUE)
+    async def _enqueue_stream(
+        self, requests: AsyncIterator[m.EnqueueStreamRequest], principal: Principal, context: Context
+    ) -> None:
         arrivals = Arrivals(self._memory)
         reader = asyncio.create_task(arrivals.read(requests))
         try:
@@ -103,8 +102,6 @@ class ProducerService:
                         answer.refused = _rejected(done) if isinstance(done, psycopg.Error) else str(done)
                     await context.write(answer)
             await reader
-        except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message is not one of this protocol")
         except psycopg.Error as problem:
             await _fail(context, problem)
         finally:
@@ -150,8 +147,7 @@ class ProducerService:
             return [_read(request, principal) for request in requests]
         return await asyncio.to_thread(lambda: [_read(request, principal) for request in requests])
 
-    async def _get(self, request: m.GetJobRequest, context: Context) -> m.GetJobResponse:
-        principal = await self._authenticator.admit(context, role=Role.ENQUEUE)
+    async def _get(self, request: m.GetJobRequest, principal: Principal, context: Context) -> m.GetJobResponse:
         wait = min(request.wait_seconds, LONGEST_WAIT) if request.wait_seconds > 0 else 0.0
         try:
             job = await self._producing.show(request.id, principal, wait)
@@ -161,8 +157,7 @@ class ProducerService:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no job {request.id}")
         return m.GetJobResponse(job=job)
 
-    async def _cancel(self, request: m.CancelJobRequest, context: Context) -> m.CancelJobResponse:
-        principal = await self._authenticator.admit(context, role=Role.ENQUEUE)
+    async def _cancel(self, request: m.CancelJobRequest, principal: Principal, context: Context) -> m.CancelJobResponse:
         if "\0" in request.reason:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "reason must not contain the character U+0000")
         try:

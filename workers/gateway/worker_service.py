@@ -13,11 +13,13 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from jobherd.handlers._policy.names import check_kind
+from jobherd.handlers._remote import messages as m
 from jobherd.handlers._remote.grpc_methods import server_handler
 from jobherd.handlers._remote.schema import WORKER
 from jobherd.workers.gateway import sessions, tasks
 from jobherd.workers.gateway.access import Role
 from jobherd.workers.gateway.actions import Status, TaskRef
+from jobherd.workers.gateway.admission import NOT_A_MESSAGE, token_in_hello
 from jobherd.workers.gateway.declaration import declaration_of
 from jobherd.workers.gateway.incoming import Incoming, usable_seconds
 from jobherd.workers.gateway.peer import MOST_BYTES, Worker, session_number
@@ -26,7 +28,6 @@ from jobherd.workers.gateway.results import rules_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from jobherd.handlers._remote import messages as m
     from jobherd.workers.gateway.access import Principal
     from jobherd.workers.gateway.authentication import Authenticator
     from jobherd.workers.gateway.coordinator import Coordinator
@@ -57,7 +58,7 @@ class WorkerService:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what gRPC calls."""
-        return server_handler(WORKER, {"Work": self._work})
+        return server_handler(WORKER, {"Work": self._work}, unread=True)
 
     def wake(self) -> None:
         """Do nothing: the coordinator is woken."""
@@ -66,7 +67,7 @@ class WorkerService:
         """Return once no worker has a task of this gateway. The coordinator has told them."""
         await self._coordinator.drained.wait()
 
-    async def _work(self, requests: AsyncIterator[m.WorkRequest], context: Context) -> None:
+    async def _work(self, requests: AsyncIterator[bytes], context: Context) -> None:
         peer = self._coordinator.connect()
         reader = asyncio.create_task(self._read(peer, requests, context))
         try:
@@ -85,32 +86,33 @@ class WorkerService:
                 await reader
         await end(peer, context)
 
-    async def _read(self, peer: Peer, requests: AsyncIterator[m.WorkRequest], context: Context) -> None:
+    async def _read(self, peer: Peer, requests: AsyncIterator[bytes], context: Context) -> None:
         """Take messages until the client ends the stream."""
         try:
-            async for request in requests:
+            async for data in requests:
                 self._coordinator.metrics.received()
                 if not hasattr(peer, "worker"):
-                    await self._greet(peer, request, context)
+                    await self._greet(peer, data, context)
                     await peer.opened.wait()
                     continue
-                self._incoming.receive(peer, request)
+                self._incoming.receive(peer, m.WorkRequest.FromString(data))
                 while peer.ending is None and (peer.is_full or not tasks.may_read(self._coordinator.state, peer.id)):
                     # HTTP/2 flow control then stops the client.
                     peer.eased.clear()
                     await peer.eased.wait()
         except DecodeError:
             # Not an error of this process, which gRPC would log with a traceback each time.
-            self._coordinator.reject(peer, Status.INVALID_ARGUMENT, "a message is not one of this protocol")
+            self._coordinator.reject(peer, Status.INVALID_ARGUMENT, NOT_A_MESSAGE)
         finally:
             peer.close()
 
-    async def _greet(self, peer: Peer, request: m.WorkRequest, context: Context) -> None:
-        if request.WhichOneof("event") != "hello":
+    async def _greet(self, peer: Peer, data: bytes, context: Context) -> None:
+        token = token_in_hello(data)
+        if token is None:
             self._coordinator.reject(peer, Status.FAILED_PRECONDITION, "the first message of a stream is Hello")
             return
-        hello = request.hello
-        principal = await self._authenticator.admit(context, token=hello.token, role=Role.WORK)
+        principal = await self._authenticator.admit(context, token=token, role=Role.WORK)
+        hello = m.WorkRequest.FromString(data).hello
         try:
             worker = worker_of(hello, principal)
             session = session_number(hello.session)

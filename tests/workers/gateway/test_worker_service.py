@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.asynccontextmanager
-async def service(**limits: float) -> AsyncIterator[tuple[str, Any, Any]]:
+async def service(*, admits: Any = None, **limits: float) -> AsyncIterator[tuple[str, Any, Any]]:
     """A server whose database never answers. Gives the address, the coordinator and the tokens that were checked."""
     from jobherd.workers.gateway.access import Principal
     from jobherd.workers.gateway.coordinator import Coordinator
@@ -47,7 +47,7 @@ async def service(**limits: float) -> AsyncIterator[tuple[str, Any, Any]]:
     )
     database: Any = SimpleNamespace(session=None)
     coordinator = Coordinator(spec, database, Limits(**limits))
-    everyone: Any = Everyone()
+    everyone: Any = admits or Everyone()
     async with serving(WorkerService(coordinator, everyone).handler()) as where:
         yield where, coordinator, SimpleNamespace(tokens=checked, came=came)
 

@@ -130,6 +130,27 @@ def test_a_stream_that_is_cut_at_a_report_of_progress_goes_on(patient: Served, c
             assert patient.stage.state(job) == "completed"
 
 
+def test_a_stream_that_is_cut_at_a_refusal_goes_on(patient: Served, client: Client):
+    with MessageProxy(patient.where) as proxy:
+        for kind, entrance, arrives in (("refused:lost", proxy, False), ("refused:heard", proxy.entrance(), True)):
+            entrance.cut("down", "refusal", delivered=arrives)
+            job, later = enqueue(patient, kind, {}, {})
+            worker = client.stream(entrance.where)
+            worker.hello()
+            task = worker.task(kind)
+            refused = worker.ready("Not a kind")
+            entrance.wait_cut()
+            worker.status()
+            told = [int(each["ready"]) for each in worker.heard("refusal")]
+            assert told == ([refused] if arrives else [])
+            again = client.stream(entrance.where)
+            assert "lost" not in again.hello(session=worker.session, held=[ref(task)])
+            assert "refusals" not in again.end(done(task))
+            again.end(done(again.task(kind)))
+            assert patient.stage.states([job, later]) == ["completed"] * 2
+            assert {patient.stage.runs(each) for each in (job, later)} == {1}
+
+
 def test_workers_that_are_cut_off_at_a_drain_go_on_elsewhere(patient: Served):
     """One before the message arrives, one after."""
     stage = patient.stage

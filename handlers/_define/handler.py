@@ -139,7 +139,7 @@ def handler(kind: Any = None, /, **options: Any) -> Any:  # the overloads give t
         kind: name of the jobs, such as "mail:receipt". Default: made from file and function, so
             `send` in `mail.py` is "mail:send", and `handle` in `mail/receipt.py` is "mail:receipt".
         options: see `HandlerOptions` and `BatchOptions`, and the table "Options" in
-            docs/how-to/write/define-handlers.md, which gives the defaults.
+            docs/reference/handler-options.md, which gives the defaults.
 
     Returns:
         The `Handler`, or a decorator that returns it.

@@ -1,6 +1,6 @@
-"""Makes the table of a handler's options in `docs/how-to/write/define-handlers.md` from their declarations.
+"""Makes the table of a handler's options in `docs/reference/handler-options.md` from their declarations.
 
-    python -m jobherd.handlers._policy.options_table docs/how-to/write/define-handlers.md
+    python -m jobherd.handlers._policy.options_table docs/reference/handler-options.md
 
 No other module imports this one.
 """

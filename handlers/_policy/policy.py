@@ -1,7 +1,7 @@
 """The options of a handler: type, default, check and description, each declared once.
 
 `HandlerOptions` and `BatchOptions` are what users write: type checkers and editors read them, and
-`options_table` makes the table in `docs/how-to/write/define-handlers.md` from their texts. `Policy` is what the
+`options_table` makes the table in `docs/reference/handler-options.md` from their texts. `Policy` is what the
 rest of Jobherd reads. To add an option, add a field to both.
 
 A wrong option must fail where it is written, with file and line of the decorator, and not with the
@@ -169,44 +169,54 @@ class Policy:
     timeout: float = _option("5m", positive)
     max_attempts: int = _option(5, partial(check_whole, least=1))
     max_crashes: int = _option(3, partial(check_whole, least=1))
-    backoff: Wait = _option(DEFAULT, check_backoff, see="[Retries and back-off](#retries-and-back-off)")
-    retry_on: Errors | None = _option(None, or_none(check_errors), see="[Error codes](#error-codes)")
+    backoff: Wait = _option(
+        DEFAULT, check_backoff, see="[Retries and back-off](../how-to/write/retries-and-backoff.md)"
+    )
+    retry_on: Errors | None = _option(None, or_none(check_errors), see="[Error codes](outcomes.md#error-codes)")
     poison_on: Errors = _option((), check_errors)
     backoff_on: tuple[tuple[type[BaseException] | str, Wait], ...] = _option(None, check_backoffs)
-    exclusive: bool = _option(False, check_switch, see="[Exclusive kinds](#exclusive-kinds)")
+    exclusive: bool = _option(
+        False, check_switch, see="[Exclusive kinds](../how-to/write/define-handlers.md#exclusive-kinds)"
+    )
     max_running: int | None = _option(
         None,
         or_none(partial(check_whole, least=1)),
-        see="[Concurrency limits](../operate/queues.md#concurrency-limits)",
+        see="[Concurrency limits](../how-to/operate/queues.md#concurrency-limits)",
     )
-    rate: Rate | None = _option(None, or_none(check_rate), see="[Rate limits](../operate/rate-limits.md)")
-    burst: int | None = _option(None, or_none(check_burst), see="[Rate limits](../operate/rate-limits.md)")
+    rate: Rate | None = _option(None, or_none(check_rate), see="[Rate limits](../how-to/operate/rate-limits.md)")
+    burst: int | None = _option(None, or_none(check_burst), see="[Rate limits](../how-to/operate/rate-limits.md)")
     partition: tuple[str, ...] | None = _option(
-        None, or_none(check_partition_by), see="[Partitions](../operate/fairness.md)"
+        None, or_none(check_partition_by), see="[Partitions](../how-to/operate/fairness.md)"
     )
-    transactional: bool = _option(False, check_switch, see="[Transactions](transactions.md)")
-    batch: int | None = _option(None, check_batch, see="[Batch handlers](#batch-handlers)")
+    transactional: bool = _option(False, check_switch, see="[Transactions](../how-to/write/transactions.md)")
+    batch: int | None = _option(None, check_batch, see="[Batch handlers](../how-to/write/batch-handlers.md)")
     linger: float = _option(0, check_linger)
     keep_completed: float = _option("7d", at_least_zero)
     keep_failed: float = _option("30d", at_least_zero)
     cost: Mapping[str, float] | Callable[[Any], Mapping[str, float]] = _option(
-        None, check_cost, see="[Host budgets](hooks-and-middleware.md#host-budgets)"
+        None, check_cost, see="[Host budgets](../how-to/write/resource-budgets.md)"
     )
     flags: tuple[str, ...] = _option((), check_names)
     redact: tuple[str, ...] = _option(
-        (), check_redact, see="[Redact payloads and results](../operate/dashboard.md#redact-payloads-and-results)"
+        (),
+        check_redact,
+        see="[Redact payloads and results](../how-to/operate/dashboard.md#redact-payloads-and-results)",
     )
-    unique: Unique | None = _option(None, check_unique, see="[Unique jobs](unique-jobs.md)")
+    unique: Unique | None = _option(None, check_unique, see="[Unique jobs](../how-to/write/unique-jobs.md)")
     unique_for: float | None = _option(None, or_none(positive))
-    debounce: float | None = _option(None, or_none(positive), see="[Debounced jobs](unique-jobs.md#debounced-jobs)")
+    debounce: float | None = _option(
+        None, or_none(positive), see="[Debounced jobs](../how-to/write/unique-jobs.md#debounced-jobs)"
+    )
     max_wait: float | None = _option(None, or_none(positive))
-    throttle: float | None = _option(None, or_none(positive), see="[Throttled jobs](unique-jobs.md#throttled-jobs)")
+    throttle: float | None = _option(
+        None, or_none(positive), see="[Throttled jobs](../how-to/write/unique-jobs.md#throttled-jobs)"
+    )
     edge: Edge | None = _option(None, or_none(check_edge))
-    cron: str | None = _option(None, or_none(check_cron), see="[Periodic jobs](periodic-jobs.md)")
+    cron: str | None = _option(None, or_none(check_cron), see="[Periodic jobs](../how-to/write/periodic-jobs.md)")
     every: float | None = _option(None, or_none(check_every))
     tz: str = _option("UTC", check_tz)
     schedules: tuple[Schedule, ...] = _option((), check_schedules)
-    encrypt: bool | str = _option(False, check_encrypt, see="[Encryption](../operate/security.md#encryption)")
+    encrypt: bool | str = _option(False, check_encrypt, see="[Encryption](../how-to/operate/security.md#encryption)")
 
     @property
     def keep_completed_days(self) -> int:

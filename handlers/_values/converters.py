@@ -27,7 +27,7 @@ _SEQUENCES: Final = (list, collections.abc.Sequence, collections.abc.Iterable, c
 _MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _ARRAYS: Final = (*_SEQUENCES, tuple, set, frozenset)
 UNKNOWN: Final = (
-    "which Jobherd cannot convert from JSON: see the types in docs/how-to/write/define-handlers.md, "
+    "which Jobherd cannot convert from JSON: see the types in docs/how-to/write/payloads-and-results.md, "
     "or annotate what JSON has"
 )
 _WRAPPERS: Final = (typing.Annotated, typing.Required, typing.NotRequired)

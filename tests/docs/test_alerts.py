@@ -113,16 +113,16 @@ def test_what_is_not_there_is_noticed(scrape):
         selectors("sum by (")
 
 
-def test_every_alert_has_an_entry_in_the_runbook_and_says_what_it_is():
-    runbook = named("runbook")
+def test_every_alert_has_an_entry_in_the_reference_and_says_what_it_is():
+    runbook = named("alerts")
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
     for rule in rules():
-        assert rule["annotations"]["runbook_url"] == f"docs/how-to/operate/runbook.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == f"docs/reference/alerts.md#{rule['alert'].lower()}"
         assert rule["alert"].lower() in anchors(runbook), rule["alert"]
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
         assert {"summary", "description"} <= rule["annotations"].keys()
-    assert set(re.findall(r"^### (Jobherd\w+)$", prose(runbook), re.MULTILINE)) == set(names)
+    assert set(re.findall(r"^## (Jobherd\w+)$", prose(runbook), re.MULTILINE)) == set(names)
 
 
 def test_every_alert_has_a_unit_test():

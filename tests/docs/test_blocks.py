@@ -26,7 +26,7 @@ RUNNABLE = ("python", "sql", "console")
 TEXT = ("text", "toml", "ini", "yaml", "promql", "mermaid", "json", "sh", "")
 """Languages of blocks that are not run."""
 IN_FULL = {ROOT / "README.md", *map(named, (
-    "first-job", "security", "define-handlers", "stop-reload-resize", "operating", "deploy", "runbook",
+    "first-job", "security", "stop-reload-resize", "retention", "deploy", "runbook",
 ))}  # fmt: skip
 """Pages whose tools in `console` blocks are all run; on others only those that begin with `jobherd`."""
 

@@ -123,7 +123,7 @@ def test_the_exit_codes_are_all_there():
 
 
 def test_the_options_of_a_handler_are_all_there_with_their_defaults():
-    rows = {row[0].strip("`"): row[1].strip("`") for row in table(named("define-handlers"), heading="Options")}
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table(named("handler-options"), heading="Options")}
     known = {name: option["default"] for name, option in OPTIONS.items()}
     assert rows.keys() == known.keys()
     for name, shown in rows.items():
@@ -131,7 +131,7 @@ def test_the_options_of_a_handler_are_all_there_with_their_defaults():
 
 
 def test_the_outcomes_are_all_there():
-    rows = table(named("define-handlers"), heading="Outcomes")
+    rows = table(named("outcomes"), heading="Outcomes")
     said = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row[0])}
     public = {name: getattr(handlers, name) for name in handlers.__all__}
     dispositions = {name for name, of in public.items() if isinstance(of, type) and issubclass(of, SignalledOutcome)}

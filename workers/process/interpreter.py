@@ -19,7 +19,7 @@ That is all of `logging`, the current event loop and its policy, warnings, and h
                 or a library adds them when it is first used
 
 The rest of the process, from the working folder to signal handlers, is in `process_state.py`.
-docs/how-to/write/define-handlers.md has the whole table.
+docs/explanation/process-state.md has the whole table.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ It ends no job and writes nothing. What is restored, and where:
                         collection, streams, decimals, signals
     here                replaced: blocked signals, the interval timer, the clock, a thread that is
                         not a daemon, a closed session, and what the two others cannot restore
-    not restored        imported modules and their attributes; docs/how-to/write/define-handlers.md names what
+    not restored        imported modules and their attributes; docs/explanation/process-state.md names what
                         else stays
 """
 

@@ -11,7 +11,7 @@ from jobherd import handler
 from jobherd.handlers._policy import options_table
 from jobherd.handlers._policy.policy import OPTIONS, BatchOptions, HandlerOptions, Policy, check_policy
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "write" / "define-handlers.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "handler-options.md"
 
 
 def test_every_option_has_a_type_and_a_text():
@@ -24,7 +24,7 @@ def test_every_option_has_a_type_and_a_text():
 
 def test_the_page_has_the_table():
     assert options_table.render() in PAGE.read_text(encoding="utf-8"), (
-        "run python -m jobherd.handlers._policy.options_table docs/how-to/write/define-handlers.md"
+        "run python -m jobherd.handlers._policy.options_table docs/reference/handler-options.md"
     )
 
 

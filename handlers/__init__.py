@@ -19,7 +19,8 @@ How to read it, from the top:
 * `_enqueue/`: clients and producers, sync and async, single and bulk, and waiting for a result.
 * `_policy/`: retries, backoff, durations, schedules, costs, redaction.
 * `_values/`: payloads, results, errors and outcomes as values.
-* `_pytest` and `testing`: tools for tests. `_facade/` is the package `jobherd` itself.
+* `_pytest` and `testing`: tools for tests. `_facade/` is the package `jobherd` itself,
+  with `jobherd.django` and `jobherd.sqlalchemy`.
 
 Rules: a handler is a plain function and can be called as one. No connection is opened before a job
 is enqueued. Importing a handler registers nothing. One place turns what a handler returns or raises

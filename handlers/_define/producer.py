@@ -232,6 +232,12 @@ class Producer(Generic[P]):
         # Each job has a new event loop, and an asynchronous pool belongs to one loop. The
         # thread-safe client outlives the loop.
         lasting = self._target if isinstance(self._target, Client) else default.default_client()
+        if lasting.is_of_a_thread:
+            message = (
+                f"{self.kind!r} is enqueued on Django's connection, which belongs to a thread: "
+                "await sync_to_async(handler.enqueue)(...) instead of handler.aenqueue(...)"
+            )
+            raise TypeError(message)
         # a list: another thread must not run the caller's iterator
         return await asyncio.to_thread(lasting.put, list(chunks))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from jobherd.handlers._enqueue import bulk, statements
 from jobherd.handlers._enqueue.client_pool import ClientPool
-from jobherd.handlers._enqueue.driver_connection import check_sync, driver_of
+from jobherd.handlers._enqueue.driver_connection import check_sync, driver_of, is_django
 from jobherd.handlers._enqueue.dsn import find_schema
 from jobherd.handlers._enqueue.pool import PoolSettings
 from jobherd.handlers._enqueue.send import put_on, run_on
@@ -232,6 +232,11 @@ class Client:
             'ready'
         """
         return self.run(statements.retry_job(job_id, actor, reason))
+
+    @property
+    def is_of_a_thread(self) -> bool:
+        """Whether the connection is Django's: another thread would get another one, and no transaction."""
+        return is_django(self._connection)
 
     def run(self, statement: Statement[T]) -> T:
         """Run one of this package's statements. Handlers and tests use the methods above."""

@@ -129,6 +129,11 @@ def is_sync(value: object) -> bool:
     return _kind(value, _SYNC) is not None
 
 
+def is_django(value: object) -> bool:
+    """Return whether `value` is Django's connection."""
+    return _kind(value, _SYNC) == "django"
+
+
 def is_async(value: object) -> bool:
     """Return whether `value` is an asynchronous connection that Jobherd supports."""
     return _kind(value, _ASYNC) is not None

@@ -1,4 +1,4 @@
-"""Jobherd beside SQLAlchemy's migrations: Alembic ignores Jobherd's schema, or creates it.
+"""Jobherd and SQLAlchemy's migrations: Alembic ignores Jobherd's schema, or creates it.
 
 `connection=` takes sessions and connections of SQLAlchemy without this module. SQLAlchemy and Alembic
 must not be imported here: `include_name` is called by Alembic, `upgrade` with a connection of it.

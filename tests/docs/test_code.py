@@ -39,6 +39,7 @@ MAY_IMPORT = {
     # what --handlers and --hooks name
     "handlers/_load/importer.py": {"import_module", "spec_from_file_location", "exec_module"},
     "handlers/_facade/__init__.py": {"import_module"},  # one name that stands in the file
+    "handlers/_facade/django/versions.py": {"import_module"},  # of django.tasks or django_tasks
     "supervisor/cli/__init__.py": {"import_module"},  # the commands, from a list in the file
     "supervisor/cli/schedule_import.py": {"import_module"},  # what --celery names
 }

@@ -1,0 +1,41 @@
+"""The tasks of the sample project, and one handler of Jobherd's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from jobherd import Job, handler
+from jobherd.django.versions import tasks
+from shop.models import Order
+
+task = tasks.task
+
+
+@task(takes_context=True)
+def finish(context, number):
+    """Finish an order. The first attempt waits to be killed; the next one has its order."""
+    if context.attempt == 1:
+        Order.objects.filter(number=number).update(state="waiting", worker=os.getpid())
+        signal.pause()
+    Order.objects.filter(number=number).update(state="done")
+    return {"number": number, "attempt": context.attempt}
+
+
+@task(priority=10, queue_name="media")
+async def count(up_to: int):
+    """Return the number of orders and some numbers."""
+    return [await Order.objects.acount(), *range(up_to)]
+
+
+@task
+def fail():
+    """Fail at once."""
+    raise Order.DoesNotExist("there is none")
+
+
+@handler("shop:receipt")
+def receipt(job: Job, number: int) -> str:
+    """Change an order through Django's connection, and enqueue on it."""
+    Order.objects.create(number=number, state="receipt")
+    return f"receipt of {number}"

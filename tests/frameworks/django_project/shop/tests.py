@@ -1,0 +1,111 @@
+"""The tests of the sample project, by pytest-django: run by tests/frameworks/test_django.py."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib.auth.models import Permission
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.utils import timezone
+
+from jobherd import PayloadError
+from jobherd.django.models import Job
+from jobherd.django.task import declared
+from jobherd.django.versions import InvalidTask, TaskResultDoesNotExist, signals, tasks
+from shop.models import Order
+from shop.tasks import count, fail, finish, receipt
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def staff(client, django_user_model):
+    """A user of the admin who may act on jobs."""
+    user = django_user_model.objects.create_user("ada", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="change_job", content_type__app_label="jobherd"))
+    client.force_login(user)
+    return client
+
+
+def test_migrate_makes_the_schema_and_checks_are_silent():
+    call_command("check")
+    call_command("makemigrations", check=True, dry_run=True)
+    assert Job.objects.count() == 0
+
+
+def test_a_task_is_enqueued_in_the_transaction():
+    heard = []
+    signals.task_enqueued.connect(lambda **given: heard.append(given["task_result"].id), weak=False)
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        finish.enqueue(7)
+        raise ZeroDivisionError
+    assert Job.objects.count() == 0
+    result = finish.enqueue(7)
+    assert heard[-1] == result.id
+    assert (result.status, result.args, result.attempts) == ("READY", [7], 0)
+    job = Job.objects.get()
+    assert (job.kind, job.payload, job.queue) == (
+        "shop:finish",
+        {"task": "shop.tasks.finish", "args": [7], "kwargs": {}},
+        "default",
+    )
+    later = count.using(priority=-20, run_after=timezone.now() + timedelta(hours=1)).enqueue(up_to=3)
+    job = Job.objects.get(pk=later.id)
+    assert (job.state, job.priority, job.queue, job.payload["kwargs"]) == ("scheduled", 20, "media", {"up_to": 3})
+    assert count.get_result(later.id).kwargs == {"up_to": 3}
+    receipt.enqueue(number=5)
+    assert Job.objects.filter(kind="shop:receipt").count() == 1
+
+
+def test_what_cannot_be_a_task_is_rejected():
+    with pytest.raises(TypeError):
+        finish.enqueue(object())
+    with pytest.raises(PayloadError):
+        receipt.enqueue(number="seven")
+    with pytest.raises(InvalidTask, match="Queue 'no' is not valid"):
+        finish.using(queue_name="no")
+    with pytest.raises(InvalidTask, match="timeout"):
+        tasks.default_task_backend.options["timeout"] = "soon"
+        try:
+            finish.using(priority=1)
+        finally:
+            del tasks.default_task_backend.options["timeout"]
+    for unknown in ("1", "no"):
+        with pytest.raises(TaskResultDoesNotExist):
+            finish.get_result(unknown)
+    assert set(declared) == {"shop.tasks.finish", "shop.tasks.count", "shop.tasks.fail"}
+
+
+def test_a_coroutine_enqueues_through_djangos_thread():
+    async def enqueue():
+        with pytest.raises(TypeError, match=r"await sync_to_async\(handler.enqueue"):
+            await receipt.aenqueue(number=1)
+        return [await fail.aenqueue(), await sync_to_async(receipt.enqueue)(number=2)]
+
+    assert len(async_to_sync(enqueue)()) == Job.objects.count() == 2
+
+
+def test_the_admin_shows_jobs_and_changes_them(staff):
+    result = fail.enqueue()
+    page = staff.get("/admin/jobherd/job/").content.decode()
+    assert "shop:fail" in page and f'href="/jobherd/jobs/{result.id}"' in page
+    assert (
+        "&quot;task&quot;: &quot;shop.tasks.fail&quot;"
+        in staff.get(f"/admin/jobherd/job/{result.id}/change/").content.decode()
+    )
+    assert staff.get("/admin/jobherd/job/add/").status_code == 403
+    for action, state in (("cancel", "cancelled"), ("retry", "ready")):
+        staff.post("/admin/jobherd/job/", {"action": action, "_selected_action": [result.id]})
+        assert Job.objects.get(pk=result.id).state == state
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT actor FROM jobherd.audit WHERE action IN ('cancel', 'retry')")
+        assert {row[0] for row in cursor.fetchall()} == {"ada"}
+
+
+def test_the_admin_shows_nothing_without_the_permission(client, django_user_model):
+    client.force_login(django_user_model.objects.create_user("bob", is_staff=True))
+    assert client.get("/admin/jobherd/job/").status_code == 403
+    assert not Order.objects.exists()

@@ -20,6 +20,7 @@ from jobherd.handlers._enqueue.options import Options, check_options
 from jobherd.handlers._enqueue.statements import (
     Statement,
     copy_jobs,
+    enqueue_after,
     enqueue_jobs,
     enqueue_unique,
     reserve_jobs,
@@ -61,7 +62,7 @@ class Chunk:
 
     @property
     def is_large(self) -> bool:
-        """Whether a COPY is worth it."""
+        """Whether a COPY is worth it, and possible."""
         return len(self.texts) >= COPY_FROM and not self.options.has_extras and not self.options.is_unique
 
     def set_off(self, origin: Origin | None) -> Chunk:
@@ -83,6 +84,8 @@ class Chunk:
 
     def statement(self) -> Statement[list[int]]:
         """Return the statement that enqueues the chunk; its answer is the ids in order."""
+        if self.options.after is not None:
+            return enqueue_after(self.kind, self.texts, self.options)
         if self.options.is_unique:
             return enqueue_unique(self.kind, self.texts, self.options, self.keys)
         return enqueue_jobs(self.kind, self.texts, self.options)

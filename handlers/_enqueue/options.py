@@ -6,10 +6,11 @@ to both, and its check to `_CHECKS`. `jobherd enqueue` sets each option that has
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 
 from jobherd.handlers._enqueue.rule import check_rule
 from jobherd.handlers._policy.costs import check_amounts
@@ -35,6 +36,12 @@ LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 job."""
 
 
+When: TypeAlias = Literal["completed", "failed", "ended"]
+"""How a job must end for another one to start."""
+UPSTREAMS: Final = 1000
+"""Most jobs that a job may wait for by their ids."""
+
+
 class JobOptions(TypedDict, total=False):
     """Options of an enqueued job. None: the kind's value."""
 
@@ -58,6 +65,12 @@ class JobOptions(TypedDict, total=False):
     """Tenant to which the job belongs."""
     partition: str | None
     """Partition of the job in its queue, such as the id of a customer."""
+    after: int | Iterable[int] | None
+    """Id of a job, or ids of jobs, that must end before this one is due. The id of a job may be given right after its
+    enqueue, also in the same transaction."""
+    when: When | None
+    """How these jobs must end: "completed", the default, "failed" (also expired) or "ended" (in any way). Otherwise
+    this job is canceled."""
     webhook: str | None
     """URL that gets a request when the job reaches its final state."""
     parent_id: int | None
@@ -100,6 +113,8 @@ class Options:
     partition: str | None = None
     webhook: str | None = None
     payload_bytes: bytes | None = None
+    after: list[int] | None = None
+    when: When | None = None
     parent_id: int | None = None
     traceparent: str | None = None
     unique: Unique | Literal[False] | None = None
@@ -125,6 +140,7 @@ class Options:
             for value in (
                 self.tenant,
                 self.partition,
+                self.after,
                 self.webhook,
                 self.payload_bytes,
                 self.parent_id,
@@ -161,6 +177,24 @@ def check_id(value: object, *, field: str = "a job's id") -> int:
     return value
 
 
+def _after(value: object, *, field: str) -> list[int]:
+    if isinstance(value, str | bytes) or not isinstance(value, int | Iterable):
+        message = f"{field} is the id of a job, or a list of ids, not a {type_name(value)}"
+        raise TypeError(message)
+    ids = [check_id(id_, field=field) for id_ in (value if isinstance(value, Iterable) else [value])]
+    if not 1 <= len(ids) <= UPSTREAMS:
+        message = f"{field} names {len(ids):,} jobs: give 1 to {UPSTREAMS:,} ids"
+        raise ValueError(message)
+    return ids
+
+
+def _when(value: object, *, field: str) -> When:
+    if value not in get_args(When):
+        message = f"{field} is {', '.join(map(repr, get_args(When)))}, not {value!r}"
+        raise ValueError(message)
+    return cast("When", value)
+
+
 def _unique(value: object, *, field: str) -> Unique | Literal[False]:
     return check_unique(value, field=field) or False
 
@@ -176,6 +210,8 @@ _CHECKS: Final[dict[str, Callable[..., Any]]] = {
     "cost": check_amounts,
     "tenant": check_tenant,
     "partition": check_partition,
+    "after": _after,
+    "when": _when,
     "webhook": check_webhook,
     "payload_bytes": check_bytes,
     "parent_id": check_id,

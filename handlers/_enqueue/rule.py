@@ -71,6 +71,10 @@ def check_rule(options: Options) -> None:
 
 def _contradiction(options: Options) -> str | None:
     unique = options.unique
+    if options.after is not None and options.is_unique:
+        return "after excludes the options of unique jobs: give unique=False"
+    if options.when is not None and options.after is None:
+        return "when requires after, the jobs that must end first"
     times = (options.unique_key, options.unique_for, options.debounce, options.max_wait, options.throttle, options.edge)
     if unique is False:
         return None if times == (None,) * len(times) else "unique=False excludes the options of unique jobs"

@@ -66,6 +66,14 @@ def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[lis
     return Statement("enqueue/enqueue_jobs", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
 
 
+def enqueue_after(kind: str, texts: list[str], options: Options) -> Statement[list[int]]:
+    """Return the statement that enqueues jobs of one kind behind the jobs that must end first.
+
+    The answer is their ids, in order.
+    """
+    return Statement("enqueue/enqueue_after", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
+
+
 def enqueue_unique(kind: str, texts: list[str], options: Options, keys: list[str] | None) -> Statement[list[int]]:
     """Return the statement that enqueues unique jobs of one kind.
 

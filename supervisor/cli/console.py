@@ -27,7 +27,7 @@ NARROWEST: Final = 80
 COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
 STATE_COLOURS: Final = {
     "completed": "green", "failed": "red", "running": "cyan", "retrying": "yellow", "cancelled": "dim",
-    "expired": "dim", "ready": "", "scheduled": "blue",
+    "expired": "dim", "ready": "", "scheduled": "blue", "blocked": "blue",
 }  # fmt: skip
 _ORDER: Final = r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
 """Characters that change the direction of text or end a line, but are not control characters."""

@@ -17,7 +17,7 @@ _LATE: Final[dict[str | None, str]] = {
     None: "there is no such job", "running": "too late: it runs",
     **{state: f"too late: it is {state}" for state in ("completed", "failed", "cancelled", "expired")},
 }  # fmt: skip
-_WAITS: Final = {"ready", "scheduled", "retrying"}
+_WAITS: Final = {"ready", "scheduled", "retrying", "blocked"}
 
 
 def _retry(arguments: argparse.Namespace) -> int:
@@ -27,6 +27,7 @@ def _retry(arguments: argparse.Namespace) -> int:
         fine={"ready", "running"},
         words={
             "running": "runs already",
+            "blocked": "not run: it waits for other jobs (jobherd why shows which)",
             "conflict": "not run again: another live job holds its key",
             None: "there is no such job",
         },

@@ -43,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--tenant", metavar="NAME", help="tenant that owns the job")
     options.add_argument("--partition", metavar="NAME", help="partition of the job in its queue, such as a customer")
+    options.add_argument(
+        "--after",
+        type=_ids,
+        metavar="IDS",
+        help="start it after these jobs have completed, such as 41,42; if one does not complete, it is canceled",
+    )
+    options.add_argument("--when", metavar="END", help="how they must end: completed (default), failed or ended")
     options.add_argument("--webhook", metavar="URL", help="URL that is called when the job has finished")
     options.add_argument("--parent", dest="parent_id", type=job_id, metavar="ID", help="parent job that enqueued it")
     options.add_argument(
@@ -91,6 +98,10 @@ def _amounts(text: str) -> dict[str, float]:
         message = f"{text[:40]!r} gives two amounts for one name"
         raise argparse.ArgumentTypeError(message)
     return found
+
+
+def _ids(text: str) -> list[int]:
+    return [job_id(one) for one in text.split(",")]
 
 
 def _unique(text: str) -> bool | list[str]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-STATES: Final = ("ready", "scheduled", "retrying", "running", "completed", "failed", "cancelled", "expired")
+STATES: Final = ("ready", "blocked", "scheduled", "retrying", "running", "completed", "failed", "cancelled", "expired")
 OVER: Final = ("completed", "failed", "cancelled", "expired")
 
 

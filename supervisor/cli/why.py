@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LINES: Final = 12
 """Most attempts that are shown; one screen has 24 lines."""
-_PARSED: Final = ("gates", "history", "progress")
+_PARSED: Final = ("gates", "history", "progress", "waits_for")
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

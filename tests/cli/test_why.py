@@ -39,6 +39,26 @@ def test_every_state_is_explained(database):
         assert says in why(database, past(database, state))
 
 
+def test_a_blocked_job_names_the_jobs_that_it_waits_for(database):
+    first, second = add(database), add(database)
+    later = add(database, "--after", f"{first},{second}", "--when", "ended")
+    found = why(database, later)
+    assert f"blocked: it waits for job {first} to end, which is ready (kind mail:receipt)" in found
+    assert f"blocked: it waits for job {second} to end" in found
+    assert f"jobherd why {first}" in found
+    assert str(later) in jobherd("jobs", "--state", "blocked", dsn=database).out
+    assert str(first) not in jobherd("jobs", "--state", "blocked", dsn=database).out
+    answer = jobherd("retry", later, dsn=database)
+    assert (answer.code, "waits for other jobs" in answer.out) == (1, True)
+    assert (
+        jobherd("enqueue", "a:b", "--when", "failed", dsn=database)
+        .err.strip()
+        .endswith("when requires after, the jobs that must end first")
+    )
+    for word in ("x", "1,,2", ""):
+        assert jobherd("enqueue", "a:b", "--after", word, dsn=database).code == 2
+
+
 def test_a_job_of_a_remote_worker_names_it_and_its_gateway(database):
     worker, job = remote_worker(database, supervisor(database, host="beta")), add(database)
     assert "waiting: no supervisor with workers" not in why(database, job), "a remote worker may run it"

@@ -34,7 +34,22 @@ MOST_CRASHES = 3
 TERMINAL = {"ok": "completed", "poison": "failed", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
 SERVED: tuple[list[str] | None, ...] = (None, None, ["b", "a"], ["b", "a"], ["b"], ["b", "*"])
 TURNS: tuple[list[str] | None, ...] = (None, ["a"], ["b"], ["a", "b"], ["b", "a"])
-TABLES = ("ready", "parked", "scheduled", "running", "history", "attempts", "logs", "children", "supervisors", "gates")
+WANTED = {"completed": {"completed"}, "failed": {"failed", "expired"}, "ended": {*TERMINAL.values()}}
+TABLES = (
+    "blocked",
+    "edges",
+    "ends",
+    "ready",
+    "parked",
+    "scheduled",
+    "running",
+    "history",
+    "attempts",
+    "logs",
+    "children",
+    "supervisors",
+    "gates",
+)
 
 
 @dataclass
@@ -53,6 +68,13 @@ class Job:
     """While it runs: somebody has asked for that."""
     tried: int = 0
     """Rows of its attempts."""
+    marked: bool = False
+    """Another job waits for it, or has: its end is kept."""
+    waits_for: dict[int, str | None] = field(default_factory=dict)
+    """The jobs that it waits for, and how they have ended."""
+    wanted: str = "completed"
+    later: bool = False
+    """It is due later than its release."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -145,6 +167,7 @@ class Model:
         found: dict[int, tuple[Any, ...]] = {}
         rows = self.queue.run(
             "SELECT id, 'ready', attempts, crashes, alone, false, NULL::bigint FROM jobherd.waiting"
+            " UNION ALL SELECT id, 'blocked', attempts, crashes, alone, false, NULL FROM jobherd.blocked"
             " UNION ALL SELECT id, 'scheduled', attempts, crashes, alone, false, NULL FROM jobherd.scheduled"
             " UNION ALL SELECT j.id, 'running', j.attempts + 1, j.crashes, j.alone, "
             "       EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id), r.token"
@@ -209,6 +232,42 @@ class Model:
         }
         for row in self.send("enqueue/enqueue_jobs", **said):
             self.jobs[row["id"]] = Job(row["id"], queue, kind, priority, most, "scheduled" if delay else "ready")
+
+    def move_after(self, n: int) -> None:
+        """A job is enqueued behind one or two others, wherever they are."""
+        jobs = list(self.jobs.values())
+        if not jobs:
+            return
+        chosen = {jobs[n % len(jobs)].id, jobs[n // 7 % len(jobs)].id}
+        queue, kind, wanted = QUEUES[n % 2], KINDS[n // 2 % 2], list(WANTED)[n // 4 % 3]
+        given = NOTHING | {"kind": kind, "payloads": ["{}"], "queue": queue, "after": sorted(chosen), "when": wanted}
+        (row,) = self.send("enqueue/enqueue_after", **given)
+        self.jobs[row["id"]] = Job(
+            row["id"], queue, kind, 0, None, "blocked", waits_for=dict.fromkeys(chosen), wanted=wanted
+        )
+
+    def resolve(self) -> None:
+        """A maintenance process passes the ends on, after each move."""
+        while any(job.place == "blocked" for job in self.jobs.values()):
+            self.send("maintenance/mark_upstreams", past=None, most=1000)
+            before = [job.place for job in self.jobs.values()]
+            self.send("maintenance/resolve_ends", most=1000)
+            for job in [job for job in self.jobs.values() if job.place == "blocked"]:
+                for number, state in list(job.waits_for.items()):
+                    upstream = self.jobs[number]
+                    if state is None and upstream.place in ("ready", "scheduled", "blocked"):
+                        upstream.marked = True
+                    if state is None and (upstream.place in TERMINAL.values() or upstream.place == "gone"):
+                        job.waits_for[number] = "completed" if upstream.place == "gone" else upstream.place
+            for job in [job for job in self.jobs.values() if job.place == "blocked"]:
+                ends = list(job.waits_for.values())
+                if any(end is not None and end not in WANTED[job.wanted] for end in ends):
+                    job.ends("cancelled")
+                elif None not in ends:
+                    job.place = "scheduled" if job.later else "ready"
+                    self.seen["released"] += 1
+            if before == [job.place for job in self.jobs.values()]:
+                break
 
     def move_claim(self, n: int) -> None:
         child, n = self.children[n % len(self.children)], n // len(self.children)
@@ -387,7 +446,7 @@ class Model:
             job.attempts, job.crashes = max(attempts, 0), job.crashes + crashed
             job.tried += became in ("retry", "snoozed", "abandoned") and ran is not None
             if became in TERMINAL:
-                job.ends("gone" if became == "ok" and keep == 0 else TERMINAL[became])
+                job.ends("gone" if became == "ok" and keep == 0 and not job.marked else TERMINAL[became])
             else:
                 job.waits("scheduled" if delay else "ready")
         self.let_go(child, claim, jobs)
@@ -485,7 +544,7 @@ class Model:
         if (job := running[n // 2 % len(running)] if running and n % 2 else self.any_job(n)) is None:
             return
         answer = self.queue.cancel(job.id)
-        if job.place in ("ready", "scheduled"):
+        if job.place in ("ready", "scheduled", "blocked"):
             job.ends("cancelled")
             assert answer == "cancelled"
         elif job.place == "running":
@@ -511,7 +570,7 @@ class Model:
         if (job := self.any_job(n)) is None:
             return
         answer = self.queue.retry(job.id)
-        if job.place in ("gone", "running", "ready"):
+        if job.place in ("gone", "running", "ready", "blocked"):
             assert answer == {"gone": None}.get(job.place, job.place)
             return
         assert answer == "ready"
@@ -547,7 +606,7 @@ class Model:
         priority = n // 7 % 5 - 2
         rows = self.send("control/reprioritize_job", id=job.id, priority=priority, actor=None, reason=None)
         assert rows == [{"answer": None if job.place == "gone" else job.told}]
-        if job.place in ("ready", "scheduled"):
+        if job.place in ("ready", "scheduled", "blocked"):
             job.priority = priority
 
     def move_time(self, n: int) -> None:
@@ -557,6 +616,7 @@ class Model:
         delay = (LATER, -1.0)[n // 7 % 2]
         if job.place in ("ready", "scheduled"):
             job.place = "scheduled" if delay > 0 else "ready"
+        job.later = delay > 0
         rows = self.send("control/reschedule_job", id=job.id, run_at=None, delay=delay, actor=None, reason=None)
         assert rows == [{"answer": None if job.place == "gone" else job.told}]
 
@@ -788,7 +848,7 @@ class Model:
 
 Move = tuple[str, int]
 WEIGHTS = {
-    "enqueue": 12, "claim": 16, "join": 4, "settle": 10, "complete": 3, "transaction": 3, "settle_late": 3, "cancel": 4, "cancel_late": 3, "retry": 4, "edit": 1,
+    "enqueue": 12, "after": 5, "claim": 16, "join": 4, "settle": 10, "complete": 3, "transaction": 3, "settle_late": 3, "cancel": 4, "cancel_late": 3, "retry": 4, "edit": 1,
     "rank": 2, "time": 2, "delete": 2, "purge": 1, "due": 3, "gate": 6, "release": 3, "orphans": 3, "unheard": 2, "relieve": 3, "leave": 2,
     "reclaim": 3,
 }  # fmt: skip
@@ -804,5 +864,6 @@ def play(queue: Queue, moves: list[Move]) -> Counter[str]:
     for name, n in moves:
         model.seen["moves"] += 1
         getattr(model, f"move_{name}")(n)
+        model.resolve()
         model.check()
     return model.seen

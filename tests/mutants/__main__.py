@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.mutants.flows import FLOWS
 from tests.mutants.lanes import LANES
 from tests.mutants.mutant import Mutant
 from tests.mutants.uplink import UPLINK
@@ -40,6 +41,7 @@ MUTANTS = (
     ),
     *UPLINK,
     *LANES,
+    *FLOWS,
     Mutant(
         "failed runs from before a pause count after it",
         "sql/migrations/0014_pause_failing_schedules.sql",
@@ -70,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "a retry by hand of a unique job takes no key",
-        "sql/migrations/0016_partitions.sql",
+        "sql/migrations/0032_blocked_jobs.sql",
         "IF key IS NOT NULL AND jobherd.take_key(key, job_id, what) <> job_id THEN",
         "IF false THEN",
         ("tests/sql/test_unique.py::test_a_retry_by_hand_takes_the_key_or_says_that_another_holds_it",),
@@ -700,7 +702,7 @@ MUTANTS = (
     ),
     Mutant(
         "a request to cancel outlives a retry by in_flight",
-        "sql/migrations/0016_partitions.sql",
+        "sql/migrations/0032_blocked_jobs.sql",
         "            DELETE FROM jobherd.cancels WHERE job = job_id;",
         "            NULL;",
         ("tests/sql/test_cancels.py",),

@@ -109,7 +109,7 @@ LANES = (
     ),
     Mutant(
         "a retry by hand leaves the lane",
-        PARTITIONS,
+        "sql/migrations/0032_blocked_jobs.sql",
         "queue, kind, payload, extras, jobherd.lane_of((extras).partition)\n",
         "queue, kind, payload, extras, NULL\n",
         ("tests/sql/test_partitions.py",),

@@ -48,6 +48,8 @@ def explain(
             now, remedy = _running(job, clock)
         case "completed" | "failed" | "cancelled" | "expired":
             now, remedy = _over(job, history, clock)
+        case "blocked":
+            now, remedy = _blocked(job, clock)
         case _ if job["run_at"] > job["asked_at"]:
             now, remedy = _scheduled(job, clock)
         case _:
@@ -69,6 +71,25 @@ def _scheduled(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tupl
     if job["error"]:
         now.append(f"last error: {_error(job)}")
     return now + list(_shut(job, clock)), [f"jobherd retry {job['id']}   to run it now"]
+
+
+_WANTED: Final = {"completed": "to complete", "failed": "to fail", "ended": "to end"}
+
+
+def _blocked(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
+    found, remedy = job["waits_for"] or [], []
+    now = [
+        f"blocked: it waits for job {one['job']} {_WANTED[one['wanted']]}"
+        + (f", which is {one['state']} (kind {one['kind']})" if one["state"] else "")
+        for one in found
+    ] or ["blocked: the jobs that it waited for have ended, and a maintenance process is about to release it"]
+    if more := job["waits_for_count"] - len(found):
+        now.append(f"it also waits for {count(more, 'other job', 'other jobs')}")
+    if job["run_at"] > job["asked_at"]:
+        now.append(f"it is not due before {clock(job['run_at'])}")
+    if found:
+        remedy.append(f"jobherd why {found[0]['job']}   to see what that job waits for")
+    return now, remedy
 
 
 def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:

@@ -1,11 +1,11 @@
 """The maintenance process: tasks that must be done in time, but must not make the supervisor wait.
 
 It makes due jobs ready, enqueues the jobs of due schedules, resumes pauses whose time has come,
-releases running jobs without an owner, keeps the partitions of the history, vacuums, deletes old
-rows, copies the progress of running jobs from the status boards, and counts finished jobs into the
-rollup. Its main task is due to the millisecond, so no task that may take long begins shortly before
-it. Several maintenance processes on one database do no harm: each statement skips what another has
-locked.
+releases jobs whose upstream jobs have ended, releases running jobs without an owner, keeps the
+partitions of the history, vacuums, deletes old rows, copies the progress of running jobs from the
+status boards, and counts finished jobs into the rollup. Its main task is due to the millisecond, so
+no task that may take long begins shortly before it. Several maintenance processes on one database
+do no harm: each statement skips what another has locked.
 
 When the supervisor is dead, it has a last task. The kernel has notified the workers, which release
 what they hold. After 1.5 s this process kills what is left of their process groups: a handler stuck
@@ -39,6 +39,7 @@ from jobherd.workers.maintenance.long_transactions import warn_of_transactions
 from jobherd.workers.maintenance.partitions import Partitions
 from jobherd.workers.maintenance.progress_copy import ProgressCopy
 from jobherd.workers.maintenance.promotion import LOCKED, MOST, Promotion
+from jobherd.workers.maintenance.resolver import Resolver
 from jobherd.workers.maintenance.schedules import Schedules
 from jobherd.workers.maintenance.vacuum import VacuumTask
 
@@ -109,6 +110,7 @@ class Maintenance:
         self._schedules = Schedules(self._session, f"{context.spec.settings.host}/{os.getpid()}")
         self._vacuum = VacuumTask(self._session)
         self._keys = KeySweep(self._session)
+        self._resolver = Resolver(self._session)
         self._progress = ProgressCopy(self._session, context.spec.boards)
         self._orphaned: set[str] = set()
         """Dead supervisors of which processes were left at the start."""
@@ -146,6 +148,7 @@ class Maintenance:
                 self._forget_at,
                 self._vacuum.due_at,
                 self._keys.due_at,
+                self._resolver.due_at,
                 self._finished.due_at,
                 self._orphans_at,
                 self._webhooks_at,
@@ -171,6 +174,8 @@ class Maintenance:
             self._open_gates()
         if now >= self._schedules.due_at:
             self._schedules.run()
+        if now >= self._resolver.due_at:
+            self._resolver.step()
         self._deaths.step(now)
         if now >= self._copy_at:
             self._progress.write()
@@ -217,8 +222,11 @@ class Maintenance:
 
         Also make those parked jobs ready that no pause or limit holds back any more.
         """
-        [(opened, next_in, parked, unseen, asked, due_in, postponed)] = self._session.run("maintenance/end_pauses")
+        [(opened, next_in, parked, unseen, asked, due_in, postponed, joins)] = self._session.run(
+            "maintenance/end_pauses"
+        )
         self._schedules.note(due_in)
+        self._resolver.note(joins=joins)
         self._schedules.postponed = postponed
         if opened:
             _log.info("resumed %d gates that were paused until now", opened)

@@ -69,6 +69,7 @@ _WHY: Final = {
     "running": "they run",
     "ready": "they wait",
     "scheduled": "they wait for their time",
+    "blocked": "they wait for other jobs",
     "retrying": "they wait for their next attempt",
     "gone": "they are no longer there",
 }

@@ -63,9 +63,11 @@ DEEDS: Final = {
     ),
     "delete": Deed("Delete", OVER, "will be deleted permanently, with their attempts and logs", danger=True),
     "reprioritize": Deed(
-        "Change priority", ("ready", "retrying", "scheduled"), "will be given the priority that you set"
+        "Change priority", ("ready", "retrying", "scheduled", "blocked"), "will be given the priority that you set"
     ),
-    "reschedule": Deed("Change time", ("ready", "retrying", "scheduled"), "will be given the time that you set"),
+    "reschedule": Deed(
+        "Change time", ("ready", "retrying", "scheduled", "blocked"), "will be given the time that you set"
+    ),
 }
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.datastructures import ImmutableMultiDict
 
-LIVE: Final = ("running", "ready", "retrying", "scheduled")
+LIVE: Final = ("running", "ready", "retrying", "scheduled", "blocked")
 TROUBLED: Final = ("failed", "cancelled", "expired")
 OVER: Final = (*TROUBLED, "completed")
 STATES: Final = (*LIVE, *OVER)

@@ -45,6 +45,7 @@ SELDOM: Final = 10.0
 _ANSWERS: Final = {
     ("retry", "ready"): ("Job {id} is ready to run again.", True),
     ("retry", "running"): ("Job {id} runs already.", False),
+    ("retry", "blocked"): ("Job {id} waits for other jobs, and starts when they have ended.", False),
     ("retry", "conflict"): ("Job {id} does not run again: another live job holds its key.", False),
     ("cancel", "cancelled"): ("Job {id} is cancelled.", True),
     ("cancel", "cancelling"): ("Job {id} runs and has been told to end.", True),

@@ -60,6 +60,7 @@ async def head_of(database: Database, hidden: Redactions, number: int) -> Head |
         **row,
         "history": history,
         "gates": parsed(row["gates"]),
+        "waits_for": parsed(row["waits_for"]),
         "error": redact_text(row["error"], row["payload"], paths),
     }
     job["progress"] = progress if isinstance(progress, dict) else None

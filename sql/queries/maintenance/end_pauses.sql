@@ -1,7 +1,7 @@
 -- Resume the pauses whose time has ended. Returns the seconds until the next one ends, whether jobs are parked,
 -- whether there are concurrency limits that no maintenance process has seen yet, whether there are requests to
--- cancel, the seconds until a schedule is due, and whether a worker could not store a schedule. Run by maintenance
--- processes.
+-- cancel, the seconds until a schedule is due, whether a worker could not store a schedule, and whether jobs wait for
+-- other jobs. Run by maintenance processes.
 WITH due AS MATERIALIZED (
     SELECT scope, name FROM jobherd.gates WHERE resume_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 ), resumed AS MATERIALIZED (
@@ -16,4 +16,5 @@ SELECT (SELECT count(*) FROM resumed) AS opened,
        EXISTS (SELECT FROM jobherd.gates g WHERE num_nonnulls(g.max_running, g.each_running) > 0 AND g.seen_at IS NULL) AS unseen,
        EXISTS (SELECT FROM jobherd.cancels) AS asked,
        jobherd.schedules_due_in() AS schedules_in,
-       EXISTS (SELECT FROM jobherd.declarations d WHERE d.pending IS NOT NULL) AS postponed
+       EXISTS (SELECT FROM jobherd.declarations d WHERE d.pending IS NOT NULL) AS postponed,
+       EXISTS (SELECT FROM jobherd.edges) OR EXISTS (SELECT FROM jobherd.ends) AS joins

@@ -33,7 +33,7 @@ BEGIN
          WHERE p.pronamespace = ours::regnamespace
            AND p.proname IN ('enqueue', 'enqueue_bytes', 'enqueue_with', 'notify', 'demand', 'extras_of', 'default_tenant', 'own_tenants', 'is_confined',
                              'check_tenant', 'check_traceparent', 'check_webhook', 'hostile_path', 'cancel', 'cancel_as', 'cancel_own', 'retry',
-                             'retry_as', 'retry_own', 'enqueue_unique', 'enqueue_keyed', 'unique_rule', 'unique_fields', 'seconds_of', 'lane_of',
+                             'retry_as', 'retry_own', 'enqueue_unique', 'enqueue_keyed', 'enqueue_after', 'unique_rule', 'unique_fields', 'seconds_of', 'lane_of',
                              'with_partition', 'is_tenant', 'partition_of', 'is_large_job_allowed')
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', one.called);
@@ -52,6 +52,9 @@ BEGIN
                     ('ready',           '{-,      rawd,  r,    rawd}'::text[]),
                     ('scheduled',       '{-,      rawd,  r,    rawd}'),
                     ('parked',          '{-,      rawd,  r,    rwd}'),
+                    ('blocked',         '{-,      rawd,  r,    rwd}'),
+                    ('edges',           '{-,      rawd,  r,    rd}'),
+                    ('ends',            '{-,      rawd,  r,    ra}'),
                     ('waiting',         '{-,      r,     r,    r}'),
                     ('running',         '{-,      rawd,  r,    r}'),
                     ('cancels',         '{-,      rawd,  r,    rad}'),
@@ -105,6 +108,7 @@ BEGIN
                     ('backfill_schedule', '{-, -, -, X}'::text[]),
                     ('change_timing',     '{-, -, -, X}'),
                     ('check_producer',    '{-, -, -, -}'),
+                    ('check_upstreams',   '{-, -, -, -}'),
                     ('check_schedule_options', '{-, -, -, X}'),
                     ('claim_gated',       '{-, X, -, -}'),
                     ('correct_buckets',   '{-, X, -, -}'),
@@ -131,6 +135,7 @@ BEGIN
                     ('holds_key',         '{-, X, -, X}'),
                     ('is_other_timing',   '{-, X, -, X}'),
                     ('is_unfinished',     '{-, X, X, X}'),
+                    ('is_wanted',         '{-, X, X, X}'),
                     ('keep_partitions',   '{-, X, -, -}'),
                     ('kept_days',         '{-, X, -, -}'),
                     ('lane_is_shut',      '{-, X, -, -}'),
@@ -140,6 +145,7 @@ BEGIN
                     ('limit_each_rate',   '{-, -, -, X}'),
                     ('lock_lane',         '{-, X, -, -}'),
                     ('lock_limit',        '{-, X, -, -}'),
+                    ('mark_upstreams',    '{-, X, -, -}'),
                     ('meet_settlements',  '{-, X, X, X}'),
                     ('next_opening',      '{-, X, -, -}'),
                     ('next_turn',         '{-, X, -, -}'),
@@ -153,6 +159,7 @@ BEGIN
                     ('opened_lanes',      '{-, X, -, -}'),
                     ('pace_of',           '{-, X, X, X}'),
                     ('parse_rate',        '{-, -, -, X}'),
+                    ('pass_on',           '{-, X, -, -}'),
                     ('pause',             '{-, -, -, X}'),
                     ('pause_failing',     '{-, X, -, -}'),
                     ('pause_schedule',    '{-, -, -, X}'),
@@ -168,6 +175,7 @@ BEGIN
                     ('requeue',           '{-, X, -, -}'),
                     ('reschedule',        '{-, -, -, X}'),
                     ('reset_schedule',    '{-, -, -, X}'),
+                    ('resolve_ends',      '{-, X, -, -}'),
                     ('resume',            '{-, X, -, X}'),
                     ('resume_schedule',   '{-, -, -, X}'),
                     ('retire_schedules',  '{-, X, -, -}'),

@@ -1,5 +1,5 @@
 -- Explain one job, live or finished: its pauses and limits, the workers that could run it, the jobs before it,
--- where it runs, and the instant of a schedule that it is. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
+-- where it runs, the instant of a schedule that it is, and the first of the jobs that it waits for. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
 -- its id.
 --
 -- serving is how the workers choose between the queues, by the facts of one supervisor that serves this queue. A
@@ -44,9 +44,14 @@ SELECT clock_timestamp() AS asked_at, j.*,
        EXISTS (SELECT FROM jobherd.running r WHERE r.queue = j.queue) AS queue_runs,
        serving.turns, elsewhere.sharing, elsewhere.ahead_elsewhere, elsewhere.queues_before, elsewhere.largest_before,
        fleet.workers, fleet.idle, held.host, held.pid, held.slot, held.via, held.lease_left, held.neighbours, held.cancelled,
-       tick.schedule, tick.at AS scheduled_for, tick.missed
+       tick.schedule, tick.at AS scheduled_for, tick.missed, edges.waits_for, edges.waits_for_count
   FROM jobherd.jobs j
        LEFT JOIN LATERAL (SELECT t.schedule, t.at, t.missed FROM jobherd.ticks t WHERE t.job = j.id ORDER BY t.at LIMIT 1) AS tick ON true
+       CROSS JOIN LATERAL (
+           SELECT (SELECT count(*) FROM jobherd.edges e WHERE e.downstream = j.id AND e.state IS NULL) AS waits_for_count,
+                  (SELECT jsonb_agg(jsonb_build_object('job', f.upstream, 'wanted', f.wanted, 'kind', u.kind, 'state', u.state) ORDER BY f.upstream)
+                     FROM (SELECT e.upstream, e.wanted FROM jobherd.edges e WHERE e.downstream = j.id AND e.state IS NULL
+                            ORDER BY e.upstream LIMIT 5) AS f LEFT JOIN jobherd.jobs u ON u.id = f.upstream) AS waits_for) AS edges
        CROSS JOIN LATERAL (
            SELECT count(*) AS workers, count(*) FILTER (WHERE NOT EXISTS (SELECT FROM jobherd.running r WHERE r.child = c.id)) AS idle
              FROM jobherd.children c JOIN jobherd.supervisors s ON s.id = c.supervisor

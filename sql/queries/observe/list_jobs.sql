@@ -19,6 +19,13 @@ WITH seen AS MATERIALIZED (
       ORDER BY id DESC
       LIMIT %(scan)s)
     UNION ALL
+    (SELECT 'blocked', id, kind, queue, priority, 'blocked', attempts, max_attempts, crashes, last_error ->> 'code',
+            left(last_error ->> 'message', 200), run_at, created_at, NULL, NULL, (extras).tenant
+       FROM jobherd.blocked
+      WHERE id < %(before)s::bigint AND (%(states)s::text[] IS NULL OR 'blocked' = ANY (%(states)s::text[]))
+      ORDER BY id DESC
+      LIMIT %(scan)s)
+    UNION ALL
     (SELECT 'running', j.id, j.kind, j.queue, j.priority, 'running', (j.attempts + 1)::smallint, j.max_attempts, j.crashes, j.last_error ->> 'code',
             left(j.last_error ->> 'message', 200), j.run_at, j.created_at, r.claimed_at, NULL, (j.extras).tenant
        FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j

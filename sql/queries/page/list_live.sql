@@ -12,6 +12,8 @@ WITH cut AS MATERIALIZED (
             (SELECT r.id FROM jobherd.waiting r WHERE r.id < %(before)s::bigint ORDER BY r.id DESC OFFSET %(scan)s - 1 LIMIT 1) END,
         CASE WHEN %(states)s::text[] IS NULL OR %(states)s::text[] && '{scheduled,retrying}' THEN
             (SELECT s.id FROM jobherd.scheduled s WHERE s.id < %(before)s::bigint ORDER BY s.id DESC OFFSET %(scan)s - 1 LIMIT 1) END,
+        CASE WHEN %(states)s::text[] IS NULL OR 'blocked' = ANY (%(states)s::text[]) THEN
+            (SELECT b.id FROM jobherd.blocked b WHERE b.id < %(before)s::bigint ORDER BY b.id DESC OFFSET %(scan)s - 1 LIMIT 1) END,
         0) AS floor
 ), page AS (
     (SELECT r.id, r.kind, r.queue, r.priority, CASE WHEN r.attempts > 0 THEN 'retrying' ELSE 'ready' END AS state, r.attempts, r.max_attempts,
@@ -50,6 +52,23 @@ WITH cut AS MATERIALIZED (
         AND (%(text)s::text IS NULL
              OR s.kind <> ALL (%(hidden)s::text[]) AND (s.last_error ->> 'message' ILIKE %(text)s::text OR s.payload::text ILIKE %(text)s::text))
       ORDER BY s.id DESC
+      LIMIT %(limit)s)
+    UNION ALL
+    (SELECT b.id, b.kind, b.queue, b.priority, 'blocked', b.attempts, b.max_attempts, b.crashes,
+            b.last_error ->> 'code', left(b.last_error ->> 'message', 300), b.run_at, b.created_at, NULL, NULL, (b.extras).tenant,
+            CASE WHEN b.kind = ANY (%(hidden)s::text[]) THEN b.payload END, false
+       FROM jobherd.blocked b
+      WHERE b.id < %(before)s::bigint AND b.id >= (SELECT floor FROM cut)
+        AND (%(states)s::text[] IS NULL OR 'blocked' = ANY (%(states)s::text[]))
+        AND (%(kind)s::text IS NULL OR b.kind = %(kind)s::text)
+        AND (%(queue)s::text IS NULL OR b.queue = %(queue)s::text)
+        AND (%(tenant)s::text IS NULL OR (b.extras).tenant = %(tenant)s::text)
+        AND (%(code)s::text IS NULL OR b.last_error ->> 'code' = %(code)s::text)
+        AND (%(since)s::timestamptz IS NULL OR b.run_at >= %(since)s::timestamptz)
+        AND (%(until)s::timestamptz IS NULL OR b.run_at < %(until)s::timestamptz)
+        AND (%(text)s::text IS NULL
+             OR b.kind <> ALL (%(hidden)s::text[]) AND (b.last_error ->> 'message' ILIKE %(text)s::text OR b.payload::text ILIKE %(text)s::text))
+      ORDER BY b.id DESC
       LIMIT %(limit)s)
     UNION ALL
     (SELECT j.id, j.kind, j.queue, j.priority, 'running', (j.attempts + 1)::smallint, j.max_attempts, j.crashes,

@@ -22,7 +22,7 @@ WITH mine AS MATERIALIZED (
     SELECT coalesce(a.answer, 'gone') AS answer, count(*) AS jobs,
            coalesce(a.answer = ANY (CASE a.action
                WHEN 'retry' THEN '{ready}' WHEN 'cancel' THEN '{cancelled,cancelling}' WHEN 'delete' THEN '{deleted}'
-               ELSE '{ready,scheduled,retrying}' END::text[]), false) AS done
+               ELSE '{ready,scheduled,retrying,blocked}' END::text[]), false) AS done
       FROM answers a
      GROUP BY 1, 3
 )

@@ -36,7 +36,7 @@ WITH claim AS MATERIALIZED (
            unnest((%(results)s::text[])[g.first:g.last]), unnest((%(usages)s::text[])[g.first:g.last]),
            unnest((%(progresses)s::text[])[g.first:g.last]), unnest(g.jobs)
            ) AS j (job, ran, ago, keep, result, usage, progress)  -- and a job's columns, by their names
-     WHERE keep > 0 OR (extras).webhook IS NOT NULL OR j.id IS DISTINCT FROM j.job
+     WHERE keep > 0 OR (extras).webhook IS NOT NULL OR (extras).flow IS NOT NULL OR j.id IS DISTINCT FROM j.job
 ), told AS MATERIALIZED (
     -- Always true. It checks for waiting clients once, after all rows are locked, and not before: see schema/04_wake.sql.
     SELECT CASE WHEN claims = 0 THEN true

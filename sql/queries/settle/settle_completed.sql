@@ -23,7 +23,7 @@ WITH gone AS MATERIALIZED (
            unnest(%(results)s::text[]), unnest(%(usages)s::text[]), unnest(%(progresses)s::text[]), unnest(g.jobs)
            ) WITH ORDINALITY AS j (result, usage, progress)  -- and a job's columns, by their names
      CROSS JOIN LATERAL (SELECT j.ordinality::integer) AS place (n)
-     WHERE (%(keeps)s::integer[])[n] > 0 OR (extras).webhook IS NOT NULL OR j.id IS DISTINCT FROM (%(ids)s::bigint[])[n]
+     WHERE (%(keeps)s::integer[])[n] > 0 OR (extras).webhook IS NOT NULL OR (extras).flow IS NOT NULL OR j.id IS DISTINCT FROM (%(ids)s::bigint[])[n]
 )
 SELECT cardinality(%(ids)s::bigint[]) FROM gone
  -- Always true. It checks for waiting clients after the row is deleted, and not before: see schema/04_wake.sql.

@@ -45,7 +45,7 @@ WITH said AS MATERIALIZED (
            CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END,
            (job).queue, (job).kind, (job).payload, (job).extras, (job).timeout, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
       FROM done
-     WHERE (outcome = 'ok' AND (keep IS DISTINCT FROM 0 OR ((job).extras).webhook IS NOT NULL)) OR outcome IN ('failed', 'poison', 'cancelled', 'expired')
+     WHERE (outcome = 'ok' AND (keep IS DISTINCT FROM 0 OR ((job).extras).webhook IS NOT NULL OR ((job).extras).flow IS NOT NULL)) OR outcome IN ('failed', 'poison', 'cancelled', 'expired')
 ), back AS MATERIALIZED (
     SELECT coalesce(delay > 0, false) AS later,
            jsonb_populate_record(job, jsonb_build_object(

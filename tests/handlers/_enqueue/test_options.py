@@ -81,7 +81,7 @@ def test_options_are_in_the_units_of_the_statement():
         (
             {"dely": 5},
             TypeError,
-            r"^enqueue\(\) has no option 'dely'; it has cost, debounce, delay, edge, encrypt, .*payload_bytes",
+            r"^enqueue\(\) has no option 'dely'; it has after, cost, debounce, delay, edge, encrypt, .*payload_bytes",
         ),
     ],
     ids=str,
@@ -95,7 +95,8 @@ def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_wha
     client = Client(NOWHERE)
     for call in (client.enqueue_many, client.enqueue_stream):
         with pytest.raises(
-            TypeError, match=rf"^{call.__name__}\(\) has no option 'dely'; it has cost, debounce, delay, edge, encrypt"
+            TypeError,
+            match=rf"^{call.__name__}\(\) has no option 'dely'; it has after, cost, debounce, delay, edge, encrypt",
         ) as caught:
             call("a:b", [], dely=5)
         assert "payload_bytes" not in str(caught.value), "a list of jobs takes none"

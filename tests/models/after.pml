@@ -1,0 +1,190 @@
+/* Jobs that wait for other jobs: a producer, a worker for each upstream job, a user who runs one again and deletes one, maintenance
+ * processes that mark upstream jobs, and resolvers that pass their ends on. sql/migrations/0032_blocked_jobs.sql says the same.
+ *
+ * A blocked job has an edge to each upstream job. An upstream job that is marked leaves a row in `ends` in the transaction that ends it.
+ * The producer marks nothing. After its commit a maintenance process looks where the upstream job is, in one snapshot: a waiting one is
+ * marked, a finished or vanished one gets its row in `ends` now, a running one is looked at again. A resolver takes a row of `ends`,
+ * locks the blocked job, and decides in a statement that begins after it had the lock.
+ *
+ * Proved within these bounds:
+ *   EARLY  the blocked job is released although an upstream job has not ended
+ *   TWICE  it is released twice
+ *   LOST   all upstream jobs have ended, and it is not released
+ *
+ * holds:
+ * wide:   NR=3
+ * wide:   RETRIES=2
+ * breaks: NO_ROW_LOCK    LOST   two resolvers each see the other's edge open: the blocked job is not locked
+ * breaks: EARLY_LOOK     LOST   the decision is made in the snapshot from before the lock
+ * breaks: NO_STATE       TWICE  an edge does not store that it is resolved, and its job ends again
+ * breaks: TWO_SNAPSHOTS  EARLY  the tables are read one after the other: a job that moves seems to have vanished
+ * breaks: MARKS_BLINDLY  LOST   the edge counts as marked although the upstream job had moved before it was marked
+ * breaks: NO_LATER_LOOK  LOST   an upstream job that has finished before the commit is not looked for in the history
+ *
+ * Left out on purpose: what an end must be (completed, failed), and pages of many edges.
+ */
+#ifndef NR
+#define NR 2              /* resolvers */
+#endif
+#ifndef RETRIES
+#define RETRIES 1         /* by hand */
+#endif
+#define JOBS 2
+
+#ifdef ONLY
+#define require(P, C) if :: (P == ONLY) -> assert(C) :: else fi
+#else
+#define require(P, C) assert(C)
+#endif
+#define EARLY 1
+#define TWICE 2
+#define LOST 3
+
+#define READY 0
+#define RUNNING 1
+#define OVER 2
+#define DELETED 3
+
+byte place[JOBS];
+bool mark[JOBS];          /* (extras).flow is not null; moves with the job */
+bool ended[JOBS];         /* it has ended once */
+bool outbox[JOBS];        /* a row in ends */
+bool taken[JOBS];         /* which a resolver has locked */
+bool committed = false;   /* the blocked job and its edges */
+bool marked[JOBS];        /* the edge: its upstream job is marked, or its end is known */
+bool resolved[JOBS];      /* the edge has a state */
+bool locked = false;      /* the row of the blocked job */
+byte released = 0;
+byte retries = RETRIES;
+bool deleted = false;
+
+inline end(j) {           /* in an atomic: the trigger on history */
+    place[j] = OVER; ended[j] = true;
+    if :: mark[j] -> outbox[j] = true :: else fi
+}
+
+active proctype Producer() {
+    committed = true
+}
+
+proctype Worker(byte j) {
+    bool again = true;
+    do
+    :: atomic { place[j] == READY -> place[j] = RUNNING };
+       if
+       :: atomic { end(j) }
+       :: atomic { again -> again = false; place[j] = READY }         /* a retry */
+       fi
+    :: timeout -> break
+    od
+}
+
+active proctype User() {
+    do
+    :: atomic { retries > 0 && place[0] == OVER -> retries--; place[0] = READY }
+    :: atomic { !deleted && place[1] == OVER -> deleted = true; place[1] = DELETED }
+    :: timeout -> break
+    od
+}
+
+active proctype Marker() {
+    byte j; byte saw;
+    do
+    :: atomic { committed && !marked[0] -> j = 0 };
+       goto look
+    :: atomic { committed && !marked[1] -> j = 1 };
+look:
+#ifdef TWO_SNAPSHOTS
+       saw = DELETED;
+       if :: atomic { place[j] == OVER -> saw = OVER } :: else -> skip fi;
+       if :: atomic { place[j] == RUNNING -> saw = RUNNING } :: else -> skip fi;
+       if :: atomic { place[j] == READY -> saw = READY } :: else -> skip fi;
+#else
+       saw = place[j];
+#endif
+       if
+       :: saw == READY ->                                             /* UPDATE ready */
+            atomic {
+                if
+                :: place[j] == READY -> mark[j] = true; marked[j] = true
+                :: else ->
+#ifdef MARKS_BLINDLY
+                    marked[j] = true
+#else
+                    skip
+#endif
+                fi
+            }
+       :: saw == RUNNING -> atomic { if :: place[j] == RUNNING && mark[j] -> marked[j] = true :: else fi }
+       :: saw == OVER || saw == DELETED ->
+#ifdef NO_LATER_LOOK
+            atomic { marked[j] = true }
+#else
+            atomic { outbox[j] = true; marked[j] = true }
+#endif
+       fi
+    :: timeout -> break
+    od
+}
+
+proctype Resolver() {
+    byte j; bool other;
+    do
+    :: atomic { outbox[0] && !taken[0] -> taken[0] = true; j = 0 };
+       goto found
+    :: atomic { outbox[1] && !taken[1] -> taken[1] = true; j = 1 };
+found:
+       if
+#ifdef NO_STATE
+       :: committed ->
+#else
+       :: committed && !resolved[j] ->
+#endif
+#ifdef EARLY_LOOK
+            other = resolved[1 - j];
+#endif
+#ifndef NO_ROW_LOCK
+            atomic { !locked -> locked = true };
+#endif
+#ifndef EARLY_LOOK
+            other = resolved[1 - j];
+#endif
+            atomic {
+                if
+#ifndef NO_STATE
+                :: resolved[j]                                        /* by another resolver meanwhile */
+#endif
+                :: else ->
+                    resolved[j] = true;
+                    if
+                    :: other ->
+                        released++;
+                        require(TWICE, released == 1);
+                        require(EARLY, ended[0] && ended[1])
+                    :: else
+                    fi
+                fi;
+                locked = false; outbox[j] = false; taken[j] = false
+            }
+       :: else -> atomic { outbox[j] = false; taken[j] = false }
+       fi;
+       other = false
+    :: timeout -> break
+    od
+}
+
+active proctype Monitor() {
+    timeout;
+    require(LOST, !committed || released > 0 || !ended[0] || !ended[1])
+}
+
+init {
+    byte i = 0;
+    atomic {
+        run Worker(0); run Worker(1);
+        do
+        :: i < NR -> run Resolver(); i++
+        :: else -> break
+        od
+    }
+}

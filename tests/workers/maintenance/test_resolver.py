@@ -1,0 +1,103 @@
+"""Jobs that wait for others, released by real maintenance processes, and by the next one if one dies in the middle of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobherd import Client
+from jobherd.workers.maintenance.resolver import LATER, SOON, Resolver
+from jobherd.workers.system import failpoints
+from tests.support.points import Points
+from tests.support.processes import wait_for_exit
+from tests.support.seats import Bench
+
+STATE = "SELECT state FROM jobherd.jobs WHERE id = %(job)s"
+
+
+def state(bench: Bench, job: int) -> str:
+    return bench.ask(STATE, job=job)[0]["state"]
+
+
+def test_a_process_that_is_idle_is_woken_for_a_new_edge(bench: Bench):
+    bench.start("maintenance")
+    with Client(bench.dsn) as client:
+        first = client.enqueue("act:nothing", delay="1h")
+        later = client.enqueue("act:nothing", after=first, when="ended")
+        bench.wait_until(lambda: not bench.ask("SELECT FROM jobherd.edges WHERE NOT marked"), "the mark")
+        client.cancel(first)
+        bench.wait_until(lambda: state(bench, later) == "ready", "the release")
+    assert bench.ask("SELECT FROM jobherd.edges") == bench.ask("SELECT FROM jobherd.ends") == []
+
+
+@pytest.mark.parametrize(
+    "point",
+    [f"{statement}.{at}" for statement in ("mark_upstreams", "resolve_ends") for at in ("before", "sent", "done")],
+)
+def test_a_process_that_dies_in_it_leaves_the_rest_to_the_next(
+    bench: Bench, point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path / "points"))
+    monkeypatch.setattr(failpoints, "armed", True)
+    monkeypatch.setattr(failpoints, "reach", failpoints._armed)
+    points = Points(tmp_path / "points")
+    with Client(bench.dsn) as client:
+        first = client.enqueue("act:nothing", delay="1h")
+        later = client.enqueue_many("act:nothing", [{}] * 3, after=first, when="ended")
+        client.cancel(first)
+    token = points.arm(point, "kill")
+    process = bench.fork("maintenance")
+    assert points.wait_taken(token) == process.pid
+    wait_for_exit(process.pid)
+    bench.start("maintenance")
+    bench.wait_until(lambda: {state(bench, job) for job in later} == {"ready"}, "the release")
+
+
+class Answers:
+    """A session whose statements have these answers."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def run(self, statement, parameters=None):
+        self.asked.append((statement, parameters))
+        return [self.answers.pop(0)]
+
+
+def test_it_sends_nothing_while_no_job_waits():
+    session = Answers()
+    resolver = Resolver(session)
+    resolver.note(joins=False)
+    assert resolver.due_at == float("inf")
+    assert session.asked == []
+
+
+def test_it_looks_soon_after_an_end_and_later_while_nothing_ends(monkeypatch):
+    monkeypatch.setattr("jobherd.workers.maintenance.resolver.time.monotonic", lambda: 0.0)
+    nothing = [(None,), (0, None, None, False, True)]
+    resolver = Resolver(Answers(*nothing * 12, (None,), (1, 1, 0, False, True), (None,), (0, None, None, False, False)))
+    resolver.note(joins=True)
+    pauses = []
+    for _ in range(12):
+        resolver.step()
+        pauses.append(resolver.due_at)
+    assert pauses[0] == SOON
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LATER
+    resolver.step()
+    assert resolver.due_at == SOON
+    resolver.step()
+    assert resolver.due_at == float("inf")
+
+
+def test_full_pages_follow_each_other_at_once(monkeypatch):
+    monkeypatch.setattr("jobherd.workers.maintenance.resolver.time.monotonic", lambda: 0.0)
+    session = Answers((7,), (0, None, None, True, True), (None,), (1, 1000, 0, False, True))
+    resolver = Resolver(session)
+    resolver.note(joins=True)
+    resolver.step()
+    assert resolver.due_at == 0.0
+    resolver.step()
+    assert resolver.due_at == 0.0
+    assert [asked[1]["past"] for asked in session.asked if "past" in asked[1]] == [None, 7]

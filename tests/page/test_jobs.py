@@ -161,4 +161,14 @@ def test_a_priority_or_a_time_that_cannot_be_is_refused_in_a_sentence(page, data
 
 
 def test_states_are_those_of_the_view(database):
-    assert set(STATES) == {"ready", "scheduled", "retrying", "running", "completed", "failed", "cancelled", "expired"}
+    assert set(STATES) == {
+        "ready",
+        "blocked",
+        "scheduled",
+        "retrying",
+        "running",
+        "completed",
+        "failed",
+        "cancelled",
+        "expired",
+    }

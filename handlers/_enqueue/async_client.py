@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -14,6 +15,7 @@ from jobherd.handlers._enqueue.pool import PoolSettings
 from jobherd.handlers._enqueue.send import aput_on, arun_on
 from jobherd.handlers._enqueue.wait_for import await_for
 from jobherd.handlers._enqueue.waiting import CompletionWait
+from jobherd.handlers._enqueue.watching import JobWatch
 from jobherd.handlers._policy.durations import Duration, at_least_zero
 from jobherd.handlers._values.job_id import JobId, job_id
 
@@ -97,6 +99,17 @@ class AsyncClient:
         """Wait until all jobs are finished and return their rows by id. See `Client.wait_many`."""
         wait = CompletionWait(job_ids, timeout, schema=self.schema, can_listen=self._connection is None)
         return await await_for(wait, self._session, dsn=self._dsn, is_own=self._connection is not None)
+
+    async def watch(self, job_id: int, *, every: Duration = 1.0) -> AsyncIterator[dict[str, Any]]:
+        """Yield the job's row at once, and again when something changes. See `Client.watch`."""
+        watched = JobWatch(job_id, every)
+        while True:
+            row = await self.run(watched.statement)
+            if watched.is_news(row) and row is not None:
+                yield row
+            if watched.over:
+                return
+            await asyncio.sleep(watched.every)
 
     async def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Cancel a job. See `Client.cancel`."""

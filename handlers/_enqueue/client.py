@@ -1,11 +1,9 @@
-"""The synchronous client, for threads and plain code: sends statements and chunks of jobs.
-
-No connection is opened before the first statement.
-"""
+"""The synchronous client, for threads and plain code. Opens no connection before the first statement."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -17,6 +15,7 @@ from jobherd.handlers._enqueue.pool import PoolSettings
 from jobherd.handlers._enqueue.send import put_on, run_on
 from jobherd.handlers._enqueue.wait_for import wait_for
 from jobherd.handlers._enqueue.waiting import CompletionWait
+from jobherd.handlers._enqueue.watching import JobWatch
 from jobherd.handlers._policy.durations import Duration, at_least_zero
 from jobherd.handlers._values.job_id import JobId, job_id
 
@@ -196,6 +195,31 @@ class Client:
         """
         wait = CompletionWait(job_ids, timeout, schema=self.schema, can_listen=self._connection is None)
         return wait_for(wait, self._session, dsn=self._dsn, is_own=self._connection is not None)
+
+    def watch(self, job_id: int, *, every: Duration = 1.0) -> Iterator[dict[str, Any]]:
+        """Yield the job's row at once, and again when its state, progress or error changes.
+
+        The iterator ends with the job. It holds no session while it waits.
+
+        Args:
+            job_id: id of the job.
+            every: pause between two queries, a duration, default 1 s, as often as workers store progress.
+
+        Raises:
+            LookupError: the job does not exist, or it is gone and nothing of it was kept.
+
+        Example:
+            >>> for row in client.watch(42):  # doctest: +SKIP
+            ...     print(row["state"], row["progress"])
+        """
+        watched = JobWatch(job_id, every)
+        while True:
+            row = self.run(watched.statement)
+            if watched.is_news(row) and row is not None:
+                yield row
+            if watched.over:
+                return
+            time.sleep(watched.every)
 
     def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Cancel a job.

@@ -48,7 +48,17 @@ format: $(VENV)/.ready  ## write the format and what lint can mend
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 
-unit: $(VENV)/.ready chromium faketime pgbouncer spin promtool node-client  ## the suite against the embedded PostgreSQL
+.PHONY: docs
+docs: $(VENV)/.docs-ready  ## the documentation as a site, in build/docs/index.html
+	@test -e $< || { echo 'Sphinx cannot be installed here'; exit 1; }
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -b html -c docs -d .bench/docs . build/docs
+	@echo 'the site: build/docs/index.html'
+
+$(VENV)/.docs-ready: $(VENV)/.ready
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]' && touch $@ \
+		|| echo 'Sphinx cannot be installed: the test of the site is skipped'
+
+unit: $(VENV)/.ready $(VENV)/.docs-ready chromium faketime pgbouncer spin promtool node-client  ## the suite against the embedded PostgreSQL
 	$(SUITE)
 
 test-pg15: $(VENV)/.ready chromium faketime pgbouncer node-client  ## what of the suite touches a server, against Debian's PostgreSQL 15

@@ -97,7 +97,7 @@ class Job:
     id: int
     """Id of the job in the database."""
     kind: str
-    """Kind of the job, such as "mail:receipt"."""
+    """The kind of the job."""
     queue: str = "default"
     """Queue from which it was claimed."""
     priority: int = 0

@@ -29,12 +29,15 @@ from jobherd.workers.process.spec import SECRETS
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
 LOOKED_AT: Final = ("handlers", "hooks", "app_dir")
 _COLUMNS: Final = (
     Column("KIND", least=16), Column("QUEUE", least=8), Column("TIMEOUT", right=True), Column("ATTEMPTS", right=True),
     Column("WHERE", least=16),
 )  # fmt: skip
+_UNIQUE: Final = Column("UNIQUE BY", least=9)
+"""Shown if jobs of a kind are unique."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -159,24 +162,40 @@ def _print(
     problems: list[dict[str, Any]],
     notes: list[dict[str, Any]],
 ) -> None:
+    unique = any(kind["unique"] for kind in kinds)
+    columns = (*_COLUMNS[:-1], _UNIQUE, _COLUMNS[-1]) if unique else _COLUMNS
     rows = [
         (
             kind["kind"],
             kind["queue"],
             console.show_span(kind["timeout"]),
             kind["max_attempts"],
+            *([_unique_by(kind["unique"])] if unique else ()),
             f"{console.near(kind['file'])}:{kind['line']}",
         )
         for kind in kinds
     ]
     if rows:
-        console.print_table(_COLUMNS, rows)
+        console.print_table(columns, rows)
     _complain(problems)
     for note in notes:
         console.complain(f"note: {_at(note)}")
     if not problems:
         beside = f", {len(hooks)} hook{'s' if len(hooks) > 1 else ''}" if hooks else ""
         print(f"{len(kinds)} kind{'s' if len(kinds) > 1 else ''}{beside}, nothing wrong")
+
+
+def _unique_by(unique: Mapping[str, Any] | None) -> str | None:
+    """Return what makes jobs of a kind unique, and what differs from the defaults, such as "order_id, waiting"."""
+    if unique is None:
+        return None
+    words = [*(unique["by"] or ["payload"])]
+    words += ["queue"] if unique["queue"] else []
+    words += [unique[name] for name, default in (("during", "live"), ("conflict", "ignore")) if unique[name] != default]
+    words += [
+        f"{name} {console.show_span(unique[name])}" for name in ("unique_for", "debounce", "throttle") if unique[name]
+    ]
+    return ", ".join(words)
 
 
 def _complain(problems: list[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,14 @@ import orjson
 from jobherd.handlers._define.table_store import TableHandler
 from jobherd.handlers._load.registry import HOOKS, all_hooks, load, notes_of
 from jobherd.handlers._load.unchecked import unchecked
+from jobherd.handlers._policy.unique import Unique
 from jobherd.handlers._values.sanitize import sanitize
 from jobherd.sql.table_statements import definition
 from jobherd.workers.run.loading import none_found_message, put_on_path
 
 if TYPE_CHECKING:
     from jobherd.handlers._load.load_problem import LoadProblem
+    from jobherd.handlers._policy.policy import Policy
 
 
 def main(answer: str, app_dir: str, sources: str) -> None:
@@ -42,6 +45,7 @@ def main(answer: str, app_dir: str, sources: str) -> None:
             "queue": handler.policy.queue,
             "timeout": handler.policy.timeout,
             "max_attempts": handler.policy.max_attempts,
+            "unique": _unique(handler.policy),
             "file": sanitize(handler.file, 1000),
             "line": handler.line,
             "table": definition(handler.store.names, kind) if isinstance(handler, TableHandler) else None,
@@ -80,6 +84,14 @@ def main(answer: str, app_dir: str, sources: str) -> None:
     Path(answer).write_bytes(
         orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems, "notes": notes, "took": took})
     )
+
+
+def _unique(policy: Policy) -> dict[str, Any] | None:
+    """Return the options that make jobs of a kind unique, or None. `by` of None: the whole payload."""
+    times = {name: getattr(policy, name) for name in ("unique_for", "debounce", "throttle")}
+    if policy.unique is None and not any(times.values()):
+        return None
+    return asdict(policy.unique or Unique()) | times
 
 
 def _told(problem: LoadProblem) -> dict[str, Any]:

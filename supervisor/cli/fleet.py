@@ -102,10 +102,9 @@ def _fleet(arguments: argparse.Namespace) -> int:
             )
             answers.append({"supervisor": number, **said})
             if not arguments.json:
-                words = said["error"] or _words(arguments.action, said["answer"])
-                print(
-                    f"supervisor {number}: {paint(plain(words), 'red') if said['error'] else plain(words)}", flush=True
-                )
+                words = plain(said["error"] or _words(arguments.action, said["answer"]))
+                words = words.removeprefix(f"supervisor {number} ")  # the server's messages begin so
+                print(f"supervisor {number}: {paint(words, 'red') if said['error'] else words}", flush=True)
     if arguments.json:
         console.print_json(answers)
     return ExitCode.WRONG if any(one["error"] for one in answers) else ExitCode.DONE

@@ -31,13 +31,65 @@ def test_sound_handlers_are_listed(tmp_path):
     assert answer.json == {
         "ok": True,
         "kinds": [
-            {"kind": "mail:receipt", "queue": "mail", "timeout": 120.0, "max_attempts": 5, "file": file, "line": 2}
+            {
+                "kind": "mail:receipt",
+                "queue": "mail",
+                "timeout": 120.0,
+                "max_attempts": 5,
+                "unique": None,
+                "file": file,
+                "line": 2,
+            }
         ],
         "hooks": [],
         "problems": [],
         "notes": [],
     }
     assert "1 kind, nothing wrong" in jobherd("check", "--handlers", tmp_path, cwd=tmp_path).out
+
+
+def test_what_makes_a_kind_unique_is_listed(tmp_path):
+    file = module(
+        tmp_path,
+        "kinds",
+        """
+        from jobherd import Unique
+
+        @handler("a:plain")
+        def plain(x: int) -> None: ...
+
+        @handler("b:payload", unique=True)
+        def payload(x: int) -> None: ...
+
+        @handler("c:fields", unique=Unique(by=("x", "$.y.id"), queue=True, during="waiting", conflict="replace"))
+        def fields(x: int, y: dict) -> None: ...
+
+        @handler("d:debounced", unique="x", debounce="30s")
+        def debounced(x: int) -> None: ...
+
+        @handler("e:throttled", throttle="1h")
+        def throttled(x: int) -> None: ...
+        """,
+    )
+    rule = {"queue": False, "during": "live", "conflict": "ignore", "collect": None}
+    times = {"unique_for": None, "debounce": None, "throttle": None}
+    told = jobherd("check", "--handlers", file, "--json", cwd=tmp_path).json["kinds"]
+    assert [each["unique"] for each in told] == [
+        None,
+        {"by": None, **rule, **times},
+        {"by": ["x", "$.y.id"], **rule, "queue": True, "during": "waiting", "conflict": "replace", **times},
+        {"by": ["x"], **rule, **times, "debounce": 30.0},
+        {"by": None, **rule, **times, "throttle": 3600.0},
+    ]
+    lines = jobherd("check", "--handlers", file, cwd=tmp_path, COLUMNS="200").out.splitlines()
+    start, end = lines[0].index("UNIQUE BY"), lines[0].index("WHERE")
+    assert [line[start:end].strip() for line in lines[1:6]] == [
+        "-",
+        "payload",
+        "x, $.y.id, queue, waiting, replace",
+        "x, debounce 30s",
+        "payload, throttle 60m",
+    ]
 
 
 def test_everything_wrong_is_reported_with_file_and_line(tmp_path):

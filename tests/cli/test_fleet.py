@@ -124,6 +124,11 @@ def test_a_remote_worker_takes_no_fleet_command_and_the_answer_says_what_to_do(d
     assert send(database, "SELECT count(*) FROM jobherd.fleet_commands") == [(0,)]
 
 
+def test_a_supervisor_that_is_not_there_is_named_once(database, capsys, hasty):
+    code, said = run(database, capsys, "fleet", "drain", 99)
+    assert (code, said) == (1, "supervisor 99: is not there: it has left, or its lease has lapsed\n")
+
+
 def test_whom_must_be_said(database):
     answer = jobherd("fleet", "drain", dsn=database)
     assert answer.code == 2

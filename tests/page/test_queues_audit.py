@@ -5,6 +5,10 @@ What is shown, what is done from there, and what is noted of it.
 
 from __future__ import annotations
 
+import html
+import json
+import re
+
 import pytest
 
 from jobherd.workers.page import application, audit, queues
@@ -67,6 +71,29 @@ def test_rules_of_partitions_are_shown(page, database):
     assert "2 of each partition, 10/s of each partition, burst 5, turns acme=3" in row_of(text, "crm")
     assert "1/h of each partition, burst 1" in row_of(text, "own")
     assert "partitions take turns" in row_of(text, "fair")
+
+
+def test_the_partitions_with_the_most_jobs_are_listed(page, database, monkeypatch):
+    monkeypatch.setattr(queues, "PARTITIONS", 3)
+    jobs = {"acme": 3, "<b>globex": 2, "small": 1}
+    for name, count in jobs.items():
+        options = {"queue": "crm", "partition": name}
+        for _ in range(count):
+            send(database, "SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", json.dumps(options))
+    send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"crm\"}') FROM generate_series(1, 5)")
+    assert "Partitions with the most jobs" not in page.get("/queues").text, "no queue has a rule for them"
+    send(database, "SELECT jobherd.fair('crm')")
+    claim(database, child(database, supervisor(database)))
+    send(database, "UPDATE jobherd.ready SET run_at = now() - interval '2 h' WHERE (extras).partition = 'small'")
+    text = page.get("/queues").text.partition("Partitions with the most jobs")[2].partition("</table>")[0]
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in text.split("<tr>")[2:]]
+    found = {name: (int(ready) + int(running), oldest) for _, name, ready, oldest, running in rows}
+    assert [row[0] for row in rows] == ["crm"] * 3
+    assert [name for _, name, *_ in rows][0] == "acme"
+    assert {html.unescape(name): count for name, (count, _) in found.items()} == jobs
+    assert "<b>globex" not in text
+    assert [row[4] for row in rows] == ["1", "0", "0"], "the first job of acme runs"
+    assert "2 h" in found["small"][1]
 
 
 def noted(dsn):

@@ -35,8 +35,9 @@ MOST: Final = 20_000
 """Jobs that are counted of one queue in one state."""
 GATES: Final = 1000
 TENANTS: Final = 20
+PARTITIONS: Final = 20
 SAMPLE: Final = 5000
-"""Waiting jobs that are counted by tenant."""
+"""Waiting jobs that are counted by tenant, and by partition."""
 LONGEST: Final = 300
 """Characters of a field."""
 SCOPES: Final = ("queue", "kind", "all")
@@ -63,11 +64,14 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     for row in await db.rows("observe/measure_tenants", {"most": SAMPLE, "tenants": TENANTS, "names": []}):
         one = tenants.setdefault(row["tenant"] or OTHERS, dict.fromkeys(("ready", "scheduled", "running"), 0))
         one[row["state"]] += row["jobs"]
+    divided = any(gate["weights"] is not None or gate["each_running"] or gate["each_rate"] for gate in gates)
+    busy = {"most": SAMPLE, "partitions": PARTITIONS}
     return {
         "queues": [queues[name] for name in sorted(queues)],
         "others": others,
         "everything": next((gate for gate in others if gate["scope"] == "all" and gate["paused_at"]), None),
         "tenants": sorted(tenants.items(), key=lambda item: -sum(item[1].values())),
+        "partitions": await db.rows("page/list_busy_partitions", busy) if divided else [],
         "sample": SAMPLE,
     }
 

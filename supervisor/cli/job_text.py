@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.supervisor.cli.console import show_moment, show_span
+from jobherd.workers.inspect.failures import given_code
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -44,8 +45,8 @@ def when(job: dict[str, Any]) -> str:
 
 
 def reason_of(job: dict[str, Any]) -> str:
-    """Return the last error, with its code."""
-    return ": ".join(str(part) for part in (job["error_code"], job["error"]) if part)
+    """Return the last error, with its code if the handler gave one."""
+    return ": ".join(str(part) for part in (given_code(job["error_code"]), job["error"]) if part)
 
 
 def key_of(key: dict[str, Any]) -> str:

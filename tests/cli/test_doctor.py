@@ -448,7 +448,7 @@ def test_a_paused_backlog_an_exceeded_limit_and_many_retries_are_notes(database)
     (limit,) = [one for one in found.values() if one["about"] == "limits"]
     assert limit["text"] == "3 jobs of queue mail run, and its concurrency limit is 2"
     (retry,) = [one for one in found.values() if one["about"] == "retries"]
-    assert retry["text"].startswith("60 jobs of kind api:sync failed with UNHANDLED_ERROR and run again, the first in ")
+    assert retry["text"].startswith("60 jobs of kind api:sync failed with OSError and run again, the first in ")
     assert retry["text"].endswith(": OSError: refused")
     listing, *rest = retry["remedy"].partition("after the fix: ")[2].split(" | ")
     assert len(jobherd(*listing.split()[1:], dsn=database).json) == 60, "a list stops at 50 jobs by default"

@@ -16,7 +16,7 @@ from playwright.sync_api import TimeoutError as TooLong
 from jobherd import Client
 from tests.support.patience import LIMIT
 
-PAGES = ("/", "/jobs", "/fleet", "/queues", "/schedules", "/kinds", "/audit")
+PAGES = ("/", "/jobs", "/fleet", "/queues", "/schedules", "/kinds", "/errors", "/audit")
 AXE = Path(__file__).with_name("axe.min.js").read_text()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 

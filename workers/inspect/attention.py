@@ -76,8 +76,7 @@ def _item(row: Row) -> Item:
         case "fleet":
             return Item(what, "no worker runs, and jobs wait", "fleet")
         case "failed":
-            query = {"state": ("failed", "expired"), "since": (f"{HOURS}h",)}
-            return Item(what, f"{jobs} failed in the last {HOURS} h", "jobs", query)
+            return Item(what, f"{jobs} failed in the last {HOURS} h", "errors", {"window": ("day",)})
         case "retrying":
             return Item(what, f"{jobs} {'is' if row['jobs'] == 1 else 'are'} retrying", "jobs", {"state": (what,)})
         case "paused":

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from jobherd.handlers._values.encryption import MARK, cover
+from jobherd.workers.inspect.failures import error_name, given_code
 from jobherd.workers.page.cookies import clear_message, last_message
 from jobherd.workers.page.request import may_act, root_of, rules_of, viewer_of
 
@@ -108,10 +109,12 @@ def environment() -> Environment:
         "duration": duration,
         "count": count,
         "ago": ago,
+        "given_code": given_code,
         "share": share,
         "exact": lambda text: Markup("{}").format(text),
         "q": lambda text: quote(str(text), safe=""),
     }
+    made.globals["error_name"] = error_name
     made.globals["ui"] = made.get_template("ui.html").module
     return made
 

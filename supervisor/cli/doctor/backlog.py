@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jobherd.supervisor.cli.console import show_span
 from jobherd.supervisor.cli.doctor.finding import Finding
+from jobherd.workers.inspect.failures import error_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -99,7 +100,7 @@ def retrying(rows: Iterable[Row]) -> Iterator[Finding]:
                 "note",
                 "retries",
                 f"{row['jobs']:,}{' or more' if row['capped'] else ''} jobs of kind {row['kind']} failed with "
-                f"{row['code'] or 'no code'} and "
+                f"{error_name(row['code'], None, row['error'])} and "
                 f"run again, the first in {show_span(row['next_in'])}; job {row['job']}{error}",
                 f"jobherd job {row['job']} shows the attempts; after the fix: jobherd jobs --state retrying --kind "
                 f"{row['kind']} --limit 10000 "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jobherd.supervisor.cli.console import plain, show_span
+from jobherd.workers.inspect.failures import given_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,9 +209,8 @@ def _when(row: Row) -> Cell:
 
 
 def _error(row: Row) -> Cell:
-    return " ".join(
-        part for part in (plain(row["error_code"] or ""), plain(row["error"] or "")) if part
-    ), "yellow" if row.get("next_in") is not None else "red"
+    text = f"{plain(given_code(row['error_code']))} {plain(row['error'] or '')}".strip()
+    return text, "yellow" if row.get("next_in") is not None else "red"
 
 
 FLEET: Final = Panel(

@@ -21,6 +21,7 @@ from psycopg.rows import dict_row
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.workers.inspect.attention import PARAMETERS, attention
+from jobherd.workers.inspect.failures import error_name, given_code
 from jobherd.workers.web.labels import OTHERS
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Watch:
             queues=self._queues([gate for gate in gates if gate["scope"] == "queue"]),
             gates=[gate for gate in gates if gate["scope"] != "queue"],
             running=await self._rows("top/list_running", {"most": ROWS}),
-            failures=retrying + await self._rows("top/list_failures", {"most": ROWS}),
+            failures=retrying + _alike(await self._rows("top/list_failures", {"most": ROWS})),
             retrying=self._again[0]["total"] if self._again else 0,
             attention=self._items,
             rate=self._rate(ended),
@@ -219,10 +220,21 @@ class Watch:
         return (ended - before) / (now - then) if now > then else None
 
 
+def _alike(rows: list[Row]) -> list[Row]:
+    """Return one row for all failures with the same kind and error: the latest, with their number."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["kind"], error_name(row["error_code"], None, row["error"])), []).append(row)
+    return [
+        same[0] if len(same) == 1 else same[0] | {"error": f"{len(same)} failed: {same[0]['error']}"}
+        for same in found.values()
+    ]
+
+
 def _retrying(group: Row) -> Row:
     """Return a row of the failures panel for retrying jobs with the same kind and code."""
     many = f"{group['jobs']:,} retrying: " if group["jobs"] > 1 else "retrying: "
-    error = many + " ".join(each for each in (group["code"], group["error"]) if each)
+    error = many + " ".join(each for each in (given_code(group["code"]), group["error"]) if each)
     return {"id": group["job"], "kind": group["kind"], "queue": group["queue"], "error_code": None, "error": error,
             "ago": 0.0, "next_in": group["next_in"]}  # fmt: skip
 

@@ -81,3 +81,37 @@ def test_without_scripts_and_for_everybody(browser, herd):
         assert violations(tab, RULES) == []
         tab.goto(shown)
         assert violations(tab, RULES) == []
+
+
+def test_rows_do_not_move_under_the_pointer_and_a_button_says_how_many_are_newer(tab, herd):
+    first = herd.enqueue("image:thumbnail", {"path": "a.png"}, delay="5h")
+    tab.goto("/jobs?kind=image%3Athumbnail&state=scheduled")
+    row = tab.locator(f"#job-{first}")
+    row.hover()
+    later = [herd.enqueue("image:thumbnail", {"path": "b.png"}, delay="5h") for _ in range(2)]
+    pill = tab.get_by_role("button", name="2 newer")
+    expect(pill).to_be_visible()
+    expect(tab.locator(f"#job-{later[0]}")).to_have_count(0)
+    pill.click()
+    expect(tab.locator(f"#job-{later[1]}")).to_be_visible()
+    expect(pill).to_be_hidden()
+
+
+def test_the_bar_counts_the_selection_and_its_buttons_wait_for_one(tab, herd):
+    job = herd.enqueue("image:thumbnail", {"path": "c.png"}, delay="5h")
+    tab.goto("/jobs?kind=image%3Athumbnail&state=scheduled")
+    retry = tab.get_by_role("button", name="Retry…")
+    expect(retry).to_be_disabled()
+    tab.get_by_label(f"Job {job}", exact=True).check()
+    expect(tab.locator("#chosen")).to_have_text("1 selected")
+    expect(retry).to_be_enabled()
+    tab.get_by_label(f"Job {job}", exact=True).uncheck()
+    expect(retry).to_be_disabled()
+
+
+def test_the_form_sends_the_viewers_time_zone(browser, herd):
+    with herd.window(browser, timezone_id="Asia/Tokyo") as tab:
+        tab.goto("/jobs")
+        tab.fill("#filter-since", "yesterday 09:00")
+        tab.get_by_role("button", name="Filter").click()
+        tab.wait_for_url("**tz=Asia%2FTokyo**")

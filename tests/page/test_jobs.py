@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import re
+from datetime import UTC, datetime
 from urllib.parse import parse_qsl
 
 import pytest
 from starlette.datastructures import QueryParams
 
-from jobherd.workers.page import application
+from jobherd.workers.page import application, jobs
 from jobherd.workers.page.filters import STATES, Wanted
 from tests.cli.rows import past, send
 from tests.page.support import W01, Page
@@ -136,7 +138,6 @@ def test_counting_stops_and_says_so(page, database, monkeypatch):
     [
         ({"action": "dance", "all": "1"}, "Choose what is to be done"),
         ({"all": "1"}, "Choose what is to be done"),
-        ({"action": "retry"}, "Tick the jobs first"),
         ({"action": "cancel", "all": "1", "state": "failed"}, "the filter wants none of these"),
         ({"action": "cancel", "all": "1", "since": "soon"}, "since is no time"),
     ],
@@ -172,3 +173,109 @@ def test_states_are_those_of_the_view(database):
         "cancelled",
         "expired",
     }
+
+
+def tabs(answer):
+    """The tabs of the states: their words, by address."""
+    nav = re.search(r'<nav class="tabs".*?</nav>', answer.text, re.DOTALL)[0]
+    found = re.findall(r'<a href="([^"]*)"( aria-current="true")?>(.*?)</a>', nav)
+    return {
+        " ".join(re.sub(r"<[^>]*>", "", words).split()): (html.unescape(to), bool(chosen))
+        for to, chosen, words in found
+    }
+
+
+def test_the_states_are_tabs_with_counts_and_keep_the_other_conditions(page, database):
+    fill(database)
+    send(database, "INSERT INTO jobherd.ready (kind, attempts) SELECT 'a:b', 1 FROM generate_series(1, 3)")
+    shown = tabs(page.get("/jobs"))
+    assert list(shown) == [
+        "all", "running 1", "ready 2", "retrying 4", "scheduled 1", "blocked 0", "failed 1", "cancelled 1", "expired 1", "completed",
+    ]  # fmt: skip
+    assert shown["all"] == ("/jobs", True)
+    assert shown["failed 1"] == ("/jobs?state=failed", False)
+    shown = tabs(page.get("/jobs?state=failed&kind=mail:receipt"))
+    assert shown["failed"] == ("/jobs?state=failed&kind=mail%3Areceipt", True)
+    assert shown["all"] == ("/jobs?kind=mail%3Areceipt", False)
+
+
+def test_the_counts_of_the_tabs_say_where_they_stopped(page, database, monkeypatch):
+    monkeypatch.setattr(jobs, "COUNTED", 20)
+    send(database, "INSERT INTO jobherd.ready (kind) SELECT 'a:b' FROM generate_series(1, 30)")
+    past(database, "failed", many=3)
+    shown = tabs(page.get("/jobs"))
+    assert "ready 20+" in shown
+    assert "failed 2+" in shown
+    assert "cancelled" in shown
+
+
+def test_a_row_has_its_payload_without_the_redacted_parts(page, database):
+    send(database, 'SELECT jobherd.enqueue(\'mail:x\', \'{"to": "<b>ann</b>", "text": "%s"}\')' % ("long " * 100))
+    send(database, 'SELECT jobherd.enqueue(\'card:charge\', \'{"card": "4111222233334444", "amount": 5}\')')
+    send(
+        database,
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, redact)"
+        " VALUES ('card:charge', 'mail', 0, 5, 3, 7, 30, '[\"$.card\"]')",
+    )
+    text = page.get("/jobs").text
+    assert "&lt;b&gt;ann&lt;/b&gt;" in text
+    assert "<b>ann" not in text
+    assert "long " * 40 not in text
+    assert "«redacted»" in text
+    assert "4111" not in text
+
+
+def test_each_condition_is_a_chip_with_a_link_that_removes_it(page, database):
+    past(database, "failed")
+    text = page.get("/jobs?state=failed&kind=mail:receipt&since=24h").text
+    chips = re.search(r'<ul class="chips".*?</ul>', text, re.DOTALL)[0]
+    assert re.findall(r"<strong>(.*?)</strong>", chips) == ["mail:receipt", "24h"]
+    assert [html.unescape(to) for to in re.findall(r'href="([^"]*)"', chips)] == [
+        "/jobs?state=failed&since=24h",
+        "/jobs?state=failed&kind=mail%3Areceipt",
+    ]
+    row = page.get("/jobs?state=failed").text
+    assert 'href="/jobs?state=failed&amp;kind=mail%3Areceipt"' in row
+    assert 'href="/jobs?state=failed&amp;queue=default"' in row
+
+
+def test_the_search_finds_kinds_and_queues_too(page, database):
+    number = past(database, "failed", kind="image:thumbnail", queue="media")
+    waits = send(database, "SELECT jobherd.enqueue('image:thumbnail', '{}')")[0][0]
+    assert listed(page.get("/jobs?q=thumb")) == [waits, number]
+    assert listed(page.get("/jobs?q=medi")) == [number]
+
+
+@pytest.mark.parametrize(
+    ("asked", "hour"),
+    [
+        ("since=09:00", 9),
+        ("since=yesterday 09:30&tz=Asia/Tokyo", 0),
+        ("since=today", 0),
+        ("since=yesterday&tz=No/Where", 0),
+    ],
+)
+def test_a_time_is_read_as_a_person_writes_it(asked, hour):
+    wanted, problems = Wanted.read(QueryParams(asked))
+    assert problems == {}
+    assert wanted.is_relative
+    since = wanted.parameters(datetime(2026, 3, 10, 12, 0, tzinfo=UTC))["since"]
+    day = 9 if "yesterday" in asked else 10
+    expected = {"since=yesterday 09:30&tz=Asia/Tokyo": datetime(2026, 3, 9, 0, 30, tzinfo=UTC)}
+    assert since == expected.get(asked, datetime(2026, 3, day, hour, tzinfo=UTC))
+
+
+def test_a_time_of_day_is_the_last_one_and_a_timestamp_is_in_the_viewers_zone():
+    now = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
+    assert Wanted(since="23:15").parameters(now)["since"] == datetime(2026, 3, 9, 23, 15, tzinfo=UTC)
+    read = Wanted.read(QueryParams("since=2026-03-01 08:00&tz=Europe/Berlin"))[0]
+    assert read.parameters(now)["since"] == datetime(2026, 3, 1, 7, 0, tzinfo=UTC)
+    assert "tz=Europe%2FBerlin" in read.query()
+    assert Wanted.read(QueryParams("tz=Europe/Berlin"))[0].is_everything
+
+
+def test_a_bulk_action_without_a_job_stays_on_the_list_with_its_filter(page, database):
+    past(database, "failed")
+    answer = page.act_at("/jobs?state=failed", "/jobs/confirm", action="retry", state="failed")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?state=failed")
+    assert "tick the jobs first" in page.get("/jobs?state=failed").text

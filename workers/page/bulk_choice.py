@@ -90,8 +90,12 @@ class Choice:
         return Counter(row["state"] for row in self.rows).most_common()
 
 
+class _NothingChosen(Exception):  # noqa: N818 - says what happened
+    """The form names no job."""
+
+
 async def _choose(at: Database, given: Form) -> Choice:
-    """Return the selection of a form. Raises Refused."""
+    """Return the selection of a form. Raises Refused, or _NothingChosen."""
     deed = given.get("action", "")
     if deed not in DEEDS:
         raise Refused(HTTPStatus.BAD_REQUEST, f"Choose what is to be done: {', '.join(DEEDS)}.")
@@ -115,9 +119,7 @@ async def _choose(at: Database, given: Form) -> Choice:
         reverse=True,
     )
     if not ids:
-        raise Refused(
-            HTTPStatus.BAD_REQUEST, "Tick the jobs first, or “all that match”. Then choose what is to be done."
-        )
+        raise _NothingChosen
     rows = await at.rows("page/list_chosen", {"ids": ids[:COUNTED]})
     fit = [row for row in rows if row["state"] in states]
     refused = Counter(row["state"] for row in rows if row["state"] not in states)
@@ -127,16 +129,19 @@ async def _choose(at: Database, given: Form) -> Choice:
 
 
 @action
-async def confirm(request: Request, given: Form) -> Response:
+async def confirm(request: Request, given: Form) -> Response | Done:
     """Show what will happen, and to how many jobs, before it does.
 
     Nothing is changed here. It is a POST because a thousand ids do not fit into an address.
     """
-    choice = await _choose(database(request), given)
+    try:
+        choice = await _choose(database(request), given)
+    except _NothingChosen:
+        return Done("Nothing was done: tick the jobs first, or “all that match”.", well=False)
     fields = [
         (name, value)
         for name, value in given.multi_items()
-        if name in {"id", "all", "state", "kind", "queue", "tenant", "code", "since", "until", "q"}
+        if name in {"id", "all", "state", "kind", "queue", "tenant", "code", "since", "until", "tz", "q"}
     ]
     back = f"{root_of(request)}{request.app.url_path_for('jobs')}"
     query = Wanted.read(given)[0].query()
@@ -150,7 +155,10 @@ async def confirm(request: Request, given: Form) -> Response:
 async def begin(request: Request, form: Form) -> Done:
     """Begin the bulk action."""
     at = database(request)
-    choice = await _choose(at, form)
+    try:
+        choice = await _choose(at, form)
+    except _NothingChosen:
+        return Done("Nothing was done: no job was chosen.", well=False)
     if not choice.rows:
         return Done("Nothing was done: no such job is left.", form.get("next", "") or None, well=False)
     value = await _value(at, choice.deed, form.get("value", "").strip())

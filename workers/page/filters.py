@@ -7,15 +7,18 @@ query the database.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobherd.handlers._policy import durations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import tzinfo
 
     from starlette.datastructures import ImmutableMultiDict
 
@@ -28,7 +31,9 @@ LONGEST: Final = 200
 """Characters of a field."""
 TEXT_REACHES: Final = "24h"
 """How far back text is searched by default: no index covers the contents of payloads."""
-_WORDS: Final = ("kind", "queue", "tenant", "code", "since", "until")
+_WORDS: Final = ("kind", "queue", "tenant", "code", "since", "until", "tz")
+_CLOCK: Final = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?[0-9]|2[0-3]):([0-5][0-9]))?")
+"""A day, a time of day, or both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,10 @@ class Wanted:
 
     states: any of these. kind, queue, tenant, code (of the error): exactly this.
     since, until: bounds of the time at which a job finished, else started, else is due. Each is a
-        timestamp ("2026-01-31 08:00", UTC unless it has an offset) or a duration before now
-        ("24h").
-    text: part of the payload or the error.
+        timestamp ("2026-01-31 08:00"), a day ("yesterday"), a time of day that has passed ("09:00"),
+        both ("yesterday 09:00"), or a duration before now ("24h").
+    tz: the time zone of the timestamps without an offset; default UTC.
+    text: part of the payload, the error, the kind or the queue.
 
     >>> Wanted(states=("failed",), since="24h").query()
     'state=failed&since=24h'
@@ -52,6 +58,7 @@ class Wanted:
     code: str = ""
     since: str = ""
     until: str = ""
+    tz: str = ""
     text: str = ""
 
     @classmethod
@@ -71,9 +78,11 @@ class Wanted:
                     f"“{name}” takes at most {LONGEST} characters, none of them a NUL."
                 )
                 fields[name] = ""
+        if _zone(fields["tz"]) is UTC or not (fields["since"] or fields["until"]):
+            fields["tz"] = ""
         for name in ("since", "until"):
             try:
-                _moment(fields[name], datetime.now(UTC), name)
+                _moment(fields[name], datetime.now(UTC), name, _zone(fields["tz"]))
             except ValueError as problem:
                 problems[name] = f"{problem}."
                 fields[name] = ""
@@ -97,12 +106,16 @@ class Wanted:
     @property
     def is_relative(self) -> bool:
         """Whether the filter depends on the current time."""
-        return bool(self.text and not self.since) or any(_is_span(text) for text in (self.since, self.until))
+        return (
+            bool(self.text and not self.since)
+            or any(_is_span(text) for text in (self.since, self.until))
+            or any(_CLOCK.fullmatch(text.lower()) for text in (self.since, self.until) if text)
+        )
 
     def fixed(self, now: datetime) -> Wanted:
         """Return the same filter with timestamps instead of durations."""
         since, until = ("" if moment is None else moment.isoformat() for moment in self._bounds(now))
-        return replace(self, since=since, until=until)
+        return replace(self, since=since, until=until, tz="")
 
     def among(self, states: Iterable[str]) -> Wanted | None:
         """Return the same filter limited to these states; None if it wants none of them."""
@@ -136,7 +149,8 @@ class Wanted:
 
     def _bounds(self, now: datetime) -> tuple[datetime | None, datetime | None]:
         since = self.since or (TEXT_REACHES if self.text else "")
-        return _moment(since, now, "since"), _moment(self.until, now, "until")
+        zone = _zone(self.tz)
+        return _moment(since, now, "since", zone), _moment(self.until, now, "until", zone)
 
 
 def _is_span(text: str) -> bool:
@@ -146,7 +160,15 @@ def _is_span(text: str) -> bool:
         return False
 
 
-def _moment(text: str, now: datetime, field: str) -> datetime | None:
+def _zone(name: str) -> tzinfo:
+    """Return a time zone by its name; UTC for one that this host does not know."""
+    try:
+        return ZoneInfo(name) if name and name != "UTC" else UTC
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        return UTC
+
+
+def _moment(text: str, now: datetime, field: str, zone: tzinfo) -> datetime | None:
     if not text:
         return None
     if _is_span(text):
@@ -154,10 +176,16 @@ def _moment(text: str, now: datetime, field: str) -> datetime | None:
             return now - timedelta(seconds=durations.seconds(text, field=field))
         except OverflowError:
             pass
+    if clock := _CLOCK.fullmatch(text.lower()):
+        word, hour, minute = clock.groups()
+        local = now.astimezone(zone)
+        then = local.replace(hour=int(hour or 0), minute=int(minute or 0), second=0, microsecond=0)
+        is_before = word == "yesterday" or (not word and then > local)
+        return (then - timedelta(days=1) if is_before else then).astimezone(UTC)
     try:
         found = datetime.fromisoformat(text)
-        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        found = found if found.tzinfo else found.replace(tzinfo=zone)
         return found.astimezone(UTC)
     except (ValueError, OverflowError):
-        message = f"{field} is no time: write “24h” for so long ago, or “2026-01-31 08:00” (UTC)"
+        message = f"{field} is no time: write “24h” for so long ago, “yesterday”, “09:00”, or “2026-01-31 08:00”"
         raise ValueError(message) from None

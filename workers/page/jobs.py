@@ -5,21 +5,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import QueryParams
 from starlette.routing import Route
 
+from jobherd.handlers._values.encryption import cover
 from jobherd.workers.page import bulk, bulk_choice
 from jobherd.workers.page.bulk_choice import DEEDS
 from jobherd.workers.page.database import database
 from jobherd.workers.page.filters import STATES, TEXT_REACHES, Wanted
 from jobherd.workers.page.listing import LARGEST, look
 from jobherd.workers.page.live_updates import Topic
-from jobherd.workers.page.redaction import paths_of
+from jobherd.workers.page.redaction import paths_of, redact
 from jobherd.workers.page.render import page
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from starlette.requests import Request
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 
 SIZES: Final = (50, 200, 1000)
 """Selectable numbers of jobs on a page."""
+PAYLOAD: Final = 160
+"""Characters of a payload in the list."""
+COUNTED: Final = 10_000
+"""Jobs of a state that are counted."""
 
 
 async def show(request: Request) -> Response:
@@ -38,7 +45,7 @@ async def show(request: Request) -> Response:
     before, size = _number(request, "before", LARGEST), _number(request, "size", SIZES[0])
     if size not in SIZES:
         size = SIZES[0]
-    context = await _list(at, wanted, before, size)
+    context = await _list(at, wanted, before, size) | await _ask_tabs(at, wanted.query())
     going_on = [one for one in await at.rows("page/list_bulks", {"most": 20}) if one["ended_at"] is None]
     bulk.runner_of(request).take_up(going_on)
     query = wanted.query(size=size if size != SIZES[0] else None)
@@ -49,12 +56,14 @@ async def show(request: Request) -> Response:
         problems=problems,
         given=request.query_params,
         states=STATES,
+        chips=chips_of(wanted),
         names=await at.rows("page/list_kind_choices"),
         sizes=SIZES,
         going_on=[bulk.shown(one) for one in going_on],
         deeds=DEEDS,
         text_reaches=TEXT_REACHES,
         is_first=before == LARGEST,
+        tabs_topic=f"states:{wanted.query()}" if len(query) < 190 else "",
         topic=f"jobs:{query}" if before == LARGEST and not wanted.text and len(query) < 190 else "",
     )
 
@@ -73,9 +82,10 @@ async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[st
     attempts = (
         {row["name"]: row["max_attempts"] for row in await at.rows("page/list_kind_choices")} if found.rows else {}
     )
+    payloads = await _payloads(at, [row["id"] for row in found.rows], hidden)
     reached = await at.row("page/show_created", {"id": found.floor}) if found.floor and not found.is_full else None
     return {
-        "rows": [_shown(row, found.asked_at, attempts) for row in found.rows],
+        "rows": [_shown(row, found.asked_at, attempts, payloads, wanted) for row in found.rows],
         "wanted": wanted,
         "size": size,
         "found": found,
@@ -85,7 +95,47 @@ async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[st
     }
 
 
-def _shown(row: Row, now: datetime, attempts: dict[str, int]) -> dict[str, Any]:
+async def _payloads(at: Database, ids: list[int], hidden: Mapping[str, Sequence[str]]) -> dict[int, str]:
+    """Return the beginning of each payload in one line, without its redacted parts."""
+    if not ids:
+        return {}
+    rows = await at.rows("page/list_payloads", {"ids": ids, "hidden": list(hidden)})
+    texts = {row["id"]: redact(row["payload"], hidden.get(row["kind"], ())) or "" for row in rows}
+    return {job: cover(" ".join(text.split()))[:PAYLOAD] for job, text in texts.items() if text not in {"{}", "null"}}
+
+
+async def _ask_tabs(at: Database, argument: str) -> dict[str, Any]:
+    """Return the tabs of the states: counted for all jobs, so only without another condition."""
+    wanted, _ = Wanted.read(QueryParams(argument))
+    rest = replace(wanted, states=())
+    counted = await at.rows("page/count_states", {"most": COUNTED}) if rest.is_everything else []
+    counts = {
+        row["state"]: f"{row['jobs']:,}{'+' if row['capped'] else ''}"
+        for row in counted
+        if row["jobs"] or not row["capped"]
+    }
+    return {
+        "tabs": [("", rest.query(), "", not wanted.states)]
+        + [
+            (state, replace(rest, states=(state,)).query(), counts.get(state, ""), wanted.states == (state,))
+            for state in STATES
+        ]
+    }
+
+
+def chips_of(wanted: Wanted) -> list[tuple[str, str, str]]:
+    """Return each condition but the state: its name, its value, and the query without it."""
+    names = ("kind", "queue", "tenant", "code", "since", "until", "text")
+    return [
+        (name, getattr(wanted, name), Wanted.from_document({**wanted.document(), name: ""}).query())
+        for name in names
+        if getattr(wanted, name)
+    ]
+
+
+def _shown(
+    row: Row, now: datetime, attempts: dict[str, int], payloads: dict[int, str], wanted: Wanted
+) -> dict[str, Any]:
     """Return a job as the list needs it."""
     started, ended = row["started_at"], row["finished_at"]
     return {
@@ -94,6 +144,9 @@ def _shown(row: Row, now: datetime, attempts: dict[str, int]) -> dict[str, Any]:
         "most": row["max_attempts"] or attempts.get(row["kind"], 5),
         "when": ended or started or row["run_at"],
         "took": (ended or now) - started if started else None,
+        "shown": payloads.get(row["id"], ""),
+        "same_kind": "" if wanted.kind else replace(wanted, kind=row["kind"]).query(),
+        "same_queue": "" if wanted.queue else replace(wanted, queue=row["queue"]).query(),
         "error": next(iter((row["error"] or "").strip().splitlines()), ""),
     }
 
@@ -105,4 +158,8 @@ def _number(request: Request, name: str, default: int) -> int:
 
 
 routes = (Route("/jobs", show, name="jobs"), *bulk_choice.routes)
-topics = (Topic("jobs", "jobs/_list.html", _ask, every=3.0), *bulk.topics)
+topics = (
+    Topic("jobs", "jobs/_list.html", _ask, every=3.0),
+    Topic("states", "jobs/_tabs.html", _ask_tabs, every=5.0),
+    *bulk.topics,
+)

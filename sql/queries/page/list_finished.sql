@@ -28,7 +28,8 @@ WITH cut AS MATERIALIZED (
        AND (%(since)s::timestamptz IS NULL OR h.finished_at >= %(since)s::timestamptz)
        AND (%(until)s::timestamptz IS NULL OR h.finished_at < %(until)s::timestamptz)
        AND (%(text)s::text IS NULL
-            OR h.kind <> ALL (%(hidden)s::text[]) AND (h.error ILIKE %(text)s::text OR h.payload::text ILIKE %(text)s::text))
+            OR h.kind ILIKE %(text)s::text OR h.queue ILIKE %(text)s::text
+             OR h.kind <> ALL (%(hidden)s::text[]) AND (h.error ILIKE %(text)s::text OR h.payload::text ILIKE %(text)s::text))
      ORDER BY h.id DESC
      LIMIT %(limit)s
 )

@@ -32,6 +32,7 @@ WITH cut AS MATERIALIZED (
         AND (%(since)s::timestamptz IS NULL OR r.run_at >= %(since)s::timestamptz)
         AND (%(until)s::timestamptz IS NULL OR r.run_at < %(until)s::timestamptz)
         AND (%(text)s::text IS NULL
+             OR r.kind ILIKE %(text)s::text OR r.queue ILIKE %(text)s::text
              OR r.kind <> ALL (%(hidden)s::text[]) AND (r.last_error ->> 'message' ILIKE %(text)s::text OR r.payload::text ILIKE %(text)s::text))
       ORDER BY r.id DESC
       LIMIT %(limit)s)
@@ -50,6 +51,7 @@ WITH cut AS MATERIALIZED (
         AND (%(since)s::timestamptz IS NULL OR s.run_at >= %(since)s::timestamptz)
         AND (%(until)s::timestamptz IS NULL OR s.run_at < %(until)s::timestamptz)
         AND (%(text)s::text IS NULL
+             OR s.kind ILIKE %(text)s::text OR s.queue ILIKE %(text)s::text
              OR s.kind <> ALL (%(hidden)s::text[]) AND (s.last_error ->> 'message' ILIKE %(text)s::text OR s.payload::text ILIKE %(text)s::text))
       ORDER BY s.id DESC
       LIMIT %(limit)s)
@@ -67,6 +69,7 @@ WITH cut AS MATERIALIZED (
         AND (%(since)s::timestamptz IS NULL OR b.run_at >= %(since)s::timestamptz)
         AND (%(until)s::timestamptz IS NULL OR b.run_at < %(until)s::timestamptz)
         AND (%(text)s::text IS NULL
+             OR b.kind ILIKE %(text)s::text OR b.queue ILIKE %(text)s::text
              OR b.kind <> ALL (%(hidden)s::text[]) AND (b.last_error ->> 'message' ILIKE %(text)s::text OR b.payload::text ILIKE %(text)s::text))
       ORDER BY b.id DESC
       LIMIT %(limit)s)
@@ -84,6 +87,7 @@ WITH cut AS MATERIALIZED (
         AND (%(since)s::timestamptz IS NULL OR b.claimed_at >= %(since)s::timestamptz)
         AND (%(until)s::timestamptz IS NULL OR b.claimed_at < %(until)s::timestamptz)
         AND (%(text)s::text IS NULL
+             OR j.kind ILIKE %(text)s::text OR j.queue ILIKE %(text)s::text
              OR j.kind <> ALL (%(hidden)s::text[]) AND (j.last_error ->> 'message' ILIKE %(text)s::text OR j.payload::text ILIKE %(text)s::text))
       ORDER BY j.id DESC
       LIMIT %(limit)s)

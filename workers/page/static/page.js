@@ -57,8 +57,29 @@
     if (banner.textContent !== (texts[0] || "")) banner.textContent = texts[0] || "";
   }
 
-  function swap(place, html) {
-    if ($("tbody input:checked", place)) return;  // do not replace rows that the user has ticked
+  // A list that the user points at or has ticked rows of stays as it is; a button says how many rows are newer.
+  let held = null;
+  function hold(place, html) {
+    const pill = $(`#${place.dataset.hold}`);
+    const ids = [...html.matchAll(/<tr id="(job-[0-9]+)"/g)].map((found) => found[1]);
+    const more = ids.filter((id) => !document.getElementById(id)).length;
+    const keep = $("tbody input:checked", place) || (more && $("table:hover", place));
+    held = keep ? [place, html] : null;
+    pill.hidden = !(keep && more);
+    if (!pill.hidden) $("button", pill).textContent = `${more} newer`;
+    return keep;
+  }
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("#newer") || !held) return;
+    const [place, html] = held;
+    for (const box of all("tbody input:checked", place)) box.checked = false;
+    swap(place, html, true);
+    $("#newer").hidden = true;
+    choose();
+  });
+
+  function swap(place, html, now = false) {
+    if (!now && (place.dataset.hold ? hold(place, html) : $("tbody input:checked", place))) return;
     Idiomorph.morph(place, html, {
       morphStyle: "innerHTML",
       ignoreActiveValue: true,
@@ -136,8 +157,19 @@
     }
   });
 
+  function choose() {  // the bar of the selection: how many, and buttons only if there are some
+    const form = $("#many");
+    if (!form) return;
+    const every = $("input[name=all]", form).checked;
+    const many = all("tbody input[name=id]:checked").length;
+    $("#chosen").textContent = every ? "all that match" : many ? `${many} selected` : "or tick some below";
+    for (const button of all("button[name=action]", form)) button.disabled = !every && !many;
+  }
+  document.addEventListener("change", choose);
+  document.addEventListener("jobherd:updated", choose);
+
   // -- keys -------------------------------------------------------------------------------------------------------------
-  const pages = { o: 0, j: 1, f: 2, q: 3, s: 4, k: 5, a: 6 };
+  const pages = { o: 0, j: 1, f: 2, q: 3, s: 4, k: 5, e: 6, a: 7 };
   let going = 0;
 
   function move(by) {
@@ -183,6 +215,8 @@
     button.hidden = false;
     button.addEventListener("click", () => help.showModal());
     localise(document);
+    choose();
+    for (const field of all("input[data-zone]")) field.value = zone;
     setInterval(() => localise(document), 10000);  // "3 min ago" grows older
     open();
   });

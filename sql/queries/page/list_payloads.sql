@@ -1,0 +1,4 @@
+-- Return the beginning of the payloads of these jobs, for the rows of the list. Of the kinds %(hidden)s it returns the
+-- whole payload: what must be hidden can be anywhere in it.
+SELECT j.id, j.kind, CASE WHEN j.kind = ANY (%(hidden)s::text[]) THEN j.payload::text ELSE left(j.payload::text, 300) END AS payload
+  FROM jobherd.jobs j WHERE j.id = ANY (%(ids)s::bigint[])

@@ -17,7 +17,7 @@ _UNCOUNTED: Final = 60.0
 _SHORT: Final = 0.05
 """Seconds. A count that takes no longer is made at any time."""
 _QUIET: Final = 3.0
-"""Seconds until the next look, while partitions are still made."""
+"""Seconds until the next look, while rows may move to new partitions."""
 _PATIENCE: Final = 30.0
 """Seconds without data from the server after which the session counts as lost, at least."""
 
@@ -39,7 +39,7 @@ class FinishedCount:
     def count(self, next_job_at: float) -> None:
         """Count, unless a job that becomes due at `next_job_at` would have to wait for it."""
         looks, begun = self._looks, time.monotonic()
-        if not self._partitions.complete:
+        if not self._partitions.rows_stay:
             # A row that moves to its partition looks new, and would be counted twice.
             self.due_at = max(self._partitions.due_at, begun + _QUIET)
             return

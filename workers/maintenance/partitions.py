@@ -62,11 +62,14 @@ class Partitions:
 
     due_at: monotonic time at which `keep` is due next.
     complete: the last call found all of them in place.
+    rows_stay: it makes no partition to which rows of finished jobs move: all are in place, or those that
+    outcomes need are, and no row has ever been outside of them.
     """
 
     def __init__(self, session: Session) -> None:
         self.due_at = 0.0
         self.complete = False
+        self.rows_stay = False
         self._session = session
         self._patient_until: float | None = None
         """Monotonic time until which partitions wait for a moment without running jobs. None: none waits."""
@@ -79,11 +82,14 @@ class Partitions:
         ready: whether READY was reported. Before that, only partitions that outcomes need are made,
         and a default partition that takes long to search is left alone.
         """
-        self.complete = False
+        self.complete = self.rows_stay = False
         begun = time.monotonic()
         try:
             wanted = {"least": AHEAD, "most": FARTHEST, "crowded": CROWDED}
-            [(ahead, crowded, locks, missing, needed, busy)] = self._session.run("maintenance/count_days_ahead", wanted)
+            [(ahead, crowded, locks, missing, needed, busy, vacant)] = self._session.run(
+                "maintenance/count_days_ahead", wanted
+            )
+            self.rows_stay = bool(vacant and not needed)
             # Another maintenance process does this, perhaps for minutes. The next statement would
             # wait for it, and due jobs would wait here.
             if crowded is None:
@@ -120,7 +126,7 @@ class Partitions:
                 self.due_at = now + _BUSY
             return True
         self.due_at = now + _HOUR
-        self.complete = True
+        self.complete = self.rows_stay = True
         if self._made or dropped:
             _log.info("made %d partitions, dropped %d", self._made, dropped)
             self._made = 0

@@ -2,8 +2,8 @@
 -- %(crowded)s bytes, as many days as any kind keeps its jobs. At most %(most)s, and at most as many as the
 -- server's lock table has room for in ten queries at once, of seven locks a day each. Also returns whether the
 -- default partitions hold more, and how many locks per transaction would be needed if that is too few; then how
--- many partitions are missing, how many of these today's and tomorrow's outcomes need, and whether a job runs. Run
--- by maintenance processes.
+-- many partitions are missing, how many of these today's and tomorrow's outcomes need, whether a job runs, and whether
+-- the default partition of the history has never held a row. Run by maintenance processes.
 -- Rows that are kept for longer go into the default partitions and move when their day comes near. With a
 -- partition for each day of a year, every query of the history would cost ten times as much, for an occasional
 -- failure. While another session holds or wants an exclusive lock on a default partition, such as a maintenance
@@ -30,5 +30,6 @@ WITH kept AS (
      WHERE to_regclass('jobherd.' || parent || '_' || to_char((now() AT TIME ZONE 'UTC')::date + day, 'YYYYMMDD')) IS NULL
 )
 SELECT days, crowded, locks, (SELECT count(*) FROM missing) AS missing, (SELECT count(*) FROM missing WHERE needed) AS needed,
-       EXISTS (SELECT FROM jobherd.running) AS busy
+       EXISTS (SELECT FROM jobherd.running) AS busy,
+       CASE WHEN crowded IS NOT NULL THEN pg_relation_size('jobherd.history_default') = 0 END AS vacant
   FROM ahead

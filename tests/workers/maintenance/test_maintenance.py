@@ -129,6 +129,43 @@ def test_partitions_that_outcomes_need_are_there_when_it_is_ready_and_the_others
         assert days_of(bench, table) == list(range(1, 33))
 
 
+def test_the_charts_of_a_new_database_do_not_wait_until_no_job_runs(bench: Bench, gate: Gate):
+    """A fleet that was never idle saw no chart for three minutes."""
+    worker, other = bench.start(), bench.start()
+    bench.enqueue("act:gated", name="a")
+    worker.nudge()
+    arrival = gate.wait_arrival("a")
+    bench.start("maintenance")  # it is ready once there are the partitions that outcomes need
+    job = bench.enqueue("act:nothing")
+    other.nudge()
+    bench.wait(job, "completed")
+    bench.wait_until(lambda: bench.ask("SELECT sum(completed) AS n FROM jobherd.rollup") == [{"n": 1}], "the count")
+    assert len(days_of(bench, "history")) < 32, "the other partitions wait for a moment without a running job"
+    arrival.open()
+
+
+def test_finished_jobs_are_not_counted_while_their_rows_may_move(bench: Bench, gate: Gate):
+    """A row that moves to a new partition would be counted again."""
+    bench.ask(
+        "INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, crashes, state, queue, kind, payload)"
+        " VALUES (1, now(), now(), now(), (now() AT TIME ZONE 'UTC')::date + 20, 0, 1, 0, 'completed', 'default', 'act:nothing', '{}')"
+    )
+    worker = bench.start()
+    bench.enqueue("act:gated", name="a")
+    worker.nudge()
+    arrival = gate.wait_arrival("a")
+    days = {"least": 32, "most": 400, "crowded": 64 << 20}
+    maintenance = bench.start("maintenance")
+    [found] = bench.ask(sql.load("maintenance/count_days_ahead"), **days)
+    assert (found["needed"], found["vacant"], found["busy"]) == (0, False, True)
+    partitions = Partitions(SimpleNamespace(run=lambda *_, **__: [tuple(found.values())]))
+    partitions.keep(128.0)
+    assert not partitions.rows_stay
+    assert bench.ask("SELECT count(*) AS n FROM jobherd.rollup") == [{"n": 0}]
+    arrival.open()
+    bench.wait_until(lambda: "made" in maintenance.log(), "all partitions")
+
+
 def test_partitions_are_made_a_few_at_a_time_beside_a_fleet_that_is_never_idle(monkeypatch: pytest.MonkeyPatch):
     clock = [128.0]
     missing = [6]
@@ -136,7 +173,7 @@ def test_partitions_are_made_a_few_at_a_time_beside_a_fleet_that_is_never_idle(m
     class Busy:
         def run(self, statement, parameters=None, **_how):
             if statement == "maintenance/count_days_ahead":
-                return [(32, False, None, missing[0], 0, True)]
+                return [(32, False, None, missing[0], 0, True, False)]
             made = min(2, missing[0])
             missing[0] -= made
             return [(made, 0)]
@@ -211,7 +248,7 @@ def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monk
         >= 36502
     )
     assert bench.ask(sql.load("maintenance/count_days_ahead"), least=3, most=5, crowded=0) == [
-        {"days": 5, "crowded": True, "locks": None, "missing": 10, "needed": 0, "busy": False}
+        {"days": 5, "crowded": True, "locks": None, "missing": 10, "needed": 0, "busy": False, "vacant": True}
     ]
     monkeypatch.setattr("jobherd.workers.maintenance.partitions.CROWDED", 0)
     monkeypatch.setattr("jobherd.workers.maintenance.partitions.FARTHEST", 100_000)
@@ -226,7 +263,7 @@ def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(mon
     class Crowded:
         def run(self, statement, parameters=None, **_how):
             if statement == "maintenance/count_days_ahead":
-                return [(90, True, None, 180, 0, False)]
+                return [(90, True, None, 180, 0, False, False)]
             clock[0] += took
             return [(2, 0)]
 

@@ -22,6 +22,7 @@ def shown(exporter: InMemorySpanExporter) -> list[dict[str, object]]:
             "trace": f"{span.context.trace_id:032x}",
             "id": f"{span.context.span_id:016x}",
             "parent": f"{span.parent.span_id:016x}" if span.parent else None,
+            "links": [f"{link.context.span_id:016x}" for link in span.links],
             "attributes": dict(span.attributes),
             "status": span.status.status_code.name,
             "events": [dict(event.attributes) for event in span.events],

@@ -53,7 +53,7 @@ class Spans:
 
     def begin(self, job: Job) -> Span:
         """Begin the span of an attempt, if it has not begun yet."""
-        from opentelemetry.trace import SpanKind  # noqa: PLC0415 - a process with spans has it installed
+        from opentelemetry.trace import Link, SpanKind, get_current_span  # noqa: PLC0415 - a process with spans has it
 
         span = self._open.get(job.id)
         if span is None:
@@ -68,8 +68,10 @@ class Spans:
                 "jobherd.max_attempts": job.max_attempts,
             }
             parent = read_traceparent(job.traceparent)
+            # OpenTelemetry's conventions want a link to the enqueue, and allow to be its child as well.
+            links = [] if parent is None else [Link(get_current_span(parent).get_span_context())]
             span = self._open[job.id] = self._tracer.start_span(
-                f"process {job.kind}", parent, SpanKind.CONSUMER, attributes
+                f"process {job.kind}", parent, SpanKind.CONSUMER, attributes, links
             )
         return span
 

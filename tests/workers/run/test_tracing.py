@@ -124,6 +124,7 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
     inside = next(each for each in made if each["name"] == "inside" and each["trace"] == one["trace"])
     assert inside["parent"] == span["id"], "what the handler does is below its attempt"
     assert by_job[last]["parent"] == alone["id"]
+    assert all(each["links"] == ([] if each["parent"] is None else [each["parent"]]) for each in by_job.values())
     enqueued = next(each for each in made if each["kind"] == "PRODUCER")
     assert (enqueued["trace"], enqueued["parent"]) == (one["trace"], inside["id"])
     assert by_job[set_off]["parent"] == enqueued["id"], "what a job sets off is of its trace"

@@ -1,0 +1,31 @@
+"""Handlers that fail and die, for tests/frameworks/test_sentry.py."""
+
+from __future__ import annotations
+
+import os
+
+import sentry_sdk
+
+from jobherd import Job, handler
+
+# Else the SDK would import every framework that the tests have installed.
+sentry_sdk.init(auto_enabling_integrations=False, traces_sample_rate=1.0)
+
+
+@handler("sentry:fails", max_attempts=1)
+def fails(number: int) -> None:
+    raise ValueError(f"number {number}")
+
+
+@handler("sentry:retries", max_attempts=2, backoff="1s")
+def retries(job: Job) -> None:
+    raise OSError(f"attempt {job.attempt}")
+
+
+@handler("sentry:dies", max_attempts=1)
+def dies() -> None:
+    os._exit(3)
+
+
+@handler("sentry:hourly", cron="0 * * * *", tz="Europe/Berlin")
+def hourly() -> None: ...

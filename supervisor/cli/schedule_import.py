@@ -61,7 +61,7 @@ def _configured(module: ModuleType) -> tuple[Mapping[str, Any], str]:
                 return settings.beat_schedule, str(getattr(settings, "timezone", None) or "UTC")
     message = (
         f"{module.__name__} has no beat_schedule: name the module of the Celery application, "
-        "such as proj.celery. For the tables of django-celery-beat, see docs/how-to/migrate/coming-from.md"
+        "such as proj.celery. For the tables of django-celery-beat, see docs/how-to/migrate/from-celery.md"
     )
     raise CommandError(message, ExitCode.WRONG)
 

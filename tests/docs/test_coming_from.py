@@ -28,7 +28,7 @@ UPDATE django_celery_beat_periodictask SET enabled = false WHERE id = 6;
 
 
 def test_the_tables_of_django_celery_beat_become_schedules(database):
-    [script] = [block for block in blocks(named("coming-from")) if block.language == "sql"]
+    [script] = [block for block in blocks(named("from-celery")) if block.language == "sql"]
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
         connection.execute(script.text.encode())

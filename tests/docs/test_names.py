@@ -70,7 +70,7 @@ def flags():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_flags_and_commands_are_known(page):
-    known = flags() | {"--time"}  # docker's
+    known = flags() | {"--time", "--preload"}  # docker's, gunicorn's
     for word in code_words(page):
         if word.startswith("--"):
             flag = re.split(r"[ =]", word)[0]

@@ -34,7 +34,7 @@ BUDGET = {
     "mends?|mended|mending": 0,
     "neighbours?|siblings?": 20,
     "nudged?|nudges": 0,
-    "of its own|of their own": 51,
+    "of its own|of their own": 46,
     "reckons?|reckoned": 0,
     "strangers?": 7,
     "torn": 0,

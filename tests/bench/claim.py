@@ -26,7 +26,7 @@ def explain(queue: Queue, wanted: int) -> tuple[str, int]:
     """The shape of the plan as a short name, and the buffers it touched."""
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("session/force_index_plans"))
+        connection.execute(queue.text("session/force_index_plans"), {"local": False})
         row = connection.execute(
             "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim/claim_jobs"), child.parameters(wanted)
         ).fetchone()
@@ -45,7 +45,7 @@ def timed(queue: Queue, wanted: int, rounds: int) -> list[float]:
     """Milliseconds of a claim, prepared, rolled back."""
     child, found = queue.child(), []
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("session/force_index_plans"))
+        connection.execute(queue.text("session/force_index_plans"), {"local": False})
         connection.commit()
         for _ in range(rounds):
             start = time.perf_counter()

@@ -63,7 +63,7 @@ def claimer(dsn: str, supervisor: int, number: int, orders: Connection) -> None:
     """One of them: for each order (until when, how many a claim) claim and settle until then, and say what came of it."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         wire = Wire(connection, "jobherd", prepared=True)
-        wire.exchange(("session/force_index_plans", {}))
+        wire.exchange(("session/force_index_plans", {"local": False}))
         me = {"supervisor": supervisor, "incarnation": number, "slot": 0, "kind": "worker", "pid": 1, "pid_started": 1}
         [[(child, backend)]] = wire.exchange(("lease/register_child", me))
         orders.send(backend)

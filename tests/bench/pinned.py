@@ -52,7 +52,7 @@ def main() -> int:
         claim = child.parameters(given.batch)
         with psycopg.connect(dsn) as reader, psycopg.connect(dsn, autocommit=True) as probing:
             reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            probing.execute(queue.text("session/force_index_plans"))
+            probing.execute(queue.text("session/force_index_plans"), {"local": False})
             stride = ScanStart()
 
             def probe() -> float:

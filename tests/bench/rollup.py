@@ -38,7 +38,7 @@ def main() -> int:
         connection.execute(
             "SELECT pg_advisory_lock(hashtext('jobherd.count_past'))"
         )  # maintenance processes leave it to us
-        connection.execute(sql.load("session/force_index_plans"))
+        connection.execute(sql.load("session/force_index_plans"), {"local": False})
         backend = connection.info.backend_pid
 
         def look() -> float:

@@ -21,6 +21,7 @@ from jobherd.handlers._run.dispositions import is_interruption
 from jobherd.handlers._values.outcome import Raised
 from jobherd.workers.claim.wakes import LOOK
 from jobherd.workers.ipc.board_memory import Word
+from jobherd.workers.ipc.job_table import ROWS
 from jobherd.workers.ipc.record import barrier
 from jobherd.workers.run.arguments import NO_JOB
 from jobherd.workers.run.executor import LONG_AFTER
@@ -75,14 +76,17 @@ class ShortJobs:
 
         Returns None if no further job of the claim may start: the others are released.
         """
-        place = 0
-        while place < len(batch):
+        place, last, listed = 0, min(len(batch), ROWS), 0
+        while place < last:
             name = batch[place].kind
             kind = self._kinds.get(name)
             if kind is None or name not in self._guard.clean or self._executor.durations.expected(name) >= LONG:
                 break
+            if not listed:
+                jobs, attempts = [row.id for row in batch[:last]], [row.attempts for row in batch[:last]]
+                listed = self._board.outcomes.list_jobs(self._executor.recorder.child, jobs, attempts)
             before = place
-            place, ran, finished = self._run_kind(batch, place, kind)
+            place, ran, finished = self._run_kind(batch, place, last, kind, listed)
             if ran:
                 if not self.conclude(batch, place, finished):
                     return None
@@ -91,8 +95,12 @@ class ShortJobs:
                 break
         return place
 
-    def _run_kind(self, batch: list[JobRow], place: int, kind: JobKind) -> tuple[int, bool, Finished | None]:
-        """Run jobs of one kind from `place` on while they end well.
+    def _run_kind(
+        self, batch: list[JobRow], place: int, last: int, kind: JobKind, listed: int
+    ) -> tuple[int, bool, Finished | None]:
+        """Run jobs of one kind from `place` on, before `last`, while they end well.
+
+        listed: what `OutcomeBuffer.list_jobs` has returned.
 
         Returns the place of the first job that did not, whether that one ran, and what `end` returns
         for it.
@@ -100,8 +108,9 @@ class ShortJobs:
         executor, in_flight, guard, output = self._executor, self._in_flight, self._guard, self._output
         interrupts, board, wakes, wake = self._interrupts, self._board, self._claimer.wakes, self._wake
         words, here, clock, usage = board.words, interrupts.here, executor.clock, executor.usage
-        number, timeout, most, keep = kind.number, kind.timeout, kind.max_attempts, kind.keep_completed
-        token, child = in_flight.token, executor.recorder.child
+        timeout, keep, token, table = kind.timeout, kind.keep_completed, in_flight.token, board.outcomes.table
+        table.set_kind(place, last, kind=kind.number, timeout=timeout, most=kind.max_attempts, keep=keep)
+        starts_at, ends_at = table.starts, table.ends
         first, row = place, batch[place]
         name = row.kind
         average = executor.durations.expected(name)
@@ -118,14 +127,15 @@ class ShortJobs:
         until = HELD - average + (now if fresh else in_flight.first_at)
         try:
             function, read = kind.handler.function, kind.handler.binding.read
-            for row in islice(batch, place, None):
-                (_, job, own, _, payload, attempts, most_own, crashes, _, limit, _, _, good_for, _, _, extras) = row
+            for row in islice(batch, place, last):
+                (_, job, own, _, payload, _, most_own, crashes, _, limit, _, _, good_for, _, _, extras) = row
                 if (
                     own != name
                     or extras is not None
                     or good_for is not None
                     or most_own is not None
                     or limit is not None
+                    or crashes
                 ):
                     break
                 if now >= look_at:
@@ -139,7 +149,8 @@ class ShortJobs:
                 if interrupts.pending or interrupts.unread or wake.dismissed or guard.recycle_reason or now > until:
                     break
                 started = clock()
-                board.say_running(child, token, job, number, attempts, most, crashes, started, started + timeout)
+                starts_at[place] = started
+                words[Word.SHORT] = listed + place
                 if armed:
                     reach("job.announced")
                 barrier()  # Race: as in `Executor._announce`.
@@ -182,9 +193,9 @@ class ShortJobs:
                     break
                 if armed:
                     reach("job.ended")
-                if not in_flight.enter_plain(job, ran, ended, keep):
-                    over = True
-                    break
+                ends_at[place] = ended  # The outcome is on the status board, before the next job starts.
+                if armed:
+                    reach("job.entered")
                 if fresh:
                     in_flight.note_first(ended)
                     fresh = False

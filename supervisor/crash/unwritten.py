@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from jobherd.handlers._values.outcome import OK
 from jobherd.workers.job.finished import Finished
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def finished_of(board: StatusBoard, token: int) -> list[Finished]:
     """Return the outcomes of that claim in a board's outcome buffer."""
-    found = []
+    found = [Finished(job, OK, ran, ended, keep) for job, ran, ended, keep in board.outcomes.finished(token)]
     for entry in board.outcomes.entries(token):
         # nothing that a child may have written can crash the supervisor
         with suppress(ValueError, TypeError, KeyError):

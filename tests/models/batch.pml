@@ -22,6 +22,9 @@
  *   LOST          it ends
  *   FORSAKEN      a claim that stands is not taken for lost by its child
  *
+ * In the program `current` is one word for a short job (`Word.SHORT`: token and row). Its row is the content of its outcome, written when the claim
+ * begins, and the end in that row is the count. Rows are used again: a claim has the rows of the last but one.
+ *
  * holds:
  * holds:  KILLS=0 REVOKES=2
  * holds:  K=2 EARLY
@@ -44,6 +47,7 @@
  * breaks: EXCUSE_NONE         AGAIN         the one window that remains is not excused: it is there
  * breaks: COUNT_FIRST         TORN          the count of outcomes is stored before their content
  * breaks: WORDS_WITHOUT_TOKEN UNEARNED      the count does not say of which claim it is
+ * breaks: KEEPS_ENDS         UNEARNED       a claim begins with the outcomes of the one that had its rows
  * breaks: NO_MARK             COUNTED       an announced job counts as started
  * breaks: EXCUSED             BLAMED        a death before an announced job has started is nobody's
  * breaks: STAYS_NAMED         BLAMED        a job that was announced and given up, since its claim was revoked, stays named on the board
@@ -343,7 +347,11 @@ end:
 #endif
      if
      OR_DIE(die_asking)
-     :: atomic { STANDS(i); settle(t, fin, mine); claim(i); fin = 0; j = 0 }            /* ... and executed */
+     :: atomic { STANDS(i); settle(t, fin, mine); claim(i);            /* ... and executed */
+#ifdef KEEPS_ENDS
+          of_child[i]!CONTENT,(t * 8 + fin); of_child[i]!COUNT,(t * 8 + fin);
+#endif
+          fin = 0; j = 0 }
      fi;
 #ifdef BEHIND
      heard[i] = t;

@@ -498,6 +498,27 @@ MUTANTS = (
         ("tests/workers/test_short_jobs.py",),
     ),
     Mutant(
+        "what a short job was is not on the board once it has succeeded",
+        "workers/short_jobs.py",
+        "                ends_at[place] = ended ",
+        "                pass ",
+        ("tests/workers/test_short_jobs.py",),
+    ),
+    Mutant(
+        "a claim has the outcomes of the one that had its rows of the job table",
+        "workers/ipc/outcome_buffer.py",
+        "        self._tables[latest].clear()\n        words[latest] = token\n",
+        "        words[latest] = token\n",
+        ("tests/workers/ipc/test_job_table.py",),
+    ),
+    Mutant(
+        "the running short job is taken for one of the claim that has its rows now",
+        "workers/ipc/outcome_buffer.py",
+        "token and self._words[place] == token), None)",
+        "token), None)",
+        ("tests/workers/ipc/test_job_table.py",),
+    ),
+    Mutant(
         "what a short job leaves in its process is not noticed",
         "workers/short_jobs.py",
         "        if not over:\n            guard.examine()\n",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jobherd.handlers._values.outcome import OK
+from jobherd.supervisor.crash.unwritten import finished_of
 from jobherd.workers.ipc.current_work import Reason
 from jobherd.workers.ipc.pipes import EXIT_RECYCLE, EXIT_REQUESTED
 from jobherd.workers.process.state_guard import CLEAN
@@ -104,6 +106,9 @@ def test_a_job_that_must_not_start_does_not(bench: Bench, ordinary, gate, how: s
     assert now is not None
     assert (now.job, now.attempts, now.max_attempts) == (jobs[2], 1, 3)
     assert child.board.begun == jobs[2]
+    finished = finished_of(child.board, now.token)
+    assert [(one.job, one.outcome, one.keep) for one in finished] == [(job, OK, 7) for job in jobs[:2]]
+    assert all(one.ran is not None and 0 <= one.ran and one.ended <= now.started for one in finished)
     started, claims = child.board.jobs_started, child.board.claims[0] - child.board.claims[1]
     match how:
         case "revoked":

@@ -76,6 +76,8 @@ class Word:
     STREAMS: Final = 19
     DISPATCHES: Final = 20
     WANTED: Final = 21
+    SHORT: Final = 22
+    """The running short job, as `OutcomeBuffer.list_jobs` says. 0: another record says what runs."""
 
 
 class BoardMemory:

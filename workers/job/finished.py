@@ -84,11 +84,6 @@ class Finished(NamedTuple):
             )
         )
 
-    @staticmethod
-    def plain_entry(job: int, ran: float, ended: float, keep: int) -> bytes:
-        """Return the entry of a job that succeeded and returned nothing."""
-        return _PLAIN.pack(_PLAIN_MARK, job, ran, ended, keep)
-
     @classmethod
     def from_entry(cls, entry: bytes) -> Self:
         """Return the value that `as_entry` encoded. Raises ValueError for any other entry."""

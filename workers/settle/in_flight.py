@@ -94,23 +94,13 @@ class InFlightClaim:
             reach("job.entered")
         return entered or not more or self.settle(more=True)
 
-    def enter_plain(self, job: int, ran: float, ended: float, keep: int) -> bool:
-        """Store the outcome of a job that succeeded and returned nothing in the outcome buffer.
-
-        `note_plain` must follow. Return False if it does not fit.
-        """
-        entered = self._outcomes.enter(Finished.plain_entry(job, ran, ended, keep))
-        if armed:
-            reach("job.entered")
-        return entered
-
     def note_first(self, ended: float) -> None:
         """Note the end of the first job of which an outcome is not recorded."""
         self.first_at = ended
         self._board.say_unwritten(ended)
 
     def note_plain(self, jobs: list[int], ran: list[float], ended: list[float], keep: int) -> None:
-        """Note the outcomes of jobs that succeeded and returned nothing."""
+        """Note the outcomes of jobs that succeeded and returned nothing. The job table holds them."""
         self.unsettled += plain_of(jobs, ran, ended, keep)
 
     def note(self, finished: Finished) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from jobherd import Client
 from jobherd.workers.page import application
+from tests.cli.rows import child, claim, past, send, supervisor
 from tests.page.support import Page
 from tests.support.queue import Queue
 
@@ -68,7 +69,7 @@ def test_every_state_is_explained_with_what_can_be_done(queue, page):
     said = words(page, f"/jobs/{job}")
     assert "Scheduled: it is not due before" in said
     assert "Run now" in said and "Cancel" in said and "Edit" not in said
-    assert '"order_id": 7' in said and "mail, priority -3" in said
+    assert '"order_id": 7' in said and "mail priority -3" in said
     page.act(f"/jobs/{job}/action", do="retry")
     assert "Waiting: no supervisor with workers holds a lease" in words(page, f"/jobs/{job}")
     child = queue.child()
@@ -316,3 +317,27 @@ def test_a_unique_job_shows_its_key_and_its_holder(page, queue):
     throttled = client.enqueue("a:b", {"n": 2}, unique=("n",), throttle="1h")
     queue.cancel(throttled)
     assert 'Unique key {"n": 2} This job holds it until 20' in words(page, f"/jobs/{throttled}")
+
+
+def test_a_long_error_is_folded_and_kind_queue_and_host_are_links(page, database):
+    job = past(database, "failed", error="ValueError: " + "x" * 40_000)
+    text = page.get(f"/jobs/{job}").text
+    shown = re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
+    assert "x" * 300 in shown
+    assert "x" * 500 not in shown
+    assert "Show all 40,0" in text
+    assert "x" * 40_000 in text
+    for to in ("/kinds/mail%3Areceipt", "/errors?kind=mail%3Areceipt", "/jobs?queue=default", "/fleet"):
+        assert f'<dd><a href="{to}"' in text or f'<a href="{to}">its errors' in text, to
+
+
+def test_a_completed_job_asks_before_it_runs_again(page, database):
+    asks = "its effects happen twice"
+    assert asks in page.get(f"/jobs/{past(database, 'completed')}").text
+    assert asks not in page.get(f"/jobs/{past(database, 'failed')}").text
+
+
+def test_a_running_job_says_how_much_of_its_timeout_is_left(page, database):
+    send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"timeout\": \"1h\"}')")
+    job = claim(database, child(database, supervisor(database)))
+    assert re.search(r"1 h <span class=\"note\">ends <time[^>]*>in (59 min|1 h)", page.get(f"/jobs/{job}").text)

@@ -38,6 +38,7 @@ def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):
     expect(tab.get_by_role("button", name="Run again")).to_be_visible()
     assert tab.evaluate("window.loadedOnce"), "it was loaded again"
     assert tab.locator("svg.life rect").count() >= 2
+    tab.evaluate("window.asked = []; window.confirm = (text) => window.asked.push(text)")
     tab.get_by_role("button", name="Run again").click()  # a form of the live part: its token came from the page
     expect(tab.locator("[role=status].good")).to_contain_text(f"Job {job} is ready to run again")
     herd.gate.wait_arrival("followed").open()
@@ -72,3 +73,17 @@ def test_a_page_elsewhere_shows_what_a_job_says_too(herd):
         while "encoding far" not in page.get(f"/jobs/{job}").text:
             assert time.monotonic() < until, "its supervisor has not said so"
     arrival.open()
+
+
+def test_a_job_leads_to_its_neighbours_in_the_list_and_back(tab, herd):
+    first, second, third = [herd.enqueue("image:thumbnail", {"path": "n.png"}, delay="6h") for _ in range(3)]
+    path = "/jobs?kind=image%3Athumbnail&state=scheduled"
+    tab.goto(path)
+    tab.locator(f"#job-{second}").get_by_role("link", name=str(second)).click()
+    tab.get_by_role("link", name="Next →").click()
+    tab.wait_for_url(f"**/jobs/{first}")
+    tab.get_by_role("link", name="← Previous").click()
+    tab.get_by_role("link", name="← Previous").click()
+    tab.wait_for_url(f"**/jobs/{third}")
+    tab.get_by_role("link", name="Back to the list").click()
+    tab.wait_for_url(f"**{path}")

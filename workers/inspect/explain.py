@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.workers.inspect.failures import given_code
 from jobherd.workers.inspect.phrases import count, moment_or_none, nth, span
 
 if TYPE_CHECKING:
@@ -313,7 +314,10 @@ def _attempt(attempt: Mapping[str, Any], clock: Callable[[datetime], str]) -> st
 
 def _error(job: Mapping[str, Any]) -> str:
     first = (job["error"] or "").splitlines()
-    return ": ".join(part for part in (job["error_code"], first[0] if first else "") if part) or "unknown reason"
+    return (
+        ": ".join(part for part in (given_code(job["error_code"]), first[0] if first else "") if part)
+        or "unknown reason"
+    )
 
 
 def _all_busy(workers: int) -> str:

@@ -7,6 +7,7 @@ anything to a browser or change anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.workers.inspect import explain as reasons
@@ -27,6 +28,8 @@ IN_FULL: Final = 20
 """Attempts that are shown in full; earlier ones get a line each."""
 CHILDREN: Final = 50
 """Child jobs that are listed."""
+LONGEST: Final = 1e9
+"""Seconds of a timeout whose end is shown."""
 GENERATIONS: Final = 20
 """Ancestors that are listed."""
 
@@ -42,6 +45,8 @@ class Head:
     life: Timeline
     fraction: float | None
     note: str
+    ends_at: datetime | None = None
+    """When a running job reaches its timeout."""
 
 
 Sentence = list["str | datetime"]
@@ -76,6 +81,9 @@ async def head_of(database: Database, hidden: Redactions, number: int) -> Head |
         life=timeline(job, history, job["asked_at"]),
         fraction=float(fraction) if isinstance(fraction, int | float) else None,
         note=note if isinstance(note, str) else "",
+        ends_at=job["started_at"] + timedelta(seconds=job["timeout"])
+        if job["state"] == "running" and job["started_at"] and job["timeout"] and job["timeout"] < LONGEST
+        else None,
     )
 
 

@@ -168,6 +168,28 @@
   document.addEventListener("change", choose);
   document.addEventListener("jobherd:updated", choose);
 
+  // -- the neighbours of a job in the list from which it was opened ------------------------------------------------------
+  document.addEventListener("click", (event) => {
+    const list = event.target.closest("table.jobs");
+    if (!list || !event.target.closest("a")) return;
+    const jobs = all("tr[id^=job-] a[href]", list).filter((link) => /\/jobs\/[0-9]+$/.test(link.pathname)).map((link) => link.pathname);
+    sessionStorage.setItem("jobherd list", JSON.stringify({ from: location.pathname + location.search, jobs }));
+  });
+  function showNeighbours() {
+    const nav = $("#neighbours");
+    if (!nav) return;
+    let list = null;
+    try { list = JSON.parse(sessionStorage.getItem("jobherd list")); } catch { return; }
+    const at = list ? list.jobs.indexOf(location.pathname) : -1;
+    if (at < 0) return;
+    for (const [to, word, rel] of [[list.from, "Back to the list", "up"], [list.jobs[at - 1], "← Previous", "prev"], [list.jobs[at + 1], "Next →", "next"]]) {
+      if (!to) continue;
+      const link = Object.assign(document.createElement("a"), { href: to, textContent: word, rel, className: "button" });
+      nav.append(link);
+    }
+    nav.hidden = false;
+  }
+
   // -- keys -------------------------------------------------------------------------------------------------------------
   const pages = { o: 0, j: 1, f: 2, q: 3, s: 4, k: 5, e: 6, a: 7 };
   let going = 0;
@@ -216,6 +238,7 @@
     button.addEventListener("click", () => help.showModal());
     localise(document);
     choose();
+    showNeighbours();
     for (const field of all("input[data-zone]")) field.value = zone;
     setInterval(() => localise(document), 10000);  // "3 min ago" grows older
     open();

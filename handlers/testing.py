@@ -6,9 +6,10 @@
 
 The payload is encoded to JSON and decoded. Binding, call and outcome are those of the worker. The
 process around it is missing: no timeout is enforced, and a crash ends the test. `recorder` records
-enqueued jobs, without a database. `inline` adds a database: enqueued jobs go into a transaction of
-its connection, where the test can check and run them, and the transaction is rolled back at the
-end. In a test inside an event loop, use `arun` and `adrain` instead of `run` and `drain`.
+enqueued jobs, without a database. `inline` adds a database: enqueued jobs go into a transaction,
+its own or the test's, where the test can check and run them; it is rolled back at the end.
+`RealWorker` starts real processes, for committed jobs. In a test inside an event loop, use `arun`
+and `adrain` instead of `run` and `drain`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jobherd.handlers._testing.batch import run_batch
 from jobherd.handlers._testing.enqueued import Enqueued
 from jobherd.handlers._testing.inline import Inline, inline
 from jobherd.handlers._testing.ran import Ran
+from jobherd.handlers._testing.real_worker import RealWorker
 from jobherd.handlers._testing.recorder import Recorder, recorder
 from jobherd.handlers._values.outcome import EXPIRED, Outcome
 
@@ -27,6 +29,7 @@ __all__ = [
     "Inline",
     "Outcome",
     "Ran",
+    "RealWorker",
     "Recorder",
     "arun",
     "arun_payload",

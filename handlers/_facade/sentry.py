@@ -71,7 +71,7 @@ def begin_checkin(job: Job) -> None:
 
 @middleware
 def trace_attempt(job: Job, call_next: Callable[[], object]) -> object:
-    """Run the attempt in a scope and a transaction of its own."""
+    """Run the attempt in its own scope and transaction."""
     with sentry_sdk.isolation_scope() as scope:
         _scopes[job.id] = scope
         describe(scope, job)

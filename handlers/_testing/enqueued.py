@@ -66,6 +66,20 @@ class Watched:
         self.jobs: list[Enqueued] = []
         self._running: Enqueued | None = None
         self._touched: list[Enqueued] = []
+        self._now = 0.0
+
+    def advance(self, duration: Duration) -> None:
+        """Let time pass for delayed jobs: the next `drain` runs those that are due by then.
+
+        The clock of the handlers is unchanged.
+
+        Args:
+            duration: a duration, from the last `advance` or the start of the test.
+
+        Example:
+            >>> jobs.advance("1h")  # doctest: +SKIP
+        """
+        self._now += at_least_zero(duration, field="duration")
 
     def enqueued(self, kind: str | AnyHandler) -> list[object]:
         """Return the payloads of all enqueued jobs of a kind, in order.
@@ -175,7 +189,7 @@ class Watched:
     ) -> Generator[tuple[AnyHandler, object, dict[str, Any]], Ran, None]:
         """Yield each attempt to run, and receive its result."""
         known = {handler.kind: handler for handler in handlers}
-        until = float("inf") if due is None else at_least_zero(due, field="due")
+        until = float("inf") if due is None else self._now + at_least_zero(due, field="due")
         last = (
             float("inf")
             if rounds is None
@@ -224,11 +238,15 @@ class Watched:
         texts = ((chunk, text) for chunk in chunks for text in chunk.texts)
         for job_id, (chunk, text) in zip(ids, texts, strict=False):
             options = chunk.options.parameters()
-            due = _wait(options) + (0.0 if by is None else by.due)
+            due = _wait(options) + (self._begin(options) if by is None else by.due)
             job = Enqueued(
                 job_id, chunk.kind, decode_payload(text), options, due=due, round=1 if by is None else by.round + 1
             )
             self.jobs.append(job)
+
+    def _begin(self, options: dict[str, Any]) -> float:
+        """Return when the wait of a job begins that the test enqueues: a timestamp needs no `advance`."""
+        return self._now if options["run_at"] is None else 0.0
 
     def _attempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
         raise NotImplementedError

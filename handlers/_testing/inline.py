@@ -10,6 +10,7 @@ import psycopg
 from jobherd.handlers._enqueue import origin
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure, keeping_default
+from jobherd.handlers._enqueue.driver_connection import driver_of
 from jobherd.handlers._enqueue.dsn import find_dsn, find_schema
 from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._testing.attempt import arun_payload, run_payload
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from jobherd.handlers._define.handler import AnyHandler
     from jobherd.handlers._enqueue.bulk import Chunk
+    from jobherd.handlers._enqueue.driver_connection import CallersConnection
 
 
 class _Watching(Client):
@@ -155,7 +157,9 @@ class _Undo(Exception):  # noqa: N818  # not an error: it rolls a savepoint back
 
 
 @contextlib.contextmanager
-def inline(dsn: str | None = None, *, schema: str | None = None) -> Iterator[Inline]:
+def inline(
+    dsn: str | None = None, *, schema: str | None = None, connection: CallersConnection | None = None
+) -> Iterator[Inline]:
     """Record and run jobs inside one transaction that is rolled back at the end.
 
     Inside the block, `Handler.enqueue` without client or connection enqueues into this transaction.
@@ -163,16 +167,35 @@ def inline(dsn: str | None = None, *, schema: str | None = None) -> Iterator[Inl
     Args:
         dsn: address of a database with Jobherd's schema. Default: as for `Client`.
         schema: Jobherd's schema. Default: as for `Client`.
+        connection: the test's own connection or session, instead of `dsn`; see `Client`. The jobs are
+            part of its open transaction, which the test rolls back, not this function.
+
+    Raises:
+        ValueError: `connection` is in autocommit mode and has no open transaction.
 
     Example:
         >>> with inline() as jobs:  # doctest: +SKIP
         ...     receipt.enqueue(order_id=7)
         ...     assert jobs.drain([receipt])[0].ran[0].outcome.label == "ok"
     """
-    with keeping_default(), psycopg.connect(find_dsn(dsn), client_encoding="UTF8") as connection:
-        watching = Inline(connection, find_schema(schema))
+    with keeping_default(), _transaction(dsn, connection) as own:
+        watching = Inline(own, find_schema(schema))
         configure(client=watching.client)
-        try:
-            yield watching
-        finally:
-            connection.rollback()
+        yield watching
+
+
+@contextlib.contextmanager
+def _transaction(dsn: str | None, connection: CallersConnection | None) -> Iterator[psycopg.Connection[Any]]:
+    if connection is None:
+        with psycopg.connect(find_dsn(dsn), client_encoding="UTF8") as own:
+            try:
+                yield own
+            finally:
+                own.rollback()
+        return
+    own = driver_of(connection)
+    if own.autocommit and own.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        message = "connection has no open transaction, so the jobs would be committed: begin one, or pass a dsn"
+        raise ValueError(message)
+    own.execute("")  # begins the caller's transaction: a job's savepoint would otherwise be one, and commit
+    yield own

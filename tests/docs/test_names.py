@@ -103,6 +103,8 @@ def test_metrics_exist(page):
         "jobherd_jobs",
         "jobherd_dsn",
         "jobherd_inline",
+        "jobherd_connection",
+        "jobherd_worker",
         "jobherd_recorder",
         "jobherd_user",
     }  # the channel, fixtures, the package of folders

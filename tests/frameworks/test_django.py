@@ -169,4 +169,4 @@ def test_a_site_enqueues_in_its_transactions_and_survives_the_kill_of_a_worker(p
 
 @pytest.mark.system
 def test_the_tests_of_a_project_have_the_schema(project):
-    assert project.test().splitlines()[-1].startswith("6 passed")
+    assert project.test().splitlines()[-1].startswith("8 passed")

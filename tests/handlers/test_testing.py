@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -10,8 +11,9 @@ import pytest
 
 from jobherd import Client, Failed, Job, JobTimeout, Json, Nack, PayloadError, Poison, Snooze, enqueue_on, handler
 from jobherd.handlers._enqueue import default as module
-from jobherd.handlers._pytest import jobherd_inline, jobherd_recorder  # noqa: F401  # the fixtures under test
-from jobherd.testing import arun, inline, recorder, run, run_payload
+from jobherd.handlers._pytest import jobherd_connection, jobherd_inline, jobherd_recorder  # noqa: F401  # the fixtures under test
+from jobherd.testing import RealWorker, arun, inline, recorder, run, run_payload
+from tests.support.patience import LIMIT
 
 
 @handler("demo:double")
@@ -371,3 +373,58 @@ def test_an_asynchronous_handler_in_a_running_loop_says_what_to_do_and_runs_in_i
 @handler("demo:hangs")
 async def hangs() -> None:
     await asyncio.Event().wait()
+
+
+def test_jobs_run_in_the_transaction_of_the_test(database):
+    """Nothing is committed or rolled back by `inline`: that is the test's."""
+    with psycopg.connect(database) as own:
+        with inline(connection=own) as jobs:
+            double.enqueue(number=2)
+            assert jobs.drain([double])[0].ran[0].value() == 4
+        assert own.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (1,)
+        own.rollback()
+        assert own.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (0,)
+    with psycopg.connect(database, autocommit=True) as own:
+        with pytest.raises(ValueError, match="connection has no open transaction"), inline(connection=own):
+            pass
+        with own.transaction(force_rollback=True), inline(connection=own) as jobs:
+            jobs.client.enqueue("demo:double", {"number": 1})
+        assert own.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (0,)
+
+
+def test_time_passes_for_delayed_jobs():
+    with recorder() as jobs:
+        double.options(delay="1h").enqueue(number=1)
+        assert jobs.drain([double]) == []
+        jobs.advance("30m")
+        double.options(delay="1h").enqueue(number=2)
+        assert jobs.drain([double]) == []
+        jobs.advance("30m")
+        assert [job.payload for job in jobs.drain([double])] == [{"number": 1}]
+        assert [job.payload for job in jobs.drain([double], due="30m")] == [{"number": 2}]
+        with pytest.raises(ValueError, match="duration"):
+            jobs.advance("soon")
+
+
+@pytest.mark.system
+def test_a_real_worker_runs_committed_jobs_and_leaves_no_session(database, tmp_path):
+    (tmp_path / "shop.py").write_text(
+        "import os\nfrom jobherd import handler\n"
+        "@handler('shop:pid')\ndef pid() -> int:\n    return os.getpid()\n"
+        "@handler('shop:no', max_attempts=1)\ndef no() -> None:\n    raise ValueError('no')\n"
+    )
+    with Client(database) as client, RealWorker(database) as worker:
+        first, failed = client.enqueue("shop:pid"), client.enqueue("shop:no")
+        assert "ValueError: no" in worker.drain(str(tmp_path / "shop.py"))
+        assert (client.job(first)["state"], client.job(failed)["state"]) == ("completed", "failed")
+        assert client.job(first)["result"] != os.getpid()
+        worker.start(str(tmp_path / "shop.py"))
+        second = client.enqueue("shop:pid")
+        assert client.wait(second, timeout=LIMIT)["state"] == "completed"
+    with psycopg.connect(database) as own:
+        sessions = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        assert own.execute(sessions).fetchone() == (0,)
+    with RealWorker(database) as worker, pytest.raises(AssertionError, match="the supervisor exited with 78"):
+        worker.drain(str(tmp_path / "nothing.py"))

@@ -14,7 +14,7 @@ from jobherd.django import versions
 from jobherd.django.results import new_result, result_of
 from jobherd.django.task import Task, declare, declared, kind_of
 from jobherd.handlers._enqueue.client import Client
-from jobherd.handlers._enqueue.default import schema_or_default
+from jobherd.handlers._enqueue.default import default_client, schema_or_default
 from jobherd.handlers._enqueue.driver_connection import driver_of
 
 if TYPE_CHECKING:
@@ -65,10 +65,18 @@ class Backend(versions.backends.BaseTaskBackend):
         due = task.run_after
         if due is not None and timezone.is_naive(due):
             due = timezone.make_aware(due)
-        number = self.client.enqueue(kind_of(task), payload, queue=task.queue_name, priority=-task.priority, run_at=due)
+        number = self._producer().enqueue(
+            kind_of(task), payload, queue=task.queue_name, priority=-task.priority, run_at=due
+        )
         object.__setattr__(result, "id", str(int(number)))
         versions.signals.task_enqueued.send(type(self), task_result=result)
         return result
+
+    def _producer(self) -> Client:
+        """Return the client that enqueues: of a job's or a test's transaction, if there is one."""
+        found = default_client()
+        is_plain = type(found) is Client and not found.is_of_a_thread
+        return self.client if is_plain or self.database != database_alias() else found
 
     def get_result(self, result_id: str) -> Any:
         """Return the result of a task. Raises TaskResultDoesNotExist."""

@@ -25,7 +25,7 @@ from jobherd.django.backend import Backend  # noqa: E402 - as above
 from jobherd.django.results import new_result  # noqa: E402 - as above
 from jobherd.django.task import declared, kind_of, policy_of  # noqa: E402 - as above
 from jobherd.handlers._define.handler import AnyHandler, handler  # noqa: E402 - as above
-from jobherd.handlers._define.hooks import after_job, before_job  # noqa: E402 - as above
+from jobherd.handlers._define.hooks import after_job, before_job, on_child_start  # noqa: E402 - as above
 from jobherd.handlers._load.module_contents import handlers_of  # noqa: E402 - as above
 from jobherd.handlers._run.dispositions import Disposition  # noqa: E402 - as above
 from jobherd.handlers._run.job import Job  # noqa: E402, TC001 - the handlers' annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _running: Final[dict[int, Any]] = {}
 """The result of each task that runs here, by the job's id."""
+_in_worker = False
 _STATUS: Final = {"completed": "SUCCESSFUL", "failed": "FAILED", "cancelled": "FAILED"}
 
 
@@ -49,7 +50,9 @@ def handler_of(task: Any) -> AnyHandler:
         @decorate
         async def arun(job: Job, payload: Json) -> object:
             args, kwargs = _begun(backend, task, job, payload)
-            # the coroutine's code uses the connections of asgiref's thread
+            if not _in_worker:  # the connection is that of the test's transaction
+                return _result(await task.func(*args, **kwargs))
+            # The coroutine's code uses the connections of asgiref's thread, which the hooks cannot reach.
             await sync_to_async(close_old_connections)()
             try:
                 return _result(await task.func(*args, **kwargs))
@@ -87,6 +90,13 @@ def _begun(backend: Any, task: Any, job: Job, payload: Any) -> tuple[list[Any], 
 def _result(value: object) -> object:
     """Return what a task returned as JSON; tuples become lists. A disposition stays what it is."""
     return value if isinstance(value, Disposition) else versions.base.normalize_json(value)
+
+
+@on_child_start
+def enter_worker() -> None:
+    """Remember that this process is a worker. Tests call no hooks."""
+    global _in_worker
+    _in_worker = True
 
 
 @before_job

@@ -109,3 +109,25 @@ def test_the_admin_shows_nothing_without_the_permission(client, django_user_mode
     client.force_login(django_user_model.objects.create_user("bob", is_staff=True))
     assert client.get("/admin/jobherd/job/").status_code == 403
     assert not Order.objects.exists()
+
+
+def test_jobs_run_inside_the_tests_own_transaction(jobherd_inline):
+    from jobherd.django.handlers import handler_of
+
+    Order.objects.create(number=1)
+    result = count.enqueue(up_to=1)
+    fail.enqueue()
+    receipt.options(delay="1h").enqueue(number=8)
+    # a coroutine of Django uses the connection of this thread only below async_to_sync
+    ran = async_to_sync(jobherd_inline.adrain)([handler_of(count), handler_of(fail), receipt])
+    assert [job.ran[0].outcome.label for job in ran] == ["ok", "failed"]
+    assert ran[0].ran[0].value() == [1, 0]
+    jobherd_inline.advance("1h")
+    assert jobherd_inline.drain([receipt])[0].ran[0].value() == "receipt of 8"
+    assert Order.objects.get(number=8).state == "receipt"
+    assert Job.objects.get(pk=result.id).kind == "shop:count"
+
+
+def test_tasks_are_recorded_without_a_database(jobherd_recorder):
+    finish.enqueue(7)
+    assert jobherd_recorder.assert_enqueued("shop:finish", args=[7]).payload["task"] == "shop.tasks.finish"

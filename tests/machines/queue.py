@@ -75,6 +75,7 @@ class Job:
     wanted: str = "completed"
     later: bool = False
     """It is due later than its release."""
+    partition: str | None = None
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -138,6 +139,10 @@ class Model:
         self.incarnation = 0
         self.caps: dict[tuple[str, str], int] = {}
         self.paused: set[tuple[str, str]] = set()
+        self.each: dict[str, int] = {}
+        """By queue: how many of each partition may run."""
+        self.fair: set[str] = set()
+        """Queues whose partitions take turns without a limit, too."""
         self.supervisors = [self.supervisor(), self.supervisor()]
         self.children = [self.child(0), self.child(0), self.child(1)]
 
@@ -212,8 +217,21 @@ class Model:
         shut = self.paused | {gate for gate, most in self.caps.items() if self.running(*gate) >= most}
         if ("all", "*") in shut:
             return []
-        waiting = [job for job in self.jobs.values() if job.place == "ready"]
+        waiting = [job for job in self.jobs.values() if job.place == "ready" and self.has_room(job)]
         return [job for job in waiting if ("queue", job.queue) not in shut and ("kind", job.kind) not in shut]
+
+    def has_room(self, job: Job) -> bool:
+        """Whether the limit of its partition lets the job start."""
+        most = self.each.get(job.queue)
+        return most is None or job.partition is None or self.running_of(job.queue, job.partition) < most
+
+    def running_of(self, queue: str, partition: str) -> int:
+        jobs = [job for job in self.jobs.values() if job.place == "running"]
+        return sum((job.queue, job.partition) == (queue, partition) for job in jobs)
+
+    def lane(self, job: Job) -> str | None:
+        """Within what a job must be the first of its kind."""
+        return job.partition if job.queue in self.fair or job.queue in self.each else "all"
 
     # -- asking for work
 
@@ -221,6 +239,7 @@ class Model:
         count, n = n % 3 + 1, n // 3
         queue, kind, priority = QUEUES[n % 2], KINDS[n // 2 % 2], n // 4 % 3 - 1
         most, delay = (None, 1, 2, None)[n // 12 % 4], (None, LATER)[n // 48 % 5 == 0]
+        partition = (None, "p", "q", "r")[n // 240 % 4]
         said = {
             **NOTHING,
             "kind": kind,
@@ -229,9 +248,11 @@ class Model:
             "priority": priority,
             "max_attempts": most,
             "delay": delay,
+            "partition": partition,
         }
         for row in self.send("enqueue/enqueue_jobs", **said):
-            self.jobs[row["id"]] = Job(row["id"], queue, kind, priority, most, "scheduled" if delay else "ready")
+            place = "scheduled" if delay else "ready"
+            self.jobs[row["id"]] = Job(row["id"], queue, kind, priority, most, place, partition=partition)
 
     def move_after(self, n: int) -> None:
         """A job is enqueued behind one or two others, wherever they are."""
@@ -343,7 +364,10 @@ class Model:
             assert not any(("kind", job.kind) in self.caps.keys() | self.paused or job.alone for job in taken[1:])
             assert len(taken) <= wanted
         before = [
-            job for job in eligible if (job.queue, job.kind) == (first.queue, first.kind) and job.rank < first.rank
+            job
+            for job in eligible
+            if (job.queue, job.kind, self.lane(job)) == (first.queue, first.kind, self.lane(first))
+            and job.rank < first.rank
         ]
         assert not before, "it was not the first of its queue and kind"
         for row, job in zip(rows, taken, strict=True):
@@ -354,6 +378,10 @@ class Model:
         for (scope, name), most in self.caps.items():
             named = [job for job in taken if (job.queue if scope == "queue" else job.kind) == name]
             assert not named or self.running(scope, name) <= most, "over its cap"
+        for partition in {job.partition for job in taken} - {None}:
+            running = self.running_of(first.queue, partition)
+            assert first.queue not in self.each or running <= self.each[first.queue], "over the limit of its partition"
+        self.seen["claimed in turn"] += len(taken) if first.queue in self.fair or first.queue in self.each else 0
         assert first.queue not in limits or self.own(child.supervisor, first.queue) <= limits[first.queue], (
             "over its supervisor's own limit"
         )
@@ -368,7 +396,7 @@ class Model:
         single = self.queue.run(
             "SELECT limited_kind FROM jobherd.running WHERE child = %s AND token = %s", child.id, claim.token
         )[0][0]
-        gates = self.caps.keys() | self.paused
+        gates = self.caps.keys() | self.paused | {("queue", divided) for divided in self.fair | self.each.keys()}
         may = child.supervisor in self.supervisors and single is None and not any(job.alone for job in claim.jobs)
         may = may and gates.isdisjoint((("queue", queue), ("kind", kind), ("all", "*")))
         waiting = [
@@ -596,7 +624,9 @@ class Model:
         number = self.queue.run("SELECT jobherd.retry_edited(%s, '{}')", job.id)[0][0]
         assert (number is not None) == (job.place in TERMINAL.values())
         if number is not None:
-            self.jobs[number] = Job(number, job.queue, job.kind, job.priority, job.most, "ready")
+            self.jobs[number] = Job(
+                number, job.queue, job.kind, job.priority, job.most, "ready", partition=job.partition
+            )
             assert self.queue.run("SELECT max_attempts FROM jobherd.waiting WHERE id = %s", number) == [(job.most,)]
 
     def move_rank(self, n: int) -> None:
@@ -676,6 +706,18 @@ class Model:
         held_up = self.queue.count("parked")
         self.send("maintenance/release_parked", most=1000)
         assert self.queue.count("parked") == held_up, "the gate of its kind still stands"
+
+    def move_divide(self, n: int) -> None:
+        """The partitions of a queue get a limit or turns, or lose them."""
+        queue, by, n = QUEUES[n % 2], {"actor": None}, n // 2
+        most = (None, 1, 2, None)[n % 4]
+        if n // 4 % 2:
+            self.send("control/limit_each", queue=queue, max_running=most, strict=False, **by)
+            self.each.pop(queue, None)
+            self.each |= {} if most is None else {queue: most}
+        else:
+            self.send("control/set_turns", queue=queue, weights='{"p": 2}', off=most is None, **by)
+            self.fair = self.fair - {queue} if most is None else self.fair | {queue}
 
     # -- deaths
 
@@ -850,7 +892,7 @@ Move = tuple[str, int]
 WEIGHTS = {
     "enqueue": 12, "after": 5, "claim": 16, "join": 4, "settle": 10, "complete": 3, "transaction": 3, "settle_late": 3, "cancel": 4, "cancel_late": 3, "retry": 4, "edit": 1,
     "rank": 2, "time": 2, "delete": 2, "purge": 1, "due": 3, "gate": 6, "release": 3, "orphans": 3, "unheard": 2, "relieve": 3, "leave": 2,
-    "reclaim": 3,
+    "reclaim": 3, "divide": 5,
 }  # fmt: skip
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 

@@ -163,6 +163,7 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps, rate
 	$(BIN)/python -m tests.faults.tables
 	$(BIN)/python -m tests.faults.caps
 	$(BIN)/python -m tests.faults.rates
+	$(BIN)/python -m tests.faults.joins
 	$(BIN)/python -m tests.faults.poison
 	$(BIN)/python -m tests.faults.timers
 	$(BIN)/python -m tests.faults.hostile

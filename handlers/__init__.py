@@ -32,6 +32,9 @@ from __future__ import annotations
 
 from jobherd.handlers._define.binding import BindingError
 from jobherd.handlers._define.claim_filter import Only
+from jobherd.handlers._define.flow import Flow
+from jobherd.handlers._define.flow_lists import chain, extend, group
+from jobherd.handlers._define.flow_nodes import Call, Node
 from jobherd.handlers._define.handler import Handler, handler
 from jobherd.handlers._define.hooks import (
     Child,
@@ -83,6 +86,7 @@ __all__ = [
     "AsyncClient",
     "Backoff",
     "BindingError",
+    "Call",
     "Child",
     "Client",
     "Completed",
@@ -91,6 +95,7 @@ __all__ = [
     "Duration",
     "ExecutionLogEntry",
     "Failed",
+    "Flow",
     "Handler",
     "Hook",
     "Job",
@@ -102,6 +107,7 @@ __all__ = [
     "Json",
     "KeyMissingError",
     "Nack",
+    "Node",
     "NotConfiguredError",
     "Only",
     "Outcome",
@@ -119,12 +125,15 @@ __all__ = [
     "after_job",
     "before_claim",
     "before_job",
+    "chain",
     "check_payload",
     "configure",
     "decrypt",
     "default_client",
     "enqueue_many_on",
     "enqueue_on",
+    "extend",
+    "group",
     "handler",
     "middleware",
     "on_child_exit",

@@ -164,13 +164,14 @@ class Binding:
                 return payload
         return self.bind(decode_payload(text))
 
-    def bind(self, payload: object) -> dict[str, Any]:
+    def bind(self, payload: object, later: frozenset[str] = frozenset()) -> dict[str, Any]:
         """Return the keyword arguments for `payload`.
 
         Raises BindingError naming the first place that does not fit.
 
         payload: a decoded document. If the handler's only parameter is called `payload`, any
             document is accepted; otherwise it must be an object.
+        later: names that may be missing.
         """
         if self._whole:
             payload = {WHOLE: payload}
@@ -188,7 +189,7 @@ class Binding:
                     arguments[name] = convert(value)
                 except Misfit as misfit:
                     raise self._error(name, misfit) from None
-            elif required:
+            elif required and name not in later:
                 expected = f", expected {self._expected[name]}" if name in self._expected else ""
                 message = f"payload at $.{name} is missing{expected}"
                 raise BindingError(message, f"$.{name}")

@@ -66,6 +66,15 @@ class Encoder:
             raise TypeError(message)
         return None if data is None else check_bytes(data), rest
 
+    def partial(self, payload: Any, later: frozenset[str]) -> str:
+        """Return the checked payload as text, without the parameters that are written into it later."""
+        binding = self._signature.binding
+        if not self._signature.whole:
+            payload = {name: value for name, value in payload.items() if name not in later}
+        text = encode_arguments(payload, wide=binding.is_wide)
+        binding.compare(payload, binding.bind(decode_payload(text), later))
+        return text
+
     def _call(self, call: object) -> object:
         signature = self._signature
         if signature.whole:

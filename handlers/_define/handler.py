@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from jobherd.handlers._define.batch import BatchSignature
 from jobherd.handlers._define.definition_site import code_of, note_made, where_made
+from jobherd.handlers._define.flow_nodes import Call
 from jobherd.handlers._define.producer import Producer
 from jobherd.handlers._define.signature import Signature
 from jobherd.handlers._define.wrapping import plain
@@ -81,6 +82,10 @@ class Handler(Producer[P], Generic[P, C, R_co]):
     def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co:
         """Call the function directly, without a job."""
         return self.function(*args, **kwargs)
+
+    def call(self, *args: object, **kwargs: object) -> Call[R_co]:
+        """Return a job for a chain or a group: see `Producer.call`."""
+        return Call(self, args, kwargs)
 
     def problems(self) -> list[str]:
         """Return a sentence for each parameter whose type payloads cannot be converted to.

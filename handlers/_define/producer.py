@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, Unpack
 
 from jobherd.handlers._define.encoder import Encoder
+from jobherd.handlers._define.flow_nodes import Call
 from jobherd.handlers._enqueue import bulk, default, send
 from jobherd.handlers._enqueue import options as _enqueue
 from jobherd.handlers._enqueue.async_client import AsyncClient
@@ -57,8 +58,8 @@ class Producer(Generic[P]):
     ) -> None:
         self.kind = kind
         self.signature = signature
-        self._encoder = Encoder(kind, signature, weigh=weigh, seal=seal)
-        self._options = options
+        self.encoder = Encoder(kind, signature, weigh=weigh, seal=seal)
+        self.set_options = options
         self._target = target
 
     @property
@@ -104,10 +105,10 @@ class Producer(Generic[P]):
         return Producer(
             self.kind,
             self.signature,
-            _merged(self._options, given),
+            _merged(self.set_options, given),
             next((target for target in (connection, client) if target is not None), self._target),
-            weigh=self._encoder.weigh,
-            seal=self._encoder.seal,
+            weigh=self.encoder.weigh,
+            seal=self.encoder.seal,
         )
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> object:
@@ -116,13 +117,27 @@ class Producer(Generic[P]):
         >>> receipt.payload(order_id=7)  # doctest: +SKIP
         {'order_id': 7}
         """
-        return self._encoder.payload(args, kwargs)
+        return self.encoder.payload(args, kwargs)
 
     def split_bytes(
         self, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[bytes | None, Mapping[str, object]]:
         """Split the arguments of a call into payload bytes, or None, and other arguments."""
-        return self._encoder.split_bytes(args, kwargs)
+        return self.encoder.split_bytes(args, kwargs)
+
+    def call(self, *args: object, **kwargs: object) -> Call[Any]:
+        """Return a job for a chain or a group. It is not enqueued yet.
+
+        Args:
+            args: the handler's arguments, without the job. The required parameter that you leave
+                out gets the result of the job before it, or the results of the group.
+            kwargs: arguments by name.
+
+        Example:
+            >>> chain(fetch.call(url="https://example.org"), parse.call()).enqueue()  # doctest: +SKIP
+            42
+        """
+        return Call(self, args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobId:
         """Enqueue one job and return its id. The arguments are the handler's, without the job.
@@ -198,10 +213,10 @@ class Producer(Generic[P]):
         return await bulk.astream(self._many(calls, chunk), self._aput, on_chunk)
 
     def _one(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Chunk:
-        return self._encoder.one(args, kwargs, self._options)
+        return self.encoder.one(args, kwargs, self.set_options)
 
     def _many(self, calls: Iterable[object], most: int = bulk.CHUNK) -> Iterator[Chunk]:
-        return self._encoder.many(calls, self._options, most)
+        return self.encoder.many(calls, self.set_options, most)
 
     def _put(self, chunks: Iterable[Chunk]) -> list[int]:
         match self._target:

@@ -12,7 +12,7 @@ from jobherd.handlers._enqueue.async_client_pool import AsyncClientPool
 from jobherd.handlers._enqueue.driver_connection import adriver_of, check_async
 from jobherd.handlers._enqueue.dsn import find_schema
 from jobherd.handlers._enqueue.pool import PoolSettings
-from jobherd.handlers._enqueue.send import aput_on, arun_on
+from jobherd.handlers._enqueue.send import aput_on, arun_on, astart_on
 from jobherd.handlers._enqueue.wait_for import await_for
 from jobherd.handlers._enqueue.waiting import CompletionWait
 from jobherd.handlers._enqueue.watching import JobWatch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from jobherd.handlers._enqueue.bulk import Chunk
     from jobherd.handlers._enqueue.driver_connection import CallersAsyncConnection
+    from jobherd.handlers._enqueue.origin import Origin
     from jobherd.handlers._enqueue.send import AsyncDriver
     from jobherd.handlers._enqueue.statements import Statement
 
@@ -130,6 +131,11 @@ class AsyncClient:
         ahead = list(islice(left, 2))  # see Client.put
         async with self._session() as connection:
             return await aput_on(connection, chain(ahead, left), schema=self.schema)
+
+    async def start(self, build: Callable[[Origin | None], Statement[int]]) -> int:
+        """Enqueue a flow made by this package, and return its id."""
+        async with self._session() as connection:
+            return await astart_on(connection, build, schema=self.schema)
 
     async def close(self) -> None:
         """Close the pool of this event loop.

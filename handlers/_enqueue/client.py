@@ -12,7 +12,7 @@ from jobherd.handlers._enqueue.client_pool import ClientPool
 from jobherd.handlers._enqueue.driver_connection import check_sync, driver_of, is_django
 from jobherd.handlers._enqueue.dsn import find_schema
 from jobherd.handlers._enqueue.pool import PoolSettings
-from jobherd.handlers._enqueue.send import put_on, run_on
+from jobherd.handlers._enqueue.send import put_on, run_on, start_on
 from jobherd.handlers._enqueue.wait_for import wait_for
 from jobherd.handlers._enqueue.waiting import CompletionWait
 from jobherd.handlers._enqueue.watching import JobWatch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from jobherd.handlers._enqueue.bulk import Chunk
     from jobherd.handlers._enqueue.driver_connection import CallersConnection
+    from jobherd.handlers._enqueue.origin import Origin
     from jobherd.handlers._enqueue.send import Connection
     from jobherd.handlers._enqueue.statements import Statement
 
@@ -273,6 +274,11 @@ class Client:
         ahead = list(islice(left, 2))  # an invalid payload must raise without a database
         with self._session() as connection:
             return put_on(connection, chain(ahead, left), schema=self.schema)
+
+    def start(self, build: Callable[[Origin | None], Statement[int]]) -> int:
+        """Enqueue a flow made by this package, and return its id."""
+        with self._session() as connection:
+            return start_on(connection, build, schema=self.schema)
 
     def close(self) -> None:
         """Close the pool. The client can be used again; it then opens a new pool."""

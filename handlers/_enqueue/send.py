@@ -18,9 +18,10 @@ from jobherd.handlers._enqueue.origin import has_origin, origin
 from jobherd.handlers._enqueue.tracing import enqueueing, tracer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from jobherd.handlers._enqueue.bulk import Chunk
+    from jobherd.handlers._enqueue.origin import Origin
     from jobherd.handlers._enqueue.statements import Row, Statement
 
 T = TypeVar("T")
@@ -63,6 +64,20 @@ async def arun_on(connection: AsyncDriver, statement: Statement[T], *, schema: s
         await cursor.execute(_text(statement, schema), statement.parameters, binary=True)
         rows = await cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
         return statement.read(rows, _names(cursor))
+
+
+def start_on(connection: Connection, build: Callable[[Origin | None], Statement[int]], *, schema: str) -> int:
+    """Enqueue a flow on the caller's connection, and return its id."""
+    return run_on(connection, build(origin(connection.pgconn.db, schema)), schema=schema)
+
+
+async def astart_on(connection: AsyncDriver, build: Callable[[Origin | None], Statement[int]], *, schema: str) -> int:
+    """Like `start_on`, on an asynchronous connection."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        found = origin(connection.pgconn.db, schema)
+    else:
+        found = origin(await connection.database(), schema) if has_origin() else None
+    return await arun_on(connection, build(found), schema=schema)
 
 
 def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str) -> list[int]:

@@ -92,6 +92,18 @@ def enqueue_unique(kind: str, texts: list[str], options: Options, keys: list[str
     return Statement("enqueue/enqueue_unique", parameters, read)
 
 
+def start_flow(name: str, nodes: str, options: str) -> Statement[int]:
+    """Return the statement that enqueues a flow; the answer is its id."""
+    return Statement(
+        "enqueue/start_flow", {"name": name, "nodes": nodes, "options": options}, lambda rows, _: int(rows[0][0])
+    )
+
+
+def extend_flow(flow_id: int, nodes: str) -> Statement[int]:
+    """Return the statement that adds nodes to a flow; the answer is the number of jobs."""
+    return Statement("enqueue/extend_flow", {"flow": flow_id, "nodes": nodes}, lambda rows, _: int(rows[0][0]))
+
+
 def store_costs(ids: list[int], costs: list[dict[str, float]]) -> Statement[None]:
     """Return the statement that stores each job's cost, in the enqueueing transaction."""
     return Statement(

@@ -120,6 +120,8 @@ class Job:
     """Id of the parent job, whose handler enqueued this one, or None."""
     traceparent: str | None = None
     """Trace of the job in W3C Trace Context format, or None."""
+    flow: int | None = None
+    """Id of the flow of which this job is a member, or None."""
     schedule: str | None = None
     """Name of the schedule whose instant this job is, or None."""
     scheduled_for: datetime | None = None

@@ -39,6 +39,7 @@ FAMILIES = {
     "queues": ("queues", "pause", "resume"),
     "limits": ("limit", "limits"),
     "keys": ("keys",),
+    "flows": ("flows", "flow"),
     "fairness": ("fair",),
     "schedules": ("schedules", "schedule"),
     "fleet": ("fleet",),

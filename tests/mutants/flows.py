@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 BLOCKED = "sql/migrations/0032_blocked_jobs.sql"
+FLOW = "sql/migrations/0033_flows.sql"
 AFTER = ("tests/sql/test_after.py",)
+JOINS = ("tests/sql/test_flows.py",)
 
 FLOWS = (
     Mutant(
@@ -17,28 +19,28 @@ FLOWS = (
     ),
     Mutant(
         "an upstream job that has ended before the commit is not looked for",
-        BLOCKED,
+        FLOW,
         "    IF ended IS NOT NULL THEN\n",
         "    IF false THEN\n",
         AFTER,
     ),
     Mutant(
         "an edge counts as marked although its upstream job was not found",
-        BLOCKED,
+        FLOW,
         "        known := known || found_ones;\n",
         "        known := known || still;\n",
         ("tests/sql/test_after.py::test_an_upstream_job_whose_row_is_locked_is_marked_later",),
     ),
     Mutant(
         "a job is released although not all upstream jobs have ended",
-        BLOCKED,
+        FLOW,
         "         WHERE b.id = f.downstream AND (f.bad IS NOT NULL OR NOT f.open)\n",
         "         WHERE b.id = f.downstream\n",
         AFTER,
     ),
     Mutant(
         "whether a job may start is decided before its row is locked",
-        BLOCKED,
+        FLOW,
         "                   ORDER BY b.id LIMIT most FOR UPDATE SKIP LOCKED);\n",
         "                   ORDER BY b.id LIMIT most);\n",
         AFTER,
@@ -57,5 +59,48 @@ FLOWS = (
         "        OR confined AND NOT EXISTS",
         "        OR false AND NOT EXISTS",
         AFTER,
+    ),
+    Mutant(
+        "two processes count a flow at the same time",
+        FLOW,
+        "    SELECT * INTO old FROM jobherd.flows f WHERE f.id = of_flow FOR UPDATE SKIP LOCKED;\n",
+        "    SELECT * INTO old FROM jobherd.flows f WHERE f.id = of_flow;\n",
+        JOINS,
+    ),
+    Mutant(
+        "the ends of a flow are counted one by one",
+        FLOW,
+        "        DELETE FROM jobherd.ends e WHERE e.flow = of_flow RETURNING e.job, e.state, e.delta\n",
+        "        DELETE FROM jobherd.ends e WHERE e.id = (SELECT min(o.id) FROM jobherd.ends o WHERE o.flow = of_flow)\n"
+        "        RETURNING e.job, e.state, e.delta\n",
+        JOINS,
+    ),
+    Mutant(
+        "a flow that has ended is counted on",
+        FLOW,
+        "    IF old.state IS DISTINCT FROM 'open' THEN\n",
+        "    IF false THEN\n",
+        JOINS,
+    ),
+    Mutant(
+        "a member that is run again by hand is not waited for",
+        FLOW,
+        "                SELECT (extras).flow, id, state, 1 FROM over WHERE (extras).flow > 0\n",
+        "                SELECT (extras).flow, id, state, 1 FROM over WHERE false\n",
+        JOINS,
+    ),
+    Mutant(
+        "a retry of a flow does not look up what became of upstream jobs that completed",
+        FLOW,
+        "(e.upstream = ANY (jobs) OR e.state = 'unknown');\n",
+        "e.upstream = ANY (jobs);\n",
+        JOINS,
+    ),
+    Mutant(
+        "a job that is not needed counts as canceled",
+        FLOW,
+        "CASE WHEN NEW.error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE NEW.state END",
+        "NEW.state",
+        JOINS,
     ),
 )

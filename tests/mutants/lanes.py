@@ -109,9 +109,9 @@ LANES = (
     ),
     Mutant(
         "a retry by hand leaves the lane",
-        "sql/migrations/0032_blocked_jobs.sql",
-        "queue, kind, payload, extras, jobherd.lane_of((extras).partition)\n",
-        "queue, kind, payload, extras, NULL\n",
+        "sql/migrations/0033_flows.sql",
+        "extras, jobherd.lane_of((extras).partition)\n              FROM over\n            RETURNING 'ready' INTO answer;\n",
+        "extras, NULL\n              FROM over\n            RETURNING 'ready' INTO answer;\n",
         ("tests/sql/test_partitions.py",),
     ),
     Mutant(

@@ -193,6 +193,7 @@ class Maintenance:
                 "maintenance/delete_logs": {"most": MOST},
                 "maintenance/delete_fleet_commands": {"most": MOST},
                 "maintenance/delete_enqueue_keys": {"most": MOST},
+                "maintenance/delete_flows": {"most": MOST},
             }
             if self._schedules.used or self._schedules.postponed:
                 self._schedules.retire()

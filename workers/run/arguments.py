@@ -53,6 +53,7 @@ def add_extras(extras: str | None, job: Job) -> Job:
     for name in EXTRAS:
         setattr(job, name, own[name])
     job.payload_bytes = read_bytes(own["payload_bytes"])
+    job.flow = own.get("flow") or None  # 0: a job waits for this one, which is no member of a flow
     if instant := own.get("schedule"):
         job.schedule, job.missed = instant["name"], instant["missed"]
         job.scheduled_for = datetime.fromisoformat(instant["at"]).astimezone(UTC)

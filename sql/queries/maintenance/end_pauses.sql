@@ -17,4 +17,5 @@ SELECT (SELECT count(*) FROM resumed) AS opened,
        EXISTS (SELECT FROM jobherd.cancels) AS asked,
        jobherd.schedules_due_in() AS schedules_in,
        EXISTS (SELECT FROM jobherd.declarations d WHERE d.pending IS NOT NULL) AS postponed,
-       EXISTS (SELECT FROM jobherd.edges) OR EXISTS (SELECT FROM jobherd.ends) AS joins
+       EXISTS (SELECT FROM jobherd.edges e WHERE e.state IS NULL) OR EXISTS (SELECT FROM jobherd.ends)
+       OR EXISTS (SELECT FROM jobherd.flows f WHERE f.state = 'open') AS joins

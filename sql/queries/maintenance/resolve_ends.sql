@@ -1,6 +1,10 @@
--- Pass up to %(most)s ends of jobs on to the jobs that wait for them. Run by maintenance processes while edges or ends exist.
--- Columns: ended (how many were passed on), released, cancelled, unmarked and joins (whether there are edges of
--- upstream jobs that are not marked, and edges or ends at all).
-SELECT r.ended, r.released, r.cancelled, EXISTS (SELECT FROM jobherd.edges e WHERE NOT e.marked) AS unmarked,
-       EXISTS (SELECT FROM jobherd.edges) OR EXISTS (SELECT FROM jobherd.ends) AS joins
-  FROM jobherd.resolve_ends(%(most)s::integer) AS r
+-- Count the ends of members of flows, and pass up to %(most)s ends of jobs on to the jobs that wait for them. Run by maintenance
+-- processes while jobs wait or flows are open. Columns: ended (how many were counted or passed on), released, cancelled, unmarked
+-- and joins (whether there are edges of upstream jobs that are not marked, and open edges, ends or flows at all).
+WITH flows AS MATERIALIZED (
+    SELECT jobherd.resolve_flows(%(most)s::integer) AS rows
+)
+SELECT r.ended + f.rows AS ended, r.released, r.cancelled, EXISTS (SELECT FROM jobherd.edges e WHERE NOT e.marked) AS unmarked,
+       EXISTS (SELECT FROM jobherd.edges e WHERE e.state IS NULL) OR EXISTS (SELECT FROM jobherd.ends)
+       OR EXISTS (SELECT FROM jobherd.flows o WHERE o.state = 'open') AS joins
+  FROM flows f CROSS JOIN LATERAL jobherd.resolve_ends(%(most)s::integer + 0 * f.rows::integer) AS r

@@ -1,0 +1,176 @@
+"""The nodes of flows: calls that are made later, results that come later, and how they are sent.
+
+A result that a node gets is a reference: the database writes the result into the payload before the
+node starts. No connection is used here.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack, cast
+
+import orjson
+
+from jobherd.handlers._enqueue.bulk import Chunk, sealed
+from jobherd.handlers._enqueue.options import check_id, check_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobherd.handlers._define.producer import Producer
+    from jobherd.handlers._enqueue.options import JobOptions, Options, When
+
+R_co = TypeVar("R_co", covariant=True)
+
+_SENT: Final = ("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "expires_at", "partition", "webhook")
+"""Options that a node can have."""
+_NOT_SENT: Final = ("cost", "tenant", "after", "parent_id", "traceparent", "payload_bytes")
+
+
+class Call(Generic[R_co]):
+    """A job of a chain or a group, before it is enqueued: made by `Handler.call`."""
+
+    def __init__(self, producer: Producer[Any], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        signature = producer.signature
+        names = [parameter.name for parameter in signature.parameters]
+        if len(args) > len(names):
+            message = f"{signature.name} takes {len(names)} arguments, {len(args)} were given"
+            raise TypeError(message)
+        given = dict(zip(names, args, strict=False))
+        if twice := sorted(given.keys() & kwargs.keys()):
+            message = f"{signature.name} got {twice[0]!r} twice"
+            raise TypeError(message)
+        self.producer = producer
+        self.given: dict[str, object] = {**given, **kwargs}
+
+    @property
+    def missing(self) -> str | None:
+        """The required parameter that the call leaves out. Raises TypeError if there are several."""
+        signature = self.producer.signature
+        left = [p.name for p in signature.parameters if p.name in signature.required and p.name not in self.given]
+        if len(left) > 1:
+            message = f"{signature.name} gets one result, and the call leaves out {', '.join(map(repr, left))}"
+            raise TypeError(message)
+        return left[0] if left else None
+
+
+class Result:
+    """The result of a node, as an argument of another node."""
+
+    def __init__(self, node: Node[Any]) -> None:
+        self.node = node
+
+
+class Node(Generic[R_co]):
+    """A job of a flow: made by `Flow.add` and `Flow.map`.
+
+    Attributes:
+        name: name of the node in its flow.
+    """
+
+    def __init__(self, name: str, call: Call[R_co], *, over: str | None = None) -> None:
+        self.name = name
+        self._call = call
+        self._over = over
+        self._options = call.producer.set_options
+        self._after: list[str | int] = []
+        self._when: When | None = None
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether its result is encrypted."""
+        return self._call.producer.encoder.seal
+
+    @property
+    def result(self) -> R_co:
+        """What the handler will return, for the arguments of later nodes. A reference: not usable as a value."""
+        return cast("R_co", Result(self))
+
+    @property
+    def results(self) -> list[R_co]:
+        """What the handler will return for each item of a node made by `Flow.map`, in the order of the items."""
+        return cast("list[R_co]", Result(self))
+
+    def after(self, *others: Node[Any] | int, when: When | None = None) -> Self:
+        """Start after other nodes of the flow, or after any jobs by their ids, and return this node.
+
+        Args:
+            others: nodes that were added before this one, or ids of jobs.
+            when: how they must end: "completed", the default, "failed" or "ended".
+
+        Example:
+            >>> flow.add(publish).after(check, audit_id)  # doctest: +SKIP
+        """
+        self._after += [one.name if isinstance(one, Node) else check_id(one, field="after") for one in others]
+        self._when = check_options(after=1, when=when).when if when is not None else self._when
+        return self
+
+    def options(self, **options: Unpack[JobOptions]) -> Self:
+        """Set options of the job, such as `queue="bulk"` or `priority=5`, and return this node."""
+        given = check_options(**options).parameters()
+        self._options = type(self._options)(
+            **self._options.parameters() | {name: value for name, value in given.items() if value is not None}
+        )
+        return self
+
+    def document(self) -> dict[str, Any]:
+        """Return the node as `jobherd.start_flow` takes it. Raises TypeError and PayloadError."""
+        text, bound = payload_of(self._call)
+        found = node_document(self.name, self._call.producer.kind, self._options) | {"text": text}
+        found |= {"after": self._after} if self._after else {}
+        found |= {"when": self._when} if self._when else {}
+        found |= {"bind": bound} if bound else {}
+        return found | ({"map": self._over} if self._over else {})
+
+
+def node_document(name: str, kind: str, options: Options) -> dict[str, Any]:
+    """Return name, kind and options of a node. Raises TypeError if it cannot have one of the options."""
+    if options.is_unique:
+        message = f"{kind!r} is unique, which jobs of a flow cannot be: use .options(unique=False)"
+        raise TypeError(message)
+    for field in _NOT_SENT:
+        if getattr(options, field) is not None:
+            message = f"a job of a flow cannot have the option {field}"
+            raise TypeError(message)
+    sent = {field: getattr(options, field) for field in _SENT if getattr(options, field) is not None}
+    for field in ("run_at", "expires_at"):
+        if field in sent:
+            sent[field] = sent[field].astimezone(UTC).isoformat()
+    return {"node": name, "kind": kind} | ({"options": sent} if sent else {})
+
+
+def payload_of(call: Call[Any], later: str | None = None) -> tuple[str, dict[str, str]]:
+    """Return the payload of a call as text, and the nodes whose results it gets, by parameter.
+
+    later: a parameter that gets a result which is not in the call.
+
+    Raises:
+        TypeError: the handler does not take these arguments, or cannot be in a flow.
+        PayloadError: a value does not fit.
+    """
+    producer, signature = call.producer, call.producer.signature
+    bound = {name: value.node.name for name, value in call.given.items() if isinstance(value, Result)}
+    plain = {name: value for name, value in call.given.items() if name not in bound}
+    names = frozenset(bound) | ({later} if later is not None else set())
+    for problem, found in (
+        ("needs payload_bytes", getattr(signature, "needs_bytes", False)),
+        ("has a function for its cost", producer.encoder.weigh is not None),
+        ("takes the whole payload, and a result needs a parameter", bool(names) and getattr(signature, "whole", False)),
+        ("is encrypted, and cannot get a result", bool(names) and producer.encoder.seal),
+    ):
+        if found:
+            message = f"{producer.kind!r} {problem}: it cannot be in this flow"
+            raise TypeError(message)
+    for value in call.given.values():
+        if isinstance(value, Result) and value.node.is_encrypted:
+            message = f"the result of node {value.node.name!r} is encrypted: no other job can get it"
+            raise TypeError(message)
+    text = producer.encoder.partial(signature.payload((), plain | dict.fromkeys(names)), names)
+    if producer.encoder.seal:
+        text = sealed(Chunk(producer.kind, [text], producer.set_options)).texts[0]
+    return text, bound
+
+
+def encode(value: object) -> str:
+    """Return a JSON text for a parameter of a statement."""
+    return orjson.dumps(value).decode()

@@ -1,0 +1,147 @@
+"""`flows` and `flow`: list chains, groups and graphs of jobs, show one, cancel it or run it again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.actor import actor
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import LARGEST_ID, Command, job_id, row_limit
+from jobherd.supervisor.cli.console import Column, paint, plain
+from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.job_text import document, since
+
+if TYPE_CHECKING:
+    import argparse
+
+_STATES: Final = ("open", "completed", "failed", "cancelled")
+_COLUMNS: Final = (
+    Column("FLOW", right=True), Column("NAME", least=12), Column("STATE"), Column("LEFT", right=True),
+    Column("DONE", right=True), Column("FAILED", right=True), Column("AGE", right=True),
+)  # fmt: skip
+_NODES: Final = (
+    Column("NODE", least=16), Column("WAITS FOR", least=10), Column("JOB", right=True), Column("STATE", least=12),
+    Column("ERROR", least=8),
+)  # fmt: skip
+
+
+def _flows_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", choices=_STATES, help="only flows in this state")
+    parser.add_argument(
+        "--limit", type=row_limit, default=50, metavar="N", help="how many at most, 1 to 10000 (default 50)"
+    )
+
+
+def _flows(arguments: argparse.Namespace) -> int:
+    with session(arguments) as at:
+        found = at.rows(
+            "observe/list_flows", {"state": arguments.state, "before": LARGEST_ID, "limit": arguments.limit}
+        )
+    if arguments.json:
+        console.print_json([document(flow) for flow in found])
+    elif found:
+        console.print_table(_COLUMNS, [_line(flow) for flow in found])
+    else:
+        console.complain("there is no flow" + (f" in state {arguments.state}" if arguments.state else ""))
+    return ExitCode.DONE
+
+
+def _line(flow: dict[str, Any]) -> tuple[object, ...]:
+    age = since(flow["created_at"], flow["ended_at"] or flow["asked_at"])
+    return (flow["id"], flow["name"], flow["state"], flow["pending"], flow["completed"], flow["failed"], age)
+
+
+def _flow_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=tuple(_RUN), help="what to do")
+    parser.add_argument("id", type=job_id, metavar="ID", help="the flow's id")
+    parser.add_argument("--reason", metavar="TEXT", help="reason, for the audit log")
+
+
+def _flow(arguments: argparse.Namespace) -> int:
+    return _RUN[arguments.action](arguments)
+
+
+def _tree(arguments: argparse.Namespace) -> int:
+    with session(arguments) as at:
+        found = at.rows("observe/show_flow", {"id": arguments.id})
+        nodes = at.rows("observe/list_flow_nodes", {"id": arguments.id})
+    if not found:
+        raise CommandError(f"there is no flow {arguments.id}", ExitCode.WRONG)
+    flow = found[0]
+    nodes = [node | {name: _parsed(node[name]) for name in ("waits_for", "states")} for node in nodes]
+    if arguments.json:
+        console.print_json(document({**flow, "nodes": nodes}))
+        return ExitCode.DONE
+    state = paint(flow["state"], console.STATE_COLOURS.get(flow["state"], ""))
+    title = paint(f"flow {flow['id']}", "bold")
+    print(
+        f"{title}  {plain(flow['name'])}  {state}  "
+        f"{flow['pending']:,} left, {flow['completed']:,} completed, {flow['failed']:,} failed, "
+        f"{flow['cancelled']:,} cancelled"
+    )
+    if flow["stopping"]:
+        print(f"being canceled: {plain(flow['stopping'])}")
+    print()
+    console.print_table(_NODES, [_node_line(node) for node in nodes])
+    return ExitCode.DONE
+
+
+def _node_line(node: dict[str, Any]) -> tuple[object, ...]:
+    waits = f"the flow ({node['runs_on']})" if node["runs_on"] else ", ".join(map(str, node["waits_for"] or []))
+    states = node["states"] or {}
+    shown = next(iter(states)) if list(states.values()) == [1] else ", ".join(f"{n:,} {s}" for s, n in states.items())
+    return (node["node"], waits, node["job"], shown, node["error_code"])
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    answer = _answer(arguments, "control/cancel_flow")
+    if answer != "cancelling":
+        raise CommandError(f"flow {arguments.id} is {answer}: too late to cancel it", ExitCode.WRONG)
+    print(f"flow {arguments.id} is being canceled")
+    return ExitCode.DONE
+
+
+def _retry(arguments: argparse.Namespace) -> int:
+    answer = _answer(arguments, "control/retry_flow")
+    if answer == 0:
+        raise CommandError(f"flow {arguments.id} has neither failed nor been canceled", ExitCode.WRONG)
+    print(f"flow {arguments.id} runs again: {answer} jobs")
+    return ExitCode.DONE
+
+
+def _answer(arguments: argparse.Namespace, statement: str) -> Any:
+    with session(arguments) as at:
+        row = at.row(statement, {"id": arguments.id, "actor": actor(), "reason": arguments.reason})
+    if row["answer"] is None:
+        raise CommandError(f"there is no flow {arguments.id}", ExitCode.WRONG)
+    return row["answer"]
+
+
+def _parsed(value: object) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+_RUN: Final = {"tree": _tree, "cancel": _cancel, "retry": _retry}
+
+COMMANDS: Final = (
+    Command(
+        "flows",
+        "list chains, groups and graphs of jobs",
+        "  jobherd flows --state failed",
+        _flows_arguments,
+        _flows,
+        lists=True,
+    ),
+    Command(
+        "flow",
+        "show a flow, cancel it, or run it again from where it failed",
+        '  jobherd flow tree 42\n  jobherd flow retry 42 --reason "the source is back"',
+        _flow_arguments,
+        _flow,
+        about="With tree, show the nodes of a flow, their states and what they wait for. With cancel, cancel all "
+        "jobs that have not ended. With retry, run the failed and canceled jobs again; completed jobs stay.",
+        lists=True,
+    ),
+)

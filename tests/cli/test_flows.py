@@ -1,0 +1,51 @@
+"""`flows` and `flow`: the list, the tree, and what steers a flow."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.shell import jobherd
+from tests.sql.test_after import end, resolve
+from tests.sql.test_flows import start
+from tests.support.queue import Queue
+
+
+def test_a_flow_is_listed_shown_cancelled_and_run_again(database):
+    assert jobherd("flows", dsn=database).err == "jobherd: there is no flow\n"
+    with Queue(database) as queue:
+        flow = start(
+            queue, {"node": "index"}, {"node": "page", "bind": {"url": "index"}, "map": "url"}, {"node": "sum", "bind": {"n": "page"}},
+            {"node": "tidy", "on": "done"},
+        )  # fmt: skip
+        end(queue, result='["x", "y"]')
+        resolve(queue)
+        assert jobherd("flows", dsn=database).out.splitlines()[1].split()[:4] == [str(flow), "test", "open", "2"]
+        tree = jobherd("flow", "tree", flow, dsn=database).out
+        assert "2 left, 1 completed, 0 failed, 0 cancelled" in tree
+        lines = {line.split()[0]: line for line in tree.splitlines()[3:]}
+        assert "completed" in lines["index"]
+        assert "2 ready" in lines["page"]
+        assert "blocked" in lines["sum"]
+        assert "page" in lines["sum"][5:]
+        assert "the flow (done)" in lines["tidy"]
+        shown = json.loads(jobherd("flow", "tree", flow, "--json", dsn=database).out)
+        assert [node["states"] for node in shown["nodes"]] == [
+            {"completed": 1},
+            {"ready": 2},
+            {"blocked": 1},
+            {"blocked": 1},
+        ]
+        assert jobherd("flow", "retry", flow, dsn=database).code == 1
+        assert (
+            jobherd("flow", "cancel", flow, "--reason", "test", dsn=database).out == f"flow {flow} is being canceled\n"
+        )
+        resolve(queue)
+        assert json.loads(jobherd("flows", "--state", "cancelled", "--json", dsn=database).out)[0]["id"] == flow
+        assert jobherd("flow", "cancel", flow, dsn=database).code == 1
+        assert jobherd("flow", "retry", flow, dsn=database).out == f"flow {flow} runs again: 3 jobs\n"
+        assert queue.run("SELECT action, reason FROM jobherd.audit WHERE target ? 'flow' ORDER BY id LIMIT 1") == [
+            ("cancel", "test")
+        ]
+    for action in ("tree", "cancel", "retry"):
+        answer = jobherd("flow", action, 99999, dsn=database)
+        assert (answer.code, answer.err) == (1, "jobherd: there is no flow 99999\n")

@@ -1,0 +1,172 @@
+"""Chains, groups and graphs as handlers' authors write them: what is sent, what is refused, and that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import psycopg
+import pytest
+
+from jobherd import AsyncClient, Client, Flow, chain, extend, group, handler
+from tests.sql.test_after import end, resolve
+from tests.support.queue import Queue
+
+
+@handler("x:fetch", queue="net")
+def fetch(url: str) -> str:
+    return url
+
+
+@handler("x:parse")
+def parse(page: str, deep: bool = False) -> list[int]:
+    return [len(page), int(deep)]
+
+
+@handler("x:double")
+async def double(n: int) -> int:
+    return 2 * n
+
+
+@handler("x:total")
+def total(numbers: list[int], start: int = 0) -> int:
+    return sum(numbers, start)
+
+
+@handler("x:tidy")
+def tidy() -> None: ...
+
+
+@handler("x:pair")
+def pair(left: int, right: int) -> None: ...
+
+
+@handler("x:one", unique=True)
+def one(n: int) -> None: ...
+
+
+@handler("x:dear", cost=lambda payload: {"memory_mb": 1.0})
+def dear(n: int) -> None: ...
+
+
+@handler("x:whole")
+def whole(payload: object) -> None: ...
+
+
+HANDLERS = {each.kind: each for each in (fetch, parse, double, total, tidy, pair)}
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def work(queue):
+    """Run the handlers until nothing is left to do. Return the kinds in their order."""
+    ran = []
+    resolve(queue)
+    while found := queue.run("SELECT id, kind, payload::text FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1"):
+        _, kind, text = found[0]
+        result = HANDLERS[kind](**json.loads(text))
+        if asyncio.iscoroutine(result):
+            result = asyncio.run(result)
+        end(queue, result=json.dumps(result))
+        resolve(queue)
+        ran.append((kind, result))
+    return ran
+
+
+def test_a_chain_gives_each_job_the_result_of_the_one_before(queue):
+    flow = chain(fetch.call(url="abc"), parse.call(deep=True), total.call(start=10), tidy.call()).enqueue(
+        client=Client(connection=queue.connection)
+    )
+    assert work(queue) == [("x:fetch", "abc"), ("x:parse", [3, 1]), ("x:total", 14), ("x:tidy", None)]
+    assert queue.run("SELECT id, name, state FROM jobherd.flows") == [(flow, "chain x:fetch", "completed")]
+
+
+def test_a_group_gives_its_results_in_order_to_the_job_after_it(queue):
+    with psycopg.connect(queue.dsn) as other:
+        group(
+            [double.call(1), double.options(priority=-1).call(2), double.call(n=3)],
+            on_success=total.call(),
+            on_failure=tidy.call(),
+            name="numbers",
+        ).enqueue(connection=other)
+        assert queue.count("ready") == 0
+    ran = work(queue)
+    assert sorted(ran[:3], key=str) == [("x:double", 2), ("x:double", 4), ("x:double", 6)]
+    assert ran[3:] == [("x:total", 12)]
+    assert queue.run("SELECT payload::text FROM jobherd.history WHERE kind = 'x:total'") == [('{"numbers":[2,4,6]}',)]
+    assert queue.run("SELECT name, state FROM jobherd.flows") == [("numbers", "completed")]
+
+
+def test_a_graph_passes_results_to_the_nodes_that_name_them(queue):
+    flow = Flow("graph")
+    page = flow.add(fetch, url="abcd")
+    numbers = flow.add(parse, page.result)
+    doubled = flow.map(double, over=numbers.result)
+    flow.add(total, numbers=doubled.results).after(page).options(priority=3)
+    flow.on("done", tidy.call())
+    flow.enqueue(client=Client(connection=queue.connection))
+    assert work(queue) == [
+        ("x:fetch", "abcd"), ("x:parse", [4, 0]), ("x:double", 8), ("x:double", 0), ("x:tidy", None), ("x:total", 8)
+    ][:4] + [("x:total", 8), ("x:tidy", None)]  # fmt: skip
+    assert queue.run("SELECT priority FROM jobherd.history WHERE kind = 'x:total'") == [(3,)]
+
+
+def test_two_nodes_of_one_handler_have_two_names():
+    flow = Flow("graph")
+    assert [flow.add(tidy).name for _ in range(3)] == ["x:tidy", "x:tidy-2", "x:tidy-3"]
+
+
+def test_from_asyncio(queue):
+    async def start():
+        async with AsyncClient(queue.dsn) as client:
+            return await chain(fetch.call("a"), tidy.call()).aenqueue(client=client)
+
+    flow = asyncio.run(start())
+    assert queue.run("SELECT state FROM jobherd.flows WHERE id = %s", flow) == [("open",)]
+
+
+def test_a_group_sends_jobs_of_one_kind_together():
+    nodes = group(fetch.call(str(n)) for n in range(4)).nodes()
+    assert [(node["node"], len(node["payloads"])) for node in nodes] == [("x:fetch", 4)]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: chain(fetch.call(), tidy.call()), "x:fetch.* needs|needs 'url'"),
+        (lambda: chain(fetch.call("a"), pair.call()), "leaves out 'left', 'right'"),
+        (lambda: chain(fetch.call("a", "b")), "takes 1 arguments"),
+        (lambda: chain(fetch.call("a", url="b")), "twice"),
+        (lambda: chain(fetch.call(url=7)), "payload at"),
+        (lambda: chain(fetch.call(link="a")), "no parameter 'link'"),
+        (lambda: group([one.call(1)]).nodes(), "unique"),
+        (lambda: group([dear.call(1)]).nodes(), "cost"),
+        (lambda: chain(fetch.call("a"), whole.call()), "whole payload"),
+        (lambda: group([fetch.options(tenant="us").call("a")]).nodes(), "option tenant"),
+        (lambda: Flow(""), "1 to 200"),
+        (lambda: Flow("a", on_failure="perhaps"), "on_failure"),
+        (lambda: Flow("a", deadline="soon"), "deadline"),
+        (lambda: Flow("a").on("monday", tidy.call()), "when is"),
+        (lambda: Flow("a").map(tidy, over=Flow("b").add(parse, page="x").result), "required parameter"),
+        (lambda: Flow("a").map(double, over=[1, 2]), "node.result"),
+        (lambda: Flow("a").add(parse, Flow("b").add(fetch, "x").result), "another flow"),
+        (lambda: Flow("a").add(tidy).after("b"), "after"),
+        (lambda: Flow("a").add(tidy).after(1, when="perhaps"), "when"),
+    ],
+)
+def test_a_mistake_is_named_where_it_is_made(make, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        make()
+
+
+def test_a_member_adds_members(queue):
+    client = Client(connection=queue.connection)
+    flow = group([double.call(1)], on_done=tidy.call()).enqueue(client=client)
+    assert extend(flow, [double.call(5), fetch.call("a")], client=client) == 2
+    assert sorted(kind for kind, _ in work(queue)) == ["x:double", "x:double", "x:fetch", "x:tidy"]
+    with pytest.raises(psycopg.Error, match="has ended"):
+        extend(flow, [double.call(5)], client=client)

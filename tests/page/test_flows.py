@@ -1,0 +1,70 @@
+"""The pages of flows: the list, the graph with the states of its nodes, and a retry from where it failed."""
+
+from __future__ import annotations
+
+import re
+
+from tests.cli.rows import send
+from tests.sql.test_after import end, resolve
+from tests.sql.test_flows import start
+from tests.support.queue import Queue
+
+
+def node(text, name):
+    """The box of a node."""
+    return text.partition(f'id="node-{name}"')[2].partition("</li>")[0]
+
+
+def test_without_a_flow_it_says_what_one_is(page):
+    assert "No flow yet" in page.get("/flows").text
+    assert page.get("/flows/7").status_code == 404
+    assert page.get(f"/flows/{2**64}").status_code == 404
+
+
+def test_a_failed_branch_is_seen_and_run_again(page, database):
+    with Queue(database) as queue:
+        flow = start(
+            queue, {"node": "index"}, {"node": "page", "bind": {"url": "index"}, "map": "url"}, {"node": "sum", "bind": {"n": "page"}},
+            {"node": "tidy", "on": "done"},
+        )  # fmt: skip
+        end(queue, result='["x", "y"]')
+        resolve(queue)
+        text = page.get(f"/flows/{flow}").text
+        assert [len(layer.split("<li")) - 1 for layer in re.findall(r'aria-label="Layer.*?</ol>', text, re.DOTALL)] == [
+            1,
+            1,
+            1,
+        ]
+        assert "completed" in node(text, "index")
+        assert re.search(r"ready.* 2", node(text, "page"), re.DOTALL)
+        assert "after index" in node(text, "page")
+        assert "blocked" in node(text, "sum")
+        assert "after the flow: done" in node(text, "tidy")
+        end(queue, "failed", code="NO_PAPER", error="out of paper")
+        resolve(queue)
+        assert "NO_PAPER" in node(page.get(f"/flows/{flow}").text, "page")
+        assert f'href="/flows/{flow}"' in page.get("/flows").text
+        assert "failed" in page.get("/flows").text
+        answer = page.act("/flows/action", follow=True, id=flow, do="retry", reason="there is paper")
+        assert "runs again from where it failed: 3 jobs" in answer.text
+        resolve(queue)
+        assert "blocked" in node(page.get(f"/flows/{flow}").text, "sum")
+        assert "is being cancelled" in page.act("/flows/action", follow=True, id=flow, do="cancel").text
+        resolve(queue)
+        assert f"Flow {flow} is cancelled already" in page.act("/flows/action", follow=True, id=flow, do="cancel").text
+    assert send(database, "SELECT action, reason FROM jobherd.audit WHERE target ? 'flow' ORDER BY id LIMIT 1") == [
+        ("retry", "there is paper")
+    ]
+
+
+def test_what_cannot_be_done_is_said(page):
+    assert "does not exist" in page.act("/flows/action", follow=True, id=7, do="cancel").text
+    assert "does not exist" in page.act("/flows/action", follow=True, id=7, do="retry").text
+    for given in ({"id": "x", "do": "cancel"}, {"id": "7", "do": "explode"}, {"id": str(2**70), "do": "cancel"}):
+        assert "Choose a flow" in page.act("/flows/action", follow=True, **given).text
+
+
+def test_the_payload_and_the_names_of_nodes_cannot_be_markup(page, database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "<b>x</b>", "kind": "a:b"})
+    assert "<b>x</b>" not in page.get(f"/flows/{flow}").text

@@ -1,0 +1,349 @@
+"""Flows: one common end, results that are passed on, and a retry from where it failed."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+import pytest
+
+from tests.sql.test_after import end, resolve
+from tests.support.queue import Queue
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def start(queue, *nodes, **options):
+    nodes = [{"kind": f"a:{node['node']}", **node} for node in nodes]
+    return queue.run("SELECT jobherd.start_flow('test', %s::jsonb, %s::jsonb)", json.dumps(nodes), json.dumps(options))[
+        0
+    ][0]
+
+
+def state(queue, flow):
+    return queue.run("SELECT state, pending, completed, failed, cancelled FROM jobherd.flows WHERE id = %s", flow)[0]
+
+
+def places(queue):
+    """The state of each job, by its node and item, or by its kind."""
+    rows = queue.run("SELECT kind, state FROM jobherd.jobs ORDER BY id")
+    found = {}
+    for kind, place in rows:
+        found.setdefault(kind, []).append(place)
+    return {kind: ones[0] if len(ones) == 1 else sorted(ones) for kind, ones in found.items()}
+
+
+def payload(queue, kind):
+    return json.loads(queue.run("SELECT payload::text FROM jobherd.jobs WHERE kind = %s", kind)[0][0])
+
+
+def run(queue, outcome="ok", result=None, **options):
+    if result is not None:
+        options["result"] = json.dumps(result)
+    job = end(queue, outcome, **options)
+    resolve(queue)
+    return job
+
+
+def test_a_chain_passes_results_on(queue):
+    flow = start(
+        queue,
+        {"node": "fetch", "payload": {"url": "x"}},
+        {"node": "parse", "bind": {"page": "fetch"}},
+        {"node": "store", "payload": {"table": "t"}, "bind": {"rows": "parse"}},
+    )
+    assert places(queue) == {"a:fetch": "ready", "a:parse": "blocked", "a:store": "blocked"}
+    assert state(queue, flow) == ("open", 3, 0, 0, 0)
+    run(queue, result={"text": "a\u0000b"})
+    assert payload(queue, "a:parse") == {"page": {"text": "a\u0000b"}}
+    run(queue, result=[1, "}"])
+    assert payload(queue, "a:store") == {"table": "t", "rows": [1, "}"]}
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 3, 0, 0)
+    assert queue.run("SELECT (extras).flow, (extras).node FROM jobherd.history ORDER BY id") == [
+        (flow, "fetch"), (flow, "parse"), (flow, "store")
+    ]  # fmt: skip
+
+
+GROUP = {"node": "one", "payloads": ["{}", '{"n":1}', '{"n": 2}']}
+CALLBACKS = [
+    {"node": "good", "on": "success", "results": "found"},
+    {"node": "bad", "on": "failure"},
+    {"node": "tidy", "on": "done"},
+]
+
+
+def test_a_group_calls_back_once_with_all_results(queue):
+    flow = start(queue, GROUP, *CALLBACKS, policy="continue")
+    for number in range(3):
+        assert places(queue)["a:good"] == "blocked"
+        run(queue, result=number)
+    assert places(queue) == {"a:one": ["completed"] * 3, "a:good": "ready", "a:bad": "cancelled", "a:tidy": "ready"}
+    assert payload(queue, "a:good") == {"found": [0, 1, 2]}
+    assert state(queue, flow) == ("completed", 0, 3, 0, 0)
+
+
+def test_a_group_with_a_failure_calls_the_others_back(queue):
+    flow = start(queue, GROUP, *CALLBACKS, policy="continue")
+    run(queue)
+    run(queue, "failed")
+    assert places(queue)["a:bad"] == "blocked", "the others still run"
+    run(queue)
+    assert places(queue) == {
+        "a:one": ["completed", "completed", "failed"], "a:good": "cancelled", "a:bad": "ready", "a:tidy": "ready"
+    }  # fmt: skip
+    assert state(queue, flow) == ("failed", 0, 2, 1, 0)
+
+
+def test_an_empty_group_is_a_success_at_once(queue):
+    flow = start(queue, {**GROUP, "payloads": []}, *CALLBACKS)
+    resolve(queue)
+    assert places(queue)["a:good"] == "ready"
+    assert payload(queue, "a:good") == {"found": []}
+    assert state(queue, flow) == ("completed", 0, 0, 0, 0)
+
+
+MAP = [
+    {"node": "index"},
+    {"node": "page", "payload": {"deep": True}, "bind": {"url": "index"}, "map": "url"},
+    {"node": "sum", "bind": {"counts": "page"}},
+]
+
+
+def test_a_node_has_a_job_for_each_item_of_a_list(queue):
+    flow = start(queue, *MAP)
+    run(queue, result=["x", "y"])
+    assert places(queue) == {"a:index": "completed", "a:page": ["ready", "ready"], "a:sum": "blocked"}
+    assert [json.loads(row[0]) for row in queue.run("SELECT payload::text FROM jobherd.ready ORDER BY id")] == [
+        {"deep": True, "url": "x"}, {"deep": True, "url": "y"}
+    ]  # fmt: skip
+    run(queue, result=1)
+    run(queue, result=2)
+    assert payload(queue, "a:sum") == {"counts": [1, 2]}
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 3, 0, 0)
+
+
+def test_no_item_means_no_job_and_an_empty_list(queue):
+    flow = start(queue, *MAP)
+    run(queue, result=[])
+    assert payload(queue, "a:sum") == {"counts": []}
+    run(queue)
+    assert state(queue, flow)[0] == "completed"
+
+
+@pytest.mark.parametrize("result", [None, {"a": 1}, "text"])
+def test_a_result_that_is_no_list_fails_the_node(queue, result):
+    flow = start(queue, *MAP)
+    run(queue, result=result)
+    assert queue.run("SELECT error_code, state FROM jobherd.history WHERE kind = 'a:page'") == [
+        ("RESULTS_INVALID", "failed")
+    ]
+    assert state(queue, flow)[:1] == ("failed",)
+
+
+def test_a_failure_cancels_what_waits_and_what_runs(queue):
+    flow = start(
+        queue,
+        {"node": "one"},
+        {"node": "two"},
+        {"node": "three", "after": ["one"]},
+        {"node": "four", "options": {"delay": "1h"}},
+    )
+    child = queue.child()
+    first, second = child.claim(1)[0], child.claim(1)[0]
+    child.settle(first.token, [first.id], "failed", code="NO", error="why")
+    resolve(queue)
+    assert places(queue) == {"a:one": "failed", "a:two": "running", "a:three": "cancelled", "a:four": "cancelled"}
+    assert queue.run("SELECT job FROM jobherd.cancels") == [(second.id,)]
+    child.settle(second.token, [second.id], "cancelled", code="JOB_CANCELLED", error="why")
+    resolve(queue)
+    assert state(queue, flow) == ("failed", 0, 0, 1, 3)
+
+
+def test_with_continue_only_what_waits_for_the_failed_job_is_cancelled(queue):
+    flow = start(queue, {"node": "one"}, {"node": "two"}, {"node": "three", "after": ["one"]}, policy="continue")
+    run(queue, "failed")
+    assert places(queue) == {"a:one": "failed", "a:two": "ready", "a:three": "cancelled"}
+    run(queue)
+    assert state(queue, flow) == ("failed", 0, 1, 1, 1)
+
+
+def test_a_node_that_is_not_needed_does_not_spoil_the_flow(queue):
+    flow = start(queue, {"node": "one"}, {"node": "repair", "after": ["one"], "when": "failed"}, *CALLBACKS[2:])
+    run(queue)
+    assert places(queue) == {"a:one": "completed", "a:repair": "cancelled", "a:tidy": "ready"}
+    assert state(queue, flow) == ("completed", 0, 1, 0, 0)
+
+
+def test_a_flow_is_run_again_from_where_it_failed(queue):
+    flow = start(
+        queue, {"node": "one"}, {"node": "two", "bind": {"n": "one"}}, {"node": "three", "bind": {"n": "two"}},
+        {"node": "good", "on": "success"},
+    )  # fmt: skip
+    run(queue, result=7)
+    run(queue, "failed")
+    assert places(queue) == {"a:one": "completed", "a:two": "failed", "a:three": "cancelled", "a:good": "cancelled"}
+    assert queue.run("SELECT jobherd.retry_flow(%s)", flow) == [(2,)]
+    resolve(queue)
+    assert places(queue) == {"a:one": "completed", "a:two": "ready", "a:three": "blocked", "a:good": "blocked"}
+    assert payload(queue, "a:two") == {"n": 7}
+    assert state(queue, flow) == ("open", 2, 1, 0, 0)
+    run(queue, result=8)
+    assert payload(queue, "a:three") == {"n": 8}
+    run(queue)
+    assert places(queue)["a:good"] == "ready"
+    assert state(queue, flow) == ("completed", 0, 3, 0, 0)
+    assert queue.run("SELECT jobherd.retry_flow(%s), jobherd.retry_flow(99999)", flow) == [(0, None)]
+
+
+def test_a_map_is_run_again_where_it_failed(queue):
+    flow = start(queue, *MAP)
+    run(queue, result=["x", "y"])
+    run(queue, result=1)
+    run(queue, "failed")
+    assert places(queue)["a:sum"] == "cancelled"
+    assert queue.run("SELECT jobherd.retry_flow(%s)", flow) == [(2,)]
+    resolve(queue)
+    assert places(queue) == {"a:index": "completed", "a:page": ["completed", "ready"], "a:sum": "blocked"}
+    run(queue, result=2)
+    assert payload(queue, "a:sum") == {"counts": [1, 2]}
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 3, 0, 0)
+
+
+def test_a_cancelled_flow_ends_and_can_be_run_again(queue):
+    flow = start(queue, {"node": "one"}, {"node": "two", "after": "one"})
+    assert queue.run("SELECT jobherd.cancel_flow(%s)", flow) == [("cancelling",)]
+    resolve(queue)
+    assert state(queue, flow) == ("cancelled", 0, 0, 0, 2)
+    assert queue.run("SELECT jobherd.cancel_flow(%s), jobherd.cancel_flow(99999)", flow) == [("cancelled", None)]
+    assert queue.run("SELECT jobherd.retry_flow(%s)", flow) == [(2,)]
+    resolve(queue)
+    assert places(queue) == {"a:one": "ready", "a:two": "blocked"}
+    run(queue)
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 2, 0, 0)
+
+
+def test_a_flow_is_cancelled_after_its_deadline(queue):
+    flow = start(queue, {"node": "one", "options": {"delay": "1 day"}}, deadline="1 hour")
+    queue.run("UPDATE jobherd.flows SET deadline = now() - interval '1 s'")
+    resolve(queue)
+    resolve(queue)
+    assert state(queue, flow) == ("cancelled", 0, 0, 0, 1)
+
+
+def test_a_member_adds_members_and_the_flow_waits_for_them(queue):
+    flow = start(queue, {"node": "one"}, *CALLBACKS[2:])
+    child = queue.child()
+    [job] = child.claim(1)
+    assert queue.run("SELECT jobherd.extend_flow(%s, %s::jsonb)", flow, json.dumps(
+        [{"node": "more", "kind": "a:more"}, {"node": "last", "kind": "a:last", "after": ["more", "one"]}])) == [(2,)]  # fmt: skip
+    child.settle(job.token, [job.id], "ok")
+    resolve(queue)
+    assert state(queue, flow) == ("open", 2, 1, 0, 0)
+    run(queue)
+    run(queue)
+    assert (state(queue, flow)[0], places(queue)["a:tidy"]) == ("completed", "ready")
+    with pytest.raises(psycopg.Error, match="has ended"):
+        queue.run("SELECT jobherd.extend_flow(%s, '[]')", flow)
+
+
+def test_the_row_of_new_members_and_an_end_of_one_transaction_are_counted_together(queue):
+    """The naive way, row by row, would see none left for a moment."""
+    flow = start(queue, {"node": "one"}, *CALLBACKS[2:])
+    end(queue)
+    queue.run("INSERT INTO jobherd.ends (flow, delta) VALUES (%s, 1)", flow)
+    resolve(queue)
+    assert state(queue, flow)[:2] == ("open", 1)
+    assert places(queue)["a:tidy"] == "blocked"
+
+
+def test_one_process_counts_a_flow_at_a_time(queue):
+    flow = start(queue, {"node": "one"})
+    end(queue)
+    with psycopg.connect(queue.dsn) as other:
+        other.execute("SELECT FROM jobherd.flows FOR UPDATE")
+        assert queue.run("SELECT jobherd.resolve_flow(%s, 10)", flow) == [(None,)]
+        assert queue.count("ends") == 1
+    resolve(queue)
+    assert state(queue, flow)[0] == "completed"
+
+
+def test_a_member_that_is_run_again_by_hand_is_waited_for(queue):
+    flow = start(queue, {"node": "one"}, {"node": "two"}, policy="continue")
+    job = run(queue, "failed")
+    assert queue.retry(job) == "ready"
+    resolve(queue)
+    assert state(queue, flow) == ("open", 2, 0, 0, 0)
+    run(queue)
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 2, 0, 0)
+    assert queue.retry(job) == "ready"
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 2, 0, 0)
+
+
+def test_a_job_waits_for_a_flow(queue):
+    flow = start(queue, {"node": "one"})
+    late = queue.run("SELECT jobherd.enqueue('a:late', '{}', jsonb_build_object('after', %s))", flow)[0][0]
+    resolve(queue)
+    assert queue.state(late) == "blocked"
+    run(queue)
+    assert queue.state(late) == "ready"
+    later = queue.run(
+        "SELECT jobherd.enqueue('a:late', '{}', jsonb_build_object('after', %s, 'when', 'failed'))", flow
+    )[0][0]
+    resolve(queue)
+    assert queue.state(later) == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "words"),
+    [
+        ("{}", "{}", "array"),
+        ("[]", '{"colour": 1}', "unknown option"),
+        ("[]", '{"policy": "perhaps"}', "policy"),
+        ('[{"kind": "a:b"}]', "{}", 'needs "node"'),
+        ('[{"node": "x"}]', "{}", "no kind"),
+        ('[{"node": "x", "kind": "a:b"}, {"node": "x", "kind": "a:b"}]', "{}", "two nodes"),
+        ('[{"node": "x", "kind": "a:b", "after": ["y"]}, {"node": "y", "kind": "a:b"}]', "{}", "no node before"),
+        ('[{"node": "x", "kind": "a:b", "after": ["x"]}]', "{}", "no node before"),
+        ('[{"node": "x", "kind": "a:b", "after": [12345]}]', "{}", "does not exist"),
+        ('[{"node": "x", "kind": "a:b", "on": "monday"}]', "{}", "wrong"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_rejected_and_nothing_is_enqueued(queue, nodes, options, words):
+    with pytest.raises(psycopg.Error, match=words) as caught:
+        queue.run("SELECT jobherd.start_flow('test', %s::jsonb, %s::jsonb)", nodes, options)
+    assert caught.value.sqlstate == "22023"
+    assert queue.run("SELECT count(*) FROM jobherd.jobs") == [(0,)]
+
+
+def test_an_old_flow_is_deleted_with_what_belongs_to_it(queue):
+    flow = start(queue, *MAP, GROUP, *CALLBACKS)
+    queue.run("SELECT jobherd.cancel_flow(%s)", flow)
+    resolve(queue)
+    queue.run("UPDATE jobherd.flows SET ended_at = now() - interval '31 days'")
+    assert queue.run("SELECT jobherd.delete_flows(10)") == [(flow,)]
+    assert [queue.count(table) for table in ("flows", "edges", "results", "ends")] == [0, 0, 0, 0]
+
+
+def test_a_retry_finds_an_upstream_job_that_completed_while_the_flow_was_cancelled(queue):
+    flow = start(queue, {"node": "one"}, {"node": "two", "after": "one"}, {"node": "three", "options": {"delay": "1h"}})
+    child = queue.child()
+    [job] = child.claim(1)
+    queue.run("SELECT jobherd.cancel_flow(%s)", flow)
+    resolve(queue)
+    assert places(queue) == {"a:one": "running", "a:two": "cancelled", "a:three": "cancelled"}
+    child.settle(job.token, [job.id], "ok")
+    resolve(queue)
+    assert state(queue, flow) == ("cancelled", 0, 1, 0, 2)
+    queue.run("SELECT jobherd.retry_flow(%s)", flow)
+    resolve(queue)
+    assert places(queue)["a:two"] == "ready"

@@ -1,0 +1,117 @@
+"""Shows flows: the list, and one as a graph in layers, with the states of its nodes. Cancels and retries them.
+
+The graph is drawn by the server: a layer holds the nodes whose upstream nodes are all in earlier
+layers. A node with many jobs is one box with the number of jobs in each state.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from jobherd.workers.page.actions import Done, action
+from jobherd.workers.page.database import database
+from jobherd.workers.page.documents import parsed
+from jobherd.workers.page.live_updates import FINAL, Topic
+from jobherd.workers.page.render import page
+from jobherd.workers.page.request import viewer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.forms import Form
+
+MOST: Final = 200
+"""Flows that are listed."""
+LARGEST_ID: Final = 2**63 - 1
+LONGEST: Final = 300
+"""Characters of a reason."""
+
+
+async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
+    """Return the context of the list."""
+    rows = await db.rows("observe/list_flows", {"state": None, "before": LARGEST_ID, "limit": MOST + 1})
+    return {"flows": rows[:MOST], "more": len(rows) > MOST}
+
+
+async def ask_one(db: Database, number: str) -> dict[str, Any]:
+    """Return the context of the live part of one flow's page; `one` is None if it does not exist."""
+    wanted = {"id": int(number)}
+    row = await db.row("observe/show_flow", wanted)
+    if row is None:
+        return {"id": number, "one": None, FINAL: True}
+    nodes = [
+        {**node, "waits_for": parsed(node["waits_for"]) or [], "states": parsed(node["states"]) or {}}
+        for node in await db.rows("observe/list_flow_nodes", wanted)
+    ]
+    return {"id": number, "one": row, "layers": layers([node for node in nodes if not node["runs_on"]]),
+            "callbacks": [node for node in nodes if node["runs_on"]]}  # fmt: skip
+
+
+def layers(nodes: Sequence[Row]) -> list[list[Row]]:
+    """Return the nodes in layers: each node is behind all that it waits for.
+
+    >>> [[node["node"] for node in layer] for layer in layers([
+    ...     {"node": "a", "waits_for": []}, {"node": "b", "waits_for": ["a", 7]}, {"node": "c", "waits_for": []}])]
+    [['a', 'c'], ['b']]
+    """
+    depth: dict[str, int] = {}
+    found: list[list[Row]] = []
+    for node in nodes:  # each names only nodes before it
+        place = 1 + max((depth.get(name, -1) for name in node["waits_for"] if isinstance(name, str)), default=-1)
+        depth[node["node"]] = place
+        found += [[] for _ in range(place + 1 - len(found))]
+        found[place].append(node)
+    return found
+
+
+async def show(request: Request) -> Response:
+    """Show all flows."""
+    return page(request, "flows.html", **await ask(database(request)))
+
+
+async def show_one(request: Request) -> Response:
+    """Show one flow. 404 if it does not exist."""
+    number = request.path_params["id"]
+    context = {"one": None} if number > LARGEST_ID else await ask_one(database(request), str(number))
+    if context["one"] is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    return page(request, "flow.html", **context)
+
+
+@action
+async def change(request: Request, form: Form) -> Done:
+    """Cancel a flow, or run it again from where it failed."""
+    number, what = form.get("id", ""), form.get("do", "")
+    if not (number.isascii() and number.isdigit() and int(number) <= LARGEST_ID) or what not in {"cancel", "retry"}:
+        return Done("Choose a flow, and an action: cancel or retry.", well=False)
+    reason = form.get("reason", "").strip()[:LONGEST] or None
+    given = {"id": int(number), "actor": viewer_of(request).actor, "reason": reason}
+    [row] = await database(request).act(f"control/{what}_flow", given)
+    answer = row["answer"]
+    if answer is None:
+        return Done(f"Flow {number} does not exist.", well=False)
+    if what == "cancel":
+        done = answer == "cancelling"
+        return Done(f"Flow {number} is being cancelled." if done else f"Flow {number} is {answer} already.", well=done)
+    if answer == 0:
+        return Done(f"Flow {number} has neither failed nor been cancelled.", well=False)
+    return Done(f"Flow {number} runs again from where it failed: {answer:,} jobs.")
+
+
+topics = (
+    Topic("flows", "flows/_live.html", ask, every=3.0),
+    Topic("flow", "flows/_one.html", ask_one, every=2.0),
+)
+routes = (
+    Route("/flows", show, name="flows"),
+    Route("/flows/action", change, methods=["POST"], name="flows_action"),
+    Route("/flows/{id:int}", show_one, name="flow"),
+)

@@ -222,5 +222,10 @@ mutants: $(VENV)/.ready  ## take out each guard, one by one, and see a test turn
 model: $(VENV)/.ready spin  ## the protocols, every interleaving (three minutes; WIDE=1: within wider bounds, ten more)
 	$(BIN)/python -m tests.models $(if $(WIDE),--wide)
 
+.PHONY: dist
+dist: $(VENV)/.ready  ## the wheel and the sdist of this version, in dist/
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build --no-isolation --skip-dependency-check --outdir dist .
+
 clean:               ## remove what the targets made, the data too
 	rm -rf $(VENV) .jobherd .bench build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

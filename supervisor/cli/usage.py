@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
             return
         names = [str(name) for name in action.choices]
         if action.dest == "command":
-            message = f"unknown command {value[:40]!r}{did_you_mean(value, [*names, 'help'])}"
+            message = f"unknown command {value[:40]!r}{did_you_mean(value, [*names, 'help', 'version'])}"
             raise argparse.ArgumentError(None, message)
         message = f"{str(value)[:40]!r} is not one of {', '.join(names)}{did_you_mean(str(value), names)}"
         raise argparse.ArgumentError(action, message)
@@ -84,7 +84,7 @@ class GroupedParser(Parser):
             rows = [f"  {name:<13} {self.lines[name]}" for name in names if name in self.lines]
             parts.append("\n".join([f"{purpose}:", *rows]))
         parts += [
-            "`jobherd COMMAND --help` explains a command, `jobherd --version` prints the version.",
+            "`jobherd COMMAND --help` explains a command, `jobherd version` prints the version.",
             self.epilog or "",
         ]
         return "\n\n".join(parts) + "\n"

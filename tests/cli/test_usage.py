@@ -14,6 +14,7 @@ import pytest
 from jobherd.sql.migrate import migrations
 from jobherd.supervisor.cli import FAMILIES, commands
 from jobherd.supervisor.cli.usage import GROUPS
+from jobherd.supervisor.version import VERSION
 from tests.cli.rows import past, send
 from tests.cli.shell import COMMAND, LIMIT, ROOT, environment, jobherd, on_terminal, start
 
@@ -41,6 +42,7 @@ def test_the_help_lists_every_command_and_the_exit_codes():
         assert answer.out.count(f"\n  {command} ") == 1
     assert max(len(line) for line in answer.lines) <= 84
     assert jobherd("help").out == answer.out
+    assert jobherd("version").out == jobherd("--version").out == f"jobherd {VERSION}\n"
     assert jobherd("help", "job").out == jobherd("job", "--help").out
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(commands())
     assert "69 no database" in answer.out

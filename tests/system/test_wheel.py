@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import email
+import importlib.metadata
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
 
+from tests.docs.pages import blocks, prose
 from tests.support.fleet import ROOT
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
 if TYPE_CHECKING:
@@ -46,7 +54,7 @@ def shell(*words: object, cwd: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The wheel, built from a copy of the tree: a build leaves folders behind."""
+    """The wheel, built from the sdist of a copy of the tree: a build leaves folders behind."""
     place = tmp_path_factory.mktemp("tree")
     for part in PARTS:
         if (ROOT / part).is_dir():
@@ -57,7 +65,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         sys.executable,
         "-m",
         "build",
-        "--wheel",
         "--no-isolation",
         "--skip-dependency-check",
         "--outdir",
@@ -207,3 +214,117 @@ def test_the_protocol_of_the_gateway_loads_from_the_wheel(python: Path, tmp_path
     where, job = shell(python, "-c", code, cwd=tmp_path).split()
     assert job == "7"
     assert str(ROOT) not in where
+
+
+README = " ".join(prose(ROOT / "README.md").split())
+
+
+def metadata_of(wheel: Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(file.read(name))
+
+
+def test_both_distributions_have_the_version_and_the_licences_of_what_they_contain(wheel: Path):
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    assert (wheel.name, sdist.name) == ("jobherd-0.1.0-py3-none-any.whl", "jobherd-0.1.0.tar.gz")
+    static = ROOT / "workers" / "page" / "static"
+    licences = {path.with_name(path.name.replace(".min.js", ".LICENSE")) for path in static.glob("*.min.js")}
+    assert licences
+    stated = {"LICENSE", *(str(path.relative_to(ROOT)) for path in licences)}
+    assert set(metadata_of(wheel).get_all("License-File", [])) == stated
+    with tarfile.open(sdist) as file:
+        assert {f"jobherd-0.1.0/{name}" for name in stated} <= set(file.getnames())
+    for name in licences:
+        assert name.stem in README, "the README names what is included"
+
+
+def needed_by(requirements: list[str], extra: str = "") -> dict[str, int]:
+    """Return the bytes of each distribution that these requirements install here, without bytecode."""
+    found: dict[str, int] = {}
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        one = importlib.metadata.distribution(requirement.name)
+        files = [Path(file.locate()) for file in one.files or [] if file.suffix != ".pyc"]
+        found[one.name] = sum(file.stat().st_size for file in files if file.exists())
+        for each in requirement.extras or {""}:
+            found |= needed_by(one.requires or [], each)
+    return found
+
+
+def test_dependencies_and_installed_sizes_are_what_the_readme_says(wheel: Path):
+    requires = metadata_of(wheel).get_all("Requires-Dist", [])
+    own = [str(one) for one in map(Requirement, requires) if one.marker is None]
+    [said] = re.findall(r"It requires (.*?), all together", README)
+    shown = [Requirement(word) for word in re.findall(r"`(.*?)`", said)]
+    assert {(one.name, *one.extras) for one in shown} == {(one.name, *one.extras) for one in map(Requirement, own)}
+    with zipfile.ZipFile(wheel) as file:
+        size = sum(member.file_size for member in file.infolist())
+    core = needed_by(own)
+    for pattern, found in (
+        (r"is `jobherd` \(about (\d+) MB\)", size),
+        (r"all together about (\d+) MB", size + sum(core.values())),
+        (r"`web` \(dashboard\) adds about (\d+) MB", added(requires, "web", core)),
+        (r"`embedded` \(PostgreSQL\) about (\d+) MB", added(requires, "embedded", core)),
+    ):
+        [told] = re.findall(pattern, README)
+        assert found / 1e6 == pytest.approx(int(told), rel=0.25), pattern  # as the versions of packages differ
+
+
+def added(requires: list[str], extra: str, core: dict[str, int]) -> int:
+    return sum(size for name, size in needed_by(requires, extra).items() if name not in core)
+
+
+def test_the_quick_start_of_the_readme_works_in_an_empty_folder(python: Path, tmp_path: Path):
+    """As a reader types it, from the installed package and with the embedded server."""
+    shown = [block for block in blocks(ROOT / "README.md") if "not" not in block.marks]
+    handler, run, enqueue, producer = shown
+    file = tmp_path / str(handler.path)
+    file.parent.mkdir()
+    file.write_text(handler.text)
+    path = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "JOBHERD_HTTP": "off"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBHERD", "PYTHON", "DATABASE"))}
+    [command] = run.commands
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {command.line}"], cwd=tmp_path, env=kept | path, stderr=subprocess.PIPE, text=True
+    ) as supervisor:
+        try:
+            assert supervisor.stderr is not None
+            log = []
+            for line in supervisor.stderr:
+                log.append(line)
+                if "worker 0 is ready" in line:
+                    break
+            else:
+                pytest.fail("".join(log))
+            for one in enqueue.commands:
+                assert shell("bash", "-c", one.line, cwd=tmp_path, **path).splitlines() == one.shows
+            said = shell(python, "-c", producer.text, cwd=tmp_path, **path)
+            assert said == "sent the receipt of order 8\n"
+        finally:
+            supervisor.send_signal(signal.SIGTERM)
+            supervisor.stderr.read()
+            assert supervisor.wait(LIMIT) == 0
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_it_installs_into_a_clean_environment_of_each_python(wheel: Path, version: str, tmp_path: Path):
+    """With its dependencies, from the index that pip is configured with."""
+    found = [shutil.which(f"python{version}"), *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
+    interpreters = [name for name in found if name and subprocess.run([name, "-c", ""], check=False).returncode == 0]
+    if not interpreters:
+        pytest.skip(f"no Python {version} here")
+    shell(interpreters[-1], "-m", "venv", tmp_path / "clean", cwd=tmp_path)
+    command = tmp_path / "clean" / "bin"
+    fetched = subprocess.run(
+        [command / "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "0", wheel],
+        cwd=tmp_path, capture_output=True, text=True, timeout=5 * LIMIT, check=False,
+    )  # fmt: skip
+    if "No matching distribution found" in fetched.stderr:
+        pytest.skip("the packages that it requires cannot be fetched")
+    assert fetched.returncode == 0, fetched.stderr
+    assert shell(command / "jobherd", "version", cwd=tmp_path) == "jobherd 0.1.0\n"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sums.py").write_text(HANDLER)
+    assert "1 kind, nothing wrong" in shell(command / "jobherd", "check", "--handlers", "./mine", cwd=tmp_path)

@@ -9,8 +9,10 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from starlette.datastructures import QueryParams
 
 from jobherd.workers.page.charts import HIGH, WIDE, WINDOWS, Series, bars, lines, nice, nice_seconds
+from jobherd.workers.page.filters import Wanted
 
 HOUR = WINDOWS["hour"]
 TWO = (Series("failed", "failed", "bad"), Series("expired", "expired", "warn"))
@@ -38,6 +40,13 @@ def test_bars_are_stacked_and_stay_in_their_frame():
     assert chart.hits[1].said == "Fri 03:01 UTC: failed 3, expired 1"
     assert chart.summary == "Failed: 46 jobs in all, at most 40 per minute."
     assert not chart.empty
+    assert [bar.is_partial for bar in chart.bars] == [False, False, False, True], "the last minute is not over"
+    assert [f"{at:%H:%M}" for at in chart.ticks] == ["03:00", "03:01", "03:02", "03:02", "03:03"]
+    assert chart.hits[0].query == ""
+    wanted, problems = Wanted.read(QueryParams(chart.hits[1].query))
+    assert (problems, wanted.states) == ({}, ("failed", "expired"))
+    bounds = wanted.parameters(datetime.now(UTC))
+    assert bounds["until"] - bounds["since"] == timedelta(minutes=1)
 
 
 def test_one_job_among_thousands_is_seen():
@@ -46,7 +55,7 @@ def test_one_job_among_thousands_is_seen():
 
 
 def test_lines_have_gaps_where_nothing_is_known():
-    chart = lines("Duration", rows(p50=[0.1, None, 0.2, 0.3], p95=[None] * 4), TIMES, HOUR)
+    chart = lines("Duration", rows(p50=[0.1, None, 0.2, 0.3], p95=[None] * 4), TIMES)
     assert len(chart.lines) == 2
     assert all(tone == "accent" for tone, _ in chart.lines)
     assert chart.marks == ("400 ms", "200 ms", "0")
@@ -57,7 +66,7 @@ def test_lines_have_gaps_where_nothing_is_known():
 def test_nothing_is_drawn_of_nothing():
     for chart in (
         bars("Failed", rows(failed=[0, 0], expired=[0, 0]), TWO, HOUR),
-        lines("Duration", rows(p50=[None], p95=[None]), TIMES, HOUR),
+        lines("Duration", rows(p50=[None], p95=[None]), TIMES),
     ):
         assert chart.empty
         assert not chart.bars

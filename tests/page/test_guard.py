@@ -460,3 +460,13 @@ def test_mounted_below_a_path_every_link_leads_below_it():
     assert answer.status_code == 303
     assert 'aria-current="page"' in page.get("/ops/jobs/audit").text
     assert page.get("/ops/jobs/search?q=17", follow_redirects=False).headers["location"] == "/ops/jobs/jobs/17"
+
+
+def test_pages_are_compressed_and_have_their_headers(page):
+    plain = page.get("/", headers={"accept-encoding": "identity"})
+    packed = page.get("/", headers={"accept-encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert int(packed.headers["content-length"]) < int(plain.headers["content-length"]) / 3
+    for name, value in HEADERS.items():
+        assert packed.headers[name] == value

@@ -269,3 +269,16 @@ def test_pages_show_a_failed_job_whose_id_is_below_1(page, queue):
     assert "/jobs/-7" in page.get("/").text
     assert "it cannot be started" in page.get("/jobs/-7").text
     assert page.get("/jobs/--7").status_code == 404
+
+
+def test_the_charts_have_clock_times_and_lead_to_their_jobs(page, queue):
+    declare(queue, "mail:send")
+    look(queue)
+    end(queue, "mail:send", "failed", error="Refused: no", code="REFUSED")
+    look(queue)
+    text = page.get("/?window=day").text
+    assert len(re.findall(r'<span><time [^>]*data-as="tick"', text)) == 4 * 5
+    assert "No job completed in this period." in text
+    (to,) = set(re.findall(r'<a href="(/jobs\?state=failed&amp;state=expired&amp;since=[^"]*)" tabindex', text))
+    assert page.get(to.replace("&amp;", "&")).text.count('<tr id="job-') == 1
+    assert f"{to}&amp;kind=mail%3Asend" in page.get("/kinds/mail:send?window=day").text

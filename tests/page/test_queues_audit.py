@@ -36,7 +36,7 @@ def test_depth_age_what_runs_and_what_is_paused_is_shown(page, database, monkeyp
     send(database, 'SELECT jobherd.enqueue(\'a:b\', \'{}\', \'{"queue": "mail", "tenant": "acme"}\')')
     text = page.get("/queues").text
     mail = row_of(text, "mail")
-    assert [part.partition("<")[0] for part in mail.split('<td class="num">')[1:]][0] == "3"
+    assert re.findall(r'data-name="Ready">(.*?)<', mail)[0] == "3"
     assert "by anna" in mail
     assert "provider &lt;b&gt;down" in mail
     assert "1,000+" in row_of(text, "deep"), "counting stops somewhere"
@@ -222,3 +222,16 @@ def test_it_is_paged_by_number_and_narrowed_by_who_and_what(page, database, monk
 )
 def test_odd_addresses_break_nothing(page, query):
     assert page.get(f"/audit?{query}").status_code == 200
+
+
+def test_queues_are_sorted_as_people_count_and_are_paused_on_their_row(page, database):
+    for name in ("q-10", "q-2", "q-1"):
+        send(database, "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('queue', %s::text))", name)
+    text = page.get("/queues").text
+    assert re.findall(r'<a href="/jobs\?queue=(q-\d+)"', text) == ["q-1", "q-2", "q-10"]
+    row = row_of(text, "q-2")
+    fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', row))
+    assert ">Pause</button>" in row
+    assert page.act("/queues/action", **{name: fields[name] for name in ("do", "scope", "name")}).status_code == 303
+    assert send(database, "SELECT name FROM jobherd.gates WHERE paused_at IS NOT NULL") == [("q-2",)]
+    assert ">Resume</button>" in row_of(page.get("/queues").text, "q-2")

@@ -12,6 +12,7 @@ import psycopg
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
@@ -129,7 +130,13 @@ def application(
             *(route for module in PAGES for route in module.routes),
             Mount("/static", _Static(directory=str(HERE / "static")), name="static"),
         ],
-        middleware=[Middleware(Guard, rules=rules, broken=_broken), Middleware(attention.Strip)],
+        middleware=[
+            Middleware(Guard, rules=rules, broken=_broken),
+            # No event stream is compressed. The sizes of answers do not give away the token of a form: a request of
+            # another site comes without the cookies that the token depends on.
+            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
+            Middleware(attention.Strip),
+        ],
         exception_handlers={
             Refused: _refused,
             Away: _away,

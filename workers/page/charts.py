@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 from jobherd.workers.page.render import count, duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
 WIDE: Final = 1000.0
 HIGH: Final = 100.0
@@ -35,7 +37,6 @@ class Window:
     seconds: its length.
     point: the seconds of a bar.
     per: the word for its unit.
-    ticks: the labels below the axis, evenly spaced.
     """
 
     name: str
@@ -43,15 +44,14 @@ class Window:
     seconds: int
     point: int
     per: str
-    ticks: tuple[str, ...]
 
 
 WINDOWS: Final = {
     window.name: window
     for window in (
-        Window("hour", "Hour", 3600, 60, "minute", ("60 min ago", "45 min", "30 min", "15 min", "now")),
-        Window("day", "Day", 86400, 900, "15 min", ("24 h ago", "18 h", "12 h", "6 h", "now")),
-        Window("week", "Week", 604800, 3600, "hour", ("7 d ago", "5 d 6 h", "3 d 12 h", "1 d 18 h", "now")),
+        Window("hour", "Hour", 3600, 60, "minute"),
+        Window("day", "Day", 86400, 900, "15 min"),
+        Window("week", "Week", 604800, 3600, "hour"),
     )
 }
 
@@ -88,36 +88,41 @@ class Bar:
     width: float
     height: float
     tone: str
+    is_partial: bool = False
+    """Whether its time is not over yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The area above a point, and its tooltip."""
+    """The area above a point, its values, its time, and the filter of its jobs: "" if there are none."""
 
     x: float
     width: float
     said: str
+    at: datetime
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
     """The data that a template draws.
 
-    marks: labels of the vertical axis, from the top. bars, lines (a tone and a path in SVG): one of
-        the two.
-    empty: there is nothing to show.
+    marks: labels of the vertical axis, from the top. ticks: times below the axis, evenly spaced.
+    bars, lines (a tone and a path in SVG): one of the two.
+    empty: there is nothing to show; nothing: the sentence for that.
     """
 
     title: str
     unit: str
     marks: tuple[str, ...]
-    ticks: tuple[str, ...]
+    ticks: tuple[datetime, ...]
     legend: tuple[Series, ...]
     bars: tuple[Bar, ...]
     lines: tuple[tuple[str, str], ...]
     hits: tuple[Hit, ...]
     summary: str
     empty: bool
+    nothing: str
 
 
 def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series], window: Window) -> Chart:
@@ -134,7 +139,7 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
         for one, value in zip(series, each, strict=True):
             if value:
                 height = max(0.8, HIGH * value / top)  # one among thousands stays visible
-                drawn.append(_bar(place, below, height, wide, one.tone))
+                drawn.append(_bar(place, below, height, wide, one.tone, is_partial=place + 1 == len(rows)))
                 below += height
     whole = sum(map(sum, values))
     most = max((sum(each) for each in values), default=0)
@@ -142,17 +147,18 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
         title=title,
         unit=f"jobs per {window.per}",
         marks=(count(_whole(top)), count(_whole(top / 2)), "0"),
-        ticks=window.ticks,
+        ticks=_ticks(rows),
         legend=tuple(series),
         bars=tuple(drawn),
         lines=(),
-        hits=_hits(rows, series, count, wide),
+        hits=_hits(rows, series, count, wide, window),
         summary=f"{title}: {count(_whole(whole))} jobs in all, at most {count(_whole(most))} per {window.per}.",
         empty=not whole,
+        nothing=f"No job {' or '.join(one.name for one in series)} in this period.",
     )
 
 
-def lines(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series], window: Window) -> Chart:
+def lines(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]) -> Chart:
     """Return a chart of durations in seconds, a line for each series.
 
     A line has gaps where no value is known. rows: as for `bars`.
@@ -166,13 +172,14 @@ def lines(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series
         title=title,
         unit="",
         marks=(duration(top), duration(top / 2), "0"),
-        ticks=window.ticks,
+        ticks=_ticks(rows),
         legend=tuple(series),
         bars=(),
         lines=tuple(drawn),
-        hits=_hits(rows, series, duration, wide),
+        hits=_hits(rows, series, duration, wide, None),
         summary=f"{title}: {series[-1].name} at most {worst}." if known else f"{title}: nothing ran.",
         empty=not known,
+        nothing="No job ran in this period.",
     )
 
 
@@ -203,13 +210,14 @@ def nice_seconds(most: float) -> float:
     return 60.0 if found > 60 else round(found, 12)
 
 
-def _bar(place: int, below: float, height: float, wide: float, tone: str) -> Bar:
+def _bar(place: int, below: float, height: float, wide: float, tone: str, *, is_partial: bool) -> Bar:
     return Bar(
         round((place + _GAP / 2) * wide, 2),
         round(max(0.0, HIGH - below - height), 2),
         round(wide * (1 - _GAP), 2),
         round(height, 2),
         tone,
+        is_partial,
     )
 
 
@@ -229,21 +237,31 @@ def _paths(values: Sequence[object], top: float, wide: float) -> list[str]:
     return found
 
 
+def _ticks(rows: Sequence[Mapping[str, Any]]) -> tuple[datetime, ...]:
+    """Return the times of five evenly spaced points, the first and the last among them."""
+    return tuple(rows[round(part * (len(rows) - 1) / 4)]["at"] for part in range(5)) if rows else ()
+
+
 def _hits(
-    rows: Sequence[Mapping[str, Any]], series: Sequence[Series], show: Callable[[float], str], wide: float
+    rows: Sequence[Mapping[str, Any]],
+    series: Sequence[Series],
+    show: Callable[[float], str],
+    wide: float,
+    window: Window | None,
 ) -> tuple[Hit, ...]:
+    """Return the areas of a chart; with a window, each leads to the jobs that it counts."""
     found = []
     for place, row in enumerate(rows):
-        said = ", ".join(
-            f"{one.name} {show(_whole(_number(row[one.column])))}" for one in series if row[one.column] is not None
-        )
-        found.append(
-            Hit(
-                round(place * wide, 2),
-                round(wide, 2),
-                f"{row['at'].astimezone(UTC):%a %H:%M} UTC: {said or 'nothing ran'}",
-            )
-        )
+        values = [(one, _number(row[one.column])) for one in series if row[one.column] is not None]
+        said = ", ".join(f"{one.name} {show(_whole(value))}" for one, value in values)
+        query = ""
+        if window is not None and any(value for _, value in values):
+            at = row["at"].astimezone(UTC)
+            ends = at + timedelta(seconds=window.point)
+            states = [("state", one.name) for one in series]
+            query = urlencode([*states, ("since", f"{at:%Y-%m-%d %H:%M}Z"), ("until", f"{ends:%Y-%m-%d %H:%M}Z")])
+        said = f"{row['at'].astimezone(UTC):%a %H:%M} UTC: {said or 'nothing ran'}"
+        found.append(Hit(round(place * wide, 2), round(wide, 2), said, row["at"], query))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from jobherd.workers.page.charts import WINDOWS, window_of
 from jobherd.workers.page.database import database
 from jobherd.workers.page.live_updates import Topic
 from jobherd.workers.page.overview import ask_past
-from jobherd.workers.page.render import count, page
+from jobherd.workers.page.render import count, natural, page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST: Final = 300
 """Kinds that are shown, the most expensive first."""
 SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
-    "kind": lambda row: row["kind"],
+    "kind": lambda row: natural(row["kind"] or ""),
     "jobs": lambda row: -row["jobs"],
     "failed": lambda row: (-(row["failure_rate"] or 0), -row["failed"]),
     "p50": lambda row: -(row["p50"] or 0),
@@ -97,7 +97,7 @@ def weighed(rows: Sequence[Row], whole: Row, sort: str, seconds: float) -> list[
         for name in ("cpu", "ran"):
             row[f"{name}_share"] = row[name] / whole[name] if whole[name] else None
     key = SORTS.get(sort, SORTS["cpu"])
-    return sorted(rows, key=lambda row: (not row["jobs"], key(row), row["kind"] or ""))
+    return sorted(rows, key=lambda row: (not row["jobs"], key(row), natural(row["kind"] or "")))
 
 
 def rate(jobs: int, seconds: float) -> str:

@@ -88,6 +88,7 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
         failure["error"] = redact_text(failure["error"], failure.pop("payload"), hidden.get(failure["kind"], ()))
     return {
         "window": window,
+        "only": kind,
         "charts": charts_of(rows, window),
         "points": rows,
         "whole": whole,
@@ -101,8 +102,8 @@ def charts_of(rows: Sequence[Mapping[str, object]], window: Window) -> list[obje
     return [
         bars("Completed", rows, ENDED, window),
         bars("Failed", rows, TROUBLED, window),
-        lines("Start delay", rows, WAITED, window),
-        lines("Duration", rows, RAN, window),
+        lines("Start delay", rows, WAITED),
+        lines("Duration", rows, RAN),
     ]
 
 

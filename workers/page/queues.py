@@ -17,7 +17,7 @@ from jobherd.workers.page import partitions
 from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.database import database
 from jobherd.workers.page.live_updates import Topic
-from jobherd.workers.page.render import page
+from jobherd.workers.page.render import natural, page
 from jobherd.workers.page.request import viewer_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     divided = any(gate["weights"] is not None or gate["each_running"] or gate["each_rate"] for gate in gates)
     busy = {"most": SAMPLE, "partitions": PARTITIONS}
     return {
-        "queues": [queues[name] for name in sorted(queues)],
+        "queues": [queues[name] for name in sorted(queues, key=natural)],
         "others": others,
         "everything": next((gate for gate in others if gate["scope"] == "all" and gate["paused_at"]), None),
         "tenants": sorted(tenants.items(), key=lambda item: -sum(item[1].values())),

@@ -151,7 +151,7 @@ def when(moment: datetime | None, style: str = "clock") -> Markup | str:
     """Return a time as an element that the browser writes in the viewer's time zone.
 
     The exact time is shown on hover. style: clock (time of day, with the date if it is another
-    day), ago ("3 min ago"), or exact.
+    day), ago ("3 min ago"), tick (time of day), day (day of the week and time), or exact.
 
     >>> "title" in (shown := when(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "exact")), shown.striptags()
     (True, '2026-01-02 03:04:05 UTC')
@@ -160,7 +160,8 @@ def when(moment: datetime | None, style: str = "clock") -> Markup | str:
         return NOTHING
     at = moment.astimezone(UTC)
     exact = at.isoformat(" ", "milliseconds").removesuffix("+00:00")
-    shown = ago(at) if style == "ago" else f"{exact[:19]} UTC"
+    shapes = {"tick": "%H:%M", "day": "%a %H:%M"}
+    shown = ago(at) if style == "ago" else f"{at:{shapes[style]}}" if style in shapes else f"{exact[:19]} UTC"
     return Markup('<time datetime="{}Z" data-as="{}" title="{} UTC">{}</time>').format(
         exact.replace(" ", "T"), style, exact, shown
     )
@@ -224,6 +225,16 @@ def count(number: float | None) -> str:
     if number is None:
         return NOTHING
     return f"{number:,}" if isinstance(number, int) else f"{number:,.3g}"
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a sort key that orders numbers within names by their value.
+
+    >>> sorted(["q-10", "q-2", "a", "q-1"], key=natural)
+    ['a', 'q-1', 'q-2', 'q-10']
+    """
+    parts = re.findall(r"([0-9]{1,18})|([^0-9]+|[0-9])", name)
+    return [(0, int(digits), "") if digits else (1, 0, text) for digits, text in parts]
 
 
 def share(part: float | None) -> str:

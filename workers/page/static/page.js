@@ -9,6 +9,7 @@
   const pad = (number, width = 2) => String(number).padStart(width, "0");
   const day = (at) => `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
   const clock = (at) => `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+  const weekday = (at) => `${at.toLocaleDateString("en", { weekday: "short" })} ${clock(at).slice(0, 5)}`;
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const parts = [["d", 86400], ["h", 3600], ["min", 60]];
 
@@ -37,7 +38,7 @@
       const exact = `${day(at)} ${clock(at)}`;
       const today = day(at) === day(new Date());
       const style = one.dataset.as;
-      const text = style === "ago" ? ago(at) : style === "exact" || !today ? exact : clock(at);
+      const text = style === "ago" ? ago(at) : style === "tick" ? clock(at).slice(0, 5) : style === "day" ? weekday(at) : style === "exact" || !today ? exact : clock(at);
       if (one.textContent !== text) one.textContent = text;
       one.title = `${exact}.${pad(at.getMilliseconds(), 3)} ${zone}`;
     }
@@ -189,6 +190,27 @@
     }
     nav.hidden = false;
   }
+
+  // -- charts: the values of a point, by pointer, touch and the arrow keys -------------------------------------------------
+  function read(hit) {
+    const figure = hit.closest("figure");
+    const said = $("title", hit).textContent;
+    $(".reading", figure).textContent = `${weekday(new Date(hit.dataset.at))}: ${said.slice(said.indexOf(": ") + 2)}`;
+    for (const other of all(".hit.read", figure)) other.classList.remove("read");
+    hit.classList.add("read");
+  }
+  for (const kind of ["pointerover", "pointerdown"]) {
+    document.addEventListener(kind, (event) => { if (event.target.matches(".hit[data-at]")) read(event.target); });
+  }
+  document.addEventListener("keydown", (event) => {
+    const chart = event.target.closest(".chart[tabindex]");
+    if (!chart || !["ArrowLeft", "ArrowRight", "Enter"].includes(event.key)) return;
+    const hits = all(".hit[data-at]", chart);
+    const at = hits.findIndex((hit) => hit.classList.contains("read"));
+    if (event.key === "Enter") { $("a .hit.read", chart)?.parentNode.dispatchEvent(new MouseEvent("click", { bubbles: true })); return; }
+    read(hits[at < 0 ? hits.length - 1 : Math.min(hits.length - 1, Math.max(0, at + (event.key === "ArrowLeft" ? -1 : 1)))]);
+    event.preventDefault();
+  });
 
   // -- keys -------------------------------------------------------------------------------------------------------------
   const pages = { o: 0, j: 1, f: 2, q: 3, s: 4, k: 5, e: 6, a: 7 };

@@ -199,6 +199,15 @@ def test_the_states_are_tabs_with_counts_and_keep_the_other_conditions(page, dat
     assert shown["all"] == ("/jobs?kind=mail%3Areceipt", False)
 
 
+def test_the_counts_of_the_tabs_are_kept_for_all_viewers(page, database):
+    past(database, "failed")
+    assert "failed 1" in tabs(page.get("/jobs"))
+    past(database, "failed")
+    assert "failed 1" in tabs(page.get("/jobs"))
+    jobs._COUNTS.clear()
+    assert "failed 2" in tabs(page.get("/jobs"))
+
+
 def test_the_counts_of_the_tabs_say_where_they_stopped(page, database, monkeypatch):
     monkeypatch.setattr(jobs, "COUNTED", 20)
     send(database, "INSERT INTO jobherd.ready (kind) SELECT 'a:b' FROM generate_series(1, 30)")

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from starlette.datastructures import QueryParams
 from starlette.routing import Route
@@ -36,6 +38,8 @@ PAYLOAD: Final = 160
 """Characters of a payload in the list."""
 COUNTED: Final = 10_000
 """Jobs of a state that are counted."""
+PERIOD: Final = 5.0
+"""Seconds for which the counts are kept."""
 
 
 async def show(request: Request) -> Response:
@@ -57,7 +61,6 @@ async def show(request: Request) -> Response:
         given=request.query_params,
         states=STATES,
         chips=chips_of(wanted),
-        names=await at.rows("page/list_kind_choices"),
         sizes=SIZES,
         going_on=[bulk.shown(one) for one in going_on],
         deeds=DEEDS,
@@ -79,13 +82,13 @@ async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[st
     """Return the context of the list."""
     hidden = await paths_of(at)
     found = await look(at, wanted, before=before, limit=size, hidden=hidden)
-    attempts = (
-        {row["name"]: row["max_attempts"] for row in await at.rows("page/list_kind_choices")} if found.rows else {}
-    )
+    names = await at.rows("page/list_kind_choices")
+    attempts = {row["name"]: row["max_attempts"] for row in names}
     payloads = await _payloads(at, [row["id"] for row in found.rows], hidden)
     reached = await at.row("page/show_created", {"id": found.floor}) if found.floor and not found.is_full else None
     return {
         "rows": [_shown(row, found.asked_at, attempts, payloads, wanted) for row in found.rows],
+        "names": names,
         "wanted": wanted,
         "size": size,
         "found": found,
@@ -108,7 +111,7 @@ async def _ask_tabs(at: Database, argument: str) -> dict[str, Any]:
     """Return the tabs of the states: counted for all jobs, so only without another condition."""
     wanted, _ = Wanted.read(QueryParams(argument))
     rest = replace(wanted, states=())
-    counted = await at.rows("page/count_states", {"most": COUNTED}) if rest.is_everything else []
+    counted = await _count_states(at) if rest.is_everything else []
     counts = {
         row["state"]: f"{row['jobs']:,}{'+' if row['capped'] else ''}"
         for row in counted
@@ -121,6 +124,18 @@ async def _ask_tabs(at: Database, argument: str) -> dict[str, Any]:
             for state in STATES
         ]
     }
+
+
+_COUNTS: Final[WeakKeyDictionary[Database, tuple[float, list[Row]]]] = WeakKeyDictionary()
+
+
+async def _count_states(at: Database) -> list[Row]:
+    """Count the jobs in each state, at most once in `PERIOD` seconds for all viewers."""
+    counted_at, counted = _COUNTS.get(at, (-PERIOD, []))
+    if time.monotonic() - counted_at >= PERIOD:
+        counted = await at.rows("page/count_states", {"most": COUNTED})
+        _COUNTS[at] = (time.monotonic(), counted)
+    return counted
 
 
 def chips_of(wanted: Wanted) -> list[tuple[str, str, str]]:

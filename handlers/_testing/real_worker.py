@@ -72,7 +72,8 @@ class RealWorker:
             settings: other settings by name, such as `{"workers": "2"}`.
         """
         self.stop()
-        given = {"workers": "1", "dashboard": "false", "http": "", "dsn": find_dsn(self._dsn)} | (settings or {})
+        given = {"workers": "1", "dashboard": "false", "http": "", "spawn_timeout": "60s", "dsn": find_dsn(self._dsn)}
+        given |= settings or {}
         given["handlers"] = ",".join(handlers)
         environment = os.environ | {f"JOBHERD_{name.upper()}": value for name, value in given.items()}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))

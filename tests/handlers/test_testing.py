@@ -415,7 +415,7 @@ def test_a_real_worker_runs_committed_jobs_and_leaves_no_session(database, tmp_p
     )
     with Client(database) as client, RealWorker(database) as worker:
         first, failed = client.enqueue("shop:pid"), client.enqueue("shop:no")
-        assert "ValueError: no" in worker.drain(str(tmp_path / "shop.py"))
+        assert "ValueError: no" in worker.drain(str(tmp_path / "shop.py"), timeout=2 * LIMIT)
         assert (client.job(first)["state"], client.job(failed)["state"]) == ("completed", "failed")
         assert client.job(first)["result"] != os.getpid()
         worker.start(str(tmp_path / "shop.py"))

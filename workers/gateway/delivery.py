@@ -52,13 +52,22 @@ class Delivery:
         for this client, with what to record.
         """
         most = peer.worker.most_bytes - FRAME
-        fit, over, too_large = fitting(self._claimed[action.claim] if action.claim else (), most)
-        for task in fit:
+        claimed = self._claimed[action.claim] if action.claim else []
+        for task in claimed:
             task.lease_seconds = min(lease, task.timeout_seconds or NEVER)
-        batch = m.WorkResponse(tasks=m.TaskBatch(ready=action.ready, tasks=fit))
-        peer.sizes[action.ready] = batch.ByteSize()
+        message = m.WorkResponse(tasks=m.TaskBatch(ready=action.ready))
+        # Cost: protobuf copies each task, so they are put where they are sent from. Usually all fit.
+        tasks = message.tasks.tasks
+        tasks.extend(claimed)
+        over: list[TaskRef] = []
+        too_large: list[m.Task] = []
+        if message.ByteSize() > min(most, BATCH_BYTES):
+            fit, over, too_large = fitting(claimed, most)
+            del tasks[:]
+            tasks.extend(fit)
+        peer.sizes[action.ready] = message.ByteSize()
         self.unsent += peer.sizes[action.ready]
-        peer.send(batch)
+        peer.send(message)
         return over, judge.too_large(too_large, peer.worker.most_bytes) if too_large else {}
 
     def written(self, peer: Peer, ready: int) -> None:

@@ -1,0 +1,63 @@
+"""What a stream gets of a claim: never a message that its client cannot receive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.support.apart import apart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def sent(sizes: Sequence[int], *, most: int, timeout: float = 0.0) -> tuple[Any, list[int], list[int], int]:
+    """The message with tasks of so many bytes, the jobs that are released and snoozed, and what counts as unsent."""
+    from jobherd.handlers._remote import messages as m
+    from jobherd.workers.gateway.access import Principal
+    from jobherd.workers.gateway.actions import SendTasks
+    from jobherd.workers.gateway.delivery import Delivery
+    from jobherd.workers.gateway.peer import Peer, Worker
+
+    peer, delivery, messages = Peer(1), Delivery(), []
+    peer.worker = Worker(Principal("p"), "w", most_bytes=most)
+    peer.send = messages.append
+    tasks = [
+        m.Task(id=number, claim=7, payload=b"x" * size, timeout_seconds=timeout) for number, size in enumerate(sizes, 1)
+    ]
+    with delivery.of({7: tasks}):
+        over, too_large = delivery.send(peer, SendTasks(1, 3, 7), lease=60.0)
+    [message] = messages
+    assert (message.WhichOneof("event"), message.tasks.ready) == ("tasks", 3)
+    return message, [ref.task for ref in over], [ref.task for ref in too_large], delivery.unsent
+
+
+@apart
+async def test_all_that_fits_is_sent_with_its_lease(_folder):
+    message, over, too_large, unsent = sent([10, 20, 30], most=64 << 10)
+    assert [task.id for task in message.tasks.tasks] == [1, 2, 3]
+    assert {task.lease_seconds for task in message.tasks.tasks} == {60.0}
+    assert (over, too_large, unsent) == ([], [], message.ByteSize())
+    message, *_ = sent([10], most=64 << 10, timeout=5.0)
+    assert message.tasks.tasks[0].lease_seconds == 5.0
+
+
+@apart
+async def test_many_small_tasks_are_no_larger_than_the_client_can_receive(_folder):
+    """Their leases were not counted: such a message ended the stream, again after each reconnect."""
+    for size in range(90, 140, 7):
+        message, over, too_large, _ = sent([size] * 500, most=64 << 10)
+        assert message.ByteSize() <= 64 << 10, size
+        assert (len(message.tasks.tasks) + len(over), too_large) == (500, [])
+    assert over, "the largest do not fit all"
+
+
+@apart
+async def test_a_task_that_no_message_carries_holds_up_no_other(_folder):
+    message, over, too_large, unsent = sent([10, 70_000, 20], most=64 << 10)
+    assert [task.id for task in message.tasks.tasks] == [1, 3]
+    assert (over, too_large, unsent) == ([], [2], message.ByteSize())
+    message, over, _, _ = sent([2 << 20, 2 << 20, 10], most=8 << 20)
+    assert [task.id for task in message.tasks.tasks] == [1]
+    assert over == [2, 3], "several tasks have 3 MiB at most"
+    message, over, _, _ = sent([4 << 20], most=8 << 20)
+    assert ([task.id for task in message.tasks.tasks], over) == ([1], [])

@@ -49,14 +49,14 @@ class AttemptCounts:
 
     def count(self, session: Session, finished: Mapping[TaskRef, Finished | None]) -> None:
         """Count what will be recorded for tasks that the session holds."""
-        alike: dict[tuple[str, str], list[float]] = {}
+        alike: dict[tuple[str, int], list[float]] = {}
         for ref, one in finished.items():
             task = session.task(ref)
             if one is None or task is None:
                 continue
             outcome = one.outcome
             if one.ran is not None and outcome.code is None:
-                alike.setdefault((task.job.kind, outcome.label), []).append(one.ran)
+                alike.setdefault((task.job.kind, _NUMBER[outcome.label]), []).append(one.ran)
                 continue
             kind = self._number(task.job.kind)
             if one.ran is None:
@@ -65,8 +65,8 @@ class AttemptCounts:
                 self._tally.count(kind, _NUMBER[outcome.label], one.ran, timeout=outcome.code == JOB_TIMEOUT)
             if outcome.code is not None:
                 self._tally.count_error(kind, outcome.code)
-        for (name, label), seconds in alike.items():
-            self._tally.count_all(self._number(name), _NUMBER[label], seconds)
+        for (name, number), seconds in alike.items():
+            self._tally.count_all(self._number(name), number, seconds)
 
     def _number(self, kind: str) -> int:
         found = self._kinds.get(kind)

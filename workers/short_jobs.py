@@ -23,6 +23,7 @@ from jobherd.workers.claim.wakes import LOOK
 from jobherd.workers.ipc.board_memory import Word
 from jobherd.workers.ipc.job_table import ROWS
 from jobherd.workers.ipc.record import barrier
+from jobherd.workers.job.row import MEMBER
 from jobherd.workers.run.arguments import NO_JOB
 from jobherd.workers.run.executor import LONG_AFTER
 from jobherd.workers.run.judge import Unreadable
@@ -131,7 +132,7 @@ class ShortJobs:
                 (_, job, own, _, payload, _, most_own, crashes, _, limit, _, _, good_for, _, _, extras) = row
                 if (
                     own != name
-                    or extras is not None
+                    or (extras is not None and not extras.startswith(MEMBER))
                     or good_for is not None
                     or most_own is not None
                     or limit is not None

@@ -7,6 +7,7 @@ import json
 import psycopg
 import pytest
 
+from jobherd.workers.job.row import MEMBER
 from tests.sql.test_after import end, resolve
 from tests.support.queue import Queue
 
@@ -347,3 +348,12 @@ def test_a_retry_finds_an_upstream_job_that_completed_while_the_flow_was_cancell
     queue.run("SELECT jobherd.retry_flow(%s)", flow)
     resolve(queue)
     assert places(queue)["a:two"] == "ready"
+
+
+def test_a_member_without_other_extras_takes_the_short_way_of_workers(queue):
+    start(queue, GROUP)
+    [member] = queue.child().claim_raw(1)
+    assert member["extras"].startswith(MEMBER)
+    start(queue, GROUP, tenant="us")
+    jobs = queue.child().claim_raw(9)
+    assert [job["extras"].startswith(MEMBER) for job in jobs] == [True, True, False, False, False]

@@ -286,6 +286,8 @@ def test_a_member_that_is_run_again_by_hand_is_waited_for(queue):
     run(queue)
     assert state(queue, flow) == ("completed", 0, 2, 0, 0)
     assert queue.retry(job) == "ready"
+    resolve(queue)
+    assert state(queue, flow) == ("completed", 0, 2, 0, 0)
     run(queue)
     assert state(queue, flow) == ("completed", 0, 2, 0, 0)
 

@@ -338,18 +338,21 @@ def test_an_old_flow_is_deleted_with_what_belongs_to_it(queue):
 
 
 def test_a_retry_finds_an_upstream_job_that_completed_while_the_flow_was_cancelled(queue):
-    flow = start(queue, {"node": "one"}, {"node": "two", "after": "one"}, {"node": "three", "options": {"delay": "1h"}})
+    flow = start(
+        queue, {"node": "one"}, {"node": "two", "bind": {"n": "one"}}, {"node": "three", "options": {"delay": "1h"}}
+    )
     child = queue.child()
     [job] = child.claim(1)
     queue.run("SELECT jobherd.cancel_flow(%s)", flow)
     resolve(queue)
     assert places(queue) == {"a:one": "running", "a:two": "cancelled", "a:three": "cancelled"}
-    child.settle(job.token, [job.id], "ok")
+    child.settle(job.token, [job.id], "ok", result="5")
     resolve(queue)
     assert state(queue, flow) == ("cancelled", 0, 1, 0, 2)
     queue.run("SELECT jobherd.retry_flow(%s)", flow)
     resolve(queue)
     assert places(queue)["a:two"] == "ready"
+    assert payload(queue, "a:two") == {"n": 5}
 
 
 def test_a_member_without_other_extras_takes_the_short_way_of_workers(queue):

@@ -97,9 +97,13 @@ def main() -> int:
                 cluster.start()
                 crashes += 1
             elif pids := dice.choice(herds).children():
-                with contextlib.suppress(ProcessLookupError):
+                try:
                     os.kill(dice.choice(pids), signal.SIGKILL)
                     kills += 1
+                except ProcessLookupError:
+                    faults.append("kill")
+            else:  # they start
+                faults.append("kill")
         codes = [herd.stop() for herd in herds]
         with psycopg.connect(dsn, autocommit=True) as connection:
             state, pending, completed, failed, callbacks, ended, different, last, called = connection.execute(

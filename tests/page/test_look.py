@@ -5,6 +5,7 @@ Readable, reachable by keys, live, and nobody left out.
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from playwright.sync_api import TimeoutError as TooLong
+from playwright.sync_api import expect
 
 from jobherd import Client
 from tests.support.patience import LIMIT
@@ -152,6 +154,23 @@ def test_it_can_be_used_with_the_keys(tab, job):
     assert tab.evaluate("document.activeElement.className") == "skip"
     tab.keyboard.press("Enter")
     assert tab.evaluate("document.activeElement.id") == "main"
+
+
+def test_a_chart_is_read_by_pointer_and_by_the_arrow_keys(tab, job):
+    tab.goto("/")
+    chart = tab.locator("figure.chart").first
+    reading = chart.locator(".reading")
+    said = re.compile(r"^[A-Z][a-z]{2} \d\d:\d\d: completed \d+$")
+    chart.focus()
+    tab.keyboard.press("ArrowLeft")
+    expect(reading).to_have_text(said)
+    last = reading.inner_text()
+    tab.keyboard.press("ArrowLeft")
+    expect(reading).not_to_have_text(last)
+    expect(reading).to_have_text(said)
+    tab.locator("figure.chart .hit").nth(3).hover()
+    expect(reading).to_have_text(said)
+    assert chart.locator(".hit.read").count() == 1
 
 
 def test_times_are_in_the_viewers_zone(browser, herd):

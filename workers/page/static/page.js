@@ -84,7 +84,10 @@
     Idiomorph.morph(place, html, {
       morphStyle: "innerHTML",
       ignoreActiveValue: true,
-      callbacks: { beforeAttributeUpdated: (name, node) => name !== "tabindex" && kept[node.nodeName] !== name },
+      callbacks: {
+        beforeNodeMorphed: (node) => !node.classList?.contains("reading"),
+        beforeAttributeUpdated: (name, node) => name !== "tabindex" && kept[node.nodeName] !== name,
+      },
     });
     localise(place);
     htmx.process(place);

@@ -172,15 +172,15 @@
   document.addEventListener("change", choose);
   document.addEventListener("jobherd:updated", choose);
 
-  // -- the neighbours of a job in the list from which it was opened ------------------------------------------------------
+  // -- the jobs before and after a job in the list from which it was opened ------------------------------------------------------
   document.addEventListener("click", (event) => {
     const list = event.target.closest("table.jobs");
     if (!list || !event.target.closest("a")) return;
     const jobs = all("tr[id^=job-] a[href]", list).filter((link) => /\/jobs\/[0-9]+$/.test(link.pathname)).map((link) => link.pathname);
     sessionStorage.setItem("jobherd list", JSON.stringify({ from: location.pathname + location.search, jobs }));
   });
-  function showNeighbours() {
-    const nav = $("#neighbours");
+  function showPlaceInList() {
+    const nav = $("#in-list");
     if (!nav) return;
     let list = null;
     try { list = JSON.parse(sessionStorage.getItem("jobherd list")); } catch { return; }
@@ -263,7 +263,7 @@
     button.addEventListener("click", () => help.showModal());
     localise(document);
     choose();
-    showNeighbours();
+    showPlaceInList();
     for (const field of all("input[data-zone]")) field.value = zone;
     setInterval(() => localise(document), 10000);  // "3 min ago" grows older
     open();

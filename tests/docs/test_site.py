@@ -10,6 +10,7 @@ import sys
 import psycopg
 import pytest
 
+from jobherd import handlers
 from tests.docs.pages import PAGES, ROOT
 from tests.support import sql_page
 from tests.support.patience import LIMIT
@@ -40,10 +41,8 @@ def test_each_page_is_listed_once():
 
 
 def test_the_reference_of_the_api_has_every_public_name():
-    import jobherd
-
     documented = set(re.findall(r"^\.\. auto(?:class|function|exception|data):: (\w+)", API, re.MULTILINE))
-    assert documented == set(jobherd.handlers.__all__)
+    assert documented == set(handlers.__all__)
 
 
 def test_the_reference_of_sql_is_that_of_the_schema(database):

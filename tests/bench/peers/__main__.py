@@ -5,9 +5,13 @@ Drains and starts, on one server, with two processes each, in turn.
 They are installed on the first run, by pip and npm, in an environment of their own below `.bench/`;
 it is used as it is afterwards. Each is at its best: in the batches that its documentation offers,
 and after a VACUUM ANALYZE, which Jobherd must do without. A drain runs from the first job's start,
-so that nobody's import counts, to the moment at which the database holds no job that is not over.
+so that no import counts, to the moment at which the database holds no job that is not over.
 Jobherd drains twice: with only failures kept, as most of the others do it, and with full history,
-of which each job can be looked up afterwards.
+of which each job can be looked up afterwards. Some of them drain with their default settings too.
+
+The processor time of a job is that of workers and server: what the larger drain took more than the
+smaller one, for each job more. On a busy machine it says more than the rates, of which a queue with
+more processes gets more.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -33,6 +37,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from jobherd.supervisor.version import VERSION
+from tests.bench.cpu import processor_seconds
 from tests.support.figures import Report, at
 from tests.support.ground import SETTINGS, arguments
 from tests.support.herd import ROOT
@@ -45,6 +50,7 @@ HERE = Path(__file__).parent
 HOME = ROOT / ".bench" / "peers"
 PYTHON = HOME / "python" / "bin" / "python"
 NODE = HOME / "node"
+IN_BIN = NODE / "node_modules" / ".bin"
 IN_PYTHON = {
     "pgqueuer": ("pgqueuer[asyncpg]", "uvloop"),
     "procrastinate": ("procrastinate", "psycopg[binary]", "uvloop"),
@@ -74,6 +80,8 @@ class Peer:
     analyze: bool = True
     starts: bool = True
     """Not only its drains are measured."""
+    settings: str = "drain"
+    """What its adapter calls them. `default`: it is given none."""
 
 
 HISTORY: float = 1.3
@@ -88,14 +96,14 @@ PEERS = (
     Peer(
         "Graphile Worker",
         "graphile-worker",
-        ("node", str(HERE / "node_peers.mjs"), "graphile"),
+        (str(IN_BIN / "node"), str(HERE / "node_peers.mjs"), "graphile"),
         "SELECT EXISTS (SELECT FROM graphile_worker._private_jobs)",
         aim=2,
     ),
     Peer(
         "pg-boss",
         "pg-boss",
-        ("node", str(HERE / "node_peers.mjs"), "pgboss"),
+        (str(IN_BIN / "node"), str(HERE / "node_peers.mjs"), "pgboss"),
         "SELECT EXISTS (SELECT FROM pgboss.job WHERE name IN ('noop', 'stamp') AND state < 'completed')",
         aim=2,
     ),
@@ -115,6 +123,15 @@ PEERS = (
         most=5000,
     ),
 )
+BY_DEFAULT = (
+    Peer("Jobherd", "", (*OURS, "history"), LEFT, processes=1, analyze=False, starts=False, settings="default"),
+    *(
+        replace(peer, starts=False, settings="default", most=5000)
+        for peer in PEERS
+        if peer.name in {"Graphile Worker", "PgQueuer"}
+    ),
+)
+"""pg-boss is not among them: by default its workers fetch one job in two seconds."""
 
 
 def install() -> None:
@@ -129,28 +146,37 @@ def install() -> None:
             **quiet,
         )
         (NODE / "package.json").write_text('{"private": true}\n')
-        subprocess.run(
-            ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *sum(IN_NODE.values(), ())],
-            cwd=NODE,
-            **quiet,
-        )
+        # npm installs the newest versions that its own Node.js can run, and so must be run by that one.
+        path = f"{IN_BIN}{os.pathsep}{os.environ['PATH']}"
+        for packages in (("node@22",), sum(IN_NODE.values(), ())):
+            subprocess.run(
+                ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *packages],
+                cwd=NODE,
+                env=os.environ | {"PATH": path},
+                **quiet,
+            )
         (HOME / "done").touch()
 
 
 def version(peer: Peer) -> str:
     if not peer.package:
         return VERSION
-    if peer.command[0] == "node":
+    if peer.command[0].endswith("node"):
         return json.loads((NODE / "node_modules" / peer.package / "package.json").read_text())["version"]
     folder = next((HOME / "python" / "lib").glob("python3*/site-packages"))
     return next(iter(importlib.metadata.distributions(name=peer.package, path=[str(folder)]))).version
 
 
+def fewer(peer: Peer, jobs: int) -> str:
+    """Say how many jobs it drained, if not so many."""
+    return f" (of {peer.most:,})" if peer.most < jobs else ""
+
+
 class Stand:
     """A peer with a database of its own."""
 
-    def __init__(self, peer: Peer, dsn: str, folder: Path) -> None:
-        self.peer, self._folder = peer, folder
+    def __init__(self, peer: Peer, dsn: str, folder: Path, server: int) -> None:
+        self.peer, self._folder, self._server = peer, folder, server
         given = conninfo_to_dict(dsn)
         url = f"postgresql://{given['user']}@/{given['dbname']}?host={quote(str(given['host']), safe='')}&port={given['port']}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBHERD_", "PG"))}
@@ -179,8 +205,8 @@ class Stand:
         return done.stdout
 
     @contextlib.contextmanager
-    def working(self, purpose: str) -> Iterator[None]:
-        """Its workers, each in a group of its own, which is ended at the end."""
+    def working(self, purpose: str) -> Iterator[list[int]]:
+        """Start its workers, each in a group of its own, which is ended at the end."""
         log = (self._folder / "log").open("ab")
         words = [*self.peer.command, "work", purpose]
         started = [
@@ -196,7 +222,7 @@ class Stand:
             for _ in range(self.peer.processes)
         ]
         try:
-            yield
+            yield [process.pid for process in started]
             if any(process.poll() is not None for process in started):
                 raise RuntimeError(
                     f"a worker of {self.peer.name} has ended: {(self._folder / 'log').read_text()[-800:]}"
@@ -217,17 +243,19 @@ class Stand:
         assert row is not None
         return bool(row[0])
 
-    def drain(self, jobs: int) -> float:
-        """Jobs a second."""
+    def drain(self, jobs: int) -> tuple[float, float]:
+        """Return jobs a second, and the seconds of processor time with the start of the workers."""
         for file in self._folder.glob("first.*"):
             file.unlink()
         self.run("load", jobs)
         if self.peer.analyze:
             self.connection.execute("VACUUM ANALYZE")
-        with self.working("drain"):
+        before = processor_seconds([self._server])
+        with self.working(self.peer.settings) as workers:
             self._wait(lambda: not self.is_busy(), f"drain {jobs} jobs")
             end = time.time()
-        return jobs / (end - min(float(file.read_text()) for file in self._folder.glob("first.*")))
+            spent = processor_seconds([self._server, *workers]) - before
+        return jobs / (end - min(float(file.read_text()) for file in self._folder.glob("first.*"))), spent
 
     def starts(self, jobs: int) -> list[float]:
         """Milliseconds from just before the enqueue call to the first statement of the job, on an idle system."""
@@ -257,23 +285,30 @@ def main() -> int:
     install()
     report = Report("peers: drains and starts beside other queues on PostgreSQL, two processes each")
     rates: dict[int, dict[Peer, list[float]]] = {jobs: defaultdict(list) for jobs in (given.jobs, given.many)}
+    spent: dict[Peer, list[float]] = defaultdict(list)
     starts: dict[Peer, list[float]] = defaultdict(list)
     tails: dict[Peer, list[float]] = defaultdict(list)
+    everyone = PEERS + BY_DEFAULT
     with Cluster(SETTINGS) as cluster, cluster.database() as first:
         report.on(first)
         for number in range(given.runs):
-            for peer in PEERS if number % 2 else PEERS[::-1]:
+            for peer in everyone if number % 2 else everyone[::-1]:
+                seconds: list[float] = []
                 for jobs, found in rates.items():
                     if jobs == given.many and peer.most < jobs:
                         continue
                     with cluster.database() as dsn, tempfile.TemporaryDirectory(prefix="jobherd-peer-") as folder:
-                        stand = Stand(peer, dsn, Path(folder))
-                        found[peer].append(stand.drain(min(jobs, peer.most)))
+                        stand = Stand(peer, dsn, Path(folder), cluster.pid)
+                        rate, used = stand.drain(min(jobs, peer.most))
+                        found[peer].append(rate)
+                        seconds.append(used)
                         if jobs == given.jobs and peer.starts:
                             times = stand.starts(given.starts)
                             starts[peer].append(at(times, 0.5))
                             tails[peer].append(at(times, 0.99))
                         stand.connection.close()
+                if len(seconds) > 1:
+                    spent[peer].append(1e6 * (seconds[1] - seconds[0]) / (given.many - given.jobs))
                 print(
                     f"  run {number + 1}: {peer.name} {[round(found[peer][-1]) for found in rates.values() if found[peer]]}",
                     file=sys.stderr,
@@ -287,11 +322,22 @@ def main() -> int:
         report.figure(label, found[ours], found[fastest], unit="jobs/s", aim=HISTORY if many else None, at_least=True)
         for peer in others:
             if found[peer]:
-                fewer = f" (of {peer.most:,})" if peer.most < jobs else ""
-                label = f"drain of {jobs:,}, failures kept, against {peer.name} {version(peer)}{fewer}"
+                label = f"drain of {jobs:,}, failures kept, against {peer.name} {version(peer)}{fewer(peer, jobs)}"
                 report.figure(
                     label, found[lean], found[peer], unit="jobs/s", aim=peer.aim if many else None, at_least=True
                 )
+    for one, kept in ((ours, "full history"), (lean, "failures kept")):
+        for peer in others:
+            if spent[peer]:
+                label = f"processor time of a job, {kept}, against {peer.name} {version(peer)}"
+                report.figure(label, spent[one], spent[peer], unit="us")
+    mine, *theirs = BY_DEFAULT
+    for jobs, found in rates.items():
+        for peer in (*theirs, *others):
+            if found[peer]:
+                how = "default settings, against" if peer in theirs else "default settings against the best of"
+                label = f"drain of {jobs:,}, full history, {how} {peer.name} {version(peer)}{fewer(peer, jobs)}"
+                report.figure(label, found[mine], found[peer], unit="jobs/s")
     for name, times in (("p50", starts), ("p99", tails)):
         for peer in others:
             report.figure(

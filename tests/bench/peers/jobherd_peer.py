@@ -1,6 +1,7 @@
 """Jobherd itself, in the words of the peers.
 
-A supervisor with two workers, batches of 500 for a drain and of 1 for a start.
+A supervisor with two workers, batches of 500 for a drain and of 1 for a start, or as it chooses by
+default.
 
 The first word says what is kept of jobs that went well: `history`, everything, or `failures`,
 nothing.
@@ -62,10 +63,9 @@ def work(purpose):
         str(Path(__file__)),
         "--workers",
         "2",
-        "--claim-size",
-        str(BATCH[purpose]),
         "--http",
         "off",
+        *(("--claim-size", str(BATCH[purpose])) if purpose in BATCH else ()),
     ]
     os.execv(sys.executable, [sys.executable, "-m", "jobherd.supervisor", *words])
 

@@ -36,7 +36,8 @@ const peers = {
       put: (each) => producer.addJob("stamp", each),
       async work(purpose) {
         const batches = { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
-        const worker = { connectionString: dsn, concurrentJobs: 24, maxPoolSize: 25, ...(purpose === "drain" ? batches : {}) };
+        const own = { concurrentJobs: 24, maxPoolSize: 25, ...(purpose === "drain" ? batches : {}) };
+        const worker = { connectionString: dsn, ...(purpose === "default" ? {} : own) };
         const taskList = Object.fromEntries(Object.entries(jobs).map(([kind, job]) => [kind, async (each) => job(each)]));
         await run({ taskList, logger: new Logger(() => () => {}), preset: { worker } });
         await new Promise(() => {});
@@ -60,7 +61,7 @@ const peers = {
       async setup() {
         for (const kind of Object.keys(jobs)) await boss.createQueue(kind);
       },
-      load: (part) => boss.insert(part.map((data) => ({ name: "noop", data }))),
+      load: (part) => boss.insert("noop", part.map((data) => ({ data }))),
       put: (data) => boss.send("stamp", data),
       work: (purpose) => Promise.all(Object.keys(jobs).map((kind) => loop(kind, purpose === "drain" ? 1000 : 1))),
     };

@@ -48,7 +48,7 @@ def work(purpose):
         async def stamp(job):
             notes.stamp(json.loads(job.payload)["n"])
 
-        await queue.run(batch_size=BATCH[purpose])
+        await queue.run(**({"batch_size": BATCH[purpose]} if purpose in BATCH else {}))
 
     uvloop.run(serve())
 

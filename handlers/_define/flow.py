@@ -120,11 +120,11 @@ class Flow(Started):
 
     Example:
         >>> flow = Flow("import:nightly")  # doctest: +SKIP
-        >>> index = flow.add(fetch_index, day="2026-01-31")
-        >>> pages = flow.map(parse_page, over=index.result)
-        >>> total = flow.add(sum_up, counts=pages.results)
-        >>> flow.add(publish, total=total.result)
-        >>> flow.enqueue()
+        >>> index = flow.add(fetch_index, day="2026-01-31")  # doctest: +SKIP
+        >>> pages = flow.map(parse_page, over=index.result)  # doctest: +SKIP
+        >>> total = flow.add(sum_up, counts=pages.results)  # doctest: +SKIP
+        >>> flow.add(publish, total=total.result)  # doctest: +SKIP
+        >>> flow.enqueue()  # doctest: +SKIP
         42
     """
 

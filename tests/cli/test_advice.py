@@ -25,8 +25,8 @@ ROOT: Final = Path(__file__).parents[2]
 FOLDERS: Final = ("supervisor", "workers", "handlers", "sql")
 KNOWN: Final = commands()
 PARSER: Final = parser_of(KNOWN)
-NAMES: Final = {"client", "web", "page", "reads", "or", "and", "did", "in"}
-"""What follows the word `jobherd` in names of sessions and in sentences about the program."""
+NAMES: Final = {"version", "client", "web", "page", "reads", "or", "and", "did", "in"}
+"""What follows the word `jobherd` in names of sessions and in sentences about the program, and the word for `--version`."""
 _COMMAND: Final = re.compile(r"(?<![\w/.:@\"'-])(?<!from )jobherd (?=[a-z])")
 _ENDS: Final = frozenset("|&;<>()")
 _STANDS_FOR: Final = {

@@ -7,6 +7,7 @@ looking, nobody is asked.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 
@@ -85,7 +86,7 @@ def test_remote_workers_are_shown_under_their_supervisor(page, database):
     assert "gpu-3" not in under
     assert "gpu-3" in orphans
     text = page.get(f"/jobs/{job}").text
-    assert "<dt>Runs on</dt><dd>gpu-1 via alpha</dd>" in text
+    assert re.search(r"<dt>Runs on</dt><dd><a href=\"[^\"]*/fleet\">gpu-1 via alpha</a></dd>", text)
     assert "The job runs on a remote worker" in text
     assert ">Profile</button>" not in text, "its process cannot be inspected"
     assert ">Cancel</button>" in text

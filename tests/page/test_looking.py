@@ -27,6 +27,7 @@ def fill(dsn):
         "running": running,
         "ready": send(dsn, "SELECT jobherd.enqueue('mail:x', '{\"word\": \"50%% off_\"}', '{\"tenant\": \"acme\"}')")[0][0],
         "parked": send(dsn, "INSERT INTO jobherd.parked (kind, queue) VALUES ('a:b', 'full') RETURNING id")[0][0],
+        "blocked": send(dsn, "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('after', %s::bigint))", running)[0][0],
         "scheduled": send(dsn, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1h\"}')")[0][0],
         "retrying": send(
             dsn,

@@ -38,7 +38,7 @@ def test_a_queue_is_paused_in_the_form_shown_live_and_resumed_by_its_button(tab:
     job = herd.enqueue("mail:receipt", {"order_id": 1}, delay="1h")
     tab.goto("/queues?queue=mail")
     tab.get_by_label("Reason, shown to users").fill("the provider is down")
-    tab.get_by_role("button", name="Pause", exact=True).click()
+    tab.locator("section form button[value=pause]").click()
     tab.get_by_text("Queue mail is paused.").wait_for()
     row = tab.locator("tr", has=tab.get_by_role("link", name="mail", exact=True))
     row.get_by_text("the provider is down").wait_for()

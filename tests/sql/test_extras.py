@@ -363,9 +363,9 @@ def test_a_transaction_that_is_rolled_back_tells_nobody(queue):
     assert told(queue) == []
 
 
-def test_until_somebody_calls_webhooks_none_is_asked_for_and_the_past_has_no_trigger(database):
+def test_until_webhooks_are_switched_on_none_is_asked_for_and_the_past_has_no_trigger_for_them(database):
     with Queue(database) as queue:
-        assert queue.run("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass") == [(0,)]
+        assert queue.run("SELECT tgname FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass") == [("note_end",)]
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not switched on"):
             put(queue)
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not switched on"):

@@ -69,7 +69,7 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
     assert said.code == 1, said
     assert said.lines == [
         f"supervisor {number}: it drains; 1 job runs, and it leaves when no job runs any more",
-        "supervisor 999: supervisor 999 is not there: it has left, or its lease has lapsed",
+        "supervisor 999: is not there: it has left, or its lease has lapsed",
     ]
     assert order("drain") == ({"workers": 1, "running": 1}, None), "a second one does not hurry it"
     assert order("add")[1] == "it is leaving already: nothing can be changed any more"

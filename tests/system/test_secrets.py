@@ -163,7 +163,18 @@ def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
             .rstrip("/")
         )
         until(lambda: is_up(address + "/readyz"))  # who has run jobs may not have said so to the web child yet
-        for path in ("/metrics", "/readyz", "/livez", "/", "/jobs", "/queues", "/kinds", "/fleet", "/audit"):
+        # The list of jobs shows payloads, but none of a kind that no worker has declared: it may be redacted.
+        for path in (
+            "/metrics",
+            "/readyz",
+            "/livez",
+            "/",
+            "/jobs?kind=open:unknown",
+            "/queues",
+            "/kinds",
+            "/fleet",
+            "/audit",
+        ):
             with urllib.request.urlopen(address + path, timeout=60) as answer:
                 assert CANARY not in answer.read().decode(), path
         for words in (("jobs",), ("doctor",)):

@@ -255,10 +255,10 @@ def test_a_value_that_does_not_fit_is_refused_before_it_reaches_the_database():
 def test_options_make_another_producer_and_leave_the_handler_alone():
     later = receipt.options(delay="10m", priority=3)
     urgent = later.options(priority=-9)
-    assert (later._options.delay, later._options.priority, later._options.queue) == (600, 3, "mail")
-    assert (urgent._options.delay, urgent._options.priority) == (600, -9)
-    assert receipt._options.delay is None
-    assert receipt._options.priority == -5
+    assert (later.set_options.delay, later.set_options.priority, later.set_options.queue) == (600, 3, "mail")
+    assert (urgent.set_options.delay, urgent.set_options.priority) == (600, -9)
+    assert receipt.set_options.delay is None
+    assert receipt.set_options.priority == -5
 
 
 def test_enqueue_many_takes_dicts_and_tuples_only():

@@ -77,12 +77,12 @@ def test_an_option_replaces_what_the_handler_declares():
     @handler("a:b", unique=("n",), unique_for="1h")
     def work(n: int) -> None: ...
 
-    assert work._options.is_unique
-    assert fields_of(work._options) == (["n"], ['{"n"}'])
-    assert not work.options(unique=False)._options.is_unique
-    keyed = work.options(unique_key="n:1")._options
+    assert work.set_options.is_unique
+    assert fields_of(work.set_options) == (["n"], ['{"n"}'])
+    assert not work.options(unique=False).set_options.is_unique
+    keyed = work.options(unique_key="n:1").set_options
     assert (rule_of(keyed)["key"], fields_of(keyed)) == ("n:1", (None, None))
-    assert fields_of(work.options(unique='$.a"b')._options) == (['$.a"b'], ['{"a\\"b"}'])
+    assert fields_of(work.options(unique='$.a"b').set_options) == (['$.a"b'], ['{"a\\"b"}'])
     with pytest.raises(ValueError, match="unique=False excludes"):
         work.options(unique=False, unique_key="x")
 

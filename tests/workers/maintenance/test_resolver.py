@@ -21,10 +21,11 @@ def state(bench: Bench, job: int) -> str:
 
 
 def test_a_process_that_is_idle_is_woken_for_a_new_edge(bench: Bench):
-    bench.start("maintenance")
+    maintenance = bench.start("maintenance")
     with Client(bench.dsn) as client:
         first = client.enqueue("act:nothing", delay="1h")
         later = client.enqueue("act:nothing", after=first, when="ended")
+        maintenance.nudge()  # by its supervisor, which listens
         bench.wait_until(lambda: not bench.ask("SELECT FROM jobherd.edges WHERE NOT marked"), "the mark")
         client.cancel(first)
         bench.wait_until(lambda: state(bench, later) == "ready", "the release")

@@ -43,12 +43,14 @@ WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, au
 COMMENT ON TABLE jobherd.ends IS 'Ends of marked jobs that maintenance processes have not passed on yet.';
 
 -- Trigger on `history`. Whatever ends a job inserts there, so no way to end one is missed.
+-- A job that is not needed, since the job whose failure it waits for has completed, is canceled. Its flow does not count that.
 CREATE FUNCTION jobherd.note_end()
 RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    INSERT INTO jobherd.ends (flow, job, state) VALUES ((NEW.extras).flow, NEW.id, NEW.state);
+    INSERT INTO jobherd.ends (flow, job, state)
+    VALUES ((NEW.extras).flow, NEW.id, CASE WHEN NEW.error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE NEW.state END);
     RETURN NULL;
 END $$;
 CREATE TRIGGER note_end AFTER INSERT ON jobherd.history FOR EACH ROW WHEN ((NEW.extras).flow IS NOT NULL)
@@ -133,68 +135,6 @@ END $$;
 COMMENT ON FUNCTION jobherd.enqueue_after IS
     'Enqueues jobs of one kind that wait until other jobs have ended. Returns for each payload the id of its job.';
 
--- Marks the upstream jobs of new edges, and looks for those that have ended before. `past`: continue behind this job.
--- Returns the job up to which it has looked, null after the last one. Run by maintenance processes.
---
--- Race: one snapshot says where a job is. A job that has moved since is not found by the UPDATE, and its edge is left for
--- the next look. Running jobs too: changing the row of a claim would delay its settlement.
-CREATE FUNCTION jobherd.mark_upstreams(past bigint, most integer)
-RETURNS bigint
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    jobs   bigint[];
-    known  bigint[] := '{}';
-    still  bigint[];
-    ended  bigint[];
-    states text[];
-    part   text;
-    found_ones bigint[];
-BEGIN
-    WITH RECURSIVE each (job, place) AS (  -- Cost: one look into the index for each job, however many edges it has
-        SELECT min(e.upstream), 1 FROM jobherd.edges e WHERE NOT e.marked AND e.upstream > coalesce(past, 0)
-        UNION ALL
-        SELECT (SELECT min(e.upstream) FROM jobherd.edges e WHERE NOT e.marked AND e.upstream > each.job), place + 1
-          FROM each WHERE job IS NOT NULL AND place < most
-    )
-    SELECT array_agg(job ORDER BY job) INTO jobs FROM each WHERE job IS NOT NULL;
-    IF jobs IS NULL THEN
-        RETURN NULL;
-    END IF;
-    WITH at AS MATERIALIZED (
-        SELECT u.job,
-               EXISTS (SELECT FROM jobherd.ready r WHERE r.id = u.job) OR EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = u.job)
-               OR EXISTS (SELECT FROM jobherd.parked p WHERE p.id = u.job)
-               OR EXISTS (SELECT FROM jobherd.blocked b WHERE b.id = u.job) AS waits,
-               (SELECT (j.extras).flow IS NOT NULL FROM jobherd.running c CROSS JOIN LATERAL unnest(c.jobs) AS j
-                 WHERE j.id = u.job LIMIT 1) AS runs_marked,
-               (SELECT h.state FROM jobherd.history h WHERE h.id = u.job ORDER BY h.finished_at DESC LIMIT 1) AS state
-          FROM unnest(jobs) AS u (job)
-    )
-    SELECT coalesce(array_agg(job) FILTER (WHERE waits), '{}'), coalesce(array_agg(job) FILTER (WHERE runs_marked), '{}'),
-           array_agg(job) FILTER (WHERE NOT waits AND runs_marked IS NULL),
-           -- of a job that leaves no history: it has completed
-           array_agg(coalesce(state, 'completed')) FILTER (WHERE NOT waits AND runs_marked IS NULL)
-      INTO still, known, ended, states FROM at;
-    FOREACH part IN ARRAY '{ready,scheduled,parked,blocked}'::text[] LOOP
-        EXIT WHEN still = '{}';
-        EXECUTE format('WITH free AS MATERIALIZED (SELECT id FROM jobherd.%1$I WHERE id = ANY ($1) FOR UPDATE SKIP LOCKED),'
-                       ' done AS (UPDATE jobherd.%1$I t SET extras.flow = coalesce((t.extras).flow, 0) FROM free'
-                       ' WHERE t.id = free.id RETURNING t.id)'
-                       ' SELECT coalesce(array_agg(id), ''{}'') FROM done', part) INTO found_ones USING still;
-        known := known || found_ones;
-    END LOOP;
-    IF ended IS NOT NULL THEN
-        INSERT INTO jobherd.ends (flow, job, state) SELECT 0, e.job, e.state FROM unnest(ended, states) AS e (job, state);
-        known := known || ended;
-    END IF;
-    WITH free AS MATERIALIZED (
-        SELECT e.downstream, e.upstream FROM jobherd.edges e WHERE e.upstream = ANY (known) AND NOT e.marked FOR UPDATE SKIP LOCKED
-    )
-    UPDATE jobherd.edges e SET marked = true FROM free f WHERE e.downstream = f.downstream AND e.upstream = f.upstream;
-    RETURN CASE WHEN cardinality(jobs) >= most THEN jobs[cardinality(jobs)] END;
-END $$;
-
 -- Returns whether an upstream job that ended so is what the blocked job waits for.
 CREATE FUNCTION jobherd.is_wanted(wanted text, state text)
 RETURNS boolean
@@ -202,73 +142,6 @@ LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE wanted WHEN 'ended' THEN true WHEN 'completed' THEN state = 'completed' ELSE state IN ('failed', 'expired') END
 $$;
-
--- Writes the ends of jobs into the edges of up to `most` blocked jobs, and releases or cancels those. Jobs that another
--- session has locked are left. Returns how many were released and canceled.
---
--- Race: with several upstream jobs, the one that ends last releases. Two maintenance processes may each have one of
--- them. So the row of the blocked job is locked first, and the statement that decides begins after that.
-CREATE FUNCTION jobherd.pass_on(ended bigint[], states text[], most integer, OUT released bigint, OUT cancelled bigint)
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    held bigint[];
-BEGIN
-    released := 0;
-    cancelled := 0;
-    held := array(SELECT b.id FROM jobherd.blocked b
-                   WHERE b.id IN (SELECT e.downstream FROM jobherd.edges e WHERE e.upstream = ANY (ended) AND e.state IS NULL)
-                   ORDER BY b.id LIMIT most FOR UPDATE SKIP LOCKED);
-    IF held = '{}' THEN
-        RETURN;
-    END IF;
-    UPDATE jobherd.edges e SET state = s.state, marked = true
-      FROM unnest(ended, states) AS s (job, state)
-     WHERE e.upstream = s.job AND e.downstream = ANY (held) AND e.state IS NULL;
-    WITH fate AS MATERIALIZED (
-        SELECT e.downstream, bool_or(e.state IS NULL) AS open,
-               (array_agg(e.upstream ORDER BY e.upstream) FILTER (WHERE NOT jobherd.is_wanted(e.wanted, e.state)))[1] AS bad
-          FROM jobherd.edges e WHERE e.downstream = ANY (held) GROUP BY e.downstream
-    ), gone AS (
-        DELETE FROM jobherd.blocked b USING fate f
-         WHERE b.id = f.downstream AND (f.bad IS NOT NULL OR NOT f.open)
-        RETURNING b AS job, f.bad
-    ), untied AS (
-        DELETE FROM jobherd.edges e USING fate f
-         WHERE e.downstream = f.downstream AND (f.bad IS NOT NULL OR NOT f.open)
-        RETURNING e.downstream, e.upstream, e.wanted, e.state
-    ), past AS (
-        INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes,
-                                     state, queue, kind, payload, extras, timeout, error_code, error)
-        SELECT (g.job).id, (g.job).created_at, (g.job).run_at, clock_timestamp(),
-               (now() AT TIME ZONE 'UTC')::date + coalesce(k.keep_failed, 30), (g.job).priority, (g.job).attempts,
-               (g.job).max_attempts, (g.job).crashes, 'cancelled', (g.job).queue, (g.job).kind, (g.job).payload,
-               (g.job).extras, (g.job).timeout, CASE u.wanted WHEN 'failed' THEN 'UPSTREAM_COMPLETED' ELSE 'UPSTREAM_FAILED' END,
-               format('it waited for job %s %s, which %s', u.upstream,
-                      CASE u.wanted WHEN 'failed' THEN 'to fail' ELSE 'to complete' END,
-                      CASE u.state WHEN 'cancelled' THEN 'was canceled' ELSE u.state END)
-          FROM gone g JOIN untied u ON u.downstream = (g.job).id AND u.upstream = g.bad
-               LEFT JOIN jobherd.kinds k ON k.name = (g.job).kind
-        RETURNING id
-    ), free AS MATERIALIZED (
-        SELECT t.later,
-               CASE WHEN t.later THEN g.job
-                    ELSE jsonb_populate_record(g.job, jsonb_build_object(  -- see the index ready_came_back
-                             'run_at', greatest(t.at, (g.job).created_at + interval '1 microsecond'))) END AS job
-          FROM gone g CROSS JOIN LATERAL (SELECT c.at, (g.job).run_at > c.at AS later FROM (SELECT clock_timestamp() AS at) AS c OFFSET 0) AS t
-         WHERE g.bad IS NULL
-    ), later AS (
-        INSERT INTO jobherd.scheduled SELECT (f.job).* FROM free f WHERE f.later
-        RETURNING id
-    ), now AS (
-        INSERT INTO jobherd.ready SELECT (f.job).* FROM free f WHERE NOT f.later
-        RETURNING id
-    ), told AS MATERIALIZED (
-        SELECT jobherd.tell_waiters(array_agg(id || '=cancelled')) FROM past HAVING count(*) > 0
-    )
-    SELECT (SELECT count(*) FROM later) + (SELECT count(*) FROM now), (SELECT count(*) FROM past) INTO released, cancelled
-      FROM (SELECT) AS nothing LEFT JOIN told ON true;
-END $$;
 
 -- Passes on up to `most` ends of jobs that belong to no flow. An end stays until none of its edges is open.
 CREATE FUNCTION jobherd.resolve_ends(most integer, OUT ended bigint, OUT released bigint, OUT cancelled bigint)
@@ -292,138 +165,6 @@ BEGIN
                         WHERE g.upstream = e.job AND g.state IS NULL);
     GET DIAGNOSTICS ended = ROW_COUNT;
 END $$;
-
--- The actions on single jobs, also for blocked ones.
-CREATE OR REPLACE FUNCTION jobherd.cancel_as(job_id bigint, actor text, reason text DEFAULT NULL)
-RETURNS text
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    answer text;
-    did    boolean := false;
-BEGIN
-    IF jobherd.is_confined() THEN
-        RETURN jobherd.cancel_own(job_id);
-    END IF;
-    FOR look IN 1..3 LOOP
-        WITH waiting AS (
-            DELETE FROM jobherd.ready WHERE id = job_id RETURNING *
-        ), parked AS (
-            DELETE FROM jobherd.parked WHERE id = job_id RETURNING *
-        ), later AS (
-            DELETE FROM jobherd.scheduled WHERE id = job_id RETURNING *
-        ), blocked AS (
-            DELETE FROM jobherd.blocked WHERE id = job_id RETURNING *
-        ), untied AS (
-            DELETE FROM jobherd.edges WHERE downstream = job_id
-        ), gone AS (
-            SELECT * FROM waiting UNION ALL SELECT * FROM parked UNION ALL SELECT * FROM later UNION ALL SELECT * FROM blocked
-        )
-        INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts,
-                                     crashes,
-                                     state, queue, kind, payload, extras, timeout, error_code, error)
-        SELECT g.id, g.created_at, g.run_at, clock_timestamp(),
-               (now() AT TIME ZONE 'UTC')::date + coalesce(k.keep_failed, 30), g.priority, g.attempts,
-               g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, g.extras, g.timeout,
-               'JOB_CANCELLED', 'cancelled while it waited'
-          FROM gone g LEFT JOIN jobherd.kinds k ON k.name = g.kind
-        RETURNING state INTO answer;
-        IF answer IS NOT NULL THEN
-            did := true;
-            PERFORM jobherd.notify('jobherd_done', 'jobherd.' || ' ' || job_id || '=' || answer);
-        ELSE
-            -- `running` is as small as the fleet, so the claim is found through its jobs. Its row is not locked.
-            IF EXISTS (SELECT FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j WHERE j.id = job_id) THEN
-                INSERT INTO jobherd.cancels (job)
-                SELECT job_id WHERE NOT EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = job_id)
-                ON CONFLICT DO NOTHING;
-                did := true;
-                answer := 'cancelling';
-                PERFORM jobherd.notify('jobherd_jobs', '@cancel');
-            END IF;
-        END IF;
-        IF answer IS NULL THEN
-            SELECT state INTO answer FROM jobherd.history WHERE id = job_id ORDER BY finished_at DESC LIMIT 1;
-        END IF;
-        EXIT WHEN answer IS NOT NULL;
-    END LOOP;
-    IF did THEN
-        PERFORM jobherd.note_unless_noted(actor, 'cancel', jsonb_build_object('job', job_id), reason);
-    END IF;
-    RETURN answer;
-END $$;
-
-CREATE OR REPLACE FUNCTION jobherd.retry_as(job_id bigint, actor text, reason text DEFAULT NULL)
-RETURNS text
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    later  jobherd.ready;
-    answer text;
-    did    boolean := false;
-    key    bytea;
-    what   text;
-BEGIN
-    IF jobherd.is_confined() THEN
-        RETURN jobherd.retry_own(job_id);
-    END IF;
-    FOR look IN 1..3 LOOP
-        DELETE FROM jobherd.scheduled s WHERE s.id = job_id RETURNING s.* INTO later;
-        IF FOUND THEN
-            later.run_at := now();
-            INSERT INTO jobherd.ready SELECT later.* RETURNING 'ready' INTO answer;
-        END IF;
-        IF answer IS NULL THEN
-            SELECT (h.extras).unique_key, h.kind INTO key, what FROM jobherd.history h WHERE h.id = job_id
-             ORDER BY h.finished_at DESC LIMIT 1;
-            IF key IS NOT NULL AND jobherd.take_key(key, job_id, what) <> job_id THEN
-                RETURN 'conflict';
-            END IF;
-            WITH over AS (
-                DELETE FROM jobherd.history WHERE id = job_id RETURNING *
-            ), past AS (
-                INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on,
-                                              error_code, error, traceback,
-                                              ran_on, usage, post_mortem)
-                SELECT id, token, attempts, state, started_at, finished_at,
-                       (now() AT TIME ZONE 'UTC')::date
-                       + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30),
-                       error_code, error, traceback, ran_on, usage, post_mortem
-                  FROM over
-            )
-            INSERT INTO jobherd.ready (id, created_at, run_at, timeout, last_error, priority, max_attempts, queue,
-                                       kind, payload, extras, lane)
-            SELECT id, created_at, now(), timeout,
-                   nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
-                   priority, max_attempts, queue, kind, payload, extras, jobherd.lane_of((extras).partition)
-              FROM over
-            RETURNING 'ready' INTO answer;
-        END IF;
-        did := answer IS NOT NULL;
-        IF did THEN
-            DELETE FROM jobherd.cancels WHERE job = job_id;  -- a request about the earlier run
-        END IF;
-        IF answer IS NULL THEN
-            SELECT 'ready' INTO answer FROM jobherd.waiting WHERE id = job_id;
-        END IF;
-        IF answer IS NULL THEN
-            SELECT 'blocked' INTO answer FROM jobherd.blocked WHERE id = job_id;
-        END IF;
-        IF answer IS NULL THEN
-            SELECT 'running' INTO answer FROM jobherd.running r
-             WHERE EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = job_id);
-        END IF;
-        EXIT WHEN answer IS NOT NULL;
-    END LOOP;
-    IF did THEN
-        PERFORM jobherd.note_unless_noted(actor, 'retry', jsonb_build_object('job', job_id), reason);
-    END IF;
-    RETURN answer;
-END $$;
-COMMENT ON FUNCTION jobherd.retry_as(bigint, text, text) IS
-    'Runs a job again: at once if it waits for its time, from the start if it has finished. It keeps its '
-    'id, its history and its timeout; its counts begin again. Returns ''ready'', ''running'' or ''blocked'' (nothing to '
-    'do), ''conflict'' (another live job holds its key), or null if there is no such job.';
 
 CREATE OR REPLACE FUNCTION jobherd.reprioritize(
     job_id bigint, priority integer, actor text DEFAULT NULL, reason text DEFAULT NULL

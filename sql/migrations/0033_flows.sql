@@ -64,17 +64,6 @@ CREATE INDEX scheduled_of_flow ON jobherd.scheduled (((extras).flow), id) WHERE 
 CREATE INDEX blocked_of_flow ON jobherd.blocked (((extras).flow), id) WHERE (extras).flow > 0;
 CREATE INDEX history_of_flow ON jobherd.history (((extras).flow), id) WHERE (extras).flow > 0;
 
--- A job that is not needed, since the job whose failure it waits for has completed, is canceled. Its flow does not count that.
-CREATE OR REPLACE FUNCTION jobherd.note_end()
-RETURNS trigger
-LANGUAGE plpgsql
-AS $$
-BEGIN
-    INSERT INTO jobherd.ends (flow, job, state)
-    VALUES ((NEW.extras).flow, NEW.id, CASE WHEN NEW.error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE NEW.state END);
-    RETURN NULL;
-END $$;
-
 -- Inserts the jobs of a node and its edges, and returns the ids of the jobs in the order of the payloads. A job without an
 -- edge is ready or scheduled. common: what all of them share. edges: [{"job", "wanted", "argument", "spread"}].
 CREATE FUNCTION jobherd.insert_node(
@@ -643,7 +632,7 @@ END $$;
 --
 -- Race: with several upstream jobs, the one that ends last releases. Two maintenance processes may each have one of
 -- them. So the row of the blocked job is locked first, and the statement that decides begins after that.
-CREATE OR REPLACE FUNCTION jobherd.pass_on(ended bigint[], states text[], most integer, OUT released bigint, OUT cancelled bigint)
+CREATE FUNCTION jobherd.pass_on(ended bigint[], states text[], most integer, OUT released bigint, OUT cancelled bigint)
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -787,6 +776,11 @@ BEGIN
     END IF;
     RETURN answer;
 END $$;
+COMMENT ON FUNCTION jobherd.retry_as(bigint, text, text) IS
+    'Runs a job again: at once if it waits for its time, from the start if it has finished. It keeps its '
+    'id, its history and its timeout; its counts begin again. Returns ''ready'', ''running'' or ''blocked'' (nothing to '
+    'do), ''conflict'' (another live job holds its key), or null if there is no such job.';
+
 -- A canceled member keeps its edges for a retry of its flow.
 CREATE OR REPLACE FUNCTION jobherd.cancel_as(job_id bigint, actor text, reason text DEFAULT NULL)
 RETURNS text
@@ -850,13 +844,12 @@ BEGIN
     RETURN answer;
 END $$;
 
--- Flows are upstream jobs too.
 -- Marks the upstream jobs of new edges, and looks for those that have ended before. `past`: continue behind this job.
 -- Returns the job up to which it has looked, null after the last one. Run by maintenance processes.
 --
 -- Race: one snapshot says where a job is. A job that has moved since is not found by the UPDATE, and its edge is left for
 -- the next look. Running jobs too: changing the row of a claim would delay its settlement.
-CREATE OR REPLACE FUNCTION jobherd.mark_upstreams(past bigint, most integer)
+CREATE FUNCTION jobherd.mark_upstreams(past bigint, most integer)
 RETURNS bigint
 LANGUAGE plpgsql
 AS $$

@@ -98,7 +98,7 @@ FLOWS = (
     ),
     Mutant(
         "a job that is not needed counts as canceled",
-        FLOW,
+        BLOCKED,
         "CASE WHEN NEW.error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE NEW.state END",
         "NEW.state",
         JOINS,

@@ -432,8 +432,11 @@ DECLARE
     next_one bigint := 0;
     total    bigint := 0;
 BEGIN
+    -- Race: a flow that a user's open transaction has locked is left for the next look. Such a transaction must not delay maintenance.
     UPDATE jobherd.flows f SET stopping = 'the deadline of the flow has passed'
-     WHERE f.deadline < now() AND f.state = 'open' AND f.stopping IS NULL AND f.deadline IS NOT NULL;
+      FROM (SELECT d.id FROM jobherd.flows d WHERE d.deadline < now() AND d.state = 'open' AND d.stopping IS NULL
+             ORDER BY d.id LIMIT most FOR UPDATE SKIP LOCKED) AS late
+     WHERE f.id = late.id;
     LOOP
         SELECT e.flow INTO next_one FROM jobherd.ends e WHERE e.flow > next_one ORDER BY e.flow LIMIT 1;
         EXIT WHEN NOT FOUND;

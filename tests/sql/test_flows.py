@@ -239,6 +239,19 @@ def test_a_flow_is_cancelled_after_its_deadline(queue):
     assert state(queue, flow) == ("cancelled", 0, 0, 0, 1)
 
 
+def test_a_user_s_open_transaction_does_not_hold_up_the_deadlines(queue, database):
+    held = start(queue, {"node": "one", "options": {"delay": "1 day"}}, deadline="1 hour")
+    flow = start(queue, {"node": "one", "options": {"delay": "1 day"}}, deadline="1 hour")
+    with psycopg.connect(database) as user:
+        queue.run("UPDATE jobherd.flows SET deadline = now() - interval '1 s'")
+        user.execute("SELECT jobherd.cancel_flow(%s)", [held])
+        queue.run("SET lock_timeout = '1 s'")
+        resolve(queue)
+        resolve(queue)
+        assert state(queue, flow) == ("cancelled", 0, 0, 0, 1)
+        assert state(queue, held)[0] == "open"
+
+
 def test_a_member_adds_members_and_the_flow_waits_for_them(queue):
     flow = start(queue, {"node": "one"}, *CALLBACKS[2:])
     child = queue.child()

@@ -304,10 +304,13 @@ class Stage(Queue):
     def run_fleet(self, *words: str, **settings: Any) -> Fleet:
         """Start a supervisor and wait until its workers and its maintenance process are ready."""
         fleet = self.start(*words, **settings)
-        fleet.wait_ready(int(settings.get("workers", 2)))
+        workers = int(settings.get("workers", 2))
+        fleet.wait_ready(workers)
         fleet.wait_log(
             lambda event: event.get("message", "").startswith("maintenance ") and event["message"].endswith("is ready")
         )
+        if workers:  # the last line of a start: a later look at the log then sees only what came of the test
+            fleet.wait_log("stop with Ctrl-C")
         return fleet
 
     def write(self, name: str, text: str) -> Path:

@@ -89,7 +89,7 @@ class Started:
             message = "connection and client exclude each other: give one of them"
             raise ValueError(message)
         if connection is not None:
-            client = Client(schema=default.schema_or_default(), connection=connection)
+            client = default.client_on(connection)
         return (client or default.default_client()).start(self._statement())
 
     async def aenqueue(self, *, client: AsyncClient | None = None) -> int:
@@ -99,7 +99,7 @@ class Started:
         if client is not None:
             return await client.start(statement)
         if isinstance(own := default.joined(), psycopg.AsyncConnection):
-            return await AsyncClient(schema=default.schema_or_default(), connection=own).start(statement)
+            return await default.astart_on(own, statement)
         return await asyncio.to_thread(default.default_client().start, statement)
 
     def _statement(self) -> Any:

@@ -147,7 +147,7 @@ def extend(flow_id: int, calls: Iterable[Call[Any]], *, client: Client | None = 
     check_target(client, "client", "a Client", Client)
     nodes = [node | {"item": None} for node in Group(calls, {}, "group").nodes()]
     statement = extend_flow(check_id(flow_id, field="flow_id"), encode(nodes))
-    return (client or default.default_client()).run(statement)
+    return (client or default.default_client()).run(statement, flow_id)
 
 
 def _named(name: str | None, calls: Iterable[Call[Any]], usual: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, Unpack
 
 from jobherd.handlers._define.encoder import Encoder
 from jobherd.handlers._define.flow_nodes import Call
-from jobherd.handlers._enqueue import bulk, default, send
+from jobherd.handlers._enqueue import bulk, default
 from jobherd.handlers._enqueue import options as _enqueue
 from jobherd.handlers._enqueue.async_client import AsyncClient
 from jobherd.handlers._enqueue.client import Client
@@ -225,7 +225,7 @@ class Producer(Generic[P]):
             case Client() as client:
                 return client.put(chunks)
             case connection if is_sync(connection):
-                return send.put_on(driver_of(connection), chunks, schema=default.schema_or_default())
+                return default.put_on(driver_of(connection), chunks)
         message = (
             f"{type(self._target).__name__} is asynchronous: "
             f"await aenqueue(...) of {self.kind!r} instead of enqueue(...)"
@@ -237,7 +237,7 @@ class Producer(Generic[P]):
             case AsyncClient() as client:
                 return await client.put(chunks)
             case connection if is_async(connection):
-                return await send.aput_on(await adriver_of(connection), chunks, schema=default.schema_or_default())
+                return await default.aput_on(await adriver_of(connection), chunks)
             case connection if is_sync(connection):
                 message = (
                     f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, "

@@ -20,9 +20,10 @@ from jobherd.handlers._policy.durations import Duration, at_least_zero
 from jobherd.handlers._values.job_id import JobId, job_id
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from types import TracebackType
 
+    from jobherd.handlers._enqueue.async_client_shards import AsyncClientShards
     from jobherd.handlers._enqueue.bulk import Chunk
     from jobherd.handlers._enqueue.driver_connection import CallersAsyncConnection
     from jobherd.handlers._enqueue.origin import Origin
@@ -51,6 +52,7 @@ class AsyncClient:
         *,
         schema: str | None = None,
         connection: CallersAsyncConnection | None = None,
+        shards: Mapping[str, str] | None = None,
         min_size: int = 0,
         max_size: int = 4,
         timeout: Duration = 30.0,
@@ -61,6 +63,18 @@ class AsyncClient:
             check_async(connection)
         self._connection = connection
         self._pool = AsyncClientPool(PoolSettings(dsn, min_size, max_size, at_least_zero(timeout, field="timeout")))
+        self._shards: AsyncClientShards | None = None
+        if shards is not None:
+            self._shards = self._divided(shards, {"min_size": min_size, "max_size": max_size, "timeout": timeout})
+
+    def _divided(self, shards: Mapping[str, str], pool: dict[str, Any]) -> AsyncClientShards:
+        from jobherd.handlers._enqueue.async_client_shards import AsyncClientShards  # noqa: PLC0415 - as in Client
+
+        if self._dsn is not None:
+            message = "dsn and shards exclude each other: shards has the addresses"
+            raise ValueError(message)
+        own = None if self._connection is None else AsyncClient(schema=self.schema, connection=self._connection)
+        return AsyncClientShards(shards, lambda address: AsyncClient(address, schema=self.schema, **pool), own)
 
     async def enqueue(self, kind: str, payload: object = None, **options: Any) -> JobId:
         """Enqueue one job and return its id. See `Client.enqueue`."""
@@ -89,7 +103,7 @@ class AsyncClient:
 
     async def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None."""
-        return await self.run(statements.show_job(job_id))
+        return await self.run(statements.show_job(job_id), job_id)
 
     # as in Client
     async def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:  # noqa: ASYNC109
@@ -98,6 +112,8 @@ class AsyncClient:
 
     async def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:  # noqa: ASYNC109
         """Wait until all jobs are finished and return their rows by id. See `Client.wait_many`."""
+        if self._shards is not None:
+            return await self._shards.wait_many(job_ids, timeout)
         wait = CompletionWait(job_ids, timeout, schema=self.schema, can_listen=self._connection is None)
         return await await_for(wait, self._session, dsn=self._dsn, is_own=self._connection is not None)
 
@@ -105,7 +121,7 @@ class AsyncClient:
         """Yield the job's row at once, and again when something changes. See `Client.watch`."""
         watched = JobWatch(job_id, every)
         while True:
-            row = await self.run(watched.statement)
+            row = await self.run(watched.statement, job_id)
             if watched.is_news(row) and row is not None:
                 yield row
             if watched.over:
@@ -114,14 +130,16 @@ class AsyncClient:
 
     async def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Cancel a job. See `Client.cancel`."""
-        return await self.run(statements.cancel_job(job_id, actor, reason))
+        return await self.run(statements.cancel_job(job_id, actor, reason), job_id)
 
     async def retry(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Run a job again, at once. See `Client.retry`."""
-        return await self.run(statements.retry_job(job_id, actor, reason))
+        return await self.run(statements.retry_job(job_id, actor, reason), job_id)
 
-    async def run(self, statement: Statement[T]) -> T:
-        """Run one of this package's statements."""
+    async def run(self, statement: Statement[T], job_id: int | None = None) -> T:
+        """Run one of this package's statements. job_id: as in `Client.run`."""
+        if self._shards is not None:
+            return await (await self._shards.about(job_id, statement)).run(statement)
         async with self._session() as connection:
             return await arun_on(connection, statement, schema=self.schema)
 
@@ -129,11 +147,15 @@ class AsyncClient:
         """Enqueue chunks made by this package, all or none of them."""
         left = iter(chunks)
         ahead = list(islice(left, 2))  # see Client.put
+        if self._shards is not None and ahead:
+            return await (await self._shards.of_chunk(ahead[0])).put(chain(ahead, left))
         async with self._session() as connection:
             return await aput_on(connection, chain(ahead, left), schema=self.schema)
 
     async def start(self, build: Callable[[Origin | None], Statement[int]]) -> int:
         """Enqueue a flow made by this package, and return its id."""
+        if self._shards is not None:
+            return await (await self._shards.of_flow(build(None))).start(build)
         async with self._session() as connection:
             return await astart_on(connection, build, schema=self.schema)
 
@@ -142,6 +164,8 @@ class AsyncClient:
 
         The client can be used again; it then opens a new pool.
         """
+        if self._shards is not None:
+            await self._shards.close()
         await self._pool.close()
 
     async def __aenter__(self) -> Self:

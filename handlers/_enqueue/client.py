@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from jobherd.handlers._enqueue import bulk, statements
-from jobherd.handlers._enqueue.client_pool import ClientPool
-from jobherd.handlers._enqueue.driver_connection import check_sync, driver_of, is_django
-from jobherd.handlers._enqueue.dsn import find_schema
-from jobherd.handlers._enqueue.pool import PoolSettings
-from jobherd.handlers._enqueue.send import put_on, run_on, start_on
-from jobherd.handlers._enqueue.wait_for import wait_for
-from jobherd.handlers._enqueue.waiting import CompletionWait
+from jobherd.handlers._enqueue.client_sessions import ClientSessions
 from jobherd.handlers._enqueue.watching import JobWatch
-from jobherd.handlers._policy.durations import Duration, at_least_zero
 from jobherd.handlers._values.job_id import JobId, job_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
 
-    from jobherd.handlers._enqueue.bulk import Chunk
     from jobherd.handlers._enqueue.driver_connection import CallersConnection
-    from jobherd.handlers._enqueue.origin import Origin
-    from jobherd.handlers._enqueue.send import Connection
-    from jobherd.handlers._enqueue.statements import Statement
-
-T = TypeVar("T")
+    from jobherd.handlers._policy.durations import Duration
 
 
-class Client:
+class Client(ClientSessions):
     """Enqueues and manages jobs by kind, from threads and plain code. Imports no handler module.
 
     Args:
@@ -44,12 +29,15 @@ class Client:
             "jobherd".
         connection: your own connection of psycopg 3, session or connection of SQLAlchemy, or Django's
             connection. Every job is then part of its transaction, and the client has no pool.
+        shards: addresses of several databases by queue or prefix with a `*`, in place of `dsn`. The
+            first match in order applies. Each call goes to the database of its queue, or of its
+            job's id.
         min_size: connections that the pool keeps open, default 0.
         max_size: most open connections, default 4.
         timeout: longest wait for a connection, a duration, default 30 s.
 
     Raises:
-        ValueError: the schema's name is invalid. NotConfiguredError and psycopg's errors are raised
+        ValueError: the schema's name or `shards` is invalid. NotConfiguredError and psycopg's errors are raised
             by the first statement.
 
     Example:
@@ -57,23 +45,6 @@ class Client:
         ...     client.enqueue("mail:receipt", {"order_id": 7}, delay="10m")
         42
     """
-
-    def __init__(  # all but the first by name
-        self,
-        dsn: str | None = None,
-        *,
-        schema: str | None = None,
-        connection: CallersConnection | None = None,
-        min_size: int = 0,
-        max_size: int = 4,
-        timeout: Duration = 30.0,
-    ) -> None:
-        self.schema: Final = find_schema(schema)
-        self._dsn = dsn
-        if connection is not None:
-            check_sync(connection)
-        self._connection = connection
-        self._pool = ClientPool(PoolSettings(dsn, min_size, max_size, at_least_zero(timeout, field="timeout")))
 
     def enqueue(self, kind: str, payload: object = None, **options: Any) -> JobId:  # checked by check_options
         """Enqueue one job and return its id.
@@ -151,7 +122,7 @@ class Client:
 
     def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None if there is no such job."""
-        return self.run(statements.show_job(job_id))
+        return self.run(statements.show_job(job_id), job_id)
 
     def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:
         """Wait until a job is completed, failed, canceled or expired, and return its row.
@@ -172,31 +143,6 @@ class Client:
         """
         return self.wait_many([job_id], timeout)[job_id]
 
-    def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:
-        """Wait until all jobs are completed, failed, canceled or expired.
-
-        Return their rows by id, in order. The database notifies the client; the client does not
-        poll. While it waits it uses a separate connection (JOBHERD_LISTEN_DSN, if the configured
-        database is behind a pooler). Through a pooler, and on your own connection, it polls
-        instead, at intervals that grow from 20 ms to 1 s. If nothing is kept of a job, its row is
-        the last one seen, with the job's final state. A client that polls does not learn the final
-        state of such a job.
-
-        Args:
-            job_ids: ids of the jobs.
-            timeout: longest wait for all of them, a duration. Default None: no limit.
-
-        Raises:
-            TimeoutError: the timeout has passed. The message names the jobs that are left.
-            LookupError: a job does not exist, or it is gone and its final state is unknown.
-
-        Example:
-            >>> [row["state"] for row in client.wait_many([42, 43], timeout="1m").values()]  # doctest: +SKIP
-            ['completed', 'failed']
-        """
-        wait = CompletionWait(job_ids, timeout, schema=self.schema, can_listen=self._connection is None)
-        return wait_for(wait, self._session, dsn=self._dsn, is_own=self._connection is not None)
-
     def watch(self, job_id: int, *, every: Duration = 1.0) -> Iterator[dict[str, Any]]:
         """Yield the job's row at once, and again when its state, progress or error changes.
 
@@ -215,7 +161,7 @@ class Client:
         """
         watched = JobWatch(job_id, every)
         while True:
-            row = self.run(watched.statement)
+            row = self.run(watched.statement, job_id)
             if watched.is_news(row) and row is not None:
                 yield row
             if watched.over:
@@ -238,7 +184,7 @@ class Client:
             >>> client.cancel(42, actor="ada", reason="sent by mistake")  # doctest: +SKIP
             'cancelled'
         """
-        return self.run(statements.cancel_job(job_id, actor, reason))
+        return self.run(statements.cancel_job(job_id, actor, reason), job_id)
 
     def retry(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Run a job again, at once.
@@ -256,50 +202,11 @@ class Client:
             >>> client.retry(42)  # doctest: +SKIP
             'ready'
         """
-        return self.run(statements.retry_job(job_id, actor, reason))
+        return self.run(statements.retry_job(job_id, actor, reason), job_id)
 
-    @property
-    def is_of_a_thread(self) -> bool:
-        """Whether the connection is Django's: another thread would get another one, and no transaction."""
-        return is_django(self._connection)
-
-    def run(self, statement: Statement[T]) -> T:
-        """Run one of this package's statements. Handlers and tests use the methods above."""
-        with self._session() as connection:
-            return run_on(connection, statement, schema=self.schema)
-
-    def put(self, chunks: Iterable[Chunk]) -> list[int]:
-        """Enqueue chunks made by this package, all or none of them."""
-        left = iter(chunks)
-        ahead = list(islice(left, 2))  # an invalid payload must raise without a database
-        with self._session() as connection:
-            return put_on(connection, chain(ahead, left), schema=self.schema)
-
-    def start(self, build: Callable[[Origin | None], Statement[int]]) -> int:
-        """Enqueue a flow made by this package, and return its id."""
-        with self._session() as connection:
-            return start_on(connection, build, schema=self.schema)
-
-    def close(self) -> None:
-        """Close the pool. The client can be used again; it then opens a new pool."""
-        self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @contextlib.contextmanager
-    def _session(self, within: float | None = None) -> Iterator[Connection]:
-        """Yield a session.
-
-        within: longest wait for it in seconds, if less than the client's `timeout`.
-        """
-        if self._connection is not None:
-            yield driver_of(self._connection)
-            return
-        with self._pool.session(within) as connection:
-            yield connection
+    def on(self, connection: CallersConnection) -> Client:
+        """Return a client of your connection, with the schema and shards of this client."""
+        found = Client(schema=self.schema, connection=connection)
+        if self.shards is not None:
+            found.shards = self.shards.on(ClientSessions(schema=self.schema, connection=connection))
+        return found

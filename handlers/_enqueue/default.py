@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 
+from jobherd.handlers._enqueue import send
 from jobherd.handlers._enqueue.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from jobherd.handlers._enqueue.send import Own
+    from jobherd.handlers._enqueue.bulk import Chunk
+    from jobherd.handlers._enqueue.client_shards import ClientShards
+    from jobherd.handlers._enqueue.origin import Origin
+    from jobherd.handlers._enqueue.send import AsyncDriver, Connection, Own
+    from jobherd.handlers._enqueue.statements import Statement
 
 _chosen: Client | None = None
 _joined: ContextVar[Own | None] = ContextVar("jobherd_joined", default=None)
@@ -56,7 +63,7 @@ def default_client() -> Client:
                 "await aenqueue(...)"
             )
             raise TypeError(message)
-        return Client(schema=schema_or_default(), connection=own)
+        return client_on(own)
     return _process_client()
 
 
@@ -82,6 +89,43 @@ def configure(dsn: str | None = None, *, schema: str | None = None, client: Clie
     global _chosen
     _chosen = client if client is not None else Client(dsn, schema=schema)
     return _chosen
+
+
+def client_on(connection: Connection) -> Client:
+    """Return a client of the caller's connection, with schema and shards of the process-wide client."""
+    return _process_client().on(connection)
+
+
+def put_on(connection: Connection, chunks: Iterable[Chunk], schema: str | None = None) -> list[int]:
+    """Enqueue chunks on the caller's connection. Raises ValueError if it leads to another shard."""
+    if _chosen is not None and _chosen.shards is not None:
+        return _chosen.on(connection).put(chunks)
+    return send.put_on(connection, chunks, schema=schema_or_default(schema))
+
+
+async def aput_on(connection: AsyncDriver, chunks: Iterable[Chunk], schema: str | None = None) -> list[int]:
+    """Like `put_on`, on an asynchronous connection."""
+    schema = schema_or_default(schema)
+    if _chosen is not None and (shards := _chosen.shards) is not None:
+        chunks = list(chunks)
+        for chunk in chunks[:1]:
+            await _check_own(connection, shards, partial(shards.address_for, chunk), schema)
+    return await send.aput_on(connection, chunks, schema=schema)
+
+
+async def astart_on(connection: AsyncDriver, build: Callable[[Origin | None], Statement[int]]) -> int:
+    """Enqueue a flow on the caller's asynchronous connection. Raises ValueError if it leads to another shard."""
+    schema = schema_or_default()
+    if _chosen is not None and (shards := _chosen.shards) is not None:
+        await _check_own(connection, shards, partial(shards.flow_address, build(None)), schema)
+    return await send.astart_on(connection, build, schema=schema)
+
+
+async def _check_own(connection: AsyncDriver, shards: ClientShards, find: Callable[[], str], schema: str) -> None:
+    # In a thread: the process-wide client is synchronous.
+    shards.map.check_own(
+        await send.arun_on(connection, shards.map.show(), schema=schema), await asyncio.to_thread(find)
+    )
 
 
 def schema_or_default(schema: str | None = None) -> str:

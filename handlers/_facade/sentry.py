@@ -151,7 +151,8 @@ def _headers(traceparent: str | None) -> dict[str, str]:
 def _checkin(job: Job, status: str) -> None:
     name = job.schedule or ""
     if name not in _monitors:
-        _monitors[name] = default_client().run(Statement("schedule/show_timing", {"name": name}, _read_timing))
+        show_timing = Statement("schedule/show_timing", {"name": name}, _read_timing)
+        _monitors[name] = default_client().run(show_timing, job.id)
     # Another worker may end what this one has begun: both name the job.
     number = uuid.uuid5(uuid.NAMESPACE_OID, f"jobherd:{name}:{job.id}").hex
     slug = re.sub(r"[^a-z0-9_-]+", "-", name)[:50]

@@ -203,6 +203,7 @@ BEGIN
                     ('schedules_due_in',  '{-, X, X, X}'),
                     ('session_started',   '{-, X, -, -}'),
                     ('set_limit',         '{-, -, -, X}'),
+                    ('set_shard',         '{-, -, -, -}'),
                     ('share_of',          '{-, X, -, -}'),
                     ('show_each',         '{-, X, X, X}'),
                     ('show_rate',         '{-, X, X, X}'),

@@ -1,0 +1,3 @@
+-- Give this database the ids of one shard, and return whether it did not have them yet: see jobherd.set_shard in
+-- migrations/0040_shards.sql. Run by `jobherd migrate --shard`.
+SELECT jobherd.set_shard(%(shard)s::integer) AS is_new

@@ -187,3 +187,33 @@ def test_times_are_in_the_viewers_zone(browser, herd):
         one = tab.locator("main time")
         assert one.inner_text() == "2026-01-03 08:30:05"
         assert one.get_attribute("title") == "2026-01-03 08:30:05.000 Asia/Tokyo"
+
+
+def test_on_a_phone_the_strip_is_one_row_and_rows_are_cards(browser, herd, places):
+    """The page begins within the first fifth of the screen, and no table is wider than it."""
+    with psycopg.connect(herd.dsn, autocommit=True) as conn:
+        for number in range(4):
+            conn.execute("SELECT jobherd.pause(%s, 'the provider is down')", [f"stopped-{number}"])
+            herd.enqueue("mail:receipt", {"order_id": number}, queue=f"stopped-{number}")
+    with herd.window(browser, viewport={"width": 390, "height": 844}) as tab:
+        for path in ("/", "/jobs", "/fleet", "/queues", "/schedules", "/kinds", "/errors", "/audit"):
+            tab.goto(path)
+            expect(tab.locator("#attention li")).not_to_have_count(0)
+            strip = tab.locator("#attention").bounding_box()
+            assert strip["height"] < 80, path
+            wide = tab.evaluate(
+                "[...document.querySelectorAll('.scroll')].filter(one => !one.closest('details')).filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)"
+            )
+            assert wide == [], path
+        tab.goto("/audit")
+        here = tab.locator("header nav a[aria-current]").bounding_box()
+        assert here["x"] >= 0 and here["x"] + here["width"] <= 390
+    with psycopg.connect(herd.dsn, autocommit=True) as conn:
+        for number in range(4):
+            conn.execute("SELECT jobherd.resume(%s)", [f"stopped-{number}"])
+
+
+def test_a_figure_of_the_overview_leads_to_its_jobs(tab, job):
+    tab.goto("/")
+    tab.locator(".stat", has_text="Completed").locator("a").click()
+    tab.wait_for_url("**/jobs?state=completed&since=1h")

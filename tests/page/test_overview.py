@@ -67,7 +67,7 @@ def test_jobs_that_retry_are_counted_and_listed_by_kind_and_code(page, queue):
     end(queue, "api:sync", "retry", count=3, error="OSError: refused", code="DOWN", delay=3600.0)
     text = page.get("/").text
     assert "Retrying 3 of the scheduled jobs" in plain(text)
-    (link,) = re.findall(r'href="(/jobs\?state=retrying[^"]*)"', text)
+    (link,) = re.findall(r'href="(/jobs\?state=retrying&[^"]*)"', text)
     assert link.replace("&amp;", "&") == "/jobs?state=retrying&kind=api%3Async&code=DOWN"
     shown = plain(page.get(link.replace("&amp;", "&")).text)
     assert shown.count("OSError: refused") == 3

@@ -63,12 +63,14 @@ async def show(request: Request) -> Response:
 def parts(target: str | None) -> list[tuple[str, object]]:
     """Return the target of an action as names and values, without empty ones, timestamps parsed."""
     return [
-        (name, _moment(name, value)) for name, value in document(target).items() if value is not None and value != []
+        (name, _moment(name, value))
+        for name, value in document(target).items()
+        if value is not None and value not in ([], {})
     ]
 
 
 def _moment(name: str, value: object) -> object:
-    if isinstance(value, str) and name.endswith(("_at", "_by")):
+    if isinstance(value, str) and (name == "until" or name.endswith(("_at", "_by"))):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:

@@ -262,6 +262,7 @@
     button.hidden = false;
     button.addEventListener("click", () => help.showModal());
     localise(document);
+    for (const here of all("header nav a[aria-current], .tabs a[aria-current]")) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 40;
     choose();
     showPlaceInList();
     for (const field of all("input[data-zone]")) field.value = zone;

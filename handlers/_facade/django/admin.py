@@ -9,10 +9,11 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.core.paginator import Paginator
+from django.db import connections
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 
-from jobherd.django.backend import backends, database_alias
+from jobherd.django.backend import backends, database_alias, without_jit
 from jobherd.django.models import Job
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import schema_or_default
@@ -43,6 +44,14 @@ class JobAdmin(admin.ModelAdmin):
         """Read the database that has Jobherd's schema."""
         del request
         return Job.objects.using(database_alias()).all()
+
+    def get_object(self, request: Any, object_id: str, from_field: str | None = None) -> Any:
+        """Return a job with its history."""
+        with without_jit(database_alias()):
+            job = super().get_object(request, object_id, from_field)
+            if job is not None:
+                job.refresh_from_db(fields=["history"])
+            return job
 
     def has_add_permission(self, request: Any) -> bool:
         """Reject: jobs are enqueued by code."""
@@ -86,8 +95,6 @@ class JobAdmin(admin.ModelAdmin):
         self._each(request, jobs, "cancel")
 
     def _each(self, request: Any, jobs: Any, what: str) -> None:
-        from django.db import connections  # noqa: PLC0415 - at its only use
-
         client = Client(schema=schema_or_default(), connection=connections[database_alias()])
         answers = [getattr(client, what)(job.pk, actor=request.user.get_username()) for job in jobs]
         counted = ", ".join(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from django.conf import settings
 from django.core import checks
-from django.db import connections
+from django.db import connections, transaction
 from django.utils import timezone
 
 from jobherd.django import versions
@@ -18,7 +19,7 @@ from jobherd.handlers._enqueue.default import default_client, schema_or_default
 from jobherd.handlers._enqueue.driver_connection import driver_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Backend(versions.backends.BaseTaskBackend):
@@ -80,7 +81,10 @@ class Backend(versions.backends.BaseTaskBackend):
 
     def get_result(self, result_id: str) -> Any:
         """Return the result of a task. Raises TaskResultDoesNotExist."""
-        row = self.client.job(int(result_id)) if result_id.isdecimal() else None
+        row = None
+        if result_id.isdecimal():
+            with without_jit(self.database):
+                row = self.client.job(int(result_id))
         path = row["payload"].get("task") if row is not None and isinstance(row["payload"], dict) else None
         if row is None or path not in declared:
             raise versions.TaskResultDoesNotExist(result_id)
@@ -108,6 +112,17 @@ def backends() -> list[Backend]:
 def database_alias() -> str:
     """Return the alias of the database that has Jobherd's schema."""
     return next((backend.database for backend in backends()), "default")
+
+
+@contextmanager
+def without_jit(alias: str) -> Iterator[None]:
+    """Disable JIT in the transaction of the block, which reads a job with its history.
+
+    Cost: PostgreSQL compiled such a query, over all partitions of the attempts, for seconds.
+    """
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute("SET LOCAL jit = off")
+        yield
 
 
 def migrate_schema(alias: str) -> int:

@@ -16,7 +16,8 @@ from django.db import connections
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.responses import RedirectResponse
+from starlette.routing import Mount, Route
 
 from jobherd.django.management.commands.jobherd import address
 from jobherd.handlers._enqueue.default import schema_or_default
@@ -36,7 +37,13 @@ def with_dashboard(django: ASGIApp, *, path: str = "/jobherd", **options: Any) -
         options: others of `jobherd.workers.page.application`, such as `read_only=True`.
     """
     page = application(address(), schema=schema_or_default(), authorize=_role, actor=_name, **options)
-    return Starlette(routes=[Mount(path, page), Mount("/", django)])
+    with_slash = [Route(path.rstrip("/"), _add_slash)] if path.strip("/") else []
+    return Starlette(routes=[*with_slash, Mount(path, page), Mount("/", django)])
+
+
+async def _add_slash(request: Request) -> RedirectResponse:
+    """Redirect to the dashboard a user who left out the last slash: Django would answer "not found"."""
+    return RedirectResponse(request.url.replace(path=f"{request.url.path}/"))
 
 
 async def _role(request: Request) -> Role | None:

@@ -15,6 +15,18 @@ class _Document(models.JSONField):
         return value
 
 
+class _Jobs(models.Manager["Job"]):
+    """Jobs without their history, which a later access to the attribute reads.
+
+    Cost: the history reads every partition of the attempts. PostgreSQL compiles such a query, for
+    seconds, before it returns one row.
+    """
+
+    def get_queryset(self) -> models.QuerySet[Job]:
+        """Return all jobs, with the history deferred."""
+        return super().get_queryset().defer("history")
+
+
 class Job(models.Model):
     """A job. Change jobs with `jobherd.Client`, not here."""
 
@@ -35,6 +47,8 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True)
     progress = models.JSONField(null=True)
     history = models.JSONField()
+
+    objects = _Jobs()
 
     class Meta:
         managed = False

@@ -9,6 +9,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobherd import PayloadError
@@ -103,6 +104,31 @@ def test_the_admin_shows_jobs_and_changes_them(staff):
     with connection.cursor() as cursor:
         cursor.execute("SELECT actor FROM jobherd.audit WHERE action IN ('cancel', 'retry')")
         assert {row[0] for row in cursor.fetchall()} == {"ada"}
+
+
+def test_the_list_does_not_compute_histories_and_a_page_does_not_compile_its_query(staff):
+    """The column `history` reads each partition of the attempts, and PostgreSQL compiles such a query for seconds."""
+    result = fail.enqueue()
+    with CaptureQueriesContext(connection) as queries:
+        staff.get("/admin/jobherd/job/")
+        Job.objects.get(pk=result.id)
+    assert len(queries) > 2 and "history" not in str(queries.captured_queries)
+    with CaptureQueriesContext(connection) as queries:
+        staff.get(f"/admin/jobherd/job/{result.id}/change/")
+    statements = [query["sql"] for query in queries.captured_queries]
+    (reads,) = [place for place, statement in enumerate(statements) if "history" in statement]
+    assert "SET LOCAL jit = off" in statements[:reads]
+    with CaptureQueriesContext(connection) as queries:
+        assert fail.get_result(result.id).attempts == 0
+    # the client's own statement goes to the driver, past Django's log
+    assert "SET LOCAL jit = off" in [query["sql"] for query in queries.captured_queries]
+
+
+def test_a_page_asks_for_the_progress_of_a_job(client):
+    number = receipt.enqueue(number=5)
+    assert client.get(f"/progress/{number}/").json() == {"state": "ready", "progress": None, "result": None}
+    assert f'"/progress/{number}/"' in client.get(f"/watch/{number}/").content.decode()
+    assert client.get("/progress/99999/").status_code == 404
 
 
 def test_the_admin_shows_nothing_without_the_permission(client, django_user_model):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from django.db import transaction
-from django.http import JsonResponse
+from django.http import HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404
 
+from jobherd.django.models import Job
 from jobherd.django.versions import tasks
 from shop.models import Order
 from shop.tasks import finish, receipt
@@ -39,3 +41,26 @@ def state(request, result: str):
             "errors": [error.exception_class_path for error in found.errors],
         }
     )
+
+
+PAGE = """<progress id="bar" max="1" value="0"></progress> <span id="note"></span>
+<script>
+async function poll() {
+  const job = await (await fetch("/progress/%d/")).json();
+  bar.value = job.state == "completed" ? 1 : job.progress?.fraction ?? 0;
+  note.textContent = job.result ?? job.progress?.note ?? job.state;
+  if (!["completed", "failed", "cancelled", "expired"].includes(job.state)) setTimeout(poll, 1000);
+}
+poll();
+</script>"""
+
+
+def watch(request, number: int):
+    """Show the progress of a job in a browser."""
+    return HttpResponse(PAGE % number)
+
+
+def progress(request, number: int):
+    """Return the state of a job, for the page."""
+    job = get_object_or_404(Job, pk=number)
+    return JsonResponse({"state": job.state, "progress": job.progress, "result": job.result})

@@ -10,4 +10,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("order/<int:number>/<str:end>/", views.order),
     path("state/<str:result>/", views.state),
+    path("watch/<int:number>/", views.watch),
+    path("progress/<int:number>/", views.progress),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ import pytest
 from tests.gateway.caller import Caller, Rejected
 from tests.gateway.conftest import TOKENS
 from tests.gateway.test_producer import ids, job
+from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +52,12 @@ def held(served: Served, *keys: str) -> Iterator[None]:
 
 
 def wait_blocked(served: Served, calls: int) -> None:
+    """Return as soon as so many transactions wait. They wait two seconds at most, so the looks follow each other closely."""
     waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    served.stage.wait(lambda: served.stage.call(waits) == calls, f"{calls} transactions to wait for keys")
+    until = time.monotonic() + LIMIT
+    while served.stage.call(waits) != calls:
+        assert time.monotonic() < until, f"there are not {calls} transactions that wait for keys"
+        select.select([], [], [], 0.005)
 
 
 def test_requests_of_a_stream_that_arrive_together_share_a_transaction_and_no_refusal(served: Served, client: Caller):

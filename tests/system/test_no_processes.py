@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,7 +38,7 @@ def confine(limit: ProcessLimit, fleet: Fleet) -> None:
 
 
 def seconds(at: str) -> float:
-    return int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:-1])
+    return datetime.fromisoformat(at).timestamp()
 
 
 def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(

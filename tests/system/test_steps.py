@@ -319,7 +319,7 @@ def test_who_is_told_to_leave_while_it_registers_leaves_no_registration(stage: S
 
 
 def test_a_child_that_is_stopped_for_longer_than_the_lease_keeps_its_job(stage: Stage, points: Points, gate: Gate):
-    fleet = fleet_with(stage, points, workers=1, lease="3s")
+    fleet = fleet_with(stage, points, workers=1, lease="6s")
     stopped = points.arm("job.started", "stop")
     job = stage.enqueue("t:gate", '{"label": "kept"}')
     pid = points.wait_taken(stopped)
@@ -327,7 +327,7 @@ def test_a_child_that_is_stopped_for_longer_than_the_lease_keeps_its_job(stage: 
     over = stage.call("SELECT lease_until FROM jobherd.supervisors")
     wait_clock(stage, over)
     neighbour = stage.supervisor()
-    assert neighbour.reclaim(lease=3.0, clock=over.timestamp() + 0.001) == (0, 0), "its parent has renewed the lease"
+    assert neighbour.reclaim(lease=6.0, clock=over.timestamp() + 0.001) == (0, 0), "its parent has renewed the lease"
     assert stage.state(job) == "running"
     os.kill(pid, signal.SIGCONT)
     arrival = gate.wait_arrival("kept")

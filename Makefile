@@ -113,6 +113,14 @@ network: $(VENV)/.ready pgbouncer  ## the network's faults: resets, silence, los
 	$(BIN)/python -m tests.faults.pooler
 	$(BIN)/python -m tests.faults.hosts
 
+.PHONY: containers docker
+containers: $(VENV)/.ready docker  ## deploy/Dockerfile and deploy/compose.yaml in real containers, in a dockerd of its own (root; 5 minutes; not in `make test`)
+	$(BIN)/python -m tests.containers
+
+docker:
+	@command -v dockerd >/dev/null && command -v mmdebstrap >/dev/null && command -v docker-compose >/dev/null \
+		|| { echo 'installing docker.io, docker-compose and mmdebstrap'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker.io docker-compose mmdebstrap >/dev/null; }
+
 screenshots: $(VENV)/.ready chromium  ## every page in light, in dark and on a phone, into docs/pictures/
 	PYTHONPATH=$(CURDIR) $(BIN)/python docs/screenshots.py $(PAGES)
 

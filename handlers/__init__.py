@@ -75,6 +75,7 @@ from jobherd.handlers._run.dispositions import (
     Snooze,
 )
 from jobherd.handlers._run.job import Job
+from jobherd.handlers._run.steps import StepError
 from jobherd.handlers._values.encryption import decrypt
 from jobherd.handlers._values.job_id import DuplicateJob, JobId
 from jobherd.handlers._values.keys import KeyMissingError
@@ -118,6 +119,7 @@ __all__ = [
     "Retry",
     "Schedule",
     "Snooze",
+    "StepError",
     "TableStore",
     "Unique",
     "aenqueue_many_on",

@@ -121,6 +121,9 @@ class CommonOptions(TypedDict, total=False):
     """Time zone of `cron`, such as `"Europe/Berlin"`."""
     schedules: Sequence[Schedule]
     """Further schedules, each with a name, a payload and its policies."""
+    version: int
+    """Version of the handler's code, at least 1. Each durable step is recorded with it, see
+    `Job.began_with`."""
     encrypt: bool | Literal["only"]
     """Encrypt payloads, results, errors and logs with the keys in the environment before they are
     written. `"only"` also rejects payloads that arrive unencrypted."""
@@ -216,6 +219,7 @@ class Policy:
     every: float | None = _option(None, or_none(check_every))
     tz: str = _option("UTC", check_tz)
     schedules: tuple[Schedule, ...] = _option((), check_schedules)
+    version: int = _option(1, partial(check_whole, least=1), see="[Durable steps](../how-to/write/steps.md)")
     encrypt: bool | str = _option(False, check_encrypt, see="[Encryption](../how-to/operate/security.md#encryption)")
 
     @property

@@ -2,7 +2,7 @@
 
 It is a plain record with callbacks that the code running the handler fills in: progress is a store
 into shared memory in a worker and a list in a test. A Job must not use the database: reading it
-costs nothing. A transaction goes through `TransactionHost`.
+costs nothing. A transaction goes through `TransactionHost`, and so do durable steps.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from jobherd.handlers._run.durable import Durable
 from jobherd.handlers._run.transaction import NOWHERE, Transaction, TransactionHost
 from jobherd.handlers._values.sanitize import sanitize
 
@@ -86,7 +87,7 @@ class JobLog(Adapter):
 
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
-class Job:
+class Job(Durable):
     """One attempt of one job. A handler gets it if its first parameter is annotated `Job`.
 
     Example:

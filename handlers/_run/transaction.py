@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from jobherd.handlers._enqueue import default
+from jobherd.handlers._run.steps import NoSteps
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from jobherd.handlers._enqueue.send import Own
+    from jobherd.handlers._run.steps import StepHost
 
 
 class TransactionEndedError(RuntimeError):
@@ -31,6 +33,10 @@ class TransactionEndedError(RuntimeError):
 
 class TransactionHost(Protocol):
     """Performs the transaction for the code that runs the handler."""
+
+    @property
+    def steps(self) -> StepHost:
+        """Keeps the records of durable steps."""
 
     def begin(self) -> psycopg.Connection[Any]:
         """Begin the transaction and return its connection.
@@ -101,10 +107,14 @@ class Transaction:
 
 
 class Nowhere:
-    """Host of a job that cannot have a transaction. message: why, and what to do instead."""
+    """Host of a job that cannot have a transaction, nor durable steps.
 
-    def __init__(self, message: str) -> None:
+    message, steps: why, and what to do instead.
+    """
+
+    def __init__(self, message: str, steps: str) -> None:
         self._message = message
+        self.steps: StepHost = NoSteps(steps)
 
     def begin(self) -> NoReturn:
         """Raise RuntimeError with the message."""
@@ -118,8 +128,10 @@ class Nowhere:
 
 
 NOWHERE = Nowhere(
-    "this job has no database beside it: transactions need a worker, or `jobherd.testing.inline` in a test"
+    "this job has no database beside it: transactions need a worker, or `jobherd.testing.inline` in a test",
+    "this job has no database beside it: durable steps need a worker, or `jobherd.testing.run` in a test",
 )
 TOGETHER = Nowhere(
-    "the jobs of a batch handler's call have no transaction of their own: declare the handler without batch=N"
+    "the jobs of a batch handler's call have no transaction of their own: declare the handler without batch=N",
+    "the jobs of a batch handler's call have no durable steps: declare the handler without batch=N",
 )

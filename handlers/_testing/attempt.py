@@ -15,6 +15,7 @@ from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.unrunnable import unreadable
 from jobherd.handlers._testing.batch import run_together
 from jobherd.handlers._testing.ran import Ran, job_of, refuse_loop
+from jobherd.handlers._testing.steps import InMemory
 from jobherd.handlers._values.outcome import Raised
 from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
 
@@ -70,6 +71,7 @@ def run_payload(
     max_attempts: int | None = None,
     random: Dice = _random,
     payload_bytes: bytes | None = None,
+    steps: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Ran:
     """Run a handler once with any payload, including one that does not fit.
@@ -81,6 +83,8 @@ def run_payload(
         max_attempts: the job's limit. Default: the handler's.
         random: source of the backoff's jitter. Default: the module `random`.
         payload_bytes: bytes that the job carries besides the payload. Default: none.
+        steps: results of durable steps that are done, by name. The steps of this attempt are added,
+            so that the same dict makes the next call a retry. Default: none.
         fields: further attributes of `Job`, such as `id`, `crashes` or `on_cancelled`.
     """
     if handler.policy.batch is not None:
@@ -94,7 +98,7 @@ def run_payload(
         attempt=attempt,
         most=max_attempts,
         random=random,
-        fields={"payload_bytes": payload_bytes} | fields,
+        fields={"payload_bytes": payload_bytes, "transaction_host": InMemory(steps, handler.policy.version)} | fields,
     )
     if attempt_.refused is not None:
         return attempt_.refused
@@ -114,6 +118,7 @@ async def arun_payload(
     max_attempts: int | None = None,
     random: Dice = _random,
     payload_bytes: bytes | None = None,
+    steps: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Ran:
     """`run_payload` for a test inside an event loop. Raises TypeError for a batch handler."""
@@ -126,7 +131,7 @@ async def arun_payload(
         attempt=attempt,
         most=max_attempts,
         random=random,
-        fields={"payload_bytes": payload_bytes} | fields,
+        fields={"payload_bytes": payload_bytes, "transaction_host": InMemory(steps, handler.policy.version)} | fields,
     )
     if attempt_.refused is not None:
         return attempt_.refused

@@ -13,9 +13,11 @@ from jobherd.handlers._enqueue.default import configure, keeping_default
 from jobherd.handlers._enqueue.driver_connection import driver_of
 from jobherd.handlers._enqueue.dsn import find_dsn, find_schema
 from jobherd.handlers._run.classify import outcome_of
+from jobherd.handlers._run.steps import StepError
 from jobherd.handlers._testing.attempt import arun_payload, run_payload
 from jobherd.handlers._testing.enqueued import Watched
 from jobherd.handlers._testing.ran import Ran
+from jobherd.handlers._testing.steps import MemorySteps
 from jobherd.handlers._values.outcome import EXPIRED, Outcome
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.handler import AnyHandler
     from jobherd.handlers._enqueue.bulk import Chunk
     from jobherd.handlers._enqueue.driver_connection import CallersConnection
+    from jobherd.handlers._run.durable import Durable
+    from jobherd.handlers._run.steps import Record, StepHost
 
 
 class _Watching(Client):
@@ -57,6 +61,7 @@ class Inline(Watched):
         super().__init__()
         self.connection = connection
         self.client = _Watching(self, connection, schema)
+        self._steps: dict[int, dict[str, Any]] = {}
 
     def _attempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
         with self._around(handler, fields) as (transaction_host, ran):
@@ -78,6 +83,8 @@ class Inline(Watched):
         ran: list[Ran] = [Ran(EXPIRED)]
         before = len(self.jobs)
         transaction_host = _InlineTransactions(self.connection, declared=handler.policy.transactional)
+        records = self._steps.setdefault(fields.get("id", 0), {})
+        transaction_host.steps = _InlineSteps(transaction_host, records, handler.policy.version)
         with contextlib.suppress(_Undo), self.connection.transaction(), self._known(fields):
             yield transaction_host, ran
             if transaction_host.completed is not None:
@@ -105,11 +112,41 @@ class Inline(Watched):
             origin.forget(before)
 
 
+class _InlineSteps(MemorySteps):
+    """Steps of jobs that `inline` runs: their transactions are savepoints of its own."""
+
+    def __init__(self, transactions: _InlineTransactions, records: dict[str, Any], version: int) -> None:
+        super().__init__(records, version)
+        self._transactions = transactions
+
+    def enter(self, job: Durable, name: str) -> Record | None:
+        if self._transactions.is_open:
+            message = "a durable step cannot be inside a transaction of the job: end the block before it"
+            raise StepError(message)
+        return super().enter(job, name)
+
+    def begin(self, _job: Durable, _name: str) -> Any:
+        return self._transactions.begin()
+
+    def abegin(self, _job: Durable, _name: str) -> Any:
+        return self._transactions.abegin()
+
+    def commit(self, job: Durable, name: str, result: str | None) -> None:
+        self._transactions.commit()
+        self.record(job, name, result)
+
+    def undo(self, name: str) -> None:
+        self._transactions.undo()
+        self.leave(name)
+
+
 class _InlineTransactions:
     """Transactions of jobs that `inline` runs: savepoints of its own.
 
     completed: the outcome of a job that such a transaction completed, if any.
     """
+
+    steps: StepHost
 
     def __init__(self, connection: psycopg.Connection[Any], *, declared: bool) -> None:
         self.completed: Outcome | None = None
@@ -131,7 +168,14 @@ class _InlineTransactions:
 
     def complete(self, result: object) -> None:
         self.completed = outcome_of(result)
+        self.commit()
+
+    def commit(self) -> None:
         self._end(None)
+
+    @property
+    def is_open(self) -> bool:
+        return self._declared or self._part is not None
 
     def undo(self) -> None:
         self._end(_Undo())

@@ -33,6 +33,7 @@ FAMILIES = {
     "enqueue": ("enqueue",),
     "jobs": ("jobs",),
     "job": ("job",),
+    "steps": ("steps",),
     "wait": ("wait",),
     "control": ("retry", "cancel", "delete", "reprioritize", "reschedule"),
     "purge": ("purge",),

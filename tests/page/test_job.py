@@ -341,3 +341,24 @@ def test_a_running_job_says_how_much_of_its_timeout_is_left(page, database):
     send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"timeout\": \"1h\"}')")
     job = claim(database, child(database, supervisor(database)))
     assert re.search(r"1 h <span class=\"note\">ends <time[^>]*>in (59 min|1 h)", page.get(f"/jobs/{job}").text)
+
+
+def test_it_shows_the_steps_that_it_has_recorded_redacted(page, database, queue):
+    job = queue.enqueue("a:b")
+    send(
+        database,
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, redact)"
+        """ VALUES ('a:b', 'default', 0, 5, 3, 7, 30, '["$.card"]')""",
+    )
+    send(
+        database,
+        """INSERT INTO jobherd.steps (job, name, result, token, attempt, version)
+           VALUES (%s, 'charge', '{"card": "4111", "id": "ch_1"}', 1, 1, 2), (%s, 'mail', NULL, 1, 3, 1)""",
+        job, job,
+    )  # fmt: skip
+    text = words(page, f"/jobs/{job}")
+    assert "charge attempt 1" in text
+    assert "version 2" in text
+    assert "ch_1" in text
+    assert "4111" not in text
+    assert text.index("charge") < text.index("mail attempt 3")

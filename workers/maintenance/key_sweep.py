@@ -1,7 +1,7 @@
-"""Deletes the keys of unique jobs that do not count any more, a page of them a second.
+"""Deletes rows whose jobs do not count any more, a page of them a second: keys of unique jobs, and steps.
 
-A key is never released, so all of them are read in turns. Must not decide which count: the
-statement does, with each key locked.
+Settling a job deletes neither, so all of them are read in turns. Must not decide which count: the
+statements do.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from jobherd.workers.database.connection import Session
 
 MOST: Final = 1000
-"""Keys of a page."""
+"""Keys of a page, or jobs with steps."""
 _PAGE: Final = 1.0
 _ROUND: Final = 30.0
-"""Seconds between two rounds over all keys. A dead key costs its place on disk only."""
+"""Seconds between two rounds over all rows. A dead row costs its place on disk only."""
+_STATEMENTS: Final = ("maintenance/sweep_keys", "maintenance/sweep_steps")
 
 
 class KeySweep:
-    """The rounds over all keys.
+    """The rounds over all keys and all steps.
 
     due_at: monotonic time at which `step` is due next.
     """
@@ -28,9 +29,14 @@ class KeySweep:
     def __init__(self, session: Session) -> None:
         self.due_at = 0.0
         self._session = session
-        self._after: str | None = None
+        self._after: dict[str, str | int | None] = dict.fromkeys(_STATEMENTS)
 
     def step(self) -> None:
-        """Delete the dead keys of the next page."""
-        [(self._after, _)] = self._session.run("maintenance/sweep_keys", {"after": self._after, "most": MOST})
-        self.due_at = time.monotonic() + (_ROUND if self._after is None else _PAGE)
+        """Delete the dead rows of the next page of each table that the round has not read yet."""
+        for statement, after in list(self._after.items()):
+            [(last, _)] = self._session.run(statement, {"after": after, "most": MOST})
+            self._after[statement] = last
+            if last is None:
+                del self._after[statement]
+        self.due_at = time.monotonic() + (_PAGE if self._after else _ROUND)
+        self._after = self._after or dict.fromkeys(_STATEMENTS)

@@ -28,6 +28,8 @@ IN_FULL: Final = 20
 """Attempts that are shown in full; earlier ones get a line each."""
 CHILDREN: Final = 50
 """Child jobs that are listed."""
+STEPS: Final = 50
+"""Durable steps that are listed."""
 LONGEST: Final = 1e9
 """Seconds of a timeout whose end is shown."""
 GENERATIONS: Final = 20
@@ -100,6 +102,7 @@ async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[
     logs = await database.rows("observe/show_logs", given)
     ancestors = await database.rows("page/list_ancestors", {**given, "most": GENERATIONS})
     key = await database.row("observe/show_key", given)
+    steps = await database.rows("observe/show_steps", given)
     children = await database.rows("page/list_child_jobs", {**given, "most": CHILDREN + 1})
     paths = (await hidden.read(database)).get(row["kind"], ())
     logged = {log["token"]: log for log in logs}
@@ -109,6 +112,8 @@ async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[
         "job": row,
         "key": key,
         "result": document("result", redact(row["result"], paths)),
+        "steps": [{**step, "result": document("step", redact(step["result"], paths))} for step in steps[:STEPS]],
+        "more_steps": len(steps) > STEPS,
         "attempts": attempts[:IN_FULL],
         "earlier": attempts[IN_FULL:],
         "ancestors": ancestors,

@@ -17,11 +17,9 @@ because what it wrote may already be committed.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from jobherd.handlers._enqueue import default
 from jobherd.handlers._run.transaction import TransactionEndedError
@@ -30,18 +28,21 @@ from jobherd.handlers._values.payload import encode_result
 from jobherd.workers.job.finished import settlement
 from jobherd.workers.process.interruptions import JobLost
 from jobherd.workers.run.job_connection import AnyJobConnection, AsyncJobConnection, JobConnection, closed_pgconn
+from jobherd.workers.run.steps import Steps
+from jobherd.workers.run.transaction_end import commit, send_last
 from jobherd.workers.run.transaction_messages import (
     ENDED_BY_HANDLER,
     NO_TRANSACTION,
     check_begin,
-    check_commit,
     warn_long,
 )
 from jobherd.workers.run.transaction_session import TransactionSession
+from jobherd.workers.run.undisturbed import undisturbed
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from psycopg.pq.abc import PGconn
 
@@ -57,17 +58,19 @@ class Transactions:
     """The transactions of a worker's jobs, one at a time.
 
     It is the `jobherd.handlers._run.transaction.TransactionHost` of the running job.
-    used: whether the running job has requested one; then the executor calls `conclude`. active: one is
-    open. ended: the handler ended it itself. committed: the job is completed in the database.
+    used: whether the running job has requested one, or a durable step; then the executor calls
+    `conclude`. active: one is open. ended: the handler ended it itself. committed: the job is completed
+    in the database. steps: its durable steps. own_session: where all of this happens.
     """
 
     def __init__(
         self, session: Session, spec: ChildSpec, interrupts: Interrupts, *, ran_on: str, be_alone: Callable[[], None]
     ) -> None:
         self.used = self.active = self.committed = self.ended = False
-        self._own_session = TransactionSession(session, spec)
+        self.own_session = TransactionSession(session, spec)
         self._long = spec.settings.long_transaction
         self._has_database = spec.settings.uplink is None
+        self.steps = Steps(self, has_database=self._has_database)
         self._interrupts = interrupts
         self._ran_on = ran_on
         self._be_alone = be_alone
@@ -118,7 +121,7 @@ class Transactions:
 
     def complete(self, result: object) -> None:
         """Complete the job in the transaction and commit. If this raises, nothing was committed."""
-        with self._undisturbed():  # An interrupt in the middle of a commit would leave the commit in doubt.
+        with self.undisturbed():  # An interrupt in the middle of a commit would leave the commit in doubt.
             try:
                 outcome = Outcome("ok", result=encode_result(result))
             except BaseException:
@@ -126,9 +129,18 @@ class Transactions:
                 raise
             self._commit(outcome)
 
+    def commit_step(self, values: Mapping[str, object]) -> None:
+        """Record a step in the transaction and commit. Whether a commit in doubt did so, the next attempt reads."""
+        with self.undisturbed():
+            if (doubt := self._end_with(lambda: ("steps/record_step", values))) is not None:
+                self._undo()
+                raise doubt
+            self._over()
+            self.own_session.reset()
+
     def undo(self) -> None:
         """Roll back."""
-        with self._undisturbed():
+        with self.undisturbed():
             self._undo()
 
     # -- for the executor, with interrupts deferred
@@ -148,12 +160,13 @@ class Transactions:
             self._undo()
         if self.ended:
             outcome = Outcome("failed", code=TRANSACTION_ENDED, error=ENDED_BY_HANDLER)
+        self.steps.forget()
         self.used = self.ended = False
         return outcome
 
     def close(self) -> None:
         """End the session."""
-        self._own_session.close()
+        self.own_session.close()
 
     # -- the steps
 
@@ -168,14 +181,14 @@ class Transactions:
         )
         self.used = True
         if self.executor.shares_claim:
-            with self._undisturbed():  # It uses the session whose statements must not be interrupted.
+            with self.undisturbed():  # It uses the session whose statements must not be interrupted.
                 self._be_alone()
                 self.executor.shares_claim = False
-        known = self._own_session.connection is not None
+        known = self.own_session.connection is not None
         try:
             return self._lock()
         except psycopg.OperationalError:
-            connection = self._own_session.connection
+            connection = self.own_session.connection
             if not known or (connection is not None and not connection.broken):
                 raise
         return self._lock()  # The session had ended while it was unused.
@@ -187,13 +200,13 @@ class Transactions:
         same names.
         """
         self._own = own
-        if self._own_session.pooled:
+        if self.own_session.pooled:
             own.prepare_threshold = None
         return own
 
     def _lock(self) -> PGconn:
         self.active = False
-        session, running = self._own_session, self.executor.running
+        session, running = self.own_session, self.executor.running
         connection = session.ready()
         assert running is not None
         self._xact = ""
@@ -202,52 +215,45 @@ class Transactions:
         claim = {"child": session.child, "token": running.token, "job": running.id}
         rows = session.wire.exchange(("settle/begin_transaction", {}), ("settle/lock_claim", claim))[-1]
         if not rows:
-            self._lose()
+            self.lose()
         self._xact = rows[0][0]
         reach("transaction.begun")
         self._began = time.monotonic()
         return connection.pgconn
 
     def _commit(self, outcome: Outcome) -> None:
-        session, running = self._own_session, self.executor.running
-        connection = session.connection
-        assert connection is not None
+        """Complete the job and commit. If this raises, nothing was committed."""
+        running = self.executor.running
         assert running is not None
-        try:
-            if (status := connection.info.transaction_status) is TransactionStatus.IDLE:
-                self._note_ended()
-            check_commit(status)
-            finished = self.executor.describe(outcome)
-            parameters = settlement(session.child, running.token, [finished], ran_on=self._ran_on, now=time.monotonic())
-            statement = "settle/settle_completed" if finished.log is None else "settle/settle_jobs"
-            with connection.pipeline():
-                xact, settled = (
-                    connection.execute(session.text(name), values)
-                    for name, values in (("settle/show_transaction", {}), (statement, parameters))
-                )
-            if xact.fetchall()[0][0] != self._xact:
-                self._note_ended()
-            if not settled.fetchall():
-                self._lose()
-        except BaseException:
+
+        def settle() -> tuple[str, Mapping[str, object]]:
+            one, now = self.executor.describe(outcome), time.monotonic()
+            values = settlement(self.own_session.child, running.token, [one], ran_on=self._ran_on, now=now)
+            return "settle/settle_completed" if one.log is None else "settle/settle_jobs", values
+
+        doubt = self._end_with(settle)
+        if doubt is not None and self.own_session.end(self._xact, running.token) != ("committed", False):
             self._undo()
-            raise
-        try:
-            reach("transaction.settled")
-            connection.commit()
-            reach("transaction.committed")
-        except psycopg.Error:
-            if not session.is_lost or session.end(self._xact, running.token) != ("committed", False):
-                self._undo()
-                raise
+            raise doubt
         self._over()
         self.committed = True
-        session.reset()
+        self.own_session.reset()
+
+    def _end_with(self, write: Callable[[], tuple[str, Mapping[str, object]]]) -> psycopg.Error | None:
+        """End the transaction as `send_last` and `commit` do. Whatever is raised, nothing was committed."""
+        try:
+            if not send_last(self.own_session, self._xact, write):
+                self.lose()
+            return commit(self.own_session)
+        except BaseException as problem:
+            self.ended = self.ended or isinstance(problem, TransactionEndedError)
+            self._undo()
+            raise
 
     def _undo(self) -> None:
         if not self.active:
             return
-        session, running = self._own_session, self.executor.running
+        session, running = self.own_session, self.executor.running
         connection, token = session.connection, 0 if running is None else running.token
         self._over()
         if self._interrupts.forked:
@@ -278,23 +284,16 @@ class Transactions:
         if (seconds := time.monotonic() - self._began) > self._long and self._xact:
             warn_long(seconds)
 
-    def _note_ended(self) -> NoReturn:
-        self.ended = True
-        message = "the handler has committed or rolled back its job's transaction itself"
-        raise TransactionEndedError(message)
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a copy that the handler has forked."""
+        return self._interrupts.forked
 
-    def _lose(self) -> NoReturn:
+    def lose(self) -> NoReturn:
+        """Interrupt the job, whose claim is lost."""
         lost = self._interrupts.raised = JobLost("the claim is lost")
         raise lost
 
-    @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """Defer interrupts, and raise those that arrived meanwhile. An expired deadline raises again automatically."""
-        interrupts = self._interrupts
-        was, interrupts.open = interrupts.open, False
-        try:
-            yield
-        finally:
-            interrupts.open = was
-        if was and interrupts.pending and not self.committed:
-            interrupts.check()
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Defer interrupts."""
+        return undisturbed(self._interrupts, lambda: self.committed)

@@ -45,6 +45,31 @@ def check_begin(*, forked: bool, active: bool, committed: bool, of_table: bool, 
         raise RuntimeError(message)
 
 
+def find_step_problem(  # each is a different thing to do
+    *, has_database: bool, forked: bool, in_thread: bool, active: bool, committed: bool, over: bool, of_table: bool
+) -> str:
+    """Return why the running job cannot have a durable step now, or an empty text. The arguments as for `check_begin`.
+
+    in_thread: another thread than the handler's asks. over: the job does not run any more.
+    """
+    if not has_database:
+        return "`jobherd work` has no database, so its jobs have no durable steps: run this kind with `jobherd run`"
+    if forked:
+        return "a process that a handler has forked cannot have its job's steps: the job is its parent's"
+    if in_thread:
+        return "a thread that a handler has started cannot have its job's steps: the session serves one thread"
+    if committed or over:
+        return "the job has ended, so it has no steps any more"
+    if of_table:
+        return "a record of a table has no durable steps: enqueue a job"
+    if active:
+        return (
+            "a durable step cannot be inside a transaction of the job: end the block before it, or declare the handler "
+            "without transactional=True"
+        )
+    return ""
+
+
 def check_commit(status: TransactionStatus) -> None:
     """Raise RuntimeError with the reason if a transaction in this state cannot be committed."""
     message = ""

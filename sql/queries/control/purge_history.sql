@@ -1,5 +1,5 @@
 -- Read the %(most)s finished jobs with the lowest ids after %(after)s, and delete those that finished by
--- %(cutoff)s, with their attempts and logs. Run on users' request, repeatedly, each time after the `reached` of
+-- %(cutoff)s, with their attempts, logs and steps. Run on users' request, repeatedly, each time after the `reached` of
 -- the time before, until that is null: a step costs the same whatever the history. Rows that another session has
 -- locked (a retry, another purge) are left alone. The rows to delete are found again by their ids: a join is
 -- planned by statistics, and would read the whole history.
@@ -21,5 +21,7 @@ WITH step AS MATERIALIZED (
     DELETE FROM jobherd.attempts WHERE job = ANY (ARRAY(SELECT id FROM gone))
 ), logged AS (
     DELETE FROM jobherd.logs WHERE job = ANY (ARRAY(SELECT id FROM gone))
+), stepped AS (
+    DELETE FROM jobherd.steps WHERE job = ANY (ARRAY(SELECT id FROM gone))
 )
 SELECT (SELECT count(*) FROM gone) AS jobs, (SELECT last FROM step) AS reached

@@ -1,0 +1,152 @@
+"""The methods of a job that outlast an attempt: durable steps.
+
+They are apart from `job.py` because each of them asks the host of the job's steps, which uses the
+database. A job that calls none of them has no host of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from jobherd.handlers._run.steps import (
+    Record,
+    StepTransaction,
+    check_name,
+    converted,
+    encoded,
+    key_of,
+    refuse_awaitable,
+    returned_by,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from jobherd.handlers._run.transaction import TransactionHost
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Durable:
+    """Base of `Job`, with the attributes of a job that steps read."""
+
+    __slots__ = ()
+    id: int
+    kind: str
+    attempt: int
+    token: int
+    created: float
+    transaction_host: TransactionHost
+
+    @overload
+    def step(self, name: str, function: Callable[..., object], /, *args: Any, returns: type[T], **kwargs: Any) -> T: ...
+    @overload
+    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, returns: Any = None, **kwargs: Any) -> Any:
+        """Call a function once and record its result; a later attempt returns what is recorded.
+
+        The function runs at least once: the worker may die after its effect and before the record.
+        Give an effect outside the database an idempotency key, see `step_key`. For an effect in the
+        database use `step_transaction`, which has it exactly once. A function that raises is not
+        recorded: let the attempt fail, or call `step` again.
+
+        Args:
+            name: name of the step, unique in the job. In a loop put the item into it.
+            function: what to call. Its result must be JSON as a handler's result, at most 1 MB.
+            args: its arguments.
+            returns: type to which the result is converted, in the first attempt as in later ones.
+                Default: what the function's annotation says. Without it the result is plain JSON:
+                a tuple becomes a list.
+            kwargs: its arguments by name.
+
+        Returns:
+            The result.
+
+        Raises:
+            StepError: the name was used in this attempt already, the record does not fit
+                `returns`, or the job cannot have steps: in a batch handler, inside
+                `job.transaction()`, or without a database.
+
+        Example:
+            >>> charge = job.step("charge", charge_card, 7, key=job.step_key("charge"))  # doctest: +SKIP
+        """
+        host = self.transaction_host.steps
+        record = host.enter(self, check_name(name))
+        if record is None:
+            try:
+                result = function(*args, **kwargs)
+                refuse_awaitable(name, result)
+                record = Record(encoded(name, result))
+                host.record(self, name, record.result)
+            except BaseException:
+                host.leave(name)
+                raise
+        return converted(name, record, returned_by(function) if returns is None else returns)
+
+    @overload
+    async def astep(
+        self, name: str, function: Callable[..., Awaitable[object]], /, *args: Any, returns: type[T], **kwargs: Any
+    ) -> T: ...
+    @overload
+    async def astep(
+        self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    async def astep(
+        self, name: str, function: Callable[..., Awaitable[Any]], /, *args: Any, returns: Any = None, **kwargs: Any
+    ) -> Any:
+        """`step` for a coroutine function.
+
+        Reading and writing the records blocks the event loop for a round trip, but no other job
+        waits for it.
+        """
+        host = self.transaction_host.steps
+        record = host.enter(self, check_name(name))
+        if record is None:
+            try:
+                record = Record(encoded(name, await function(*args, **kwargs)))
+                host.record(self, name, record.result)
+            except BaseException:
+                host.leave(name)
+                raise
+        return converted(name, record, returned_by(function) if returns is None else returns)
+
+    def step_key(self, name: str) -> str:
+        """Return an idempotency key for a step: the same in each attempt of this job, and no other job has it.
+
+        Example:
+            >>> from jobherd import Job
+            >>> job = Job(id=7, kind="order:fulfil")
+            >>> job.step_key("charge") == job.step_key("charge") != job.step_key("refund")
+            True
+        """
+        return key_of(self, name)
+
+    def step_transaction(self, name: str) -> StepTransaction:
+        """Return a transaction that is a step: its effect and its record commit together, exactly once.
+
+        Enter it with `with`, or with `async with` in a coroutine. That gives a psycopg connection,
+        or None if an earlier attempt has done the step: put the block behind `if connection:`. The
+        job continues after the block. Set `result` of the transaction to record one.
+        `Handler.enqueue` without client or connection enqueues into the transaction. Do not commit
+        or roll back on the connection.
+
+        Raises:
+            StepError: as `step`.
+
+        Example:
+            >>> with job.step_transaction("reserve") as connection:  # doctest: +SKIP
+            ...     if connection:
+            ...         connection.execute("UPDATE stock SET free = free - 1 WHERE item = 7")
+        """
+        return StepTransaction(self, name)
+
+    @property
+    def began_with(self) -> int:
+        """The `version` of the handler with which the job recorded its first step.
+
+        The handler's own if it has recorded none. Branch on it where steps were added, removed or
+        changed, so that jobs that began before go on as they began.
+        """
+        return self.transaction_host.steps.began_with(self)

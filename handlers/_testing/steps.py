@@ -1,0 +1,78 @@
+"""Durable steps of jobs that tests run: the records are in a dict, in the form in which a database keeps them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jobherd.handlers._run.steps import Record, StepError, decoded, encoded
+from jobherd.handlers._run.transaction import NOWHERE
+
+if TYPE_CHECKING:
+    from jobherd.handlers._run.durable import Durable
+    from jobherd.handlers._run.steps import StepHost
+
+_NO_DATABASE = "a step transaction needs a database: use `jobherd.testing.inline`, or a worker"
+
+
+class MemorySteps:
+    """Steps of one attempt.
+
+    records: the results of the steps that are done, by name. version: of the handler. active: whether
+    the job is in a transaction.
+    """
+
+    def __init__(self, records: dict[str, Any], version: int = 1) -> None:
+        self.records = records
+        self.version = version
+        self._names: set[str] = set()
+
+    def enter(self, _job: Durable, name: str) -> Record | None:
+        """Begin a step and return its record if it is done."""
+        if name in self._names:
+            message = f"the name {name!r} is used twice in one attempt: in a loop, put the item into the name"
+            raise StepError(message)
+        self._names.add(name)
+        return Record(encoded(name, self.records[name]), self.version) if name in self.records else None
+
+    def leave(self, name: str) -> None:
+        """Note that a step has failed."""
+        self._names.discard(name)
+
+    def record(self, _job: Durable, name: str, result: str | None) -> None:
+        """Record a step."""
+        self.records[name] = decoded(result)
+
+    def begin(self, _job: Durable, _name: str) -> Any:
+        """Raise StepError."""
+        raise StepError(_NO_DATABASE)
+
+    abegin = begin
+
+    def commit(self, job: Durable, name: str, result: str | None) -> None:
+        """Record a step."""
+        self.record(job, name, result)
+
+    def undo(self, name: str) -> None:
+        """Note that a step has failed."""
+        self.leave(name)
+
+    def began_with(self, _job: Durable) -> int:
+        """Return the handler's version: a dict has no older one."""
+        return self.version
+
+
+class InMemory:
+    """Host of a job without a database: it has steps and no transactions."""
+
+    def __init__(self, records: dict[str, Any] | None, version: int) -> None:
+        self.steps: StepHost = MemorySteps({} if records is None else records, version)
+
+    def begin(self) -> NoReturn:
+        """Raise RuntimeError."""
+        NOWHERE.begin()
+
+    abegin = connection = undo = begin
+
+    def complete(self, _result: object) -> None:
+        """Raise RuntimeError."""
+        NOWHERE.begin()

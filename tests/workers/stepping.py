@@ -1,0 +1,150 @@
+"""Handlers with durable steps, loaded by the children under test."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from jobherd import Job, handler
+from tests.support.gate import at_gate
+
+CALLS: Counter[str] = Counter()
+"""How often this process has called the function of each step."""
+
+
+def _called(name: str, result: object = None) -> Any:
+    CALLS[name] += 1
+    return result
+
+
+@dataclass
+class Charge:
+    """What a step returns."""
+
+    id: str
+    cents: int
+
+
+def _charge(order: int, key: str) -> Charge:
+    CALLS["charge"] += 1
+    return Charge(f"{order}:{key}", 500)
+
+
+@handler("step:order", timeout="10m", max_attempts=4, backoff=0, version=3)
+def order(job: Job, order: int, fails: int = 0) -> object:
+    CALLS.clear() if job.attempt == 1 else None
+    charge = job.step("charge", _charge, order, key=job.step_key("charge"))
+    assert isinstance(charge, Charge)
+    items = [job.step(f"item {item}", _called, f"item {item}", (item, None)) for item in range(3)]
+    if job.attempt <= fails:
+        raise ValueError("no")
+    nothing = job.step("nothing", _called, "nothing")
+    return [charge, items, nothing, dict(CALLS), job.attempt, job.began_with]
+
+
+@handler("step:async", timeout="10m", max_attempts=4, backoff=0)
+async def coroutine(job: Job, how: str = "") -> object:
+    async def call(name: str) -> str:
+        return str(_called(name, name))
+
+    CALLS.clear() if job.attempt == 1 else None
+    found = await job.astep("a", call, "a")
+    async with (step := job.step_transaction("b")) as connection:
+        if connection:
+            await connection.execute("INSERT INTO public.ledger (job, note) VALUES (%s, 'b')", [job.id])
+            step.result = {"b": 1}
+    if how == "sync":
+        job.step("c", call, "c")
+    if job.attempt == 1:
+        raise ValueError("no")
+    return [found, step.result, CALLS["a"]]
+
+
+@handler("step:bank", timeout="10m", max_attempts=4, backoff=0)
+def bank(job: Job, how: str = "", fails: int = 0) -> object:  # one branch for each way to end
+    with (step := job.step_transaction("reserve")) as connection:
+        if connection:
+            connection.execute("INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, 'a')", [job.id, job.token])
+            step.result = {"attempt": job.attempt}
+            if how == "raises" and job.attempt == 1:
+                raise ValueError("no")
+            if how == "commits":
+                connection.execute("COMMIT")
+            if how == "unstorable":
+                step.result = object()
+            if how == "gate":
+                at_gate("gate")
+            if how == "nested":
+                job.step("inner", _called, "inner")
+    if how == "catches":
+        try:
+            with job.step_transaction("again") as connection:
+                assert connection
+                connection.execute("INSERT INTO public.ledger (job, note) VALUES (%s, 'undone')", [job.id])
+                raise ValueError("no")
+        except ValueError:
+            pass
+        with job.step_transaction("again") as connection:
+            assert connection
+            connection.execute("INSERT INTO public.ledger (job, note) VALUES (%s, 'again')", [job.id])
+    if job.attempt <= fails:
+        raise ValueError("no")
+    return [step.result, step.done]
+
+
+@handler("step:odd", timeout="10m", max_attempts=1)
+def odd(job: Job, how: str) -> object:  # one branch for each way to end
+    match how:
+        case "twice":
+            job.step("a", _called, "a")
+            job.step("a", _called, "a")
+        case "raises and again":
+            try:
+                job.step("a", int, "x")
+            except ValueError:
+                return job.step("a", int, "7")
+        case "unstorable":
+            job.step("a", object)
+        case "inside":
+            with job.transaction():
+                job.step("a", _called, "a")
+        case "thread":
+            problems: list[object] = []
+
+            def run() -> None:
+                try:
+                    job.step("a", _called, "a")
+                except Exception as problem:
+                    problems.append(str(problem))
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+            return problems
+        case "misfit":
+            return job.step("old", _called, "old", {"id": "x"}, returns=Charge)
+        case "gate":
+            job.step("a", _called, "a")
+            at_gate("gate")
+            job.step("b", _called, "b")
+    return None
+
+
+@handler("step:declared", transactional=True, max_attempts=1)
+def declared(job: Job) -> object:
+    return job.step("a", _called, "a")
+
+
+@handler("step:batch", batch=10, max_attempts=1)
+def batch(jobs: list[Job]) -> object:
+    return [job.step("a", _called, "a") for job in jobs]
+
+
+@handler("step:secret", encrypt=True, max_attempts=2, backoff=0)
+def secret(job: Job) -> object:
+    found = job.step("a", _called, "a", {"card": "4111"})
+    if job.attempt == 1:
+        raise ValueError("no")
+    return found

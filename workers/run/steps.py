@@ -1,0 +1,174 @@
+"""Keeps the records of the running job's durable steps in the database.
+
+They are read and written in the session of the job's own transactions (`transaction_session.py`),
+each record in a commit of its own or, for a step transaction, in the commit of the step's effect.
+Every write names the claim and its token. If the claim is lost, nothing is written, and the run is
+interrupted. A record whose answer was lost is sent again. If that does not help, the attempt fails,
+and the next one reads whether it was recorded.
+
+The records are read when an attempt runs its first step, and dropped when it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from jobherd.handlers._run.steps import Record, StepError
+from jobherd.handlers._values.encryption import is_sealed, open_document, seal_document
+from jobherd.handlers._values.payload import decode_payload, encode_result
+from jobherd.workers.database.errors import is_retryable
+from jobherd.workers.run.transaction_messages import find_step_problem
+from jobherd.workers.system.failpoints import reach
+
+if TYPE_CHECKING:
+    from jobherd.handlers._run.durable import Durable
+    from jobherd.workers.database.opening import Row
+    from jobherd.workers.run.transaction import Transactions
+
+PAUSES: Final = (0.1, 0.5, 1.0, 3.0, 5.0)
+"""Seconds between two tries to reach the database. The step is done, and its record is worth some patience."""
+
+
+class Steps:
+    """The steps of a worker's running job. It is the `jobherd.handlers._run.steps.StepHost` of that job."""
+
+    def __init__(self, transactions: Transactions, *, has_database: bool) -> None:
+        self._transactions = transactions
+        self._has_database = has_database
+        self._records: dict[str, Record] | None = None
+        self._first = 0
+        self._names: set[str] = set()
+
+    # -- for handlers
+
+    def enter(self, job: Durable, name: str) -> Record | None:
+        """Begin a step and return its record if it is done."""
+        records = self._known(job)
+        if name in self._names:
+            message = f"the name {name!r} is used twice in one attempt: in a loop, put the item into the name"
+            raise StepError(message)
+        self._names.add(name)
+        return records.get(name)
+
+    def leave(self, name: str) -> None:
+        """Note that a step has failed, so that its name can be used again."""
+        self._names.discard(name)
+
+    def record(self, job: Durable, name: str, result: str | None) -> None:
+        """Record a step. The name must have been entered."""
+        reach("step.done")
+        self._check(job)
+        if not self._exchange("steps/record_step", self._values(job, name, result)):
+            self._transactions.lose()
+        reach("step.recorded")
+        self._note(name, result)
+
+    def begin(self, _job: Durable, _name: str) -> psycopg.Connection[Any]:
+        """Begin the transaction of a step."""
+        return self._transactions.begin()
+
+    def abegin(self, _job: Durable, _name: str) -> psycopg.AsyncConnection[Any]:
+        """`begin` for coroutines."""
+        return self._transactions.abegin()
+
+    def commit(self, job: Durable, name: str, result: str | None) -> None:
+        """Record a step in the open transaction and commit."""
+        reach("step.done")
+        try:
+            self._transactions.commit_step(self._values(job, name, result))
+        except BaseException:
+            self.leave(name)
+            raise
+        reach("step.recorded")
+        self._note(name, result)
+
+    def undo(self, name: str) -> None:
+        """Roll the open transaction back."""
+        self.leave(name)
+        self._transactions.undo()
+
+    def began_with(self, job: Durable) -> int:
+        """Return the version of the first record, or the handler's own if there is none."""
+        self._known(job)
+        return self._first or self._version(job)
+
+    # -- for the executor
+
+    def forget(self) -> None:
+        """Drop the records of the job that has ended."""
+        self._records, self._first = None, 0
+        self._names.clear()
+
+    # -- the steps
+
+    def _known(self, job: Durable) -> dict[str, Record]:
+        """Return the records of the running job, which its first step reads."""
+        self._check(job)
+        if self._records is None:
+            self._transactions.used = True
+            rows = self._exchange("steps/list_steps", {"job": job.id})
+            self._records = {name: Record(_opened(job, name, result), version) for name, result, version in rows}
+            self._first = rows[0][2] if rows else 0
+        return self._records
+
+    def _note(self, name: str, result: str | None) -> None:
+        assert self._records is not None
+        self._records[name] = Record(result)
+
+    def _check(self, job: Durable) -> None:
+        transactions = self._transactions
+        running = transactions.executor.running
+        problem = find_step_problem(
+            has_database=self._has_database,
+            forked=transactions.is_forked,
+            in_thread=threading.current_thread() is not threading.main_thread(),
+            active=transactions.active,
+            committed=transactions.committed,
+            over=running is None or (running.id, running.token) != (job.id, job.token),
+            of_table=running is not None and not running.queue,
+        )
+        if problem:
+            raise StepError(problem)
+
+    def _values(self, job: Durable, name: str, result: str | None) -> dict[str, object]:
+        executor = self._transactions.executor
+        if result is not None and executor.kinds[job.kind].encrypts:
+            result = seal_document(result, "step", job.kind, job.id, name)
+        return {
+            "child": self._transactions.own_session.child,
+            "token": job.token,
+            "job": job.id,
+            "name": name,
+            "result": result,
+            "attempt": job.attempt,
+            "version": self._version(job),
+        }
+
+    def _version(self, job: Durable) -> int:
+        return self._transactions.executor.kinds[job.kind].handler.policy.version
+
+    def _exchange(self, statement: str, parameters: dict[str, object]) -> list[Row]:
+        """Send a statement in a transaction of its own and return its rows. Raises psycopg.Error."""
+        session = self._transactions.own_session
+        for pause in (*PAUSES, None):
+            try:
+                with self._transactions.undisturbed():
+                    session.ready()
+                    return session.wire.exchange((statement, parameters))[-1]
+            except psycopg.Error as problem:
+                if pause is None or not is_retryable(problem):
+                    raise
+            time.sleep(pause)  # Interrupts are raised here.
+        raise AssertionError
+
+
+def _opened(job: Durable, name: str, result: str | None) -> str | None:
+    """Return the result of a record decrypted. Raises what `KeyRing.open` raises."""
+    if result is None:
+        return None
+    document = decode_payload(result)
+    return encode_result(open_document(document, "step", job.kind, job.id, name)) if is_sealed(document) else result

@@ -6,6 +6,7 @@ node starts. No connection is used here.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack, cast
 
@@ -15,7 +16,7 @@ from jobherd.handlers._enqueue.bulk import Chunk, sealed
 from jobherd.handlers._enqueue.options import check_id, check_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from jobherd.handlers._define.producer import Producer
     from jobherd.handlers._enqueue.options import JobOptions, Options, When
@@ -68,8 +69,10 @@ class Node(Generic[R_co]):
         name: name of the node in its flow.
     """
 
-    def __init__(self, name: str, call: Call[R_co], *, over: str | None = None) -> None:
+    def __init__(self, name: str, call: Call[R_co], *, over: str | None = None, place: tuple[object, int]) -> None:
         self.name = name
+        self.place = place
+        """Its flow, and its number there."""
         self._call = call
         self._over = over
         self._options = call.producer.set_options
@@ -101,26 +104,47 @@ class Node(Generic[R_co]):
         Example:
             >>> flow.add(publish).after(check, audit_id)  # doctest: +SKIP
         """
-        self._after += [one.name if isinstance(one, Node) else check_id(one, field="after") for one in others]
-        self._when = check_options(after=1, when=when).when if when is not None else self._when
+        with naming(self.name):
+            for one in others:
+                if isinstance(one, Node) and (one.place[0] is not self.place[0] or one.place[1] >= self.place[1]):
+                    message = f"after names node {one.name!r}, which was added later or belongs to another flow"
+                    raise ValueError(message)
+            names = [one.name if isinstance(one, Node) else check_id(one, field="after") for one in others]
+            self._when = check_options(after=1, when=when).when if when is not None else self._when
+        self._after += names
         return self
 
     def options(self, **options: Unpack[JobOptions]) -> Self:
         """Set options of the job, such as `queue="bulk"` or `priority=5`, and return this node."""
-        given = check_options(**options).parameters()
-        self._options = type(self._options)(
-            **self._options.parameters() | {name: value for name, value in given.items() if value is not None}
-        )
+        with naming(self.name):
+            given = {name: value for name, value in check_options(**options).parameters().items() if value is not None}
+            for one, other in (("delay", "run_at"), ("run_at", "delay")):  # the later one counts
+                if one in given:
+                    given[other] = None
+            changed = type(self._options)(**self._options.parameters() | given)
+            node_document(self.name, self._call.producer.kind, changed)
+        self._options = changed
         return self
 
     def document(self) -> dict[str, Any]:
         """Return the node as `jobherd.start_flow` takes it. Raises TypeError and PayloadError."""
-        text, bound = payload_of(self._call)
-        found = node_document(self.name, self._call.producer.kind, self._options) | {"text": text}
+        with naming(self.name):
+            text, bound = payload_of(self._call)
+            found = node_document(self.name, self._call.producer.kind, self._options) | {"text": text}
         found |= {"after": self._after} if self._after else {}
         found |= {"when": self._when} if self._when else {}
         found |= {"bind": bound} if bound else {}
         return found | ({"map": self._over} if self._over else {})
+
+
+@contextmanager
+def naming(node: str) -> Iterator[None]:
+    """Put the name of a node before the message of an error."""
+    try:
+        yield
+    except (TypeError, ValueError) as problem:
+        problem.args = (f"node {node!r}: {problem}", *problem.args[1:])
+        raise
 
 
 def node_document(name: str, kind: str, options: Options) -> dict[str, Any]:

@@ -62,6 +62,7 @@ BEGIN
      WHERE u < (SELECT s.seqmin FROM pg_catalog.pg_sequence s WHERE s.seqrelid = 'jobherd.job_ids'::regclass)
         OR u > (SELECT s.last_value FROM jobherd.job_ids s)
         OR confined AND NOT EXISTS (SELECT FROM jobherd.jobs j WHERE j.id = u AND j.tenant = ANY (jobherd.own_tenants()))
+           AND NOT EXISTS (SELECT FROM jobherd.flows f WHERE f.id = u AND f.tenant = ANY (jobherd.own_tenants()))
      LIMIT 1;
     IF bad IS NOT NULL THEN
         RAISE EXCEPTION 'jobherd.enqueue: option "after" names job %, which does not exist', bad

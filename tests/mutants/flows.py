@@ -6,8 +6,10 @@ from tests.mutants.mutant import Mutant
 
 BLOCKED = "sql/migrations/0032_blocked_jobs.sql"
 FLOW = "sql/migrations/0033_flows.sql"
+LIMITED = "sql/migrations/0037_safe_flows.sql"
 AFTER = ("tests/sql/test_after.py",)
 JOINS = ("tests/sql/test_flows.py",)
+FOREIGN = ("tests/sql/test_flows_limited.py",)
 
 FLOWS = (
     Mutant(
@@ -33,21 +35,21 @@ FLOWS = (
     ),
     Mutant(
         "a job is released although not all upstream jobs have ended",
-        FLOW,
+        LIMITED,
         "         WHERE b.id = f.downstream AND (f.bad IS NOT NULL OR NOT f.open)\n",
         "         WHERE b.id = f.downstream\n",
         AFTER,
     ),
     Mutant(
         "whether a job may start is decided before its row is locked",
-        FLOW,
+        LIMITED,
         "                   ORDER BY b.id LIMIT most FOR UPDATE SKIP LOCKED);\n",
         "                   ORDER BY b.id LIMIT most);\n",
         AFTER,
     ),
     Mutant(
         "an end is deleted while jobs still wait for it",
-        BLOCKED,
+        LIMITED,
         "       AND NOT EXISTS (SELECT FROM jobherd.edges g JOIN jobherd.blocked b ON b.id = g.downstream\n"
         "                        WHERE g.upstream = e.job AND g.state IS NULL);\n",
         ";\n",
@@ -55,7 +57,7 @@ FLOWS = (
     ),
     Mutant(
         "a tenant waits for the job of another tenant",
-        BLOCKED,
+        "sql/migrations/0040_shards.sql",
         "        OR confined AND NOT EXISTS",
         "        OR false AND NOT EXISTS",
         AFTER,
@@ -91,7 +93,7 @@ FLOWS = (
     ),
     Mutant(
         "a retry of a flow does not look up what became of upstream jobs that completed",
-        FLOW,
+        LIMITED,
         "(e.upstream = ANY (jobs) OR e.state = 'unknown');\n",
         "e.upstream = ANY (jobs);\n",
         JOINS,
@@ -102,5 +104,66 @@ FLOWS = (
         "CASE WHEN NEW.error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE NEW.state END",
         "NEW.state",
         JOINS,
+    ),
+    Mutant(
+        "a tenant puts a job into the flow of another tenant",
+        LIMITED,
+        "    WITH CHECK ((extras).tenant = ANY ((SELECT jobherd.own_tenants())::text[])\n"
+        "                AND (extras).partition = (extras).tenant AND lane = jobherd.lane_of((extras).tenant)\n"
+        "                AND num_nonnulls((extras).flow, (extras).node, (extras).item) = 0);\n"
+        "ALTER POLICY own_tenant ON jobherd.scheduled\n",
+        "    WITH CHECK ((extras).tenant = ANY ((SELECT jobherd.own_tenants())::text[])\n"
+        "                AND (extras).partition = (extras).tenant AND lane = jobherd.lane_of((extras).tenant));\n"
+        "ALTER POLICY own_tenant ON jobherd.scheduled\n",
+        FOREIGN,
+    ),
+    Mutant(
+        "a tenant adds jobs to the flow of another tenant",
+        LIMITED,
+        "        IF confined AND (old.tenant = ANY (jobherd.own_tenants())) IS NOT TRUE THEN\n",
+        "        IF false THEN\n",
+        FOREIGN,
+    ),
+    Mutant(
+        "a tenant starts a flow without jobs for another tenant",
+        LIMITED,
+        "        PERFORM jobherd.check_producer('', made.tenant);  -- also for a flow without jobs\n",
+        "",
+        FOREIGN,
+    ),
+    Mutant(
+        "the stop of a flow waits for the open transaction of a user",
+        LIMITED,
+        "             ORDER BY i.id FOR UPDATE SKIP LOCKED) AS free\n",
+        "             ORDER BY i.id) AS free\n",
+        FOREIGN,
+    ),
+    Mutant(
+        "ends that are held up hold up all others",
+        LIMITED,
+        "    IF random() < 0.5 THEN\n",
+        "    IF false THEN\n",
+        FOREIGN,
+    ),
+    Mutant(
+        "a result that cannot be passed on stops maintenance",
+        LIMITED,
+        "        EXCEPTION WHEN OTHERS THEN\n            -- A result that",
+        "        EXCEPTION WHEN no_data THEN\n            -- A result that",
+        FOREIGN,
+    ),
+    Mutant(
+        "a flow that raises an error stops maintenance",
+        LIMITED,
+        "            IF alone THEN\n                RAISE;\n            END IF;\n",
+        "            RAISE;\n",
+        FOREIGN,
+    ),
+    Mutant(
+        "an inner flow that is run again is not waited for",
+        LIMITED,
+        "SELECT old.outer_flow, flow_id, old.state, 1 WHERE old.outer_flow IS NOT NULL;",
+        "SELECT old.outer_flow, flow_id, old.state, 1 WHERE false;",
+        FOREIGN,
     ),
 )

@@ -33,7 +33,8 @@ BEGIN
          WHERE p.pronamespace = ours::regnamespace
            AND p.proname IN ('enqueue', 'enqueue_bytes', 'enqueue_with', 'notify', 'demand', 'extras_of', 'default_tenant', 'own_tenants', 'is_confined',
                              'check_tenant', 'check_traceparent', 'check_webhook', 'hostile_path', 'cancel', 'cancel_as', 'cancel_own', 'retry',
-                             'retry_as', 'retry_own', 'enqueue_unique', 'enqueue_keyed', 'enqueue_after', 'start_flow', 'extend_flow', 'unique_rule', 'unique_fields', 'seconds_of', 'lane_of',
+                             'retry_as', 'retry_own', 'enqueue_unique', 'enqueue_keyed', 'enqueue_after', 'start_flow', 'extend_flow', 'cancel_flow', 'cancel_own_flow', 'retry_flow', 'retry_own_flow',
+                             'unique_rule', 'unique_fields', 'seconds_of', 'lane_of',
                              'with_partition', 'is_tenant', 'partition_of', 'is_large_job_allowed')
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', one.called);
@@ -112,11 +113,14 @@ BEGIN
                     ('change_timing',     '{-, -, -, X}'),
                     ('add_nodes',         '{-, -, -, -}'),
                     ('bind_results',      '{-, X, -, -}'),
-                    ('cancel_flow',       '{-, X, -, X}'),
                     ('check_producer',    '{-, -, -, -}'),
                     ('delete_flows',      '{-, X, -, -}'),
                     ('insert_node',       '{-, X, -, -}'),
+                    ('check_node',        '{-, -, -, -}'),
                     ('check_upstreams',   '{-, -, -, -}'),
+                    ('fail_blocked',      '{-, X, -, -}'),
+                    ('node_job',          '{-, -, -, -}'),
+                    ('reject_node',       '{-, -, -, -}'),
                     ('check_schedule_options', '{-, -, -, X}'),
                     ('claim_gated',       '{-, X, -, -}'),
                     ('correct_buckets',   '{-, X, -, -}'),
@@ -188,7 +192,6 @@ BEGIN
                     ('resolve_flows',     '{-, X, -, -}'),
                     ('result_of',         '{-, X, -, -}'),
                     ('resume',            '{-, X, -, X}'),
-                    ('retry_flow',        '{-, X, -, X}'),
                     ('sketch',            '{-, -, -, -}'),
                     ('stop_members',      '{-, X, -, -}'),
                     ('with_argument',     '{-, X, -, -}'),

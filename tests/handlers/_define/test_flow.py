@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -156,11 +157,38 @@ def test_a_group_sends_jobs_of_one_kind_together():
         (lambda: Flow("a").add(parse, Flow("b").add(fetch, "x").result), "another flow"),
         (lambda: Flow("a").add(tidy).after("b"), "after"),
         (lambda: Flow("a").add(tidy).after(1, when="perhaps"), "when"),
+        (lambda: Flow("a").add(tidy).after(1.5), "node 'x:tidy': after is a whole number, not a float"),
+        (lambda: Flow("a").add(tidy).options(priority="soon"), "node 'x:tidy': priority must be a whole number"),
+        (lambda: Flow("a").add(tidy).options(priority=40000), "node 'x:tidy': priority must be a whole number"),
+        (lambda: Flow("a").add(tidy).options(queue="No Name"), "node 'x:tidy': queue"),
+        (lambda: Flow("a").add(tidy).options(max_attempts=0), "node 'x:tidy': max_attempts must be"),
+        (lambda: Flow("a").add(tidy).options(delay="1h", run_at=None, tenant="us"), "node 'x:tidy': .*option tenant"),
+        (lambda: Flow("a").add(tidy).options(after=1), "node 'x:tidy': .*option after"),
+        (lambda: Flow("a").add(tidy).options(unique=True), "node 'x:tidy': .*is unique"),
+        (lambda: Flow("a").add(tidy).options(colour=1), "node 'x:tidy': there is no option 'colour'"),
+        (lambda: Flow("a").add(fetch, 7), "node 'x:fetch': .*payload at"),
+        (lambda: Flow("a").add(tidy).after(Flow("b").add(tidy)), "node 'x:tidy': after names node 'x:tidy', which"),
     ],
 )
 def test_a_mistake_is_named_where_it_is_made(make, words):
     with pytest.raises((TypeError, ValueError), match=words):
         make()
+
+
+def test_a_node_cannot_run_after_one_that_was_added_later():
+    flow = Flow("a")
+    first, second = flow.add(tidy), flow.add(tidy)
+    with pytest.raises(ValueError, match=r"node 'x:tidy': after names node 'x:tidy-2', which was added later"):
+        first.after(second)
+    with pytest.raises(ValueError, match="added later"):
+        first.after(first)
+    assert [node.get("after") for node in (first.document(), second.after(first).document())] == [None, ["x:tidy"]]
+
+
+def test_the_later_one_of_delay_and_run_at_counts():
+    node = Flow("a").add(tidy.options(delay="1h")).options(run_at=datetime(2030, 1, 1, tzinfo=UTC))
+    sent = node.document()["options"]
+    assert (sent.get("delay"), sent["run_at"]) == (None, "2030-01-01T00:00:00+00:00")
 
 
 def test_a_member_adds_members(queue):

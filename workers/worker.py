@@ -28,6 +28,7 @@ from jobherd.workers.run.output import output_of
 from jobherd.workers.run.running_job import RunningJob
 from jobherd.workers.run.transaction import Transactions
 from jobherd.workers.settle.in_flight import InFlightClaim
+from jobherd.workers.settle.member_ends import MemberEnds
 from jobherd.workers.settle.settler import Settler
 from jobherd.workers.short_jobs import HELD, ShortJobs
 from jobherd.workers.stores.runner import Tables, tables_of
@@ -85,6 +86,7 @@ class Worker:
             self._interrupts,
             unstarted=lambda row, cancelled: self._executor.recorder.unstarted(row, cancelled=cancelled),
             is_running=lambda: self._executor.running is not None,
+            ends=MemberEnds(self._spec.report),
         )
         self._executor.is_released = self._in_flight.is_released
         stores = self._stores = tables_of(handlers)
@@ -173,6 +175,7 @@ class Worker:
             self._work(batch)
         self._in_flight.show_phase(Phase.SETTLING, keep_job=True)
         self._in_flight.settle()
+        self._in_flight.ends.flush()
         self._claimer.leave()
         self._executor.recorder.job_log.summarize(leaving=True)
         if self._state_guard.recycle_reason:

@@ -222,6 +222,8 @@ class Fleet(FleetState):
                 self.on_rested()
             case pipes.OpensIn(seconds):
                 self.opens_at = min(self.opens_at, now + seconds)
+            case pipes.MembersEnded():
+                self.kinds_to_wake.add(MAINTENANCE)
             case pipes.HasStores(alone):
                 self.has_table_stores, self.only_table_stores = True, alone
             case pipes.HasDeathHooks():

@@ -33,6 +33,7 @@ from jobherd.workers.ipc.pipes import (
     CancelJob,
     HasDeathHooks,
     HasStores,
+    MembersEnded,
     MoreWork,
     Problem,
     Ready,
@@ -535,7 +536,8 @@ class World:
             HasStores(alone=n % 2 == 0),
             CancelJob(n % len(self.fleet.slots), 1, n % 9),
             HasDeathHooks(),
-        )[n % 5]
+            MembersEnded(),
+        )[n % 6]
         if child.slot.kind.works or child.slot.kind is RESETTER or not isinstance(said, HasStores):
             self.fleet.on_message(child.slot, said, self.now)
 

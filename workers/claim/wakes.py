@@ -83,6 +83,7 @@ class Wakes:
                 send(self._report, WentIdle())
             # Race: after this worker shows itself idle. The supervisor might find no idle worker to wake before.
             self.report_opening()
+            self._in_flight.ends.flush()
             self._in_flight.show_phase(Phase.IDLE)
             self._title.show("idle")
             woken = self._wake.rest(longest)
@@ -91,5 +92,6 @@ class Wakes:
 
     def pause(self, seconds: float) -> None:
         """Sleep while this worker may not claim. It does not count as idle."""
+        self._in_flight.ends.flush()
         if self._wake.wait(seconds):
             self.woken = True

@@ -3,8 +3,8 @@
 wake, supervisor to child process: one byte means "look for work". The end of the file means "finish
 what you hold and exit", and together with a changed parent process it means that the supervisor
 died.
-report, child process to supervisor: READY, MORE, IDLE, OPENS, STORES, MOURNS, STOP, and a PROBLEM as
-text.
+report, child process to supervisor: READY, MORE, IDLE, OPENS, ENDED, STORES, MOURNS, STOP, and a PROBLEM
+as text.
 There is never a message per job and never a payload: two processes can block on a pipe that can
 fill up.
 """
@@ -56,6 +56,11 @@ class OpensIn:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersEnded:
+    """Jobs have ended that belong to flows, or for which others wait. The maintenance process must be woken."""
+
+
+@dataclass(frozen=True, slots=True)
 class HasStores:
     """Its handlers work table stores of the application.
 
@@ -90,7 +95,7 @@ class Problem:
     text: str
 
 
-Report = Ready | MoreWork | WentIdle | OpensIn | HasStores | HasDeathHooks | CancelJob | Problem
+Report = Ready | MoreWork | WentIdle | OpensIn | MembersEnded | HasStores | HasDeathHooks | CancelJob | Problem
 
 _HEAD = struct.Struct("<cH")
 _READY = struct.Struct("<qq")
@@ -131,6 +136,8 @@ def send(fd: int, report: Report) -> bool:
             body = _HEAD.pack(b"I", 0)
         case OpensIn(seconds):
             body = _HEAD.pack(b"O", _SECONDS.size) + _SECONDS.pack(seconds)
+        case MembersEnded():
+            body = _HEAD.pack(b"E", 0)
         case HasStores(alone):
             body = _HEAD.pack(b"S", 1) + bytes([alone])
         case HasDeathHooks():
@@ -177,6 +184,8 @@ class Inbox:
                 found.append(WentIdle())
             elif tag == b"O" and length == _SECONDS.size:
                 found.append(OpensIn(*_SECONDS.unpack(body)))
+            elif tag == b"E":
+                found.append(MembersEnded())
             elif tag == b"D":
                 found.append(HasDeathHooks())
             elif tag == b"S" and length == 1:

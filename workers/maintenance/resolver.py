@@ -17,8 +17,8 @@ MOST: Final = 1000
 SOON: Final = 0.05
 """Seconds until the next look, right after something was found."""
 LATER: Final = 1.0
-"""Seconds between two looks while nothing is found. Also the delay with which the end of a job is noticed that was
-running when the first job was enqueued behind it."""
+"""Seconds between two looks while nothing is found and no worker reports an end. Also the delay with which the end of
+a job is noticed that was running when the first job was enqueued behind it."""
 _SLOWER: Final = 1.5
 _NEVER: Final = float("inf")
 

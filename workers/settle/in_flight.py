@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from jobherd.workers.ipc.current_work import CurrentWork, Phase, Reason
 from jobherd.workers.job.finished import Finished, is_plain, plain_of
+from jobherd.workers.settle.member_ends import has_members
 from jobherd.workers.system.failpoints import armed, reach
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.interrupt import Interrupts
+    from jobherd.workers.settle.member_ends import MemberEnds
     from jobherd.workers.settle.settler import Settler
 
 _log = logging.getLogger("jobherd.worker")
@@ -37,6 +39,7 @@ class InFlightClaim:
     held: the ids of its jobs.
     unsettled: outcomes of its finished jobs that are not recorded.
     first_at: monotonic time of the first of these outcomes.
+    ends: reports the ends of jobs for which others may wait.
     behind: the previous claim's token and outcomes, if their settlement was sent and not answered
     yet. None: there is none.
     """
@@ -50,7 +53,11 @@ class InFlightClaim:
         *,
         unstarted: Callable[[JobRow, bool], Finished],
         is_running: Callable[[], bool],
+        ends: MemberEnds,
     ) -> None:
+        self.ends = ends
+        self._has_members = self._had_members = False
+        """Whether jobs of this claim, and of that in `behind`, belong to flows or are waited for."""
         self.token = 0
         self.held: set[int] = set()
         self.unsettled: list[Finished] = []
@@ -70,6 +77,7 @@ class InFlightClaim:
     def take(self, batch: Sequence[JobRow]) -> None:
         """Note that these jobs were claimed and start now."""
         self.held = {row.id for row in batch}
+        self._has_members = has_members(batch)
         self._claimed_in = self._session.sessions
         self._interrupts.begin(self.token, self.held)
         self._board.begin_claim(self.token, len(batch) - 1)
@@ -128,6 +136,8 @@ class InFlightClaim:
             self.show_phase(Phase.SETTLING, keep_job=True)
             whole = self._settler.settle(self.token, self.unsettled, own=self._own)
             if more:
+                if self._has_members:
+                    self.ends.note()
                 self.unsettled, self._on_board = [], True
                 self._outcomes.clear()
                 self._board.say_unwritten(0.0)
@@ -159,6 +169,7 @@ class InFlightClaim:
             self.forget()
             return rows
         self.behind = self.token, self.unsettled
+        self._had_members, self._has_members = self._has_members, False
         rows = self._settler.claim_ahead(self.token, self.unsettled, claim, by=by)
         self.unsettled = []
         self._reset()
@@ -176,6 +187,9 @@ class InFlightClaim:
             self._settler.make_sure(token, finished, own=lambda finished: self._own_behind(token, finished))
             self.behind = None
             self._outcomes.close(token)
+            if self._had_members:
+                self._had_members = False
+                self.ends.note()
 
     # -- what the supervisor does with a claim whose running job is a straggler
 
@@ -228,6 +242,9 @@ class InFlightClaim:
         self._on_board = True
         self._interrupts.end()
         self._board.set_held(0)
+        if self._has_members:
+            self._has_members = False
+            self.ends.note()
 
     def show_phase(self, phase: Phase, *, keep_job: bool = False) -> None:
         """Show on the status board what this worker does.

@@ -12,8 +12,9 @@ import pytest
 
 from jobherd.supervisor.events.poll import Poll
 from jobherd.supervisor.policy.actions import WakeChild
+from jobherd.supervisor.policy.child_kinds import MAINTENANCE
 from jobherd.supervisor.policy.wakeups import BUSY, wants_notify
-from jobherd.workers.ipc.pipes import Inbox, MoreWork, OpensIn, WentIdle, open_pipe, send
+from jobherd.workers.ipc.pipes import Inbox, MembersEnded, MoreWork, OpensIn, WentIdle, open_pipe, send
 from tests.supervisor.policy.story import Story
 
 
@@ -67,6 +68,20 @@ def test_one_worker_is_woken_when_a_rate_limit_opens_and_the_earliest_counts():
     poll.step(story.now + 2.0)
     assert story.names() == [("WakeChild", 0)]
     assert poll.wake_at(story.now) > story.now + 1e6, "the worker reports the next one"
+
+
+def test_the_maintenance_process_is_woken_for_ends_that_it_passes_on():
+    story = Story().up()
+    story.fleet.kinds_to_wake.clear()
+    story.fleet.on_message(story.fleet.slots[0], MembersEnded(), story.now)
+    assert story.fleet.kinds_to_wake == {MAINTENANCE}
+
+
+def test_the_report_of_ends_arrives_as_it_was_sent():
+    reading, writing = open_pipe()
+    send(writing, MembersEnded())
+    with os.fdopen(reading, "rb") as pipe, os.fdopen(writing, "wb"):
+        assert Inbox().take(pipe.read(64)) == [MembersEnded()]
 
 
 def test_the_report_of_an_opening_arrives_as_it_was_sent():

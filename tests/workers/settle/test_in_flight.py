@@ -24,7 +24,7 @@ def board():
 def in_flight(board, *, token=9, running=False):
     unused = SimpleNamespace()
     claim = InFlightClaim(
-        unused, unused, board, unused, unstarted=lambda row, cancelled: row, is_running=lambda: running
+        unused, unused, board, unused, unstarted=lambda row, cancelled: row, is_running=lambda: running, ends=unused
     )
     claim.token = token
     return claim

@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.shell import COMMAND, LIMIT, environment, jobherd, start
 from tests.cli.terminal import Terminal
+from tests.support.ports import spare_port
 from tests.support.processes import children_of
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def test_handlers_that_do_not_exist_are_named_once_and_before_anything_starts(tm
 
 
 def test_the_log_names_kinds_queues_workers_dashboard_and_how_to_stop(database):
+    port = spare_port()
     words = (
         *HANDLERS,
         "--workers",
@@ -102,13 +104,13 @@ def test_the_log_names_kinds_queues_workers_dashboard_and_how_to_stop(database):
         "--drain-timeout",
         "90s",
         "--http",
-        "127.0.0.1:18765",
+        f"127.0.0.1:{port}",
     )
     with running(*words, dsn=database) as process:
         read_until(
             process,
             r"supervisor: serves 1 kind: jobs:purge_completed",
-            r"1 worker, queues: mail, default; dashboard http://127\.0\.0\.1:18765/",
+            rf"1 worker, queues: mail, default; dashboard http://127\.0\.0\.1:{port}/",
             r"stop with Ctrl-C: running jobs may finish within 90s; a second Ctrl-C returns them to their queues",
         )
 

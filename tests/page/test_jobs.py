@@ -15,6 +15,7 @@ from jobherd.workers.page.filters import STATES, Wanted
 from tests.cli.rows import past, send
 from tests.page.support import W01, Page
 from tests.page.test_looking import fill
+from tests.support.patience import LIMIT
 
 
 def listed(answer):
@@ -199,7 +200,8 @@ def test_the_states_are_tabs_with_counts_and_keep_the_other_conditions(page, dat
     assert shown["all"] == ("/jobs?kind=mail%3Areceipt", False)
 
 
-def test_the_counts_of_the_tabs_are_kept_for_all_viewers(page, database):
+def test_the_counts_of_the_tabs_are_kept_for_all_viewers(page, database, monkeypatch):
+    monkeypatch.setattr(jobs, "PERIOD", LIMIT)
     past(database, "failed")
     assert "failed 1" in tabs(page.get("/jobs"))
     past(database, "failed")

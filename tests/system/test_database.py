@@ -105,7 +105,7 @@ def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_
     own: tuple[Cluster, Stage], gate: Gate
 ):
     cluster, stage = own
-    fleet = stage.run_fleet(workers=2, lease="3s", db_retry_initial="0.1s")
+    fleet = stage.run_fleet(workers=2, lease="6s", db_retry_initial="0.1s")
     exclusive, ordinary = (
         stage.enqueue("t:exclusive", '{"label": "exclusive"}'),
         stage.enqueue("t:gate", '{"label": "ordinary"}'),

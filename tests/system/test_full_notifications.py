@@ -92,7 +92,7 @@ def test_a_full_queue_loses_nothing_and_holds_nobody_up(tmp_path: Path, gate: Ga
         ThreadPoolExecutor(1) as aside,
     ):
         try:
-            fleet = stage.run_fleet(workers=5, poll="1s", lease="3s", respawn_initial="10ms")
+            fleet = stage.run_fleet(workers=5, poll="1s", lease="6s", respawn_initial="10ms")
             kinds = {"ends": "t:gate", "again": "d:snooze-short", "dies": "t:gate", "cancelled": "t:gate"}
             jobs = {label: stage.enqueue(kind, f'{{"label": "{label}"}}') for label, kind in kinds.items()}
             arrivals = {label: gate.wait_arrival(label) for label in jobs}

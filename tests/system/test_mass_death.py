@@ -199,7 +199,9 @@ def test_a_host_that_vanishes_without_a_word_is_taken_over_though_the_server_sti
     stage.run("CREATE TABLE public.balance AS SELECT 0 AS amount")
     place = stage.write("killers.py", KILLERS)
     with Network(stage.dsn) as network:
-        doomed = stage.run_fleet(dsn=network.dsn, workers=2, handlers=place, lease="3s", claim_size=4, claim_window="0")
+        doomed = stage.run_fleet(
+            dsn=network.dsn, workers=2, handlers=place, lease=LEASE, claim_size=4, claim_window="0"
+        )
         paying = stage.enqueue("k:pays", '{"label": "paying"}')
         first = gate.wait_arrival("paying")
         claimed = stage.run(
@@ -213,7 +215,7 @@ def test_a_host_that_vanishes_without_a_word_is_taken_over_though_the_server_sti
         assert [state for name, _, state in there if name.endswith(":transaction")] == ["idle in transaction"]
         # It has looked for the dead of its own machine by the time it is ready: the lease alone
         # tells it of these.
-        other = stage.run_fleet(workers=2, handlers=place, lease="3s")
+        other = stage.run_fleet(workers=2, handlers=place, lease=LEASE)
         network.blackhole()
         kill_at_once(doomed.pid)
         doomed.wait_gone()

@@ -88,7 +88,7 @@ def test_a_listen_session_that_goes_silent_is_found_out_and_made_again_and_the_p
 BEATS = 4
 """So many that the silence after one of them would have been found out.
 
-Of a second each, and an echo gets three.
+Of two seconds each, and an echo gets six.
 """
 
 
@@ -100,7 +100,7 @@ def test_where_listen_is_refused_the_poll_finds_work_and_the_same_session_goes_o
         "INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, lease_until)"
         " VALUES ('gone', 'gone', 1, 1, '0', clock_timestamp() - interval '1 minute') RETURNING id"
     )
-    settings = {"poll": "1s", "lease": "3s", "http": "127.0.0.1:0"}
+    settings = {"poll": "1s", "lease": "6s", "http": "127.0.0.1:0"}
     fleet = stage.start(dsn=network.dsn, workers=1, db_retry_max_attempts=2, **settings)
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     stage.wait(lambda: fetch(address, "/readyz")[0] == 200, lambda: f"/readyz: {fetch(address, '/readyz')}")
@@ -150,7 +150,7 @@ def test_all_is_silent_for_longer_than_a_lease_and_the_job_moves_and_the_late_ou
     job = stage.enqueue("t:gate", '{"label": "a"}')
     first = gate.wait_arrival("a")
     network.blackhole()
-    other = stage.run_fleet(workers=1, lease="3s")
+    other = stage.run_fleet(workers=1, lease="6s")
     second = gate.wait_arrival("a", 60)
     assert second.pid in other.workers().values()
     first.open("late")
@@ -198,7 +198,7 @@ def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice
     What is given back is found all the same.
     """
     settings = {
-        "lease": "3s",
+        "lease": "6s",
         "poll": "5m",
         "claim_size": 3,
         "claim_window": "0",

@@ -108,11 +108,11 @@ def test_a_dying_supervisor_ends_nothing_of_another_databases_on_the_same_machin
 
 
 def test_the_jobs_of_a_frozen_supervisor_move_on_and_its_late_word_is_refused(stage: Stage, gate: Gate):
-    first = stage.run_fleet(workers=1, lease="3s")
+    first = stage.run_fleet(workers=1, lease="6s")
     job = stage.enqueue("t:gate", '{"label": "fought over"}')
     late = gate.wait_arrival("fought over")
     number = stage.call("SELECT id FROM jobherd.supervisors")
-    second = stage.start(workers=1, lease="3s")
+    second = stage.start(workers=1, lease="6s")
     second.wait_ready(1)
     for pid in (first.pid, late.pid):
         os.kill(pid, signal.SIGSTOP)

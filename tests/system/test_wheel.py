@@ -46,7 +46,7 @@ def shell(*words: object, cwd: Path, **environment: str) -> str:
         if not name.startswith(("JOBHERD", "PYTHON")) and name != "DATABASE_URL"
     }
     done = subprocess.run(
-        list(map(str, words)), cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=100, check=False
+        list(map(str, words)), cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=5 * LIMIT, check=False
     )  # fmt: skip
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout

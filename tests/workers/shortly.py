@@ -41,7 +41,7 @@ def does(what: str = "nothing", name: str = "") -> object:
     return None
 
 
-@handler("short:timed", timeout="0.2s", backoff="1h")
+@handler("short:timed", timeout="2s", backoff="1h")
 def timed(seconds: float = 0.0) -> None:
     if seconds:
         time.sleep(seconds)

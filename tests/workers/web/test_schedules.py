@@ -98,7 +98,7 @@ def test_a_schedule_that_no_process_ticks_is_late(database, conn):
         scrape = child.scrape()
         assert 90 <= scrape.of(LATE, schedule="feed") < 600
         assert (scrape.of(LATE, schedule="sound"), scrape.of(LATE, schedule="stopped")) == (0, 0)
-        assert scrape.of(DELAY, schedule="feed") == pytest.approx(40, abs=0.1)
+        assert 39.9 < scrape.of(DELAY, schedule="feed") < 100, "two looks at the clock apart"
         assert scrape.of(DELAY, schedule="sound") == 0, "a user asked for it"
 
 

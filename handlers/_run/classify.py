@@ -12,6 +12,7 @@ leave its outcome unrecorded. The table it implements:
     fails with an error missing from the retry_on given   failed                   yes      failed
     Nack, Retry                                           scheduled or failed      yes      retry / failed
     Snooze                                                scheduled                no       snoozed
+    is suspended by `job.sleep`                           scheduled                no       suspended
     Abandon; is interrupted by a drain                    ready                    no       abandoned
     is canceled                                           cancelled                yes      cancelled
     its expires_at has passed                             expired                  no       expired
@@ -38,6 +39,7 @@ from jobherd.handlers._run.dispositions import (
     JobCancelled,
     JobDrained,
     JobInterrupted,
+    JobSuspended,
     JobTimeout,
     Nack,
     Poison,
@@ -171,6 +173,8 @@ def _judge(  # one return for each row of the table
             return _completed(said)
         case JobCancelled():
             return Outcome("cancelled", error=CANCELLED, code=JOB_CANCELLED, traceback=_trace(raised))
+        case JobSuspended(delay=float(delay)):
+            return Outcome("suspended", delay=delay)
         case JobDrained():
             return Outcome("abandoned")
         case JobTimeout():

@@ -221,6 +221,20 @@ class JobInterrupted(KeyboardInterrupt):  # named by the design
     """
 
 
+class JobSuspended(JobInterrupted):
+    """Raised in a handler by `job.sleep`, to end the attempt until the job continues.
+
+    Clean up and let it pass. If the handler swallows it, the job fails. Handlers do not raise it.
+
+    Attributes:
+        delay: seconds until the job is due again, None if Jobherd did not raise it.
+    """
+
+    def __init__(self, message: str = "", delay: float | None = None) -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
 def is_interruption(raised: object) -> bool:
     """Return whether an object is an interruption.
 

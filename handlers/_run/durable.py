@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from jobherd.handlers._policy.durations import Duration, positive
 from jobherd.handlers._run.steps import (
     Record,
     StepTransaction,
@@ -141,6 +142,32 @@ class Durable:
             ...         connection.execute("UPDATE stock SET free = free - 1 WHERE item = 7")
         """
         return StepTransaction(self, name)
+
+    def sleep(self, span: Duration, name: str | None = None) -> None:
+        """Suspend the job for a time in which it holds no worker; it continues after a deploy too.
+
+        The handler ends here by JobSuspended and is called again when the time is over. Then this
+        returns at once. The attempt is not counted. The time begins when the attempt has ended. A
+        job that is run earlier, by hand, suspends again for the rest.
+
+        Args:
+            span: duration such as "3d", more than 0.
+            name: name of the sleep, a step. Default: its number in the attempt, `sleep:1`. Give one
+                if the order of sleeps can change between attempts.
+
+        Raises:
+            JobSuspended: let it pass. A handler that swallows it fails permanently.
+            StepError: as `step`.
+
+        Example:
+            >>> job.sleep("3d")  # doctest: +SKIP
+        """
+        seconds = positive(span, field="sleep")
+        self.transaction_host.steps.sleep(self, None if name is None else check_name(name), seconds)
+
+    async def asleep(self, span: Duration, name: str | None = None) -> None:
+        """`sleep` for coroutines."""
+        self.sleep(span, name)
 
     @property
     def began_with(self) -> int:

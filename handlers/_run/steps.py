@@ -71,6 +71,9 @@ class StepHost(Protocol):
     def undo(self, name: str) -> None:
         """Roll the transaction of a step back."""
 
+    def sleep(self, job: Durable, name: str | None, seconds: float) -> None:
+        """Suspend the job, unless it has slept. Raises JobSuspended. name: None: by its number in the attempt."""
+
     def began_with(self, job: Durable) -> int:
         """Return the version of the first record, or the handler's own if there is none."""
 
@@ -85,7 +88,7 @@ class NoSteps:
         """Raise StepError with the message."""
         raise StepError(self._message)
 
-    record = leave = begin = abegin = commit = undo = began_with = enter
+    record = leave = begin = abegin = commit = undo = sleep = began_with = enter
 
 
 class StepTransaction:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from jobherd.handlers._run.dispositions import JobSuspended
 from jobherd.handlers._run.steps import Record, StepError, decoded, encoded
 from jobherd.handlers._run.transaction import NOWHERE
 
@@ -25,6 +26,7 @@ class MemorySteps:
         self.records = records
         self.version = version
         self._names: set[str] = set()
+        self._sleeps = 0
 
     def enter(self, _job: Durable, name: str) -> Record | None:
         """Begin a step and return its record if it is done."""
@@ -55,6 +57,15 @@ class MemorySteps:
     def undo(self, name: str) -> None:
         """Note that a step has failed."""
         self.leave(name)
+
+    def sleep(self, job: Durable, name: str | None, seconds: float) -> None:
+        """Suspend the job, unless the name is in the dict: then it has slept."""
+        self._sleeps += name is None
+        name = f"sleep:{self._sleeps}" if name is None else name
+        if self.enter(job, name) is None:
+            self.records[name] = None
+            message = f"the job sleeps for {seconds:g} s"
+            raise JobSuspended(message, seconds)
 
     def began_with(self, _job: Durable) -> int:
         """Return the handler's version: a dict has no older one."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-Label: TypeAlias = Literal["ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired"]
+Label: TypeAlias = Literal[
+    "ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired", "suspended"
+]
 State: TypeAlias = Literal["completed", "scheduled", "ready", "failed", "cancelled", "expired"]
 
 
@@ -35,6 +37,7 @@ LABELS: Final[dict[Label, Meaning]] = {
     "abandoned": Meaning("ready", counted=False, failed=False, words="job released"),
     "cancelled": Meaning("cancelled", counted=True, failed=False, words="job cancelled"),
     "expired": Meaning("expired", counted=True, failed=False, words="job expired"),
+    "suspended": Meaning("scheduled", counted=False, failed=False, words="job suspended"),
 }
 """Every label. The order is that of the counters in shared memory. `settle_jobs.sql` has its own
 copy of `state` and `counted`."""
@@ -54,6 +57,7 @@ POISON: Final = "POISON"
 NACK: Final = "NACK"
 WEBHOOK: Final = "jobs:webhook"
 """Kind of the jobs that send webhooks. Every supervisor with a webhook secret serves it."""
+SUSPENSION_SWALLOWED: Final = "SUSPENSION_SWALLOWED"
 BATCH_ANSWER_MISSING: Final = "BATCH_ANSWER_MISSING"
 BATCH_ANSWER_INVALID: Final = "BATCH_ANSWER_INVALID"
 

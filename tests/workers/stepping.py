@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from jobherd import Job, handler
+from jobherd import Job, JobSuspended, handler
 from tests.support.gate import at_gate
 
 CALLS: Counter[str] = Counter()
@@ -148,3 +148,44 @@ def secret(job: Job) -> object:
     if job.attempt == 1:
         raise ValueError("no")
     return found
+
+
+@handler("step:sleeps", timeout="10m", max_attempts=2, backoff=0)
+def sleeps(job: Job, how: str = "") -> object:  # one branch for each way to end
+    CALLS[f"began {job.id}"] += 1
+    job.step("a", _called, f"a {job.id}")
+    match how:
+        case "swallowed":
+            try:
+                job.sleep("1h")
+            except BaseException:
+                return "not suspended"
+        case "cleaned up":
+            try:
+                job.sleep("1h")
+            finally:
+                raise ValueError("no")
+        case "in a transaction":
+            with job.transaction():
+                job.sleep("1h")
+        case "gate":
+            try:
+                job.sleep("1h")
+            finally:
+                at_gate("gate")
+        case "made up":
+            raise JobSuspended("by hand")
+        case "failing":
+            if job.attempt == 1:
+                raise ValueError("no")
+            job.sleep("1h")
+        case _:
+            job.sleep("1h")
+    job.sleep("1h")
+    return [CALLS[f"began {job.id}"], CALLS[f"a {job.id}"], job.attempt]
+
+
+@handler("step:asleeps", timeout="10m")
+async def asleeps(job: Job) -> object:
+    await job.asleep("1h", name="night")
+    return "awake"

@@ -253,7 +253,7 @@ class Executor:
             ),
         )
         self.committed, transactions.committed = transactions.committed, False
-        if not self.committed:
+        if not self.committed or concluded.label == "suspended":
             return concluded
         if not kind.transactional and concluded is not OK:
             _log.warning(

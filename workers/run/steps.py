@@ -13,24 +13,39 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import psycopg
 
-from jobherd.handlers._run.steps import Record, StepError
+from jobherd.handlers._run.dispositions import JobSuspended
+from jobherd.handlers._run.steps import Record, StepError, decoded
 from jobherd.handlers._values.encryption import is_sealed, open_document, seal_document
 from jobherd.handlers._values.payload import decode_payload, encode_result
 from jobherd.workers.database.errors import is_retryable
-from jobherd.workers.run.transaction_messages import find_step_problem
+from jobherd.workers.process.interruptions import JobLost
+from jobherd.workers.run.transaction_messages import SWALLOWED, find_step_problem
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jobherd.handlers._run.durable import Durable
+    from jobherd.handlers._values.outcome import Outcome
     from jobherd.workers.database.opening import Row
     from jobherd.workers.run.transaction import Transactions
 
 PAUSES: Final = (0.1, 0.5, 1.0, 3.0, 5.0)
 """Seconds between two tries to reach the database. The step is done, and its record is worth some patience."""
+
+
+class Suspension(NamedTuple):
+    """How a handler has suspended its job."""
+
+    message: str
+    delay: float
+    writes: tuple[tuple[str, dict[str, object]], ...] = ()
+    """Statements of the settlement's transaction, with their parameters. Each must return a row."""
 
 
 class Steps:
@@ -42,6 +57,10 @@ class Steps:
         self._records: dict[str, Record] | None = None
         self._first = 0
         self._names: set[str] = set()
+        self._sleeps = 0
+        self._read = (0.0, 0.0)
+        self.suspension: Suspension | None = None
+        """How the handler has suspended its job."""
 
     # -- for handlers
 
@@ -91,6 +110,18 @@ class Steps:
         self.leave(name)
         self._transactions.undo()
 
+    def sleep(self, job: Durable, name: str | None, seconds: float) -> None:
+        """Suspend the job, unless it has slept until the time that is recorded."""
+        self._check(job)
+        self._sleeps += name is None
+        name = f"sleep:{self._sleeps}" if name is None else name
+        record = self.enter(job, name)
+        if record is None:
+            values = self._values(job, name, None) | {"seconds": seconds}
+            self._suspend(Suspension(f"the job sleeps for {seconds:g} s", seconds, (("steps/record_sleep", values),)))
+        elif (left := self._seconds_until(record)) > 0:
+            self._suspend(Suspension(f"the job sleeps for another {left:.0f} s", left))
+
     def began_with(self, job: Durable) -> int:
         """Return the version of the first record, or the handler's own if there is none."""
         self._known(job)
@@ -98,9 +129,22 @@ class Steps:
 
     # -- for the executor
 
+    def suspended(self, outcome: Outcome, judge: Callable[[BaseException], Outcome]) -> Outcome:
+        """Settle the job that its handler has suspended, and return its outcome.
+
+        judge: as for `Transactions.conclude`.
+        """
+        if outcome.label != "suspended" or self.suspension is None:
+            return outcome if outcome.failed else SWALLOWED
+        try:
+            self._transactions.settle(outcome, self.suspension.writes)
+        except (psycopg.Error, ValueError, RuntimeError, JobLost) as problem:
+            return judge(problem)
+        return outcome
+
     def forget(self) -> None:
         """Drop the records of the job that has ended."""
-        self._records, self._first = None, 0
+        self._records, self._first, self._sleeps, self.suspension = None, 0, 0, None
         self._names.clear()
 
     # -- the steps
@@ -111,9 +155,21 @@ class Steps:
         if self._records is None:
             self._transactions.used = True
             rows = self._exchange("steps/list_steps", {"job": job.id})
-            self._records = {name: Record(_opened(job, name, result), version) for name, result, version in rows}
+            self._records = {name: Record(_opened(job, name, result), version) for name, result, version, _ in rows}
             self._first = rows[0][2] if rows else 0
+            self._read = (rows[0][3] if rows else 0.0, time.monotonic())
         return self._records
+
+    def _suspend(self, suspension: Suspension) -> NoReturn:
+        """End the attempt. What must be written is written when the handler has ended, with its settlement."""
+        self.suspension = suspension
+        raise JobSuspended(suspension.message, suspension.delay)
+
+    def _seconds_until(self, record: Record) -> float:
+        """Return how long a sleep lasts yet, by the database's clock."""
+        until = datetime.fromisoformat(decoded(record.result)["until"]).timestamp()
+        at, when = self._read
+        return until - at - (time.monotonic() - when)
 
     def _note(self, name: str, result: str | None) -> None:
         assert self._records is not None

@@ -25,7 +25,7 @@ from jobherd.handlers._enqueue import default
 from jobherd.handlers._run.transaction import TransactionEndedError
 from jobherd.handlers._values.outcome import TRANSACTION_ENDED, Outcome
 from jobherd.handlers._values.payload import encode_result
-from jobherd.workers.job.finished import settlement
+from jobherd.workers.job.finished import is_plain, settlement
 from jobherd.workers.process.interruptions import JobLost
 from jobherd.workers.run.job_connection import AnyJobConnection, AsyncJobConnection, JobConnection, closed_pgconn
 from jobherd.workers.run.steps import Steps
@@ -41,7 +41,7 @@ from jobherd.workers.run.undisturbed import undisturbed
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from psycopg.pq.abc import PGconn
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from jobherd.workers.process.interrupt import Interrupts
     from jobherd.workers.process.spec import ChildSpec
     from jobherd.workers.run.executor import Executor
+
+    Writes = Sequence[tuple[str, Mapping[str, object]]]
 
 
 class Transactions:
@@ -158,11 +160,18 @@ class Transactions:
                 outcome = judge(problem)
         elif self.active:
             self._undo()
+        if self.steps.suspension is not None and self._interrupts.raised is None:
+            outcome = self.steps.suspended(outcome, judge)
         if self.ended:
             outcome = Outcome("failed", code=TRANSACTION_ENDED, error=ENDED_BY_HANDLER)
         self.steps.forget()
         self.used = self.ended = False
         return outcome
+
+    def settle(self, outcome: Outcome, writes: Writes) -> None:
+        """Settle the job together with these statements. Raises as `begin` and `complete` do."""
+        self._begin()
+        self._commit(outcome, writes)
 
     def close(self) -> None:
         """End the session."""
@@ -221,16 +230,18 @@ class Transactions:
         self._began = time.monotonic()
         return connection.pgconn
 
-    def _commit(self, outcome: Outcome) -> None:
-        """Complete the job and commit. If this raises, nothing was committed."""
+    def _commit(self, outcome: Outcome, writes: Writes = ()) -> None:
+        """Settle the job, and write what goes with it, and commit. If this raises, nothing was committed."""
         running = self.executor.running
         assert running is not None
 
         def settle() -> tuple[str, Mapping[str, object]]:
             one, now = self.executor.describe(outcome), time.monotonic()
             values = settlement(self.own_session.child, running.token, [one], ran_on=self._ran_on, now=now)
-            return "settle/settle_completed" if one.log is None else "settle/settle_jobs", values
+            return "settle/settle_completed" if is_plain([one]) else "settle/settle_jobs", values
 
+        for statement, parameters in writes:
+            self.own_session.run(statement, parameters)
         doubt = self._end_with(settle)
         if doubt is not None and self.own_session.end(self._xact, running.token) != ("committed", False):
             self._undo()

@@ -10,6 +10,8 @@ from typing import Final
 
 from psycopg.pq import TransactionStatus
 
+from jobherd.handlers._values.outcome import SUSPENSION_SWALLOWED, Outcome
+
 _log = logging.getLogger("jobherd.transaction")
 
 NO_TRANSACTION: Final = (
@@ -19,6 +21,14 @@ ENDED_BY_HANDLER: Final = (
     "the handler has committed or rolled back its job's transaction itself: what it wrote before may be "
     "committed although the job failed. Let Jobherd end the transaction; to undo a part of it use "
     "`with connection.transaction():`"
+)
+
+
+SWALLOWED: Final = Outcome(
+    "failed",
+    code=SUSPENSION_SWALLOWED,
+    error="the handler has swallowed JobSuspended, by which `job.sleep` ends an attempt: let it pass, catch Exception "
+    "and not BaseException, and have no `return` in `finally`",
 )
 
 

@@ -27,10 +27,10 @@ WITH said AS MATERIALIZED (
 ), done AS MATERIALIZED (
     SELECT j AS job, j.id, s.delay, s.result, s.code, s.error, s.traceback, s.usage, s.progress, s.post_mortem, s.keep, h.token,
            j.crashes + coalesce(s.crashed, 0::smallint) AS crashes,
-           -- The attempt does not count if the job did not start or only asked for more time.
-           j.attempts + CASE WHEN s.ran IS NULL OR s.outcome IN ('snoozed', 'abandoned') THEN 0 ELSE 1 END AS attempts,
+           -- The attempt does not count if the job did not start or only asked for more time. A suspension is no attempt.
+           j.attempts + CASE WHEN s.ran IS NULL OR s.outcome IN ('snoozed', 'abandoned', 'suspended') THEN 0 ELSE 1 END AS attempts,
            -- Cost: finished jobs do not check for a request to cancel.
-           CASE WHEN s.outcome NOT IN ('retry', 'snoozed', 'abandoned') THEN s.outcome
+           CASE WHEN s.outcome NOT IN ('retry', 'snoozed', 'abandoned', 'suspended') THEN s.outcome
                 WHEN EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) THEN 'cancelled' ELSE s.outcome END AS outcome,
            -- Durations come from the worker's monotonic clock, timestamps from the database: one reading of its
            -- clock, or a job of a few microseconds would start after its end.
@@ -57,7 +57,7 @@ WITH said AS MATERIALIZED (
                                   THEN jsonb_build_object('code', code, 'message', error) ELSE (job).last_error END,
                'attempts', attempts, 'crashes', crashes, 'alone', false)) AS job
       FROM done
-     WHERE outcome IN ('retry', 'snoozed', 'abandoned')
+     WHERE outcome IN ('retry', 'snoozed', 'abandoned', 'suspended')
 ), later AS (
     INSERT INTO jobherd.scheduled SELECT (job).* FROM back WHERE later
 ), again AS (
@@ -71,7 +71,7 @@ WITH said AS MATERIALIZED (
      WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND (started_at IS NOT NULL OR code = 'WORKER_CRASHED')
 ), logged AS (
     INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output, entries)
-    SELECT d.id, d.token, CASE WHEN d.outcome IN ('snoozed', 'abandoned') THEN d.attempts + 1 ELSE d.attempts END, d.finished_at,
+    SELECT d.id, d.token, CASE WHEN d.outcome IN ('snoozed', 'abandoned', 'suspended') THEN d.attempts + 1 ELSE d.attempts END, d.finished_at,
            (now() AT TIME ZONE 'UTC')::date + coalesce(d.keep, 30), l.log ->> 'output', l.log -> 'entries'
       FROM unnest(%(ids)s::bigint[], %(logs)s::jsonb[]) AS l (job, log) JOIN done d ON d.id = l.job
      WHERE l.log IS NOT NULL AND NOT (d.outcome = 'ok' AND d.keep IS NOT DISTINCT FROM 0)

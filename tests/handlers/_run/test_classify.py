@@ -14,6 +14,7 @@ from jobherd import (
     Failed,
     JobCancelled,
     JobDrained,
+    JobSuspended,
     JobTimeout,
     Nack,
     PayloadError,
@@ -384,3 +385,14 @@ def test_hostile_texts_are_stored_clean():
 def test_a_code_is_one_printable_word_in_lists_and_metrics(code, kept):
     assert outcome_of(Failed("no", code=code)).code == kept
     assert len(outcome_of(Failed("no", code="\x00\x1b" * 500)).code.encode()) <= 100
+
+
+def test_only_jobherd_s_own_suspension_suspends():
+    suspended = judge(Raised(JobSuspended("sleeps", 60.0)))
+    assert (suspended.label, suspended.state, suspended.delay, suspended.counted) == (
+        "suspended",
+        "scheduled",
+        60.0,
+        False,
+    )
+    assert judge(Raised(JobSuspended("made up"))).label == "retry"

@@ -133,6 +133,7 @@ BEGIN
                     ('default_burst',     '{-, X, X, X}'),
                     ('delete',            '{-, -, -, X}'),
                     ('demand_own',        '{X, X, -, X}'),
+                    ('demand_for_workers', '{-, X, X, X}'),
                     ('drop_audit',        '{-, X, -, -}'),
                     ('enable_webhooks',   '{-, X, -, -}'),
                     ('end_dashboard_sessions', '{-, -, -, X}'),

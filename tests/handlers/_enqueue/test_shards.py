@@ -169,7 +169,7 @@ def test_a_job_waits_for_jobs_of_its_own_database_only(client, first, second):
     # also by plain SQL, which has no list of shards
     for dsn, other in ((first, first_id(2)), (second, 1)):
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="which does not exist"):
-            ask(dsn, "SELECT * FROM jobherd.enqueue_after('a:b', '{{}}', ARRAY[%s]::bigint[])", other)
+            ask(dsn, "SELECT * FROM jobherd.enqueue_after('a:b', ARRAY['{}'], ARRAY[%s]::bigint[])", other)
 
 
 def test_a_flow_is_in_one_database(client, first, second):

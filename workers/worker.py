@@ -159,7 +159,7 @@ class Worker:
         Returns the exit code. Raises StopWaiting and UnsettledError.
         """
         self._session.connect()
-        declare(self._session, self._spec.supervisor, self._claimer.handlers)
+        declare(self._session, self._spec.supervisor, self._claimer.handlers, dsn=self._spec.settings.dsn)
         if self._tables is not None and not are_fit(self._stores, self._session, self._spec):
             return EXIT_HANDLERS
         self._executor.recorder.child = self._session.child

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,25 @@ class ClientShards:
             left = None if until is None else max(0.0, until - time.monotonic())
             rows |= self._of(address).wait_many(some, left)
         return {id_: rows[id_] for id_ in ids}
+
+    def is_here(self, queue: str, here: int, dsn: str) -> bool:
+        """Return whether a queue belongs to the database to which the caller is connected.
+
+        True also if that database is not one of these.
+
+        Args:
+            queue: name of the queue.
+            here: shard of that database; 0: none.
+            dsn: its address, as the caller knows it.
+        """
+        address = self.map.address_of(queue)
+        # the likely one first: another database may be away
+        for unknown in sorted(self.map.unknown(), key=lambda one: one != dsn) if here else ():
+            if self.map.find(here) is not None:
+                break
+            with suppress(psycopg.Error):
+                self._ask(unknown)
+        return self.map.find(here) in {None, address}
 
     def close(self) -> None:
         """Close the pools."""

@@ -91,6 +91,11 @@ def configure(dsn: str | None = None, *, schema: str | None = None, client: Clie
     return _chosen
 
 
+def divided() -> ClientShards | None:
+    """Return the databases of the process-wide client; None: it has one."""
+    return None if _chosen is None else _chosen.shards
+
+
 def client_on(connection: Connection) -> Client:
     """Return a client of the caller's connection, with schema and shards of the process-wide client."""
     return _process_client().on(connection)
@@ -98,15 +103,15 @@ def client_on(connection: Connection) -> Client:
 
 def put_on(connection: Connection, chunks: Iterable[Chunk], schema: str | None = None) -> list[int]:
     """Enqueue chunks on the caller's connection. Raises ValueError if it leads to another shard."""
-    if _chosen is not None and _chosen.shards is not None:
-        return _chosen.on(connection).put(chunks)
+    if divided() is not None:
+        return client_on(connection).put(chunks)
     return send.put_on(connection, chunks, schema=schema_or_default(schema))
 
 
 async def aput_on(connection: AsyncDriver, chunks: Iterable[Chunk], schema: str | None = None) -> list[int]:
     """Like `put_on`, on an asynchronous connection."""
     schema = schema_or_default(schema)
-    if _chosen is not None and (shards := _chosen.shards) is not None:
+    if (shards := divided()) is not None:
         chunks = list(chunks)
         for chunk in chunks[:1]:
             await _check_own(connection, shards, partial(shards.address_for, chunk), schema)
@@ -116,7 +121,7 @@ async def aput_on(connection: AsyncDriver, chunks: Iterable[Chunk], schema: str 
 async def astart_on(connection: AsyncDriver, build: Callable[[Origin | None], Statement[int]]) -> int:
     """Enqueue a flow on the caller's asynchronous connection. Raises ValueError if it leads to another shard."""
     schema = schema_or_default()
-    if _chosen is not None and (shards := _chosen.shards) is not None:
+    if (shards := divided()) is not None:
         await _check_own(connection, shards, partial(shards.flow_address, build(None)), schema)
     return await send.astart_on(connection, build, schema=schema)
 

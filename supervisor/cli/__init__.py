@@ -162,8 +162,13 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments, unknown = parser_of(known).parse_known_args(given)
     if unknown:
         arguments.parser.reject(unknown)
+    command = known[arguments.command]
     try:
-        return int(known[arguments.command].run(arguments))
+        if command.spans:
+            from jobherd.supervisor.cli import databases  # noqa: PLC0415 - only with a database
+
+            return int(databases.run(command, arguments))
+        return int(command.run(arguments))
     except CommandError as problem:
         sys.stdout.flush()
         from jobherd.supervisor.cli.console import complain  # noqa: PLC0415 - `--help` starts faster

@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jobherd.handlers._policy import durations
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
@@ -39,6 +39,8 @@ class Command:
     """The settings that the command accepts as flags."""
     lists: bool = False
     """Whether the command accepts `--json`."""
+    spans: Literal["", "each", "ids"] = ""
+    """Whether the command accepts several databases: it runs on each, or on those that the ids of its jobs name."""
     passes_on: bool = False
     """Whether the words after the command's own flags go to another program."""
 
@@ -74,7 +76,7 @@ def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
         given: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
         if setting.reader.allowed == "true or false":
             groups[setting.group].add_argument(flag_of(name), action=argparse.BooleanOptionalAction, **given)
-        elif setting.reader.separator == ":":
+        elif setting.reader.separator == ":" or (name == "dsn" and command.spans):
             groups[setting.group].add_argument(flag_of(name), action="append", metavar=setting.metavar, **given)
         else:
             groups[setting.group].add_argument(flag_of(name), metavar=setting.metavar, **given)

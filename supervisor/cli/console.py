@@ -11,6 +11,8 @@ import re
 import shutil
 import sys
 import unicodedata
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -20,7 +22,7 @@ from jobherd.handlers._values.encryption import cover
 from jobherd.handlers._values.json_text import dumpable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
 NARROWEST: Final = 80
@@ -126,12 +128,29 @@ def print_table(
         print((" " * gap).join(painted).rstrip())
 
 
+_collected: ContextVar[list[object] | None] = ContextVar("jobherd_collected_json", default=None)
+
+
+@contextmanager
+def collected_json() -> Iterator[list[object]]:
+    """Yield a list that gets the documents which the block would print."""
+    documents: list[object] = []
+    token = _collected.set(documents)
+    try:
+        yield documents
+    finally:
+        _collected.reset(token)
+
+
 def print_json(document: object) -> None:
     """Print a document. Timestamps are in ISO 8601 and UTC; JSON from the database is unchanged.
 
     Characters that move the cursor or change the direction of text are escaped. This also applies
     to a pipe, which may lead to a terminal; a JSON parser gets the same text.
     """
+    if (documents := _collected.get()) is not None:
+        documents.append(document)
+        return
     text = (
         orjson.dumps(dumpable(document), option=orjson.OPT_INDENT_2)
         .decode(errors="backslashreplace")

@@ -109,6 +109,7 @@ COMMANDS: Final = (
         "and its history.\n"
         "The exit code is 1 if one does not exist, or if another live job holds the key of a unique job.",
         lists=True,
+        spans="ids",
     ),
     Command(
         "cancel",
@@ -120,6 +121,7 @@ COMMANDS: Final = (
         "when it has ended.\n"
         "The exit code is 1 if a job had finished already or does not exist.",
         lists=True,
+        spans="ids",
     ),
     Command(
         "delete",
@@ -130,6 +132,7 @@ COMMANDS: Final = (
         about="Delete finished jobs, with their attempts and logs. `jobherd purge` deletes many by their age.\n"
         "The exit code is 1 if a job is waiting or running, or does not exist.",
         lists=True,
+        spans="ids",
     ),
     Command(
         "reprioritize",
@@ -140,6 +143,7 @@ COMMANDS: Final = (
         about="Give waiting jobs another priority. The exit code is 1 if a job is not waiting any more or does not "
         "exist.",
         lists=True,
+        spans="ids",
     ),
     Command(
         "reschedule",
@@ -149,5 +153,6 @@ COMMANDS: Final = (
         _reschedule,
         about="Reschedule waiting jobs. The exit code is 1 if a job is not waiting any more or does not exist.",
         lists=True,
+        spans="ids",
     ),
 )

@@ -276,5 +276,6 @@ COMMANDS: Final = (
         "code, or has failed to. The exit code is 1 if\n"
         "a supervisor did not execute it.",
         lists=True,
+        spans="each",
     ),
 )

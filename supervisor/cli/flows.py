@@ -133,6 +133,7 @@ COMMANDS: Final = (
         _flows_arguments,
         _flows,
         lists=True,
+        spans="each",
     ),
     Command(
         "flow",

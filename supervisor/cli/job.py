@@ -186,5 +186,6 @@ COMMANDS: Final = (
         _job_arguments,
         _job,
         lists=True,
+        spans="ids",
     ),
 )

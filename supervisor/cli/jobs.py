@@ -90,5 +90,6 @@ COMMANDS: Final = (
         _jobs_arguments,
         _jobs,
         lists=True,
+        spans="each",
     ),
 )

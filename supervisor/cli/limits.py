@@ -212,5 +212,6 @@ COMMANDS: Final = (
         _nothing,
         _limits,
         lists=True,
+        spans="each",
     ),
 )

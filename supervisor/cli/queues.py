@@ -177,6 +177,7 @@ COMMANDS: Final = (
         _nothing,
         _queues,
         lists=True,
+        spans="each",
     ),
     Command(
         "pause",

@@ -258,6 +258,7 @@ COMMANDS: Final = (
         _nothing,
         _schedules,
         lists=True,
+        spans="each",
     ),
     Command(
         "schedule",

@@ -91,5 +91,6 @@ COMMANDS: Final = (
         "serves metrics and health claims no jobs and is not in the database: query it at its address (--http of "
         "jobherd run).",
         lists=True,
+        spans="each",
     ),
 )

@@ -161,5 +161,6 @@ COMMANDS: Final = (
         about="Wait until jobs have finished, and print how each ended. The exit code is 0 if all completed, 1 if one\n"
         "failed, was cancelled, expired or does not exist, and 124 when the time was up.",
         lists=True,
+        spans="ids",
     ),
 )

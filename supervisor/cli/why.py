@@ -103,5 +103,6 @@ COMMANDS: Final = (
         "workers, what its attempts\n"
         "ended with, and what to do.",
         lists=True,
+        spans="ids",
     ),
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from orjson import loads
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.cli.shell import jobherd
 
@@ -25,3 +27,85 @@ def test_a_shard_has_a_number_and_a_total(text):
     answer = jobherd("migrate", f"--shard={text}", dsn="dbname=x")
     assert answer.code == 2
     assert f"{text!r} is not a shard: write 2/4" in answer.err
+
+
+@pytest.fixture(scope="module")
+def both(cluster):
+    with cluster.database() as first, cluster.database() as second:
+        for number, dsn in enumerate((first, second), 1):
+            assert jobherd("migrate", "--shard", f"{number}/2", dsn=dsn).code == 0
+        yield first, second
+
+
+def name_of(dsn):
+    given = conninfo_to_dict(dsn)
+    return f"{given['host']}:{given['port']}/{given['dbname']}"
+
+
+def on(dsns):
+    return [f"--dsn={dsn}" for dsn in dsns]
+
+
+def enqueued(dsn, kind="a:b"):
+    return int(jobherd("enqueue", kind, "{}", dsn=dsn).out)
+
+
+def test_a_listing_shows_each_database_under_its_name(both):
+    for dsn, kind in zip(both, ("here:one", "away:one"), strict=True):
+        enqueued(dsn, kind)
+    answer = jobherd("jobs", *on(both))
+    first, second = answer.out.split("\n\n")
+    assert (first.splitlines()[0], second.splitlines()[0]) == tuple(map(name_of, both))
+    assert "here:one" in first and "away:one" not in first
+    assert "away:one" in second and "here:one" not in second
+    for command in ("queues", "status", "limits", "schedules", "flows", "fleet", "doctor"):
+        shown = jobherd(command, *on(both), "--json")
+        assert [one["database"] for one in loads(shown.out)] == list(map(name_of, both)), shown
+    named = jobherd("jobs", "--json", JOBHERD_DSNS=" ".join(map(as_url, both)))
+    kinds = [{job["kind"] for job in one["answer"]} for one in loads(named.out)]
+    assert "here:one" in kinds[0] - kinds[1]
+    assert "away:one" in kinds[1] - kinds[0]
+
+
+def as_url(dsn):
+    given = conninfo_to_dict(dsn)
+    return f"postgresql://{given['user']}@/{given['dbname']}?host={given['host']}&port={given['port']}"
+
+
+def test_one_address_is_as_before(both):
+    for answer in (jobherd("jobs", "--json", dsn=both[0]), jobherd("jobs", "--json", JOBHERD_DSNS=as_url(both[0]))):
+        assert all("kind" in job for job in loads(answer.out))
+
+
+def test_a_database_that_is_away_does_not_hide_the_others(both):
+    away = "postgresql://app:hunter2@127.0.0.1:1/x"
+    answer = jobherd("queues", f"--dsn={away}", f"--dsn={both[1]}")
+    assert answer.code == 69
+    assert answer.err.startswith("jobherd: 127.0.0.1:1/x: the database does not answer")
+    assert name_of(both[1]) in answer.out
+    assert "hunter2" not in answer.out + answer.err
+
+
+def test_an_id_names_its_database(both):
+    here, there = map(enqueued, both)
+    shown = jobherd("job", there, *on(both), "--json")
+    assert [(one["database"], one["answer"]["id"]) for one in loads(shown.out)] == [(name_of(both[1]), there)]
+    cancelled = jobherd("cancel", there, here, *on(both), "--json")
+    assert cancelled.code == 0
+    assert [one["answer"] for one in loads(cancelled.out)] == [
+        [{"id": here, "answer": "cancelled"}],
+        [{"id": there, "answer": "cancelled"}],
+    ]
+    assert f"{there} " in jobherd("retry", there, *on(both)).out
+    lost = jobherd("job", 90_000_000_000_001, *on(both))
+    assert lost.code == 1
+    assert "job 90000000000001 is in shard 9, which is in none of these databases" in lost.err
+    hidden = jobherd("job", here, "--dsn=postgresql://127.0.0.1:1/x", f"--dsn={both[1]}")
+    assert hidden.code == 69
+    assert f"job {here} is in shard 1, which may be in a database that does not answer" in hidden.err
+
+
+def test_a_fleet_command_is_for_one_database(both):
+    answer = jobherd("fleet", "drain", "1", *on(both))
+    assert answer.code == 2
+    assert "fleet drain is for one database: give one --dsn" in answer.err

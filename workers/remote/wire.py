@@ -30,6 +30,7 @@ _ANSWERS: Final[dict[str, Rows]] = {
     "lease/register_kinds": [],
     "lease/declare_limits": [],
     "lease/declare_rates": [],
+    "observe/show_shard": [(0,)],
     "schedule/declare_schedules": [],
     "schedule/postpone_declarations": [],
     "wake/notify_workers": [],

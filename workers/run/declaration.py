@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from jobherd.handlers._define.table_store import TableHandler
+from jobherd.handlers._enqueue.default import divided
 from jobherd.handlers._policy.backoff import Backoff
 from jobherd.workers.ipc.counters import Policy
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jobherd.handlers._define.handler import AnyHandler
+    from jobherd.handlers._enqueue.client_shards import ClientShards
     from jobherd.handlers._policy.option_checks import Wait
+    from jobherd.handlers._policy.schedule import Schedule
     from jobherd.workers.database.connection import Session
 
 _log = logging.getLogger("jobherd.worker")
@@ -75,13 +78,29 @@ def _array(path: tuple[str, ...]) -> str:
     return "{" + ",".join(json.dumps(part, ensure_ascii=False) for part in path) + "}"
 
 
-def declare(session: Session, supervisor: int, handlers: Mapping[str, AnyHandler]) -> None:
-    """Store kinds, limits, rates and schedules of the handlers of a supervisor."""
+def _is_here(shards: ClientShards, schedule: Schedule, handler: AnyHandler, here: int, dsn: str) -> bool:
+    """Return whether a schedule belongs to this database: its jobs must not run once for each of several."""
+    try:
+        return shards.is_here(schedule.queue or handler.policy.queue, here, dsn)
+    except ValueError as problem:
+        _log.warning("schedule %s is not stored: %s", schedule.name, problem)
+        return False
+
+
+def declare(session: Session, supervisor: int, handlers: Mapping[str, AnyHandler], *, dsn: str = "") -> None:
+    """Store kinds, limits, rates and schedules of the handlers of a supervisor.
+
+    dsn: address of the database, by which a client with shards of the handlers finds it first.
+    """
     kinds = kinds_of(handlers)
     session.run("lease/register_kinds", kinds)
     session.run("lease/declare_limits", kinds)
     session.run("lease/declare_rates", kinds)
-    schedules = [each.definition(one.kind) for one in handlers.values() for each in one.schedules]
+    found = [(one, each) for one in handlers.values() for each in one.schedules]
+    if found and (shards := divided()) is not None:
+        ((here,),) = session.run("observe/show_shard")
+        found = [(one, each) for one, each in found if _is_here(shards, each, one, here, dsn)]
+    schedules = [each.definition(one.kind) for one, each in found]
     declared = {"supervisor": supervisor, "schedules": json.dumps(schedules)}
     if schedules:
         # Race: a maintenance process must not store what an earlier worker has left after what this one declares.

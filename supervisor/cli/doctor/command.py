@@ -277,5 +277,6 @@ COMMANDS: Final = (
         "something is wrong.",
         settings=(*CONNECTION, "listen_dsn"),
         lists=True,
+        spans="each",
     ),
 )

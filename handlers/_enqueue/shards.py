@@ -1,6 +1,6 @@
 """Queues divided over several databases: which database has a queue, and which one has a job.
 
-An id says which shard its database is: `jobherd migrate --shard` gives each database a range
+An id says which shard its database is: `jobherd migrate --shard 2/4` gives each database a range
 (`sql/migrations/0040_shards.sql`). Which database is which shard is queried and not configured, so
 no list of addresses can be in the wrong order. This module must not use a database: the synchronous
 and the asynchronous client query theirs, and share everything else.
@@ -133,7 +133,7 @@ class ShardMap:
         if number == 0:
             message = (
                 f"the database shards[{self._pattern(address)!r}] has no shard: "
-                f"run `jobherd migrate --shard K/{len(self.addresses)}` on it"
+                "run `jobherd migrate --shard 2/4` on it, with its number and their total"
             )
             raise ValueError(message)
         for other, known in self._numbers.items():
@@ -141,7 +141,7 @@ class ShardMap:
                 message = (
                     f"shards[{self._pattern(address)!r}] and shards[{self._pattern(other)!r}] are both shard {number}, "
                     "whose jobs have the same ids. If they are the same database, give it one address. "
-                    "Otherwise replace one of them by a new database with `jobherd migrate --shard`"
+                    "Otherwise replace one of them by a new database with `jobherd migrate --shard 2/4`"
                 )
                 raise ValueError(message)
         self._numbers[address] = number

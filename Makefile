@@ -113,9 +113,12 @@ network: $(VENV)/.ready pgbouncer  ## the network's faults: resets, silence, los
 	$(BIN)/python -m tests.faults.pooler
 	$(BIN)/python -m tests.faults.hosts
 
-.PHONY: containers docker
+.PHONY: containers units docker
 containers: $(VENV)/.ready docker  ## deploy/Dockerfile and deploy/compose.yaml in real containers, in a dockerd of its own (root; 5 minutes; not in `make test`)
 	$(BIN)/python -m tests.containers
+
+units: $(VENV)/.ready docker  ## deploy/jobherd.service under a real systemd, in such a container (root; 5 minutes; not in `make test`)
+	$(BIN)/python -m tests.containers.units
 
 docker:
 	@command -v dockerd >/dev/null && command -v mmdebstrap >/dev/null && command -v docker-compose >/dev/null \

@@ -48,7 +48,7 @@ def jobherd(*words: object, dsn: str | None = None, stdin: str | bytes = b"", cw
         capture_output=True,
         env=environment(dsn, **more),
         cwd=cwd,
-        timeout=LIMIT,
+        timeout=3 * LIMIT,  # some of them start a whole fleet
         check=False,
     )
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -32,7 +32,7 @@ def test_a_job_that_kills_each_worker_before_it_starts_fails_at_the_third_death(
     stage: Stage, points: Points, point: str
 ):
     fleet = fleet_with(stage, points)
-    tokens = [points.arm(point, "kill") for _ in range(6)]  # some may be taken by claims that find nothing
+    tokens = [points.arm(point, "kill") for _ in range(20)]  # some may be taken by claims that find nothing
     deadly = stage.enqueue("t:noop")
     if point == "job.announced":
         stage.wait(

@@ -55,6 +55,7 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
     assert order("remove") == ({"workers": 1, "running": 1}, None)
     assert order("reload") == ({"workers": 1, "running": 1}, None)
     fleet.wait_log("reloaded: every worker runs the new code")
+    assert order("report") == ({}, None)  # which a listing shows that waits in vain for a newer one
 
     # What was said within the last second is not asked for again, and a quick machine is here
     # within it.

@@ -162,7 +162,6 @@ DECLARE
     texts   text[];
     edges   jsonb;
     ids     bigint[];
-    jobs    bigint := 0;
     added   bigint := 0;
     tied    bigint := 0;
     named   integer := 0;
@@ -215,10 +214,9 @@ BEGIN
             common.extras.node := name;
             added := added + cardinality(texts);
         END IF;
-        jobs := jobs + cardinality(texts);
         tied := tied + cardinality(texts)::bigint * jsonb_array_length(edges);
         named := named + CASE WHEN node ? 'item' THEN 0 ELSE 1 END;
-        IF jobs > 100000 OR tied > 1000000 OR named > 10000 OR jsonb_array_length(edges) > 1000 THEN
+        IF added > 100000 OR tied > 1000000 OR named > 10000 OR jsonb_array_length(edges) > 1000 THEN
             RAISE EXCEPTION 'jobherd.start_flow: the flow is too large at node %', quote_literal(name)
                 USING ERRCODE = 'program_limit_exceeded',
                     HINT = 'One call adds at most 100000 jobs, 10000 nodes, 1000000 edges, and 1000 edges of a node.';

@@ -263,6 +263,23 @@ def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
     )
 
 
+def test_flows_that_do_not_go_on_are_named(database):
+    send(database, "SELECT jobherd.start_flow('f', '[{\"node\": \"a\", \"kind\": \"a:b\"}, {\"node\": \"b\", \"kind\": \"a:b\", \"after\": \"a\"}]')")  # fmt: skip
+    assert not [text for text in findings(database, 1) if "flow" in text]
+    send(
+        database, "INSERT INTO jobherd.ends (flow, job, state, at) VALUES (0, 7, 'completed', now() - interval '5 min')"
+    )
+    assert (
+        "a job of a flow ended 5m ago, and no maintenance process has passed that on, and 1 job waits for other jobs"
+        in findings(database, 1)
+    )
+    send(database, "DELETE FROM jobherd.ends")
+    send(database, "DELETE FROM jobherd.ready")
+    assert not [text for text in findings(database, 0) if "flow" in text], "a job is left"
+    send(database, "DELETE FROM jobherd.blocked")
+    assert "flow 1 is open, and none of its jobs is left: they were deleted with SQL" in findings(database, 1)
+
+
 def test_schedules_that_do_not_run_are_named(database):
     send(
         database,

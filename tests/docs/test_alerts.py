@@ -40,6 +40,7 @@ def scrape(database, monkeypatch) -> Scrape:
         connection.execute(
             "SELECT jobherd.set_limit('default', 5), jobherd.limit('default', '5/s'), jobherd.fair('default')"
         )
+        connection.execute('SELECT jobherd.start_flow(\'f\', \'[{"node": "k", "kind": "k"}]\')')
         connection.execute("SELECT jobherd.schedule('feed', 'k', every => '1 h')")
         connection.execute(
             "INSERT INTO jobherd.ticks (schedule, at, decided, job)"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from jobherd.handlers._values.outcome import Outcome
 from jobherd.sql.migrate import migrate
@@ -81,8 +82,25 @@ class Watch:
         return dict(zip([*COUNTED, "wal"], map(float, counts), strict=True))
 
 
+@pytest.fixture(params=["nothing", "a flow"])
+def beside(request, still):
+    """What else there is in the database: a job of no flow costs the same."""
+    if request.param == "nothing":
+        yield
+        return
+    nodes = "jsonb_build_array(jsonb_build_object('node', 'a', 'kind', 'c:d', 'options', '{\"delay\": \"1 day\"}'::jsonb, 'payloads', %s::jsonb))"
+    with psycopg.connect(still[1], autocommit=True) as connection:
+        connection.execute(f"SELECT jobherd.start_flow('beside', {nodes})", [Jsonb(["{}"] * 1000)])
+        connection.execute(
+            "SELECT jobherd.enqueue('c:d', '{}', jsonb_build_object('after', min(s.id))) FROM jobherd.scheduled s"
+        )
+        yield
+        connection.execute("TRUNCATE jobherd.scheduled, jobherd.blocked, jobherd.edges, jobherd.flows, jobherd.ends")
+
+
 @pytest.mark.parametrize("batch", WHEN_SET)
 @pytest.mark.promise("E22")
+@pytest.mark.usefixtures("beside")
 def test_what_a_job_costs_the_database(still, batch):
     cluster, dsn = still
     with Queue(dsn) as queue:

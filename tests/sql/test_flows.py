@@ -375,3 +375,64 @@ def test_a_member_without_other_extras_takes_the_short_way_of_workers(queue):
     start(queue, GROUP, tenant="us")
     jobs = queue.child().claim_raw(9)
     assert [job["extras"].startswith(MEMBER) for job in jobs] == [True, True, False, False, False]
+
+
+def look_for_vanished(queue, most=100):
+    flow = job = None
+    while True:
+        [(flow, job)] = queue.connection.execute(
+            queue.text("maintenance/find_vanished"), {"past_flow": flow, "past_job": job, "most": most}
+        ).fetchall()
+        if flow is None and job is None:
+            return
+
+
+@pytest.mark.parametrize("table", ["ready", "scheduled", "blocked"])
+def test_a_member_that_was_deleted_with_sql_counts_as_cancelled(queue, table):
+    waits = {"scheduled": {"options": {"delay": "1h"}}, "blocked": {"after": "other"}}.get(table, {})
+    flow = start(queue, {"node": "other"}, {"node": "gone", **waits}, *CALLBACKS[2:], policy="continue")
+    other = start(queue, {"node": "lone"})
+    queue.run(f"DELETE FROM jobherd.{table} WHERE kind = 'a:gone'")
+    look_for_vanished(queue)
+    resolve(queue)
+    assert state(queue, flow) == ("open", 1, 0, 0, 1)
+    run(queue)
+    assert state(queue, flow) == ("cancelled", 0, 1, 0, 1)
+    assert places(queue)["a:tidy"] == "ready"
+    assert state(queue, other) == ("open", 1, 0, 0, 0)
+
+
+def test_a_job_behind_one_that_was_deleted_with_sql_is_cancelled(queue):
+    flow = start(queue, {"node": "gone"}, {"node": "two", "after": "gone"}, policy="continue")
+    first = queue.enqueue("a:b")
+    later = queue.run("SELECT jobherd.enqueue('a:late', '{}', jsonb_build_object('after', %s))", first)[0][0]
+    resolve(queue)
+    queue.run("DELETE FROM jobherd.ready")
+    look_for_vanished(queue, most=1)
+    resolve(queue)
+    assert state(queue, flow) == ("cancelled", 0, 0, 0, 2)
+    assert queue.state(later) == "cancelled"
+
+
+def test_the_look_for_vanished_members_finds_none_while_all_are_there(queue):
+    flow = start(queue, *MAP, GROUP, {"node": "late", "options": {"delay": "1h"}}, *CALLBACKS, policy="continue")
+    child = queue.child()
+
+    def looked():
+        look_for_vanished(queue, most=1)
+        assert queue.run("SELECT count(*) FROM jobherd.ends WHERE state = 'cancelled'") == [(0,)]
+
+    looked()
+    [index] = child.claim(1)
+    looked()
+    child.settle(index.token, [index.id], "ok", result='["x", "y"]')
+    looked()
+    resolve(queue)
+    looked()
+    queue.run("SELECT jobherd.extend_flow(%s, %s::jsonb)", flow, json.dumps([{"node": "more", "kind": "a:more"}]))
+    looked()
+    failed = run(queue, "failed")
+    looked()
+    queue.retry(failed)
+    looked()
+    assert state(queue, flow)[0] == "open"

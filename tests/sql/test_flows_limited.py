@@ -274,6 +274,11 @@ def test_an_inner_flow_that_is_run_again_by_hand_is_waited_for(queue):
 # -- oversize
 
 
+def test_a_group_of_100_000_jobs_can_have_a_callback(queue):
+    flow = start(queue, {"node": "x", "payloads": ["1"] * 100_000}, *CALLBACKS)
+    assert state(queue, flow)[1] == 100_000
+
+
 @pytest.mark.parametrize(
     "nodes",
     [

@@ -128,7 +128,7 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     assert found["jobherd_child_respawns_total"][()] == sum(deaths.values())
     assert found["jobherd_listening"][()] == 1
     # What the alert rules and the dashboard ask for is there, but for what this fleet does not
-    # have: tenants, caps, a gateway, schedules.
+    # have: tenants, caps, a gateway, schedules, flows.
     labels = labels_of((name, pairs) for name, series in found.items() for pairs in series)
     missing = {each for expression in expressions() for each in unanswered(expression, labels)}
     assert missing <= {
@@ -155,6 +155,7 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
         "jobherd_schedule_last_success_timestamp_seconds",
         "jobherd_schedule_previous_timestamp_seconds",
         "jobherd_schedule_ticks_total",
+        "jobherd_resolver_lag_seconds",
         "jobherd_children_resident_bytes",
     }
     fleet.signal(signal.SIGTERM)

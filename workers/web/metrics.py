@@ -1,4 +1,4 @@
-"""Collects the Prometheus metrics: jobs, child processes, the supervisor, the queues and the schedules.
+"""Collects the Prometheus metrics: jobs, child processes, the supervisor, the queues, schedules and flows.
 
 A scrape reads memory and stores nothing, so it slows no child process. Labels are kinds, outcomes,
 states, causes, queues and schedules, each of a bounded number over the life of this process (`labels.py`). A
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
+from jobherd.workers.web.flow_metrics import flow_metrics
 from jobherd.workers.web.gateway_metrics import gateway_metrics
 from jobherd.workers.web.job_metrics import JobMetrics
 from jobherd.workers.web.process_metrics import ProcessMetrics
@@ -57,3 +58,4 @@ class JobherdCollector(Collector):
         has_workers = any(child.kind == "worker" and child.pid for child in report.children)
         yield from queue_metrics(self._measurer, self._served, has_workers=has_workers)
         yield from schedule_metrics(self._measurer)
+        yield from flow_metrics(self._measurer)

@@ -1,4 +1,4 @@
-"""Counts the jobs of each queue in the database, with its pauses, limits and tenants, and the schedules.
+"""Counts the jobs of each queue in the database, with its pauses, limits and tenants, the schedules and flows.
 
 A statement reads at most `MOST` rows per queue and takes at most `STATEMENT` seconds. A statement
 that takes too long is logged once; the others may still succeed.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 from jobherd import sql
+from jobherd.workers.web.flow_counts import FlowCounts
 from jobherd.workers.web.labels import OTHERS, Labels, label
 from jobherd.workers.web.schedule_counts import ScheduleCounts
 
@@ -128,6 +129,7 @@ class QueueCounts:
         self.tenants: dict[tuple[str, str], int] = {}
         """The number of jobs by tenant and state."""
         self.schedules = ScheduleCounts(clock)
+        self.flows = FlowCounts()
         self._schema = schema
         self._tenants = tenants
         self._clock = clock
@@ -161,6 +163,7 @@ class QueueCounts:
         if self._tenants:
             await self._count_tenants(session)
         await self.schedules.update(partial(self._in_time, session))
+        await self.flows.update(partial(self._in_time, session))
 
     async def _count_state(self, session: Session, state: str) -> Iterable[str]:
         """Count the jobs in one state. Return the queues that have some."""

@@ -24,6 +24,7 @@ from jobherd.workers.web.queue_counts import QueueCounts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jobherd.workers.web.flow_counts import FlowCounts
     from jobherd.workers.web.queue_counts import Gate, Measured
     from jobherd.workers.web.schedule_counts import ScheduleCounts
 
@@ -145,6 +146,10 @@ class Measurer:
     def schedules(self) -> ScheduleCounts | None:
         """Return the state of the schedules and their instants; None if the measurement is stale."""
         return self._counts.schedules if self.latest() else None
+
+    def flows(self) -> FlowCounts | None:
+        """Return the state of the flows and of blocked jobs; None if the measurement is stale."""
+        return self._counts.flows if self.latest() else None
 
     async def close(self) -> None:
         """Cancel a running measurement and close the session."""

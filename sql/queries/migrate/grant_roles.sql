@@ -119,6 +119,8 @@ BEGIN
                     ('check_node',        '{-, -, -, -}'),
                     ('check_upstreams',   '{-, -, -, -}'),
                     ('fail_blocked',      '{-, X, -, -}'),
+                    ('find_vanished_members', '{-, X, -, -}'),
+                    ('find_vanished_upstreams', '{-, X, -, -}'),
                     ('node_job',          '{-, -, -, -}'),
                     ('reject_node',       '{-, -, -, -}'),
                     ('check_schedule_options', '{-, -, -, X}'),

@@ -18,7 +18,7 @@ from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
 from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings, migrating, why_away
-from jobherd.supervisor.cli.doctor import backlog, fleet, schedules, schema, server, vacuum
+from jobherd.supervisor.cli.doctor import backlog, fleet, flows, schedules, schema, server, vacuum
 from jobherd.supervisor.cli.doctor.finding import Finding
 from jobherd.supervisor.cli.doctor.report import print_report
 from jobherd.workers.database.errors import takes_no_writes
@@ -157,6 +157,7 @@ def _look_inside(at: Session, items: list[Item]) -> Iterator[Finding]:
             ruled = at.rows("doctor/list_idle_rules", {"most": _MOST})
             retrying = at.rows("observe/list_retrying", {"most": _MOST, "rows": _GROUPS})
             listed = at.rows("doctor/list_schedules")
+            joined = at.row("doctor/show_flows")
             items += attention(at.rows("observe/list_attention", dict(PARAMETERS)))
     except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as problem:
         yield Finding(
@@ -168,6 +169,7 @@ def _look_inside(at: Session, items: list[Item]) -> Iterator[Finding]:
     yield from backlog.rules(ruled)
     yield from backlog.retrying(retrying)
     yield from schedules.schedules(listed)
+    yield from flows.flows(joined)
 
 
 def _compare(at: Session) -> Iterator[Finding]:

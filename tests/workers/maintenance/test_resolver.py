@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobherd import Client
-from jobherd.workers.maintenance.resolver import LATER, SOON, Resolver
+from jobherd.workers.maintenance.resolver import CHECK, LATER, SOON, Resolver
 from jobherd.workers.system import failpoints
 from tests.support.points import Points
 from tests.support.processes import wait_for_exit
@@ -102,3 +102,31 @@ def test_full_pages_follow_each_other_at_once(monkeypatch):
     resolver.step()
     assert resolver.due_at == 0.0
     assert [asked[1]["past"] for asked in session.asked if "past" in asked[1]] == [None, 7]
+
+
+def test_it_looks_for_vanished_jobs_every_hour_page_by_page(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("jobherd.workers.maintenance.resolver.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("jobherd.workers.maintenance.resolver.random.random", lambda: 0.5)
+    nothing = [(None,), (0, None, None, False, True)]
+    answers = [
+        *nothing,
+        *nothing,
+        (7, 40),
+        *nothing,
+        (None, 80),
+        *nothing,
+        (None, None),
+        *nothing,
+        *nothing,
+        (None, None),
+    ]
+    session = Answers(*answers)
+    resolver = Resolver(session)
+    resolver.step()
+    for at in (CHECK / 2, CHECK / 2, CHECK / 2, CHECK, CHECK * 1.5):
+        now[0] = at
+        resolver.step()
+    assert session.answers == []
+    pages = [(asked["past_flow"], asked["past_job"]) for name, asked in session.asked if name.endswith("vanished")]
+    assert pages == [(None, None), (7, 40), (2**63 - 1, 80), (None, None)]

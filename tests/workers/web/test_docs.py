@@ -44,6 +44,7 @@ def scraped(database, monkeypatch):
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
         connection.execute("SELECT jobherd.set_limit('default', 5)")
         connection.execute("SELECT jobherd.limit('default', '100/min'), jobherd.fair('default')")
+        connection.execute('SELECT jobherd.start_flow(\'f\', \'[{"node": "k", "kind": "k"}]\')')
         connection.execute("SELECT jobherd.schedule('feed', 'k', every => '1 h')")
         connection.execute(
             "INSERT INTO jobherd.ticks (schedule, at, decided, job)"
@@ -69,7 +70,7 @@ def scraped(database, monkeypatch):
     for family in scrape.families.values():
         for sample in family.samples:
             kind = "info" if family.name.endswith("_info") else family.type
-            name = SUFFIX.sub("", sample.name) if kind == "histogram" else sample.name
+            name = SUFFIX.sub("", sample.name) if kind in {"histogram", "summary"} else sample.name
             found[name] = (kind, {label for label in sample.labels if label != "le"})
     return found
 

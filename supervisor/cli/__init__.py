@@ -34,6 +34,7 @@ FAMILIES = {
     "jobs": ("jobs",),
     "job": ("job",),
     "steps": ("steps",),
+    "errors": ("errors",),
     "wait": ("wait",),
     "control": ("retry", "cancel", "delete", "reprioritize", "reschedule"),
     "purge": ("purge",),

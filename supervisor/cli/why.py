@@ -13,7 +13,7 @@ import orjson
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, job_id
-from jobherd.supervisor.cli.console import paint, plain, show_moment
+from jobherd.supervisor.cli.console import cut, paint, plain, show_moment
 from jobherd.supervisor.cli.database import session
 from jobherd.workers.inspect import explain as reasons
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _LINES: Final = 12
 """Most attempts that are shown; one screen has 24 lines."""
+_LONGEST: Final = 600
+"""Characters of a sentence: an error may have 40,000, and `jobherd job` shows all of them."""
 _PARSED: Final = ("gates", "history", "progress", "waits_for")
 
 
@@ -64,7 +66,7 @@ def _why(arguments: argparse.Namespace) -> int:
 
 
 def _print(sentence: str, colour: str = "") -> None:
-    for line in textwrap.wrap(plain(sentence), console.width(), subsequent_indent="  ") or [""]:
+    for line in textwrap.wrap(cut(plain(sentence), _LONGEST), console.width(), subsequent_indent="  ") or [""]:
         print(paint(line, colour))
 
 

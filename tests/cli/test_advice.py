@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from jobherd.supervisor.cli import _split, commands, parser_of
-from jobherd.workers.inspect import explain
+from jobherd.workers.inspect import explain_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,5 +194,5 @@ def test_a_command_that_can_be_run_is_not(text: str):
 
 @pytest.mark.parametrize("scope", ["queue", "kind", "all"])
 def test_what_why_advises_about_a_pause_can_be_run(scope: str):
-    advice = explain._open({"scope": scope, "name": "mail"})
+    advice = explain_waiting._open({"scope": scope, "name": "mail"})
     assert not [problem for one in found_in(f"  {advice}", "") if (problem := problem_with(one))]

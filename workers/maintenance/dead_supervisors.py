@@ -29,6 +29,8 @@ from jobherd.workers.system.procfs import alive
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from jobherd.workers.process.context import ChildContext
+
 PATIENCE: Final = 3.0
 """Seconds that an orphan is left alone by other supervisors. It releases its job within 1 s, and
 its own maintenance process ends it after 1.5 s.
@@ -128,3 +130,13 @@ def _is_dead(owner: str, here: int) -> bool:
 
 def _others() -> list[int]:
     return [pid for pid in procfs.processes() if pid != os.getpid()]
+
+
+def children_of(context: ChildContext) -> set[int]:
+    """Return the pids of all other child processes, as the supervisor last published them.
+
+    Each leads a process group of its own number.
+    """
+    children = context.spec.control.facts().get("children")
+    found = [child.get("pid") for child in children if isinstance(child, dict)] if isinstance(children, list) else []
+    return {pid for pid in found if isinstance(pid, int) and pid > 1} - {os.getpid()}

@@ -31,7 +31,7 @@ from jobherd.workers.database.waiting import StopWaiting
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import EXIT_REQUESTED, Ready, send
 from jobherd.workers.maintenance.dead_supervisors import PATIENCE as ORPHANED
-from jobherd.workers.maintenance.dead_supervisors import end, end_groups, find
+from jobherd.workers.maintenance.dead_supervisors import children_of, end, end_groups, find
 from jobherd.workers.maintenance.deaths import Deaths
 from jobherd.workers.maintenance.finished_count import FinishedCount
 from jobherd.workers.maintenance.key_sweep import KeySweep
@@ -86,7 +86,7 @@ def run(context: ChildContext) -> int:
         maintenance.close()
     context.spec.board.say(CurrentWork(Phase.LEAVING))
     if context.wake.orphaned or (context.wake.ended and not context.spec.board.dismissed):
-        end_groups(_children_of(context), marks=context.spec.control.owner + ":")
+        end_groups(children_of(context), marks=context.spec.control.owner + ":")
     return EXIT_REQUESTED
 
 
@@ -296,13 +296,3 @@ class Maintenance:
 def _dismiss(context: ChildContext, _frame: FrameType | None) -> None:
     context.wake.dismissed = True
     context.wake.poke()
-
-
-def _children_of(context: ChildContext) -> set[int]:
-    """Return the pids of all other child processes, as the supervisor last published them.
-
-    Each leads a process group of its own number.
-    """
-    children = context.spec.control.facts().get("children")
-    found = [child.get("pid") for child in children if isinstance(child, dict)] if isinstance(children, list) else []
-    return {pid for pid in found if isinstance(pid, int) and pid > 1} - {os.getpid()}

@@ -66,7 +66,7 @@ def run(context: ChildContext) -> int:
         _log.info("exiting: %s", reason)
         return EXIT_REQUESTED
     except UnsettledError as problem:
-        _log.error("leaving it to the supervisor: %s", problem)
+        _log.error("exiting with outcomes that are not recorded; the supervisor records them: %s", problem)
         return _EXIT_UNSETTLED
     finally:
         caller.leave()
@@ -102,7 +102,7 @@ def begin(context: ChildContext, caller: HookCaller) -> bool:
         os._exit(EXIT_REQUESTED)  # A copy that the hook has forked and that returned here: the slot is not its own.
     if changed := _put_back(context.interrupts, context.blocked):
         _log.warning(
-            "a module of handlers or on_child_start has changed %s; put back, or no job could be interrupted",
+            "a module of handlers or on_child_start has changed %s; restored, so that jobs can be interrupted",
             ", ".join(changed),
         )
     return True

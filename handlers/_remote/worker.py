@@ -144,7 +144,7 @@ class Worker:
             for slot in self._slots:
                 slot.join()
             if not client.finish(0.0 if self._error else CONFIRM_SECONDS):
-                log.warning("left with results that no gateway has confirmed; their jobs are retried")
+                log.warning("exited with results that no gateway has confirmed; their jobs are retried")
         if self._error is not None:
             raise self._error
 

@@ -204,7 +204,7 @@ def explained() -> Iterator[None]:
         if not is_disconnected(problem):
             raise CommandError(f"the database rejects this: {_said(problem)}") from None
         if lacks_room(problem):
-            raise CommandError(f"the database has no room: {_said(problem)}", ExitCode.NO_DATABASE) from None
+            raise CommandError(f"the database is out of space: {_said(problem)}", ExitCode.NO_DATABASE) from None
         raise CommandError(
             f"the database does not answer: {_said(problem)}; is it running, and is --dsn or JOBHERD_DSN right?",
             ExitCode.NO_DATABASE,

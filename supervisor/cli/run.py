@@ -148,7 +148,7 @@ def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
             if not away and takes_no_writes(problem):
                 log.warning("the database takes no writes: %s; trying until it does", why_away(problem))
             elif not away and lacks_room(problem):
-                log.warning("the database has no room: %s; trying until it has", why_away(problem))
+                log.warning("the database is out of space: %s; trying until it has space", why_away(problem))
             elif not away:
                 log.warning("the database does not answer: %s; trying until it does", why_away(problem))
             away = True

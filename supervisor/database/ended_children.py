@@ -54,7 +54,7 @@ class EndedChildren:
         elif answer:
             log.warning(
                 "%d children that had ended were registered: the database is older than that, a backup or a standby "
-                "that lagged; their jobs are given back",
+                "that lagged; their jobs are released",
                 len(answer),
                 extra={"incarnations": ",".join(str(row[0]) for row in answer[:20])},
             )

@@ -131,5 +131,5 @@ class UntilEmpty:
             return
         if answer:
             left = " and ".join(f"{jobs} for {_LACKING[str(code)]} (job {job})" for code, jobs, job in answer)
-            self._fleet.warnings.append(f"jobs are left that wait for what is missing here: {left}")
+            self._fleet.warnings.append(f"jobs remain that wait for what this supervisor does not have: {left}")
         self.nothing_left = True

@@ -133,8 +133,8 @@ class DatabaseEvents:
                 self._pooler_seen = True
                 if self._db.setup.listen_disabled:
                     log.warning(
-                        "a pooler stands between this supervisor and the server: nothing is listened to through it, "
-                        "and jobs wait for the poll; give the server's own address in listen_dsn, or this one if it "
+                        "a pooler is between this supervisor and the server: LISTEN does not work through it, "
+                        "and jobs wait for the poll; set listen_dsn to the server's own address, or to this one if it "
                         "is in session mode"
                     )
                 else:

@@ -52,8 +52,8 @@ class SettingsReload:
             if not self._settings.reload():
                 return ""
         except Exception as problem:
-            log.error("the settings do not load, the old ones stay: %s", problem)
-            return f"the settings do not load, the old ones stay: {problem}"
+            log.error("reload failed; keeping the current settings: %s", problem)
+            return f"reload failed; keeping the current settings: {problem}"
         settings = self._settings.now
         for name in settings.given.waiting:
             log.warning("%s was changed: restart the supervisor to apply it", name)

@@ -182,7 +182,7 @@ class Children:
                 self._boards[slot.number].interrupt(what)
                 self._signal(slot, signal.SIGUSR2, group=False)
                 log.info(
-                    "%s is told to stop job %d: %s",
+                    "%s gets a request to stop job %d: %s",
                     slot.name,
                     what.job,
                     what.reason.name.lower(),
@@ -215,7 +215,7 @@ class Children:
             )
         except OSError as problem:
             fleet.on_fork_failed(slot, restart_at(fleet.limits, slot.failures + 1, now, jitter))
-            log.error("the system refuses another process: %s", problem.strerror, extra={"slot": slot.number})
+            log.error("the system rejects another process: %s", problem.strerror, extra={"slot": slot.number})
             return
         self._ends[slot.number], self._inboxes[slot.number] = ends, Inbox()
         if ends.output >= 0:

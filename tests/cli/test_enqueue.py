@@ -246,7 +246,8 @@ def test_a_full_disk_is_said_to_be_one(database):
     answer = jobherd("enqueue", "a:b", "{}", dsn=database)
     assert answer.code == 69
     assert (
-        answer.err == 'jobherd: the database has no room: could not extend file "base/1/2": No space left on device\n'
+        answer.err
+        == 'jobherd: the database is out of space: could not extend file "base/1/2": No space left on device\n'
     )
 
 

@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from jobherd import handlers
+from jobherd.workers.web.health import pages
 from tests.docs.pages import PAGES, ROOT
-from tests.support import sql_page
+from tests.support import http_page, log_page, sql_page
 from tests.support.patience import LIMIT
 
 INDEX = (ROOT / "docs" / "index.md").read_text()
@@ -48,3 +49,25 @@ def test_the_reference_of_the_api_has_every_public_name():
 def test_the_reference_of_sql_is_that_of_the_schema(database):
     with psycopg.connect(database) as connection:
         assert sql_page.PAGE.read_text() == sql_page.render(connection), "run: python -m tests.support.sql_page"
+
+
+def test_the_reference_of_log_events_is_that_of_the_code():
+    assert log_page.PAGE.read_text() == log_page.render(), "run: python -m tests.support.log_page"
+
+
+def test_a_message_of_the_log_is_found_with_its_level_and_fields():
+    text = """
+log.warning("%d jobs were lost after %.1f s", 1, 2.0, extra={"jobs": ids, **more})
+log.info(words, extra=ids)
+self.fleet.warnings.append(f"{name}: {words} it is killed")
+box.append("not a message of the log")
+"""
+    assert list(log_page.events_of(text)) == [
+        log_page.Event("WARNING", "… jobs were lost after … s", ("jobs",)),
+        log_page.Event("WARNING", "…: … it is killed"),
+    ]
+
+
+def test_the_reference_of_http_is_that_of_the_routes():
+    assert http_page.PAGE.read_text() == http_page.render(), "run: python -m tests.support.http_page"
+    assert set(http_page.HEALTH) == set(pages(None, why_no_page="off")) | {"/metrics"}

@@ -295,7 +295,7 @@ def refusals(
         resource.prlimit(herd.pid, which, (3 if which == resource.RLIMIT_NOFILE else 1, old[1]))
         mark = herd.mark()
         os.kill(dice.choice(herd.children()), signal.SIGKILL)
-        herd.wait_event(lambda event: "refuses another process" in event.message, since=mark)
+        herd.wait_event(lambda event: "rejects another process" in event.message, since=mark)
         resource.prlimit(herd.pid, which, old)
         herd.wait_event(lambda event: event.message.endswith(" is ready"), since=mark)
         ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 20)")

@@ -88,7 +88,7 @@ def test_a_job_that_is_claimed_and_not_started_never_starts(stage: Stage, gate: 
     arrival = gate.wait_arrival("first")
     assert stage.cancel(second) == "cancelling"
     assert stage.cancel(second) == "cancelling", "twice is once"
-    fleet.wait_log(f"worker 0 is told to stop job {second}: cancel")
+    fleet.wait_log(f"worker 0 gets a request to stop job {second}: cancel")
     arrival.open("undisturbed")
     gate.wait_arrival("third").open()
     assert stage.wait_state(first, "completed")["result"] == "undisturbed"

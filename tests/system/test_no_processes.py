@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
-REFUSED = "the system refuses another process: Resource temporarily unavailable"
+REFUSED = "the system rejects another process: Resource temporarily unavailable"
 
 
 @pytest.fixture

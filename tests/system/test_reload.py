@@ -115,7 +115,7 @@ def test_an_ordered_reload_is_answered_by_whether_the_code_and_the_settings_load
     settings.write_text("claim_size = 'many'\n")
     refused = jobherd("fleet", "reload", number, dsn=stage.dsn)
     assert refused.code == 1, refused
-    assert "the settings do not load, the old ones stay" in refused.out
+    assert "reload failed; keeping the current settings" in refused.out
     assert fleet.stop() == 0
 
 
@@ -139,7 +139,7 @@ def test_settings_are_read_again_and_bad_ones_are_not_taken(stage: Stage, gate: 
         gate.wait_arrival("batch").open()
     settings.write_text("workers = 'many'\n")
     fleet.signal(signal.SIGHUP)
-    assert "workers" in fleet.wait_log("the settings do not load, the old ones stay")["message"]
+    assert "workers" in fleet.wait_log("reload failed; keeping the current settings")["message"]
     fleet.wait_log("every worker runs the new code", count=2)
     stage.wait(lambda: len(fleet.workers()) == 3, "three workers")
     assert fleet.stop() == 0
@@ -158,7 +158,7 @@ def test_more_workers_than_there_are_places_for_are_refused_and_the_reload_ends(
     fleet.wait_log("schema was changed: restart the supervisor to apply it")
     settings.write_text("workers = 5\nmax_workers = 5\n")
     fleet.signal(signal.SIGHUP)
-    told = fleet.wait_log("the settings do not load, the old ones stay")["message"]
+    told = fleet.wait_log("reload failed; keeping the current settings")["message"]
     assert "max_workers = 2 (from the start of this supervisor)" in told
     fleet.wait_log("every worker runs the new code", count=2)
     stage.wait(lambda: len(fleet.workers()) == 2, "two workers")

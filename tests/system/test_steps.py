@@ -366,7 +366,7 @@ def test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_b
     stage.wait_state(following, "completed")
     assert fate(stage, job) == ("completed", 1, 0, ["completed"])
     assert not fleet.said(
-        lambda event: "gets SIG" in event.get("message", "") or "is told to stop" in event.get("message", "")
+        lambda event: "gets SIG" in event.get("message", "") or "gets a request to stop" in event.get("message", "")
     )
     assert fleet.stop() == 0
 

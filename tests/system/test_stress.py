@@ -90,7 +90,7 @@ def test_a_system_that_gives_no_files_is_waited_for(stage: Stage):
         )
         mark = len(fleet.log)
         os.kill(fleet.workers()[0], signal.SIGKILL)
-        fleet.wait_log("the system refuses another process: Too many open files", count=3, after=mark, limit=60)
+        fleet.wait_log("the system rejects another process: Too many open files", count=3, after=mark, limit=60)
         stage.wait_state(stage.enqueue("t:noop"), "completed", limit=60)
         resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE, old)
         fleet.wait_ready(1, after=mark, limit=60)

@@ -40,7 +40,7 @@ def test_one_bad_job_costs_its_neighbours_neither_their_end_nor_a_cancelled_one_
         ids = [stage.enqueue("b:together", f'"{label}"') for label in ("first", "second")]
     arrival = gate.wait_arrival("2 together")
     assert stage.call("SELECT jobherd.cancel(%s)", ids[0]) == "cancelling"
-    fleet.wait_log("is told to stop job")  # and it is not: what it was called with goes on
+    fleet.wait_log("gets a request to stop job")  # and it is not: what it was called with goes on
     arrival.open("went on")
     assert [stage.wait_state(job, "completed", "cancelled")["result"] for job in ids] == [
         "went on first",

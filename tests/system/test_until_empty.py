@@ -73,7 +73,7 @@ def test_it_says_what_is_left_that_waits_for_a_key_or_a_handler(stage: Stage):
     stage.enqueue("no:such", queue="elsewhere")
     fleet = stage.start("--until-empty", "--queues", "default", workers=1)
     fleet.wait_log(
-        f"jobs are left that wait for what is missing here: 1 for a key of JOBHERD_KEYS (job {keyless}) and "
+        f"jobs remain that wait for what this supervisor does not have: 1 for a key of JOBHERD_KEYS (job {keyless}) and "
         f"2 for a handler of their kind (job {unknown[0]})"
     )
     assert fleet.wait_exit() == 0

@@ -181,7 +181,7 @@ def least_of(one: Finished) -> Finished:
             outcome.label,
             delay=outcome.delay,
             code=UNHANDLED_ERROR,
-            error="the attempt failed, and the database refused the error's own words",
+            error="the attempt failed, and the database rejected the text of its error",
         )
     else:
         least = replace(outcome, result=None, error=None, code=None, traceback=None)

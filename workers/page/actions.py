@@ -70,7 +70,7 @@ def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
                 well=False,
             )
         except psycopg.Error as problem:
-            log.info("an action was refused by the database: %s", error_name(problem))
+            log.info("the database rejected an action: %s", error_name(problem))
             done = Done(sentence_of(problem), well=False)
         return _redirect(request, done, form) if isinstance(done, Done) else done
 

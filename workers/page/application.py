@@ -212,7 +212,9 @@ async def _trouble(request: Request, problem: Exception) -> Response:
         )
     assert isinstance(problem, psycopg.Error)
     # a traceback would quote the row
-    log.error("%s: the database refused (%s): %s", request.url.path, error_name(problem), sentence_of(problem))
+    log.error(
+        "%s: the database rejected a statement (%s): %s", request.url.path, error_name(problem), sentence_of(problem)
+    )
     if isinstance(
         problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn
     ):

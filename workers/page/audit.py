@@ -24,7 +24,7 @@ LONGEST: Final = 200
 
 
 async def show(request: Request) -> Response:
-    """Show the page.
+    """Show the audit log, newest first.
 
     `?actor=` and `?action=` filter it; `?before=` is where the previous page ended.
     """

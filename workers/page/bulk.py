@@ -137,12 +137,14 @@ class Runner:
                     patience = min(longest, patience * 2)
                 except _COLLISIONS as problem:
                     tries, size = tries + 1, max(1, size // 2)
-                    log.info("bulk %d: a slice of it is tried again (%s)", bulk, error_name(problem))
+                    log.info("bulk %d: retrying a slice (%s)", bulk, error_name(problem))
                     if tries >= TRIES and await self._broken(bulk, sentence_of(problem)):
                         return
                 except psycopg.Error as problem:
                     # No traceback: it would quote the job.
-                    log.error("bulk %d: the database refused (%s); its row says why", bulk, error_name(problem))
+                    log.error(
+                        "bulk %d: the database rejected a statement (%s); its row says why", bulk, error_name(problem)
+                    )
                     if await self._broken(bulk, sentence_of(problem)):
                         return
 

@@ -169,7 +169,7 @@ class Database:
                 if self.away_since is None:
                     self.away_since = datetime.now(UTC)
                     log.warning(
-                        "the page's database does not answer (%s); it is asked again with each request",
+                        "the page's database does not answer (%s); each request tries again",
                         error_name(problem),
                     )
                 raise Away(self.away_since) from None

@@ -32,7 +32,7 @@ SHOWN: Final = 50
 
 
 async def show(request: Request) -> Response:
-    """Show the groups of a window."""
+    """Show the groups of failed attempts in a period."""
     window = window_of(request.query_params.get("window") or "day")
     return page(
         request, "errors.html", windows=WINDOWS.values(), **await ask(database(request), _argument(window, request))

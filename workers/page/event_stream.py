@@ -96,6 +96,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _watch(request: Request) -> Stream:
+    """Return the changes of a page as server-sent events, while its tab is open."""
     hub: Hub = request.app.state.hub
     topics = hub.find(request.query_params.getlist("topic"))
     return Stream(

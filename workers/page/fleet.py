@@ -84,7 +84,7 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
 
 
 async def show(request: Request) -> Response:
-    """Show the page."""
+    """Show all supervisors and their processes."""
     return page(request, "fleet.html", **await ask(database(request)))
 
 

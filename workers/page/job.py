@@ -55,7 +55,7 @@ _ANSWERS: Final = {
 
 
 async def show(request: Request) -> Response:
-    """Show the page."""
+    """Show one job, with its attempts and logs. 404 if it does not exist."""
     number = _number(request)
     at, hidden = database(request), request.app.state.redactions
     head, trail = await head_of(at, hidden, number), await trail_of(at, hidden, number)

@@ -43,7 +43,7 @@ PERIOD: Final = 5.0
 
 
 async def show(request: Request) -> Response:
-    """Show the page."""
+    """Show the list of jobs, filtered by the query's parameters."""
     at = database(request)
     wanted, problems = Wanted.read(request.query_params)
     before, size = _number(request, "before", LARGEST), _number(request, "size", SIZES[0])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def show(request: Request) -> Response:
-    """Show the form."""
+    """Show the form for a token."""
     if not rules_of(request).keys or rules_of(request).authorize is not None:
         return RedirectResponse(f"{root_of(request)}/", HTTPStatus.SEE_OTHER)  # there are no tokens to log in with
     return page(request, "login.html", onward=request.query_params.get("next", ""), problem="")

@@ -44,7 +44,7 @@ RAN: Final = (Series("ran_p50", "half within", "accent"), Series("ran_p95", "95 
 
 
 async def show(request: Request) -> Response:
-    """Show the page."""
+    """Show the overview: what needs attention, the charts, the queues."""
     window = window_of(request.query_params.get("window"))
     data = database(request)
     context = await ask_now(data, "") | await ask_work(data, "") | await ask_past(data, window.name)

@@ -77,7 +77,7 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
 
 
 async def show(request: Request) -> Response:
-    """Show the page. `?queue=mail` or `?kind=mail:receipt` fills in the form."""
+    """Show the queues with their limits and pauses. `?queue=mail` or `?kind=mail:receipt` fills in the form."""
     given = {scope: request.query_params.get(scope, "")[:100] for scope in ("queue", "kind")}
     scope = "kind" if given["kind"] else "queue"
     return page(

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 
 async def show(request: Request) -> Response:
-    """Show the form. With `?cron=` or `?every=` also what the new time means, or why it is not valid."""
+    """Show the form that edits the times of a schedule.
+
+    With `?cron=` or `?every=` also what the new time means, or why it is not valid.
+    """
     allow_acting(request)
     row = await row_of(request)
     given = request.query_params
@@ -64,7 +67,7 @@ async def show(request: Request) -> Response:
 
 @action
 async def change(request: Request, form: Form) -> Done:
-    """Store the new time."""
+    """Store the new times of a schedule."""
     try:
         timing = _timing(_fields(form))
     except (TypeError, ValueError) as problem:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 async def show(request: Request) -> Response:
-    """Show the form."""
+    """Show the form that edits the payload of a schedule."""
     allow_acting(request)
     row = await row_of(request)
     return _form(request, row, pretty(redact(row["payload"], await _paths(request, row)) or "{}"))
@@ -37,7 +37,7 @@ async def show(request: Request) -> Response:
 
 @action
 async def change(request: Request, form: Form) -> Done | Response:
-    """Store the edited payload, or show the form again with what is wrong."""
+    """Store the edited payload, or show the form again with the errors."""
     row = await row_of(request)
     text = form.get("payload", "")
     try:

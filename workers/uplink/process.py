@@ -217,7 +217,7 @@ class Uplink:
             self._turn(left)
         self._producing.close()
         if router.has_started and not self._client.finish(0.0):
-            _log.warning("left with results that no gateway has confirmed; their jobs are retried")
+            _log.warning("exited with results that no gateway has confirmed; their jobs are retried")
         return EXIT_REQUESTED
 
     def _give_up(self, error: str) -> int:

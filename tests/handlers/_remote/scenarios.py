@@ -685,7 +685,7 @@ def close_finishes_the_running_task_and_releases_the_rest():
         worker.join()
         assert worker.error is None
         while not log.lines.empty():
-            assert "left with results" not in log.lines.get()
+            assert "exited with results" not in log.lines.get()
 
 
 @scene
@@ -747,7 +747,7 @@ def a_worker_does_not_wait_for_a_confirmation_without_end():
         stream.give(stream.read("ready").number, {"id": 5})
         stream.read("results")
         worker.worker.close()
-        log.wait("left with results")
+        log.wait("exited with results")
         stream.end()
         worker.join()
 

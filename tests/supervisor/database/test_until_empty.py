@@ -30,7 +30,9 @@ def test_where_the_database_is_slow_it_is_said_once():
     for answered in db.asked:
         answered([("KEY_MISSING", "2", "7")])
     assert until_empty.nothing_left
-    assert fleet.warnings == ["jobs are left that wait for what is missing here: 2 for a key of JOBHERD_KEYS (job 7)"]
+    assert fleet.warnings == [
+        "jobs remain that wait for what this supervisor does not have: 2 for a key of JOBHERD_KEYS (job 7)"
+    ]
     until_empty._found([("f",)])
     assert len(db.asked) == 3
 

@@ -32,5 +32,5 @@ def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     assert supervisor.signals.carry_out(FleetCommand(1, "reload", {}, "anna"), now) is None, (
         "answered once a worker has loaded the code, or could not"
     )
-    assert supervisor.reload_answers._waiting == [(1, "the settings do not load, the old ones stay: bad")]
+    assert supervisor.reload_answers._waiting == [(1, "reload failed; keeping the current settings: bad")]
     assert supervisor.fleet.generation == generation + 1

@@ -146,7 +146,7 @@ class Durable:
     def sleep(self, span: Duration, name: str | None = None) -> None:
         """Suspend the job for a time in which it holds no worker; it continues after a deploy too.
 
-        The handler ends here by JobSuspended and is called again when the time is over. Then this
+        The handler ends here by JobSuspended and is called again when the time has passed. Then this
         returns at once. The attempt is not counted. The time begins when the attempt has ended. A
         job that is run earlier, by hand, suspends again for the rest.
 
@@ -174,6 +174,6 @@ class Durable:
         """The `version` of the handler with which the job recorded its first step.
 
         The handler's own if it has recorded none. Branch on it where steps were added, removed or
-        changed, so that jobs that began before go on as they began.
+        changed, so that jobs that began before continue unchanged.
         """
         return self.transaction_host.steps.began_with(self)

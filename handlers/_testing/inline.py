@@ -113,7 +113,7 @@ class Inline(Watched):
 
 
 class _InlineSteps(MemorySteps):
-    """Steps of jobs that `inline` runs: their transactions are savepoints of its own."""
+    """Steps of jobs that `inline` runs: their transactions are savepoints."""
 
     def __init__(self, transactions: _InlineTransactions, records: dict[str, Any], version: int) -> None:
         super().__init__(records, version)

@@ -69,9 +69,9 @@ def render() -> str:
     return "\n".join(parts)
 
 
-def by_level(event: Event) -> tuple[int, str]:
+def by_level(event: Event) -> tuple[int, str, tuple[str, ...]]:
     """Return the key of the page's order: errors first."""
-    return ("ERROR", "WARNING", "INFO").index(event.level), event.text
+    return ("ERROR", "WARNING", "INFO").index(event.level), event.text, event.fields
 
 
 def row(event: Event) -> str:

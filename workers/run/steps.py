@@ -1,7 +1,7 @@
 """Keeps the records of the running job's durable steps in the database.
 
 They are read and written in the session of the job's own transactions (`transaction_session.py`),
-each record in a commit of its own or, for a step transaction, in the commit of the step's effect.
+each record in a separate commit or, for a step transaction, in the commit of the step's effect.
 Every write names the claim and its token. If the claim is lost, nothing is written, and the run is
 interrupted. A record whose answer was lost is sent again. If that does not help, the attempt fails,
 and the next one reads whether it was recorded.
@@ -208,7 +208,7 @@ class Steps:
         return self._transactions.executor.kinds[job.kind].handler.policy.version
 
     def _exchange(self, statement: str, parameters: dict[str, object]) -> list[Row]:
-        """Send a statement in a transaction of its own and return its rows. Raises psycopg.Error."""
+        """Send a statement in a separate transaction and return its rows. Raises psycopg.Error."""
         session = self._transactions.own_session
         for pause in (*PAUSES, None):
             try:

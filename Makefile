@@ -113,11 +113,14 @@ network: $(VENV)/.ready pgbouncer  ## the network's faults: resets, silence, los
 	$(BIN)/python -m tests.faults.pooler
 	$(BIN)/python -m tests.faults.hosts
 
-.PHONY: patroni
+.PHONY: patroni managed
 patroni: $(VENV)/.ready  ## two servers under Patroni and etcd, from Debian: a switchover and kill -9 of the leader, under load (root; 3 minutes; SYNCHRONOUS=0: with what may be lost)
 	@command -v patroni >/dev/null && command -v etcd >/dev/null && test -x /usr/lib/postgresql/15/bin/postgres \
 		|| { echo 'installing patroni, etcd-server and postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends patroni etcd-server python3-etcd postgresql-15 >/dev/null; }
 	$(BIN)/python -m tests.faults.patroni --synchronous $(or $(SYNCHRONOUS),1)
+
+managed: $(VENV)/.ready  ## the restrictions of managed PostgreSQL, one after the other, on a local server (3 minutes)
+	$(BIN)/python -m tests.faults.managed
 
 .PHONY: containers units docker
 containers: $(VENV)/.ready docker  ## deploy/Dockerfile and deploy/compose.yaml in real containers, in a dockerd of its own (root; 5 minutes; not in `make test`)

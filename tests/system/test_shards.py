@@ -61,7 +61,7 @@ def test_a_killed_server_stops_its_own_queues_only(tmp_path: Path, gate: Gate):
                 migrate(connection)
                 connection.execute(sql.load("migrate/set_shard", "jobherd"), {"shard": shard})
         first, second = (open_.enter_context(Stage(dsn, tmp_path)) for dsn in addresses)
-        client = open_.enter_context(Client(shards={"mail-*": first.dsn, "*": second.dsn}, timeout=2))
+        client = open_.enter_context(Client(shards={"mail-*": first.dsn, "*": second.dsn}, timeout=20))
         try:
             for stage in (first, second):
                 stage.run_fleet(workers=1, db_retry_initial="0.1s", db_retry_max="0.5s")

@@ -22,7 +22,7 @@ def run(*arguments):
         env=os.environ | {"PYTHONPATH": import_path()},
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=3 * LIMIT,
         check=False,
     )
 

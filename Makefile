@@ -184,6 +184,8 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps, rate
 	$(BIN)/python -m tests.faults.caps
 	$(BIN)/python -m tests.faults.rates
 	$(BIN)/python -m tests.faults.joins
+	$(BIN)/python -m tests.faults.steps
+	$(BIN)/python -m tests.faults.signals
 	$(BIN)/python -m tests.faults.poison
 	$(BIN)/python -m tests.faults.timers
 	$(BIN)/python -m tests.faults.hostile

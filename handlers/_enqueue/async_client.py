@@ -132,6 +132,14 @@ class AsyncClient:
         """Cancel a job. See `Client.cancel`."""
         return await self.run(statements.cancel_job(job_id, actor, reason), job_id)
 
+    async def signal(self, topic: str, payload: object = None) -> int:
+        """Send a signal to the jobs that wait for a topic. See `Client.signal`."""
+        return await self.run(statements.send_signal(topic, payload))
+
+    async def signal_job(self, job_id: int, name: str, payload: object = None) -> int | None:
+        """Send a signal to one job. See `Client.signal_job`."""
+        return await self.run(statements.send_signal_to(job_id, name, payload), job_id)
+
     async def retry(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Run a job again, at once. See `Client.retry`."""
         return await self.run(statements.retry_job(job_id, actor, reason), job_id)

@@ -186,6 +186,26 @@ class Client(ClientSessions):
         """
         return self.run(statements.cancel_job(job_id, actor, reason), job_id)
 
+    def signal(self, topic: str, payload: object = None) -> int:
+        """Send a signal to the jobs that wait for a topic, now or in the next 30 days, and return its id.
+
+        On a connection of yours the signal is part of your transaction.
+
+        Example:
+            >>> client.signal("order:42/packed", {"by": "ada"})  # doctest: +SKIP
+        """
+        return self.run(statements.send_signal(topic, payload))
+
+    def signal_job(self, job_id: int, name: str, payload: object = None) -> int | None:
+        """Send a signal to one job, for its `Job.wait_for(name)`, and return its id.
+
+        Returns None if there is no such job. The job may begin to wait later.
+
+        Example:
+            >>> client.signal_job(42, "approved", {"by": "ada"})  # doctest: +SKIP
+        """
+        return self.run(statements.send_signal_to(job_id, name, payload), job_id)
+
     def retry(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Run a job again, at once.
 

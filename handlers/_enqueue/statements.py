@@ -15,7 +15,7 @@ import orjson
 from jobherd.handlers._enqueue.options import check_id
 from jobherd.handlers._enqueue.rule import delay_of, fields_of, is_keyed, rule_of
 from jobherd.handlers._values.job_id import DuplicateJob, known_id
-from jobherd.handlers._values.payload import PayloadError, decode_payload
+from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,6 +183,20 @@ def cancel_job(job_id: int, actor: str | None = None, reason: str | None = None)
     return Statement("control/cancel_job", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 
 
+def send_signal(topic: str, payload: object) -> Statement[int]:
+    """Return the statement that sends a signal to a topic. The answer is its id."""
+    if not isinstance(topic, str) or not 0 < len(topic) <= 300:
+        message = f"a topic must be a text of 1 to 300 characters, not {topic!r:.60}"
+        raise ValueError(message)
+    return Statement("control/send_signal", {"topic": topic, "payload": check_payload(payload)}, _read_id)
+
+
+def send_signal_to(job_id: int, name: str, payload: object) -> Statement[int | None]:
+    """Return the statement that sends a signal to one job. The answer is its id, or None if there is no such job."""
+    given = {"id": check_id(job_id), "name": name, "payload": check_payload(payload)}
+    return Statement("control/send_job_signal", given, _read_id)
+
+
 def retry_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
     """Return the statement that runs one job again, with an audit entry.
 
@@ -211,6 +225,10 @@ def _read_reserved(rows: list[Row], _: tuple[str, ...]) -> Reserved | None:
 
 def _read_nothing(_: list[Row], __: tuple[str, ...]) -> None:
     return None
+
+
+def _read_id(rows: list[Row], _: tuple[str, ...]) -> Any:
+    return rows[0][0]
 
 
 def _read_answer(rows: list[Row], _: tuple[str, ...]) -> str | None:

@@ -222,7 +222,7 @@ class JobInterrupted(KeyboardInterrupt):  # named by the design
 
 
 class JobSuspended(JobInterrupted):
-    """Raised in a handler by `job.sleep`, to end the attempt until the job continues.
+    """Raised in a handler by `job.sleep` and `job.wait_for`, to end the attempt until the job continues.
 
     Clean up and let it pass. If the handler swallows it, the job fails. Handlers do not raise it.
 

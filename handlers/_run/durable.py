@@ -6,6 +6,7 @@ database. A job that calls none of them has no host of its own.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from jobherd.handlers._policy.durations import Duration, positive
@@ -14,6 +15,7 @@ from jobherd.handlers._run.steps import (
     StepTransaction,
     check_name,
     converted,
+    decoded,
     encoded,
     key_of,
     refuse_awaitable,
@@ -168,6 +170,51 @@ class Durable:
     async def asleep(self, span: Duration, name: str | None = None) -> None:
         """`sleep` for coroutines."""
         self.sleep(span, name)
+
+    def wait_for(
+        self, name: str, timeout: Duration | None = None, *, topic: str | None = None, returns: Any = None
+    ) -> Any:
+        """Suspend the job until a signal arrives, and return the signal's payload.
+
+        The handler ends here by JobSuspended and is called again when there is a signal. Then this
+        returns its payload, in later attempts too. A signal that was sent before counts: each job
+        gets every signal of the last 30 days once, the oldest first.
+
+        Args:
+            name: name of the signal, which `Client.signal_job` sends to this job. Also the name of a
+                step: wait twice for a topic by two names.
+            timeout: how long to wait, as a duration. Default: without an end.
+            topic: wait for the signals that `Client.signal` sends to this topic instead.
+            returns: type to which the payload is converted. Default: plain JSON.
+
+        Returns:
+            The payload, or None if the timeout has passed.
+
+        Raises:
+            JobSuspended: let it pass. A handler that swallows it fails permanently.
+            StepError: as `step`.
+
+        Example:
+            >>> approved = job.wait_for("approved", timeout="7d")  # doctest: +SKIP
+        """
+        seconds = None if timeout is None else positive(timeout, field="timeout")
+        topic = f"job/{self.id}/{check_name(name)}" if topic is None else topic
+        record = self.transaction_host.steps.wait(self, name, topic, seconds)
+        found = decoded(record.result)
+        if "payload" not in found:
+            return None
+        return converted(name, Record(json.dumps(found["payload"]), record.version), returns)
+
+    async def await_for(
+        self,
+        name: str,
+        timeout: Duration | None = None,  # noqa: ASYNC109  # of the job, which outlasts the coroutine
+        *,
+        topic: str | None = None,
+        returns: Any = None,
+    ) -> Any:
+        """`wait_for` for coroutines."""
+        return self.wait_for(name, timeout, topic=topic, returns=returns)
 
     @property
     def began_with(self) -> int:

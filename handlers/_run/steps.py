@@ -34,6 +34,10 @@ LONGEST: Final = 200
 """Most characters of a step's name."""
 
 
+FOREVER: Final = 10 * 365 * 86400.0
+"""Seconds after which a job that waits without a timeout is called again, to wait again."""
+
+
 class StepError(RuntimeError):
     """Raised for a step that cannot be run: a name used twice, a record that does not fit, no database."""
 
@@ -74,6 +78,12 @@ class StepHost(Protocol):
     def sleep(self, job: Durable, name: str | None, seconds: float) -> None:
         """Suspend the job, unless it has slept. Raises JobSuspended. name: None: by its number in the attempt."""
 
+    def wait(self, job: Durable, name: str, topic: str, seconds: float | None) -> Record:
+        """Return the record of the signal that the job takes, `{"payload": ...}`, or of the timeout, `{}`.
+
+        Raises JobSuspended if there is none yet. seconds: None: without a timeout.
+        """
+
     def began_with(self, job: Durable) -> int:
         """Return the version of the first record, or the handler's own if there is none."""
 
@@ -88,7 +98,7 @@ class NoSteps:
         """Raise StepError with the message."""
         raise StepError(self._message)
 
-    record = leave = begin = abegin = commit = undo = sleep = began_with = enter
+    record = leave = begin = abegin = commit = undo = sleep = wait = began_with = enter
 
 
 class StepTransaction:

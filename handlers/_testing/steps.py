@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jobherd.handlers._run.dispositions import JobSuspended
-from jobherd.handlers._run.steps import Record, StepError, decoded, encoded
+from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded, encoded
 from jobherd.handlers._run.transaction import NOWHERE
 
 if TYPE_CHECKING:
@@ -66,6 +67,14 @@ class MemorySteps:
             self.records[name] = None
             message = f"the job sleeps for {seconds:g} s"
             raise JobSuspended(message, seconds)
+
+    def wait(self, job: Durable, name: str, topic: str, seconds: float | None) -> Record:
+        """Return what the dict has as the payload of the signal, or suspend the job."""
+        record = self.enter(job, name)
+        if record is None:
+            message = f"the job waits for {topic}"
+            raise JobSuspended(message, FOREVER if seconds is None else seconds)
+        return Record(json.dumps({} if self.records[name] is None else {"payload": self.records[name]}), record.version)
 
     def began_with(self, _job: Durable) -> int:
         """Return the handler's version: a dict has no older one."""

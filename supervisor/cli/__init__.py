@@ -35,6 +35,7 @@ FAMILIES = {
     "job": ("job",),
     "steps": ("steps",),
     "errors": ("errors",),
+    "signals": ("signal",),
     "wait": ("wait",),
     "control": ("retry", "cancel", "delete", "reprioritize", "reschedule"),
     "purge": ("purge",),

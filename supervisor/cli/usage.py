@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GROUPS: Final = {
     "run jobs": ("run", "work", "check", "forge"),
-    "enqueue and follow jobs": ("enqueue", "wait", "job", "jobs", "errors", "why", "steps", "keys"),
+    "enqueue and follow jobs": ("enqueue", "wait", "job", "jobs", "errors", "why", "steps", "signal", "keys"),
     "follow chains, groups and graphs of jobs": ("flows", "flow"),
     "change jobs": ("retry", "cancel", "reprioritize", "reschedule", "delete", "purge"),
     "control queues": ("queues", "pause", "resume", "limit", "limits", "fair"),

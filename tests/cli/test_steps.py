@@ -60,3 +60,14 @@ def test_encrypted_results_are_shown_to_those_with_the_key(database, monkeypatch
     assert "(encrypted)" in shut
     opened = jobherd("steps", job, "--decrypt", "--json", dsn=database, JOBHERD_KEYS=KEYS)
     assert opened.json[0]["result"] == {"card": "4111"}
+
+
+def test_a_signal_is_sent_to_a_job_or_a_topic(database):
+    job = put(database)
+    first = jobherd("signal", "approved", '{"by": "ada"}', "--job", job, dsn=database)
+    second = jobherd("signal", "order/7", dsn=database)
+    with psycopg.connect(database) as connection:
+        rows = connection.execute("SELECT id, topic, payload FROM jobherd.signals ORDER BY id").fetchall()
+    assert rows == [(int(first.out), f"job/{job}/approved", {"by": "ada"}), (int(second.out), "order/7", None)]
+    assert jobherd("signal", "approved", "--job", 4711, dsn=database).code == 1
+    assert "not a JSON value" in jobherd("signal", "approved", "{", dsn=database).err

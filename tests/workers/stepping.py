@@ -189,3 +189,21 @@ def sleeps(job: Job, how: str = "") -> object:  # one branch for each way to end
 async def asleeps(job: Job) -> object:
     await job.asleep("1h", name="night")
     return "awake"
+
+
+@handler("step:waits", timeout="10m")
+def waits(job: Job, how: str = "") -> object:
+    CALLS[f"began {job.id}"] += 1
+    match how:
+        case "timeout":
+            return [job.wait_for("approved", timeout="1h"), job.wait_for("packed", topic="order/7", timeout="1h")]
+        case "topic":
+            return [job.wait_for("first", topic="order/7"), job.wait_for("second", topic="order/7")]
+        case "typed":
+            return job.wait_for("charged", returns=Charge).cents
+    return [job.wait_for("approved"), CALLS[f"began {job.id}"]]
+
+
+@handler("step:awaits", timeout="10m")
+async def awaits(job: Job) -> object:
+    return await job.await_for("approved")

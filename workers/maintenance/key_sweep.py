@@ -1,6 +1,6 @@
-"""Deletes rows whose jobs do not count any more, a page of them a second: keys of unique jobs, and steps.
+"""Deletes rows whose jobs do not count any more, a page of them a second: keys of unique jobs, steps, waits.
 
-Settling a job deletes neither, so all of them are read in turns. Must not decide which count: the
+Settling a job deletes none of them, so all of them are read in turns. Must not decide which count: the
 statements do.
 """
 
@@ -17,11 +17,11 @@ MOST: Final = 1000
 _PAGE: Final = 1.0
 _ROUND: Final = 30.0
 """Seconds between two rounds over all rows. A dead row costs its place on disk only."""
-_STATEMENTS: Final = ("maintenance/sweep_keys", "maintenance/sweep_steps")
+_STATEMENTS: Final = ("maintenance/sweep_keys", "maintenance/sweep_steps", "maintenance/sweep_waits")
 
 
 class KeySweep:
-    """The rounds over all keys and all steps.
+    """The rounds over all keys, steps and waits.
 
     due_at: monotonic time at which `step` is due next.
     """

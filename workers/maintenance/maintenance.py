@@ -36,6 +36,7 @@ from jobherd.workers.maintenance.deaths import Deaths
 from jobherd.workers.maintenance.finished_count import FinishedCount
 from jobherd.workers.maintenance.key_sweep import KeySweep
 from jobherd.workers.maintenance.long_transactions import warn_of_transactions
+from jobherd.workers.maintenance.matcher import Matcher
 from jobherd.workers.maintenance.partitions import Partitions
 from jobherd.workers.maintenance.progress_copy import ProgressCopy
 from jobherd.workers.maintenance.promotion import LOCKED, MOST, Promotion
@@ -111,6 +112,7 @@ class Maintenance:
         self._vacuum = VacuumTask(self._session)
         self._keys = KeySweep(self._session)
         self._resolver = Resolver(self._session)
+        self._matcher = Matcher(self._session)
         self._progress = ProgressCopy(self._session, context.spec.boards)
         self._orphaned: set[str] = set()
         """Dead supervisors of which processes were left at the start."""
@@ -149,6 +151,7 @@ class Maintenance:
                 self._vacuum.due_at,
                 self._keys.due_at,
                 self._resolver.due_at,
+                self._matcher.due_at,
                 self._finished.due_at,
                 self._orphans_at,
                 self._webhooks_at,
@@ -176,6 +179,8 @@ class Maintenance:
             self._schedules.run()
         if now >= self._resolver.due_at:
             self._resolver.step()
+        if now >= self._matcher.due_at:
+            self._matcher.step()
         self._deaths.step(now)
         if now >= self._copy_at:
             self._progress.write()
@@ -194,6 +199,7 @@ class Maintenance:
                 "maintenance/delete_fleet_commands": {"most": MOST},
                 "maintenance/delete_enqueue_keys": {"most": MOST},
                 "maintenance/delete_flows": {"most": MOST},
+                "maintenance/delete_signals": {"most": MOST},
             }
             if self._schedules.used or self._schedules.postponed:
                 self._schedules.retire()
@@ -223,11 +229,12 @@ class Maintenance:
 
         Also make those parked jobs ready that no pause or limit holds back any more.
         """
-        [(opened, next_in, parked, unseen, asked, due_in, postponed, joins)] = self._session.run(
+        [(opened, next_in, parked, unseen, asked, due_in, postponed, joins, waits)] = self._session.run(
             "maintenance/end_pauses"
         )
         self._schedules.note(due_in)
         self._resolver.note(joins=joins)
+        self._matcher.note(waits=waits)
         self._schedules.postponed = postponed
         if opened:
             _log.info("resumed %d gates that were paused until now", opened)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 import psycopg
 
 from jobherd.handlers._run.dispositions import JobSuspended
-from jobherd.handlers._run.steps import Record, StepError, decoded
+from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded
 from jobherd.handlers._values.encryption import is_sealed, open_document, seal_document
 from jobherd.handlers._values.payload import decode_payload, encode_result
 from jobherd.workers.database.errors import is_retryable
@@ -121,6 +121,30 @@ class Steps:
             self._suspend(Suspension(f"the job sleeps for {seconds:g} s", seconds, (("steps/record_sleep", values),)))
         elif (left := self._seconds_until(record)) > 0:
             self._suspend(Suspension(f"the job sleeps for another {left:.0f} s", left))
+
+    def wait(self, job: Durable, name: str, topic: str, seconds: float | None) -> Record:
+        """Return the record of a signal or of the timeout, or suspend the job."""
+        record = self.enter(job, name)
+        if record is not None:
+            return record
+        about = self._values(job, name, None) | {"topic": topic, "seconds": seconds}
+        rows = self._exchange("steps/find_signal", about)
+        if not rows:
+            self._transactions.lose()
+        [(signal, payload, waited, left)] = rows
+        if waited:
+            seconds = left
+        if signal is None and (seconds is None or seconds > 0):
+            about["seconds"] = seconds
+            delay = FOREVER if seconds is None else seconds
+            self._suspend(Suspension(f"the job waits for {topic}", delay, (("steps/record_wait", about),)))
+        found = "{}" if signal is None else f'{{"payload":{payload or "null"}}}'
+        values = self._values(job, name, found) | {"signal": signal}
+        if not self._exchange("steps/record_signal", values):
+            self._transactions.lose()
+        reach("step.recorded")
+        self._note(name, found)
+        return Record(found, self._version(job))
 
     def began_with(self, job: Durable) -> int:
         """Return the version of the first record, or the handler's own if there is none."""

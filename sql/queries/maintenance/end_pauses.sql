@@ -1,7 +1,7 @@
 -- Resume the pauses whose time has ended. Returns the seconds until the next one ends, whether jobs are parked,
 -- whether there are concurrency limits that no maintenance process has seen yet, whether there are requests to
 -- cancel, the seconds until a schedule is due, whether a worker could not store a schedule, and whether jobs wait for
--- other jobs. Run by maintenance processes.
+-- other jobs, and whether jobs wait for signals. Run by maintenance processes.
 WITH due AS MATERIALIZED (
     SELECT scope, name FROM jobherd.gates WHERE resume_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 ), resumed AS MATERIALIZED (
@@ -18,4 +18,5 @@ SELECT (SELECT count(*) FROM resumed) AS opened,
        jobherd.schedules_due_in() AS schedules_in,
        EXISTS (SELECT FROM jobherd.declarations d WHERE d.pending IS NOT NULL) AS postponed,
        EXISTS (SELECT FROM jobherd.edges e WHERE e.state IS NULL) OR EXISTS (SELECT FROM jobherd.ends)
-       OR EXISTS (SELECT FROM jobherd.flows f WHERE f.state = 'open') AS joins
+       OR EXISTS (SELECT FROM jobherd.flows f WHERE f.state = 'open') AS joins,
+       EXISTS (SELECT FROM jobherd.waits) AS waits

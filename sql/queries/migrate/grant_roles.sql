@@ -35,7 +35,7 @@ BEGIN
                              'check_tenant', 'check_traceparent', 'check_webhook', 'hostile_path', 'cancel', 'cancel_as', 'cancel_own', 'retry',
                              'retry_as', 'retry_own', 'enqueue_unique', 'enqueue_keyed', 'enqueue_after', 'start_flow', 'extend_flow', 'cancel_flow', 'cancel_own_flow', 'retry_flow', 'retry_own_flow',
                              'unique_rule', 'unique_fields', 'seconds_of', 'lane_of',
-                             'with_partition', 'is_tenant', 'partition_of', 'is_large_job_allowed')
+                             'with_partition', 'signal', 'signal_job', 'is_tenant', 'partition_of', 'is_large_job_allowed')
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', one.called);
     END LOOP;
@@ -67,6 +67,8 @@ BEGIN
                     ('attempts_default', '{-,     -,     r,    r}'),
                     ('logs',            '{-,      rawd,  r,    rd}'),
                     ('steps',           '{-,      rawd,  r,    rd}'),
+                    ('signals',         '{-,      rawd,  r,    r}'),
+                    ('waits',           '{-,      rawd,  r,    r}'),
                     ('progress',        '{-,      rawd,  r,    r}'),
                     ('demands',         '{-,      rawd,  r,    rawd}'),
                     ('kinds',           '{r,      rawd,  r,    r}'),
@@ -218,6 +220,8 @@ BEGIN
                     ('start_run',         '{-, X, -, -}'),
                     ('sweep_keys',        '{-, X, -, -}'),
                     ('sweep_steps',       '{-, X, -, -}'),
+                    ('sweep_waits',       '{-, X, -, -}'),
+                    ('match_signals',     '{-, X, -, -}'),
                     ('take_key',          '{-, X, -, X}'),
                     ('take_lane_token',   '{-, X, -, -}'),
                     ('take_tokens',       '{-, X, -, -}'),

@@ -1,0 +1,2 @@
+-- Send a signal to one job. Returns its id, or null if there is no such job.
+SELECT jobherd.signal_job(%(id)s::bigint, %(name)s::text, %(payload)s::jsonb) AS id

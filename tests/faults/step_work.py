@@ -1,0 +1,33 @@
+"""Handlers with durable steps, run by the campaigns `steps` and `signals`."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from jobherd import Job, handler
+
+
+def _number(seconds: float) -> str:
+    time.sleep(seconds)
+    return secrets.token_hex(8)
+
+
+@handler("fault:steps", max_attempts=1000, max_crashes=1000, backoff=0, timeout="10m")
+def steps(job: Job, seconds: float) -> list[str]:
+    """Have five steps: two effects in the database, two outside, and a sleep."""
+    for name in ("reserve", "book"):
+        with job.step_transaction(name) as connection:
+            if connection:
+                connection.execute("INSERT INTO public.effects (job, step) VALUES (%s, %s)", [job.id, name])
+        if name == "reserve":
+            first = job.step("charge", _number, seconds)
+            job.sleep("50ms", name="night")
+    return [first, job.step("mail", _number, seconds)]
+
+
+@handler("fault:waits", max_attempts=1000, max_crashes=1000, backoff=0, timeout="10m")
+def waits(job: Job, times: int) -> list[int]:
+    """Take so many signals."""
+    topic = f"job/{job.id}/number"
+    return [job.wait_for(f"number {place}", topic=topic) for place in range(times)]

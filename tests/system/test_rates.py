@@ -45,9 +45,11 @@ def test_no_window_holds_more_than_the_limit_while_workers_and_hosts_are_killed(
     jobs = stage.enqueue_many("t:noop", 600, queue="mail", max_attempts=20)
     dice = random.Random(27)
     killed = 0
-    until = time.monotonic() + 2 * LIMIT
-    while stage.call("SELECT count(*) FROM jobherd.history") < len(jobs):
+    until = time.monotonic() + 4 * LIMIT
+    while (ended := stage.call("SELECT count(*) FROM jobherd.history")) < len(jobs) or killed < 10:
         assert time.monotonic() < until, stage.census(jobs)
+        if len(jobs) - ended < 100 and killed < 10:  # this process is slower than the workers
+            jobs += stage.enqueue_many("t:noop", 200, queue="mail", max_attempts=20)
         before = stage.call("SELECT count(*) FROM public.starts")
         stage.wait(
             lambda before=before: (
@@ -59,7 +61,6 @@ def test_no_window_holds_more_than_the_limit_while_workers_and_hosts_are_killed(
         if killed < 20 and (pids := list(dice.choice(fleets).workers().values())):
             os.kill(dice.choice(pids), signal.SIGKILL)
             killed += 1
-    assert killed >= 10
     times = starts(stage)
     assert len(times) >= len(jobs)
     for window in (0.01, 0.05, 0.25, 1.0, 3.0):

@@ -93,7 +93,11 @@ class Started:
         return (client or default.default_client()).start(self._statement())
 
     async def aenqueue(self, *, client: AsyncClient | None = None) -> int:
-        """Enqueue the flow from asyncio. Like `enqueue`. Without a client it runs the default client in a thread."""
+        """Enqueue the flow from asyncio. Like `enqueue`.
+
+        Args:
+            client: client that enqueues. Default: the default client, in a thread.
+        """
         check_target(client, "client", "an AsyncClient", AsyncClient)
         statement = self._statement()
         if client is not None:
@@ -194,7 +198,17 @@ class Flow(Started):
         return [node.document() for node in self._nodes] + self._callbacks
 
     def put(self, call: Call[Any], *, over: str | None = None) -> Node[Any]:
-        """Add a call as a node. over: the parameter that gets an item. Raises TypeError, ValueError, PayloadError."""
+        """Add a call as a node.
+
+        Args:
+            call: a handler with its arguments, from `Handler.call`.
+            over: the parameter that gets an item of another node's list. Default: none.
+
+        Raises:
+            TypeError: the handler does not take these arguments.
+            ValueError: an argument is the result of a node of another flow.
+            PayloadError: a value cannot be encoded as JSON or does not fit its annotation.
+        """
         known = {node.name for node in self._nodes}
         for value in call.given.values():
             if isinstance(value, Result) and value.node not in self._nodes:

@@ -115,7 +115,14 @@ class Node(Generic[R_co]):
         return self
 
     def options(self, **options: Unpack[JobOptions]) -> Self:
-        """Set options of the job, such as `queue="bulk"` or `priority=5`, and return this node."""
+        """Set options of the job, such as `queue="bulk"` or `priority=5`, and return this node.
+
+        Args:
+            options: those of `Client.enqueue`.
+
+        Example:
+            >>> node.options(queue="bulk")  # doctest: +SKIP
+        """
         with naming(self.name):
             given = {name: value for name, value in check_options(**options).parameters().items() if value is not None}
             for one, other in (("delay", "run_at"), ("run_at", "delay")):  # the later one counts

@@ -114,8 +114,17 @@ class Producer(Generic[P]):
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> object:
         """Return the checked payload for these arguments, for `enqueue_many` and for tests.
 
-        >>> receipt.payload(order_id=7)  # doctest: +SKIP
-        {'order_id': 7}
+        Args:
+            args: arguments of the handler, without the job.
+            kwargs: the same by name.
+
+        Raises:
+            TypeError: the handler does not take these arguments.
+            PayloadError: a value cannot be encoded as JSON or does not fit its annotation.
+
+        Example:
+            >>> receipt.payload(order_id=7)  # doctest: +SKIP
+            {'order_id': 7}
         """
         return self.encoder.payload(args, kwargs)
 
@@ -140,7 +149,11 @@ class Producer(Generic[P]):
         return Call(self, args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobId:
-        """Enqueue one job and return its id. The arguments are the handler's, without the job.
+        """Enqueue one job and return its id.
+
+        Args:
+            args: arguments of the handler, without the job.
+            kwargs: the same by name.
 
         Raises:
             TypeError: the handler does not take these arguments.
@@ -155,7 +168,7 @@ class Producer(Generic[P]):
         return job_id(self._put([self._one(args, kwargs)])[0])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobId:
-        """Enqueue one job from asyncio. Like `enqueue`.
+        """Enqueue one job from asyncio. The parameters are those of `enqueue`.
 
         Without its own client or connection it runs the process-wide client in a thread.
         """

@@ -178,6 +178,9 @@ class TableStore:
         records that match are. The condition is SQL over the table, under the alias of the view. If
         the function raises, no record is claimed.
 
+        Args:
+            function: gets the `Child` that claims; returns None or True, False, or an `Only`.
+
         >>> store = TableStore("example_job_worker_store", table="example_jobs")
         >>> @store.before_claim
         ... def small_ones(child):

@@ -102,7 +102,7 @@ class AsyncClient:
         )
 
     async def job(self, job_id: int) -> dict[str, Any] | None:
-        """Return the job's row of the view `jobherd.jobs`, or None."""
+        """Return the job's row of the view `jobherd.jobs`, or None. See `Client.job`."""
         return await self.run(statements.show_job(job_id), job_id)
 
     # as in Client

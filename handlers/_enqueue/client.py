@@ -121,7 +121,21 @@ class Client(ClientSessions):
         )
 
     def job(self, job_id: int) -> dict[str, Any] | None:
-        """Return the job's row of the view `jobherd.jobs`, or None if there is no such job."""
+        """Return the job's row of the view `jobherd.jobs`, or None if the job does not exist.
+
+        Args:
+            job_id: id of the job.
+
+        Returns:
+            The columns by name, such as `state`, `result`, `progress` and `history`.
+
+        Raises:
+            psycopg.Error: the database reports an error.
+
+        Example:
+            >>> client.job(42)["state"]  # doctest: +SKIP
+            'completed'
+        """
         return self.run(statements.show_job(job_id), job_id)
 
     def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:
@@ -225,7 +239,15 @@ class Client(ClientSessions):
         return self.run(statements.retry_job(job_id, actor, reason), job_id)
 
     def on(self, connection: CallersConnection) -> Client:
-        """Return a client of your connection, with the schema and shards of this client."""
+        """Return a client of your connection, with the schema and shards of this client.
+
+        Args:
+            connection: a connection as for `Client`. What the client enqueues is part of its transaction.
+
+        Example:
+            >>> client.on(connection).enqueue("mail:receipt", {"order_id": 7})  # doctest: +SKIP
+            42
+        """
         found = Client(schema=self.schema, connection=connection)
         if self.shards is not None:
             found.shards = self.shards.on(ClientSessions(schema=self.schema, connection=connection))

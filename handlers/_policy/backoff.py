@@ -63,7 +63,9 @@ class Backoff:
     def delay(self, attempts: int, random: Dice = _random) -> float:
         """Return the seconds to wait after `attempts` attempts. A number below 1 counts as 1.
 
-        random: source of the jitter, default the module `random`.
+        Args:
+            attempts: attempts so far.
+            random: source of the jitter. Default: the module `random`.
         """
         wait = min(self.cap, self._plain(max(1, attempts) - 1))
         if self.jitter:

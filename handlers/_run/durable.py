@@ -118,6 +118,9 @@ class Durable:
     def step_key(self, name: str) -> str:
         """Return an idempotency key for a step: the same in each attempt of this job, and no other job has it.
 
+        Args:
+            name: name of the step.
+
         Example:
             >>> from jobherd import Job
             >>> job = Job(id=7, kind="order:fulfil")
@@ -134,6 +137,9 @@ class Durable:
         job continues after the block. Set `result` of the transaction to record one.
         `Handler.enqueue` without client or connection enqueues into the transaction. Do not commit
         or roll back on the connection.
+
+        Args:
+            name: name of the step, as for `step`.
 
         Raises:
             StepError: as `step`.

@@ -137,7 +137,7 @@ class ScanStart:
         found = Place(rows[0].queue, rows[0].priority, rows[0].id) if rows and rows[0].id else None
         if sought and self.back:
             if found and self.place and found[:2] == self.place[:2] and found <= self.place:
-                return  # There may be more: the next claim checks again. Rows after the position were not looked at.
+                return  # There may be more: the next claim checks again. Rows after the position were not read.
             self._back_at = now + max(SOONEST, BACK * took)
         if not sought:
             if took <= (LONG_TOGETHER if together else LONG) + ROW * len(rows):

@@ -39,7 +39,7 @@ class Matcher:
             self.due_at, self._pause = 0.0, SOON
 
     def step(self) -> None:
-        """Look at new signals and new waits."""
+        """Check new signals and new waits."""
         [(woken, again, waits)] = self._session.run("maintenance/match_signals", {"most": MOST})
         self._pause = SOON if woken or again else min(LATER, self._pause * _SLOWER)
         self.due_at = time.monotonic() + self._pause if waits else _NEVER

@@ -122,6 +122,17 @@ patroni: $(VENV)/.ready  ## two servers under Patroni and etcd, from Debian: a s
 managed: $(VENV)/.ready  ## the restrictions of managed PostgreSQL, one after the other, on a local server (3 minutes)
 	$(BIN)/python -m tests.faults.managed
 
+.PHONY: manifests
+manifests: .bench/manifests/.ready  ## the manifests for KEDA, the Helm chart and the kustomization, with what needs Python 3.12 (seconds)
+	.bench/manifests/bin/python tests/containers/manifests.py
+
+.bench/manifests/.ready:
+	@for python in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13.*/bin/python $(HOME)/.pyenv/versions/3.12.*/bin/python; do \
+		"$$python" -c '' 2>/dev/null && mkdir -p .bench && exec "$$python" -m venv .bench/manifests; \
+	done; echo 'helm-sdkpy needs Python 3.12 or newer, and there is none here'; exit 1
+	.bench/manifests/bin/pip install --quiet --disable-pip-version-check 'cloudcoil-models-keda >= 2.16' 'helm-sdkpy >= 0.1.30' 'pyyaml >= 6'
+	@touch $@
+
 .PHONY: containers units docker
 containers: $(VENV)/.ready docker  ## deploy/Dockerfile and deploy/compose.yaml in real containers, in a dockerd of its own (root; 5 minutes; not in `make test`)
 	$(BIN)/python -m tests.containers

@@ -362,3 +362,13 @@ def test_it_shows_the_steps_that_it_has_recorded_redacted(page, database, queue)
     assert "ch_1" in text
     assert "4111" not in text
     assert text.index("charge") < text.index("mail attempt 3")
+
+
+def test_attempts_of_a_second_run_are_numbered_with_it(page, queue):
+    job = queue.enqueue("mail:send")
+    fail(queue, job)
+    assert "Attempt 1 ✕ failed" in words(page, f"/jobs/{job}")
+    assert queue.retry(job)
+    fail(queue, job)
+    said = words(page, f"/jobs/{job}")
+    assert said.index("Run 2, attempt 1") < said.index("Run 1, attempt 1")

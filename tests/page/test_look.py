@@ -217,3 +217,68 @@ def test_a_figure_of_the_overview_leads_to_its_jobs(tab, job):
     tab.goto("/")
     tab.locator(".stat", has_text="Completed").locator("a").click()
     tab.wait_for_url("**/jobs?state=completed&since=1h")
+
+
+def test_a_range_dragged_on_a_chart_leads_to_its_jobs(tab, job):
+    tab.goto("/?window=day")
+    chart = tab.locator("figure.chart").first
+    hits = chart.locator(".hit")
+    whole = chart.locator("svg").bounding_box()
+    wide = whole["width"] / hits.count()
+    middle = whole["y"] + whole["height"] / 2
+    tab.mouse.move(whole["x"] + 20.5 * wide, middle)
+    tab.mouse.down()
+    tab.mouse.move(whole["x"] + 30.5 * wide, middle, steps=20)
+    expect(chart.locator(".chosen")).to_have_count(11)
+    tab.mouse.up()
+    tab.wait_for_url(re.compile(r"/jobs\?state=completed&since=[^&]*Z&until=[^&]*Z$"))
+    expect(tab.locator(".problem, .error")).to_have_count(0)
+    tab.goto("/?window=day")
+    chart.focus()
+    for key in ("ArrowLeft", "Shift+ArrowLeft", "Shift+ArrowLeft"):
+        tab.keyboard.press(key)
+    expect(chart.locator(".chosen")).to_have_count(3)
+    tab.keyboard.press("Escape")
+    expect(chart.locator(".chosen")).to_have_count(0)
+    for key in ("Shift+ArrowLeft", "Enter"):
+        tab.keyboard.press(key)
+    tab.wait_for_url("**/jobs?state=completed&since=*")
+
+
+def test_a_chart_of_a_week_has_a_line_at_each_midnight(tab):
+    tab.goto("/?window=week")
+    lines = tab.locator("figure.chart").first.locator(".midnight")
+    expect(lines).not_to_have_count(0)
+    assert lines.count() in {6, 7}  # the first point is at a midnight itself, or not
+
+
+def test_what_is_asked_first_is_a_dialog_over_the_page(browser, herd):
+    with herd.window(browser, bypass_csp=True) as tab:
+        ask_and_act(tab, herd)
+
+
+def ask_and_act(tab, herd):
+    job = herd.enqueue("mail:receipt", {"order_id": 1}, delay="1h")
+    tab.goto(f"/jobs/{job}")
+    address = tab.url
+    tab.get_by_role("button", name="Cancel", exact=True).click()
+    ask = tab.locator("#ask")
+    expect(ask).to_be_visible()
+    ask.get_by_role("button", name="Back").click()
+    expect(ask).not_to_be_visible()
+    tab.get_by_role("button", name="Cancel", exact=True).click()
+    tab.keyboard.press("Escape")
+    expect(ask).not_to_be_visible()
+    expect(tab.locator("main .state").first).to_contain_text("scheduled")
+    tab.get_by_role("button", name="Cancel", exact=True).click()
+    ask.get_by_role("button", name="Cancel", exact=True).click()
+    expect(tab.locator("main .state").first).to_contain_text("cancelled")
+    assert tab.url == address
+    tab.goto("/jobs?state=cancelled")
+    tab.get_by_label(f"Job {job}", exact=True).check()
+    tab.get_by_role("button", name="Delete…").click()
+    expect(ask.locator("h2")).to_contain_text("Delete: 1 job")
+    assert violations(tab, RULES) == []
+    ask.get_by_role("link", name="Back to the jobs").click()
+    expect(ask).not_to_be_visible()
+    expect(tab.get_by_label(f"Job {job}", exact=True)).to_be_checked()

@@ -235,3 +235,13 @@ def test_queues_are_sorted_as_people_count_and_are_paused_on_their_row(page, dat
     assert page.act("/queues/action", **{name: fields[name] for name in ("do", "scope", "name")}).status_code == 303
     assert send(database, "SELECT name FROM jobherd.gates WHERE paused_at IS NOT NULL") == [("q-2",)]
     assert ">Resume</button>" in row_of(page.get("/queues").text, "q-2")
+
+
+def test_a_queues_limit_is_set_and_removed_on_its_row(page, database):
+    send(database, "SELECT jobherd.enqueue('mail:send', '{}', '{\"queue\": \"mail\"}')")
+    assert 'aria-label="Most jobs of mail running at a time"' in page.get("/queues").text
+    said = page.act("/queues/action", follow=True, scope="queue", name="mail", do="limit", max_running="3")
+    assert "Queue mail runs at most 3 at a time" in said.text
+    row = page.get("/queues").text.partition('id="limit-mail"')[2].partition("</details>")[0]
+    assert 'value="3"' in row
+    assert 'value="unlimit"' in row

@@ -110,6 +110,7 @@ class Chart:
     marks: labels of the vertical axis, from the top. ticks: times below the axis, evenly spaced.
     bars, lines (a tone and a path in SVG): one of the two.
     empty: there is nothing to show; nothing: the sentence for that.
+    query: the filter of its jobs, without a time.
     """
 
     title: str
@@ -123,6 +124,7 @@ class Chart:
     summary: str
     empty: bool
     nothing: str
+    query: str = ""
 
 
 def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series], window: Window) -> Chart:
@@ -155,6 +157,7 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
         summary=f"{title}: {count(_whole(whole))} jobs in all, at most {count(_whole(most))} per {window.per}.",
         empty=not whole,
         nothing=f"No job {' or '.join(one.name for one in series)} in this period.",
+        query=urlencode([("state", one.name) for one in series]),
     )
 
 

@@ -6,7 +6,7 @@ An attempt of an unexpected shape is shown without the missing part. Must not qu
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +26,8 @@ _MEMORY: Final = {
     "oom_kills": "killed there so far:",
 }
 """The labels of the memory values in a post-mortem."""
+_FINAL: Final = frozenset({"ok", "failed", "poison", "cancelled", "expired"})
+"""Outcomes after which only a user begins another attempt."""
 _SIZES: Final = frozenset({"limit", "peak", "used"})
 
 
@@ -51,6 +53,8 @@ class Attempt:
     rss: int | None = None
     output: str | None = None
     entries: list[dict[str, Any]] = field(default_factory=list)
+    run: int = 1
+    """The first run of the job, or a later one that a user has begun: each counts its attempts from 1."""
 
     @property
     def ran(self) -> float | None:
@@ -58,6 +62,26 @@ class Attempt:
         if self.started_at is None or self.finished_at is None:
             return None
         return max(0.0, (self.finished_at - self.started_at).total_seconds())
+
+
+def numbered(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return the attempts with the numbers of their runs. attempts: the oldest first.
+
+    >>> [one.run for one in numbered([Attempt(1, "retry"), Attempt(2, "failed"), Attempt(1, "ok")])]
+    [1, 1, 2]
+    """
+    found: list[Attempt] = []
+    run, before = 1, None
+    for one in attempts:
+        if before is not None and before.outcome in _FINAL and _counted(one) <= _counted(before):
+            run += 1
+        found.append(replace(one, run=run))
+        before = one
+    return found
+
+
+def _counted(attempt: Attempt) -> int:
+    return attempt.number if isinstance(attempt.number, int) else 0
 
 
 def history_of(row: Mapping[str, Any], paths: Sequence[str]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.workers.inspect import explain as reasons
 from jobherd.workers.page.documents import document, parsed, sendable
-from jobherd.workers.page.job_attempts import attempt_of, history_of, moment_of
+from jobherd.workers.page.job_attempts import attempt_of, history_of, moment_of, numbered
 from jobherd.workers.page.redaction import redact, redact_text
 from jobherd.workers.page.timeline import timeline
 
@@ -106,7 +106,7 @@ async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[
     children = await database.rows("page/list_child_jobs", {**given, "most": CHILDREN + 1})
     paths = (await hidden.read(database)).get(row["kind"], ())
     logged = {log["token"]: log for log in logs}
-    attempts = [attempt_of(each, logged.pop(each.get("token"), None)) for each in history_of(row, paths)]
+    attempts = numbered([attempt_of(each, logged.pop(each.get("token"), None)) for each in history_of(row, paths)])
     attempts.reverse()
     return {
         "job": row,
@@ -114,6 +114,7 @@ async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[
         "result": document("result", redact(row["result"], paths)),
         "steps": [{**step, "result": document("step", redact(step["result"], paths))} for step in steps[:STEPS]],
         "more_steps": len(steps) > STEPS,
+        "runs": max((one.run for one in attempts), default=1),
         "attempts": attempts[:IN_FULL],
         "earlier": attempts[IN_FULL:],
         "ancestors": ancestors,

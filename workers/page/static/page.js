@@ -148,7 +148,6 @@
   // -- forms ------------------------------------------------------------------------------------------------------------
   document.addEventListener("submit", (event) => {
     const form = event.target;
-    if (form.dataset.confirm && !confirm(form.dataset.confirm)) { event.preventDefault(); return; }
     const token = $("input[name=csrf]", form);
     if (token && !token.value) token.value = $("meta[name=csrf]").content;
   });
@@ -194,27 +193,6 @@
     nav.hidden = false;
   }
 
-  // -- charts: the values of a point, by pointer, touch and the arrow keys -------------------------------------------------
-  function read(hit) {
-    const figure = hit.closest("figure");
-    const said = $("title", hit).textContent;
-    $(".reading", figure).textContent = `${weekday(new Date(hit.dataset.at))}: ${said.slice(said.indexOf(": ") + 2)}`;
-    for (const other of all(".hit.read", figure)) other.classList.remove("read");
-    hit.classList.add("read");
-  }
-  for (const kind of ["pointerover", "pointerdown"]) {
-    document.addEventListener(kind, (event) => { if (event.target.matches(".hit[data-at]")) read(event.target); });
-  }
-  document.addEventListener("keydown", (event) => {
-    const chart = event.target.closest(".chart[tabindex]");
-    if (!chart || !["ArrowLeft", "ArrowRight", "Enter"].includes(event.key)) return;
-    const hits = all(".hit[data-at]", chart);
-    const at = hits.findIndex((hit) => hit.classList.contains("read"));
-    if (event.key === "Enter") { $("a .hit.read", chart)?.parentNode.dispatchEvent(new MouseEvent("click", { bubbles: true })); return; }
-    read(hits[at < 0 ? hits.length - 1 : Math.min(hits.length - 1, Math.max(0, at + (event.key === "ArrowLeft" ? -1 : 1)))]);
-    event.preventDefault();
-  });
-
   // -- keys -------------------------------------------------------------------------------------------------------------
   const pages = { o: 0, j: 1, f: 2, q: 3, s: 4, k: 5, e: 6, a: 7 };
   let going = 0;
@@ -230,7 +208,7 @@
 
   const help = $("#help");
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
     const here = document.activeElement;
     if (here.matches("input:not([type=checkbox], [type=radio]), textarea, select")) {
       if (event.key === "Escape") here.blur();
@@ -256,7 +234,7 @@
     event.preventDefault();
   });
 
-  document.addEventListener("jobherd:localise", () => localise(document));
+  document.addEventListener("jobherd:localise", (event) => localise(event.target));
   addEventListener("DOMContentLoaded", () => {
     const button = $("#show-help");
     button.hidden = false;

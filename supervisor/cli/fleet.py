@@ -23,6 +23,7 @@ from jobherd.supervisor.cli.command import Command, is_id
 from jobherd.supervisor.cli.console import Column, paint, plain, show_span
 from jobherd.supervisor.cli.database import own_words, session
 from jobherd.workers.database.errors import takes_no_writes
+from jobherd.workers.inspect.phrases import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,10 +46,10 @@ Then it shows their last ones.
 """
 MOST: Final = 1000
 _COLUMNS: Final = (
-    Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True),
+    Column("CHILD"), Column("STATE", least=8), Column("PID", right=True), Column("CPU", right=True),
     Column("MEM", right=True),
     Column("JOBS", right=True), Column("CLAIMED", right=True), Column("RESTARTS", right=True),
-    Column("WORKS ON", least=20),
+    Column("WORKS ON", least=10),
 )  # fmt: skip
 _STATES: Final = {
     "computing": "green",
@@ -245,7 +246,7 @@ def _row(child: dict[str, Any]) -> tuple[object, ...]:
     cpu, rss, jobs = child.get("cpu"), child.get("rss"), child.get("jobs")
     return (
         child.get("name", "?"), state, child.get("pid"),
-        None if cpu is None else f"{100 * cpu:.0f}%", None if rss is None else f"{rss / 1e6:.0f}MB",
+        None if cpu is None else f"{100 * cpu:.0f}%", None if rss is None else size(rss),
         None if jobs is None else f"{jobs:,}", child.get("held") or None, child.get("restarts", 0), _work(child),
     )  # fmt: skip
 

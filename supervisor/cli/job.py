@@ -16,6 +16,7 @@ from jobherd.supervisor.cli.command import Command, job_id
 from jobherd.supervisor.cli.console import paint, plain, plain_lines, show_moment, show_span
 from jobherd.supervisor.cli.database import session
 from jobherd.supervisor.cli.job_text import holder_of, key_of, reason_of, since, when
+from jobherd.workers.inspect.phrases import size
 
 if TYPE_CHECKING:
     import argparse
@@ -162,7 +163,7 @@ def _used(usage: object) -> str:
         return str(usage)
     words = {name: f"{name} {value}" for name, value in usage.items()}
     if "max_rss" in usage:
-        words["max_rss"] = f"{usage['max_rss'] / 2**20:,.0f} MiB at most"
+        words["max_rss"] = f"{size(usage['max_rss'])} at most"
     if "cpu_user" in usage and "cpu_system" in usage:
         words["cpu_user"] = f"{show_span(usage['cpu_user'] + usage['cpu_system'])} of processor"
         del words["cpu_system"]

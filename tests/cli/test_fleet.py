@@ -39,7 +39,7 @@ def run(dsn, capsys, *words):
     return code, out if "--json" in words else "\n".join(" ".join(line.split()) for line in out.splitlines()) + "\n"
 
 
-def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hasty):
+def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hasty, monkeypatch):
     number, silent, lapsed = supervisor(database), supervisor(database, host="beta"), supervisor(database, lease=-5)
     send(
         database,
@@ -51,7 +51,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert code == 0
     assert f"supervisor {number} alpha/77" in said
     # What was true when it was said is some seconds older when a busy machine prints it.
-    assert re.search(r"worker 0 computing 11 98% 120MB 1,203 4 0 mail:receipt #17 for \d+s, 40%", said)
+    assert re.search(r"worker 0 computing 11 98% 114 MiB 1,203 4 0 mail:receipt #17 for \d+s, 40%", said)
     assert "waits for a lock" in said
     assert re.search(r"own:store #5 for \d+s", said)
     assert "for 2s: Process 12 died of SIGKILL (not sent by the supervisor)." in said
@@ -62,6 +62,11 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert f"supervisor {lapsed}" in said
     assert re.search(r"lease expired \d+s ago", said)
     assert max(map(len, said.splitlines())) <= 140
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["fleet", "--dsn", database])
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("CHILD", "worker", "maint"))]
+    assert len(table) == 5
+    assert max(map(len, table)) <= 80
     assert send(database, "SELECT supervisor, name FROM jobherd.fleet_commands ORDER BY id") == [
         (number, "report"),
         (silent, "report"),

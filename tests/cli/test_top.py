@@ -61,7 +61,7 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         seen.wait("RUNNING", "month 3", "1,204", "no such", lambda: "q leave" in seen.lines[23])
         assert seen.lines[0].startswith("jobherd top")
         assert seen.lines[1].startswith("1,204 ready  0 scheduled  2 running  2 of 2 workers busy")
-        assert "100%  223MB" in seen.line("alpha/77")
+        assert "100%  213 MiB" in seen.line("alpha/77")
         assert "━━━─────────  25%" in seen.line(f"{jobs['report:build']} ")
         assert "\\e[2J file" in seen.text, "what a job says must not clear the screen of who looks"
         # sorted, filtered

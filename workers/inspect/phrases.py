@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 _ORDINALS: Final = {1: "first", 2: "second", 3: "third"}
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _ENDINGS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -30,6 +31,18 @@ def moment_or_none(text: object) -> datetime | None:
         return datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
+
+
+def size(number: float) -> str:
+    """Return a number of bytes in binary units.
+
+    >>> size(512), size(1536), size(41.2 * 2**20), size(5 * 2**30)
+    ('512 B', '1.5 KiB', '41.2 MiB', '5.0 GiB')
+    """
+    value, place = float(number), 0
+    while abs(value) >= 1023.5 and place < len(_UNITS) - 1:
+        value, place = value / 1024, place + 1
+    return f"{value:.1f} {_UNITS[place]}" if place and abs(value) < 99.95 else f"{value:.0f} {_UNITS[place]}"
 
 
 def span(time: timedelta | float) -> str:

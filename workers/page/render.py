@@ -20,6 +20,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from jobherd.handlers._values.encryption import MARK, cover
+from jobherd.workers.inspect import phrases
 from jobherd.workers.inspect.failures import error_name, given_code
 from jobherd.workers.page.cookies import clear_message, last_message
 from jobherd.workers.page.request import may_act, root_of, rules_of, viewer_of
@@ -34,7 +35,6 @@ HERE: Final = files("jobherd.workers.page")
 NOTHING: Final = "\N{EN DASH}"
 """The text for a missing value."""
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def page(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
@@ -210,10 +210,7 @@ def size(number: float | None) -> str:
     """
     if number is None:
         return NOTHING
-    value, place = float(number), 0
-    while abs(value) >= 1023.5 and place < len(_UNITS) - 1:
-        value, place = value / 1024, place + 1
-    return f"{value:.1f} {_UNITS[place]}" if place and abs(value) < 99.95 else f"{value:.0f} {_UNITS[place]}"
+    return phrases.size(number)
 
 
 def count(number: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jobherd.supervisor.cli.console import plain, show_span
 from jobherd.workers.inspect.failures import given_code
+from jobherd.workers.inspect.phrases import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +153,7 @@ def _cpu(row: Row) -> Cell:
 
 
 def _memory(row: Row) -> Cell:
-    return ("-", "dim") if row["rss"] is None else (f"{row['rss'] / 1e6:,.0f}MB", "")
+    return ("-", "dim") if row["rss"] is None else (size(row["rss"]), "")
 
 
 def _lease(row: Row) -> Cell:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 from jobherd import Job, Poison, handler
 from tests.support.gate import at_gate
@@ -20,6 +21,21 @@ def build(job: Job, year: int) -> str:
     if year < 2000:
         raise ValueError(f"there are no figures of {year}")
     return f"the report of {year}"
+
+
+@handler("sheet:read", max_attempts=1)
+def read(path: str) -> int:
+    return len(Path(path).read_text())
+
+
+@handler("sheet:copy", max_attempts=1)
+def copy(size: int) -> int:
+    return size
+
+
+@handler("sheet:sum")
+def total(left: int, middle: int, right: int) -> int:
+    return left + middle + right
 
 
 @handler("image:thumbnail", queue="media", backoff="1h")

@@ -1,7 +1,8 @@
 """Shows flows: the list, and one as a graph in layers, with the states of its nodes. Cancels and retries them.
 
 The graph is drawn by the server: a layer holds the nodes whose upstream nodes are all in earlier
-layers. A node with many jobs is one box with the number of jobs in each state.
+layers. A node with many jobs is one box with a bar and the number of jobs in each state. The nodes
+that decided how long the flow took are marked.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ async def ask_one(db: Database, number: str) -> dict[str, Any]:
         {**node, "waits_for": parsed(node["waits_for"]) or [], "states": parsed(node["states"]) or {}}
         for node in await db.rows("observe/list_flow_nodes", wanted)
     ]
-    return {"id": number, "one": row, "layers": layers([node for node in nodes if not node["runs_on"]]),
+    members = [node for node in nodes if not node["runs_on"]]
+    return {"id": number, "one": row, "layers": layers(members), "critical": critical(members),
             "callbacks": [node for node in nodes if node["runs_on"]]}  # fmt: skip
 
 
@@ -70,6 +72,27 @@ def layers(nodes: Sequence[Row]) -> list[list[Row]]:
         found += [[] for _ in range(place + 1 - len(found))]
         found[place].append(node)
     return found
+
+
+def critical(nodes: Sequence[Row]) -> set[str]:
+    """Return the names of the nodes on the critical path.
+
+    They are the node that ended last, and before each node the last one that it waited for. A shorter node
+    elsewhere would not have let the flow end earlier. Empty while only one node has ended.
+
+    >>> sorted(critical([
+    ...     {"node": "a", "waits_for": [], "ended_at": 5.0}, {"node": "b", "waits_for": [], "ended_at": 7.0},
+    ...     {"node": "c", "waits_for": ["a", "b", 3], "ended_at": 9.0}]))
+    ['b', 'c']
+    """
+    ended = {node["node"]: node for node in nodes if node["ended_at"] is not None}
+    path: set[str] = set()
+    names = list(ended)
+    while names:
+        last = max(names, key=lambda name: (ended[name]["ended_at"], name))
+        path.add(last)
+        names = [name for name in ended[last]["waits_for"] if name in ended and name not in path]
+    return path if len(path) > 1 else set()
 
 
 async def show(request: Request) -> Response:

@@ -32,6 +32,7 @@ QUICK = {
     "enqueue": "--rounds 2 --large 50000",
     "unique": "--rounds 3 --jobs 1000",
     "join": "--jobs 10000 --runs 2",
+    "steps": "--rounds 3 --jobs 100",
     "producers": "--rounds 4 --seconds 0.3",
     "dispatch": "--runs 1 --children 8 --seconds 5",
     "fleet": "--children 8 --seconds 5 --jobs 50000",

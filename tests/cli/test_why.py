@@ -58,6 +58,21 @@ def test_a_blocked_job_names_the_jobs_that_it_waits_for(database):
         assert jobherd("enqueue", "a:b", "--after", word, dsn=database).code == 2
 
 
+def test_a_suspended_job_names_the_signal_that_it_waits_for(database):
+    own, other = (send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1d\"}')")[0][0] for _ in range(2))
+    send(
+        database,
+        "INSERT INTO jobherd.waits (job, name, topic, until) VALUES (%s, 'ok', %s, NULL), (%s, 'n', 'a/b', now() + interval '1 hour')",
+        own, f"job/{own}/ok", other,
+    )  # fmt: skip
+    text = why(database, own)
+    assert "suspended: it waits for the signal 'ok', without a timeout" in text
+    assert f"jobherd signal ok --job {own}" in text
+    text = why(database, other)
+    assert "suspended: it waits for the signal 'n' of the topic 'a/b', until" in text
+    assert "jobherd signal a/b" in text
+
+
 def test_a_job_of_a_remote_worker_names_it_and_its_gateway(database):
     worker, job = remote_worker(database, supervisor(database, host="beta")), add(database)
     assert "waiting: no supervisor with workers" not in why(database, job), "a remote worker may run it"

@@ -5,6 +5,7 @@ The sentences of `explain.py` for these states. Pure: must not query the databas
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,8 @@ _WANTED: Final = {"completed": "to complete", "failed": "to fail", "ended": "to 
 
 def scheduled(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
     """Return why a job is not due, and what to do."""
+    if job.get("signal_topic"):
+        return _suspended(job, clock)
     when = f"{clock(job['run_at'])}, in {span(job['run_at'] - job['asked_at'])}"
     tries = f"{nth(job['attempts'])} of {job['max_attempts']} attempts"
     now = [
@@ -35,6 +38,16 @@ def scheduled(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple
     if job["error"]:
         now.append(f"last error: {error_of(job)}")
     return now + list(_shut(job, clock)), [f"jobherd retry {job['id']}   to run it now"]
+
+
+def _suspended(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
+    """Return for which signal a job waits, and what to do."""
+    name, topic, until = job["signal_name"], job["signal_topic"], job["signal_until"]
+    own = topic == f"job/{job['id']}/{name}"
+    end = "without a timeout" if until is None else f"until {clock(until)}, in {span(until - job['asked_at'])}"
+    words = f"suspended: it waits for the signal {name!r}" + ("" if own else f" of the topic {topic!r}") + f", {end}"
+    send = f"jobherd signal {shlex.quote(name)} --job {job['id']}" if own else f"jobherd signal {shlex.quote(topic)}"
+    return [words], [f"{send}   to send it"]
 
 
 def blocked(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:

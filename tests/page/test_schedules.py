@@ -136,7 +136,9 @@ def test_one_schedule_shows_its_next_instants_in_its_zone(page, database):
     add(database, cron="0 3 * * *", tz="Asia/Tokyo")
     text = page.get("/schedules/feed").text
     assert text.count(" 03:00:00 JST") == schedules.UPCOMING
-    send(database, "UPDATE jobherd.schedules SET next_at = date_trunc('day', now()) + interval '1 day 4 h 30 min'")
+    send(
+        database, "UPDATE jobherd.schedules SET next_at = date_trunc('day', now(), 'UTC') + interval '1 day 4 h 30 min'"
+    )
     text = page.get("/schedules/feed").text
     assert text.count(" 13:30:00 JST") == 1, "what is planned counts"
     assert text.count(" 03:00:00 JST") == schedules.UPCOMING - 1

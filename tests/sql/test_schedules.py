@@ -465,11 +465,16 @@ def test_a_pause_ends_at_its_time(queue, maintenance):
 
 def test_a_backfill_runs_what_has_no_job_yet(queue, maintenance):
     make(queue, due=False)
-    queue.run("INSERT INTO jobherd.ticks (schedule, at, decided) VALUES ('feed', date_trunc('hour', now()), 'missed')")
-    queue.run(
-        "INSERT INTO jobherd.ticks (schedule, at, decided, job) VALUES ('feed', date_trunc('hour', now()) - interval '1 h', 'ran', 7)"
-    )
-    queue.run("SELECT jobherd.backfill_schedule('feed', date_trunc('hour', now()) - interval '2 h', now(), 10)")
+    with queue.connection.transaction():  # all in one hour
+        queue.run(
+            "INSERT INTO jobherd.ticks (schedule, at, decided) VALUES ('feed', date_trunc('hour', now(), 'UTC'), 'missed')"
+        )
+        queue.run(
+            "INSERT INTO jobherd.ticks (schedule, at, decided, job) VALUES ('feed', date_trunc('hour', now(), 'UTC') - interval '1 h', 'ran', 7)"
+        )
+        queue.run(
+            "SELECT jobherd.backfill_schedule('feed', date_trunc('hour', now(), 'UTC') - interval '2 h', now(), 10)"
+        )
     maintenance.run()
     assert decided(queue) == ["backfilled", "ran", "backfilled"]
     assert queue.count("ready") == 2

@@ -156,6 +156,9 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
         "jobherd_schedule_previous_timestamp_seconds",
         "jobherd_schedule_ticks_total",
         "jobherd_resolver_lag_seconds",
+        "jobherd_flows",
+        "jobherd_flow_duration_seconds_count",
+        "jobherd_blocked_jobs",
         "jobherd_children_resident_bytes",
     }
     fleet.signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What the loop knows about a part of the supervisor: nothing but when it must act."""
+"""The interface of a part of the supervisor: `step(now)`, and `wake_at(now)`, when the loop must call it next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts a supervisor in this process, and explains what the kernel refuses it."""
+"""Starts a supervisor in this process, and explains what the kernel rejects."""
 
 from __future__ import annotations
 

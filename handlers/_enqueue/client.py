@@ -192,7 +192,7 @@ class Client(ClientSessions):
 
         Returns:
             "cancelled"; "cancelling" if the job is running and is being interrupted; the final
-            state it was already in; or None if there is no such job.
+            state it was already in; or None if the job does not exist.
 
         Example:
             >>> client.cancel(42, actor="ada", reason="sent by mistake")  # doctest: +SKIP
@@ -213,7 +213,7 @@ class Client(ClientSessions):
     def signal_job(self, job_id: int, name: str, payload: object = None) -> int | None:
         """Send a signal to one job, for its `Job.wait_for(name)`, and return its id.
 
-        Returns None if there is no such job. The job may begin to wait later.
+        Returns None if the job does not exist. The job may begin to wait later.
 
         Example:
             >>> client.signal_job(42, "approved", {"by": "ada"})  # doctest: +SKIP
@@ -230,7 +230,7 @@ class Client(ClientSessions):
 
         Returns:
             "ready"; "running" if it is already running; "conflict" if the job is unique and another
-            live job holds its key; or None if there is no such job.
+            live job holds its key; or None if the job does not exist.
 
         Example:
             >>> client.retry(42)  # doctest: +SKIP

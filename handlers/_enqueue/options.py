@@ -233,7 +233,7 @@ def check_options(*, payload_bytes: bytes | None = None, **options: Unpack[JobOp
     """
     given: dict[str, Any] = {"payload_bytes": payload_bytes, **options}
     if unknown := given.keys() - _CHECKS.keys():
-        message = f"there is no option {min(unknown)!r}; there are {', '.join(sorted(_CHECKS))}"
+        message = f"unknown option {min(unknown)!r}; the options are {', '.join(sorted(_CHECKS))}"
         raise TypeError(message)
     if given.get("delay") is not None and given.get("run_at") is not None:
         message = "delay and run_at exclude each other: give one of them"

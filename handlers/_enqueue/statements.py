@@ -178,7 +178,7 @@ def wait_for_settlements(job_ids: list[int]) -> Statement[None]:
 def cancel_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
     """Return the statement that cancels one job, with an audit entry.
 
-    The answer is the result, or None if there is no such job.
+    The answer is the result, or None if the job does not exist.
     """
     return Statement("control/cancel_job", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 
@@ -192,7 +192,7 @@ def send_signal(topic: str, payload: object) -> Statement[int]:
 
 
 def send_signal_to(job_id: int, name: str, payload: object) -> Statement[int | None]:
-    """Return the statement that sends a signal to one job. The answer is its id, or None if there is no such job."""
+    """Return the statement that sends a signal to one job. The answer is its id, or None if the job does not exist."""
     given = {"id": check_id(job_id), "name": name, "payload": check_payload(payload)}
     return Statement("control/send_job_signal", given, _read_id)
 
@@ -200,7 +200,7 @@ def send_signal_to(job_id: int, name: str, payload: object) -> Statement[int | N
 def retry_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
     """Return the statement that runs one job again, with an audit entry.
 
-    The answer is the job's state, or None if there is no such job.
+    The answer is the job's state, or None if the job does not exist.
     """
     return Statement("control/retry_job", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 

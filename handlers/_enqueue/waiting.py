@@ -142,7 +142,7 @@ class CompletionWait:
                 self.left[number] = row
                 self._notified.pop(number, None)
         if gone:
-            raise LookupError(f"there is no job {_listed(gone)}")
+            raise LookupError(f"job {_listed(gone)} not found")
         if unnotified:
             raise LookupError(
                 f"job {_listed(unnotified)} is gone, and nothing is kept of it: "

@@ -33,12 +33,10 @@ class JobWatch:
     def is_news(self, row: dict[str, Any] | None) -> bool:
         """Return whether the row shows something new.
 
-        Raises LookupError if there is no such job, or none any more.
+        Raises LookupError if the job does not exist, or does not exist any more.
         """
         if row is None:
-            message = f"there is no job {self._id}" + (
-                "" if self._seen is None else " any more: nothing of it was kept"
-            )
+            message = f"job {self._id} not found" + ("" if self._seen is None else " any more: nothing of it was kept")
             raise LookupError(message)
         seen, self._seen = self._seen, [row[name] for name in _SHOWN]
         self.over = row["state"] in OVER

@@ -52,7 +52,7 @@ class Sources:
         elif is_name:
             self._take_module(text)
         else:
-            self._problems.add(text, text, 0, f"there is no such folder, file or module; check {self._named}")
+            self._problems.add(text, text, 0, f"folder, file or module not found; check {self._named}")
 
     def _take_folder(self, folder: Path, given: str) -> None:
         if os.path.samefile(folder, _PACKAGE):

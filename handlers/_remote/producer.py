@@ -126,7 +126,7 @@ class Producer:
 
         Returns:
             "cancelled"; "cancelling" if the job is running and its worker is asked to stop it; the
-            final state it was already in; or None if there is no such job.
+            final state it was already in; or None if the job does not exist.
 
         Raises:
             AccessDeniedError, UnreachableError: as in `enqueue`.
@@ -142,7 +142,7 @@ class Producer:
             return None
 
     def get(self, job_id: int) -> dict[str, Any] | None:
-        """Return a job, in the form of `jobherd job ID --json`, or None if there is no such job.
+        """Return a job, in the form of `jobherd job ID --json`, or None if the job does not exist.
 
         Args:
             job_id: id of the job.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
 _LATE: Final[dict[str | None, str]] = {
-    None: "there is no such job", "running": "too late: it runs",
+    None: "not found", "running": "too late: it runs",
     **{state: f"too late: it is {state}" for state in ("completed", "failed", "cancelled", "expired")},
 }  # fmt: skip
 _WAITS: Final = {"ready", "scheduled", "retrying", "blocked"}
@@ -29,7 +29,7 @@ def _retry(arguments: argparse.Namespace) -> int:
             "running": "runs already",
             "blocked": "not run: it waits for other jobs (jobherd why shows which)",
             "conflict": "not run again: another live job holds its key",
-            None: "there is no such job",
+            None: "not found",
         },
     )
 
@@ -40,13 +40,13 @@ def _cancel(arguments: argparse.Namespace) -> int:
         arguments,
         "control/cancel_job",
         fine={"cancelled", "cancelling"},
-        words={**late, "cancelling": "cancelling: it runs and is being interrupted", None: "there is no such job"},
+        words={**late, "cancelling": "cancelling: it runs and is being interrupted", None: "not found"},
     )
 
 
 def _delete(arguments: argparse.Namespace) -> int:
     waits: dict[str | None, str] = dict.fromkeys(_WAITS, "not deleted: it waits; cancel it first")
-    words = {**waits, "running": "not deleted: it runs; cancel it first", None: "there is no such job"}
+    words = {**waits, "running": "not deleted: it runs; cancel it first", None: "not found"}
     return _tell(arguments, "control/delete_job", fine={"deleted"}, words=words)
 
 

@@ -44,7 +44,7 @@ def _flows(arguments: argparse.Namespace) -> int:
     elif found:
         console.print_table(_COLUMNS, [_line(flow) for flow in found])
     else:
-        console.complain("there is no flow" + (f" in state {arguments.state}" if arguments.state else ""))
+        console.complain("no flow found" + (f" in state {arguments.state}" if arguments.state else ""))
     return ExitCode.DONE
 
 
@@ -68,7 +68,7 @@ def _tree(arguments: argparse.Namespace) -> int:
         found = at.rows("observe/show_flow", {"id": arguments.id})
         nodes = at.rows("observe/list_flow_nodes", {"id": arguments.id})
     if not found:
-        raise CommandError(f"there is no flow {arguments.id}", ExitCode.WRONG)
+        raise CommandError(f"flow {arguments.id} not found", ExitCode.WRONG)
     flow = found[0]
     nodes = [node | {name: _parsed(node[name]) for name in ("waits_for", "states")} for node in nodes]
     if arguments.json:
@@ -115,7 +115,7 @@ def _answer(arguments: argparse.Namespace, statement: str) -> Any:
     with session(arguments) as at:
         row = at.row(statement, {"id": arguments.id, "actor": actor(), "reason": arguments.reason})
     if row["answer"] is None:
-        raise CommandError(f"there is no flow {arguments.id}", ExitCode.WRONG)
+        raise CommandError(f"flow {arguments.id} not found", ExitCode.WRONG)
     return row["answer"]
 
 

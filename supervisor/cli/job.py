@@ -38,7 +38,9 @@ def _job(arguments: argparse.Namespace) -> int:
         logs = at.rows("observe/show_logs", {"id": arguments.id})
         keys = at.rows("observe/show_key", {"id": arguments.id})
     if not rows:
-        raise CommandError(f"there is no job {arguments.id}: it never existed, or its retention has ended")
+        raise CommandError(
+            f"job {arguments.id} not found: it never existed, it was deleted, or its retention has ended"
+        )
     if arguments.decrypt:
         rows, logs = [_decrypted(rows[0])], [_decrypted_log(log, rows[0]) for log in logs]
     if arguments.json:

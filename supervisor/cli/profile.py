@@ -49,7 +49,7 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
     """
     found = at.rows("observe/find_runner", {"id": job})
     if not found:
-        raise CommandError(f"there is no job {job}: it never existed, it was deleted, or its retention has ended")
+        raise CommandError(f"job {job} not found: it never existed, it was deleted, or its retention has ended")
     runner = found[0]
     if runner["state"] != "running":
         raise CommandError(f"job {job} is not running: it is {runner['state']} (jobherd why {job} says why)")

@@ -31,7 +31,9 @@ def _signal(arguments: argparse.Namespace) -> int:
             given = {"id": arguments.job, "name": arguments.name, "payload": payload}
             [row] = at.rows("control/send_job_signal", given)
     if row["id"] is None:
-        raise CommandError(f"there is no job {arguments.job}: it never existed, or its retention has ended")
+        raise CommandError(
+            f"job {arguments.job} not found: it never existed, it was deleted, or its retention has ended"
+        )
     print(row["id"])
     return ExitCode.DONE
 

@@ -39,7 +39,9 @@ def _steps(arguments: argparse.Namespace) -> int:
         jobs = at.rows("observe/show_jobs", {"ids": [arguments.id]})
         steps = at.rows("observe/show_steps", {"id": arguments.id})
     if not jobs:
-        raise CommandError(f"there is no job {arguments.id}: it never existed, or its retention has ended")
+        raise CommandError(
+            f"job {arguments.id} not found: it never existed, it was deleted, or its retention has ended"
+        )
     if arguments.decrypt:
         steps = [_decrypted(step, jobs[0]) for step in steps]
     if arguments.json:

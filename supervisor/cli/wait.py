@@ -143,7 +143,9 @@ def _waited(arguments: argparse.Namespace, ids: list[int], found: dict[int, dict
         console.print_json([{"id": number, **{name: found[number][name] for name in NOWHERE}} for number in ids])
     missing = [str(number) for number in ids if found[number]["state"] == "unknown"]
     if missing:
-        console.complain(f"there is no job {', '.join(missing)}: it never existed, or its retention has ended")
+        console.complain(
+            f"job {', '.join(missing)} not found: it never existed, it was deleted, or its retention has ended"
+        )
     open_ones = [str(number) for number in ids if found[number]["state"] not in {*OVER, "unknown"}]
     if timed_out:
         console.complain(f"not finished: {', '.join(open_ones)}")

@@ -37,7 +37,7 @@ def _why(arguments: argparse.Namespace) -> int:
         rows = at.rows("observe/explain_job", {"id": arguments.id, "most": reasons.MOST})
     if not rows:
         raise CommandError(
-            f"there is no job {arguments.id}: it never existed, it was deleted, or its retention has ended"
+            f"job {arguments.id} not found: it never existed, it was deleted, or its retention has ended"
         )
     job = rows[0] | {name: _parsed(rows[0][name]) for name in _PARSED}
     told = reasons.explain(job, job["history"] or [], _clock(job["asked_at"]))

@@ -1,4 +1,4 @@
-"""Handles what the uplink tells: that a gateway is there or away, and what it says about jobs.
+"""Handles the messages of the uplink: whether a gateway is connected, and what it reports about jobs.
 
 The uplink runs no user code, but any process of this OS user can pretend to be it. So nothing that it tells can crash
 the supervisor.

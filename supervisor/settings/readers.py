@@ -170,7 +170,7 @@ def path(what: str = "a folder") -> Reader:
         try:
             return Path(value).expanduser()
         except RuntimeError:  # `~name` names no user, or the machine does not know the home folder of this one
-            message = "there is no such home folder"
+            message = "the home folder does not exist"
             raise ValueError(message) from None
 
     return Reader(f"the path of {what}", read)

@@ -96,7 +96,7 @@ def gather(
     for key in table:
         if key.replace("-", "_") not in names:
             near = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
-            problems.append(f"{key} (from {file}): no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+            problems.append(f"{key} (from {file}): unknown setting" + (f"; did you mean {near[0]}?" if near else ""))
     table = {key.replace("-", "_"): value for key, value in table.items()}
 
     found: dict[str, Any] = {}

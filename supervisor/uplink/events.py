@@ -1,4 +1,4 @@
-"""What the uplink tells the supervisor, as values. A line that is none of them is ignored."""
+"""The messages of the uplink to the supervisor, as values. A line that is none of them is ignored."""
 
 from __future__ import annotations
 

@@ -153,8 +153,8 @@ def test_a_place_that_does_not_exist_is_wrong(tmp_path):
 def test_a_place_that_does_not_exist_is_told_with_the_setting_that_names_it(tmp_path):
     answer = jobherd("check", "--handlers", "./nowhere", "--hooks", "./nothing", cwd=tmp_path)
     assert answer.err.splitlines()[:2] == [
-        "jobherd: ./nowhere: there is no such folder, file or module; check --handlers and JOBHERD_HANDLERS",
-        "jobherd: ./nothing: there is no such folder, file or module; check --hooks and JOBHERD_HOOKS",
+        "jobherd: ./nowhere: folder, file or module not found; check --handlers and JOBHERD_HANDLERS",
+        "jobherd: ./nothing: folder, file or module not found; check --hooks and JOBHERD_HOOKS",
     ]
 
 

@@ -11,7 +11,7 @@ from tests.support.queue import Queue
 
 
 def test_a_flow_is_listed_shown_cancelled_and_run_again(database):
-    assert jobherd("flows", dsn=database).err == "jobherd: there is no flow\n"
+    assert jobherd("flows", dsn=database).err == "jobherd: no flow found\n"
     with Queue(database) as queue:
         flow = start(
             queue, {"node": "index"}, {"node": "page", "bind": {"url": "index"}, "map": "url"}, {"node": "sum", "bind": {"n": "page"}},
@@ -48,4 +48,4 @@ def test_a_flow_is_listed_shown_cancelled_and_run_again(database):
         ]
     for action in ("tree", "cancel", "retry"):
         answer = jobherd("flow", action, 99999, dsn=database)
-        assert (answer.code, answer.err) == (1, "jobherd: there is no flow 99999\n")
+        assert (answer.code, answer.err) == (1, "jobherd: flow 99999 not found\n")

@@ -316,7 +316,7 @@ def test_retry_takes_ids_from_standard_input_and_tries_each(database):
     ids = [past(database, "failed") for _ in range(3)]
     answer = jobherd("retry", "-", dsn=database, stdin=f"{ids[0]}\n{ids[1]} 4711 {ids[2]}\n")
     assert answer.code == 1  # 4711 does not exist
-    assert answer.lines == [f"{ids[0]} ready", f"{ids[1]} ready", "4711 there is no such job", f"{ids[2]} ready"]
+    assert answer.lines == [f"{ids[0]} ready", f"{ids[1]} ready", "4711 not found", f"{ids[2]} ready"]
     assert send(database, "SELECT array_agg(id ORDER BY id) FROM jobherd.ready") == [(ids,)]
 
 

@@ -172,4 +172,4 @@ def test_it_fits_80_columns_and_has_the_same_for_programs(database):
 def test_a_job_that_does_not_exist_is_said_not_to(database):
     answer = jobherd("why", 4711, dsn=database)
     assert answer.code == 1
-    assert "there is no job 4711" in answer.err
+    assert "job 4711 not found" in answer.err

@@ -62,7 +62,7 @@ def main() -> int:
                             pooler.start()
                     acknowledged = producer.stop()
                 over = audit.wait_all_over(300)
-                told = [bool(herd.messages("a pooler stands between")) for herd in (one, two)]
+                told = [bool(herd.messages("a pooler is between")) for herd in (one, two)]
                 codes = [one.stop(), two.stop()]
         report.fact("killed", killed)
         report.holds("every job came to its end", over)

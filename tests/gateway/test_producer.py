@@ -234,7 +234,7 @@ def test_a_principal_enqueues_only_its_kinds_queues_and_tenants(served: Served, 
         assert rejected(acme, "Enqueue", jobs=[job(tenant="other")])[0] == "PERMISSION_DENIED"
         [others] = ids(client.call("Enqueue", jobs=[job(tenant="other")]))
         for method in ("GetJob", "CancelJob"):
-            assert rejected(acme, method, id=others) == ("NOT_FOUND", f"there is no job {others}")
+            assert rejected(acme, method, id=others) == ("NOT_FOUND", f"job {others} not found")
         assert served.stage.job(others)["state"] == "ready"
         assert shown(acme.call("GetJob", id=mine))["state"] == "ready"
     with Caller(served.where, token=TOKENS["works"]) as works:
@@ -254,7 +254,7 @@ def test_a_job_is_shown_as_the_command_line_shows_it(served: Served, client: Cal
         )
         assert done.returncode == 0, done.stderr
         assert shown(client.call("GetJob", id=number)) == json.loads(done.stdout)
-    assert rejected(client, "GetJob", id=10**9) == ("NOT_FOUND", "there is no job 1000000000")
+    assert rejected(client, "GetJob", id=10**9) == ("NOT_FOUND", "job 1000000000 not found")
 
 
 def test_a_call_waits_until_the_job_is_finished(served: Served, client: Caller):

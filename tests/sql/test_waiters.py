@@ -347,7 +347,7 @@ def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
     assert 7 in vigil.left
     monkeypatch.setattr(_waiting.time, "monotonic", lambda start=time.monotonic(): start + 601)
     assert vigil.due() == [7]
-    with pytest.raises(LookupError, match="there is no job 7"):
+    with pytest.raises(LookupError, match="job 7 not found"):
         vigil.found([7], {})
 
 
@@ -495,7 +495,7 @@ def test_what_cannot_be_waited_for_is_named(queue):
         assert client.wait_many([]) == {}
         with pytest.raises(TimeoutError, match=f"jobs {one}, {other} are still ready"):
             client.wait_many([one, other], timeout=0)
-        with pytest.raises(LookupError, match="there is no job 77, 78"):
+        with pytest.raises(LookupError, match="job 77, 78 not found"):
             client.wait_many([one, 77, 78])
         with pytest.raises(TypeError, match="a job's id is a whole number, not a str"):
             client.wait_many(["7"])

@@ -74,7 +74,7 @@ def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, ga
 
     late = jobherd("stack", waiting, dsn=stage.dsn)
     assert (late.code, f"job {waiting} is not running: it is ready" in late.err) == (1, True)
-    assert "there is no job 99999" in jobherd("stack", 99999, dsn=stage.dsn).err
+    assert "job 99999 not found" in jobherd("stack", 99999, dsn=stage.dsn).err
     assert jobherd("profile", busy, "--for", "1h", dsn=stage.dsn).code == 2
     assert stage.run(
         "SELECT action, target ->> 'job' FROM jobherd.audit WHERE action IN ('stack', 'profile') ORDER BY id"

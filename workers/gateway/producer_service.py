@@ -154,7 +154,7 @@ class ProducerService:
         except psycopg.Error as problem:
             await _fail(context, problem)
         if job is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no job {request.id}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"job {request.id} not found")
         return m.GetJobResponse(job=job)
 
     async def _cancel(self, request: m.CancelJobRequest, principal: Principal, context: Context) -> m.CancelJobResponse:
@@ -165,7 +165,7 @@ class ProducerService:
         except psycopg.Error as problem:
             await _fail(context, problem)
         if state is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no job {request.id}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"job {request.id} not found")
         return m.CancelJobResponse(state=state)
 
 

@@ -144,7 +144,7 @@ class Producing:
         return None
 
     async def show(self, job: int, principal: Principal, wait: float) -> bytes | None:
-        """Return a job as JSON, once it is finished or after that time; None: there is no such job."""
+        """Return a job as JSON, once it is finished or after that time; None: the job does not exist."""
         row = await self._look(job, principal)
         if row is not None and wait and row["state"] not in OVER:
             state = await self._finished.wait(job, wait)
@@ -159,7 +159,7 @@ class Producing:
         return orjson.dumps(dumpable(job_document(row, logs, keys[0] if keys else None)))
 
     async def cancel(self, job: int, principal: Principal, reason: str) -> str | None:
-        """Cancel a job and return what happened; None: there is no such job."""
+        """Cancel a job and return what happened; None: the job does not exist."""
         if await self._look(job, principal) is None:
             return None
         async with self._pool.session(None) as connection:

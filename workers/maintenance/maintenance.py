@@ -237,7 +237,7 @@ class Maintenance:
         self._matcher.note(waits=waits)
         self._schedules.postponed = postponed
         if opened:
-            _log.info("resumed %d gates that were paused until now", opened)
+            _log.info("resumed %d queues or kinds whose pause has ended", opened)
         if unseen:
             self._session.run("maintenance/mark_limits_seen")
         if asked:

@@ -160,7 +160,7 @@ async def begin(request: Request, form: Form) -> Done:
     except _NothingChosen:
         return Done("Nothing was done: no job was chosen.", well=False)
     if not choice.rows:
-        return Done("Nothing was done: no such job is left.", form.get("next", "") or None, well=False)
+        return Done("Nothing was done: none of the jobs is left.", form.get("next", "") or None, well=False)
     value = await _value(at, choice.deed, form.get("value", "").strip())
     [added] = await at.act(
         "page/add_bulk",

@@ -78,7 +78,7 @@ async def show_document(request: Request) -> Response:
     number, name = _number(request), request.path_params["part"]
     row = await database(request).row("observe/show_job", {"id": number})
     if row is None or name not in {"payload", "result"} or row[name] is None:
-        raise Refused(HTTPStatus.NOT_FOUND, f"Of a job {number} there is no such document.")
+        raise Refused(HTTPStatus.NOT_FOUND, f"Job {number} does not have this document.")
     paths = (await request.app.state.redactions.read(database(request))).get(row["kind"], ())
     return Response(cover(pretty(redact(row[name], paths) or "")), media_type="text/plain")
 

@@ -56,7 +56,7 @@ Sentence = list["str | datetime"]
 
 
 async def head_of(database: Database, hidden: Redactions, number: int) -> Head | None:
-    """Return the live part of a job, or None if there is no such job. Raises as `Database.rows`."""
+    """Return the live part of a job, or None if the job does not exist. Raises as `Database.rows`."""
     row = await database.row("observe/explain_job", {"id": number, "most": reasons.MOST})
     if row is None:
         return None
@@ -90,7 +90,7 @@ async def head_of(database: Database, hidden: Redactions, number: int) -> Head |
 
 
 async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[str, Any] | None:
-    """Return a job's results and related jobs for its template; None if there is no such job.
+    """Return a job's results and related jobs for its template; None if the job does not exist.
 
     Raises as `Database.rows`.
     """

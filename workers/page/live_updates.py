@@ -140,7 +140,7 @@ class Hub:
         for key in dict.fromkeys(keys):
             name, _, argument = key.partition(":")
             if name not in self._topics or len(argument) > 200:
-                raise Refused(HTTPStatus.NOT_FOUND, "There is no such topic.")
+                raise Refused(HTTPStatus.NOT_FOUND, "This topic does not exist.")
             found.append((self._topics[name], argument))
         if not 1 <= len(found) <= TOPICS:
             raise Refused(HTTPStatus.BAD_REQUEST, f"Request 1 to {TOPICS} topics.")

@@ -94,7 +94,7 @@ class Backend(versions.backends.BaseTaskBackend):
         """Return the problems that `manage.py check` reports."""
         found = list(super().check(**kwargs) or ())
         if self.database not in settings.DATABASES:
-            message = f"TASKS[{self.alias!r}]: there is no database {self.database!r}"
+            message = f"TASKS[{self.alias!r}]: unknown database {self.database!r}"
             return [*found, checks.Error(message, hint="Set OPTIONS['database'].", id="jobherd.E001")]
         module = getattr(connections[self.database], "Database", None)
         if module is not psycopg:

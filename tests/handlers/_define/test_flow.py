@@ -165,7 +165,7 @@ def test_a_group_sends_jobs_of_one_kind_together():
         (lambda: Flow("a").add(tidy).options(delay="1h", run_at=None, tenant="us"), "node 'x:tidy': .*option tenant"),
         (lambda: Flow("a").add(tidy).options(after=1), "node 'x:tidy': .*option after"),
         (lambda: Flow("a").add(tidy).options(unique=True), "node 'x:tidy': .*is unique"),
-        (lambda: Flow("a").add(tidy).options(colour=1), "node 'x:tidy': there is no option 'colour'"),
+        (lambda: Flow("a").add(tidy).options(colour=1), "node 'x:tidy': unknown option 'colour'"),
         (lambda: Flow("a").add(fetch, 7), "node 'x:fetch': .*payload at"),
         (lambda: Flow("a").add(tidy).after(Flow("b").add(tidy)), "node 'x:tidy': after names node 'x:tidy', which"),
     ],

@@ -170,7 +170,7 @@ def test_waiting_has_a_limit(client):
     job_id = client.enqueue("a:b")
     with pytest.raises(TimeoutError, match=f"job {job_id} is still ready"):
         client.wait(job_id, timeout="50ms")
-    with pytest.raises(LookupError, match="there is no job 12345"):
+    with pytest.raises(LookupError, match="job 12345 not found"):
         client.wait(12345)
 
 

@@ -26,7 +26,7 @@ def test_a_watcher_gets_each_change_once_and_the_end(database, change):
         client.cancel(job)
         assert next(rows)["state"] == "cancelled"
         assert list(rows) == []
-        with pytest.raises(LookupError, match="there is no job 99999$"):
+        with pytest.raises(LookupError, match="job 99999 not found$"):
             next(client.watch(99999))
         with pytest.raises(ValueError, match="every"):
             next(client.watch(job, every=0))

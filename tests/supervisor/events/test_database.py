@@ -41,4 +41,4 @@ def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
     supervisor.db.setup.listen_disabled = True
     supervisor.db.happened = [Pooler(), Rejected("claim/claim_jobs", "ERROR: it is so")]
     supervisor.events.step(time.monotonic())
-    assert ["a pooler stands" in caplog.text, "claim_jobs: ERROR: it is so" in caplog.text] == [True, True]
+    assert ["a pooler is between" in caplog.text, "claim_jobs: ERROR: it is so" in caplog.text] == [True, True]

@@ -99,7 +99,7 @@ def test_an_error_names_the_setting_the_place_the_value_and_the_range(tmp_path):
 
 def test_a_setting_that_does_not_exist_is_named_with_its_neighbour(tmp_path):
     (tmp_path / "jobherd.toml").write_text("worker = 3\n")
-    assert refused(directory=tmp_path) == ("worker (from jobherd.toml): no such setting; did you mean workers?",)
+    assert refused(directory=tmp_path) == ("worker (from jobherd.toml): unknown setting; did you mean workers?",)
 
 
 def test_a_file_that_is_no_toml_is_named(tmp_path):

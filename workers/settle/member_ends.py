@@ -2,7 +2,7 @@
 
 The supervisor wakes its maintenance process, which passes the ends on. Without a report it would look
 up to 1 s later. The report follows the commit of the settlement. While a worker is busy, it reports at most
-4 times a second: after a report the maintenance process looks every 0.05 s by itself while jobs end. The
+4 times a second: after a report the maintenance process checks every 0.05 s while jobs end. The
 last end is reported when the worker goes idle.
 """
 

@@ -149,7 +149,7 @@ FLOWS = (
         "a result that cannot be passed on stops maintenance",
         LIMITED,
         "        EXCEPTION WHEN OTHERS THEN\n            -- A result that",
-        "        EXCEPTION WHEN no_data THEN\n            -- A result that",
+        "        EXCEPTION WHEN division_by_zero THEN\n            -- A result that",
         FOREIGN,
     ),
     Mutant(

@@ -239,7 +239,7 @@ def test_a_job_that_does_not_exist_is_1(database):
     for words in (("job", 77), ("wait", 77), ("retry", 77), ("cancel", 77)):
         answer = jobherd(*words, dsn=database)
         assert answer.code == 1, answer
-        assert "no job" in answer.out.replace("no such job", "no job") + answer.err
+        assert "not found" in answer.out + answer.err
 
 
 def test_wait_tells_how_jobs_ended(database):

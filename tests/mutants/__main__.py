@@ -935,7 +935,7 @@ MUTANTS = (
     Mutant(
         "a session of transactions stays as a handler left it",
         "workers/run/transaction.py",
-        "        self.committed = True\n        session.reset()\n",
+        "        self.committed = True\n        self.own_session.reset()\n",
         "        self.committed = True\n",
         ("tests/workers/run/test_transaction.py",),
     ),

@@ -51,6 +51,8 @@ _COLUMNS: Final = (
     Column("JOBS", right=True), Column("CLAIMED", right=True), Column("RESTARTS", right=True),
     Column("WORKS ON", least=10),
 )  # fmt: skip
+_SPARSE: Final = _COLUMNS[6:8]
+"""Columns that are left out if no child process has anything in them."""
 _STATES: Final = {
     "computing": "green",
     "waiting": "cyan",
@@ -226,7 +228,14 @@ def _print(supervisor: dict[str, Any]) -> None:
     children = facts.get("children", [])
     if children:
         colours = [{1: _STATES.get(child.get("state", ""), "")} for child in children]
-        console.print_table(_COLUMNS, [_row(child) for child in children], colours=colours)
+        rows = [_row(child) for child in children]
+        # With columns that say nothing, a terminal of 80 columns has no room for what the workers do.
+        shown = [
+            place for place, column in enumerate(_COLUMNS) if column not in _SPARSE or any(row[place] for row in rows)
+        ]
+        console.print_table(
+            [_COLUMNS[place] for place in shown], [[row[place] for place in shown] for row in rows], colours=colours
+        )
     remote_workers.print_table(supervisor["sessions"])
     for end in facts.get("ends", []):
         print(

@@ -41,7 +41,7 @@ def test_a_failure_that_is_refused_is_written_with_fixed_words(bench: Bench):
     child = bench.start()
     row = bench.wait(job, "failed")
     assert row["error_code"] == "UNHANDLED_ERROR"
-    assert "refused" in row["error"]
+    assert "rejected" in row["error"]
     assert "CheckViolation" in child.log()
 
 

@@ -205,6 +205,13 @@ class Client(ClientSessions):
 
         On a connection of yours the signal is part of your transaction.
 
+        Args:
+            topic: 1 to 300 characters, as in `Job.wait_for(name, topic=...)`.
+            payload: what the jobs get, JSON of at most 1 MB. Default: None.
+
+        Raises:
+            psycopg.errors.InvalidParameterValue: topic or payload is invalid.
+
         Example:
             >>> client.signal("order:42/packed", {"by": "ada"})  # doctest: +SKIP
         """
@@ -214,6 +221,11 @@ class Client(ClientSessions):
         """Send a signal to one job, for its `Job.wait_for(name)`, and return its id.
 
         Returns None if the job does not exist. The job may begin to wait later.
+
+        Args:
+            job_id: id of the job.
+            name: name of the wait.
+            payload: what the job gets, JSON of at most 1 MB. Default: None.
 
         Example:
             >>> client.signal_job(42, "approved", {"by": "ada"})  # doctest: +SKIP

@@ -46,5 +46,5 @@ def test_a_queue_is_paused_in_the_form_shown_live_and_resumed_by_its_button(tab:
     tab.get_by_text("Queue mail is resumed.").wait_for()
     tab.goto("/audit")
     tab.locator("tr", has_text="resume").first.get_by_text("queue mail").wait_for()
-    tab.locator("tr", has_text="the provider is down").wait_for()
+    tab.locator("tr", has_text="queue mail").filter(has_text="the provider is down").wait_for()
     assert job

@@ -467,7 +467,7 @@ def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
     assert opened == 0
     assert 3500 < next_in <= 3600
     queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
-    assert queue.run(queue.text("maintenance/end_pauses")) == [(1, None, False, True, False, None, False, False)]
+    assert queue.run(queue.text("maintenance/end_pauses")) == [(1, None, False, True, False, None, False, False, False)]
     assert queue.run("SELECT name, max_running, paused_at FROM jobherd.gates") == [("media", 2, None)]
     assert queue.run("SELECT jobherd.set_limit('media')") == [(2,)]
     assert queue.count("gates") == 0

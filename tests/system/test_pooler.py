@@ -45,7 +45,7 @@ def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(
         settings = {"listen_dsn": stage.dsn if listens == "server" else pooler.dsn} if listens else {"poll": "1s"}
         fleet = stage.run_fleet(dsn=pooler.dsn, workers=2, db_retry_initial="0.1s", **{"poll": "300s", **settings})
         if not listens:
-            fleet.wait_log("nothing is listened to through it", limit=LONG)
+            fleet.wait_log("LISTEN does not work through it", limit=LONG)
         elif listens == "pooler":
             fleet.wait_log("it must be in session mode", limit=LONG)
         # One that loses its prepared statements connects again, and is entered again.

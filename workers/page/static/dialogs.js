@@ -45,7 +45,13 @@
     const row = Object.assign(document.createElement("div"), { className: "row" });
     const yes = Object.assign(document.createElement("button"), { type: "button", className: event.submitter?.classList.contains("danger") ? "danger" : "main", textContent: word });
     const no = Object.assign(document.createElement("button"), { type: "button", textContent: "Back" });
-    yes.addEventListener("click", () => { form.dataset.sure = "yes"; dialog.close(); form.requestSubmit(event.submitter); delete form.dataset.sure; });
+    yes.addEventListener("click", () => {
+      dialog.close();
+      if (!form.isConnected) { form.hidden = true; document.body.append(form); }  // a live update took it away: submitting would do nothing
+      form.dataset.sure = "yes";
+      form.requestSubmit(event.submitter);
+      delete form.dataset.sure;
+    });
     no.addEventListener("click", () => dialog.close());
     row.append(yes, no);
     show([text, row]);

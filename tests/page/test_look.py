@@ -129,12 +129,13 @@ def test_it_can_be_used_with_the_keys(tab, job):
     tab.keyboard.press("Enter")
     tab.wait_for_url(f"**/jobs/{job}")
     until = time.monotonic() + LIMIT
-    while not tab.url.endswith("/queues"):  # the page forgets the first key after 1.5 s
-        assert time.monotonic() < until
-        tab.keyboard.press("g")
-        tab.keyboard.press("q")
-        with suppress(TooLong):
-            tab.wait_for_url("**/queues", timeout=5000)
+    for key, page in (("q", "queues"), ("w", "flows"), ("s", "schedules"), ("a", "audit")):
+        while not tab.url.endswith(page):  # the page forgets the first key after 1.5 s
+            assert time.monotonic() < until
+            tab.keyboard.press("g")
+            tab.keyboard.press(key)
+            with suppress(TooLong):
+                tab.wait_for_url(f"**/{page}", timeout=5000)
     tab.keyboard.press("?")
     assert tab.locator("#help").is_visible()
     tab.keyboard.press("Escape")

@@ -194,7 +194,6 @@
   }
 
   // -- keys -------------------------------------------------------------------------------------------------------------
-  const pages = { o: 0, j: 1, f: 2, q: 3, s: 4, k: 5, e: 6, a: 7 };
   let going = 0;
 
   function move(by) {
@@ -214,14 +213,13 @@
       if (event.key === "Escape") here.blur();
       return;
     }
-    if (going && event.timeStamp - going < 1500 && event.key in pages) {
-      going = 0;
-      const to = all("header nav a")[pages[event.key]];
-      if (to) to.click();
+    const to = going && event.timeStamp - going < 1500 && $(`header nav a[data-key="${CSS.escape(event.key)}"]`);
+    going = 0;
+    if (to) {
+      to.click();
       event.preventDefault();
       return;
     }
-    going = 0;
     const row = here.closest("main tbody tr");
     if (event.key === "/") $("#search")?.focus();
     else if (event.key === "j") move(1);

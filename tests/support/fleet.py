@@ -440,6 +440,11 @@ class Stage(Queue):
         self.close()
 
 
+def is_foreign(event: dict[str, Any]) -> bool:
+    """Whether a line is about processes that a supervisor of another test left on this host when it was killed."""
+    return "which a dead supervisor had left behind" in event.get("message", "")
+
+
 def is_ready(event: dict[str, Any]) -> bool:
     """Whether a line says that a worker is ready."""
     message = event.get("message", "")

@@ -142,6 +142,9 @@ class UplinkLink:
         # A dead worker's jobs stay in the session until its recovery has settled them: their crash counts.
         living = [*(slot.process.incarnation for slot in self._fleet.workers() if slot.alive), *self._fleet.unrecovered]
         self._say({"begin": {"session": self._session, "living": living}})
+        # They were made without a connection. If they stayed open, they would never be sent or answered: a crash that
+        # is recovered in the turn of this connect would hold its job until the timeout.
+        self._answer_none()
 
     def _say(self, message: Mapping[str, object]) -> None:
         self._unsent += json.dumps(message).encode() + b"\n"

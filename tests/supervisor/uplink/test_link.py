@@ -126,6 +126,22 @@ def test_an_uplink_that_does_not_listen_yet_is_tried_again(link, fleet):
     assert 1.0 < link.wake_at(1.0) < 2.0
 
 
+def test_a_request_of_the_turn_in_which_it_connects_is_answered(link, uplink, fleet):
+    answers = []
+
+    def again(rows):
+        answers.append(rows)
+        link.ask("recover/requeue_rest", {}, answers.append)
+
+    start(fleet)
+    link.ask("recover/terminate_child_sessions", {"incarnation": 2}, again)
+    link.step(1.0)
+    assert (link.link, answers) == (Link.UP, [None])
+    uplink.accept()
+    assert "begin" in uplink.read()
+    assert uplink.read()["ask"] == "recover/requeue_rest", "it was asked on this connection"
+
+
 def test_a_request_gets_the_rows_of_its_own_answer(link, uplink, fleet):
     connect(link, uplink, fleet)
     answers = []

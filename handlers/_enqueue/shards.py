@@ -172,7 +172,7 @@ class ShardMap:
         wanted = self._numbers[address]
         if number != wanted:
             message = (
-                f"connection leads to {f'shard {number}' if number else 'a database that is no shard'}, and "
+                f"connection leads to {f'shard {number}' if number else 'a database without a shard number'}, and "
                 f"shards[{self._pattern(address)!r}] is shard {wanted}: one transaction cannot be in two databases. "
                 "Use a queue of the connection's shard, or enqueue after the commit with a Client without connection"
             )

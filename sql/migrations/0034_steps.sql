@@ -2,7 +2,7 @@
 --
 -- A record is written by the attempt that did the step, if its claim still exists (queries/steps/record_step.sql). It
 -- stays when the attempt fails, and a retry by hand of a failed job continues with it. A completed job that is run again
--- begins anew: its records are deleted together with its row in the history.
+-- begins from the start: its records are deleted together with its row in the history.
 
 CREATE TABLE jobherd.steps (
     job     bigint      NOT NULL,
@@ -53,7 +53,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION jobherd.delete(bigint, text, text) IS
     'Deletes a finished job with its attempts, logs and steps, and returns ''deleted''. Otherwise returns the '
-    'state of the job, or null if there is no such job. Not for tenants.';
+    'state of the job, or null if the job does not exist. Not for tenants.';
 
 -- Deletes the steps of jobs that no longer exist, among the `most` jobs with the lowest ids behind `past`. Returns the last
 -- of these jobs, null if there are no more. One snapshot says where each job is, so a job that moves is found.

@@ -62,8 +62,8 @@ END $$;
 COMMENT ON FUNCTION jobherd.signal IS
     'Sends a signal to the jobs that wait for a topic, now or in the next 30 days. Returns its id.';
 
--- Sends a signal to one job, for its `job.wait_for(name)`. Returns the id of the signal, null if there is no such job, or
--- none that the caller may see.
+-- Sends a signal to one job, for its `job.wait_for(name)`. Returns the id of the signal, null if the job does not exist, or is not
+-- visible to the caller.
 CREATE FUNCTION jobherd.signal_job(job_id bigint, name text, payload jsonb DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -77,7 +77,7 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION jobherd.signal_job IS
-    'Sends a signal to one job that waits for it, now or later. Returns its id, or null if there is no such job.';
+    'Sends a signal to one job that waits for it, now or later. Returns its id, or null if the job does not exist.';
 
 -- Makes suspended jobs ready for which there is a signal. Looks at up to `most` new signals and as many new waits.
 -- again: some were locked by another session, or are left. Run by maintenance processes.

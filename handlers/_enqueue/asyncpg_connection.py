@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jobherd import sql
+from jobherd.handlers._enqueue.missing_schema import explain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,7 +33,11 @@ class AsyncpgConnection:
         text, names = sql.numbered(statement.name, schema)
         # as text first: a codec that the caller has set for jsonb would encode the document again
         text = text.replace("::jsonb", "::text::jsonb")
-        rows = await self._connection.fetch(text, *(statement.parameters[name] for name in names))
+        try:
+            rows = await self._connection.fetch(text, *(statement.parameters[name] for name in names))
+        except Exception as problem:
+            explain(problem, schema)
+            raise
         return statement.read([tuple(row) for row in rows], tuple(rows[0].keys()) if rows else ())
 
     async def database(self) -> bytes:

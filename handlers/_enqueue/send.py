@@ -14,6 +14,7 @@ import psycopg
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OurAsyncCursor, OurCursor
 from jobherd.handlers._enqueue.asyncpg_connection import AsyncpgConnection
+from jobherd.handlers._enqueue.missing_schema import explain
 from jobherd.handlers._enqueue.origin import has_origin, origin
 from jobherd.handlers._enqueue.tracing import enqueueing, tracer
 
@@ -45,10 +46,14 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str) -> T
             with cursor.copy(_text(statement, schema)) as copy:
                 copy.write(statement.lines)
             return statement.read([], ())
-        cursor.execute(_text(statement, schema), statement.parameters, binary=True)
-        rows = (
-            cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
-        )  # in a pipeline there is no description before the rows
+        try:
+            cursor.execute(_text(statement, schema), statement.parameters, binary=True)
+            rows = (
+                cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
+            )  # in a pipeline there is no description before the rows
+        except psycopg.ProgrammingError as problem:
+            explain(problem, schema)
+            raise
         return statement.read(rows, _names(cursor))
 
 
@@ -61,8 +66,12 @@ async def arun_on(connection: AsyncDriver, statement: Statement[T], *, schema: s
             async with cursor.copy(_text(statement, schema)) as copy:
                 await copy.write(statement.lines)
             return statement.read([], ())
-        await cursor.execute(_text(statement, schema), statement.parameters, binary=True)
-        rows = await cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
+        try:
+            await cursor.execute(_text(statement, schema), statement.parameters, binary=True)
+            rows = await cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
+        except psycopg.ProgrammingError as problem:
+            explain(problem, schema)
+            raise
         return statement.read(rows, _names(cursor))
 
 

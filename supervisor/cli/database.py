@@ -23,6 +23,7 @@ from psycopg.types.string import TextLoader
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.handlers._enqueue.dsn import redact_dsn
+from jobherd.handlers._enqueue.missing_schema import migrating
 from jobherd.handlers._values.json_text import JsonText
 from jobherd.sql.migrate import SchemaError, migrate, pending
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
@@ -256,14 +257,6 @@ def look_at_schema(at: Session, *, may_create: bool = False) -> None:
         else f"the database has no schema {schema!r} yet"
     )
     raise CommandError(f"{text}: run `{migrating(schema)}`", ExitCode.CONFIGURATION)
-
-
-def migrating(schema: str) -> str:
-    """Return the command that migrates a schema to this version.
-
-    Without the flag it would create the default schema in addition to the one that is meant.
-    """
-    return "jobherd migrate" if schema == sql.SCHEMA else f"jobherd migrate --schema {schema}"
 
 
 def own_words(problem: psycopg.Error) -> str:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 
 from jobherd import sql
+from jobherd.handlers._enqueue.missing_schema import migrating
 from jobherd.sql.drift import MigratingError, drift
 from jobherd.sql.migrate import RenamedError, SchemaError, check_server, pending
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
-from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings, migrating, why_away
+from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings, why_away
 from jobherd.supervisor.cli.doctor import backlog, fleet, flows, schedules, schema, server, vacuum
 from jobherd.supervisor.cli.doctor.finding import Finding
 from jobherd.supervisor.cli.doctor.report import print_report

@@ -33,6 +33,7 @@ QUICK = {
     "unique": "--rounds 3 --jobs 1000",
     "join": "--jobs 10000 --runs 2",
     "steps": "--rounds 3 --jobs 100",
+    "mixed": "--jobs 5000 --runs 1 --starts 50",
     "producers": "--rounds 4 --seconds 0.3",
     "dispatch": "--runs 1 --children 8 --seconds 5",
     "fleet": "--children 8 --seconds 5 --jobs 50000",

@@ -45,7 +45,7 @@ CONNECT_TIMEOUT = 10
 """Seconds. A value in the DSN or in PGCONNECT_TIMEOUT takes precedence."""
 
 
-class _JsonLoader(TextLoader):
+class JsonLoader(TextLoader):
     """Returns JSON as text.
 
     psycopg's own loader raises for documents that Python cannot represent. The job could not be
@@ -144,7 +144,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     connection.prepare_threshold = None  # a pooler in between may send each statement to another backend
     try:
         for kind in ("json", "jsonb"):
-            connection.adapters.register_loader(kind, _JsonLoader)
+            connection.adapters.register_loader(kind, JsonLoader)
         connection.execute(sql.load("session/disable_jit").encode(), {"promised": connection.info.backend_pid})
     except BaseException:
         connection.close()

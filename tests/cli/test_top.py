@@ -20,7 +20,9 @@ from jobherd import sql
 from jobherd.sql.migrate import migrate
 from jobherd.supervisor.cli import main
 from jobherd.supervisor.cli.top import panels
-from jobherd.supervisor.cli.top.frame import Status, draw, share
+from jobherd.supervisor.cli.top.frame import Status, draw
+from jobherd.supervisor.cli.top.layout import share
+from jobherd.supervisor.cli.top.opened import Opened
 from jobherd.supervisor.cli.top.panels import PANELS, RUNNING
 from jobherd.supervisor.cli.top.screen import keys_of
 from jobherd.supervisor.cli.top.view import View
@@ -271,6 +273,60 @@ def test_jobs_that_retry_are_counted_and_stand_among_the_failures(database):
         seen.wait("25 scheduled (25 retrying)", "25 retrying: DOWN OSError: refused", "no such")
         (row,) = [line for line in seen.lines if "api:sync" in line]
         assert " in 3h" in row or " in 1" in row, row
+
+
+def test_enter_opens_a_job_and_escape_goes_back(database):
+    jobs = populate(database)
+    with Terminal("top", dsn=database) as seen:
+        seen.wait("RUNNING", "month 3", "no such")
+        seen.on_key("1\r")
+        seen.wait("choose a job, to open it")
+        seen.on_key("4g\r")
+        seen.wait(f"job {jobs['failed']}  image:resize", "priority", "escape back", "BOOM: no such \\e[2J file")
+        assert "RUNNING" not in seen.text
+        send(database, "UPDATE jobherd.history SET error = 'a new reason' WHERE id = %s", jobs["failed"])
+        seen.wait("BOOM: a new reason")
+        seen.on_key("c")
+        seen.wait("choose a job that runs")
+        seen.on_key("r")
+        seen.wait(f"run the job {jobs['failed']} image:resize again?")
+        seen.on_key("n")
+        seen.wait("nothing was done")
+        seen.on_key("\x1b")
+        seen.wait("RUNNING", "FAILURES", "q leave  ? help")
+        seen.on_key("3\r")
+        seen.wait("report:build", "progress", "running")
+        send(database, "DELETE FROM jobherd.running")
+        seen.wait("not found: it was deleted")
+        seen.on_key("q")
+        assert seen.wait_exit() == 0
+
+
+def test_an_opened_job_is_folded_and_scrolled_to_its_end():
+    view, status = View(opened=7), Status("", "")
+    assert "reading it" in draw(Look(), view, status, width=80, height=24)[2].plain
+    found = Look(
+        opened=Opened(7, ("job 7", "x" * 170, "日" * 60, *(f"line {n}" for n in range(60)), "\x1b[31mthe end\x1b[0m"))
+    )
+    for width in (40, 57, 80, 133):
+        for height in (10, 24, 60):
+            lines = draw(found, view, status, width=width, height=height)
+            assert len(lines) == height
+            assert max(line.cell_len for line in lines) <= width
+    first = [line.plain for line in draw(found, view, status, width=80, height=24)]
+    assert first[2:8] == ["job 7", "x" * 80, "x" * 80, "x" * 10, "日" * 40, "日" * 20]
+    view.on_key("G", found)
+    last = [line.plain for line in draw(found, view, status, width=80, height=24)]
+    assert last[-2] == "the end"
+    view.on_key("k", found)
+    assert draw(found, view, status, width=80, height=24)[-2].plain == "line 59"
+    view.on_key("g", found)
+    assert [line.plain for line in draw(found, view, status, width=80, height=24)] == first
+
+
+def test_a_long_job_is_cut_and_says_where_the_rest_is():
+    view, found = View(opened=7, scroll=10**9), Look(opened=Opened(7, tuple(str(n) for n in range(6000))))
+    assert "`jobherd job 7` shows the rest" in draw(found, view, Status("", ""), width=80, height=24)[-2].plain
 
 
 @pytest.mark.parametrize("name", ["top/list_running", "top/list_failures", "top/count_ended"])

@@ -14,15 +14,17 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from jobherd.supervisor.cli.console import plain, show_span
+from jobherd.supervisor.cli.top import opened
+from jobherd.supervisor.cli.top.layout import GAP, fit, share
 from jobherd.supervisor.cli.top.panels import PANELS, Bar, count
-from jobherd.supervisor.cli.top.view import HELP, KEYS
+from jobherd.supervisor.cli.top.view import HELP, KEYS, KEYS_OF_JOB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from jobherd.supervisor.cli.top.panels import Cell, Column, Panel
+    from jobherd.supervisor.cli.top.panels import Cell, Panel
     from jobherd.supervisor.cli.top.view import View
     from jobherd.supervisor.cli.top.watch import Look
 
@@ -33,7 +35,6 @@ ROOMY: Final = 32
 """From this many lines, panels are separated by an empty line even if that costs rows."""
 BAR: Final = 12
 """Columns of a bar next to a note."""
-GAP: Final = 2
 _ASCII: Final = str.maketrans("…━─█", "~#._")
 """For a terminal without Unicode. Each character takes one column, as before."""
 
@@ -84,12 +85,7 @@ def draw(look: Look, view: View, status: Status, *, width: int, height: int, asc
         lines = [Text(f"too small: {width} by {height}")]
     else:
         head = [_title(status, width), _summary(look, status), *_attention(look, status)]
-        body = (
-            _help()
-            if view.helps
-            else _panels(look, view, width, height - len(head) - 1, dim=status.away_for is not None)
-        )
-        lines = [*head, *body]
+        lines = [*head, *_body(look, view, width, height - len(head) - 1, dim=status.away_for is not None)]
     lines = lines[: height - 1]
     lines += [Text("") for _ in range(height - 1 - len(lines))]
     lines.append(_foot(view))
@@ -99,44 +95,6 @@ def draw(look: Look, view: View, status: Status, *, width: int, height: int, asc
         if ascii_only:
             line.plain = line.plain.translate(_ASCII)
     return lines
-
-
-def share(wants: Sequence[int], space: int, *, first: int) -> list[int]:
-    """Return how many rows each panel gets: one each in turn, two for the panel `first`.
-
-    >>> share([1, 3, 40, 40], 17, first=2)
-    [1, 3, 9, 4]
-    """
-    given = [0] * len(wants)
-    while space > 0 and any(have < want for have, want in zip(given, wants, strict=True)):
-        for place in (first, *range(len(wants))):
-            if space > 0 and given[place] < wants[place]:
-                given[place] += 1
-                space -= 1
-    return given
-
-
-def fit(columns: Sequence[Column], wide: Sequence[int], width: int) -> dict[int, int]:
-    """Return the columns that fit, by number, with their widths. `wide`: the preferred widths."""
-    kept = {place: max(wide[place], cell_len(column.title)) for place, column in enumerate(columns)}
-
-    def over() -> int:
-        return sum(kept.values()) + GAP * (len(kept) - 1) - width
-
-    while over() > 0:
-        able = [place for place in kept if columns[place].least and kept[place] > columns[place].least]
-        if able:
-            kept[max(able, key=lambda place: kept[place])] -= 1
-            continue
-        spare = [place for place in kept if columns[place].spare]
-        if not spare:
-            break
-        del kept[max(spare, key=lambda place: columns[place].spare)]
-        kept = {place: max(wide[place], cell_len(columns[place].title)) for place in kept}
-    for place in kept:
-        if columns[place].grows and over() < 0:
-            kept[place] -= over()
-    return kept
 
 
 # -- the parts
@@ -186,6 +144,14 @@ def _attention(look: Look, status: Status) -> list[Text]:
         return []
     parts = [Text(f"! {plain(item.text)}", "red" if item.is_severe else "yellow") for item in look.attention]
     return [Text("  ").join(parts)]
+
+
+def _body(look: Look, view: View, width: int, height: int, *, dim: bool) -> list[Text]:
+    if view.helps:
+        return _help()
+    if view.opened is not None:
+        return opened.draw(look.opened, view, width, height)
+    return _panels(look, view, width, height, dim=dim)
 
 
 def _help() -> list[Text]:
@@ -292,7 +258,7 @@ def _foot(view: View) -> Text:
         return Text("filter: ", style="bold").append(f"{view.typed}█")
     if view.said:
         return Text(plain(view.said), style="bold red" if view.is_bad else "bold green")
-    line = Text(KEYS, style="dim")
-    if view.wanted:
+    line = Text(KEYS if view.opened is None else KEYS_OF_JOB, style="dim")
+    if view.wanted and view.opened is None:
         line = Text(f"filter: {view.wanted} (escape shows all)  ", style="yellow").append(KEYS, style="dim")
     return line

@@ -107,6 +107,8 @@ class Screen:
         """Since when a query has been waiting for its answer: monotonic time, and time of day."""
         self._acts: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
+        self._hurry = asyncio.Event()
+        """Set if a job was opened: it is queried at once."""
         self._input = sys.stdin.fileno()
 
     async def live(self) -> None:
@@ -174,7 +176,10 @@ class Screen:
         if not data:
             self._leave()
         for key in keys_of(data.decode(errors="replace")):
+            opened = self._view.opened
             act = self._view.on_key(key, self._look)
+            if self._view.opened not in {None, opened}:
+                self._hurry.set()
             if act is not None:
                 task = asyncio.get_running_loop().create_task(self._carry_out(act))
                 self._acts.add(task)
@@ -194,15 +199,17 @@ class Screen:
         while True:
             started = loop.time()
             self._asked = (time.monotonic(), _clock())
+            self._hurry.clear()
             try:
-                self._look = await self._watch.look()
+                self._look = await self._watch.look(self._view.opened)
                 self._away = None
             except psycopg.Error as problem:
                 self._why = why_away(problem) if is_disconnected(problem) else f"it refuses: {why_away(problem)}"
                 self._away = self._away or (time.monotonic(), _clock())
             self._asked = None
             self._news.set()
-            await asyncio.sleep(max(PERIOD / 5, PERIOD - (loop.time() - started)))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), max(PERIOD / 5, PERIOD - (loop.time() - started)))
 
     def _frame(self) -> Frame:
         away, why = self._away, self._why

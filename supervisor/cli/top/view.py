@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HELP: Final = (
     ("tab, shift-tab, 1 to 4", "go to the next panel, to the one before, to that one"),
     ("up, down, j, k", "choose a row; page up and down, home, end go further"),
+    ("enter", "open the chosen job; escape goes back"),
     ("s, S", "sort by the next column; turn the order round"),
     ("/", "show only rows with these words; escape shows all"),
     ("p", "pause the queue of the chosen row, or resume it"),
@@ -30,8 +31,14 @@ HELP: Final = (
     ("?", "this help"),
     ("q", "leave"),
 )
-KEYS: Final = "q leave  ? help  tab panel  jk row  s sort  / filter  p pause  c cancel  r retry"
+KEYS: Final = "q leave  ? help  tab panel  enter open  / filter  p pause  c cancel  r retry"
+KEYS_OF_JOB: Final = "escape back  q leave  ? help  jk scroll  space page  p pause  c cancel  r retry"
 _PAGE: Final = 10
+_SCROLLS: Final = {
+    "down": 1, "j": 1, "up": -1, "k": -1, "pagedown": _PAGE, " ": _PAGE, "pageup": -_PAGE,
+    "home": -(10**9), "g": -(10**9), "end": 10**9, "G": 10**9,
+}  # fmt: skip
+"""By how many lines a key scrolls the opened job."""
 _MOST_TYPED: Final = 200
 
 
@@ -67,10 +74,16 @@ class View:
     said: str = ""
     """The result of the last action."""
     is_bad: bool = False
+    opened: int | None = None
+    """The job that is shown in full, instead of the panels."""
+    scroll: int = 0
+    """Its first visible line; `opened.py` moves it back if it is past the end."""
     done: bool = False
     """Whether the user wants to quit."""
     still: bool = False
     """Whether one frame is printed without a user: no row is chosen and no keys are shown."""
+    _row: tuple[Panel, Row] = (RUNNING, {})
+    """The row of the opened job: it may have left its panel."""
     _chosen: list[tuple[int, object]] = field(default_factory=lambda: [(0, None)] * len(PANELS))
     """For each panel the chosen row: its position, and its name, to find it after it moved."""
 
@@ -104,6 +117,8 @@ class View:
         elif self.helps:
             self.helps = False
             self.done = key == "q"
+        elif self.opened is not None:
+            self._read(key, look)
         else:
             self._command(key, look)
         return None
@@ -170,12 +185,38 @@ class View:
                 self.filters, self.typed = True, self.wanted
             case "escape":
                 self.wanted = ""
+            case "enter":
+                self._open(panel, rows[self.place(panel, rows)] if rows else None)
             case "p" | "c" | "r":
-                row = rows[self.place(panel, rows)] if rows else None
-                self.typed = ""
-                {"p": self._pause, "c": self._cancel, "r": self._retry}[key](panel, row, look)
+                self._ask(key, panel, rows[self.place(panel, rows)] if rows else None, look)
             case _:
                 self.tell("? shows the keys")
+
+    def _open(self, panel: Panel, row: Row | None) -> None:
+        if row is None or panel not in {RUNNING, FAILURES}:
+            self.tell("choose a job, to open it", bad=True)
+            return
+        self.opened, self._row, self.scroll = row["id"], (panel, row), 0
+
+    def _read(self, key: str, look: Look) -> None:
+        """Handle a key while a job is open."""
+        match key:
+            case "q":
+                self.done = True
+            case "?" | "h":
+                self.helps = True
+            case "escape" | "backspace" | "left":
+                self.opened = None
+            case "down" | "j" | "up" | "k" | "pagedown" | " " | "pageup" | "home" | "g" | "end" | "G":
+                self.scroll = max(0, self.scroll + _SCROLLS[key])
+            case "p" | "c" | "r":
+                self._ask(key, *self._row, look)
+            case _:
+                self.tell("? shows the keys")
+
+    def _ask(self, key: str, panel: Panel, row: Row | None, look: Look) -> None:
+        self.typed = ""
+        {"p": self._pause, "c": self._cancel, "r": self._retry}[key](panel, row, look)
 
     def _go(self, panel: Panel, rows: list[Row], step: int) -> None:
         if rows:

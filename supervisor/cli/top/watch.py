@@ -20,6 +20,9 @@ from psycopg.rows import dict_row
 
 from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
+from jobherd.supervisor.cli.database import JsonLoader
+from jobherd.supervisor.cli.job_page import lines_of
+from jobherd.supervisor.cli.top.opened import Opened
 from jobherd.workers.inspect.attention import PARAMETERS, attention
 from jobherd.workers.inspect.failures import error_name, given_code
 from jobherd.workers.web.labels import OTHERS
@@ -72,6 +75,8 @@ class Look:
     """What needs attention, the most urgent first."""
     rate: float | None = None
     """Jobs that ended per second, lately; None before the second update."""
+    opened: Opened | None = None
+    """The job that the user has opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +123,14 @@ class Watch:
         self._items: list[Item] = []
         self._next = -float("inf")
 
-    async def look(self) -> Look:
-        """Query once. Raises psycopg.Error; after a lost session the next call starts a new one."""
+    async def look(self, job: int | None = None) -> Look:
+        """Query once. Raises psycopg.Error; after a lost session the next call starts a new one.
+
+        Args:
+            job: the job to show in full.
+        """
         try:
-            return await self._look()
+            return await self._look(job)
         except psycopg.OperationalError as problem:
             if not isinstance(problem, psycopg.errors.QueryCanceled):
                 await self.close()
@@ -137,13 +146,18 @@ class Watch:
         if connection is not None:
             await connection.close()
 
-    async def _rows(self, name: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
+    async def _rows(
+        self, name: str, parameters: Mapping[str, object] | None = None, *, json_as_text: bool = False
+    ) -> list[Row]:
         connection = await self._session()
         async with self._asking, connection.transaction():
             await connection.execute(
                 sql.load("session/limit_measurement", self._schema).encode(), {"milliseconds": round(STATEMENT * 1000)}
             )
-            cursor = await connection.execute(sql.load(name, self._schema).encode(), parameters or {})
+            cursor = connection.cursor()
+            for kind in ("json", "jsonb") if json_as_text else ():
+                cursor.adapters.register_loader(kind, JsonLoader)
+            await cursor.execute(sql.load(name, self._schema).encode(), parameters or {})
             return await cursor.fetchall()
 
     async def _session(self) -> psycopg.AsyncConnection[Row]:
@@ -166,7 +180,7 @@ class Watch:
                 )
             return connection
 
-    async def _look(self) -> Look:
+    async def _look(self, job: int | None) -> Look:
         ended = (await self._rows("top/count_ended"))[0]["ended"]
         gates = await self._rows("observe/list_limits", {"most": ROWS})
         await self._measure()
@@ -181,7 +195,16 @@ class Watch:
             retrying=self._again[0]["total"] if self._again else 0,
             attention=self._items,
             rate=self._rate(ended),
+            opened=None if job is None else await self._open(job),
         )
+
+    async def _open(self, job: int) -> Opened:
+        rows = await self._rows("observe/show_jobs", {"ids": [job]}, json_as_text=True)
+        if not rows:
+            return Opened(job, (f"job {job} not found: it was deleted, or its retention has ended",))
+        logs = await self._rows("observe/show_logs", {"id": job}, json_as_text=True)
+        keys = await self._rows("observe/show_key", {"id": job})
+        return Opened(job, tuple(lines_of(rows[0], keys[0] if keys else None, logs)))
 
     async def _measure(self) -> None:
         """Measure the depths, if the last measurement is old enough."""

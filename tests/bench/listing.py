@@ -19,6 +19,7 @@ import psycopg
 from jobherd.workers.page.database import Database
 from jobherd.workers.page.filters import Wanted
 from jobherd.workers.page.listing import Found, look
+from jobherd.workers.page.listing_by_end import look_by_end
 from tests.bench.jobs import drain
 from tests.support.figures import Report
 from tests.support.ground import arguments, fresh, ground
@@ -56,10 +57,19 @@ ASKED: Final = {
     "a rare kind that failed": Wanted(states=("failed",), kind="rare:kind"),
     "a day three days ago": Wanted(since="4d", until="3d"),
     "a seldom kind, three days ago": Wanted(kind="seldom:kind", since="4d", until="3d"),
+    "a payload field of the newest": Wanted(field="action:send_welcome_email"),
+    "a payload field of a seldom kind": Wanted(kind="seldom:kind", field="n:20003", since="90d"),
+    "everything by end": Wanted(sort="end"),
+    "failed by end": Wanted(states=("failed",), sort="end"),
+    "a rare kind by end": Wanted(kind="rare:kind", sort="end"),
+    "a seldom kind by end": Wanted(kind="seldom:kind", sort="end"),
+    "a kind that is not there, by end": Wanted(kind="no:such", sort="end"),
+    "a day three days ago, by end": Wanted(since="4d", until="3d", sort="end"),
 }
 TEXT: Final = Wanted(text="no such word", since="90d")
+FIELD: Final = Wanted(field="n:-1", since="90d")
 STEPS: Final = {
-    "states": None, "queue": None, "tenant": None, "code": None, "since": None, "until": None, "text": None, "hidden": [], "limit": 50, "most": 20_000,
+    "states": None, "queue": None, "tenant": None, "code": None, "since": None, "until": None, "text": None, "field": None, "needle": None, "hidden": [], "limit": 50, "most": 20_000,
     "before": 2**62, "low": 0, "high": 2**40,
 }  # fmt: skip
 
@@ -81,10 +91,11 @@ def main() -> int:
             ).fetchone()
             report.fact("the summaries", size)
             show_plan(connection)
-        times, late = asyncio.run(looks(dsn, given.rounds))
+        times, late, late_field = asyncio.run(looks(dsn, given.rounds))
         for name, took in times.items():
             report.figure(f"{name}", [1000 * one for one in took], unit="ms", aim=300)
         report.fact("a text that is nowhere", late)
+        report.fact("a payload field that is nowhere", late_field)
         ours: list[float] = []
         before: list[float] = []
         for turn in range(given.pairs):
@@ -114,24 +125,27 @@ def show_plan(connection: psycopg.Connection) -> None:
     print("\n".join(line for (line,) in lines if "never executed" not in line))
 
 
-async def looks(dsn: str, rounds: int) -> tuple[dict[str, list[float]], str]:
-    """How long each look takes, in seconds, and how far one for a text comes."""
+async def looks(dsn: str, rounds: int) -> tuple[dict[str, list[float]], str, str]:
+    """How long each look takes, in seconds, and how far one for a text and one for a payload field comes."""
     database = Database(dsn)
     times: dict[str, list[float]] = {name: [] for name in ASKED}
     try:
         for _ in range(rounds + 1):
             for name, wanted in ASKED.items():
                 begun = time.monotonic()
-                found = await look(database, wanted)
+                found = await (look_by_end if wanted.sort else look)(database, wanted)
                 times[name].append(time.monotonic() - begun)
                 assert not found.is_late, name
-        begun = time.monotonic()
-        found: Found = await look(database, TEXT)
-        return {
-            name: took[1:] for name, took in times.items()
-        }, f"{time.monotonic() - begun:.2f} s, looked back to job {found.floor:,}"
+        return {name: took[1:] for name, took in times.items()}, await late(database, TEXT), await late(database, FIELD)
     finally:
         await database.close()
+
+
+async def late(database: Database, wanted: Wanted) -> str:
+    """How long a look takes that finds nothing, and how far it comes."""
+    begun = time.monotonic()
+    found: Found = await look(database, wanted)
+    return f"{time.monotonic() - begun:.2f} s, looked back to job {found.floor:,}"
 
 
 if __name__ == "__main__":

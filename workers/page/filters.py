@@ -7,12 +7,15 @@ query the database.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import orjson
 
 from jobherd.handlers._policy import durations
 
@@ -31,7 +34,10 @@ LONGEST: Final = 200
 """Characters of a field."""
 TEXT_REACHES: Final = "24h"
 """How far back text is searched by default: no index covers the contents of payloads."""
-_WORDS: Final = ("kind", "queue", "tenant", "code", "since", "until", "tz")
+_WORDS: Final = ("kind", "queue", "tenant", "code", "field", "since", "until", "tz")
+SORTS: Final = ("", "end")
+"""Newest first by id, or by the time of end (finished jobs only)."""
+_FIELD: Final = re.compile(r"([^:\s]+):\s*(.+)")
 _CLOCK: Final = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?[0-9]|2[0-3]):([0-5][0-9]))?")
 """A day, a time of day, or both."""
 
@@ -46,6 +52,9 @@ class Wanted:
         both ("yesterday 09:00"), or a duration before now ("24h").
     tz: the time zone of the timestamps without an offset; default UTC.
     text: part of the payload, the error, the kind or the queue.
+    field: the name of a payload field at any depth, a colon and its value: a number, true, false, null
+        or a text. With a * at its end it is the beginning of a text or number.
+    sort: of `SORTS`; it selects no job.
 
     >>> Wanted(states=("failed",), since="24h").query()
     'state=failed&since=24h'
@@ -60,6 +69,8 @@ class Wanted:
     until: str = ""
     tz: str = ""
     text: str = ""
+    field: str = ""
+    sort: str = ""
 
     @classmethod
     def read(cls, given: ImmutableMultiDict[str, str]) -> tuple[Wanted, dict[str, str]]:
@@ -80,6 +91,9 @@ class Wanted:
                 fields[name] = ""
         if _zone(fields["tz"]) is UTC or not (fields["since"] or fields["until"]):
             fields["tz"] = ""
+        if fields["field"] and not _FIELD.fullmatch(fields["field"]):
+            problems["field"] = "Write a payload field as “order_id:7”, or “order_id:7*” for all that begin so."
+            fields["field"] = ""
         for name in ("since", "until"):
             try:
                 _moment(fields[name], datetime.now(UTC), name, _zone(fields["tz"]))
@@ -87,6 +101,8 @@ class Wanted:
                 problems[name] = f"{problem}."
                 fields[name] = ""
         chosen = tuple(state for state in STATES if state in states)
+        sort = given.get("sort", "")
+        fields["sort"] = sort if sort in SORTS else ""
         return cls(() if len(chosen) == len(STATES) else chosen, **fields), problems
 
     @classmethod
@@ -101,13 +117,18 @@ class Wanted:
     @property
     def is_everything(self) -> bool:
         """Whether the filter matches every job."""
-        return self == Wanted()
+        return replace(self, sort="") == Wanted()
+
+    @property
+    def reads_payloads(self) -> bool:
+        """Whether payloads are searched, which no index covers."""
+        return bool(self.text or self.field)
 
     @property
     def is_relative(self) -> bool:
         """Whether the filter depends on the current time."""
         return (
-            bool(self.text and not self.since)
+            bool(self.reads_payloads and not self.since)
             or any(_is_span(text) for text in (self.since, self.until))
             or any(_CLOCK.fullmatch(text.lower()) for text in (self.since, self.until) if text)
         )
@@ -125,7 +146,7 @@ class Wanted:
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return the filter as the fields of a form."""
-        words = [("q" if name == "text" else name, getattr(self, name)) for name in (*_WORDS, "text")]
+        words = [("q" if name == "text" else name, getattr(self, name)) for name in (*_WORDS, "text", "sort")]
         return [("state", state) for state in self.states] + [(name, value) for name, value in words if value]
 
     def query(self, **more: object) -> str:
@@ -145,12 +166,41 @@ class Wanted:
             "since": since,
             "until": until,
             "text": f"%{escaped}%" if self.text else None,
+            **_field(self.field),
         }
 
     def _bounds(self, now: datetime) -> tuple[datetime | None, datetime | None]:
-        since = self.since or (TEXT_REACHES if self.text else "")
+        since = self.since or (TEXT_REACHES if self.reads_payloads else "")
         zone = _zone(self.tz)
         return _moment(since, now, "since", zone), _moment(self.until, now, "until", zone)
+
+
+def _field(text: str) -> dict[str, str | None]:
+    r"""Return the regular expression of a payload field, and a text that every match contains.
+
+    The payload is compared as it was written: `#>>` raises for a payload with a NUL, which JSON may hold.
+
+    >>> _field("id:7")["field"]
+    '"id"\\s*:\\s*("7"|7)\\s*[],}]'
+    """
+    if not (found := _FIELD.fullmatch(text)):
+        return {"field": None, "needle": None}
+    name, value = found.groups()
+    begins = value.endswith("*")
+    value = value.removesuffix("*")
+    names = {_escaped(orjson.dumps(name).decode()), _escaped(json.dumps(name))}
+    texts = {_escaped(dumped[1:-1]) for dumped in (orjson.dumps(value).decode(), json.dumps(value))}
+    ends = "" if begins else '"'
+    values = [f'"{one}{ends}' for one in sorted(texts)]
+    values += [_escaped(value)] if re.fullmatch(r"-?[0-9][-+.0-9eE]*|true|false|null", value) else []
+    end = "" if begins else r"\s*[],}]"
+    needle = f'"{name}"' if re.fullmatch(r"[\w.-]+", name, re.ASCII) else '"'
+    return {"field": rf"({'|'.join(sorted(names))})\s*:\s*({'|'.join(values)}){end}", "needle": needle}
+
+
+def _escaped(text: str) -> str:
+    """Return a text as a regular expression of PostgreSQL that matches it alone."""
+    return re.sub(r"[!#-/:-@\[-^`{-~]", lambda found: f"\\{found[0]}", text)
 
 
 def _is_span(text: str) -> bool:

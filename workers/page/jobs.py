@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -19,13 +20,13 @@ from jobherd.workers.page.bulk_choice import DEEDS
 from jobherd.workers.page.database import database
 from jobherd.workers.page.filters import STATES, TEXT_REACHES, Wanted
 from jobherd.workers.page.listing import LARGEST, look
+from jobherd.workers.page.listing_by_end import look_by_end
 from jobherd.workers.page.live_updates import Topic
 from jobherd.workers.page.redaction import paths_of, redact
 from jobherd.workers.page.render import page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -49,7 +50,9 @@ async def show(request: Request) -> Response:
     before, size = _number(request, "before", LARGEST), _number(request, "size", SIZES[0])
     if size not in SIZES:
         size = SIZES[0]
-    context = await _list(at, wanted, before, size) | await _ask_tabs(at, wanted.query())
+    ended = _ended_before(request.query_params.get("ended", "")) if wanted.sort else None
+    is_first = before == LARGEST and ended is None
+    context = await _list(at, wanted, before, size, ended) | await _ask_tabs(at, wanted.query())
     going_on = [one for one in await at.rows("page/list_bulks", {"most": 20}) if one["ended_at"] is None]
     bulk.runner_of(request).take_up(going_on)
     query = wanted.query(size=size if size != SIZES[0] else None)
@@ -65,9 +68,9 @@ async def show(request: Request) -> Response:
         going_on=[bulk.shown(one) for one in going_on],
         deeds=DEEDS,
         text_reaches=TEXT_REACHES,
-        is_first=before == LARGEST,
+        is_first=is_first,
         tabs_topic=f"states:{wanted.query()}" if len(query) < 190 else "",
-        topic=f"jobs:{query}" if before == LARGEST and not wanted.text and len(query) < 190 else "",
+        topic=f"jobs:{query}" if is_first and not wanted.reads_payloads and len(query) < 190 else "",
     )
 
 
@@ -78,10 +81,21 @@ async def _ask(at: Database, argument: str) -> dict[str, object]:
     return await _list(at, wanted, LARGEST, size)
 
 
-async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[str, Any]:
+async def _list(
+    at: Database, wanted: Wanted, before: int, size: int, ended: tuple[datetime, int] | None = None
+) -> dict[str, Any]:
     """Return the context of the list."""
     hidden = await paths_of(at)
-    found = await look(at, wanted, before=before, limit=size, hidden=hidden)
+    if wanted.sort:
+        found = await look_by_end(at, wanted, before=ended, limit=size, hidden=hidden)
+    else:
+        found = await look(at, wanted, before=before, limit=size, hidden=hidden)
+    further: dict[str, object] = {"before": found.onward} if found.onward else {}
+    if found.ended_before:
+        moment, job = found.ended_before
+        further = {"ended": f"{moment.isoformat()},{job}"}
+    elif wanted.sort:
+        further = {}
     names = await at.rows("page/list_kind_choices")
     attempts = {row["name"]: row["max_attempts"] for row in names}
     payloads = await _payloads(at, [row["id"] for row in found.rows], hidden)
@@ -93,8 +107,10 @@ async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[st
         "size": size,
         "found": found,
         "reached_at": reached["created_at"] if reached else None,
-        "onward": wanted.query(before=found.onward, size=size if size != SIZES[0] else None) if found.onward else "",
-        "unsearched": sorted(hidden) if wanted.text else [],
+        "onward": wanted.query(**further, size=size if size != SIZES[0] else None) if further else "",
+        "by_id": replace(wanted, sort="").query(),
+        "by_end": replace(wanted, sort="end").query(),
+        "unsearched": sorted(hidden) if wanted.reads_payloads else [],
     }
 
 
@@ -140,7 +156,7 @@ async def _count_states(at: Database) -> list[Row]:
 
 def chips_of(wanted: Wanted) -> list[tuple[str, str, str]]:
     """Return each condition but the state: its name, its value, and the query without it."""
-    names = ("kind", "queue", "tenant", "code", "since", "until", "text")
+    names = ("kind", "queue", "tenant", "code", "field", "since", "until", "text")
     return [
         (name, getattr(wanted, name), Wanted.from_document({**wanted.document(), name: ""}).query())
         for name in names
@@ -164,6 +180,16 @@ def _shown(
         "same_queue": "" if wanted.queue else replace(wanted, queue=row["queue"]).query(),
         "error": next(iter((row["error"] or "").strip().splitlines()), ""),
     }
+
+
+def _ended_before(text: str) -> tuple[datetime, int] | None:
+    """Return a time of end and an id from the address, or None if they are invalid."""
+    try:
+        moment, job = text.split(",")
+        found = datetime.fromisoformat(moment), int(job)
+    except (ValueError, OverflowError):
+        return None
+    return found if found[0].tzinfo and abs(found[1]) <= LARGEST + 1 else None
 
 
 def _number(request: Request, name: str, default: int) -> int:

@@ -57,6 +57,8 @@ class Found:
     is_late: bool = False
     """The time was up."""
     asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    ended_before: tuple[datetime, int] | None = None
+    """Where the next search by time of end begins: before this time and id. None: there is nothing more."""
 
     @property
     def onward(self) -> int | None:
@@ -84,13 +86,14 @@ async def look(
     budget: seconds.
     hidden: the redacted paths by kind. Jobs of these kinds are not searched for text, and their
         errors are redacted.
+    The order that the filter names does not count: `listing_by_end` has the other one.
     Raises as Database.rows, except when the time is up.
 
     >>> await look(database(request), Wanted(states=("failed",), since="24h"))  # doctest: +SKIP
     """
     hidden = hidden or {}
     now = (await database.rows("observe/show_time"))[0]["now"] if wanted.is_relative else datetime.now(UTC)
-    looking = _Look(
+    looking = Look(
         database,
         wanted.parameters(now) | {"before": before, "limit": limit, "hidden": list(hidden)},
         clock,
@@ -108,13 +111,18 @@ async def look(
     last_seen = {row["id"]: row for row in found.rows if row["id"] >= low}
     found.rows = sorted(last_seen.values(), key=lambda row: -row["id"])[:limit]
     found.is_full, found.floor = len(found.rows) >= limit, low
-    for row in found.rows:
-        row["error"] = redact_text(row["error"], row["payload"], hidden.get(row["kind"], ()))
+    cover_errors(found, hidden)
     return found
 
 
+def cover_errors(found: Found, hidden: Mapping[str, Sequence[str]]) -> None:
+    """Remove from the errors what is redacted in the payloads."""
+    for row in found.rows:
+        row["error"] = redact_text(row["error"], row["payload"], hidden.get(row["kind"], ()))
+
+
 @dataclass(slots=True)
-class _Look:
+class Look:
     """One search: its steps, and the time that is left for them."""
 
     database: Database
@@ -130,20 +138,20 @@ class _Look:
 
     async def live(self, scan: int) -> int:
         """Add live jobs; return the id down to which was searched."""
-        rows = await self._rows("page/list_live", "page/force_id_order", scan=scan)
+        rows = await self.rows("page/list_live", "page/force_id_order", scan=scan)
         if rows is None:
             return int(self.parameters["before"])
         limit: int = self.parameters["limit"]
-        if self._take(rows) >= limit:
+        if self.take(rows) >= limit:
             return int(rows[limit - 1]["id"])  # the page ends there: older finished jobs are not needed
         return int(rows[0]["floor"])
 
     async def past(self, low: int, scan: int, *, troubled: bool) -> int:
         """Add finished jobs, down to `low`; return the id down to which was searched."""
-        rows = await self._rows("page/list_finished", "page/force_id_order", scan=scan, troubled=troubled)
+        rows = await self.rows("page/list_finished", "page/force_id_order", scan=scan, troubled=troubled)
         if rows is None:
             return int(self.parameters["before"])
-        got, top, limit = self._take(rows), int(rows[0]["floor"]), int(self.parameters["limit"])
+        got, top, limit = self.take(rows), int(rows[0]["floor"]), int(self.parameters["limit"])
         width, seen, dense = WIDTH, scan, -1
         while got < limit and top > max(low, 1):
             high = (top - 1) >> STRETCH
@@ -152,7 +160,7 @@ class _Look:
                 width = min(width, max(1, (high - dense + 1) // 2))
             bottom = max(high - width + 1, 0)
             began = self.clock()
-            rows = await self._rows(
+            rows = await self.rows(
                 "page/list_finished_ranges",
                 "page/force_block_summaries",
                 before=top,
@@ -166,7 +174,7 @@ class _Look:
             if rows[0]["found"] >= MOST and width > 1:
                 dense = bottom  # the result was cut off, so these are not the newest
                 continue
-            got, top = got + self._take(rows), bottom << STRETCH
+            got, top = got + self.take(rows), bottom << STRETCH
             seen += width << STRETCH
             # Wide enough that the page is probably full, and no wider than the time allows.
             wide = width * 8 if not got else min(width * 8, max(1, int((limit - got) * 1.5 * seen / got) >> STRETCH))
@@ -174,7 +182,7 @@ class _Look:
             width = max(1, min(wide, int(width * max(self.left, 0) / 2 / took)))
         return top
 
-    async def _rows(self, name: str, steer: str, **step: object) -> list[Row] | None:
+    async def rows(self, name: str, steer: str, **step: object) -> list[Row] | None:
         """Run a statement with its plan settings in the time left; None if that was too short."""
         left = round(self.left * 1000)
         try:
@@ -185,7 +193,7 @@ class _Look:
         self.found.is_late = True
         return None
 
-    def _take(self, rows: list[Row]) -> int:
+    def take(self, rows: list[Row]) -> int:
         """Add the rows that are jobs; return how many.
 
         There is always one row, whose id may be null.

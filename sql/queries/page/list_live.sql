@@ -34,6 +34,7 @@ WITH cut AS MATERIALIZED (
         AND (%(text)s::text IS NULL
              OR r.kind ILIKE %(text)s::text OR r.queue ILIKE %(text)s::text
              OR r.kind <> ALL (%(hidden)s::text[]) AND (r.last_error ->> 'message' ILIKE %(text)s::text OR r.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR r.kind <> ALL (%(hidden)s::text[]) AND strpos(r.payload::text, %(needle)s::text) > 0 AND r.payload::text ~ %(field)s::text)
       ORDER BY r.id DESC
       LIMIT %(limit)s)
     UNION ALL
@@ -53,6 +54,7 @@ WITH cut AS MATERIALIZED (
         AND (%(text)s::text IS NULL
              OR s.kind ILIKE %(text)s::text OR s.queue ILIKE %(text)s::text
              OR s.kind <> ALL (%(hidden)s::text[]) AND (s.last_error ->> 'message' ILIKE %(text)s::text OR s.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR s.kind <> ALL (%(hidden)s::text[]) AND strpos(s.payload::text, %(needle)s::text) > 0 AND s.payload::text ~ %(field)s::text)
       ORDER BY s.id DESC
       LIMIT %(limit)s)
     UNION ALL
@@ -71,6 +73,7 @@ WITH cut AS MATERIALIZED (
         AND (%(text)s::text IS NULL
              OR b.kind ILIKE %(text)s::text OR b.queue ILIKE %(text)s::text
              OR b.kind <> ALL (%(hidden)s::text[]) AND (b.last_error ->> 'message' ILIKE %(text)s::text OR b.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR b.kind <> ALL (%(hidden)s::text[]) AND strpos(b.payload::text, %(needle)s::text) > 0 AND b.payload::text ~ %(field)s::text)
       ORDER BY b.id DESC
       LIMIT %(limit)s)
     UNION ALL
@@ -89,6 +92,7 @@ WITH cut AS MATERIALIZED (
         AND (%(text)s::text IS NULL
              OR j.kind ILIKE %(text)s::text OR j.queue ILIKE %(text)s::text
              OR j.kind <> ALL (%(hidden)s::text[]) AND (j.last_error ->> 'message' ILIKE %(text)s::text OR j.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR j.kind <> ALL (%(hidden)s::text[]) AND strpos(j.payload::text, %(needle)s::text) > 0 AND j.payload::text ~ %(field)s::text)
       ORDER BY j.id DESC
       LIMIT %(limit)s)
     ORDER BY id DESC

@@ -6,6 +6,7 @@ They misbehave on purpose.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import signal
@@ -13,14 +14,27 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
+from operator import call
 
 import psycopg
 
 from jobherd import Abandon, Completed, Failed, Job, Nack, Poison, Retry, Snooze, handler
 from tests.support.gate import at_gate
+from tests.support.patience import GLANCE
 
 FOR_EVER = 3600
+
+
+def sleep() -> None:
+    """Sleep for ever.
+
+    In pieces, for no supervisor repeats a signal that comes right before a sleep begins, which does not end that sleep.
+    """
+    while True:
+        time.sleep(GLANCE)
 
 
 @handler("act:nothing")
@@ -171,14 +185,14 @@ def large() -> str:
 
 @handler("act:slow", timeout=0.3, backoff="1h")
 def slow() -> None:
-    time.sleep(FOR_EVER)
+    sleep()
 
 
 @handler("act:stubborn", timeout=0.2, backoff="1h")
 def stubborn() -> str:
     for _ in range(2):
         try:
-            time.sleep(FOR_EVER)
+            sleep()
         except BaseException:
             pass
     return "swallowed"
@@ -205,6 +219,12 @@ async def waits(name: str) -> str:
     try:
         loop = asyncio.get_running_loop()
         done = loop.create_future()
+
+        def look() -> None:
+            """Look for signals: one that comes right before the loop waits does not end that wait."""
+            loop.call_later(GLANCE, look)
+
+        look()
         loop.call_soon(threading.Thread(target=at_gate, args=(name,), daemon=True).start)
         await done
     finally:
@@ -297,3 +317,15 @@ def progress(job: Job) -> None:
     job.progress(0.1, "a\0b\ud800", {"huge": "x" * 10_000})
     job.progress(0.2, "second", object())
     job.progress(float("nan"))
+
+
+@handler("act:missed", timeout="10m")
+def missed(name: str) -> None:
+    """Have what was sent meanwhile arrive right before a call that blocks, after Python's last look for signals."""
+    read, _write = os.pipe()
+    signals = {signal.SIGUSR2, signal.SIGALRM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    at_gate(name)
+    hear = ctypes.PyDLL(None).pthread_sigmask
+    mask = (ctypes.c_ulong * 16)(sum(1 << number - 1 for number in signals))
+    deque(map(call, (partial(hear, signal.SIG_UNBLOCK, mask, None), partial(os.read, read, 1))), maxlen=0)

@@ -22,6 +22,19 @@ from tests.support.checkout import import_path
 from tests.support.patience import LIMIT
 from tests.support.ports import spare_port
 
+NOTED = """
+import os
+import pytest
+from django.db import connection
+
+@pytest.fixture(autouse=True)
+def seen(request, db):
+    yield
+    with open(os.environ["SEEN"], "a") as notes:
+        notes.write(f"{request.node.name} {connection.settings_dict['NAME']}\\n")
+"""
+"""Notes the database of each test."""
+
 SAMPLE = Path(__file__).parent / "django_project"
 
 
@@ -56,11 +69,9 @@ class Project:
         done = self._run(str(self.folder / "manage.py"), *words)
         return done.stdout.decode()
 
-    def test(self) -> str:
-        done = self._run(
-            "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(self.folder / "shop" / "tests.py")
-        )
-        return done.stdout.decode()
+    def test(self, *words: str) -> str:
+        tests = str(self.folder / "shop" / "tests.py")
+        return self._run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", *words, tests).stdout.decode()
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
         done = subprocess.run(
@@ -154,11 +165,13 @@ def test_a_site_enqueues_in_its_transactions_and_survives_the_kill_of_a_worker(p
             "--verbosity",
             "0",
             "-c",
-            "import json; from shop.tasks import count, fail; print(json.dumps([fail.enqueue().id, count.enqueue(2).id]))",
+            "import json; from shop.tasks import count, fail, stuck; "
+            "print(json.dumps([task.enqueue().id for task in (fail, stuck)] + [count.enqueue(2).id]))",
         )
     )
-    failed, counted = ((lambda name=name: json.loads(project.open(f"/state/{name}/"))) for name in names)
-    eventually(lambda: failed()["status"] == "FAILED" and counted()["status"] == "SUCCESSFUL")
+    failed, timed_out, counted = ((lambda name=name: json.loads(project.open(f"/state/{name}/"))) for name in names)
+    eventually(lambda: failed()["status"] == timed_out()["status"] == "FAILED" and counted()["status"] == "SUCCESSFUL")
+    assert timed_out()["attempts"] == 1  # of the decorator's max_attempts: the settings have 3
     assert failed()["errors"] == ["shop.models.Order.DoesNotExist"]
     assert counted()["value"] == [2, 0, 1]
 
@@ -172,4 +185,15 @@ def test_a_site_enqueues_in_its_transactions_and_survives_the_kill_of_a_worker(p
 
 @pytest.mark.system
 def test_the_tests_of_a_project_have_the_schema(project):
-    assert project.test().splitlines()[-1].startswith("10 passed")
+    assert project.test().splitlines()[-1].startswith("11 passed")
+
+
+@pytest.mark.system
+def test_processes_of_pytest_xdist_have_a_database_each(project, tmp_path):
+    """Both migrate at the same time, and a test finds only its own jobs."""
+    (project.folder / "conftest.py").write_text(NOTED)
+    project.environment["SEEN"] = str(tmp_path / "seen")
+    said = project.test("-n", "2", "--dist", "load")
+    assert said.splitlines()[-1].startswith("11 passed"), said
+    names = {line.split()[1] for line in (tmp_path / "seen").read_text().splitlines()}
+    assert {name.rpartition("_")[2] for name in names} == {"gw0", "gw1"}

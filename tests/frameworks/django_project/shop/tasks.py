@@ -34,6 +34,12 @@ def fail():
     raise Order.DoesNotExist("there is none")
 
 
+@task(max_attempts=1, timeout="1s")
+def stuck():
+    """Never return: the options of the decorator end it."""
+    signal.pause()
+
+
 @handler("shop:receipt")
 def receipt(job: Job, number: int) -> str:
     """Change an order through Django's connection, and enqueue on it."""

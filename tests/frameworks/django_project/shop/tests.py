@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -17,7 +18,7 @@ from jobherd.django.models import Job
 from jobherd.django.task import declared
 from jobherd.django.versions import InvalidTask, TaskResultDoesNotExist, signals, tasks
 from shop.models import Order
-from shop.tasks import count, fail, finish, receipt
+from shop.tasks import count, fail, finish, receipt, stuck
 
 pytestmark = pytest.mark.django_db
 
@@ -77,7 +78,20 @@ def test_what_cannot_be_a_task_is_rejected():
     for unknown in ("1", "no"):
         with pytest.raises(TaskResultDoesNotExist):
             finish.get_result(unknown)
-    assert set(declared) == {"shop.tasks.finish", "shop.tasks.count", "shop.tasks.fail"}
+    with pytest.raises(InvalidTask, match="max_attempts"):
+        replace(stuck, max_attempts=0)
+    assert set(declared) == {f"shop.tasks.{name}" for name in ("finish", "count", "fail", "stuck")}
+
+
+def test_a_task_has_the_options_of_its_decorator_then_those_of_the_settings():
+    from jobherd.django.handlers import handler_of
+
+    policies = {task.name: handler_of(task).policy for task in (stuck, fail, finish)}
+    assert {name: (policy.max_attempts, policy.timeout) for name, policy in policies.items()} == {
+        "stuck": (1, 1.0),  # @task(max_attempts=1, timeout="1s")
+        "fail": (1, policies["finish"].timeout),  # OPTIONS["tasks"]
+        "finish": (3, policies["finish"].timeout),  # OPTIONS
+    }
 
 
 def test_a_coroutine_enqueues_through_djangos_thread():

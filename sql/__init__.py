@@ -34,7 +34,7 @@ nothing vacuumed; counts, because these do not depend on other load):
                                                                a walk needs every partition
 
 The finish times of the history in a b-tree cost 65 bytes of log a job more than summaries
-(schema/02_history.sql).
+(schema/03_history.sql).
 """
 
 from __future__ import annotations

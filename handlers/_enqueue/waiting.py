@@ -2,7 +2,7 @@
 
 A waiting client listens on a separate session, announces the jobs, and queries them once. Then the
 database notifies it of each finished job. In case a notification gets lost, the client still
-queries every few seconds (`sql/schema/04_wake.sql`). Threads, asyncio and the command line share this
+queries every few seconds (`sql/schema/05_wake.sql`). Threads, asyncio and the command line share this
 bookkeeping. This module must not wait or use the database itself, so that the three differ only in
 how they do that.
 """

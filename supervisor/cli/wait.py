@@ -48,7 +48,7 @@ def _wait(arguments: argparse.Namespace) -> int:
                     if not (over := _look(at, ids, found, printed, {}, quiet=arguments.json)):
                         # Otherwise a shared backend would listen.
                         if at.row("session/show_backend")["backend"] == at.connection.info.backend_pid:
-                            # In this order: see sql/schema/04_wake.sql.
+                            # In this order: see sql/schema/05_wake.sql.
                             for name in ("wake/listen_finished", "wake/announce_wait", "wake/wait_for_settlements"):
                                 at.send(name, {"ids": ids})
                         over = _look(at, ids, found, printed, {}, quiet=arguments.json)

@@ -1,7 +1,7 @@
 """Switches notifications by producers on and off, so that no wake-up is lost.
 
 A transaction that notifies delays every other one. So producers notify only while a supervisor
-holds the sleep keys, which are advisory locks (`sql/schema/04_wake.sql`).
+holds the sleep keys, which are advisory locks (`sql/schema/05_wake.sql`).
 
 Three steps switch notifications on; without one of them a wake-up is lost. Take the keys. Wait for
 the transactions that were committing at that time, since they may have checked the keys before.

@@ -1,6 +1,6 @@
 /* Limits of each partition: claimers that walk over the lanes, try the lock of a lane, count what runs there and take one; settlements that free a place.
- * sql/migrations/0024_lane_rates.sql (pick_below, pick_from_lane), 0019_take_turns.sql (count_lane) and
- * 0025_claim_under_lane_rates.sql (the notifications) say the same in SQL.
+ * sql/schema/18_lane_picks.sql (pick_below, pick_from_lane), 17_lane_limits.sql (count_lane) and
+ * 20_claim_gated.sql (the notifications) say the same in SQL.
  *
  * A claim never waits for the lock of a lane: it passes the lane. If it then finds nothing, it searches again soon. A worker commits what it settled with its next claim.
  * A claim decides whether to tell idle workers before it commits, and they are told at the commit.

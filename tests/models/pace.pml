@@ -1,6 +1,6 @@
 /* Rate limits of each partition: claimers that pass lanes without a token, note when the next token of a lane with jobs comes, and a supervisor's timer
- * for the earliest of them. sql/migrations/0024_lane_rates.sql (pick_from_lane, take_lane_token, note_opening, next_opening),
- * 0025_claim_under_lane_rates.sql (the notifications), workers/claim/wakes.py and supervisor/events/poll.py say the same.
+ * for the earliest of them. sql/schema/17_lane_limits.sql (take_lane_token, note_opening, next_opening), 18_lane_picks.sql (pick_from_lane),
+ * 20_claim_gated.sql (the notifications), workers/claim/wakes.py and supervisor/events/poll.py say the same.
  *
  * A lane has one token, and gets it back two ticks after it was taken. A producer adds a job to a lane that may be shut. A claim searches the lanes from
  * anywhere. A lane whose lock is held is passed (lane.pml shows when the claim must be repeated). A claim that took a job wakes another worker if a lane that was noted is open.

@@ -1,5 +1,5 @@
 /* Rate limits: claimers that count the tokens under a lock and take one; a supervisor's timer for the next token, which wakes one idle worker.
- * sql/migrations/0005_rates.sql, 0025_claim_under_lane_rates.sql, workers/claim/wakes.py (rest, report_opening) and supervisor/events/poll.py say the same.
+ * sql/schema/14_rates.sql, 20_claim_gated.sql, workers/claim/wakes.py (rest, report_opening) and supervisor/events/poll.py say the same.
  *
  * A token comes with each tick, unless the bucket is full. A claim that finds no token, or takes the last one while jobs wait, reports the next tick.
  * One that leaves tokens and jobs wakes another worker at once. The supervisor keeps the earliest report. At that tick it wakes one worker that shows itself idle; if there is none, nothing happens.

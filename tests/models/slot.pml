@@ -1,5 +1,5 @@
 /* Caps: claimers that count what runs, under a lock, and take one more if there is room; settlements that free it; who sleeps is told.
- * sql/schema/08_claim.sql (claim_gated, wake_held, lock_limit) say the same in SQL.
+ * sql/schema/16_claim_locks.sql (wake_held, lock_limit) and 20_claim_gated.sql say the same in SQL.
  *
  * A statement sees the rows that were committed when it began (its snapshot), never later ones. running is what is committed.
  * The lock is a row of claim_locks, which the first claim inserts. No other claim sees it before the commit; the key makes a second insert wait.

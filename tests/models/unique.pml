@@ -1,5 +1,5 @@
 /* Unique jobs: producers that enqueue under one key, a worker, a retry by hand, maintenance that deletes dead keys.
- * sql/migrations/0007_unique_jobs.sql, 0011_keyed_jobs.sql and 0022_cheaper_unique_jobs.sql say the same.
+ * sql/schema/09_unique.sql, 10_enqueue_unique.sql and 11_enqueue_keyed.sql say the same.
  *
  * A key names its holder and is never released: the holder counts while it is live. A call that finds a live holder in one snapshot returns it and writes nothing. Any other call locks the key's row,
  * which waits for the transaction of another caller, and looks again. With REPLACE an enqueue changes the holder while it waits for its first attempt; otherwise a new job takes the key.

@@ -1,5 +1,5 @@
 /* Who waits for the end of a job is told of it: a waiter that listens, says so and looks, and those who end jobs, who look whether
- * somebody waits. sql/schema/04_wake.sql, announce_wait.sql, wait_for_settlements.sql and handlers/_enqueue/client.py say the same in code.
+ * somebody waits. sql/schema/05_wake.sql, announce_wait.sql, wait_for_settlements.sql and handlers/_enqueue/client.py say the same in code.
  *
  * A waiter is untold when it sleeps, its job is over, and nothing is on its way to it: the check in Monitor, which runs when nothing else
  * can. The backstop, by which it looks all the same, is left out on purpose.

@@ -1,5 +1,5 @@
 /* Who must be notified: producers that look at their commit whether somebody sleeps, and supervisors that fall asleep.
- * sql/schema/04_wake.sql and supervisor/database/notify_mode.py say the same in code.
+ * sql/schema/05_wake.sql and supervisor/database/notify_mode.py say the same in code.
  *
  * A job is lost when it is visible, unclaimed, and everybody sleeps with nothing on its way: the check in Monitor, which
  * runs when nothing else can. The poll backstop is left out on purpose.

@@ -152,7 +152,7 @@ def test_whatever_ends_a_job_tells_who_waits_for_it(database, ears):
 def test_while_nobody_waits_nobody_is_notified(database, ears):
     told = told_of_each_end(database, ears, announced=False)
     assert told.pop("cancel") == told.pop("delete") == {"N=cancelled"}, (
-        "these always notify, see sql/schema/04_wake.sql"
+        "these always notify, see sql/schema/05_wake.sql"
     )
     assert set().union(*told.values()) == set()
 

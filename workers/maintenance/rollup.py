@@ -1,6 +1,6 @@
 """Decides when the rollup is filled and made coarser. The maintenance process does both.
 
-Finished jobs are counted from history (sql/schema/13_rollup.sql). The maintenance process
+Finished jobs are counted from history (sql/schema/26_rollup.sql). The maintenance process
 waits for each count, so counts are short. A count that took long makes the next one cover less and
 come later. A fleet at full load then sees its last minute a few seconds late instead of becoming
 slower. This module uses no clock and no connection.

@@ -3,7 +3,7 @@
 The live tables are walked along their ids, up to a number of rows. Of the history the newest jobs
 are walked first, which fills the page if many jobs match. If few match, the search continues in
 growing ranges of ids, each read by the summaries that say which pages can hold a match
-(sql/schema/02_history.sql). When the time is up, it returns what was found and the id down to
+(sql/schema/03_history.sql). When the time is up, it returns what was found and the id down to
 which it searched: never an error, never a scan to the end. Must not change a job, or count more
 than is shown.
 """

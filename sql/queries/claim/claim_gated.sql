@@ -2,8 +2,7 @@
 -- own limits. Run by a worker that claim_jobs.sql has sent here, or whose settings require it. Returns the rows
 -- of that statement. One row without an id and a queue means that no pause or limit is left: claim_jobs.sql is
 -- cheaper then. If such a row has a number in `waited`, it is the last one and says: no job waits that may start
--- now, and a rate limit lets the next one start in so many seconds. See schema/08_claim.sql, and the last migration
--- that defines jobherd.claim_gated (migrations/README.md).
+-- now, and a rate limit lets the next one start in so many seconds. See schema/20_claim_gated.sql.
 --
 -- The jobs that a before_claim hook admits are searched among the first 2,000 jobs that are neither paused nor
 -- over a limit.

@@ -1,7 +1,7 @@
 -- List the sessions that hold an advisory lock of Jobherd, which every login may take, and for at least how many
 -- seconds: since then the transaction is open or the session is idle (null for a role that may not see it). The
 -- shared locks that supervisors and waiting clients hold during their whole life are left out. See
--- schema/04_wake.sql.
+-- schema/05_wake.sql.
 SELECT l.pid, coalesce(a.usename::text, '?') AS role, coalesce(nullif(a.application_name, ''), 'no name') AS name,
        coalesce(a.state, '?') AS state,
        CASE WHEN bool_or(l.classid = 1785684584) THEN 'wake'

@@ -1,6 +1,6 @@
 -- Enqueue many jobs of one kind: due jobs into ready, the others into scheduled. Run by producers, in their own
 -- transaction. Returns the ids in the order of the payloads, which is the order of the rows: `asked` is
--- materialized, and read as it was written. A tenant's role may not choose an id (schema/11_tenants.sql), so the
+-- materialized, and read as it was written. A tenant's role may not choose an id (schema/24_tenants.sql), so the
 -- column defaults do. A null option means the one that the kind declares. Only jobs with a partition call
 -- functions for it. Cost: the payloads are sent as a
 -- binary array. As text, quoted and unquoted one by one, they cost three times as much as everything else.

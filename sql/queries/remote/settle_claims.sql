@@ -38,7 +38,7 @@ WITH claim AS MATERIALIZED (
            ) AS j (job, ran, ago, keep, result, usage, progress)  -- and a job's columns, by their names
      WHERE keep > 0 OR (extras).webhook IS NOT NULL OR (extras).flow IS NOT NULL OR j.id IS DISTINCT FROM j.job
 ), told AS MATERIALIZED (
-    -- Always true. It checks for waiting clients once, after all rows are locked, and not before: see schema/04_wake.sql.
+    -- Always true. It checks for waiting clients once, after all rows are locked, and not before: see schema/05_wake.sql.
     SELECT CASE WHEN claims = 0 THEN true
                 WHEN pg_try_advisory_lock(1785684585, 1 + (pg_backend_pid() & 3))
                 THEN pg_advisory_unlock(1785684585, 1 + (pg_backend_pid() & 3))

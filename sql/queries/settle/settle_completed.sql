@@ -26,7 +26,7 @@ WITH gone AS MATERIALIZED (
      WHERE (%(keeps)s::integer[])[n] > 0 OR (extras).webhook IS NOT NULL OR (extras).flow IS NOT NULL OR j.id IS DISTINCT FROM (%(ids)s::bigint[])[n]
 )
 SELECT cardinality(%(ids)s::bigint[]) FROM gone
- -- Always true. It checks for waiting clients after the row is deleted, and not before: see schema/04_wake.sql.
+ -- Always true. It checks for waiting clients after the row is deleted, and not before: see schema/05_wake.sql.
  WHERE CASE WHEN pg_try_advisory_lock(1785684585, 1 + (pg_backend_pid() & 3))
             THEN pg_advisory_unlock(1785684585, 1 + (pg_backend_pid() & 3))
             ELSE jobherd.tell_waiters(ARRAY(SELECT id || '=completed' FROM unnest(%(ids)s::bigint[]) AS id)) END

@@ -77,7 +77,7 @@ WITH said AS MATERIALIZED (
      WHERE l.log IS NOT NULL AND NOT (d.outcome = 'ok' AND d.keep IS NOT DISTINCT FROM 0)
     ON CONFLICT DO NOTHING
 ), told AS MATERIALIZED (
-    -- Order: only after the row is locked, see schema/04_wake.sql.
+    -- Order: only after the row is locked, see schema/05_wake.sql.
     SELECT jobherd.tell_waiters(ARRAY(
                SELECT id || '=' || CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END
                  FROM done WHERE outcome IN ('ok', 'failed', 'poison', 'cancelled', 'expired')))

@@ -1,4 +1,4 @@
--- Announce that a client waits for these jobs, by locks of this session (see schema/04_wake.sql). Run by the client
+-- Announce that a client waits for these jobs, by locks of this session (see schema/05_wake.sql). Run by the client
 -- after it listens and before it queries the jobs. Waits only for the check of a settlement, which takes
 -- microseconds.
 SELECT count(pg_advisory_lock_shared(1785684585, key))

@@ -75,6 +75,7 @@ from jobherd.handlers._run.dispositions import (
     Retry,
     Snooze,
 )
+from jobherd.handlers._run.inputs import InputError
 from jobherd.handlers._run.job import Job
 from jobherd.handlers._run.steps import StepError
 from jobherd.handlers._values.encryption import decrypt
@@ -100,6 +101,7 @@ __all__ = [
     "Flow",
     "Handler",
     "Hook",
+    "InputError",
     "Job",
     "JobCancelled",
     "JobDrained",

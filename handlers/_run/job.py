@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jobherd.handlers._run.durable import Durable
+from jobherd.handlers._run.inputs import Inputs
 from jobherd.handlers._run.transaction import NOWHERE, Transaction, TransactionHost
 from jobherd.handlers._values.sanitize import sanitize
 
@@ -87,7 +88,7 @@ class JobLog(Adapter):
 
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
-class Job(Durable):
+class Job(Durable, Inputs):
     """One attempt of one job. A handler gets it if its first parameter is annotated `Job`.
 
     Example:

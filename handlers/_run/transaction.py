@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from jobherd.handlers._enqueue import default
+from jobherd.handlers._run.inputs import NoInputs
 from jobherd.handlers._run.steps import NoSteps
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from jobherd.handlers._enqueue.send import Own
+    from jobherd.handlers._run.inputs import InputHost
     from jobherd.handlers._run.steps import StepHost
 
 
@@ -37,6 +39,10 @@ class TransactionHost(Protocol):
     @property
     def steps(self) -> StepHost:
         """Keeps the records of durable steps."""
+
+    @property
+    def inputs(self) -> InputHost:
+        """Reads results of earlier nodes."""
 
     def begin(self) -> psycopg.Connection[Any]:
         """Begin the transaction and return its connection.
@@ -107,14 +113,15 @@ class Transaction:
 
 
 class Nowhere:
-    """Host of a job that cannot have a transaction, nor durable steps.
+    """Host of a job that cannot have a transaction, durable steps, or results of earlier nodes.
 
-    message, steps: why, and what to do instead.
+    message, steps, inputs: why, and what to do instead.
     """
 
-    def __init__(self, message: str, steps: str) -> None:
+    def __init__(self, message: str, steps: str, inputs: str) -> None:
         self._message = message
         self.steps: StepHost = NoSteps(steps)
+        self.inputs: InputHost = NoInputs(inputs)
 
     def begin(self) -> NoReturn:
         """Raise RuntimeError with the message."""
@@ -130,8 +137,11 @@ class Nowhere:
 NOWHERE = Nowhere(
     "this job has no database beside it: transactions need a worker, or `jobherd.testing.inline` in a test",
     "this job has no database beside it: durable steps need a worker, or `jobherd.testing.run` in a test",
+    "this job has no database: give the results of nodes to `jobherd.testing.run_payload`, as inputs={...}",
 )
 TOGETHER = Nowhere(
     "the jobs of a batch handler's call have no transaction of their own: declare the handler without batch=N",
     "the jobs of a batch handler's call have no durable steps: declare the handler without batch=N",
+    "the jobs of a batch handler's call cannot read results of nodes: pass these as arguments, or declare the handler "
+    "without batch=N",
 )

@@ -72,6 +72,7 @@ def run_payload(
     random: Dice = _random,
     payload_bytes: bytes | None = None,
     steps: dict[str, Any] | None = None,
+    inputs: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Ran:
     """Run a handler once with any payload, including one that does not fit.
@@ -85,6 +86,8 @@ def run_payload(
         payload_bytes: bytes that the job carries besides the payload. Default: none.
         steps: results of durable steps that are done, by name. The steps of this attempt are added,
             so that the same dict makes the next call a retry. Default: none.
+        inputs: results of earlier nodes, by name, for `job.input` and `job.inputs`. Of a node with
+            a job for each item: a list of results. Default: none.
         fields: further attributes of `Job`, such as `id`, `crashes` or `on_cancelled`.
     """
     if handler.policy.batch is not None:
@@ -98,7 +101,11 @@ def run_payload(
         attempt=attempt,
         most=max_attempts,
         random=random,
-        fields={"payload_bytes": payload_bytes, "transaction_host": InMemory(steps, handler.policy.version)} | fields,
+        fields={
+            "payload_bytes": payload_bytes,
+            "transaction_host": InMemory(steps, handler.policy.version, inputs),
+        }
+        | fields,
     )
     if attempt_.refused is not None:
         return attempt_.refused
@@ -119,6 +126,7 @@ async def arun_payload(
     random: Dice = _random,
     payload_bytes: bytes | None = None,
     steps: dict[str, Any] | None = None,
+    inputs: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Ran:
     """`run_payload` for a test inside an event loop. Raises TypeError for a batch handler."""
@@ -131,7 +139,11 @@ async def arun_payload(
         attempt=attempt,
         most=max_attempts,
         random=random,
-        fields={"payload_bytes": payload_bytes, "transaction_host": InMemory(steps, handler.policy.version)} | fields,
+        fields={
+            "payload_bytes": payload_bytes,
+            "transaction_host": InMemory(steps, handler.policy.version, inputs),
+        }
+        | fields,
     )
     if attempt_.refused is not None:
         return attempt_.refused

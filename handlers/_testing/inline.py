@@ -13,6 +13,7 @@ from jobherd.handlers._enqueue.default import configure, keeping_default
 from jobherd.handlers._enqueue.driver_connection import driver_of
 from jobherd.handlers._enqueue.dsn import find_dsn, find_schema
 from jobherd.handlers._run.classify import outcome_of
+from jobherd.handlers._run.inputs import NoInputs
 from jobherd.handlers._run.steps import StepError
 from jobherd.handlers._testing.attempt import arun_payload, run_payload
 from jobherd.handlers._testing.enqueued import Watched
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._enqueue.bulk import Chunk
     from jobherd.handlers._enqueue.driver_connection import CallersConnection
     from jobherd.handlers._run.durable import Durable
+    from jobherd.handlers._run.inputs import InputHost
     from jobherd.handlers._run.steps import Record, StepHost
 
 
@@ -147,6 +149,9 @@ class _InlineTransactions:
     """
 
     steps: StepHost
+    inputs: InputHost = NoInputs(
+        "`inline` runs no flows: give the results of nodes to `jobherd.testing.run_payload`, as inputs={...}"
+    )
 
     def __init__(self, connection: psycopg.Connection[Any], *, declared: bool) -> None:
         self.completed: Outcome | None = None

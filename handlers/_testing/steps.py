@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jobherd.handlers._run.dispositions import JobSuspended
 from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded, encoded
 from jobherd.handlers._run.transaction import NOWHERE
+from jobherd.handlers._testing.inputs import MemoryInputs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jobherd.handlers._run.durable import Durable
+    from jobherd.handlers._run.inputs import InputHost
     from jobherd.handlers._run.steps import StepHost
 
 _NO_DATABASE = "a step transaction needs a database: use `jobherd.testing.inline`, or a worker"
@@ -82,10 +86,11 @@ class MemorySteps:
 
 
 class InMemory:
-    """Host of a job without a database: it has steps and no transactions."""
+    """Host of a job without a database: it has steps and inputs, and no transactions."""
 
-    def __init__(self, records: dict[str, Any] | None, version: int) -> None:
+    def __init__(self, records: dict[str, Any] | None, version: int, inputs: Mapping[str, Any] | None) -> None:
         self.steps: StepHost = MemorySteps({} if records is None else records, version)
+        self.inputs: InputHost = MemoryInputs(inputs)
 
     def begin(self) -> NoReturn:
         """Raise RuntimeError."""

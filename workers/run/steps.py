@@ -81,7 +81,7 @@ class Steps:
         """Record a step. The name must have been entered."""
         reach("step.done")
         self._check(job)
-        if not self._exchange("steps/record_step", self._values(job, name, result)):
+        if not self.exchange("steps/record_step", self._values(job, name, result)):
             self._transactions.lose()
         reach("step.recorded")
         self._note(name, result)
@@ -128,7 +128,7 @@ class Steps:
         if record is not None:
             return record
         about = self._values(job, name, None) | {"topic": topic, "seconds": seconds}
-        rows = self._exchange("steps/find_signal", about)
+        rows = self.exchange("steps/find_signal", about)
         if not rows:
             self._transactions.lose()
         [(signal, payload, waited, left)] = rows
@@ -140,7 +140,7 @@ class Steps:
             self._suspend(Suspension(f"the job waits for {topic}", delay, (("steps/record_wait", about),)))
         found = "{}" if signal is None else f'{{"payload":{payload or "null"}}}'
         values = self._values(job, name, found) | {"signal": signal}
-        if not self._exchange("steps/record_signal", values):
+        if not self.exchange("steps/record_signal", values):
             self._transactions.lose()
         reach("step.recorded")
         self._note(name, found)
@@ -178,7 +178,7 @@ class Steps:
         self._check(job)
         if self._records is None:
             self._transactions.used = True
-            rows = self._exchange("steps/list_steps", {"job": job.id})
+            rows = self.exchange("steps/list_steps", {"job": job.id})
             self._records = {name: Record(_opened(job, name, result), version) for name, result, version, _ in rows}
             self._first = rows[0][2] if rows else 0
             self._read = (rows[0][3] if rows else 0.0, time.monotonic())
@@ -231,7 +231,7 @@ class Steps:
     def _version(self, job: Durable) -> int:
         return self._transactions.executor.kinds[job.kind].handler.policy.version
 
-    def _exchange(self, statement: str, parameters: dict[str, object]) -> list[Row]:
+    def exchange(self, statement: str, parameters: dict[str, object]) -> list[Row]:
         """Send a statement in a separate transaction and return its rows. Raises psycopg.Error."""
         session = self._transactions.own_session
         for pause in (*PAUSES, None):

@@ -27,6 +27,7 @@ from jobherd.handlers._values.outcome import TRANSACTION_ENDED, Outcome
 from jobherd.handlers._values.payload import encode_result
 from jobherd.workers.job.finished import is_plain, settlement
 from jobherd.workers.process.interruptions import JobLost
+from jobherd.workers.run.inputs import Inputs
 from jobherd.workers.run.job_connection import AnyJobConnection, AsyncJobConnection, JobConnection, closed_pgconn
 from jobherd.workers.run.steps import Steps
 from jobherd.workers.run.transaction_end import commit, send_last
@@ -62,7 +63,8 @@ class Transactions:
     It is the `jobherd.handlers._run.transaction.TransactionHost` of the running job.
     used: whether the running job has requested one, or a durable step; then the executor calls
     `conclude`. active: one is open. ended: the handler ended it itself. committed: the job is completed
-    in the database. steps: its durable steps. own_session: where all of this happens.
+    in the database. steps: its durable steps. inputs: results that it reads. own_session: where all of this
+    happens.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Transactions:
         self._long = spec.settings.long_transaction
         self._has_database = spec.settings.uplink is None
         self.steps = Steps(self, has_database=self._has_database)
+        self.inputs = Inputs(self, has_database=self._has_database)
         self._interrupts = interrupts
         self._ran_on = ran_on
         self._be_alone = be_alone

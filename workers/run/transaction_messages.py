@@ -80,6 +80,30 @@ def find_step_problem(  # each is a different thing to do
     return ""
 
 
+def find_input_problem(*, has_database: bool, in_thread: bool, active: bool, over: bool) -> str:
+    """Return why the running job cannot read results of nodes now, or an empty text.
+
+    in_thread: another thread than the handler's asks, or another process. over: the job has ended.
+    """
+    if not has_database:
+        return (
+            "`jobherd work` has no database, so its jobs cannot read results of nodes: pass these as arguments, which "
+            "`node.result` does"
+        )
+    if in_thread:
+        return (
+            "a thread or process that a handler has started cannot read results of nodes: the session serves one thread"
+        )
+    if over:
+        return "the job has ended, so it cannot read results of nodes any more"
+    if active:
+        return (
+            "results of nodes cannot be read inside a transaction of the job: read them before the block, or declare "
+            "the handler without transactional=True"
+        )
+    return ""
+
+
 def check_commit(status: TransactionStatus) -> None:
     """Raise RuntimeError with the reason if a transaction in this state cannot be committed."""
     message = ""

@@ -151,6 +151,7 @@ WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
 COMMENT ON TABLE jobherd.scheduled IS
     'Jobs that are due later: delayed jobs, and jobs that wait for their next attempt.';
 CREATE INDEX scheduled_by_time ON jobherd.scheduled (run_at, id);
+-- For partitions in strict order: none of their jobs starts while an earlier one waits for its retry (lane_waits).
 CREATE INDEX scheduled_by_lane ON jobherd.scheduled (queue, lane)
     WHERE lane IS NOT NULL AND (attempts > 0 OR last_error IS NOT NULL);
 CREATE INDEX scheduled_parent ON jobherd.scheduled (((extras).parent_id), id) WHERE (extras).parent_id IS NOT NULL;
@@ -166,12 +167,14 @@ COMMENT ON TABLE jobherd.parked IS
 CREATE UNIQUE INDEX parked_in_claim_order ON jobherd.parked (queue, priority, id);
 CREATE UNIQUE INDEX parked_by_kind ON jobherd.parked (kind, queue, priority, id);
 CREATE UNIQUE INDEX parked_by_id ON jobherd.parked (id);
+-- Strict order waits for parked jobs as well (lane_waits), and parked jobs return to their lanes in turn (return_parked).
 CREATE INDEX parked_by_lane ON jobherd.parked (queue, lane, priority, id) WHERE lane IS NOT NULL;
 CREATE INDEX parked_by_kind_and_lane ON jobherd.parked (kind, queue, lane, priority, id);
 CREATE INDEX parked_parent ON jobherd.parked (((extras).parent_id), id) WHERE (extras).parent_id IS NOT NULL;
 CREATE INDEX parked_of_flow ON jobherd.parked (((extras).flow), id) WHERE (extras).flow > 0;
 ALTER TABLE jobherd.parked REPLICA IDENTITY USING INDEX parked_by_id;
 
+-- Jobs that must not start yet. For each there are rows in `edges` (27_after.sql).
 CREATE TABLE jobherd.blocked (
     LIKE jobherd.ready INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
     PRIMARY KEY (id)

@@ -5,6 +5,7 @@
 -- Enqueue statements take the partition from the payload as the kind declares. COPY cannot, so jobs of such
 -- kinds are inserted. Two names have the same lane once in 10^19 pairs: they would share turns and limits.
 
+-- Returns the lane of a partition.
 CREATE FUNCTION jobherd.lane_of(partition text)
 RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT
@@ -13,6 +14,7 @@ BEGIN
     RETURN substr(encode(sha256(convert_to(partition, 'UTF8')), 'hex'), 1, 16);
 END $$;
 
+-- Returns the extras of a job with its partition.
 CREATE FUNCTION jobherd.with_partition(job jobherd.extras, partition text)
 RETURNS jobherd.extras
 LANGUAGE plpgsql IMMUTABLE

@@ -1,4 +1,4 @@
--- Pauses and concurrency limits of queues and kinds (table `gates`).
+-- Pauses and concurrency limits of queues and kinds (table `gates`: one row for each queue or kind with a rule).
 --
 -- The rows of `running` are the used slots of a limit. The insert of a claim takes a slot, and the
 -- delete of that row frees it, whichever process deletes it. Nothing else is stored, so no slot can
@@ -51,7 +51,7 @@ CREATE TABLE jobherd.gates (
         AND each_rate BETWEEN 1 AND 1000000 AND each_per > 0 AND each_burst BETWEEN 1 AND 1000000
         AND each_burst * each_per / each_rate <= 31622400)
 );
-COMMENT ON TABLE jobherd.gates IS 'Paused queues and kinds, and concurrency limits.';
+COMMENT ON TABLE jobherd.gates IS 'Paused queues and kinds, their limits, and the rules for their partitions.';
 
 -- Supervisors wake their idle workers, and release what is claimed and not started.
 CREATE FUNCTION jobherd.wake_paused()

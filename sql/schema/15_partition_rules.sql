@@ -3,6 +3,7 @@
 -- The rules are in the row of `gates`, so a claim finds them as it finds other limits. 17_lane_limits.sql says how the
 -- limits work, 19_turns.sql how the turns do.
 
+-- Returns the weights by the names of the partitions: they are stored by lane.
 CREATE FUNCTION jobherd.show_weights(turns jsonb)
 RETURNS jsonb
 LANGUAGE sql IMMUTABLE

@@ -97,6 +97,7 @@ BEGIN
      WHERE b.scope = pace.scope AND b.name = pace.name;
 END $$;
 
+-- Clears the time of the next token: no job of the lane waits for it.
 CREATE FUNCTION jobherd.forget_opening(rule jobherd.gates, lane text)
 RETURNS void
 LANGUAGE plpgsql

@@ -4,6 +4,7 @@
 -- ended. It keeps that position in a setting of the session. So workers share no position and no counter, and
 -- nothing is written for turns. Lanes are hashes: a session without a position begins at a random one.
 
+-- Returns how many jobs a lane starts in its turn.
 CREATE FUNCTION jobherd.weight_of(rule jobherd.gates, lane text)
 RETURNS integer
 LANGUAGE sql IMMUTABLE

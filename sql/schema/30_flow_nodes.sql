@@ -133,6 +133,7 @@ BEGIN
     RETURN job;
 END $$;
 
+-- Returns the extras of a member with its partition and its place in its node.
 CREATE FUNCTION jobherd.with_item(job jobherd.extras, partition text, item integer)
 RETURNS jobherd.extras
 LANGUAGE plpgsql IMMUTABLE

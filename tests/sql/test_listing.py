@@ -12,7 +12,7 @@ from tests.sql.test_past import DAYS, FILL, nodes
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
-WANTED = dict.fromkeys(("states", "kind", "queue", "tenant", "code", "since", "until", "text"))
+WANTED = dict.fromkeys(("states", "kind", "queue", "tenant", "code", "since", "until", "text", "field", "needle"))
 LOOK = WANTED | {"hidden": [], "limit": 50, "before": 2**62}
 
 

@@ -10,8 +10,10 @@ remote workers). Then come `maintenance`, `control` (users' actions), `observe` 
 in the code is the name to search for.
 
 `table_templates/` holds templates of statements about a table that an application owns, filled by
-`table_statements.py`. `schema/` is the schema, one subject a file, and the first migration; later ones are
-in `migrations/`, forward only. `migrate.py` applies them; `drift.py` uses them to report how a
+`table_statements.py`. `schema/` is the schema, one subject a file, and the first migration: the tables of
+jobs and of the fleet (01 to 05), enqueue (06 to 12), claims and their limits (13 to 21), what users do
+(22 to 26), flows, steps and signals (27 to 35), schedules (36 to 40), views and the rest (41 to 44). Later
+migrations are in `migrations/`, forward only. `migrate.py` applies them; `drift.py` uses them to report how a
 schema differs. `parameters.py` writes values in the form that PostgreSQL reads. `forge/` belongs to
 the example application. Only `migrate` and `drift` use a connection, which the caller gives.
 

@@ -171,6 +171,8 @@ def main() -> int:
                         herds[place] = start(place)
                         herds[place].wait_event(lambda event: event.message.startswith("gateway on "))
                     killed[victim] += 1
+                    if number % 100 == 99:
+                        print(f"{number + 1} turns of {given.kills}", file=sys.stderr, flush=True)
                 acknowledged = producer.stop()
             over = audit.wait_all_over()
             ended = workers.ended()

@@ -13,6 +13,9 @@ from jobherd.workers.maintenance.schedules import Schedules
 from jobherd.workers.run.declaration import declare as declare_all
 from tests.support.queue import Queue
 
+RARELY = 2.9e9
+"""Seconds: 92 years. The instants of an hourly schedule are at each full hour: in the seconds after it, it would be due once more than a test says."""
+
 
 class Session:
     """The part of a child's session that the maintenance process's schedules use."""
@@ -32,7 +35,7 @@ def queue(database):
         yield queue
 
 
-def make(queue, name="feed", *, every=3600.0, due=True, **columns):
+def make(queue, name="feed", *, every=RARELY, due=True, **columns):
     """Store a planned schedule, due an instant ago."""
     given = {"kind": "a:b", "every": every, "options": "{}"} | columns
     queue.run(
@@ -464,7 +467,7 @@ def test_a_pause_ends_at_its_time(queue, maintenance):
 
 
 def test_a_backfill_runs_what_has_no_job_yet(queue, maintenance):
-    make(queue, due=False)
+    make(queue, every=3600.0, due=False)
     with queue.connection.transaction():  # all in one hour
         queue.run(
             "INSERT INTO jobherd.ticks (schedule, at, decided) VALUES ('feed', date_trunc('hour', now(), 'UTC'), 'missed')"

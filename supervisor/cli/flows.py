@@ -57,9 +57,17 @@ def _flow_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=tuple(_RUN), help="what to do")
     parser.add_argument("id", type=job_id, metavar="ID", help="the flow's id")
     parser.add_argument("--reason", metavar="TEXT", help="reason, for the audit log")
+    parser.add_argument(
+        "--from",
+        dest="node",
+        metavar="NODE",
+        help="with retry: run this node and all behind it again, and nothing else",
+    )
 
 
 def _flow(arguments: argparse.Namespace) -> int:
+    if arguments.node is not None and arguments.action != "retry":
+        raise CommandError("--from requires retry", ExitCode.USAGE)
     return _RUN[arguments.action](arguments)
 
 
@@ -104,16 +112,18 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
 
 def _retry(arguments: argparse.Namespace) -> int:
-    answer = _answer(arguments, "control/retry_flow")
+    answer = _answer(arguments, "control/retry_flow", node=arguments.node)
+    if answer == 0 and arguments.node is not None:
+        raise CommandError(f"flow {arguments.id} is open: cancel it first, or wait for its end", ExitCode.WRONG)
     if answer == 0:
         raise CommandError(f"flow {arguments.id} has neither failed nor been canceled", ExitCode.WRONG)
     print(f"flow {arguments.id} runs again: {answer} jobs")
     return ExitCode.DONE
 
 
-def _answer(arguments: argparse.Namespace, statement: str) -> Any:
+def _answer(arguments: argparse.Namespace, statement: str, **more: object) -> Any:
     with session(arguments) as at:
-        row = at.row(statement, {"id": arguments.id, "actor": actor(), "reason": arguments.reason})
+        row = at.row(statement, {"id": arguments.id, "actor": actor(), "reason": arguments.reason, **more})
     if row["answer"] is None:
         raise CommandError(f"flow {arguments.id} not found", ExitCode.WRONG)
     return row["answer"]
@@ -138,11 +148,13 @@ COMMANDS: Final = (
     Command(
         "flow",
         "show a flow, cancel it, or run it again from where it failed",
-        '  jobherd flow tree 42\n  jobherd flow retry 42 --reason "the source is back"',
+        '  jobherd flow tree 42\n  jobherd flow retry 42 --reason "the source is back"\n'
+        "  jobherd flow retry 42 --from import:index",
         _flow_arguments,
         _flow,
         about="With tree, show the nodes of a flow, their states and what they wait for. With cancel, cancel all "
-        "jobs that have not ended. With retry, run the failed and canceled jobs again; completed jobs stay.",
+        "jobs that have not ended. With retry, run the failed and canceled jobs again; completed jobs stay. "
+        "With retry --from, run a node and all behind it again, also of a completed flow.",
         lists=True,
     ),
 )

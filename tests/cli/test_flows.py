@@ -49,3 +49,23 @@ def test_a_flow_is_listed_shown_cancelled_and_run_again(database):
     for action in ("tree", "cancel", "retry"):
         answer = jobherd("flow", action, 99999, dsn=database)
         assert (answer.code, answer.err) == (1, "jobherd: flow 99999 not found\n")
+
+
+def test_a_flow_is_run_again_from_a_node(database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
+        answer = jobherd("flow", "retry", flow, "--from", "parse", dsn=database)
+        assert (answer.code, answer.err) == (1, f"jobherd: flow {flow} is open: cancel it first, or wait for its end\n")
+        for _ in range(2):
+            end(queue)
+            resolve(queue)
+        answer = jobherd("flow", "retry", flow, "--from", "parze", dsn=database)
+        assert (answer.code, answer.err) == (
+            2, f"jobherd: flow {flow} has no job of a node 'parze' that has ended. Nodes: fetch, parse\n"
+        )  # fmt: skip
+        assert (
+            jobherd("flow", "retry", flow, "--from", "parse", dsn=database).out == f"flow {flow} runs again: 1 jobs\n"
+        )
+        assert queue.run("SELECT kind FROM jobherd.ready") == [("a:parse",)]
+    answer = jobherd("flow", "cancel", flow, "--from", "parse", dsn=database)
+    assert (answer.code, answer.err) == (2, "jobherd: --from requires retry\n")

@@ -2,7 +2,7 @@
 
 `python -m tests.machines --moves 1000000 --seed 1`, with `--queue` the one that asks PostgreSQL, with
 `--gateway` the one of remote workers, with `--uplink` that of their hosts, with `--schedules` the one
-of periodic jobs, which asks PostgreSQL too.
+of periodic jobs and with `--flows` the one of flows, which ask PostgreSQL too.
 
 Exits with 1 for a promise that was broken, and prints the fewest moves that still break it.
 """
@@ -18,7 +18,7 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tests.machines import gateway, herd, queue, schedules, uplink
+from tests.machines import flows, gateway, herd, queue, schedules, uplink
 from tests.support.ground import ground
 from tests.support.queue import Queue
 
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--gateway", action="store_true", help="the bookkeeping of the gateway")
     parser.add_argument("--uplink", action="store_true", help="the bookkeeping of the uplink")
     parser.add_argument("--schedules", action="store_true", help="the instants of schedules")
+    parser.add_argument("--flows", action="store_true", help="who waits, and what flows count")
     given = parser.parse_args()
     logging.disable()  # of what is tried on purpose
     chance, begun, seen, lives = random.Random(given.seed), time.monotonic(), Counter[str](), 0
@@ -50,8 +51,8 @@ def main() -> int:
             names, play = gateway.NAMES, gateway.play
         if given.uplink:
             names, play = uplink.NAMES, uplink.play
-        if given.queue or given.schedules:
-            machine = schedules if given.schedules else queue
+        if given.queue or given.schedules or given.flows:
+            machine = schedules if given.schedules else flows if given.flows else queue
             names, asked = machine.NAMES, stack.enter_context(Queue(stack.enter_context(ground())[1]))
             play = lambda moves: machine.play(asked, moves)  # noqa: E731
         while seen["moves"] < given.moves:

@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "a retry by hand of a unique job takes no key",
-        "sql/schema/22_control.sql",
+        "sql/migrations/0002_retry_from_node.sql",
         "IF key IS NOT NULL AND jobherd.take_key(key, job_id, what) <> job_id THEN",
         "IF false THEN",
         ("tests/sql/test_unique.py::test_a_retry_by_hand_takes_the_key_or_says_that_another_holds_it",),
@@ -723,7 +723,7 @@ MUTANTS = (
     ),
     Mutant(
         "a request to cancel outlives a retry by in_flight",
-        "sql/schema/22_control.sql",
+        "sql/migrations/0002_retry_from_node.sql",
         "            DELETE FROM jobherd.cancels WHERE job = job_id;",
         "            NULL;",
         ("tests/sql/test_cancels.py",),

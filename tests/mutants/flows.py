@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-CONTROL_SQL = "sql/schema/22_control.sql"
 AFTER_SQL = "sql/schema/27_after.sql"
 RESOLVE_SQL = "sql/schema/28_resolve.sql"
 FLOWS_SQL = "sql/schema/29_flows.sql"
 RESOLVE_FLOWS_SQL = "sql/schema/32_resolve_flows.sql"
-CONTROL_FLOWS_SQL = "sql/schema/33_control_flows.sql"
+RETRY_SQL = "sql/migrations/0002_retry_from_node.sql"
 AFTER = ("tests/sql/test_after.py",)
 JOINS = ("tests/sql/test_flows.py",)
+AGAIN = ("tests/sql/test_retry_from.py",)
 FOREIGN = ("tests/sql/test_flows_limited.py",)
 
 FLOWS = (
@@ -89,15 +89,15 @@ FLOWS = (
     ),
     Mutant(
         "a member that is run again by hand is not waited for",
-        CONTROL_SQL,
-        "                SELECT (extras).flow, id, state, 1 FROM over WHERE (extras).flow > 0\n",
-        "                SELECT (extras).flow, id, state, 1 FROM over WHERE false\n",
+        RETRY_SQL,
+        "                  FROM over WHERE (extras).flow > 0\n",
+        "                  FROM over WHERE false\n",
         JOINS,
     ),
     Mutant(
         "a retry of a flow does not look up what became of upstream jobs that completed",
-        CONTROL_FLOWS_SQL,
-        "(e.upstream = ANY (jobs) OR e.state = 'unknown');\n",
+        RETRY_SQL,
+        "(e.upstream = ANY (jobs) OR e.state = 'unknown' OR NOT jobherd.is_wanted(e.wanted, e.state));\n",
         "e.upstream = ANY (jobs);\n",
         JOINS,
     ),
@@ -164,9 +164,58 @@ FLOWS = (
     ),
     Mutant(
         "an inner flow that is run again is not waited for",
-        CONTROL_FLOWS_SQL,
+        RETRY_SQL,
         "SELECT old.outer_flow, flow_id, old.state, 1 WHERE old.outer_flow IS NOT NULL;",
         "SELECT old.outer_flow, flow_id, old.state, 1 WHERE false;",
         FOREIGN,
+    ),
+    Mutant(
+        "a member that was run again by hand after the end of its flow is not waited for",
+        RETRY_SQL,
+        "    PERFORM jobherd.recount_flow(flow_id);\n",
+        "",
+        AGAIN,
+    ),
+    Mutant(
+        "a retry that runs nothing leaves the flow open",
+        RETRY_SQL,
+        "    INSERT INTO jobherd.ends (flow, delta) VALUES (flow_id, 0);\n",
+        "",
+        AGAIN,
+    ),
+    Mutant(
+        "a retry puts back the member of another flow",
+        RETRY_SQL,
+        "         WHERE e.upstream = flow_id AND e.flow = flow_id AND h.id",
+        "         WHERE e.upstream = flow_id AND h.id",
+        AGAIN,
+    ),
+    Mutant(
+        "a member that was not needed stays canceled although what it waits for runs again",
+        RETRY_SQL,
+        "        EXIT WHEN more = '{}';\n",
+        "        EXIT WHEN true;\n",
+        AGAIN,
+    ),
+    Mutant(
+        "a job that runs again has its earlier results in the payload",
+        RETRY_SQL,
+        "jobherd.without_results(id, payload)",
+        "payload",
+        AGAIN,
+    ),
+    Mutant(
+        "a node is mapped again while one of its jobs is live",
+        RETRY_SQL,
+        "(SELECT f.pending > 0 OR f.state = 'open' FROM",
+        "(SELECT false FROM",
+        AGAIN,
+    ),
+    Mutant(
+        "a member that was not needed and is run by hand is taken from the canceled ones",
+        RETRY_SQL,
+        "SELECT (extras).flow, id, CASE WHEN error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE state END, 1",
+        "SELECT (extras).flow, id, state, 1",
+        AGAIN,
     ),
 )

@@ -112,7 +112,7 @@ LANES = (
     ),
     Mutant(
         "a retry by hand leaves the lane",
-        CONTROL_SQL,
+        "sql/migrations/0002_retry_from_node.sql",
         "extras, jobherd.lane_of((extras).partition)\n              FROM over\n            RETURNING 'ready' INTO answer;\n",
         "extras, NULL\n              FROM over\n            RETURNING 'ready' INTO answer;\n",
         ("tests/sql/test_partitions.py",),

@@ -117,6 +117,7 @@ async def change(request: Request, form: Form) -> Done:
         return Done("Choose a flow, and an action: cancel or retry.", well=False)
     reason = form.get("reason", "").strip()[:LONGEST] or None
     given = {"id": int(number), "actor": viewer_of(request).actor, "reason": reason}
+    given |= {"node": None} if what == "retry" else {}
     [row] = await database(request).act(f"control/{what}_flow", given)
     answer = row["answer"]
     if answer is None:

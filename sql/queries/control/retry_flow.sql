@@ -1,2 +1,3 @@
--- Run a flow again from where it failed, with an audit entry. Run on users' request. Columns: answer, see jobherd.retry_flow.
-SELECT jobherd.retry_flow(%(id)s::bigint, %(actor)s::text, %(reason)s::text) AS answer
+-- Run a flow again from where it failed, or from a node, with an audit entry. Run on users' request. Parameters: id, actor, reason,
+-- node (null: from where it failed). Columns: answer, see jobherd.retry_flow.
+SELECT jobherd.retry_flow(%(id)s::bigint, %(actor)s::text, %(reason)s::text, %(node)s::text) AS answer

@@ -1,0 +1,368 @@
+-- Flows: a retry from a node on, and counts that are right however members were run again.
+--
+-- A retry of a flow counts its members anew. Otherwise it would not wait for a member that was run again by hand after
+-- the end of the flow, and the old state of such a member would stay in the counts.
+
+ALTER TABLE jobherd.flows ADD COLUMN mapped json;  -- of a node with a job for each item: the job as it was before it got the list
+
+-- A member that was not needed counts as nothing, so running it again by hand takes nothing from the counts.
+CREATE OR REPLACE FUNCTION jobherd.retry_as(job_id bigint, actor text, reason text DEFAULT NULL)
+RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    later  jobherd.ready;
+    answer text;
+    did    boolean := false;
+    key    bytea;
+    what   text;
+BEGIN
+    IF jobherd.is_confined() THEN
+        RETURN jobherd.retry_own(job_id);
+    END IF;
+    FOR look IN 1..3 LOOP
+        DELETE FROM jobherd.scheduled s WHERE s.id = job_id RETURNING s.* INTO later;
+        IF FOUND THEN
+            later.run_at := now();
+            INSERT INTO jobherd.ready SELECT later.* RETURNING 'ready' INTO answer;
+        END IF;
+        IF answer IS NULL THEN
+            SELECT (h.extras).unique_key, h.kind INTO key, what FROM jobherd.history h WHERE h.id = job_id
+             ORDER BY h.finished_at DESC LIMIT 1;
+            IF key IS NOT NULL AND jobherd.take_key(key, job_id, what) <> job_id THEN
+                RETURN 'conflict';
+            END IF;
+            WITH over AS (
+                DELETE FROM jobherd.history WHERE id = job_id RETURNING *
+            ), past AS (
+                INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on,
+                                              error_code, error, traceback,
+                                              ran_on, usage, post_mortem)
+                SELECT id, token, attempts, state, started_at, finished_at,
+                       (now() AT TIME ZONE 'UTC')::date
+                       + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30),
+                       error_code, error, traceback, ran_on, usage, post_mortem
+                  FROM over
+            ), counted AS (  -- the flow of a member that runs again waits for it, unless it has ended
+                INSERT INTO jobherd.ends (flow, job, state, delta)
+                SELECT (extras).flow, id, CASE WHEN error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE state END, 1
+                  FROM over WHERE (extras).flow > 0
+            )
+            INSERT INTO jobherd.ready (id, created_at, run_at, timeout, last_error, priority, max_attempts, queue,
+                                       kind, payload, extras, lane)
+            SELECT id, created_at, now(), timeout,
+                   nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
+                   priority, max_attempts, queue, kind, payload, extras, jobherd.lane_of((extras).partition)
+              FROM over
+            RETURNING 'ready' INTO answer;
+        END IF;
+        did := answer IS NOT NULL;
+        IF did THEN
+            DELETE FROM jobherd.cancels WHERE job = job_id;  -- a request about the earlier run
+        END IF;
+        IF answer IS NULL THEN
+            SELECT 'ready' INTO answer FROM jobherd.waiting WHERE id = job_id;
+        END IF;
+        IF answer IS NULL THEN
+            SELECT 'blocked' INTO answer FROM jobherd.blocked WHERE id = job_id;
+        END IF;
+        IF answer IS NULL THEN
+            SELECT 'running' INTO answer FROM jobherd.running r
+             WHERE EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = job_id);
+        END IF;
+        EXIT WHEN answer IS NOT NULL;
+    END LOOP;
+    IF did THEN
+        PERFORM jobherd.note_unless_noted(actor, 'retry', jsonb_build_object('job', job_id), reason);
+    END IF;
+    RETURN answer;
+END $$;
+
+-- Keeps the job of a node with a job for each item, so that the node can run again.
+CREATE OR REPLACE FUNCTION jobherd.bind_results(blocked_id bigint)
+RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    job    jobherd.blocked;
+    body   text;
+    edge   record;
+    spread text;
+    list   json;
+    wrong  text;
+    items  text[];
+    flow   bigint;
+BEGIN
+    SELECT * INTO job FROM jobherd.blocked b WHERE b.id = blocked_id;
+    body := job.payload::text;
+    FOR edge IN SELECT * FROM jobherd.edges e WHERE e.downstream = blocked_id AND e.argument IS NOT NULL ORDER BY e.argument LOOP
+        -- The results of a flow: see result_of.
+        IF edge.result IS NULL AND EXISTS (SELECT FROM jobherd.flows f WHERE f.id = edge.upstream) THEN
+            wrong := format('the results that it gets have more than %s bytes: return keys of stored data instead', 10000000);
+        END IF;
+        IF edge.spread THEN
+            spread := edge.argument;
+            list := edge.result;
+            IF wrong IS NOT NULL THEN
+                CONTINUE;
+            ELSIF json_typeof(coalesce(edge.result, 'null')) <> 'array' THEN
+                wrong := format('job %s returned no list, and this node runs one job for each item', edge.upstream);
+            ELSIF json_array_length(edge.result) > 100000 THEN
+                wrong := format('job %s returned %s items, more than 100000', edge.upstream, json_array_length(edge.result));
+            END IF;
+        ELSE
+            body := jobherd.with_argument(body, edge.argument, edge.result::text);
+        END IF;
+    END LOOP;
+    IF octet_length(body) > 10000000 THEN
+        wrong := format('the results that it gets have %s bytes, more than 10000000: return keys of stored data instead', octet_length(body));
+    ELSIF json_typeof(job.payload) <> 'object' THEN
+        wrong := 'its payload is not an object, so it cannot get results';
+    END IF;
+    IF wrong IS NULL AND spread IS NOT NULL AND octet_length(body)::bigint * json_array_length(list) > 100000000 THEN
+        wrong := format('its %s jobs would get the same %s bytes each, more than 100000000 together: return keys of stored data instead',
+                        json_array_length(list), octet_length(body));
+    END IF;
+    IF wrong IS NOT NULL THEN
+        PERFORM jobherd.fail_blocked(blocked_id, wrong);
+        RETURN 1;
+    ELSIF spread IS NULL THEN
+        UPDATE jobherd.blocked b SET payload = body::json WHERE b.id = blocked_id;
+        RETURN 0;
+    END IF;
+    items := array(SELECT jobherd.with_argument(body, spread, i.value::text) FROM json_array_elements(list) AS i);
+    flow := (job.extras).flow;
+    DELETE FROM jobherd.blocked b WHERE b.id = blocked_id;
+    INSERT INTO jobherd.flows (id, name, outer_flow, pending, policy, keeps, parent_id, tenant, mapped)
+    SELECT blocked_id, f.name || '/' || (job.extras).node, f.id, cardinality(items), f.policy, true, f.parent_id, f.tenant, to_json(job)
+      FROM jobherd.flows f WHERE f.id = flow;
+    job.extras.flow := blocked_id;
+    IF items = '{}' THEN
+        INSERT INTO jobherd.ends (flow, delta) VALUES (blocked_id, 0);
+    ELSE
+        PERFORM jobherd.insert_node(
+            jsonb_populate_record(NULL::jobherd.ready, jsonb_build_object(
+                'run_at', greatest(job.run_at, now()), 'expires_at', job.expires_at, 'timeout', job.timeout, 'priority', job.priority,
+                'max_attempts', job.max_attempts, 'queue', job.queue, 'kind', job.kind, 'extras', job.extras)),
+            items, 0, '[]', NULL, false);
+    END IF;
+    RETURN 1;
+END $$;
+
+-- Counts the members of a flow anew, in one snapshot. The row of the flow must be locked. What `ends` holds is counted later,
+-- so it is left out here. See the invariant of find_vanished_members.
+CREATE FUNCTION jobherd.recount_flow(of_flow bigint)
+RETURNS void
+LANGUAGE sql
+AS $$
+    WITH past AS MATERIALIZED (
+        SELECT DISTINCT ON (h.id) h.id, h.state, h.error_code FROM jobherd.history h
+         WHERE (h.extras).flow = of_flow AND (h.extras).flow > 0 ORDER BY h.id, h.finished_at DESC
+    ), places AS (
+        SELECT CASE WHEN p.error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' WHEN p.state = 'expired' THEN 'failed' ELSE p.state END AS place,
+               count(*) AS jobs FROM past p GROUP BY 1
+        UNION ALL SELECT i.state, count(*) FROM jobherd.flows i WHERE i.outer_flow = of_flow GROUP BY i.state
+        UNION ALL SELECT 'open', count(*) FROM jobherd.ready r WHERE (r.extras).flow = of_flow AND (r.extras).flow > 0
+        UNION ALL SELECT 'open', count(*) FROM jobherd.parked r WHERE (r.extras).flow = of_flow AND (r.extras).flow > 0
+        UNION ALL SELECT 'open', count(*) FROM jobherd.scheduled r WHERE (r.extras).flow = of_flow AND (r.extras).flow > 0
+        UNION ALL SELECT 'open', count(*) FROM jobherd.blocked r WHERE (r.extras).flow = of_flow AND (r.extras).flow > 0
+        UNION ALL SELECT 'open', count(*) FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j WHERE (j.extras).flow = of_flow
+        UNION ALL SELECT 'open', -coalesce(sum(e.delta), 0) FROM jobherd.ends e WHERE e.flow = of_flow
+        UNION ALL SELECT CASE WHEN e.state = 'expired' THEN 'failed' ELSE e.state END, sum(e.delta) FROM jobherd.ends e WHERE e.flow = of_flow GROUP BY 1
+    )
+    UPDATE jobherd.flows f SET pending = c.pending, completed = c.completed, failed = c.failed, cancelled = c.cancelled
+      FROM (SELECT coalesce(sum(p.jobs) FILTER (WHERE p.place = 'open'), 0) AS pending,
+                   coalesce(sum(p.jobs) FILTER (WHERE p.place = 'completed'), 0) AS completed,
+                   coalesce(sum(p.jobs) FILTER (WHERE p.place = 'failed'), 0) AS failed,
+                   coalesce(sum(p.jobs) FILTER (WHERE p.place = 'cancelled'), 0) AS cancelled FROM places p) AS c
+     WHERE f.id = of_flow
+$$;
+
+-- Returns the jobs and inner flows of a node and of all nodes behind it. Raises an error if the flow has no such node.
+CREATE FUNCTION jobherd.members_from(of_flow bigint, node text)
+RETURNS bigint[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    begins bigint[];
+    found_ones bigint[];
+BEGIN
+    begins := array(SELECT h.id FROM jobherd.history h
+                     WHERE (h.extras).flow = of_flow AND (h.extras).flow > 0 AND (h.extras).node = members_from.node
+                    UNION
+                    SELECT i.id FROM jobherd.flows i JOIN jobherd.flows o ON o.id = i.outer_flow
+                     WHERE o.id = of_flow AND i.name = o.name || '/' || members_from.node);
+    IF begins = '{}' THEN
+        RAISE EXCEPTION 'jobherd.retry_flow: flow % has no job of a node % that has ended', of_flow, quote_literal(left(members_from.node, 120))
+            USING ERRCODE = 'invalid_parameter_value',
+                HINT = 'Nodes: ' || coalesce((SELECT left(string_agg(n ->> 'node', ', '), 1000) FROM jobherd.flows f
+                                                     CROSS JOIN LATERAL jsonb_array_elements(f.nodes) AS n
+                                               WHERE f.id = of_flow AND NOT n ? 'on'), 'none') || '.';
+    END IF;
+    WITH RECURSIVE tied AS MATERIALIZED (
+        SELECT e.upstream, e.downstream FROM jobherd.edges e WHERE e.flow = of_flow AND e.upstream <> of_flow
+    ), down AS (
+        SELECT b AS id FROM unnest(begins) AS b
+        UNION
+        SELECT t.downstream FROM down d JOIN tied t ON t.upstream = d.id
+    )
+    SELECT array_agg(d.id) INTO found_ones FROM down d;
+    RETURN found_ones;
+END $$;
+
+-- Puts a node with a job for each item back to where it waits for its list. Its jobs stay in the history, outside of the flow.
+-- Raises an error while one of them is live: its end would count in the new jobs.
+CREATE FUNCTION jobherd.unmap_node(inner_flow bigint)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    old jobherd.flows;
+    job jobherd.blocked;
+BEGIN
+    SELECT * INTO old FROM jobherd.flows f WHERE f.id = inner_flow FOR UPDATE;
+    PERFORM jobherd.recount_flow(inner_flow);
+    IF old.mapped IS NULL OR EXISTS (SELECT FROM jobherd.ends e WHERE e.flow = inner_flow)
+       OR (SELECT f.pending > 0 OR f.state = 'open' FROM jobherd.flows f WHERE f.id = inner_flow) THEN
+        RAISE EXCEPTION 'jobherd.retry_flow: the jobs of node %, flow %, cannot be made again: %', quote_literal(left(old.name, 120)), inner_flow,
+            CASE WHEN old.mapped IS NULL THEN 'they are from an earlier version' ELSE 'one of them was run again and has not ended' END
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Retry a node behind it, or start a new flow.';
+    END IF;
+    UPDATE jobherd.history h SET extras.flow = NULL, extras.node = NULL, extras.item = NULL
+     WHERE (h.extras).flow = inner_flow AND (h.extras).flow > 0;
+    DELETE FROM jobherd.results r WHERE r.flow = inner_flow;
+    DELETE FROM jobherd.flows f WHERE f.id = inner_flow;
+    job := json_populate_record(NULL::jobherd.blocked, old.mapped);
+    job.run_at := now();
+    INSERT INTO jobherd.blocked SELECT job.*;
+    INSERT INTO jobherd.ends (flow, job, state, delta) VALUES (old.outer_flow, inner_flow, old.state, 1);
+END $$;
+
+-- Runs the failed and canceled members of a flow again, and lets wait again what waits for them. Completed members stay.
+-- With a node, that node and all behind it run again, and nothing else.
+DROP FUNCTION jobherd.retry_flow(bigint, text, text);
+CREATE FUNCTION jobherd.retry_flow(flow_id bigint, actor text DEFAULT NULL, reason text DEFAULT NULL, from_node text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    old    jobherd.flows;
+    jobs   bigint[];
+    more   bigint[];
+    inner_flow bigint;
+    again  bigint;
+    total  bigint := 0;
+BEGIN
+    IF jobherd.is_confined() THEN
+        RETURN jobherd.retry_own_flow(flow_id, actor, reason, from_node);
+    END IF;
+    SELECT * INTO old FROM jobherd.flows f WHERE f.id = flow_id FOR UPDATE;
+    IF NOT FOUND OR old.state = 'open' OR (old.state = 'completed' AND from_node IS NULL) THEN
+        RETURN CASE WHEN FOUND THEN 0 END;
+    END IF;
+    PERFORM jobherd.recount_flow(flow_id);
+    IF from_node IS NULL THEN
+        jobs := array(SELECT DISTINCT h.id FROM jobherd.history h
+                       WHERE (h.extras).flow = flow_id AND (h.extras).flow > 0 AND h.state <> 'completed'
+                         AND h.error_code IS DISTINCT FROM 'UPSTREAM_COMPLETED');
+        FOR inner_flow IN SELECT f.id FROM jobherd.flows f WHERE f.outer_flow = flow_id AND f.state IN ('failed', 'cancelled') ORDER BY f.id LOOP
+            total := total + jobherd.retry_flow(inner_flow, actor, reason);
+            jobs := jobs || inner_flow;
+        END LOOP;
+    ELSE
+        jobs := jobherd.members_from(flow_id, from_node);
+        FOR inner_flow IN SELECT f.id FROM jobherd.flows f WHERE f.outer_flow = flow_id AND f.id = ANY (jobs) ORDER BY f.id LOOP
+            UPDATE jobherd.edges e SET state = NULL, result = NULL, marked = false WHERE e.downstream = inner_flow AND e.flow = flow_id;
+            PERFORM jobherd.unmap_node(inner_flow);
+            total := total + 1;
+        END LOOP;
+    END IF;
+    LOOP  -- a job that was not needed may be needed now
+        more := array(SELECT DISTINCT h.id FROM jobherd.history h
+                       WHERE (h.extras).flow = flow_id AND (h.extras).flow > 0 AND h.error_code = 'UPSTREAM_COMPLETED' AND h.id <> ALL (jobs)
+                         AND EXISTS (SELECT FROM jobherd.edges e WHERE e.downstream = h.id AND e.flow = flow_id AND e.upstream = ANY (jobs)));
+        EXIT WHEN more = '{}';
+        jobs := jobs || more;
+    END LOOP;
+    -- Not marked: what became of an upstream job that is not run again is looked up. It may have been run again by hand.
+    UPDATE jobherd.edges e SET state = NULL, result = NULL, marked = false
+     WHERE e.downstream = ANY (jobs) AND e.flow = flow_id
+       AND (e.upstream = ANY (jobs) OR e.state = 'unknown' OR NOT jobherd.is_wanted(e.wanted, e.state));
+    WITH over AS (
+        DELETE FROM jobherd.history h WHERE h.id = ANY (jobs) RETURNING h.*
+    ), past AS (
+        INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback,
+                                      ran_on, usage, post_mortem)
+        SELECT id, token, attempts, state, started_at, finished_at,
+               (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30),
+               error_code, error, traceback, ran_on, usage, post_mortem
+          FROM over WHERE started_at IS NOT NULL
+    ), counted AS (
+        INSERT INTO jobherd.ends (flow, job, state, delta)
+        SELECT flow_id, o.id, CASE WHEN o.error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE o.state END, 1 FROM over o
+    ), waits AS MATERIALIZED (
+        SELECT o.*, EXISTS (SELECT FROM jobherd.edges e WHERE e.downstream = o.id AND e.state IS NULL) AS held FROM over o
+    ), blocked AS (
+        INSERT INTO jobherd.blocked (id, created_at, run_at, timeout, priority, max_attempts, queue, kind, payload, extras, lane)
+        SELECT id, created_at, now(), timeout, priority, max_attempts, queue, kind, jobherd.without_results(id, payload), extras,
+               jobherd.lane_of((extras).partition)
+          FROM waits WHERE held
+    ), ready AS (
+        INSERT INTO jobherd.ready (id, created_at, run_at, timeout, last_error, priority, max_attempts, queue, kind, payload, extras, lane)
+        SELECT id, created_at, now(), timeout, nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
+               priority, max_attempts, queue, kind, payload, extras, jobherd.lane_of((extras).partition)
+          FROM waits WHERE NOT held
+    )
+    SELECT total + count(*) INTO total FROM over;
+    -- what waits for the flow itself, and was canceled with it
+    WITH over AS (
+        DELETE FROM jobherd.history h USING jobherd.edges e
+         WHERE e.upstream = flow_id AND e.flow = flow_id AND h.id = e.downstream AND h.state = 'cancelled'
+           AND h.error_code IN ('UPSTREAM_FAILED', 'UPSTREAM_COMPLETED') RETURNING h.*
+    ), again AS (
+        INSERT INTO jobherd.blocked (id, created_at, run_at, timeout, priority, max_attempts, queue, kind, payload, extras, lane)
+        SELECT id, created_at, now(), timeout, priority, max_attempts, queue, kind, payload, extras, jobherd.lane_of((extras).partition)
+          FROM over
+    )
+    UPDATE jobherd.edges e SET state = NULL, marked = true WHERE e.upstream = flow_id AND e.flow = flow_id AND e.downstream IN (SELECT id FROM over);
+    DELETE FROM jobherd.cancels x WHERE x.job = ANY (jobs);
+    UPDATE jobherd.flows f SET state = 'open', ended_at = NULL, stopping = NULL, deadline = NULL WHERE f.id = flow_id;
+    -- The flow is counted even if nothing of it runs again. The flow around it waits for it again.
+    INSERT INTO jobherd.ends (flow, delta) VALUES (flow_id, 0);
+    INSERT INTO jobherd.ends (flow, job, state, delta) SELECT old.outer_flow, flow_id, old.state, 1 WHERE old.outer_flow IS NOT NULL;
+    PERFORM jobherd.note_unless_noted(actor, 'retry', jsonb_strip_nulls(jsonb_build_object('flow', flow_id, 'from', from_node)), reason);
+    PERFORM jobherd.notify('jobherd_jobs', '@due');
+    RETURN total;
+END $$;
+COMMENT ON FUNCTION jobherd.retry_flow(bigint, text, text, text) IS
+    'Runs a flow that has failed or was canceled again, from where it failed: completed jobs stay. With from_node, runs that node '
+    'and all behind it again, also of a completed flow, and nothing else. Returns how many jobs run again, '
+    '0 if the flow is open or completed, or null if the flow does not exist.';
+
+-- Returns the payload of a job without the results that it has got. They are bound again when it is released.
+CREATE FUNCTION jobherd.without_results(job bigint, payload json)
+RETURNS json
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF json_typeof(payload) = 'object'
+       AND EXISTS (SELECT FROM jobherd.edges e WHERE e.downstream = job AND e.argument IS NOT NULL AND (payload -> e.argument) IS NOT NULL) THEN
+        RETURN (SELECT coalesce(json_object_agg(p.key, p.value), '{}') FROM json_each(payload) AS p
+                 WHERE NOT EXISTS (SELECT FROM jobherd.edges e WHERE e.downstream = job AND e.argument = p.key));
+    END IF;
+    RETURN payload;
+END $$;
+
+DROP FUNCTION jobherd.retry_own_flow(bigint, text, text);
+CREATE FUNCTION jobherd.retry_own_flow(flow_id bigint, actor text, reason text, from_node text)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM jobherd.flows f WHERE f.id = flow_id AND f.tenant = ANY (jobherd.own_tenants())) THEN
+        RETURN jobherd.retry_flow(flow_id, actor, reason, from_node);
+    END IF;
+    RETURN NULL;
+END $$;

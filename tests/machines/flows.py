@@ -1,0 +1,345 @@
+"""Flows in a real PostgreSQL, beside a model of them: who waits, who runs, and what each flow counts.
+
+Users start flows that wait for jobs and flows, add nodes, cancel and retry jobs and flows; workers claim
+and settle. After each move, maintenance passes the ends on, some of them at a time, until nothing is left.
+Then both must hold the same jobs in the same states, and each flow must count what its members are.
+
+So no job starts before what it waits for, and none waits for what cannot come. A flow ends with its last
+live member, also if members were run again by hand before the flow was. A callback runs once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.support.queue import Queue
+
+WHEN = ("completed", "failed", "ended")
+POLICIES = ("cancel", "continue")
+ON = {"success": "completed", "failure": "failed", "done": "ended"}
+WANTED = {"completed": {"completed"}, "failed": {"failed"}}
+LIVE = ("blocked", "ready", "running")
+OUTCOMES = ("ok", "ok", "ok", "failed", "retry", "cancelled")
+TABLES = "ready parked scheduled running blocked history attempts cancels edges ends flows results children supervisors"
+MOST = (1, 2, 1000)
+PLACES = """
+SELECT id, 'ready' FROM jobherd.waiting UNION ALL SELECT id, 'scheduled' FROM jobherd.scheduled
+UNION ALL SELECT id, 'blocked' FROM jobherd.blocked
+UNION ALL SELECT j.id, 'running' FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+UNION ALL SELECT id, state FROM jobherd.history"""
+
+LEFT = """
+SELECT FROM jobherd.ends UNION ALL SELECT FROM jobherd.edges e
+ WHERE NOT e.marked AND NOT EXISTS (SELECT FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j WHERE j.id = e.upstream) LIMIT 1"""
+"""A job that was running when another one began to wait for it is not marked before it has ended."""
+
+
+@dataclass(eq=False)
+class Job:
+    id: int
+    flow: Flow | None = None
+    """Of which it is a member."""
+    place: str = "ready"
+    wanted: str = "completed"
+    known: dict[int, str | None] = field(default_factory=dict)
+    """What it waits for, and how that ended. "unknown": nothing passed that on, since the job was canceled."""
+    why: str = ""
+    """Why it was canceled: "upstream", "unneeded", "flow" or "hand"."""
+    asked: bool = False
+    """A cancel was requested while it ran."""
+
+    def is_wanted(self, state: str) -> bool:
+        return self.wanted == "ended" or state in WANTED[self.wanted]
+
+    def cancel(self, why: str) -> None:
+        if self.place == "blocked":
+            self.known = {number: state or "unknown" for number, state in self.known.items()}
+        self.place, self.why, self.asked = "cancelled", why, False
+
+
+@dataclass(eq=False)
+class Flow:
+    id: int
+    policy: str
+    members: list[Job] = field(default_factory=list)
+    callbacks: list[Job] = field(default_factory=list)
+    place: str = "open"
+    stopping: bool = False
+    counts: tuple[int, ...] = ()
+    """pending, completed, failed, cancelled at its end."""
+
+    def count(self) -> tuple[int, ...]:
+        places = Counter(job.place for job in self.members if job.why != "unneeded" or job.place != "cancelled")
+        return (sum(places[place] for place in LIVE), places["completed"], places["failed"], places["cancelled"])
+
+
+class Model:
+    """The flows under test and what they should be.
+
+    Each method whose name begins with `move_` is something that may be asked of them.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        queue.run("TRUNCATE " + ", ".join(f"jobherd.{table}" for table in TABLES.split()) + " CASCADE")
+        self.worker = queue.supervisor().child()
+        self.jobs: dict[int, Job] = {}
+        self.flows: dict[int, Flow] = {}
+        self.claims: dict[int, int] = {}
+        """Tokens of running jobs."""
+        self.seen: Counter[str] = Counter()
+
+    def ask(self, text: str, *values: object) -> Any:
+        return self.queue.run(f"SELECT {text}", *values)[0][0]
+
+    # -- maintenance
+
+    def pass_on(self, most: int) -> None:
+        """Do what maintenance processes do until nothing is left, in the database and in the model."""
+        for _ in range(1000):
+            self.queue.connection.execute(self.queue.text("maintenance/mark_upstreams"), {"past": None, "most": 1000})
+            [(ended, released, cancelled, *_)] = self.queue.connection.execute(
+                self.queue.text("maintenance/resolve_ends"), {"most": most}
+            ).fetchall()
+            if not (ended or released or cancelled or self.queue.run(LEFT)):
+                break
+        else:
+            left = self.queue.run("SELECT * FROM jobherd.ends"), self.queue.run("SELECT * FROM jobherd.edges")
+            raise AssertionError(f"ends are left that nothing passes on: {left}")
+        before = None
+        while before != (now := [(job.place, job.asked) for job in self.jobs.values()] + [f.place for f in self.flows.values()]):  # fmt: skip
+            before = now
+            for flow in self.flows.values():
+                self.resolve(flow)
+            for job in self.jobs.values():
+                self.release(job)
+
+    def resolve(self, flow: Flow) -> None:
+        """Count a flow."""
+        if flow.place != "open":
+            return
+        flow.stopping |= flow.policy == "cancel" and flow.count()[2] > 0
+        for job in flow.members if flow.stopping else ():
+            if job.place in ("blocked", "ready"):
+                job.cancel("flow")
+            job.asked |= job.place == "running"
+        if flow.count()[0] == 0:
+            flow.counts = flow.count()
+            flow.place = "failed" if flow.counts[2] else "cancelled" if flow.counts[3] else "completed"
+            flow.stopping = False
+            self.seen[f"flow {flow.place}"] += 1
+
+    def release(self, job: Job) -> None:
+        """Decide about a job that waits."""
+        if job.place != "blocked":
+            return
+        for number, state in job.known.items():
+            place = (self.jobs.get(number) or self.flows[number]).place
+            if state is None and place not in (*LIVE, "open"):
+                job.known[number] = place
+        states = job.known.values()
+        if any(state is not None and not job.is_wanted(state) for state in states):
+            job.cancel("unneeded" if job.wanted == "failed" else "upstream")
+            self.seen[f"cancelled, {job.why}"] += 1
+        elif None not in states:
+            job.place = "ready"
+            self.seen["released"] += 1
+
+    def check(self) -> None:
+        found = self.queue.run(PLACES)
+        assert len(found) == len(dict(found)), "a job is in two places"
+        expected = {job.id: job.place for job in self.jobs.values()}
+        wrong = {
+            number: (dict(found).get(number), place)
+            for number, place in expected.items()
+            if dict(found).get(number) != place
+        }
+        assert not wrong, f"jobs and where they are and should be: {wrong}"
+        assert dict(found).keys() == expected.keys()
+        for number, *counts in self.queue.run(
+            "SELECT id, state, pending, completed, failed, cancelled FROM jobherd.flows"
+        ):
+            flow = self.flows[number]
+            should = [flow.place, *(flow.count() if flow.place == "open" else flow.counts)]
+            assert counts == should, f"flow {number} is {counts} and should be {should}"
+        self.queue.connection.execute(self.queue.text("maintenance/apply_cancels"), {"most": 1000})
+        asked = {number for (number,) in self.queue.run("SELECT job FROM jobherd.cancels")}
+        should = {job.id for job in self.jobs.values() if job.asked}
+        assert asked == should, f"jobs {asked} are asked to end, and {should} should be"
+
+    # -- users
+
+    def any_job(self, n: int) -> Job | None:
+        return list(self.jobs.values())[n % len(self.jobs)] if self.jobs else None
+
+    def any_flow(self, n: int) -> Flow | None:
+        return list(self.flows.values())[n % len(self.flows)] if self.flows else None
+
+    def graph(self, n: int, count: int) -> tuple[list[dict[str, Any]], list[list[int]]]:
+        """Return nodes, and for each the numbers of the nodes before it that it waits for."""
+        nodes: list[dict[str, Any]] = []
+        before: list[list[int]] = []
+        for place in range(count):
+            behind = [other for other in range(place) if n >> (place + other) & 1]
+            node = {"node": f"n{place}", "kind": "m:node", "after": [f"n{other}" for other in behind]}
+            nodes.append(node | {"when": WHEN[(n // 3 + place * (n % 4)) % 3]})
+            before.append(behind)
+        return nodes, before
+
+    def note(self, flow: Flow, nodes: list[dict[str, Any]], before: list[list[int]], outside: list[int]) -> None:
+        """Add what was enqueued to the model."""
+        ids = [number for (number,) in self.queue.run("SELECT id FROM jobherd.jobs WHERE id <> ALL (%s) ORDER BY id", list(self.jobs))]  # fmt: skip
+        assert len(ids) == len(nodes)
+        for place, (number, node) in enumerate(zip(ids, nodes, strict=True)):
+            if "on" in node:
+                job = Job(number, None, "blocked", ON[node["on"]], {flow.id: None})
+                flow.callbacks.append(job)
+            else:
+                known: dict[int, str | None] = dict.fromkeys(ids[other] for other in before[place])
+                known |= dict.fromkeys(outside) if place == 0 else {}
+                job = Job(number, flow, "blocked" if known else "ready", node["when"], known)
+                flow.members.append(job)
+            self.jobs[number] = job
+
+    def move_start(self, n: int) -> None:
+        nodes, before = self.graph(n, n % 4 + 1)
+        others = [*self.jobs, *self.flows]
+        outside = [others[n % len(others)]] if others and n % 5 == 0 else []
+        nodes[0]["after"] = outside
+        nodes += [{"node": on, "kind": "m:callback", "on": on} for place, on in enumerate(ON) if n >> (4 + place) & 1]
+        policy = POLICIES[n // 2 % 2]
+        given = (json.dumps(nodes), json.dumps({"policy": policy}))
+        flow = Flow(self.ask("jobherd.start_flow('machine', %s::jsonb, %s::jsonb)", *given), policy)
+        self.flows[flow.id] = flow
+        self.note(flow, nodes, before, outside)
+
+    def move_extend(self, n: int) -> None:
+        """A running member adds nodes."""
+        running = [job for job in self.jobs.values() if job.place == "running" and job.flow is not None]
+        if not running:
+            return
+        flow = running[n % len(running)].flow
+        assert flow is not None
+        if flow.place != "open":  # the member was run again after its end
+            return
+        nodes, before = self.graph(n, n % 3 + 1)
+        nodes = [{**node, "node": f"{node['node']}-{len(flow.members)}", "after": [f"{up}-{len(flow.members)}" for up in node["after"]]} for node in nodes]  # fmt: skip
+        assert self.ask("jobherd.extend_flow(%s, %s::jsonb)", flow.id, json.dumps(nodes)) == len(nodes)
+        self.note(flow, nodes, before, [])
+        self.seen["extended"] += 1
+
+    def move_after(self, n: int) -> None:
+        """A job outside of all flows waits for a job or a flow."""
+        others = [*self.jobs, *self.flows]
+        if not others:
+            return
+        up, when = others[n % len(others)], WHEN[n // 3 % 3]
+        number = self.ask("jobherd.enqueue('m:outside', '{}', %s::jsonb)", json.dumps({"after": [up], "when": when}))
+        self.jobs[number] = Job(number, None, "blocked", when, {up: None})
+
+    def move_cancel(self, n: int) -> None:
+        if (job := self.any_job(n)) is None:
+            return
+        answer = self.queue.cancel(job.id)
+        if job.place in ("blocked", "ready"):
+            assert answer == "cancelled"
+            job.cancel("hand")
+        elif job.place == "running":
+            assert answer == "cancelling"
+            job.asked = True
+
+    def move_cancel_flow(self, n: int) -> None:
+        if (flow := self.any_flow(n)) is None:
+            return
+        answer = self.ask("jobherd.cancel_flow(%s)", flow.id)
+        assert answer == ("cancelling" if flow.place == "open" else flow.place)
+        flow.stopping |= flow.place == "open"
+
+    def move_retry(self, n: int) -> None:
+        """A job is run again by hand."""
+        ended = [job for job in self.jobs.values() if job.place not in LIVE]
+        if not ended:
+            return
+        job = ended[n % len(ended)]
+        assert self.queue.retry(job.id) == "ready"
+        job.place, job.why = "ready", ""
+        self.seen["member retried"] += job.flow is not None
+        self.seen["member retried after the end"] += job.flow is not None and job.flow.place != "open"
+
+    def move_retry_flow(self, n: int) -> None:
+        if (flow := self.any_flow(n)) is None:
+            return
+        answer = self.ask("jobherd.retry_flow(%s)", flow.id)
+        if flow.place in ("open", "completed"):
+            assert answer == 0
+            return
+        again = [job for job in flow.members if job.place in ("failed", "cancelled") and job.why != "unneeded"]
+        for job in flow.members:  # in their order: each waits for earlier ones
+            if job.place == "cancelled" and job.why == "unneeded" and any(up.id in job.known for up in again):
+                again.append(job)
+        assert answer == len(again)
+        for job in again:
+            for number, state in job.known.items():
+                if number in [up.id for up in again] or state in (None, "unknown") or not job.is_wanted(state):
+                    job.known[number] = None
+            job.place, job.why = "blocked" if None in job.known.values() else "ready", ""
+        flow.place = "open"
+        for job in flow.callbacks:
+            if job.place == "cancelled" and job.why in ("upstream", "unneeded"):
+                job.place, job.why, job.known = "blocked", "", {flow.id: None}
+        self.seen["flow retried"] += 1
+
+    # -- workers
+
+    def move_claim(self, _n: int) -> None:
+        rows = self.worker.claim(1)
+        ready = [job for job in self.jobs.values() if job.place == "ready"]
+        assert bool(rows) == bool(ready)
+        for row in rows:
+            job = self.jobs[row.id]
+            assert job in ready
+            job.place = "running"
+            self.claims[job.id] = row.token
+
+    def move_settle(self, n: int) -> None:
+        if not self.claims:
+            return
+        number = list(self.claims)[n % len(self.claims)]
+        job, token = self.jobs[number], self.claims.pop(number)
+        outcome = OUTCOMES[n // 7 % len(OUTCOMES)]
+        more = {} if outcome == "ok" else {"error": "no", "code": "NO"}
+        assert self.worker.settle(token, [number], outcome, **more) == [number]
+        if outcome == "cancelled" or (outcome == "retry" and job.asked):
+            job.cancel("worker")
+        else:
+            job.place = {"ok": "completed", "retry": "ready"}.get(outcome, outcome)
+        job.asked = False
+        self.seen[f"settled {outcome}"] += 1
+
+
+Move = tuple[str, int]
+WEIGHTS = {
+    "start": 5, "extend": 2, "after": 2, "cancel": 2, "cancel_flow": 1, "retry": 3, "retry_flow": 4, "claim": 14, "settle": 14,
+}  # fmt: skip
+NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
+
+
+def play(queue: Queue, moves: list[Move]) -> Counter[str]:
+    """Make these moves, look after each, and return what has happened.
+
+    Raises AssertionError where the database and the model part.
+    """
+    model = Model(queue)
+    try:
+        for name, n in moves:
+            model.seen["moves"] += 1
+            getattr(model, f"move_{name}")(n)
+            model.pass_on(MOST[n % len(MOST)])
+            model.check()
+    finally:
+        model.worker.connection.close()
+    return model.seen

@@ -1,0 +1,195 @@
+"""A retry of a flow from a node on, and the counts of flows whose members were run again by hand."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+import pytest
+
+from tests.sql.test_after import end, resolve
+from tests.sql.test_flows import payload, places, run, start, state
+from tests.support.queue import Queue
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def retry(queue, flow, node=None):
+    return queue.run("SELECT jobherd.retry_flow(%s, from_node => %s)", flow, node)[0][0]
+
+
+def job_of(queue, kind):
+    return queue.run("SELECT id FROM jobherd.history WHERE kind = %s", kind)[0][0]
+
+
+CHAIN = (
+    {"node": "fetch", "payload": {"url": "x"}},
+    {"node": "parse", "payload": {"deep": True}, "bind": {"page": "fetch"}},
+    {"node": "store", "bind": {"rows": "parse"}},
+    {"node": "other"},
+)
+
+
+def test_a_completed_flow_runs_again_from_a_node_on_with_new_results(queue):
+    flow = start(queue, *CHAIN, {"node": "good", "on": "success"})
+    for result in ("text", None, [1], None, None):
+        run(queue, result=result)
+    assert state(queue, flow) == ("completed", 0, 4, 0, 0)
+    assert retry(queue, flow, "parse") == 2
+    assert places(queue) == {
+        "a:fetch": "completed", "a:parse": "ready", "a:store": "blocked", "a:other": "completed", "a:good": "completed",
+    }  # fmt: skip
+    resolve(queue)
+    assert state(queue, flow) == ("open", 2, 2, 0, 0)
+    assert payload(queue, "a:parse") == {"deep": True, "page": "text"}
+    run(queue, result=[2, 3])
+    assert queue.run("SELECT payload::text FROM jobherd.jobs WHERE kind = 'a:store'")[0][0].count('"rows"') == 1
+    assert payload(queue, "a:store") == {"rows": [2, 3]}
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 4, 0, 0)
+    assert places(queue)["a:good"] == "completed", "it runs once"
+    assert queue.run("SELECT target FROM jobherd.audit") == [({"flow": flow, "from": "parse"},)]
+
+
+def test_what_is_not_behind_the_node_stays_as_it_is(queue):
+    flow = start(queue, *CHAIN, policy="continue")
+    run(queue, "failed")
+    run(queue, "failed")
+    assert state(queue, flow) == ("failed", 0, 0, 2, 2)
+    assert retry(queue, flow, "fetch") == 3
+    assert places(queue) == {"a:fetch": "ready", "a:parse": "blocked", "a:store": "blocked", "a:other": "failed"}
+    for _ in range(3):
+        run(queue, result=1)
+    assert state(queue, flow) == ("failed", 0, 3, 1, 0)
+
+
+MAPPED = (
+    {"node": "index"},
+    {"node": "page", "payload": {"deep": 1}, "bind": {"url": "index"}, "map": "url", "options": {"priority": 7}},
+    {"node": "sum", "bind": {"n": "page"}},
+)
+
+
+@pytest.mark.parametrize("node", ["index", "page"])
+def test_a_node_with_a_job_for_each_item_gets_a_list_again(queue, node):
+    flow = start(queue, *MAPPED)
+    for result in (["x", "y"], 1, 2, None):
+        run(queue, result=result)
+    assert state(queue, flow) == ("completed", 0, 3, 0, 0)
+    assert retry(queue, flow, node) == {"index": 3, "page": 2}[node]
+    resolve(queue)
+    if node == "index":
+        assert state(queue, flow) == ("open", 3, 0, 0, 0)
+        run(queue, result=["z"])
+    items = queue.run("SELECT payload::text, priority FROM jobherd.ready ORDER BY id")
+    wanted = ["z"] if node == "index" else ["x", "y"]
+    assert [(json.loads(text), priority) for text, priority in items] == [
+        ({"deep": 1, "url": one}, 7) for one in wanted
+    ]
+    for _ in wanted:
+        run(queue, result=5)
+    assert payload(queue, "a:sum") == {"n": [5] * len(wanted)}
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 3, 0, 0)
+    earlier = queue.run("SELECT count(*) FROM jobherd.history WHERE kind = 'a:page' AND (extras).flow IS NULL")
+    assert earlier == [(2,)], "the earlier jobs are in the history"
+
+
+def test_a_node_whose_jobs_still_run_is_not_mapped_again(queue):
+    flow = start(queue, *MAPPED)
+    for result in (["x"], 1, None):
+        run(queue, result=result)
+    queue.run("SELECT jobherd.retry(%s)", job_of(queue, "a:page"))
+    resolve(queue)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="one of them was run again and has not ended"):
+        retry(queue, flow, "index")
+    run(queue)
+    assert retry(queue, flow, "index") == 3
+
+
+def test_a_node_that_does_not_exist_and_a_flow_that_is_open(queue):
+    flow = start(queue, *CHAIN)
+    assert retry(queue, flow, "fetch") == 0
+    for _ in range(4):
+        run(queue)
+    assert retry(queue, flow) == 0
+    with pytest.raises(
+        psycopg.errors.InvalidParameterValue, match="has no job of a node 'fech' that has ended"
+    ) as problem:
+        retry(queue, flow, "fech")
+    assert problem.value.diag.message_hint == "Nodes: fetch, parse, store, other."
+    assert retry(queue, 99999, "fetch") is None
+
+
+def test_a_retry_waits_for_a_member_that_was_run_again_by_hand(queue):
+    flow = start(queue, {"node": "a"}, {"node": "b"}, policy="continue")
+    run(queue, "failed")
+    run(queue, "failed")
+    queue.run("SELECT jobherd.retry(%s)", job_of(queue, "a:a"))
+    resolve(queue)
+    assert retry(queue, flow) == 1
+    resolve(queue)
+    assert state(queue, flow) == ("open", 2, 0, 0, 0)
+    run(queue)
+    assert state(queue, flow) == ("open", 1, 1, 0, 0)
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 2, 0, 0)
+
+
+def test_a_retry_of_a_flow_that_was_repaired_by_hand_ends_it(queue):
+    flow = start(queue, {"node": "a"}, {"node": "good", "on": "success"})
+    run(queue, "failed")
+    queue.run("SELECT jobherd.retry(%s)", job_of(queue, "a:a"))
+    resolve(queue)
+    run(queue)
+    assert state(queue, flow) == ("failed", 0, 0, 1, 0)
+    assert retry(queue, flow) == 0
+    resolve(queue)
+    assert state(queue, flow) == ("completed", 0, 1, 0, 0)
+    assert places(queue) == {"a:a": "completed", "a:good": "ready"}
+
+
+def test_a_job_that_was_not_needed_is_needed_again(queue):
+    flow = start(
+        queue,
+        {"node": "a"},
+        {"node": "b", "after": ["a"], "when": "failed"},
+        {"node": "bad", "on": "failure"},
+        policy="continue",
+    )
+    queue.cancel(queue.run("SELECT id FROM jobherd.ready")[0][0])
+    resolve(queue)
+    assert state(queue, flow) == ("cancelled", 0, 0, 0, 1)
+    assert places(queue) == {"a:a": "cancelled", "a:b": "cancelled", "a:bad": "cancelled"}
+    assert retry(queue, flow) == 2
+    run(queue, "failed")
+    assert places(queue) == {"a:a": "failed", "a:b": "ready", "a:bad": "blocked"}
+    run(queue)
+    assert state(queue, flow) == ("failed", 0, 1, 1, 0)
+    assert places(queue)["a:bad"] == "ready"
+
+
+def test_a_member_of_another_flow_is_not_put_back(queue):
+    flow = start(queue, {"node": "a"})
+    other = start(queue, {"node": "b", "after": [flow]}, {"node": "c"}, policy="continue")
+    end(queue, "failed")
+    resolve(queue)
+    assert state(queue, other) == ("open", 1, 0, 0, 1)
+    assert retry(queue, flow) == 1
+    resolve(queue)
+    assert places(queue)["a:b"] == "cancelled"
+    assert state(queue, other) == ("open", 1, 0, 0, 1)
+
+
+def test_a_member_that_was_not_needed_and_is_run_by_hand_takes_nothing_from_the_counts(queue):
+    flow = start(
+        queue, {"node": "a"}, {"node": "b", "after": ["a"], "when": "failed"}, {"node": "c"}, policy="continue"
+    )
+    run(queue)
+    queue.run("SELECT jobherd.retry(%s)", job_of(queue, "a:b"))
+    resolve(queue)
+    assert state(queue, flow) == ("open", 2, 1, 0, 0)

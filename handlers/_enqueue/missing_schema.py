@@ -17,7 +17,7 @@ _UNDEFINED: Final = frozenset({"3F000", "42P01", "42883", "42703", "42704"})
 def explain(problem: Exception, schema: str) -> None:
     """Replace the message of an error of psycopg or asyncpg, if it says that a part of the schema does not exist."""
     said = str(problem.args[0]) if problem.args else ""
-    # An application's trigger may miss a table of its own.
+    # A trigger of the application may miss one of its tables.
     if getattr(problem, "sqlstate", None) in _UNDEFINED and schema in said:
         cause, _, _ = said.partition("\n")
         problem.args = (f"the database has no schema {schema!r} of this version: run `{migrating(schema)}` ({cause})",)

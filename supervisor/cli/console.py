@@ -20,6 +20,7 @@ import orjson
 
 from jobherd.handlers._values.encryption import cover
 from jobherd.handlers._values.json_text import dumpable
+from jobherd.workers.inspect.phrases import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -160,20 +161,12 @@ def print_json(document: object) -> None:
 
 
 def show_span(seconds: float | None) -> str:
-    """Return a duration in one unit.
+    """Return a duration without its sign, or "-" if it is not known.
 
-    >>> show_span(5400)
-    '90m'
+    >>> show_span(5400), show_span(-3), show_span(None)
+    ('1 h 30 min', '3.0 s', '-')
     """
-    if seconds is None:
-        return "-"
-    seconds = abs(seconds)
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:  # 5400 seconds are 90m, not 2h
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
+    return "-" if seconds is None else duration(abs(seconds))
 
 
 def show_moment(moment: datetime | None) -> str:

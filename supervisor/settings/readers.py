@@ -186,7 +186,7 @@ def switch() -> Reader:
 
 
 def show_span(seconds: float) -> str:
-    """Return a duration in its written form.
+    """Return a duration as a setting is written; elsewhere `phrases.duration` writes durations.
 
     >>> show_span(300.0), show_span(0.5)
     ('5m', '500ms')

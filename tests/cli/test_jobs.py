@@ -166,7 +166,7 @@ def test_a_jobs_page_shows_its_attempts(database):
         'File "x.py", line 3',
         "beta/12",
         "alpha/77",
-        "ran for 2s",
+        "ran for 2.0 s",
     ):
         assert words in page.out, words
 

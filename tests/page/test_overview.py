@@ -110,6 +110,24 @@ def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
     assert "Scheduled 1 for later" in text
 
 
+def test_the_charts_of_one_kind_are_chosen_without_a_script(page, queue):
+    declare(queue, "mail:send", "other:kind")
+    look(queue)
+    end(queue, "mail:send", count=3)
+    end(queue, "other:kind", count=2)
+    look(queue)
+    answer = page.get("/?window=day&kind=mail:send")
+    assert "Completed 3 in the last day" in plain(answer.text)
+    assert '<option value="mail:send" selected>' in answer.text
+    assert '<option value="other:kind">' in answer.text
+    assert 'data-live="past:day mail:send"' in answer.text
+    assert 'href="/?window=week&amp;kind=mail%3Asend"' in answer.text
+    answer = page.get("/?window=day&kind=")
+    assert "Completed 5 in the last day" in plain(answer.text)
+    assert 'data-live="past:day"' in answer.text
+    assert "Completed 0" in plain(page.get("/?kind=%22%3E%3Cscript%3E").text)
+
+
 def test_what_is_asked_of_the_page_is_answered_whatever_it_is(page):
     for path in ("/?window=century", "/kinds?window=&sort=no", "/kinds?sort=p99&window=week"):
         assert page.get(path).status_code == 200

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jobherd.workers.inspect.explain_waiting import MOST, blocked, error_of, scheduled, waiting
-from jobherd.workers.inspect.phrases import count, moment_or_none, nth, span
+from jobherd.workers.inspect.phrases import count, duration, moment_or_none, nth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ def explain(
 
 
 def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
-    since = f"since {clock(job['started_at'])}, for {span(job['asked_at'] - job['started_at'])}"
+    since = f"since {clock(job['started_at'])}, for {duration(job['asked_at'] - job['started_at'])}"
     if job["host"] is None:
         return [
             (
@@ -83,7 +83,7 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         )
     if expired:
         lease = "the lease of its worker" if remote else "its supervisor's lease"
-        now.append(f"{lease} expired {span(job['lease_left'])} ago: another supervisor will reclaim the job")
+        now.append(f"{lease} expired {duration(-job['lease_left'])} ago: another supervisor will reclaim the job")
     if job["cancelled"]:
         now.append(
             "cancellation was requested and it has not ended yet: "
@@ -108,7 +108,7 @@ def _over(
     again = [f"jobherd retry {job['id']}   to run it again, with the same id and its history"]
     match job["state"]:
         case "completed":
-            ran = f", after {span(job['finished_at'] - job['started_at'])}" if job["started_at"] else ""
+            ran = f", after {duration(job['finished_at'] - job['started_at'])}" if job["started_at"] else ""
             return [f"completed at {when}{ran}, in its {nth(job['attempts'])} attempt"], []
         case "cancelled":
             began = "while it ran" if job["started_at"] else "before it started"
@@ -139,7 +139,7 @@ def _over(
 
 def _attempt(attempt: Mapping[str, Any], clock: Callable[[datetime], str]) -> str:
     start, end = moment_or_none(attempt.get("started_at")), moment_or_none(attempt.get("finished_at"))
-    ran = f" after {span(end - start)}" if start and end else ""
+    ran = f" after {duration(end - start)}" if start and end else ""
     where = f" on {attempt['ran_on']}" if attempt.get("ran_on") else ""
     post_mortem = attempt.get("post_mortem")
     why = (post_mortem.get("sentence") if isinstance(post_mortem, dict) else None) or attempt.get("error")

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.workers.inspect.failures import given_code
-from jobherd.workers.inspect.phrases import count, nth, span
+from jobherd.workers.inspect.phrases import count, duration, nth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ def scheduled(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple
     """Return why a job is not due, and what to do."""
     if job.get("signal_topic"):
         return _suspended(job, clock)
-    when = f"{clock(job['run_at'])}, in {span(job['run_at'] - job['asked_at'])}"
+    when = f"{clock(job['run_at'])}, in {duration(job['run_at'] - job['asked_at'])}"
     tries = f"{nth(job['attempts'])} of {job['max_attempts']} attempts"
     now = [
         f"retrying: its {tries} ended without success, and the next is at {when}"
@@ -44,7 +44,7 @@ def _suspended(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tupl
     """Return for which signal a job waits, and what to do."""
     name, topic, until = job["signal_name"], job["signal_topic"], job["signal_until"]
     own = topic == f"job/{job['id']}/{name}"
-    end = "without a timeout" if until is None else f"until {clock(until)}, in {span(until - job['asked_at'])}"
+    end = "without a timeout" if until is None else f"until {clock(until)}, in {duration(until - job['asked_at'])}"
     words = f"suspended: it waits for the signal {name!r}" + ("" if own else f" of the topic {topic!r}") + f", {end}"
     send = f"jobherd signal {shlex.quote(name)} --job {job['id']}" if own else f"jobherd signal {shlex.quote(topic)}"
     return [words], [f"{send}   to send it"]
@@ -85,7 +85,7 @@ def waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[l
         )
     elif job["idle"] and not job["queue_runs"] and due > LATE:
         now.append(
-            f"waiting: apparently no supervisor serves queue {job['queue']}: the job has been due for {span(due)}, "
+            f"waiting: apparently no supervisor serves queue {job['queue']}: the job has been due for {duration(due)}, "
             f"and {count(job['idle'], 'worker is', 'workers are')} idle"
         )
         remedy.append(f"jobherd run --queues {job['queue']} ...   to serve it")
@@ -101,7 +101,7 @@ def waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[l
         remedy += _turns(job, now)
     else:
         now.append(
-            f"ready: it is the first of queue {job['queue']}, due for {span(due)}, "
+            f"ready: it is the first of queue {job['queue']}, due for {duration(due)}, "
             "and a worker is idle: it should start now"
         )
     if job["alone"]:

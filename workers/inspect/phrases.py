@@ -45,14 +45,30 @@ def size(number: float) -> str:
     return f"{value:.1f} {_UNITS[place]}" if place and abs(value) < 99.95 else f"{value:.0f} {_UNITS[place]}"
 
 
-def span(time: timedelta | float) -> str:
-    """Return a duration in its largest unit, without its sign."""
-    seconds = abs(time.total_seconds() if isinstance(time, timedelta) else time)
-    if seconds < 0.0005:
-        return "less than a millisecond"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
+def duration(time: timedelta | float) -> str:
+    """Return a duration with its unit: the one way in which durations are shown.
+
+    The second unit is left out if the first counts ten or more. A setting is written as users type
+    it, "90s" (supervisor/settings/readers.py).
+
+    >>> duration(0), duration(0.00042), duration(0.0123), duration(1.5), duration(59.97), duration(75)
+    ('0 s', '420 µs', '12 ms', '1.5 s', '1 min', '1 min 15 s')
+    >>> duration(3128), duration(3 * 3600 + 60), duration(-3 * 86400), duration(12.4 * 86400)
+    ('52 min', '3 h 1 min', '-3 d', '12 d')
+    """
+    value = time.total_seconds() if isinstance(time, timedelta) else float(time)
+    if value < 0:
+        return f"-{duration(-value)}"
+    if value < 0.0009995:
+        return f"{value * 1e6:.0f} µs" if value else "0 s"
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if value < 59.95:
+        return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"
+    whole = round(value)
+    for unit, length, lesser, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length} {unit}" + (f" {rest} {lesser}" if rest and whole < 10 * length else "")
+    rest = whole % 60
+    return f"{whole // 60} min" + (f" {rest} s" if rest and whole < 600 else "")

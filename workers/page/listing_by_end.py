@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jobherd.workers.page.filters import Wanted
 
 FIRST: Final = 60.0
-"""Seconds of the first period; each may be eight times as long as the one before."""
+"""Seconds of the first period. Each may be 8 times as long as the one before, or 32 times if nothing was found."""
 SHORTEST: Final = 1.0
 """Seconds of a period that is not divided further: many jobs may have ended at the same time."""
 LONGEST: Final = 100 * 365 * 86400.0
@@ -80,7 +80,7 @@ async def look_by_end(
             period = max(SHORTEST, period / 8)
             continue
         looking.take(rows)
-        grown = period * 8 if top <= now else FIRST
+        grown = period * (8 if found.rows else 32) if top <= now else FIRST
         top, below = low, NONE  # the jobs that ended at this time were in the period
         took = max(clock() - began, 1e-6)
         period = max(SHORTEST, min(grown, period * max(looking.left, 0) / 2 / took, LONGEST))

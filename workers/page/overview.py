@@ -13,7 +13,7 @@ from jobherd.workers.page.charts import HIGH, WIDE, WINDOWS, Series, Window, bar
 from jobherd.workers.page.database import database
 from jobherd.workers.page.live_updates import Topic
 from jobherd.workers.page.redaction import Redactions, redact_text
-from jobherd.workers.page.render import page
+from jobherd.workers.page.render import natural, page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,8 +47,12 @@ async def show(request: Request) -> Response:
     """Show the overview: what needs attention, the charts, the queues."""
     window = window_of(request.query_params.get("window"))
     data = database(request)
-    context = await ask_now(data, "") | await ask_work(data, "") | await ask_past(data, window.name)
-    return page(request, "overview.html", windows=WINDOWS.values(), **context)
+    kind = request.query_params.get("kind", "")[:100].replace("\0", "")
+    past = f"{window.name} {kind}".strip()
+    context = await ask_now(data, "") | await ask_work(data, "") | await ask_past(data, past)
+    names = {row["name"] for row in await data.rows("page/list_kind_choices")} | {kind} - {""}
+    kinds = sorted(names, key=natural)
+    return page(request, "overview.html", windows=WINDOWS.values(), past=past, kinds=kinds, **context)
 
 
 async def ask_now(data: Database, _: str) -> dict[str, Any]:

@@ -178,28 +178,12 @@ def ago(moment: datetime | None) -> str:
 
 
 def duration(seconds: float | timedelta | None) -> str:
-    """Return a duration with its unit, in readable precision.
+    """Return a duration with its unit.
 
-    >>> duration(0.00042), duration(0.0123), duration(1.5), duration(75), duration(3 * 3600 + 60), duration(3 * 86400)
-    ('420 µs', '12 ms', '1.5 s', '1 min 15 s', '3 h 1 min', '3 d')
+    >>> duration(75)
+    '1 min 15 s'
     """
-    if seconds is None:
-        return NOTHING
-    value = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
-    if value < 0:
-        return f"-{duration(-value)}"
-    if value < 0.001:
-        return f"{value * 1e6:.0f} µs" if value else "0 s"
-    if value < 0.9995:
-        return f"{value * 1000:.0f} ms"
-    if value < 59.95:
-        return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"
-    whole = round(value)
-    for unit, length, lesser, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= length:
-            rest = whole % length // part
-            return f"{whole // length} {unit}" + (f" {rest} {lesser}" if rest and whole < 100 * length else "")
-    return f"{whole} s"
+    return NOTHING if seconds is None else phrases.duration(seconds)
 
 
 def size(number: float | None) -> str:

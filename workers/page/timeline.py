@@ -98,22 +98,6 @@ def timeline(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now: 
     return _laid_out(stretches or [Stretch("waits", "waiting", 0.0)])
 
 
-def span(seconds: float) -> str:
-    """Return a duration in a few characters.
-
-    >>> span(0.0123), span(75), span(7200), span(200_000)
-    ('12 ms', '75 s', '2.0 h', '2.3 d')
-    """
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} µs" if seconds else "0"
-    if seconds < 1:
-        return f"{seconds * 1e3:.0f} ms"
-    for unit, length, until in (("s", 1, 100), ("min", 60, 6000), ("h", 3600, 172_800)):
-        if seconds < until:
-            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}"
-    return f"{seconds / 86_400:.1f} d"
-
-
 def _stretches(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Stretch]:
     at = job["created_at"]
     attempts = [one for one in history if _moment(one.get("finished_at")) is not None]
@@ -191,5 +175,5 @@ def _ticks(marks: list[tuple[float, float]]) -> list[Tick]:
     ticks = [Tick(0.0, "0", "start")]
     for at, passed in marks[1:-1]:
         if at - ticks[-1].at >= APART and 100 - at >= APART:
-            ticks.append(Tick(round(at, 3), f"+{span(passed)}"))
-    return [*ticks, Tick(100.0, f"+{span(marks[-1][1])}", "end")]
+            ticks.append(Tick(round(at, 3), f"+{duration(passed)}"))
+    return [*ticks, Tick(100.0, f"+{duration(marks[-1][1])}", "end")]

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jobherd.handlers._values.outcome import LABELS
+from jobherd.workers.inspect.phrases import duration
 from jobherd.workers.inspect.stacks import Frame
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _level(outcome: Outcome) -> int:
 def _words(note: Note) -> str:
     outcome = note.outcome
     if not outcome.failed:
-        again = f", runs again in {_span(outcome.delay)}" if outcome.state == "scheduled" else ""
+        again = f", runs again in {duration(outcome.delay)}" if outcome.state == "scheduled" else ""
         return f"{LABELS[outcome.label].words}{again}"
     error = (outcome.code if note.hidden else outcome.error) or outcome.code or "no reason was given"
     return failure_words(outcome.label, outcome.delay, error if len(error) <= LONGEST else error[:LONGEST] + " [cut]")
@@ -151,7 +152,7 @@ def failure_words(label: Label, delay: float, error: str) -> str:
     >>> failure_words("retry", 31.4, "ValueError: no such order")
     'attempt failed, runs again in 31 s: ValueError: no such order'
     """
-    again = f", runs again {f'in {_span(delay)}' if delay else 'at once'}" if label == "retry" else ""
+    again = f", runs again {f'in {duration(delay)}' if delay else 'at once'}" if label == "retry" else ""
     return f"{LABELS[label].words}{again}: {error}"
 
 
@@ -181,11 +182,3 @@ def place_of(traceback: str) -> str:
         if Frame("", file, int(line)).is_users:
             return f"{file}:{line}"
     return ":".join(frames[-1]) if frames else ""
-
-
-def _span(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -30,13 +30,6 @@ class Finding:
     """What to do, or the SQL that fixes it."""
 
 
-def span(seconds: float) -> str:
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
-
-
 def quoted(text: str) -> str:
     """Return a text as an SQL literal.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.cli.doctor.finding import Finding, span
-from jobherd.workers.inspect.phrases import count
+from jobherd.supervisor.cli.doctor.finding import Finding
+from jobherd.workers.inspect.phrases import count, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
                 "wrong",
                 "queues",
                 f"no supervisor serves queue {queue['queue']}: job {queue['id']} ({queue['kind']}) has been due for "
-                f"{span(queue['waited'])}, "
+                f"{duration(queue['waited'])}, "
                 f"and {count(queue['idle'], 'worker is', 'workers are')} idle",
                 f"start a supervisor with --queues {queue['queue']}, or without --queues; if that job costs more "
                 "than any budget that serves the "
@@ -55,7 +55,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
                 "note",
                 "queues",
                 f"nothing of queue {queue['queue']} runs: job {queue['id']} ({queue['kind']}) is due for "
-                f"{span(queue['waited'])}; all workers are busy",
+                f"{duration(queue['waited'])}; all workers are busy",
                 "add workers (kill -TTIN the supervisor), or let some serve this queue first",
             )
     for kind in unhandled:

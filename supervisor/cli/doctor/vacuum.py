@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.cli.doctor.finding import Finding, quoted, span
+from jobherd.supervisor.cli.doctor.finding import Finding, quoted
+from jobherd.workers.inspect.phrases import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -53,7 +54,7 @@ def _holder(row: Row) -> Finding | None:
     match row["what"]:
         case "transaction" if seconds > OLD:
             text = (
-                f"a transaction of {row['name']} (pid {handle}, {row['state']}) is open for {span(seconds)}: "
+                f"a transaction of {row['name']} (pid {handle}, {row['state']}) is open for {duration(seconds)}: "
                 "vacuum removes nothing that died since"
             )
             return Finding(
@@ -64,7 +65,7 @@ def _holder(row: Row) -> Finding | None:
             )
         case "prepared" if seconds > OLD:
             text = (
-                f"a prepared transaction of {row['name']} stands for {span(seconds)}: it holds its locks and "
+                f"a prepared transaction of {row['name']} stands for {duration(seconds)}: it holds its locks and "
                 "vacuum back, over restarts too"
             )
             return Finding(
@@ -95,7 +96,7 @@ def locks(rows: Iterable[Row]) -> Iterator[Finding]:
                 "locks",
                 f"{row['name']} (pid {row['pid']}, {row['state']}) has locked {row['tables']}, in a transaction that "
                 "is open for "
-                f"{span(row['seconds'])}: claims, settlements and enqueues wait for it",
+                f"{duration(row['seconds'])}: claims, settlements and enqueues wait for it",
                 f"end it: SELECT pg_terminate_backend({row['pid']})",
             )
 
@@ -117,7 +118,7 @@ def advisory_locks(rows: Iterable[Row]) -> Iterator[Finding]:
                 "locks",
                 f"a session of role {row['role']} ({row['name']}, pid {row['pid']}, {row['state']}) has held an "
                 "advisory lock of Jobherd for "
-                f"{span(row['seconds'])}: {harm[row['what']]}",
+                f"{duration(row['seconds'])}: {harm[row['what']]}",
                 f"end it: SELECT pg_terminate_backend({row['pid']})",
             )
 
@@ -128,7 +129,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         if row["dead"] > max(DEAD, row["live"]):
             bad = True
-            when = f"{span(row['vacuumed_ago'])} ago" if row["vacuumed_ago"] is not None else "never"
+            when = f"{duration(row['vacuumed_ago'])} ago" if row["vacuumed_ago"] is not None else "never"
             yield Finding(
                 "wrong",
                 "bloat",

@@ -49,7 +49,7 @@ def tell(history=(), **changed):
     [
         ({"workers": 0}, "no supervisor with workers holds a lease", "jobherd run"),
         ({"declared": False}, "no worker has ever declared the kind mail:receipt", "jobherd check"),
-        ({"idle": 1}, "no supervisor serves queue mail: the job has been due for 5 minutes, and 1 worker is idle", "--queues mail"),
+        ({"idle": 1}, "no supervisor serves queue mail: the job has been due for 5 min, and 1 worker is idle", "--queues mail"),
         ({"idle": 1, "queue_runs": True}, "it should start now", ""),
         ({"idle": 1, "queue_runs": True, "ahead": 4}, "4 jobs of queue mail are ahead of it", ""),
         ({"ahead": 10_000}, "more than 9,999 jobs of queue mail are ahead of it, and all 2 workers are busy", ""),
@@ -96,7 +96,7 @@ def test_a_cap_with_a_free_slot_is_not_to_blame():
 
 def test_why_a_job_is_later():
     assert tell(state="scheduled", run_at=NOW + timedelta(hours=3)).now == [
-        "scheduled: it is not due before 15:00, in 3 hours"
+        "scheduled: it is not due before 15:00, in 3 h"
     ]
     told = tell(state="retrying", attempts=1, run_at=NOW + timedelta(seconds=30), error="boom", error_code="X")
     assert told.now == [
@@ -124,14 +124,14 @@ RUNS = {
         ({}, "running since 11:59, for 30 s, on alpha in process 77 (worker 1): attempt 1 of 5"),
         ({"neighbours": 4}, "claimed together with 4 others"),
         ({"neighbours": 1}, "claimed together with 1 other,"),
-        ({"lease_left": -3.0}, "lease expired 3 s ago"),
+        ({"lease_left": -3.0}, "lease expired 3.0 s ago"),
         ({"cancelled": True}, "cancellation was requested"),
         ({"progress": {"fraction": 0.4, "note": "page 4"}}, "its progress is 40%: page 4"),
         ({"crashes": 1}, "1 process has died with it before"),
         ({"host": None}, "not registered any more"),
         ({"host": None}, "the job's transaction is still open"),
         ({"host": "gpu-1", "via": "alpha"}, "for 30 s, by remote worker gpu-1 via alpha: attempt 1 of 5"),
-        ({"via": "alpha", "lease_left": -3.0}, "the lease of its worker expired 3 s ago"),
+        ({"via": "alpha", "lease_left": -3.0}, "the lease of its worker expired 3.0 s ago"),
         ({"via": "alpha", "cancelled": True}, "the gateway has asked its worker to stop it"),
     ],
 )  # fmt: skip
@@ -169,7 +169,7 @@ ENDED = {
         ({"state": "completed"}, [], ["completed at 12:00, after 30 s, in its 5th attempt"]),
         (
             {"state": "completed", "started_at": NOW - timedelta(microseconds=40)}, [],
-            ["completed at 12:00, after less than a millisecond, in its 5th attempt"],
+            ["completed at 12:00, after 40 µs, in its 5th attempt"],
         ),
         ({}, [ENDED], ["failed at 12:00: X: boom", "no attempt was left: that was the 5th of 5"]),
         ({"attempts": 2}, [ENDED | {"outcome": "poison"}], ["failed at 12:00: X: boom", "it was not retried, although 2 of 5 attempts were made"]),
@@ -194,8 +194,8 @@ def test_how_a_job_ended(changed, history, says):
 def test_each_attempt_is_a_line_oldest_first():
     told = tell([ENDED | {"attempt": 1, "outcome": "retry"}, ENDED], **OVER)
     assert told.before == [
-        "attempt 1 on alpha/77: retry after 60 s, 12:00: boom",
-        "attempt 5 on alpha/77: failed after 60 s, 12:00: boom",
+        "attempt 1 on alpha/77: retry after 1 min, 12:00: boom",
+        "attempt 5 on alpha/77: failed after 1 min, 12:00: boom",
     ]
 
 

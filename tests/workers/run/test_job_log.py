@@ -56,7 +56,7 @@ FAILURES = [
     [
         ("failures", FAILURES),
         ("none", []),
-        ("all", [*FAILURES, ("INFO", "job completed"), ("INFO", "job snoozed, runs again in 60 min")]),
+        ("all", [*FAILURES, ("INFO", "job completed"), ("INFO", "job snoozed, runs again in 1 h")]),
     ],
 )
 def test_the_mode_decides_which_outcomes_get_a_line(

@@ -19,7 +19,7 @@
       if (seconds >= length) {
         const [less, part] = parts[at + 1] || ["s", 1];
         const rest = Math.floor((seconds % length) / part);
-        return `${Math.floor(seconds / length)} ${unit}${rest && at ? ` ${rest} ${less}` : ""}`;
+        return `${Math.floor(seconds / length)} ${unit}${rest && seconds < 10 * length ? ` ${rest} ${less}` : ""}`;
       }
     }
     return `${Math.floor(seconds)} s`;

@@ -184,7 +184,7 @@ def test_what_an_attempt_used_is_told_in_words(database):
         )  # fmt: skip
     page = jobherd("job", number, dsn=database).lines
     assert [line for line in page if "used" in line] == [
-        "  used 33.0 MiB at most, 2s of processor",
+        "  used 33.0 MiB at most, 2.0 s of processor",
         "  used 1.0 MiB at most",
         "  used much",
     ]

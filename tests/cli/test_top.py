@@ -269,7 +269,12 @@ def test_jobs_that_retry_are_counted_and_stand_among_the_failures(database):
         "INSERT INTO jobherd.scheduled (kind, attempts, run_at, last_error)"
         ' SELECT \'api:sync\', 1, now() + \'3 h\', \'{"code": "DOWN", "message": "OSError: refused"}\' FROM generate_series(1, 25)',
     )
-    with Terminal("top", dsn=database, columns=120) as seen:
+    send(
+        database,
+        "INSERT INTO jobherd.rollup (at, kind, step, completed, failed, cancelled, expired, started, ran, waited, cpu, retried)"
+        " SELECT now() - n * interval '1 hour', 'api:sync', 60, 0, 2, 0, 0, 0, 0, 0, 0, 75 FROM generate_series(0, 1) AS n",
+    )
+    with Terminal("top", dsn=database, columns=132) as seen:
         seen.wait(
             "25 scheduled (25 retrying)",
             "failed in 1 h: 2 jobs, 75 attempts",

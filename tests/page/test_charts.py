@@ -28,6 +28,23 @@ def rows(**columns):
     ]
 
 
+def test_failed_attempts_are_told_apart_and_lead_to_no_job():
+    three = (*TWO, Series("retried", "failed attempts", "soft", of_jobs=False))
+    chart = bars("Failed", rows(failed=[1, 0], expired=[0, 0], retried=[7, 9]), three, HOUR)
+    assert (
+        chart.summary
+        == "Failed: 1 jobs and 16 failed attempts that were followed by another in all, at most 9 per minute."
+    )
+    assert [bar.tone for bar in chart.bars] == ["bad", "soft", "soft"]
+    assert chart.hits[0].said.endswith("failed 1, expired 0, failed attempts 7")
+    assert "state=failed&state=expired" in chart.hits[0].query
+    assert "retried" not in chart.hits[0].query
+    assert chart.hits[1].query == "", "no finished job is behind it"
+    assert chart.query == "state=failed&state=expired"
+    quiet = bars("Failed", rows(failed=[0], expired=[0], retried=[0]), three, HOUR)
+    assert quiet.nothing == "No job failed or expired in this period, and no attempt failed."
+
+
 def test_bars_are_stacked_and_stay_in_their_frame():
     chart = bars("Failed", rows(failed=[0, 3, 0, 40], expired=[0, 1, 2, 0]), TWO, HOUR)
     assert [bar.tone for bar in chart.bars] == ["bad", "warn", "warn", "bad"]

@@ -76,6 +76,22 @@ def test_jobs_that_retry_are_counted_and_listed_by_kind_and_code(page, queue):
     assert "Jobs that retry" not in page.get("/kinds/other:kind").text
 
 
+def test_failed_attempts_are_in_the_failure_chart_and_told_apart(page, queue):
+    declare(queue, "mail:send")
+    look(queue)
+    end(queue, "mail:send", "retry", count=2, ran=1.0, error="again", delay=100.0)
+    look(queue)
+    for address in ("/", "/kinds/mail:send"):
+        answer = page.get(address)
+        assert "Failed 0 2 failed attempts" in plain(answer.text)
+        assert "0 jobs and 2 failed attempts that were followed by another in all" in answer.text
+        assert re.search(r'<rect class="tone-soft[^"]*" x=', answer.text)
+        assert "failed 0, expired 0, failed attempts 2" in answer.text
+    end(queue, "mail:send", "failed", error="broken")
+    look(queue)
+    assert "Failed 1 100 % of ended jobs, 2 failed attempts" in plain(page.get("/").text)
+
+
 def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
     declare(queue, "mail:send")
     look(queue)

@@ -72,11 +72,13 @@ class Series:
     column: of the rows.
     name: in the legend.
     tone: a class of the style sheet: accent, bad, warn, soft.
+    of_jobs: it counts jobs, which have ended in the state `name`, and not attempts.
     """
 
     column: str
     name: str
     tone: str
+    of_jobs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +145,23 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
                 height = max(0.8, HIGH * value / top)  # one among thousands stays visible
                 drawn.append(_bar(place, below, height, wide, one.tone, is_partial=place + 1 == len(rows)))
                 below += height
+    states = [one.name for one in series if one.of_jobs]
     whole = sum(map(sum, values))
     most = max((sum(each) for each in values), default=0)
     return Chart(
         title=title,
-        unit=f"jobs per {window.per}",
+        unit=f"{'jobs ' if len(states) == len(series) else ''}per {window.per}",
         marks=(count(_whole(top)), count(_whole(top / 2)), "0"),
         ticks=_ticks(rows),
         legend=tuple(series),
         bars=tuple(drawn),
         lines=(),
         hits=_hits(rows, series, count, wide, window),
-        summary=f"{title}: {count(_whole(whole))} jobs in all, at most {count(_whole(most))} per {window.per}.",
+        summary=f"{title}: {_sums(values, series)} in all, at most {count(_whole(most))} per {window.per}.",
         empty=not whole,
-        nothing=f"No job {' or '.join(one.name for one in series)} in this period.",
-        query=urlencode([("state", one.name) for one in series]),
+        nothing=f"No job {' or '.join(states)} in this period"
+        + ("." if len(states) == len(series) else ", and no attempt failed."),
+        query=urlencode([("state", state) for state in states]),
     )
 
 
@@ -240,6 +244,15 @@ def _paths(values: Sequence[object], top: float, wide: float) -> list[str]:
     return found
 
 
+def _sums(values: Sequence[Sequence[float]], series: Sequence[Series]) -> str:
+    """Return the sums of jobs and of attempts in words."""
+    jobs = sum(value for each in values for one, value in zip(series, each, strict=True) if one.of_jobs)
+    told = f"{count(_whole(jobs))} jobs"
+    if all(one.of_jobs for one in series):
+        return told
+    return f"{told} and {count(_whole(sum(map(sum, values)) - jobs))} failed attempts that were followed by another"
+
+
 def _ticks(rows: Sequence[Mapping[str, Any]]) -> tuple[datetime, ...]:
     """Return the times of five evenly spaced points, the first and the last among them."""
     return tuple(rows[round(part * (len(rows) - 1) / 4)]["at"] for part in range(5)) if rows else ()
@@ -258,10 +271,10 @@ def _hits(
         values = [(one, _number(row[one.column])) for one in series if row[one.column] is not None]
         said = ", ".join(f"{one.name} {show(_whole(value))}" for one, value in values)
         query = ""
-        if window is not None and any(value for _, value in values):
+        if window is not None and any(value for one, value in values if one.of_jobs):
             at = row["at"].astimezone(UTC)
             ends = at + timedelta(seconds=window.point)
-            states = [("state", one.name) for one in series]
+            states = [("state", one.name) for one in series if one.of_jobs]
             query = urlencode([*states, ("since", f"{at:%Y-%m-%d %H:%M}Z"), ("until", f"{ends:%Y-%m-%d %H:%M}Z")])
         said = f"{row['at'].astimezone(UTC):%a %H:%M} UTC: {said or 'nothing ran'}"
         found.append(Hit(round(place * wide, 2), round(wide, 2), said, row["at"], query))

@@ -38,7 +38,11 @@ OTHERS: Final = "(other)"
 AHEAD: Final = 24
 """Hours of the chart of scheduled jobs."""
 ENDED: Final = (Series("completed", "completed", "accent"),)
-TROUBLED: Final = (Series("failed", "failed", "bad"), Series("expired", "expired", "warn"))
+TROUBLED: Final = (
+    Series("failed", "failed", "bad"),
+    Series("expired", "expired", "warn"),
+    Series("retried", "failed attempts", "soft", of_jobs=False),
+)
 WAITED: Final = (Series("waited_p50", "half within", "accent"), Series("waited_p95", "95 % within", "warn"))
 RAN: Final = (Series("ran_p50", "half within", "accent"), Series("ran_p95", "95 % within", "warn"))
 

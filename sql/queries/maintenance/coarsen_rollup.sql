@@ -14,16 +14,17 @@ WITH until AS MATERIALIZED (
 ), failures AS (
     DELETE FROM jobherd.rollup_failures WHERE step = %(step)s::integer AND at < (SELECT at FROM until) RETURNING *
 ), coarse AS (
-    INSERT INTO jobherd.rollup AS r (at, kind, step, completed, failed, cancelled, expired, started, ran, waited, cpu, memory)
+    INSERT INTO jobherd.rollup AS r (at, kind, step, completed, failed, cancelled, expired, started, ran, waited, cpu, memory, retried)
     SELECT date_bin(make_interval(secs => %(coarser)s::integer), s.at, '2000-01-01 00:00:00+00') AS begins, s.kind, %(coarser)s::integer,
-           sum(s.completed), sum(s.failed), sum(s.cancelled), sum(s.expired), sum(s.started), sum(s.ran), sum(s.waited), sum(s.cpu), max(s.memory)
+           sum(s.completed), sum(s.failed), sum(s.cancelled), sum(s.expired), sum(s.started), sum(s.ran), sum(s.waited), sum(s.cpu), max(s.memory), sum(s.retried)
       FROM slices s
      GROUP BY begins, s.kind
      ORDER BY begins, s.kind
     ON CONFLICT (at, kind, step) DO UPDATE
        SET completed = r.completed + excluded.completed, failed = r.failed + excluded.failed, cancelled = r.cancelled + excluded.cancelled,
            expired = r.expired + excluded.expired, started = r.started + excluded.started, ran = r.ran + excluded.ran,
-           waited = r.waited + excluded.waited, cpu = r.cpu + excluded.cpu, memory = greatest(r.memory, excluded.memory)
+           waited = r.waited + excluded.waited, cpu = r.cpu + excluded.cpu, memory = greatest(r.memory, excluded.memory),
+           retried = r.retried + excluded.retried
 ), coarse_times AS (
     INSERT INTO jobherd.rollup_times AS r (at, kind, step, bucket, ran, waited)
     SELECT date_bin(make_interval(secs => %(coarser)s::integer), t.at, '2000-01-01 00:00:00+00') AS begins, t.kind, %(coarser)s::integer, t.bucket,

@@ -1,5 +1,5 @@
 -- Sum the jobs that finished in each %(point)s seconds of the last %(seconds)s, and how long they waited and
--- ran, of one kind or (%(kind)s is null) of all. Reads only the rollup. Every slice has a row, including one in
+-- ran, and the failed attempts after which a job runs again (`retried`), of one kind or (%(kind)s is null) of all. Reads only the rollup. Every slice has a row, including one in
 -- which no job finished. The row without a time is for the whole span.
 WITH asked AS MATERIALIZED (
     SELECT make_interval(secs => %(point)s::integer) AS point, date_bin(make_interval(secs => %(point)s::integer), clock_timestamp(), '2000-01-01 00:00:00+00') AS last
@@ -7,8 +7,8 @@ WITH asked AS MATERIALIZED (
     SELECT point, last, last - make_interval(secs => %(seconds)s::integer) + point AS since FROM asked
 ), rates AS (
     SELECT b.at, sum(b.completed)::bigint AS completed, sum(b.failed)::bigint AS failed, sum(b.cancelled)::bigint AS cancelled,
-           sum(b.expired)::bigint AS expired, sum(b.started)::bigint AS started, sum(b.ran) AS ran, sum(b.cpu) AS cpu, max(b.memory) AS memory
-      FROM (SELECT date_bin(s.point, r.at, '2000-01-01 00:00:00+00') AS at, r.completed, r.failed, r.cancelled, r.expired, r.started, r.ran, r.cpu, r.memory
+           sum(b.expired)::bigint AS expired, sum(b.retried)::bigint AS retried, sum(b.started)::bigint AS started, sum(b.ran) AS ran, sum(b.cpu) AS cpu, max(b.memory) AS memory
+      FROM (SELECT date_bin(s.point, r.at, '2000-01-01 00:00:00+00') AS at, r.completed, r.failed, r.cancelled, r.expired, r.retried, r.started, r.ran, r.cpu, r.memory
               FROM span s JOIN jobherd.rollup r ON r.at >= s.since
              WHERE %(kind)s::text IS NULL OR r.kind = %(kind)s::text) AS b
      GROUP BY GROUPING SETS ((b.at), ())
@@ -34,7 +34,7 @@ WITH asked AS MATERIALIZED (
      GROUP BY at
 )
 SELECT p.at, coalesce(r.completed, 0) AS completed, coalesce(r.failed, 0) AS failed, coalesce(r.cancelled, 0) AS cancelled,
-       coalesce(r.expired, 0) AS expired, coalesce(r.started, 0) AS started, coalesce(r.ran, 0) AS ran, coalesce(r.cpu, 0) AS cpu, r.memory,
+       coalesce(r.expired, 0) AS expired, coalesce(r.retried, 0) AS retried, coalesce(r.started, 0) AS started, coalesce(r.ran, 0) AS ran, coalesce(r.cpu, 0) AS cpu, r.memory,
        t.ran_p50, t.ran_p95, t.ran_p99, t.waited_p50, t.waited_p95
   FROM (SELECT generate_series(s.since, s.last, s.point) AS at FROM span s UNION ALL SELECT NULL) AS p
   LEFT JOIN rates r ON r.at IS NOT DISTINCT FROM p.at

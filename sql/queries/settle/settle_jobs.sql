@@ -64,9 +64,9 @@ WITH said AS MATERIALIZED (
     INSERT INTO jobherd.ready SELECT (job).* FROM back WHERE NOT later
 ), tried AS (
     INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback, ran_on,
-                                  usage, post_mortem)
+                                  usage, post_mortem, kind)
     SELECT id, token, CASE WHEN outcome IN ('snoozed', 'abandoned') THEN attempts + 1 ELSE attempts END, outcome, started_at, finished_at,
-           (now() AT TIME ZONE 'UTC')::date + coalesce(keep, 30), code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb
+           (now() AT TIME ZONE 'UTC')::date + coalesce(keep, 30), code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, (job).kind
       FROM done
      WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND (started_at IS NOT NULL OR code = 'WORKER_CRASHED')
 ), logged AS (

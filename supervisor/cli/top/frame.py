@@ -130,6 +130,8 @@ def _summary(look: Look, status: Status) -> Text:
     ]
     if look.rate is not None:
         parts.append(f"{look.rate:,.0f} jobs/s" if look.rate >= 10 else f"{look.rate:.1f} jobs/s")
+    if look.failed or look.retried:
+        parts.append(f"failed in 1 h: {count(look.failed)} jobs, {count(look.retried)} attempts")
     line = Text("  ".join(parts))
     for gate in look.gates:
         if gate["paused"]:

@@ -75,6 +75,10 @@ class Look:
     """What needs attention, the most urgent first."""
     rate: float | None = None
     """Jobs that ended per second, lately; None before the second update."""
+    failed: int = 0
+    """Jobs that failed in the last hour."""
+    retried: int = 0
+    """Attempts that failed in the last hour and were followed by another."""
     opened: Opened | None = None
     """The job that the user has opened."""
 
@@ -121,6 +125,7 @@ class Watch:
         self._again: list[Row] = []
         """Groups of jobs that retry."""
         self._items: list[Item] = []
+        self._failures: Row = {"failed": 0, "retried": 0}
         self._next = -float("inf")
 
     async def look(self, job: int | None = None) -> Look:
@@ -195,6 +200,8 @@ class Watch:
             retrying=self._again[0]["total"] if self._again else 0,
             attention=self._items,
             rate=self._rate(ended),
+            failed=self._failures["failed"],
+            retried=self._failures["retried"],
             opened=None if job is None else await self._open(job),
         )
 
@@ -222,6 +229,8 @@ class Watch:
             self._again = await self._rows("observe/list_retrying", {"most": RETRYING, "rows": ROWS})
         with suppress(psycopg.errors.QueryCanceled):
             self._items = attention(await self._rows("observe/list_attention", PARAMETERS))
+        with suppress(psycopg.errors.QueryCanceled):
+            [self._failures] = await self._rows("top/count_failures")
         ended = self._clock()
         self._next = ended + EASE * (ended - started)
 

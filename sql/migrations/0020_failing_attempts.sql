@@ -1,0 +1,207 @@
+-- Failed attempts after which a job runs again count in the rollup: `retried`.
+--
+-- A job that fails at every attempt was in no chart until its last one, with 9 attempts 3 hours apart a day later. A row of
+-- `attempts` has its kind, since looking up the jobs of an outage would cost more than counting them. An attempt whose
+-- supervisor died has none, as rows of earlier versions: its job is looked up.
+--
+-- Cost: an index of block summaries, as that of the history. A job that completes at its first attempt writes nothing here.
+ALTER TABLE jobherd.attempts ADD COLUMN kind text COLLATE "C";
+CREATE INDEX attempts_in_brief ON jobherd.attempts USING brin (finished_at) WITH (autosummarize = on);
+SELECT jobherd.leave_first_range('jobherd.attempts_default');
+
+ALTER TABLE jobherd.rollup ADD COLUMN retried bigint NOT NULL DEFAULT 0;  -- failed attempts; the other columns count jobs
+
+-- Adds what finished from from_at on and before to_at, and of the jobs `among` what finished before
+-- `early`: as far as the snapshot `until` saw it and `seen` did not. Returns the number of jobs and failed attempts. Plans: sorting many rows to
+-- group them costs as much as all else, so they are hashed. With sorting off, a plan looks so
+-- expensive that the server would compile it, for seconds each time: so jit is off. Compares the age
+-- of a transaction and not its number: that is an integer, and there are many rows.
+CREATE OR REPLACE FUNCTION jobherd.count_ended(
+    from_at timestamptz, to_at timestamptz, seen pg_snapshot, until pg_snapshot, among bigint[], early timestamptz
+)
+RETURNS bigint
+LANGUAGE plpgsql
+SET enable_bitmapscan = on
+SET enable_seqscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    seen_age   CONSTANT integer   := age(pg_snapshot_xmax(seen)::xid);  -- as old, or younger: not seen
+    seen_open  CONSTANT integer[] := ARRAY(SELECT age(x::xid) FROM pg_snapshot_xip(seen) AS x);
+    until_age  CONSTANT integer   := age(pg_snapshot_xmax(until)::xid);
+    until_open CONSTANT integer[] := ARRAY(SELECT age(x::xid) FROM pg_snapshot_xip(until) AS x);
+    counted    bigint;
+BEGIN
+    WITH ended AS (
+        SELECT h.kind, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id, age(h.xmin) AS age
+          FROM jobherd.history h
+         WHERE h.finished_at >= from_at AND h.finished_at < to_at
+         UNION ALL
+        SELECT h.kind, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id, age(h.xmin)
+          FROM jobherd.history h
+         WHERE h.id = ANY (among) AND h.finished_at < early
+    ), timed AS (
+        SELECT date_bin('1 minute', e.finished_at, '2000-01-01 00:00:00+00') AS at, e.kind, e.state, e.error_code,
+               e.finished_at, e.id, e.usage,
+               date_part('epoch', e.finished_at - e.started_at) AS ran,
+               CASE WHEN e.started_at > e.run_at THEN date_part('epoch', e.started_at - e.run_at)
+                    WHEN e.started_at IS NOT NULL THEN 0 END AS waited
+          FROM ended e
+         WHERE (seen IS NULL OR e.age <= seen_age OR e.age = ANY (seen_open)) AND e.age > until_age
+           AND e.age <> ALL (until_open)
+        OFFSET 0  -- otherwise each duration is calculated again wherever it is used
+    ), bounds AS MATERIALIZED (
+        SELECT array_agg(0.00001 * power(2::double precision, n / 4.0::double precision) ORDER BY n) AS of
+          FROM generate_series(0, 147) AS n
+    ), again AS MATERIALIZED (
+        SELECT date_bin('1 minute', a.finished_at, '2000-01-01 00:00:00+00') AS at,
+               coalesce(a.kind,
+                        (SELECT s.kind FROM jobherd.scheduled s WHERE s.id = a.job),
+                        (SELECT w.kind FROM jobherd.waiting w WHERE w.id = a.job LIMIT 1),
+                        (SELECT h.kind FROM jobherd.history h WHERE h.id = a.job LIMIT 1),
+                        (SELECT j.kind FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+                          WHERE j.id = a.job LIMIT 1)) AS kind,
+               count(*) AS attempts
+          FROM (SELECT t.job, t.kind, t.finished_at, t.outcome, age(t.xmin) AS age
+                  FROM jobherd.attempts t
+                 WHERE t.finished_at >= from_at AND t.finished_at < to_at
+                 UNION ALL
+                SELECT t.job, t.kind, t.finished_at, t.outcome, age(t.xmin)
+                  FROM jobherd.attempts t
+                 WHERE t.job = ANY (among) AND t.finished_at < early) AS a
+         WHERE (seen IS NULL OR a.age <= seen_age OR a.age = ANY (seen_open)) AND a.age > until_age
+           AND a.age <> ALL (until_open) AND a.outcome IN ('retry', 'lost')
+         GROUP BY 1, 2
+    ), summed AS MATERIALIZED (
+        SELECT t.at, t.kind, t.state, t.error_code,
+               width_bucket(t.ran, (SELECT of FROM bounds)) AS ran_bucket,
+               width_bucket(t.waited, (SELECT of FROM bounds)) AS waited_bucket,
+               count(*) AS jobs, coalesce(sum(t.ran), 0) AS ran, coalesce(sum(t.waited), 0) AS waited,
+               coalesce(sum(CASE WHEN t.usage IS NOT NULL
+                                 THEN coalesce((t.usage ->> 'cpu_user')::double precision, 0)
+                                      + coalesce((t.usage ->> 'cpu_system')::double precision, 0)
+                                 WHEN t.ran < 0.005 THEN t.ran END), 0) AS cpu,
+               max(CASE WHEN t.usage IS NOT NULL THEN (t.usage ->> 'max_rss')::bigint END) AS memory,
+               max(t.finished_at) AS last_at, max(t.id) AS last_job
+          FROM timed t
+         GROUP BY t.at, t.kind, t.state, t.error_code, ran_bucket, waited_bucket
+    ), slices AS (
+        INSERT INTO jobherd.rollup AS r (at, kind, step, completed, failed, cancelled, expired, started, ran, waited,
+                                         cpu, memory, retried)
+        SELECT s.at, s.kind, 60,
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'completed'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'failed'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'cancelled'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'expired'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.ran_bucket IS NOT NULL), 0), sum(s.ran), sum(s.waited), sum(s.cpu),
+               max(s.memory), sum(s.attempts)
+          FROM (SELECT t.at, t.kind, t.state, t.ran_bucket, t.jobs, t.ran, t.waited, t.cpu, t.memory, 0 AS attempts FROM summed t
+                UNION ALL
+                SELECT g.at, g.kind, NULL, NULL, 0, 0, 0, 0, NULL, g.attempts FROM again g WHERE g.kind IS NOT NULL) AS s
+         GROUP BY s.at, s.kind
+         ORDER BY s.at, s.kind
+        ON CONFLICT (at, kind, step) DO UPDATE
+           SET completed = r.completed + excluded.completed, failed = r.failed + excluded.failed,
+               cancelled = r.cancelled + excluded.cancelled,
+               expired = r.expired + excluded.expired, started = r.started + excluded.started,
+               ran = r.ran + excluded.ran,
+               waited = r.waited + excluded.waited, cpu = r.cpu + excluded.cpu,
+               memory = greatest(r.memory, excluded.memory), retried = r.retried + excluded.retried
+    ), times AS (
+        INSERT INTO jobherd.rollup_times AS r (at, kind, step, bucket, ran, waited)
+        SELECT b.at, b.kind, 60, b.bucket, sum(b.ran), sum(b.waited)
+          FROM (SELECT s.at, s.kind, s.ran_bucket AS bucket, s.jobs AS ran, 0 AS waited FROM summed s
+                UNION ALL
+                SELECT s.at, s.kind, s.waited_bucket, 0, s.jobs FROM summed s) AS b
+         WHERE b.bucket IS NOT NULL
+         GROUP BY b.at, b.kind, b.bucket
+         ORDER BY b.at, b.kind, b.bucket
+        ON CONFLICT (at, kind, step, bucket) DO UPDATE
+            SET ran = r.ran + excluded.ran, waited = r.waited + excluded.waited
+    ), failures AS (
+        INSERT INTO jobherd.rollup_failures AS r (at, kind, step, state, code, jobs, last_at, last_job)
+        SELECT s.at, s.kind, 60, s.state, coalesce(s.error_code, ''), sum(s.jobs), max(s.last_at), max(s.last_job)
+          FROM summed s
+         WHERE s.state <> 'completed'
+         GROUP BY s.at, s.kind, s.state, coalesce(s.error_code, '')
+         ORDER BY s.at, s.kind, s.state, coalesce(s.error_code, '')
+        ON CONFLICT (at, kind, step, state, code) DO UPDATE
+           SET jobs = r.jobs + excluded.jobs, last_at = greatest(r.last_at, excluded.last_at),
+               last_job = greatest(r.last_job, excluded.last_job)
+    )
+    SELECT (SELECT coalesce(sum(s.jobs), 0) FROM summed s) + (SELECT coalesce(sum(g.attempts), 0) FROM again g) INTO counted;
+    RETURN counted;
+END $$;
+
+-- One run: counts what finished since the last one, and a part of a gap. span: how much time one run
+-- may count. A longer time (a fleet without a maintenance process for hours, the history before the
+-- first run) becomes a gap, and gaps are counted in parts, the latest first. behind: there are gaps.
+-- Only one maintenance process runs it at a time; another one returns at once.
+CREATE OR REPLACE FUNCTION jobherd.count_past(span interval, lag interval, OUT jobs bigint, OUT behind boolean)
+RETURNS record
+LANGUAGE plpgsql
+SET enable_bitmapscan = on
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    last  jobherd.rollup_mark;
+    this  jobherd.rollup_mark;
+    gap   jobherd.rollup_gaps;
+    early timestamptz;
+    since timestamptz;
+    moved boolean := false;
+BEGIN
+    jobs := 0;
+    behind := false;
+    IF NOT pg_try_advisory_xact_lock(hashtext('jobherd.count_past')) THEN
+        RETURN;
+    END IF;
+    SELECT * INTO last FROM jobherd.rollup_mark;
+    this.at := clock_timestamp();
+    -- In one statement: otherwise a claim that ends in between would be in neither.
+    SELECT pg_current_snapshot(), coalesce(array_agg(j.id), '{}') INTO this.seen, this.pending
+      FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+     WHERE r.claimed_at < this.at - lag;
+    IF last.at IS NULL OR pg_snapshot_xmax(last.seen) > pg_snapshot_xmax(this.seen) THEN
+        -- The first run, or the mark came with a dump from another server, whose transactions have other numbers.
+        UPDATE jobherd.rollup_gaps SET seen = NULL, until = this.seen;
+        INSERT INTO jobherd.rollup_gaps (from_at, to_at, until)
+        SELECT coalesce(last.at, this.at - interval '8 days'), this.at + interval '1 second', this.seen
+         WHERE EXISTS (SELECT FROM jobherd.history) OR EXISTS (SELECT FROM jobherd.attempts);
+        moved := true;
+    ELSE
+        -- A mark in the future is from before the clock was set back. What has finished since then finished
+        -- before it, by an unknown time.
+        early := CASE WHEN last.at > this.at THEN this.at - interval '1 hour' ELSE last.at END - lag;
+        since := greatest(early, this.at - span);
+        IF early < since AND (EXISTS (SELECT FROM jobherd.history h
+                                       WHERE h.finished_at >= early AND h.finished_at < since)
+                              OR EXISTS (SELECT FROM jobherd.attempts a
+                                          WHERE a.finished_at >= early AND a.finished_at < since)) THEN
+            INSERT INTO jobherd.rollup_gaps (from_at, to_at, seen, until) VALUES (early, since, last.seen, this.seen);
+            moved := true;
+        END IF;
+        jobs := jobherd.count_ended(since, 'infinity', last.seen, this.seen,
+                                    ARRAY(SELECT unnest(last.pending) EXCEPT SELECT unnest(this.pending)), early);
+    END IF;
+    -- If no job has finished, nothing is written. Only an old mark is moved: otherwise the next run would have to read
+    -- far back.
+    IF moved OR jobs > 0 OR last.at NOT BETWEEN this.at - interval '10 minutes' AND this.at THEN
+        INSERT INTO jobherd.rollup_mark (at, seen, pending) VALUES (this.at, this.seen, this.pending)
+        ON CONFLICT (one) DO UPDATE SET at = excluded.at, seen = excluded.seen, pending = excluded.pending;
+    END IF;
+    SELECT * INTO gap FROM jobherd.rollup_gaps ORDER BY to_at DESC LIMIT 1;
+    IF FOUND THEN
+        since := greatest(gap.from_at, gap.to_at - span);
+        jobs := jobs + jobherd.count_ended(since, gap.to_at, gap.seen, gap.until, '{}', NULL);
+        IF since > gap.from_at THEN
+            UPDATE jobherd.rollup_gaps SET to_at = since WHERE id = gap.id;
+        ELSE
+            DELETE FROM jobherd.rollup_gaps WHERE id = gap.id;
+        END IF;
+        behind := EXISTS (SELECT FROM jobherd.rollup_gaps);
+    END IF;
+END $$;

@@ -159,6 +159,12 @@ audit: $(VENV)/.ready  ## whether what is installed has known vulnerabilities; a
 	@mkdir -p .bench && $(BIN)/pip-audit --local --skip-editable --progress-spinner off --format json --output .bench/audit.json 2>/dev/null
 	@$(BIN)/python -c "import json; left = [one['name'] for one in json.load(open('.bench/audit.json'))['dependencies'] if 'editable' not in one.get('skip_reason', 'editable')]; raise SystemExit(f'{len(left)} packages could not be audited: the service does not know them, or is not to be reached' if left else 0)"
 
+.PHONY: moments
+MOMENTS := 2026-11-30T23:59:59.7 2026-12-01T00:00:01 2026-12-31T23:31 2028-02-29T00:59:58 2026-10-25T00:59:59
+moments: $(VENV)/.ready spin  ## the tests that look at the clock at MOMENTS: midnight, ends of months, 29 February, a change of the clocks (FILES=...; needs a C compiler; an hour)
+	@for moment in $(MOMENTS); do echo "$$moment"; $(BIN)/python -m tests.support.moments "$$moment" -q \
+		$(or $(FILES),tests/sql tests/page tests/cli tests/handlers tests/workers/maintenance tests/workers/web tests/workers/inspect) || exit 1; done
+
 tls: $(VENV)/.ready  ## children by the hundred under a parent that speaks TLS (about 2 minutes; FORKS=--forks 1000: longer)
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
 	JOBHERD_TEST_PG=15 $(BIN)/python -m tests.faults.tls $(FORKS)

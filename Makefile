@@ -245,12 +245,13 @@ soak: $(VENV)/.ready  ## half load for hours, with respawns, a pinned xmin and a
 chaos-page: $(VENV)/.ready  ## write the counts and figures of these runs into docs/project/reliability.md
 	$(BIN)/python -m tests.faults.publish
 
-machines: $(VENV)/.ready  ## the parent's policies and the bookkeeping of gateway and uplink under a million random moves, the job's states and schedules under ten thousand (some minutes; SEED=...)
+machines: $(VENV)/.ready  ## the parent's policies and the bookkeeping of gateway and uplink under a million random moves, the job's states, schedules and flows under ten thousand (some minutes; SEED=...)
 	$(BIN)/python -m tests.machines $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.machines --gateway $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.machines --uplink $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.machines --queue --moves 10000 $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.machines --schedules --moves 10000 $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.machines --flows --moves 10000 $(if $(SEED),--seed $(SEED))
 
 fuzz: $(VENV)/.ready  ## messages of any content for what reads those of remote workers, gateways and producers (MINUTES=10)
 	$(BIN)/python -m tests.workers.gateway.fuzz --minutes $(or $(MINUTES),10)

@@ -57,6 +57,24 @@ def test_a_failed_branch_is_seen_and_run_again(page, database):
     ]
 
 
+def test_a_flow_is_retried_from_a_node(page, database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
+        retry = {"follow": True, "id": flow, "do": "retry"}
+        assert "is open: cancel it first" in page.act("/flows/action", **retry, **{"from": "parse"}).text
+        for _ in range(2):
+            end(queue)
+            resolve(queue)
+        assert '<option value="parse">' in page.get(f"/flows/{flow}").text
+        assert "runs again from node parse: 1 jobs" in page.act("/flows/action", **retry, **{"from": "parse"}).text
+        assert queue.run("SELECT kind FROM jobherd.ready") == [("a:parse",)]
+        end(queue)
+        resolve(queue)
+        said = page.act("/flows/action", **retry, **{"from": "<b>"}).text
+        assert "has no job of a node" in said
+        assert "<b>'" not in said
+
+
 def test_what_cannot_be_done_is_said(page):
     assert "does not exist" in page.act("/flows/action", follow=True, id=7, do="cancel").text
     assert "does not exist" in page.act("/flows/action", follow=True, id=7, do="retry").text

@@ -59,7 +59,7 @@ def test_a_failed_branch_is_repaired_and_run_again_from_the_page(tab, herd, tmp_
     (tmp_path / "middle").write_text("x" * 1000)
     tab.goto(f"/flows/{flow}")
     tab.get_by_label("Reason, for the audit log").fill("the file is there")
-    tab.get_by_role("button", name="Retry from where it failed").click()
+    tab.get_by_role("button", name="Retry").click()
     expect(tab.locator("body")).to_contain_text("runs again from where it failed: 6 jobs")
     expect(tab.locator(".facts .state")).to_contain_text("completed", timeout=LIMIT * 1000)
     expect(tab.locator(".graph .state-completed")).to_have_count(20)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -117,14 +118,23 @@ async def change(request: Request, form: Form) -> Done:
         return Done("Choose a flow, and an action: cancel or retry.", well=False)
     reason = form.get("reason", "").strip()[:LONGEST] or None
     given = {"id": int(number), "actor": viewer_of(request).actor, "reason": reason}
-    given |= {"node": None} if what == "retry" else {}
-    [row] = await database(request).act(f"control/{what}_flow", given)
+    node = form.get("from", "") or None
+    given |= {"node": node} if what == "retry" else {}
+    try:
+        [row] = await database(request).act(f"control/{what}_flow", given)
+    except psycopg.errors.InvalidParameterValue as problem:
+        said = (problem.diag.message_primary or "").removeprefix("jobherd.retry_flow: ")
+        return Done(f"{said}. {problem.diag.message_hint or ''}", well=False)
     answer = row["answer"]
     if answer is None:
         return Done(f"Flow {number} does not exist.", well=False)
     if what == "cancel":
         done = answer == "cancelling"
         return Done(f"Flow {number} is being cancelled." if done else f"Flow {number} is {answer} already.", well=done)
+    if node is not None:
+        if answer == 0:
+            return Done(f"Flow {number} is open: cancel it first, or wait for its end.", well=False)
+        return Done(f"Flow {number} runs again from node {node}: {answer:,} jobs.")
     if answer == 0:
         return Done(f"Flow {number} has neither failed nor been cancelled.", well=False)
     return Done(f"Flow {number} runs again from where it failed: {answer:,} jobs.")

@@ -4,7 +4,8 @@ Each supervisor has a gateway, and every worker knows both. A worker that is kil
 again, a gateway is replaced by its supervisor, and a supervisor is started again on the same port.
 In its turn, a supervisor drains under load: it must exit with 0 and without a signal to its
 gateway. With --away, the database is stopped for so many seconds after half of the turns: no worker
-may lose its session, as each has the whole lease once the database is back.
+may lose its session, as each has the whole lease once the database is back. Ctrl-C ends the turns
+early, and what was done so far is checked.
 
 Checked: every job that a producer was acknowledged is over once, every counted attempt stands in
 the history, no job and no session is left when the workers have gone, and no gateway has ended by
@@ -141,38 +142,39 @@ def main() -> int:
             with Producer(
                 dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=1000
             ) as producer:
-                for number in range(given.kills):
-                    if given.away and number == given.kills // 2:
-                        until = time.monotonic() + LIMIT
-                        while len(before := sessions(audit)) != given.workers and time.monotonic() < until:
-                            time.sleep(0.2)  # every worker has a session again, and those of dead ones have ended
-                        cluster.stop("fast")
-                        time.sleep(given.away)
-                        cluster.start()
-                        audit.reconnect()
-                        done = audit.run(DONE)[0][0]
-                        until = time.monotonic() + LIMIT
-                        while audit.run(DONE)[0][0] < done + 100 and time.monotonic() < until:
-                            time.sleep(0.2)
-                        kept = before, sessions(audit)
-                    time.sleep(dice.uniform(0.3, 1.7) * given.gap)
-                    victim, place = VICTIMS[number % len(VICTIMS)], dice.randrange(2)
-                    if victim == "worker":
-                        workers.kill(dice)
-                    elif victim == "gateway":
-                        with suppress(ProcessLookupError):
-                            os.kill(gateway_of(herds[place]), signal.SIGKILL)
-                    else:
-                        herds[place].signal(signal.SIGTERM if victim == "drain" else signal.SIGKILL)
-                        code = herds[place].wait()
-                        if victim == "drain":
-                            drained.append(code)
-                        past.append(herds[place])
-                        herds[place] = start(place)
-                        herds[place].wait_event(lambda event: event.message.startswith("gateway on "))
-                    killed[victim] += 1
-                    if number % 100 == 99:
-                        print(f"{number + 1} turns of {given.kills}", file=sys.stderr, flush=True)
+                with suppress(KeyboardInterrupt):  # what was done so far is checked
+                    for number in range(given.kills):
+                        if given.away and number == given.kills // 2:
+                            until = time.monotonic() + LIMIT
+                            while len(before := sessions(audit)) != given.workers and time.monotonic() < until:
+                                time.sleep(0.2)  # every worker has a session again, and those of dead ones have ended
+                            cluster.stop("fast")
+                            time.sleep(given.away)
+                            cluster.start()
+                            audit.reconnect()
+                            done = audit.run(DONE)[0][0]
+                            until = time.monotonic() + LIMIT
+                            while audit.run(DONE)[0][0] < done + 100 and time.monotonic() < until:
+                                time.sleep(0.2)
+                            kept = before, sessions(audit)
+                        time.sleep(dice.uniform(0.3, 1.7) * given.gap)
+                        victim, place = VICTIMS[number % len(VICTIMS)], dice.randrange(2)
+                        if victim == "worker":
+                            workers.kill(dice)
+                        elif victim == "gateway":
+                            with suppress(ProcessLookupError):
+                                os.kill(gateway_of(herds[place]), signal.SIGKILL)
+                        else:
+                            herds[place].signal(signal.SIGTERM if victim == "drain" else signal.SIGKILL)
+                            code = herds[place].wait()
+                            if victim == "drain":
+                                drained.append(code)
+                            past.append(herds[place])
+                            herds[place] = start(place)
+                            herds[place].wait_event(lambda event: event.message.startswith("gateway on "))
+                        killed[victim] += 1
+                        if number % 100 == 99:
+                            print(f"{number + 1} turns of {given.kills}", file=sys.stderr, flush=True)
                 acknowledged = producer.stop()
             over = audit.wait_all_over()
             ended = workers.ended()

@@ -60,6 +60,7 @@ from jobherd.handlers._policy.backoff import Backoff
 from jobherd.handlers._policy.durations import Duration
 from jobherd.handlers._policy.schedule import Schedule
 from jobherd.handlers._policy.unique import Unique
+from jobherd.handlers._run.child_jobs import ChildJob, ChildJobFailed, ChildJobs
 from jobherd.handlers._run.dispositions import (
     Abandon,
     Completed,
@@ -91,6 +92,9 @@ __all__ = [
     "BindingError",
     "Call",
     "Child",
+    "ChildJob",
+    "ChildJobFailed",
+    "ChildJobs",
     "Client",
     "Completed",
     "Disposition",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.handlers._define.flow import Flow, Started, callback
-from jobherd.handlers._define.flow_nodes import Call, Node, encode, node_document, payload_of
+from jobherd.handlers._define.flow_nodes import Call, Node, encode, member_nodes
 from jobherd.handlers._enqueue import default
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.options import check_id, check_target
@@ -55,18 +55,7 @@ class Group(Started):
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes as `jobherd.start_flow` takes them: jobs of one kind and one set of options together."""
-        found: list[dict[str, Any]] = []
-        last: object = None
-        for item, call in enumerate(self._calls):
-            text, _ = payload_of(call)
-            if call.producer is not last:
-                found.append(
-                    node_document(call.producer.kind, call.producer.kind, call.producer.set_options)
-                    | {"item": item, "payloads": []}
-                )
-                last = call.producer
-            found[-1]["payloads"].append(text)
-        return found + self._callbacks
+        return member_nodes(self._calls) + self._callbacks
 
 
 def chain(

@@ -14,9 +14,10 @@ import orjson
 
 from jobherd.handlers._enqueue.bulk import Chunk, sealed
 from jobherd.handlers._enqueue.options import check_id, check_options
+from jobherd.handlers._run.steps import returned_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from jobherd.handlers._define.producer import Producer
     from jobherd.handlers._enqueue.options import JobOptions, Options, When
@@ -53,6 +54,21 @@ class Call(Generic[R_co]):
             message = f"{signature.name} gets one result, and the call leaves out {', '.join(map(repr, left))}"
             raise TypeError(message)
         return left[0] if left else None
+
+    @property
+    def returned(self) -> type[R_co] | None:
+        """The type that the handler's annotation says it returns, or None."""
+        return cast("type[R_co] | None", returned_by(getattr(self.producer, "function", None)))
+
+    def members(self, calls: Sequence[Call[Any]]) -> list[dict[str, Any]]:
+        """Return the nodes of calls for `job.spawn_many`. Raises TypeError and PayloadError."""
+        for call in calls:
+            if call.producer.encoder.seal:
+                message = (
+                    f"{call.producer.kind!r} is encrypted, so its parent job cannot get its result: enqueue it instead"
+                )
+                raise TypeError(message)
+        return member_nodes(calls)
 
 
 class Result:
@@ -168,6 +184,22 @@ def node_document(name: str, kind: str, options: Options) -> dict[str, Any]:
         if field in sent:
             sent[field] = sent[field].astimezone(UTC).isoformat()
     return {"node": name, "kind": kind} | ({"options": sent} if sent else {})
+
+
+def member_nodes(calls: Sequence[Call[Any]]) -> list[dict[str, Any]]:
+    """Return the nodes of jobs that run at the same time: jobs of one kind and one set of options together."""
+    found: list[dict[str, Any]] = []
+    last: object = None
+    for item, call in enumerate(calls):
+        text, _ = payload_of(call)
+        if call.producer is not last:
+            found.append(
+                node_document(call.producer.kind, call.producer.kind, call.producer.set_options)
+                | {"item": item, "payloads": []}
+            )
+            last = call.producer
+        found[-1]["payloads"].append(text)
+    return found
 
 
 def payload_of(call: Call[Any], later: str | None = None) -> tuple[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The methods of a job that outlast an attempt: durable steps.
+"""The methods of a job that outlast an attempt: durable steps, sleeps and signals.
 
 They are apart from `job.py` because each of them asks the host of the job's steps, which uses the
 database. A job that calls none of them has no host of its own.
@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from jobherd.handlers._policy.durations import Duration, positive
+from jobherd.handlers._run.children import Parent
 from jobherd.handlers._run.steps import (
     Record,
     StepTransaction,
@@ -25,14 +26,12 @@ from jobherd.handlers._run.steps import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from jobherd.handlers._run.transaction import TransactionHost
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Durable:
+class Durable(Parent):
     """Base of `Job`, with the attributes of a job that steps read."""
 
     __slots__ = ()
@@ -41,7 +40,6 @@ class Durable:
     attempt: int
     token: int
     created: float
-    transaction_host: TransactionHost
 
     @overload
     def step(self, name: str, function: Callable[..., object], /, *args: Any, returns: type[T], **kwargs: Any) -> T: ...

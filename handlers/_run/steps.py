@@ -21,13 +21,15 @@ from jobherd.handlers._values.outcome import WORKER_SERIALIZATION_ERROR
 from jobherd.handlers._values.payload import ResultError, decode_payload, encode_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextvars import Token
     from types import TracebackType
 
     import psycopg
 
     from jobherd.handlers._enqueue.send import Own
+    from jobherd.handlers._run.child_jobs import ChildCall, Spawned
+    from jobherd.handlers._run.children import Parent
     from jobherd.handlers._run.durable import Durable
 
 LONGEST: Final = 200
@@ -84,6 +86,18 @@ class StepHost(Protocol):
         Raises JobSuspended if there is none yet. seconds: None: without a timeout.
         """
 
+    def spawn(self, job: Parent, name: str | None, calls: Sequence[ChildCall[Any]], *, leaves: bool) -> Spawned:
+        """Enqueue child jobs and record the step, unless that is done. name: None: by its number in the attempt.
+
+        leaves: whether they go on if the job is canceled.
+        """
+
+    def gather(self, job: Parent, spawned: Spawned, *, failures: bool) -> Record:
+        """Return a list with an entry for each child: `{"result": ...}`, or `{"failed": {...}}`.
+
+        Raises JobSuspended if they have not ended. failures: whether they are recorded.
+        """
+
     def began_with(self, job: Durable) -> int:
         """Return the version of the first record, or the handler's own if there is none."""
 
@@ -94,11 +108,11 @@ class NoSteps:
     def __init__(self, message: str) -> None:
         self._message = message
 
-    def enter(self, *_: object) -> NoReturn:
+    def enter(self, *_: object, **__: object) -> NoReturn:
         """Raise StepError with the message."""
         raise StepError(self._message)
 
-    record = leave = begin = abegin = commit = undo = sleep = wait = began_with = enter
+    record = leave = begin = abegin = commit = undo = sleep = wait = spawn = gather = began_with = enter
 
 
 class StepTransaction:

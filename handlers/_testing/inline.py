@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 
@@ -126,6 +126,10 @@ class _InlineSteps(MemorySteps):
             message = "a durable step cannot be inside a transaction of the job: end the block before it"
             raise StepError(message)
         return super().enter(job, name)
+
+    def spawn(self, *_: Any, **__: Any) -> NoReturn:
+        message = "`inline` cannot wait for child jobs: use `jobherd.testing.run`, or a worker"
+        raise StepError(message)
 
     def begin(self, _job: Durable, _name: str) -> Any:
         return self._transactions.begin()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from jobherd.handlers._run.child_jobs import Spawned
 from jobherd.handlers._run.dispositions import JobSuspended
 from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded, encoded
 from jobherd.handlers._run.transaction import NOWHERE
 from jobherd.handlers._testing.inputs import MemoryInputs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from jobherd.handlers._run.child_jobs import ChildCall
+    from jobherd.handlers._run.children import Parent
     from jobherd.handlers._run.durable import Durable
     from jobherd.handlers._run.inputs import InputHost
     from jobherd.handlers._run.steps import StepHost
@@ -31,14 +34,11 @@ class MemorySteps:
         self.records = records
         self.version = version
         self._names: set[str] = set()
-        self._sleeps = 0
+        self._sleeps = self._spawns = 0
 
     def enter(self, _job: Durable, name: str) -> Record | None:
         """Begin a step and return its record if it is done."""
-        if name in self._names:
-            message = f"the name {name!r} is used twice in one attempt: in a loop, put the item into the name"
-            raise StepError(message)
-        self._names.add(name)
+        self._use(name)
         return Record(encoded(name, self.records[name]), self.version) if name in self.records else None
 
     def leave(self, name: str) -> None:
@@ -80,9 +80,35 @@ class MemorySteps:
             raise JobSuspended(message, FOREVER if seconds is None else seconds)
         return Record(json.dumps({} if self.records[name] is None else {"payload": self.records[name]}), record.version)
 
+    def spawn(self, _job: Parent, name: str | None, calls: Sequence[ChildCall[Any]], *, leaves: bool) -> Spawned:  # noqa: ARG002  # nothing is enqueued
+        """Check the calls and enqueue nothing."""
+        self._spawns += name is None
+        name = f"spawn:{self._spawns}" if name is None else name
+        self._use(name)
+        if calls:
+            calls[0].members(calls)
+        return Spawned(name, 0, len(calls))
+
+    def gather(self, _job: Parent, spawned: Spawned, *, failures: bool) -> Record:  # noqa: ARG002  # a dict has results only
+        """Return what the dict has as the results of the children, or suspend the job."""
+        if spawned.name not in self.records:
+            message = f"the job waits for {spawned.jobs} child jobs of step {spawned.name!r}"
+            raise JobSuspended(message, FOREVER)
+        results = self.records[spawned.name]
+        if not isinstance(results, list) or len(results) != spawned.jobs:
+            message = f"steps[{spawned.name!r}] must be the list of the results of {spawned.jobs} child jobs"
+            raise StepError(message)
+        return Record(encoded(spawned.name, [{"result": result} for result in results]), self.version)
+
     def began_with(self, _job: Durable) -> int:
         """Return the handler's version: a dict has no older one."""
         return self.version
+
+    def _use(self, name: str) -> None:
+        if name in self._names:
+            message = f"the name {name!r} is used twice in one attempt: in a loop, put the item into the name"
+            raise StepError(message)
+        self._names.add(name)
 
 
 class InMemory:

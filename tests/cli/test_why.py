@@ -73,6 +73,27 @@ def test_a_suspended_job_names_the_signal_that_it_waits_for(database):
     assert "jobherd signal a/b" in text
 
 
+def test_a_suspended_job_names_the_child_jobs_that_it_waits_for(database):
+    job = send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1d\"}')")[0][0]
+    nodes = '[{"node": "c:d", "kind": "c:d", "item": 0, "payloads": ["{}", "{}", "{}"]}]'
+    flow = send(database, "SELECT jobherd.start_flow('spawn a:b', %s)", nodes)[0][0]
+    send(
+        database,
+        "UPDATE jobherd.flows SET step = 'labels', parent_id = %s, pending = 2, completed = 1",
+        job,
+    )
+    send(
+        database,
+        "INSERT INTO jobherd.waits (job, name, topic, flow) VALUES (%s, 'gather:labels', %s, %s)",
+        job, f"flow/{flow}", flow,
+    )  # fmt: skip
+    text = why(database, job)
+    assert "suspended: it waits for 3 child jobs of step 'labels', of which 1 has ended" in text
+    assert f"jobherd flow tree {flow}" in text
+    send(database, "UPDATE jobherd.flows SET pending = 0, completed = 3")
+    assert "its child jobs have ended, and a maintenance process is about to wake it" in why(database, job)
+
+
 def test_a_job_of_a_remote_worker_names_it_and_its_gateway(database):
     worker, job = remote_worker(database, supervisor(database, host="beta")), add(database)
     assert "waiting: no supervisor with workers" not in why(database, job), "a remote worker may run it"

@@ -82,7 +82,7 @@ class Watch:
         return dict(zip([*COUNTED, "wal"], map(float, counts), strict=True))
 
 
-@pytest.fixture(params=["nothing", "a flow"])
+@pytest.fixture(params=["nothing", "a flow with a parent"])
 def beside(request, still):
     """What else there is in the database: a job of no flow costs the same."""
     if request.param == "nothing":
@@ -94,8 +94,14 @@ def beside(request, still):
         connection.execute(
             "SELECT jobherd.enqueue('c:d', '{}', jsonb_build_object('after', min(s.id))) FROM jobherd.scheduled s"
         )
+        connection.execute("UPDATE jobherd.flows SET step = 'spawned', parent_id = 9000000000000000000")
+        connection.execute(
+            "INSERT INTO jobherd.waits (job, name, topic, flow) SELECT 9000000000000000000, 'gather:spawned', 'flow/' || id, id FROM jobherd.flows"
+        )
         yield
-        connection.execute("TRUNCATE jobherd.scheduled, jobherd.blocked, jobherd.edges, jobherd.flows, jobherd.ends")
+        connection.execute(
+            "TRUNCATE jobherd.waits, jobherd.scheduled, jobherd.blocked, jobherd.edges, jobherd.flows, jobherd.ends"
+        )
 
 
 @pytest.mark.parametrize("batch", WHEN_SET)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from jobherd import Job, JobSuspended, handler
+from jobherd import ChildJobFailed, Job, JobSuspended, handler
 from tests.support.gate import at_gate
 
 CALLS: Counter[str] = Counter()
@@ -207,3 +207,69 @@ def waits(job: Job, how: str = "") -> object:
 @handler("step:awaits", timeout="10m")
 async def awaits(job: Job) -> object:
     return await job.await_for("approved")
+
+
+@handler("step:child", timeout="10m", max_attempts=1)
+def child(number: int) -> Charge:
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return Charge(f"child {number}", number)
+
+
+@handler("step:achild", timeout="10m", max_attempts=1)
+async def achild(number: int) -> int:
+    return number * 2
+
+
+@handler("step:large", timeout="10m", max_attempts=1)
+def large(number: int) -> str:
+    return "x" * number
+
+
+@handler("step:hidden", encrypt=True)
+def hidden(number: int) -> int:
+    return number
+
+
+@handler("step:parent", timeout="10m", max_attempts=4, backoff=0)
+def parent(job: Job, how: str = "", numbers: list[int] | None = None) -> object:  # one branch for each way to end
+    numbers = [1, 2, 3] if numbers is None else numbers
+    match how:
+        case "one":
+            found = job.gather(job.spawn(child.call(7)))
+            return [found.id, job.gather(job.spawn(child.call(8)), return_exceptions=True).id]
+        case "async":
+            return job.gather(job.spawn_many("doubles", [achild.call(n) for n in numbers]))
+        case "exceptions":
+            every = job.gather(job.spawn_many("all", [child.call(n) for n in numbers]), return_exceptions=True)
+            return [[one.state, str(one)] if isinstance(one, ChildJobFailed) else one.cents for one in every]
+        case "large":
+            return len(job.gather(job.spawn_many("large", [large.call(n) for n in numbers])))
+        case "fails after":
+            children = job.spawn_many("all", [child.call(n) for n in numbers])
+            if job.attempt < 3:
+                raise ValueError("no")
+            return [children.flow, len(children)]
+        case "leave":
+            return job.gather(job.spawn_many("all", [child.call(n) for n in numbers], on_parent_cancel="leave"))
+        case "hidden":
+            return job.gather(job.spawn(hidden.call(1)))
+        case "inside":
+            with job.transaction():
+                job.spawn(child.call(1))
+        case "gate":
+            children = job.spawn_many("all", [child.call(n) for n in numbers])
+            try:
+                return len(job.gather(children))
+            except JobSuspended:
+                at_gate("gate")
+                raise
+    charges = job.gather(job.spawn_many("all", [child.call(n) for n in numbers]))
+    return [[charge.id for charge in charges], job.attempt]
+
+
+@handler("step:aparent", timeout="10m")
+async def aparent(job: Job) -> object:
+    one = await job.aspawn(achild.call(1), "one")
+    many = await job.aspawn_many("many", [achild.call(2), child.call(3)])
+    return [await job.agather(one), [str(each) for each in await job.agather(many)]]

@@ -26,6 +26,8 @@ _WANTED: Final = {"completed": "to complete", "failed": "to fail", "ended": "to 
 
 def scheduled(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
     """Return why a job is not due, and what to do."""
+    if job.get("children_flow"):
+        return _gathering(job)
     if job.get("signal_topic"):
         return _suspended(job, clock)
     when = f"{clock(job['run_at'])}, in {duration(job['run_at'] - job['asked_at'])}"
@@ -48,6 +50,17 @@ def _suspended(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tupl
     words = f"suspended: it waits for the signal {name!r}" + ("" if own else f" of the topic {topic!r}") + f", {end}"
     send = f"jobherd signal {shlex.quote(name)} --job {job['id']}" if own else f"jobherd signal {shlex.quote(topic)}"
     return [words], [f"{send}   to send it"]
+
+
+def _gathering(job: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return for which child jobs a job waits, and what to do."""
+    flow, jobs, pending = job["children_flow"], job["children_jobs"], job["children_pending"]
+    if not pending:
+        return ["suspended: its child jobs have ended, and a maintenance process is about to wake it"], []
+    step = f"of step {job['children_step']!r}"
+    words = f"suspended: it waits for {count(jobs, 'child job', 'child jobs')} {step}, of which {jobs - pending:,} "
+    words += f"{'has' if jobs - pending == 1 else 'have'} ended"
+    return [words], [f"jobherd flow tree {flow}   to see the child jobs"]
 
 
 def blocked(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:

@@ -1,6 +1,7 @@
 """Deletes rows whose jobs do not count any more, a page of them a second: keys of unique jobs, steps, waits.
 
-Settling a job deletes none of them, so all of them are read in turns. Must not decide which count: the
+Settling a job deletes none of them, so all of them are read in turns. In the same rounds it cancels the
+children of canceled jobs that were locked when the job ended. Must not decide which count: the
 statements do.
 """
 
@@ -17,7 +18,12 @@ MOST: Final = 1000
 _PAGE: Final = 1.0
 _ROUND: Final = 30.0
 """Seconds between two rounds over all rows. A dead row costs its place on disk only."""
-_STATEMENTS: Final = ("maintenance/sweep_keys", "maintenance/sweep_steps", "maintenance/sweep_waits")
+_STATEMENTS: Final = (
+    "maintenance/sweep_keys",
+    "maintenance/sweep_steps",
+    "maintenance/sweep_waits",
+    "maintenance/sweep_children",
+)
 
 
 class KeySweep:

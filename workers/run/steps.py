@@ -19,18 +19,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 import psycopg
 
 from jobherd.handlers._run.dispositions import JobSuspended
-from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded
-from jobherd.handlers._values.encryption import is_sealed, open_document, seal_document
-from jobherd.handlers._values.payload import decode_payload, encode_result
+from jobherd.handlers._run.durable import Durable
+from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded, encoded
+from jobherd.handlers._values.encryption import seal_document
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.process.interruptions import JobLost
+from jobherd.workers.run.children import find_values, judged, spawn_values, spawned_by, wait_values
+from jobherd.workers.run.step_records import opened
 from jobherd.workers.run.transaction_messages import SWALLOWED, find_step_problem
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from jobherd.handlers._run.durable import Durable
+    from jobherd.handlers._run.child_jobs import ChildCall, Spawned
+    from jobherd.handlers._run.children import Parent
     from jobherd.handlers._values.outcome import Outcome
     from jobherd.workers.database.opening import Row
     from jobherd.workers.run.transaction import Transactions
@@ -57,7 +60,7 @@ class Steps:
         self._records: dict[str, Record] | None = None
         self._first = 0
         self._names: set[str] = set()
-        self._sleeps = 0
+        self._sleeps = self._spawns = 0
         self._read = (0.0, 0.0)
         self.suspension: Suspension | None = None
         """How the handler has suspended its job."""
@@ -127,7 +130,7 @@ class Steps:
         record = self.enter(job, name)
         if record is not None:
             return record
-        about = self._values(job, name, None) | {"topic": topic, "seconds": seconds}
+        about = self._values(job, name, None) | {"topic": topic, "seconds": seconds, "flow": None}
         rows = self.exchange("steps/find_signal", about)
         if not rows:
             self._transactions.lose()
@@ -145,6 +148,54 @@ class Steps:
         reach("step.recorded")
         self._note(name, found)
         return Record(found, self._version(job))
+
+    def spawn(self, job: Parent, name: str | None, calls: Sequence[ChildCall[Any]], *, leaves: bool) -> Spawned:
+        """Enqueue child jobs and record the step, unless that is done."""
+        assert isinstance(job, Durable)
+        self._check(job)
+        self._spawns += name is None
+        name = f"spawn:{self._spawns}" if name is None else name
+        record = self.enter(job, name)
+        if record is None:
+            try:
+                about = spawn_values(job, calls, leaves=leaves)
+                reach("step.done")
+                [(found,)] = self.exchange("steps/spawn_children", self._values(job, name, None) | about)
+            except BaseException:
+                self.leave(name)
+                raise
+            if found is None:
+                self._transactions.lose()
+            reach("step.recorded")
+            self._note(name, found)
+            record = Record(found)
+        return spawned_by(name, record)
+
+    def gather(self, job: Parent, spawned: Spawned, *, failures: bool) -> Record:
+        """Return what became of the children, or suspend the job."""
+        assert isinstance(job, Durable)
+        name = f"gather:{spawned.name}"
+        record = self.enter(job, name)
+        if record is not None:
+            return record
+        if not spawned.jobs:
+            return Record("[]")
+        if not (rows := self.exchange("steps/find_children", self._values(job, name, None) | find_values(spawned))):
+            self._transactions.lose()
+        entries = judged(spawned, rows[0])
+        if entries is None:
+            about = self._values(job, name, None) | wait_values(spawned)
+            message = f"the job waits for {spawned.jobs} child jobs of step {spawned.name!r}"
+            self._suspend(Suspension(message, FOREVER, (("steps/record_wait", about),)))
+        text = encoded(name, entries)
+        if not failures and any("failed" in entry for entry in entries):
+            self.leave(name)  # The next attempt looks again: the children may have been run again.
+            return Record(text)
+        if not self.exchange("steps/record_signal", self._values(job, name, text) | {"signal": None}):
+            self._transactions.lose()
+        reach("step.recorded")
+        self._note(name, text)
+        return Record(text, self._version(job))
 
     def began_with(self, job: Durable) -> int:
         """Return the version of the first record, or the handler's own if there is none."""
@@ -168,7 +219,7 @@ class Steps:
 
     def forget(self) -> None:
         """Drop the records of the job that has ended."""
-        self._records, self._first, self._sleeps, self.suspension = None, 0, 0, None
+        self._records, self._first, self._sleeps, self._spawns, self.suspension = None, 0, 0, 0, None
         self._names.clear()
 
     # -- the steps
@@ -179,7 +230,7 @@ class Steps:
         if self._records is None:
             self._transactions.used = True
             rows = self.exchange("steps/list_steps", {"job": job.id})
-            self._records = {name: Record(_opened(job, name, result), version) for name, result, version, _ in rows}
+            self._records = {name: Record(opened(job, name, result), version) for name, result, version, _ in rows}
             self._first = rows[0][2] if rows else 0
             self._read = (rows[0][3] if rows else 0.0, time.monotonic())
         return self._records
@@ -244,11 +295,3 @@ class Steps:
                     raise
             time.sleep(pause)  # Interrupts are raised here.
         raise AssertionError
-
-
-def _opened(job: Durable, name: str, result: str | None) -> str | None:
-    """Return the result of a record decrypted. Raises what `KeyRing.open` raises."""
-    if result is None:
-        return None
-    document = decode_payload(result)
-    return encode_result(open_document(document, "step", job.kind, job.id, name)) if is_sealed(document) else result

@@ -1,5 +1,6 @@
 -- Explain one job, live or finished: its pauses and limits, the workers that could run it, the jobs before it,
--- where it runs, the instant of a schedule that it is, the first of the jobs that it waits for, and the signal that it waits for. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
+-- where it runs, the instant of a schedule that it is, the first of the jobs that it waits for, and the signal or
+-- the child jobs that it waits for. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
 -- its id.
 --
 -- serving is how the workers choose between the queues, by the facts of one supervisor that serves this queue. A
@@ -45,10 +46,14 @@ SELECT clock_timestamp() AS asked_at, j.*,
        serving.turns, elsewhere.sharing, elsewhere.ahead_elsewhere, elsewhere.queues_before, elsewhere.largest_before,
        fleet.workers, fleet.idle, held.host, held.pid, held.slot, held.via, held.lease_left, held.neighbours, held.cancelled,
        tick.schedule, tick.at AS scheduled_for, tick.missed, edges.waits_for, edges.waits_for_count,
-       signals.name AS signal_name, signals.topic AS signal_topic, signals.until AS signal_until
+       signals.name AS signal_name, signals.topic AS signal_topic, signals.until AS signal_until,
+       signals.flow AS children_flow, spawned.pending AS children_pending, spawned.jobs AS children_jobs, spawned.step AS children_step
   FROM jobherd.jobs j
        LEFT JOIN LATERAL (SELECT t.schedule, t.at, t.missed FROM jobherd.ticks t WHERE t.job = j.id ORDER BY t.at LIMIT 1) AS tick ON true
        LEFT JOIN jobherd.waits AS signals ON signals.job = j.id AND j.state IN ('scheduled', 'retrying')
+       LEFT JOIN LATERAL (
+           SELECT f.step, greatest(f.pending, 0) AS pending, greatest(f.pending, 0) + f.completed + f.failed + f.cancelled AS jobs
+             FROM jobherd.flows f WHERE f.id = signals.flow) AS spawned ON true
        CROSS JOIN LATERAL (
            SELECT (SELECT count(*) FROM jobherd.edges e WHERE e.downstream = j.id AND e.state IS NULL) AS waits_for_count,
                   (SELECT jsonb_agg(jsonb_build_object('job', f.upstream, 'wanted', f.wanted, 'kind', u.kind, 'state', u.state) ORDER BY f.upstream)

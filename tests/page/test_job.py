@@ -364,6 +364,47 @@ def test_it_shows_the_steps_that_it_has_recorded_redacted(page, database, queue)
     assert text.index("charge") < text.index("mail attempt 3")
 
 
+@pytest.mark.parametrize("topic", ["job/{}/approved", "order/7"])
+def test_a_form_sends_the_signal_that_the_job_waits_for(page, database, topic):
+    job = send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1d\"}')")[0][0]
+    where, topic = f"/jobs/{job}", topic.format(job)
+    assert "Send the signal" not in page.get(where).text
+    send(database, "INSERT INTO jobherd.waits (job, name, topic) VALUES (%s, 'approved', %s)", job, topic)
+    form = page.get(where).text
+    assert "Send the signal" in form
+    given = {"name": "approved"} | ({"topic": topic} if 'name="topic"' in form else {})
+    assert ("topic" in given) is (topic == "order/7")
+    assert "No signal was sent: This is not JSON" in html.unescape(
+        page.act_at(where, f"{where}/signal", follow=True, payload="{", **given).text
+    )
+    assert send(database, "SELECT FROM jobherd.signals") == []
+    answer = page.act_at(where, f"{where}/signal", follow=True, payload='{"by": "ada"}', reason="she said so", **given)
+    assert f"The signal {given.get('topic', 'approved')} is sent." in answer.text
+    assert send(database, "SELECT topic, payload FROM jobherd.signals") == [(topic, {"by": "ada"})]
+    [(action, target, reason)] = send(database, "SELECT action, target, reason FROM jobherd.audit")
+    assert (action, reason) == ("signal", "she said so")
+    assert target == {"job": job, "signal": given.get("topic", "approved")}
+    assert page.post(f"{where}/signal", data=given).status_code == 403, "no token of the form"
+
+
+def test_a_signal_to_a_job_that_is_gone_is_said(page, queue):
+    job = queue.enqueue("a:b")
+    answer = page.act_at(f"/jobs/{job}", f"/jobs/{job + 1}/signal", follow=True, name="approved")
+    assert f"There is no job {job + 1} any more." in answer.text
+
+
+def test_a_job_that_waits_for_child_jobs_has_no_form_for_signals(page, database):
+    job = send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1d\"}')")[0][0]
+    send(
+        database,
+        "INSERT INTO jobherd.waits (job, name, topic, flow) VALUES (%s, 'gather:labels', 'flow/7', 7)",
+        job,
+    )
+    text = page.get(f"/jobs/{job}").text
+    assert "child jobs have ended" in text
+    assert "Send the signal" not in text
+
+
 def test_attempts_of_a_second_run_are_numbered_with_it(page, queue):
     job = queue.enqueue("mail:send")
     fail(queue, job)

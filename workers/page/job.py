@@ -56,7 +56,7 @@ _ANSWERS: Final = {
 
 async def show(request: Request) -> Response:
     """Show one job, with its attempts and logs. 404 if it does not exist."""
-    number = _number(request)
+    number = number_of(request)
     at, hidden = database(request), request.app.state.redactions
     head, trail = await head_of(at, hidden, number), await trail_of(at, hidden, number)
     if head is None or trail is None:
@@ -75,7 +75,7 @@ async def show(request: Request) -> Response:
 
 async def show_document(request: Request) -> Response:
     """Return a whole payload or result as text, for those that are too long for the page."""
-    number, name = _number(request), request.path_params["part"]
+    number, name = number_of(request), request.path_params["part"]
     row = await database(request).row("observe/show_job", {"id": number})
     if row is None or name not in {"payload", "result"} or row[name] is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"Job {number} does not have this document.")
@@ -105,24 +105,24 @@ async def retry_edited(request: Request, form: Form) -> Done | Response:
     given = {"id": row["id"], "payload": payload, "actor": viewer_of(request).actor, "reason": form.get("reason", "")}
     new = (await database(request).act("page/retry_edited", given))[0]["answer"]
     if new is None:
-        return Done(f"Job {row['id']} is not there any more: nothing was done.", _path(request, "jobs"), well=False)
+        return Done(f"Job {row['id']} is not there any more: nothing was done.", path_of(request, "jobs"), well=False)
     return Done(
-        f"Job {row['id']} runs again as job {new}, with the payload as you edited it.", _path(request, "job", id=new)
+        f"Job {row['id']} runs again as job {new}, with the payload as you edited it.", path_of(request, "job", id=new)
     )
 
 
 @action
 async def act(request: Request, form: Form) -> Done:
     """Retry, cancel or delete the job."""
-    number, what = _number(request), form.get("do", "")
+    number, what = number_of(request), form.get("do", "")
     if what not in {"retry", "cancel", "delete"}:
         raise Refused(HTTPStatus.BAD_REQUEST, "A job can be told to retry, to cancel and to delete.")
     given = {"id": number, "actor": viewer_of(request).actor, "reason": form.get("reason", "")}
     answer = (await database(request).act(f"control/{what}_job", given))[0]["answer"]
     if answer is None:
-        return Done(f"There is no job {number} any more.", _path(request, "jobs"), well=False)
+        return Done(f"There is no job {number} any more.", path_of(request, "jobs"), well=False)
     sentence, well = _ANSWERS.get((what, answer), (f"Job {{id}} was left as it is: it is {answer}.", False))
-    to = _path(request, "jobs") if answer == "deleted" else _path(request, "job", id=number)
+    to = path_of(request, "jobs") if answer == "deleted" else path_of(request, "job", id=number)
     return Done(sentence.format(id=number), to, well=well)
 
 
@@ -167,7 +167,7 @@ async def _tail(app: Starlette, at: Database, job: Row) -> str | None:
 
 async def _past(request: Request) -> Row:
     """Return the job. Raises Refused unless it has finished."""
-    number = _number(request)
+    number = number_of(request)
     row = await database(request).row("observe/show_job", {"id": number})
     if row is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {number}. {GONE}")
@@ -192,14 +192,16 @@ def _form(request: Request, row: Row, text: str, error: str = "", *, status: int
     )
 
 
-def _number(request: Request) -> int:
+def number_of(request: Request) -> int:
+    """Return the id in the path. Raises Refused if no job can have it."""
     number: int = request.path_params["id"]
     if abs(number) > LARGEST_ID:
         raise Refused(HTTPStatus.NOT_FOUND, f"A job's number has at most 19 digits. {GONE}")
     return number
 
 
-def _path(request: Request, name: str, **params: Any) -> str:
+def path_of(request: Request, name: str, **params: Any) -> str:
+    """Return the path of a route."""
     return f"{root_of(request)}{request.app.url_path_for(name, **params)}"
 
 

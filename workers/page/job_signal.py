@@ -1,0 +1,49 @@
+"""Sends the signal that a suspended job waits for, from a form on the job's page."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from jobherd.handlers._values.payload import PayloadError, check_payload
+from jobherd.workers.page.actions import Done, action
+from jobherd.workers.page.database import database
+from jobherd.workers.page.documents import read_edited
+from jobherd.workers.page.job import number_of, path_of
+from jobherd.workers.page.job_id import JOB_PATH
+from jobherd.workers.page.request import viewer_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from jobherd.workers.page.forms import Form
+
+
+@action
+async def send(request: Request, form: Form) -> Done:
+    """Send a signal to the job, or to every job that waits for the topic of the form."""
+    number, name, topic = number_of(request), form.get("name", ""), form.get("topic", "")
+    text = form.get("payload", "").strip()
+    to = path_of(request, "job", id=number)
+    try:
+        payload = None if not text else check_payload(read_edited(text))
+    except (PayloadError, ValueError) as problem:
+        return Done(f"No signal was sent: {problem}", to, well=False)
+    given = {
+        "job": number,
+        "name": name,
+        "topic": topic or None,
+        "payload": payload,
+        "actor": viewer_of(request).actor,
+        "reason": form.get("reason", ""),
+        "target": json.dumps({"job": number, "signal": topic or name}),
+    }
+    row = (await database(request).act("page/send_signal", given))[0]
+    if row["id"] is None:
+        return Done(f"There is no job {number} any more.", path_of(request, "jobs"), well=False)
+    return Done(f"The signal {topic or name} is sent.", to)
+
+
+routes = (Route(f"{JOB_PATH}/signal", send, name="job_signal", methods=["POST"]),)

@@ -285,6 +285,22 @@ def test_flows_that_do_not_go_on_are_named(database):
     assert "flow 1 is open, and none of its jobs is left: they were deleted with SQL" in findings(database, 1)
 
 
+def test_a_job_that_is_not_woken_after_its_children_is_named(database):
+    job = send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1d\"}')")[0][0]
+    flow = send(database, "SELECT jobherd.start_flow('spawn a:b', '[]')")[0][0]
+    send(database, "DELETE FROM jobherd.ends")
+    send(database, "UPDATE jobherd.flows SET state = 'completed', ended_at = now()")
+    send(
+        database,
+        "INSERT INTO jobherd.waits (job, name, topic, flow) VALUES (%s, 'gather:s', %s, %s)",
+        job, f"flow/{flow}", flow,
+    )  # fmt: skip
+    sentence = f"job {job} is suspended, although the child jobs that it waits for ended more than a minute ago"
+    assert sentence not in findings(database, 1)
+    send(database, "UPDATE jobherd.flows SET ended_at = now() - interval '2 min'")
+    assert sentence in findings(database, 1)
+
+
 def test_schedules_that_do_not_run_are_named(database):
     send(
         database,

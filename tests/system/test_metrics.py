@@ -159,6 +159,8 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
         "jobherd_flows",
         "jobherd_flow_duration_seconds_count",
         "jobherd_blocked_jobs",
+        "jobherd_suspended_jobs",
+        "jobherd_signals_total",
         "jobherd_children_resident_bytes",
     }
     fleet.signal(signal.SIGTERM)

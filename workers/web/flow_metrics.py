@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import GaugeMetricFamily, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,9 +15,19 @@ if TYPE_CHECKING:
 
 
 def flow_metrics(measurer: Measurer) -> Iterator[Metric]:
-    """Yield the families; none if there were never flows or blocked jobs, or if the measurement is stale."""
+    """Yield the families; none of what was never there, or if the measurement is stale."""
     counts = measurer.flows()
-    if counts is None or not counts.seen:
+    if counts is None:
+        return
+    if counts.seen_waits:
+        suspended = GaugeMetricFamily(
+            "jobherd_suspended_jobs", "Jobs that wait for a signal or for child jobs.", labels=["waits_for"]
+        )
+        for what, number in counts.suspended.items():
+            suspended.add_metric([what], number)
+        yield suspended
+        yield CounterMetricFamily("jobherd_signals", "Signals that were sent.", value=counts.signals)
+    if not counts.seen:
         return
     flows = GaugeMetricFamily("jobherd_flows", "Flows that have not ended, by state.", labels=["state"])
     for state, number in counts.open.items():

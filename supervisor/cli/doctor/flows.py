@@ -29,6 +29,14 @@ def flows(row: Row) -> Iterator[Finding]:
             "jobherd fleet shows the supervisors, each of which has one; a user's transaction that locks blocked jobs "
             "is listed above",
         )
+    for job in row["asleep"]:
+        yield Finding(
+            "wrong",
+            "flows",
+            f"job {job} is suspended, although the child jobs that it waits for ended more than a minute ago",
+            "jobherd fleet shows the supervisors, each of which has a maintenance process that wakes such jobs; "
+            f"jobherd retry {job} runs it now",
+        )
     for flow in row["stalled"]:
         yield Finding(
             "wrong",

@@ -50,6 +50,8 @@ def test_without_a_flow_there_is_no_series(database):
     assert "jobherd_flow" not in text
     assert "jobherd_blocked_jobs" not in text
     assert "jobherd_resolver_lag_seconds" not in text
+    assert "jobherd_suspended_jobs" not in text
+    assert "jobherd_signals" not in text
 
 
 def test_open_flows_and_blocked_jobs_are_counted(database, conn):
@@ -64,6 +66,28 @@ def test_open_flows_and_blocked_jobs_are_counted(database, conn):
         scrape = child.scrape()
         assert set(scrape.all(FLOWS).values()) == {0}, "a gauge does not vanish"
         assert scrape.of("jobherd_blocked_jobs") == 0
+
+
+def test_suspended_jobs_and_signals_are_counted(database, conn):
+    def suspended(signal, children):
+        return {("signal",): signal, ("children",): children}
+
+    conn.execute("SELECT jobherd.signal('a')")
+    with Web(database) as child:
+        assert "jobherd_suspended_jobs" not in child.scrape().text, "the signal was sent before this process began"
+        conn.execute(
+            "INSERT INTO jobherd.waits (job, name, topic, flow) VALUES (1, 'n', 'a', NULL), (2, 'n', 'flow/7', 7)"
+        )
+        scrape = child.scrape()
+        assert scrape.all("jobherd_suspended_jobs") == suspended(1, 1)
+        assert scrape.of("jobherd_signals_total") == 0
+        conn.execute("SELECT jobherd.signal('a'), jobherd.signal('b')")
+        conn.execute("INSERT INTO jobherd.signals (topic) VALUES ('flow/7')")
+        conn.execute("TRUNCATE jobherd.waits")
+        scrape = child.scrape()
+        assert scrape.all("jobherd_suspended_jobs") == suspended(0, 0)
+        assert scrape.of("jobherd_signals_total") == 2, "the end of child jobs is not a signal"
+        assert child.scrape().of("jobherd_signals_total") == 2
 
 
 def test_each_ended_flow_is_counted_once_with_its_duration(database, conn):

@@ -61,7 +61,15 @@ class Call(Generic[R_co]):
         return cast("type[R_co] | None", returned_by(getattr(self.producer, "function", None)))
 
     def members(self, calls: Sequence[Call[Any]]) -> list[dict[str, Any]]:
-        """Return the nodes of calls for `job.spawn_many`. Raises TypeError and PayloadError."""
+        """Return the nodes of calls for `job.spawn_many`.
+
+        Args:
+            calls: the calls, this one among them.
+
+        Raises:
+            TypeError: a handler does not take its arguments, or its jobs cannot be children.
+            PayloadError: a value does not fit.
+        """
         for call in calls:
             if call.producer.encoder.seal:
                 message = (

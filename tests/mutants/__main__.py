@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.mutants.flows import FLOWS
 from tests.mutants.lanes import LANES
 from tests.mutants.mutant import Mutant
+from tests.mutants.steps import STEPPING
 from tests.mutants.uplink import UPLINK
 from tests.support.checkout import import_path
 from tests.support.herd import ROOT
@@ -42,6 +43,7 @@ MUTANTS = (
     *UPLINK,
     *LANES,
     *FLOWS,
+    *STEPPING,
     Mutant(
         "failed runs from before a pause count after it",
         "sql/schema/40_run_schedules.sql",

@@ -45,6 +45,7 @@ def scraped(database, monkeypatch):
         connection.execute("SELECT jobherd.set_limit('default', 5)")
         connection.execute("SELECT jobherd.limit('default', '100/min'), jobherd.fair('default')")
         connection.execute('SELECT jobherd.start_flow(\'f\', \'[{"node": "k", "kind": "k"}]\')')
+        connection.execute("INSERT INTO jobherd.waits (job, name, topic) VALUES (1, 'n', 'a')")
         connection.execute("SELECT jobherd.schedule('feed', 'k', every => '1 h')")
         connection.execute(
             "INSERT INTO jobherd.ticks (schedule, at, decided, job)"

@@ -1,0 +1,127 @@
+"""The guards of durable steps, signals and child jobs."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+STEPS = "workers/run/steps.py"
+SIGNALS_SQL = "sql/migrations/0010_child_jobs.sql"
+SIGNALS = ("tests/sql/test_signals.py",)
+CHILDREN = ("tests/sql/test_children.py",)
+LOST = ("tests/workers/run/test_steps.py::test_a_lost_claim_interrupts_the_run_and_nothing_is_recorded",)
+WORKER = "tests/workers/run/test_children.py::"
+
+STEPPING = (
+    Mutant(
+        "a step is recorded although the claim is lost",
+        STEPS,
+        '        if not self.exchange("steps/record_step", self._values(job, name, result)):\n',
+        '        if self.exchange("steps/record_step", self._values(job, name, result)) is None:\n',
+        LOST,
+    ),
+    Mutant(
+        "a step's name is used twice in one attempt",
+        STEPS,
+        "        if name in self._names:\n",
+        "        if False:\n",
+        ("tests/workers/run/test_steps.py",),
+    ),
+    Mutant(
+        "a handler that swallows its suspension completes",
+        STEPS,
+        "            return outcome if outcome.failed else SWALLOWED\n",
+        "            return outcome\n",
+        ("tests/workers/run/test_suspending.py",),
+    ),
+    Mutant(
+        "a signal counts as matched although a wait of its topic is locked",
+        SIGNALS_SQL,
+        " WHERE s.id = ANY (ids) AND s.topic <> ALL (busy);",
+        " WHERE s.id = ANY (ids);",
+        SIGNALS,
+    ),
+    Mutant(
+        "waits are not looked at again for a new signal",
+        SIGNALS_SQL,
+        "        UPDATE jobherd.waits w SET looked = false WHERE w.job = ANY (held) AND w.looked;\n",
+        "",
+        SIGNALS,
+    ),
+    Mutant(
+        "a signal that the job has taken wakes it again",
+        SIGNALS_SQL,
+        " WHERE t.job = w.job AND t.signal = s.id)) END);",
+        " WHERE false)) END);",
+        SIGNALS,
+    ),
+    Mutant(
+        "a tenant's signal wakes the jobs of another one",
+        SIGNALS_SQL,
+        " AND (s.tenants IS NULL OR w.tenant = ANY (s.tenants))\n",
+        "\n",
+        SIGNALS,
+    ),
+    Mutant(
+        "a suspended job that is locked is not woken later",
+        SIGNALS_SQL,
+        " WHERE w.job = ANY (held) AND w.job <> ALL (there);",
+        " WHERE w.job = ANY (held);",
+        SIGNALS,
+    ),
+    Mutant(
+        "the end of the children is not told",
+        SIGNALS_SQL,
+        "    INSERT INTO jobherd.signals (topic) VALUES ('flow/' || NEW.id);\n",
+        "",
+        CHILDREN,
+    ),
+    Mutant(
+        "a parent is woken while its children run",
+        SIGNALS_SQL,
+        " WHERE o.id = w.flow AND o.state = 'open')",
+        " WHERE false)",
+        CHILDREN,
+    ),
+    Mutant(
+        "each flow tells its end as if a job waited",
+        SIGNALS_SQL,
+        "    WHEN (NEW.step IS NOT NULL AND OLD.state = 'open'",
+        "    WHEN (OLD.state = 'open'",
+        CHILDREN,
+    ),
+    Mutant(
+        "a cancellation waits for a session that has locked the children's flow",
+        SIGNALS_SQL,
+        "               FOR UPDATE SKIP LOCKED) AS free\n     WHERE f.id = free.id;\n    RETURN NULL;\n",
+        "               FOR UPDATE) AS free\n     WHERE f.id = free.id;\n    RETURN NULL;\n",
+        CHILDREN,
+    ),
+    Mutant(
+        "children that are to outlive their parent are canceled",
+        SIGNALS_SQL,
+        "AND NOT o.outlives\n               FOR UPDATE",
+        "\n               FOR UPDATE",
+        CHILDREN,
+    ),
+    Mutant(
+        "a statement that is sent twice spawns the children twice",
+        SIGNALS_SQL,
+        "    IF FOUND THEN\n        RETURN done;\n",
+        "    IF false THEN\n        RETURN done;\n",
+        (f"{WORKER}test_the_same_statement_sent_twice_enqueues_the_children_once",),
+    ),
+    Mutant(
+        "children are spawned under a lost claim",
+        SIGNALS_SQL,
+        "    IF NOT FOUND THEN\n        RETURN NULL;\n",
+        "    IF false THEN\n        RETURN NULL;\n",
+        (f"{WORKER}test_the_same_statement_sent_twice_enqueues_the_children_once",),
+    ),
+    Mutant(
+        "the failure of a child is recorded, so that it cannot be run again",
+        STEPS,
+        '        if not failures and any("failed" in entry for entry in entries):\n',
+        "        if False:\n",
+        (f"{WORKER}test_a_failed_child_fails_the_parent_and_both_can_be_run_again",),
+    ),
+)

@@ -81,7 +81,7 @@ class Parent:
     ) -> ChildJobs[Any]:
         """Enqueue child jobs as one durable step: all of them exactly once.
 
-        A later attempt returns the children of the first one, and does not look at `calls`.
+        A later attempt returns the children of the first one, and does not use `calls`.
 
         Args:
             name: name of the step, unique in the job.

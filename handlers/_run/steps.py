@@ -89,7 +89,7 @@ class StepHost(Protocol):
     def spawn(self, job: Parent, name: str | None, calls: Sequence[ChildCall[Any]], *, leaves: bool) -> Spawned:
         """Enqueue child jobs and record the step, unless that is done. name: None: by its number in the attempt.
 
-        leaves: whether they go on if the job is canceled.
+        leaves: whether they continue if the job is canceled.
         """
 
     def gather(self, job: Parent, spawned: Spawned, *, failures: bool) -> Record:

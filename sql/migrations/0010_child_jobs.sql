@@ -8,7 +8,7 @@
 
 ALTER TABLE jobherd.flows
     ADD COLUMN step text COLLATE "C",                   -- of the parent job, which has spawned the members in this step
-    ADD COLUMN outlives boolean NOT NULL DEFAULT false; -- the members go on if the parent job is canceled
+    ADD COLUMN outlives boolean NOT NULL DEFAULT false; -- the members continue if the parent job is canceled
 ALTER TABLE jobherd.waits ADD COLUMN flow bigint;       -- of the children for which the job waits, not for a signal
 CREATE INDEX flows_spawned ON jobherd.flows (parent_id) WHERE step IS NOT NULL AND state = 'open';
 

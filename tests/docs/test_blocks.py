@@ -140,7 +140,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=LIMIT,
+            timeout=5 * LIMIT,  # a block may be a whole run of pytest
             check=False,
         )
         assert done.returncode == code, (

@@ -34,8 +34,8 @@ def test_it_lists_the_keys_that_are_held_newest_first(database):
     assert all(key["since"] and len(key["key"]) == 64 for key in keys)
     out = jobherd("keys", dsn=database, COLUMNS="200").out
     assert "until it has finished" in out
-    assert re.search(r"for \d+m and until it starts", out)
-    assert re.search(r"for \d+m$", out, re.MULTILINE)
+    assert re.search(r"for \d+ min and until it starts", out)
+    assert re.search(r"for \d+ min$", out, re.MULTILINE)
     assert [key["job"] for key in jobherd("keys", "--kind", "c:d", "--json", dsn=database).json] == [kept]
     assert [key["job"] for key in jobherd("keys", "--job", live, "--json", dsn=database).json] == [live]
     assert "there may be more" in jobherd("keys", "--limit", 1, dsn=database).err

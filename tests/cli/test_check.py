@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 
+from jobherd.workers.inspect.phrases import duration
 from tests.cli.rows import send
 from tests.cli.shell import LIMIT, jobherd, start
 from tests.support.processes import wait_for_exit
@@ -177,7 +178,7 @@ def test_a_module_that_hangs_ends_with_its_grandchildren(tmp_path):
     for limit in (1, 5, 25):  # on a busy machine, the shorter ones may be over before the module has been reached
         answer = jobherd("check", "--handlers", tmp_path, "--timeout", f"{limit}s")
         assert answer.code == 1
-        assert f"more than {limit:.1f} s" in answer.err
+        assert f"more than {duration(limit)}:" in answer.err
         if note.exists() and note.read_text():
             break
     wait_for_exit(int(note.read_text()))

@@ -57,7 +57,7 @@ DECLARE
 BEGIN
     IF cardinality(old.asked) >= 100 THEN
         RAISE EXCEPTION 'jobherd.run_schedule: 100 runs of schedule % wait already', old.name
-            USING ERRCODE = 'program_limit_exceeded', HINT = 'No maintenance process takes them: see jobherd fleet.';
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'No maintenance process takes them: jobherd fleet lists the supervisors.';
     END IF;
     UPDATE jobherd.schedules s SET asked = s.asked || at, revision = s.revision + 1 WHERE s.name = old.name;
     PERFORM jobherd.note_unless_noted(actor, 'run schedule', jsonb_build_object('schedule', old.name), reason);

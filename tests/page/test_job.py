@@ -377,7 +377,7 @@ def test_a_form_sends_the_signal_that_the_job_waits_for(page, database, topic):
     assert "No signal was sent: This is not JSON" in html.unescape(
         page.act_at(where, f"{where}/signal", follow=True, payload="{", **given).text
     )
-    assert send(database, "SELECT FROM jobherd.signals") == []
+    assert send(database, "SELECT topic FROM jobherd.signals") == []
     answer = page.act_at(where, f"{where}/signal", follow=True, payload='{"by": "ada"}', reason="she said so", **given)
     assert f"The signal {given.get('topic', 'approved')} is sent." in answer.text
     assert send(database, "SELECT topic, payload FROM jobherd.signals") == [(topic, {"by": "ada"})]

@@ -99,4 +99,4 @@ def test_flows_that_no_job_has_spawned_add_no_signal(queue):
     _, flow = family(queue)
     queue.run("UPDATE jobherd.flows SET step = NULL")
     end(queue, flow)
-    assert queue.run("SELECT FROM jobherd.signals") == []
+    assert queue.run("SELECT topic FROM jobherd.signals") == []

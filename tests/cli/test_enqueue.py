@@ -170,7 +170,7 @@ def test_a_long_file_shows_a_bar_on_a_terminal(database, tmp_path):
         shown = states(on_terminal("enqueue", "a:b", dsn=database, stdin=file, stdout=ids))
     assert len((tmp_path / "ids").read_text().split()) == 2500
     first, last = shown[0], shown[-1]
-    assert re.match(r"\[#{9}\.{15}\]  37%  1,000 jobs, [\d,]+ a second, \w+ left$", first), first
+    assert re.match(r"\[#{9}\.{15}\]  37%  1,000 jobs, [\d,]+ a second, [\w ]+ left$", first), first
     assert re.match(r"\[#{24}\] 100%  2,500 jobs, [\d,]+ a second$", last), last
 
 

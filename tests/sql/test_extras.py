@@ -366,7 +366,7 @@ def test_a_transaction_that_is_rolled_back_tells_nobody(queue):
 def test_until_webhooks_are_switched_on_none_is_asked_for_and_the_past_has_no_trigger_for_them(database):
     with Queue(database) as queue:
         triggers = "SELECT tgname FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass ORDER BY tgname"
-        assert queue.run(triggers) == [("forget_steps",), ("note_end",)]
+        assert queue.run(triggers) == [("forget_steps",), ("note_end",), ("stop_children",)]
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not switched on"):
             put(queue)
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not switched on"):

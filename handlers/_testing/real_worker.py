@@ -1,6 +1,6 @@
 """Runs committed jobs with real processes: a supervisor with one worker, for integration tests.
 
-The processes and their sessions are gone when the block ends, whatever the test did.
+The processes are gone when the block ends, whatever the test did. The server ends their sessions then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 -- Flows: a retry from a node on, and counts that are right however members were run again.
 --
--- A retry of a flow counts its members anew. Otherwise it would not wait for a member that was run again by hand after
+-- A retry of a flow counts its members again. Otherwise it would not wait for a member that was run again by hand after
 -- the end of the flow, and the old state of such a member would stay in the counts.
 
 ALTER TABLE jobherd.flows ADD COLUMN mapped json;  -- of a node with a job for each item: the job as it was before it got the list
@@ -149,7 +149,7 @@ BEGIN
     RETURN 1;
 END $$;
 
--- Counts the members of a flow anew, in one snapshot. The row of the flow must be locked. What `ends` holds is counted later,
+-- Counts the members of a flow again, in one snapshot. The row of the flow must be locked. What `ends` holds is counted later,
 -- so it is left out here. See the invariant of find_vanished_members.
 CREATE FUNCTION jobherd.recount_flow(of_flow bigint)
 RETURNS void

@@ -390,7 +390,7 @@ def test_a_form_sends_the_signal_that_the_job_waits_for(page, database, topic):
 def test_a_signal_to_a_job_that_is_gone_is_said(page, queue):
     job = queue.enqueue("a:b")
     answer = page.act_at(f"/jobs/{job}", f"/jobs/{job + 1}/signal", follow=True, name="approved")
-    assert f"There is no job {job + 1} any more." in answer.text
+    assert f"Job {job + 1} does not exist any more." in answer.text
 
 
 def test_a_job_that_waits_for_child_jobs_has_no_form_for_signals(page, database):

@@ -120,7 +120,7 @@ async def act(request: Request, form: Form) -> Done:
     given = {"id": number, "actor": viewer_of(request).actor, "reason": form.get("reason", "")}
     answer = (await database(request).act(f"control/{what}_job", given))[0]["answer"]
     if answer is None:
-        return Done(f"There is no job {number} any more.", path_of(request, "jobs"), well=False)
+        return Done(f"Job {number} does not exist any more.", path_of(request, "jobs"), well=False)
     sentence, well = _ANSWERS.get((what, answer), (f"Job {{id}} was left as it is: it is {answer}.", False))
     to = path_of(request, "jobs") if answer == "deleted" else path_of(request, "job", id=number)
     return Done(sentence.format(id=number), to, well=well)

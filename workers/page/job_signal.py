@@ -42,7 +42,7 @@ async def send(request: Request, form: Form) -> Done:
     }
     row = (await database(request).act("page/send_signal", given))[0]
     if row["id"] is None:
-        return Done(f"There is no job {number} any more.", path_of(request, "jobs"), well=False)
+        return Done(f"Job {number} does not exist any more.", path_of(request, "jobs"), well=False)
     return Done(f"The signal {topic or name} is sent.", to)
 
 

@@ -32,7 +32,7 @@ SAME: Final = 200_000
 EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """No job ended before this time."""
 NONE: Final = -(2**63)
-"""Before this id there is no job."""
+"""Every id is larger."""
 
 
 async def look_by_end(

@@ -26,15 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.migrate")
 
 CORE = "jobherd"
-BASELINE: Final = "schema"
+BASELINE: Final = "baseline"
 """Recorded as the name of the first migration.
 
 Databases of development versions before 0.1.0 have another name there.
 """
-DEVELOPMENT: Final = (40, "shards")
-"""The last migration of the development versions before 0.1.0: it made what the baseline makes."""
-REPLACEABLE: Final = re.compile(r"^(?:CREATE FUNCTION .*?\$\$|COMMENT ON .*?');$", re.DOTALL | re.MULTILINE)
-"""The statements of the baseline that make a function or a comment: executed again, they change no data."""
 AREAS: Final = ("forge",)
 """Sets of handlers with tables of their own, which are created in the schema if the handlers are
 used.
@@ -144,7 +140,6 @@ def _apply(connection: psycopg.Connection[object], *, schema: str, area: str, gr
     cursor = connection.cursor
     cursor().execute(load("session/set_lock_timeout"), {"milliseconds": round(BRIEFLY * 1000)})
     cursor().execute(load("migrate/create_migrations_table", schema))
-    _adopt_development(connection, schema)
     missing = _missing(connection, schema=schema, area=area)
     for step in missing:
         cursor().execute(in_schema(step.text, schema).encode())
@@ -154,21 +149,6 @@ def _apply(connection: psycopg.Connection[object], *, schema: str, area: str, gr
     if missing or grant:
         _grant(connection, schema)
     return len(missing)
-
-
-def _adopt_development(connection: psycopg.Connection[object], schema: str) -> None:
-    """Record the baseline in a database of the last development version.
-
-    It gets the baseline's functions and comments: their wording may have changed.
-    """
-    last, last_name = DEVELOPMENT
-    adopted = connection.cursor().execute(
-        load("migrate/adopt_development", schema), {"last": last, "last_name": last_name, "name": BASELINE}
-    )
-    if adopted.rowcount:
-        texts = "\n".join(match[0] for match in REPLACEABLE.finditer(migrations()[0].text))
-        replacing = re.sub("^CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", texts, flags=re.MULTILINE)
-        connection.cursor().execute(in_schema(replacing, schema).encode())
 
 
 def _grant(connection: psycopg.Connection[object], schema: str) -> None:
@@ -227,8 +207,6 @@ def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) 
     applied = {row[0]: row[1] for row in rows if isinstance(row, tuple)}
     newest = max(applied, default=0)
     if area == CORE and applied.get(1, BASELINE) != BASELINE:
-        if (newest, applied[newest]) == DEVELOPMENT:  # `_apply` records the baseline
-            return list(known[1:])
         msg = (
             f"the schema {schema!r} is from a development version before 0.1.0 (migration {newest}), which "
             "cannot be migrated: "

@@ -66,11 +66,13 @@ CREATE TABLE jobherd.attempts (
     traceback   text,
     ran_on      text,
     usage       jsonb,
-    post_mortem jsonb
+    post_mortem jsonb,
+    kind        text COLLATE "C"                        -- for the rollup; null: the supervisor died, so the job is looked up
 ) PARTITION BY RANGE (drop_on);
 COMMENT ON TABLE jobherd.attempts IS
     'Attempts after which their job did not finish: another attempt followed.';
 CREATE INDEX attempts_by_job ON jobherd.attempts (job, token);
+CREATE INDEX attempts_in_brief ON jobherd.attempts USING brin (finished_at) WITH (autosummarize = on);
 
 -- A row whose day has no partition yet goes here. Otherwise it would be rejected: a fleet whose
 -- maintenance process was away for weeks must still be able to write outcomes.
@@ -120,6 +122,7 @@ AS $$
      WHERE i.indrelid = part AND a.amname = 'brin' AND c.relkind = 'i'
 $$;
 SELECT jobherd.leave_first_range('jobherd.history_default');
+SELECT jobherd.leave_first_range('jobherd.attempts_default');
 
 -- Returns for how many days jobs are kept: as the kinds say, and by default.
 CREATE FUNCTION jobherd.kept_days()

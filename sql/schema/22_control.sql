@@ -129,7 +129,8 @@ BEGIN
                   FROM over
             ), counted AS (  -- the flow of a member that runs again waits for it, unless it has ended
                 INSERT INTO jobherd.ends (flow, job, state, delta)
-                SELECT (extras).flow, id, state, 1 FROM over WHERE (extras).flow > 0
+                SELECT (extras).flow, id, CASE WHEN error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE state END, 1
+                  FROM over WHERE (extras).flow > 0
             )
             INSERT INTO jobherd.ready (id, created_at, run_at, timeout, last_error, priority, max_attempts, queue,
                                        kind, payload, extras, lane)

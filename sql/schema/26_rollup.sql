@@ -25,6 +25,7 @@ CREATE TABLE jobherd.rollup (
     waited    double precision NOT NULL,                -- seconds from when they were due to their start
     cpu       double precision NOT NULL,                -- CPU seconds; a run too short to be measured counts whole
     memory    bigint,                                   -- the largest process, in bytes; null: none was measured
+    retried   bigint NOT NULL DEFAULT 0,                -- failed attempts; the other columns count jobs
     PRIMARY KEY (at, kind, step)
 )
 WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 500);
@@ -75,7 +76,9 @@ COMMENT ON TABLE jobherd.rollup_gaps IS
     'Time that is not counted yet: a run counts only a part of a long time.';
 
 -- Adds what finished from from_at on and before to_at, and of the jobs `among` what finished before
--- `early`: as far as the snapshot `until` saw it and `seen` did not. Plans: sorting many rows to
+-- `early`: as far as the snapshot `until` saw it and `seen` did not. Returns the number of jobs and failed
+-- attempts. A job that fails at every attempt would otherwise be in no chart until its last one, a day
+-- later with 9 attempts 3 hours apart. Plans: sorting many rows to
 -- group them costs as much as all else, so they are hashed. With sorting off, a plan looks so
 -- expensive that the server would compile it, for seconds each time: so jit is off. Compares the age
 -- of a transaction and not its number: that is an integer, and there are many rows.
@@ -118,6 +121,25 @@ BEGIN
     ), bounds AS MATERIALIZED (
         SELECT array_agg(0.00001 * power(2::double precision, n / 4.0::double precision) ORDER BY n) AS of
           FROM generate_series(0, 147) AS n
+    ), again AS MATERIALIZED (
+        SELECT date_bin('1 minute', a.finished_at, '2000-01-01 00:00:00+00') AS at,
+               coalesce(a.kind,
+                        (SELECT s.kind FROM jobherd.scheduled s WHERE s.id = a.job),
+                        (SELECT w.kind FROM jobherd.waiting w WHERE w.id = a.job LIMIT 1),
+                        (SELECT h.kind FROM jobherd.history h WHERE h.id = a.job LIMIT 1),
+                        (SELECT j.kind FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+                          WHERE j.id = a.job LIMIT 1)) AS kind,
+               count(*) AS attempts
+          FROM (SELECT t.job, t.kind, t.finished_at, t.outcome, age(t.xmin) AS age
+                  FROM jobherd.attempts t
+                 WHERE t.finished_at >= from_at AND t.finished_at < to_at
+                 UNION ALL
+                SELECT t.job, t.kind, t.finished_at, t.outcome, age(t.xmin)
+                  FROM jobherd.attempts t
+                 WHERE t.job = ANY (among) AND t.finished_at < early) AS a
+         WHERE (seen IS NULL OR a.age <= seen_age OR a.age = ANY (seen_open)) AND a.age > until_age
+           AND a.age <> ALL (until_open) AND a.outcome IN ('retry', 'lost')
+         GROUP BY 1, 2
     ), summed AS MATERIALIZED (
         SELECT t.at, t.kind, t.state, t.error_code,
                width_bucket(t.ran, (SELECT of FROM bounds)) AS ran_bucket,
@@ -133,15 +155,17 @@ BEGIN
          GROUP BY t.at, t.kind, t.state, t.error_code, ran_bucket, waited_bucket
     ), slices AS (
         INSERT INTO jobherd.rollup AS r (at, kind, step, completed, failed, cancelled, expired, started, ran, waited,
-                                         cpu, memory)
+                                         cpu, memory, retried)
         SELECT s.at, s.kind, 60,
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'completed'), 0),
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'failed'), 0),
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'cancelled'), 0),
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'expired'), 0),
                coalesce(sum(s.jobs) FILTER (WHERE s.ran_bucket IS NOT NULL), 0), sum(s.ran), sum(s.waited), sum(s.cpu),
-               max(s.memory)
-          FROM summed s
+               max(s.memory), sum(s.attempts)
+          FROM (SELECT t.at, t.kind, t.state, t.ran_bucket, t.jobs, t.ran, t.waited, t.cpu, t.memory, 0 AS attempts FROM summed t
+                UNION ALL
+                SELECT g.at, g.kind, NULL, NULL, 0, 0, 0, 0, NULL, g.attempts FROM again g WHERE g.kind IS NOT NULL) AS s
          GROUP BY s.at, s.kind
          ORDER BY s.at, s.kind
         ON CONFLICT (at, kind, step) DO UPDATE
@@ -150,7 +174,7 @@ BEGIN
                expired = r.expired + excluded.expired, started = r.started + excluded.started,
                ran = r.ran + excluded.ran,
                waited = r.waited + excluded.waited, cpu = r.cpu + excluded.cpu,
-               memory = greatest(r.memory, excluded.memory)
+               memory = greatest(r.memory, excluded.memory), retried = r.retried + excluded.retried
     ), times AS (
         INSERT INTO jobherd.rollup_times AS r (at, kind, step, bucket, ran, waited)
         SELECT b.at, b.kind, 60, b.bucket, sum(b.ran), sum(b.waited)
@@ -173,7 +197,7 @@ BEGIN
            SET jobs = r.jobs + excluded.jobs, last_at = greatest(r.last_at, excluded.last_at),
                last_job = greatest(r.last_job, excluded.last_job)
     )
-    SELECT coalesce(sum(s.jobs), 0) INTO counted FROM summed s;
+    SELECT (SELECT coalesce(sum(s.jobs), 0) FROM summed s) + (SELECT coalesce(sum(g.attempts), 0) FROM again g) INTO counted;
     RETURN counted;
 END $$;
 
@@ -212,15 +236,17 @@ BEGIN
         UPDATE jobherd.rollup_gaps SET seen = NULL, until = this.seen;
         INSERT INTO jobherd.rollup_gaps (from_at, to_at, until)
         SELECT coalesce(last.at, this.at - interval '8 days'), this.at + interval '1 second', this.seen
-         WHERE EXISTS (SELECT FROM jobherd.history);
+         WHERE EXISTS (SELECT FROM jobherd.history) OR EXISTS (SELECT FROM jobherd.attempts);
         moved := true;
     ELSE
         -- A mark in the future is from before the clock was set back. What has finished since then finished
         -- before it, by an unknown time.
         early := CASE WHEN last.at > this.at THEN this.at - interval '1 hour' ELSE last.at END - lag;
         since := greatest(early, this.at - span);
-        IF early < since AND EXISTS (SELECT FROM jobherd.history h
-                                      WHERE h.finished_at >= early AND h.finished_at < since) THEN
+        IF early < since AND (EXISTS (SELECT FROM jobherd.history h
+                                       WHERE h.finished_at >= early AND h.finished_at < since)
+                              OR EXISTS (SELECT FROM jobherd.attempts a
+                                          WHERE a.finished_at >= early AND a.finished_at < since)) THEN
             INSERT INTO jobherd.rollup_gaps (from_at, to_at, seen, until) VALUES (early, since, last.seen, this.seen);
             moved := true;
         END IF;

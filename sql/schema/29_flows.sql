@@ -26,6 +26,9 @@ CREATE TABLE jobherd.flows (
     nodes      jsonb   NOT NULL DEFAULT '[]',           -- names, and what each waits for: to be shown
     created_at timestamptz NOT NULL DEFAULT now(),
     ended_at   timestamptz,
+    mapped     json,                                    -- of a node with a job for each item: the job before it got the list
+    step       text COLLATE "C",                        -- of the parent job, which has spawned the members in this step
+    outlives   boolean NOT NULL DEFAULT false,          -- the members continue if the parent job is canceled
     CONSTRAINT flows_state_is_known CHECK (state IN ('open', 'completed', 'failed', 'cancelled')),
     CONSTRAINT flows_policy_is_known CHECK (policy IN ('cancel', 'continue'))
 )
@@ -35,6 +38,7 @@ CREATE INDEX flows_open ON jobherd.flows (id) WHERE state = 'open';
 CREATE INDEX flows_stopping ON jobherd.flows (id) WHERE stopping IS NOT NULL;
 CREATE INDEX flows_deadline ON jobherd.flows (deadline) WHERE deadline IS NOT NULL AND state = 'open' AND stopping IS NULL;
 CREATE INDEX flows_outer ON jobherd.flows (outer_flow) WHERE outer_flow IS NOT NULL;
+CREATE INDEX flows_spawned ON jobherd.flows (parent_id) WHERE step IS NOT NULL AND state = 'open';
 CREATE INDEX flows_ended ON jobherd.flows (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE jobherd.results (

@@ -101,8 +101,8 @@ BEGIN
     items := array(SELECT jobherd.with_argument(body, spread, i.value::text) FROM json_array_elements(list) AS i);
     flow := (job.extras).flow;
     DELETE FROM jobherd.blocked b WHERE b.id = blocked_id;
-    INSERT INTO jobherd.flows (id, name, outer_flow, pending, policy, keeps, parent_id, tenant)
-    SELECT blocked_id, f.name || '/' || (job.extras).node, f.id, cardinality(items), f.policy, true, f.parent_id, f.tenant
+    INSERT INTO jobherd.flows (id, name, outer_flow, pending, policy, keeps, parent_id, tenant, mapped)
+    SELECT blocked_id, f.name || '/' || (job.extras).node, f.id, cardinality(items), f.policy, true, f.parent_id, f.tenant, to_json(job)
       FROM jobherd.flows f WHERE f.id = flow;
     job.extras.flow := blocked_id;
     IF items = '{}' THEN

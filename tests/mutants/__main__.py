@@ -46,21 +46,21 @@ MUTANTS = (
     *STEPPING,
     Mutant(
         "failed runs from before a pause count after it",
-        "sql/schema/40_run_schedules.sql",
+        "sql/schema/42_run_schedules.sql",
         "WHERE failed_runs.since IS NULL OR t.noted_at > failed_runs.since",
         "",
         ("tests/sql/test_schedules.py::test_so_many_failed_runs_in_a_row_pause_a_schedule_before_its_next_instant",),
     ),
     Mutant(
         "a run that completed does not end a row of failed runs",
-        "sql/schema/40_run_schedules.sql",
+        "sql/schema/42_run_schedules.sql",
         "EXIT WHEN run.state IS DISTINCT FROM 'failed';",
         "CONTINUE WHEN run.state IS DISTINCT FROM 'failed';",
         ("tests/sql/test_schedules.py::test_so_many_failed_runs_in_a_row_pause_a_schedule_before_its_next_instant",),
     ),
     Mutant(
         "a run that a user asks for hides the unfinished job of an instant",
-        "sql/schema/37_ticks.sql",
+        "sql/schema/39_ticks.sql",
         "IF what = 'manual' AND NOT live THEN",
         "IF what = 'manual' THEN",
         ("tests/sql/test_schedules.py::test_a_run_that_a_user_asks_for_does_not_hide_an_unfinished_job",),
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "a retry by hand of a unique job takes no key",
-        "sql/migrations/0002_retry_from_node.sql",
+        "sql/schema/22_control.sql",
         "IF key IS NOT NULL AND jobherd.take_key(key, job_id, what) <> job_id THEN",
         "IF false THEN",
         ("tests/sql/test_unique.py::test_a_retry_by_hand_takes_the_key_or_says_that_another_holds_it",),
@@ -725,7 +725,7 @@ MUTANTS = (
     ),
     Mutant(
         "a request to cancel outlives a retry by in_flight",
-        "sql/migrations/0002_retry_from_node.sql",
+        "sql/schema/22_control.sql",
         "            DELETE FROM jobherd.cancels WHERE job = job_id;",
         "            NULL;",
         ("tests/sql/test_cancels.py",),

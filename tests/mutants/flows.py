@@ -8,7 +8,8 @@ AFTER_SQL = "sql/schema/27_after.sql"
 RESOLVE_SQL = "sql/schema/28_resolve.sql"
 FLOWS_SQL = "sql/schema/29_flows.sql"
 RESOLVE_FLOWS_SQL = "sql/schema/32_resolve_flows.sql"
-RETRY_SQL = "sql/migrations/0002_retry_from_node.sql"
+CONTROL_SQL = "sql/schema/22_control.sql"
+RETRY_SQL = "sql/schema/34_retry_flows.sql"
 AFTER = ("tests/sql/test_after.py",)
 JOINS = ("tests/sql/test_flows.py",)
 AGAIN = ("tests/sql/test_retry_from.py",)
@@ -89,7 +90,7 @@ FLOWS = (
     ),
     Mutant(
         "a member that is run again by hand is not waited for",
-        RETRY_SQL,
+        CONTROL_SQL,
         "                  FROM over WHERE (extras).flow > 0\n",
         "                  FROM over WHERE false\n",
         JOINS,
@@ -213,7 +214,7 @@ FLOWS = (
     ),
     Mutant(
         "a member that was not needed and is run by hand is taken from the canceled ones",
-        RETRY_SQL,
+        CONTROL_SQL,
         "SELECT (extras).flow, id, CASE WHEN error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE state END, 1",
         "SELECT (extras).flow, id, state, 1",
         AGAIN,

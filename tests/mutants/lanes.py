@@ -10,7 +10,7 @@ LANE_PICKS_SQL = "sql/schema/18_lane_picks.sql"
 TURNS_SQL = "sql/schema/19_turns.sql"
 CLAIM_GATED_SQL = "sql/schema/20_claim_gated.sql"
 CONTROL_SQL = "sql/schema/22_control.sql"
-TICKS_SQL = "sql/schema/37_ticks.sql"
+TICKS_SQL = "sql/schema/39_ticks.sql"
 LANE = ("tests/sql/test_lanes.py",)
 TURNS = ("tests/sql/test_turns.py",)
 RATE = ("tests/sql/test_lane_rates.py",)
@@ -112,7 +112,7 @@ LANES = (
     ),
     Mutant(
         "a retry by hand leaves the lane",
-        "sql/migrations/0002_retry_from_node.sql",
+        "sql/schema/22_control.sql",
         "extras, jobherd.lane_of((extras).partition)\n              FROM over\n            RETURNING 'ready' INTO answer;\n",
         "extras, NULL\n              FROM over\n            RETURNING 'ready' INTO answer;\n",
         ("tests/sql/test_partitions.py",),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 STEPS = "workers/run/steps.py"
-SIGNALS_SQL = "sql/migrations/0010_child_jobs.sql"
+SIGNALS_SQL = "sql/schema/36_signals.sql"
+CHILDREN_SQL = "sql/schema/37_children.sql"
 SIGNALS = ("tests/sql/test_signals.py",)
 CHILDREN = ("tests/sql/test_children.py",)
 LOST = ("tests/workers/run/test_steps.py::test_a_lost_claim_interrupts_the_run_and_nothing_is_recorded",)
@@ -70,7 +71,7 @@ STEPPING = (
     ),
     Mutant(
         "the end of the children is not told",
-        SIGNALS_SQL,
+        CHILDREN_SQL,
         "    INSERT INTO jobherd.signals (topic) VALUES ('flow/' || NEW.id);\n",
         "",
         CHILDREN,
@@ -84,35 +85,35 @@ STEPPING = (
     ),
     Mutant(
         "each flow tells its end as if a job waited",
-        SIGNALS_SQL,
+        CHILDREN_SQL,
         "    WHEN (NEW.step IS NOT NULL AND OLD.state = 'open'",
         "    WHEN (OLD.state = 'open'",
         CHILDREN,
     ),
     Mutant(
         "a cancellation waits for a session that has locked the children's flow",
-        SIGNALS_SQL,
+        CHILDREN_SQL,
         "               FOR UPDATE SKIP LOCKED) AS free\n     WHERE f.id = free.id;\n    RETURN NULL;\n",
         "               FOR UPDATE) AS free\n     WHERE f.id = free.id;\n    RETURN NULL;\n",
         CHILDREN,
     ),
     Mutant(
         "children that are to outlive their parent are canceled",
-        SIGNALS_SQL,
+        CHILDREN_SQL,
         "AND NOT o.outlives\n               FOR UPDATE",
         "\n               FOR UPDATE",
         CHILDREN,
     ),
     Mutant(
         "a statement that is sent twice spawns the children twice",
-        SIGNALS_SQL,
+        CHILDREN_SQL,
         "    IF FOUND THEN\n        RETURN done;\n",
         "    IF false THEN\n        RETURN done;\n",
         (f"{WORKER}test_the_same_statement_sent_twice_enqueues_the_children_once",),
     ),
     Mutant(
         "children are spawned under a lost claim",
-        SIGNALS_SQL,
+        CHILDREN_SQL,
         "    IF NOT FOUND THEN\n        RETURN NULL;\n",
         "    IF false THEN\n        RETURN NULL;\n",
         (f"{WORKER}test_the_same_statement_sent_twice_enqueues_the_children_once",),

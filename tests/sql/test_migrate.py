@@ -18,7 +18,18 @@ from psycopg.conninfo import make_conninfo
 
 from jobherd import sql
 from jobherd.sql.migrate import CORE, Migration, RenamedError, SchemaError, migrate, migrations, pending
-from tests.sql.test_baseline import dump
+from tests.support.postgres import tool
+
+
+def dump(dsn: str) -> list[str]:
+    """Return what pg_dump writes of the schema: definitions, comments, privileges and policies."""
+    done = subprocess.run(
+        [tool("pg_dump"), "--schema-only", "--no-owner", "--schema=jobherd", dsn],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [line for line in done.stdout.splitlines() if line and not line.startswith(("--", "SET ", "\\"))]
 
 
 def connect(dsn):

@@ -25,7 +25,8 @@ CREATE TABLE jobherd.waits (
     topic  text COLLATE "C" NOT NULL,
     tenant text,
     until  timestamptz,                                 -- null: no timeout
-    looked boolean NOT NULL DEFAULT false               -- it was looked for signals
+    looked boolean NOT NULL DEFAULT false,              -- it was looked for signals
+    flow   bigint                                       -- of the children for which the job waits, not for a signal
 )
 WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE jobherd.waits IS 'Suspended jobs that wait for a signal.';
@@ -77,11 +78,12 @@ END $$;
 COMMENT ON FUNCTION jobherd.signal_job IS
     'Sends a signal to one job that waits for it, now or later. Returns its id, or null if the job does not exist.';
 
--- Makes suspended jobs ready for which there is a signal. Checks up to `most` new signals and as many new waits.
+-- Makes suspended jobs ready for which there is a signal, or whose children have ended. Checks up to `most` new signals and as
+-- many new waits.
 -- again: some were locked by another session, or are left. Run by maintenance processes.
 --
--- Invariant: each statement sees what was committed when it began. So a row that is marked as checked was locked before
--- the check began. A signal stays new while a wait of its topic is locked: its worker may be about to commit it.
+-- Invariant: each statement sees what was committed when it began. So a row that it marks as checked was locked before the
+-- check began. A signal stays new while a wait of its topic is locked: its worker may be about to commit it.
 CREATE FUNCTION jobherd.match_signals(most integer, OUT woken bigint, OUT again boolean)
 LANGUAGE plpgsql
 AS $$
@@ -112,9 +114,10 @@ BEGIN
     again := again OR cardinality(held) = most;
     found := array(SELECT w.job FROM jobherd.waits w
                     WHERE w.job = ANY (held)
-                      AND EXISTS (SELECT FROM jobherd.signals s
-                                   WHERE s.topic = w.topic AND (s.tenants IS NULL OR w.tenant = ANY (s.tenants))
-                                     AND NOT EXISTS (SELECT FROM jobherd.steps t WHERE t.job = w.job AND t.signal = s.id)));
+                      AND CASE WHEN w.flow IS NOT NULL THEN NOT EXISTS (SELECT FROM jobherd.flows o WHERE o.id = w.flow AND o.state = 'open')
+                          ELSE EXISTS (SELECT FROM jobherd.signals s
+                                        WHERE s.topic = w.topic AND (s.tenants IS NULL OR w.tenant = ANY (s.tenants))
+                                          AND NOT EXISTS (SELECT FROM jobherd.steps t WHERE t.job = w.job AND t.signal = s.id)) END);
     free := array(SELECT s.id FROM jobherd.scheduled s WHERE s.id = ANY (found) FOR UPDATE SKIP LOCKED);
     there := array(SELECT s.id FROM jobherd.scheduled s WHERE s.id = ANY (found) AND s.id <> ALL (free));
     WITH gone AS (

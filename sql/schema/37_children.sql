@@ -2,15 +2,9 @@
 --
 -- The children of one step are the members of a flow that has the job as its parent, and the name of the step. One commit under the
 -- fence of the claim enqueues them and records the step. The end of such a flow adds a row to `signals`, in the same commit. The
--- parent's wait names the flow. Maintenance processes look at each new wait and at each new signal after its commit, as for
--- other signals, so the one that is looked at second sees the other. Whether the parent continues is decided by the state of the
+-- parent's wait names the flow. Maintenance processes check each new wait and each new signal after its commit, as for
+-- other signals, so the one that is checked second sees the other. Whether the parent continues is decided by the state of the
 -- flow, not by the signal: a flow can be open again. tests/models/gather.pml proves the protocol.
-
-ALTER TABLE jobherd.flows
-    ADD COLUMN step text COLLATE "C",                   -- of the parent job, which has spawned the members in this step
-    ADD COLUMN outlives boolean NOT NULL DEFAULT false; -- the members continue if the parent job is canceled
-ALTER TABLE jobherd.waits ADD COLUMN flow bigint;       -- of the children for which the job waits, not for a signal
-CREATE INDEX flows_spawned ON jobherd.flows (parent_id) WHERE step IS NOT NULL AND state = 'open';
 
 -- Trigger on `flows`: tells maintenance processes that the children of a job have ended.
 CREATE FUNCTION jobherd.tell_parent()
@@ -100,62 +94,4 @@ BEGIN
     VALUES (parent, step_name, json_build_object('flow', made, 'jobs', jobs), claim, attempt_number, handler_version)
     RETURNING result INTO done;
     RETURN done;
-END $$;
-
--- Makes suspended jobs ready for which there is a signal, or whose children have ended. Looks at up to `most` new signals and as many new waits.
--- again: some were locked by another session, or are left. Run by maintenance processes.
---
--- Invariant: each statement sees what was committed when it began. So whatever is marked as looked at was locked before
--- the look began. A signal stays new while a wait of its topic is locked: its worker may be about to commit it.
-CREATE OR REPLACE FUNCTION jobherd.match_signals(most integer, OUT woken bigint, OUT again boolean)
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    ids   bigint[];
-    about text[];
-    held  bigint[];
-    busy  text[];
-    found bigint[];
-    free  bigint[];
-    there bigint[];
-BEGIN
-    woken := 0;
-    again := false;
-    SELECT array_agg(f.id), array_agg(DISTINCT f.topic) INTO ids, about
-      FROM (SELECT s.id, s.topic FROM jobherd.signals s WHERE NOT s.matched ORDER BY s.id LIMIT most FOR UPDATE SKIP LOCKED) AS f;
-    IF ids IS NOT NULL THEN
-        held := array(SELECT w.job FROM jobherd.waits w WHERE w.topic = ANY (about) FOR UPDATE SKIP LOCKED);
-        UPDATE jobherd.waits w SET looked = false WHERE w.job = ANY (held) AND w.looked;
-        busy := array(SELECT DISTINCT w.topic FROM jobherd.waits w WHERE w.topic = ANY (about) AND w.job <> ALL (held));
-        UPDATE jobherd.signals s SET matched = true WHERE s.id = ANY (ids) AND s.topic <> ALL (busy);
-        again := cardinality(busy) > 0 OR cardinality(ids) = most;
-    END IF;
-    held := array(SELECT w.job FROM jobherd.waits w WHERE NOT w.looked ORDER BY w.job LIMIT most FOR UPDATE SKIP LOCKED);
-    IF held = '{}' THEN
-        RETURN;
-    END IF;
-    again := again OR cardinality(held) = most;
-    found := array(SELECT w.job FROM jobherd.waits w
-                    WHERE w.job = ANY (held)
-                      AND CASE WHEN w.flow IS NOT NULL THEN NOT EXISTS (SELECT FROM jobherd.flows o WHERE o.id = w.flow AND o.state = 'open')
-                          ELSE EXISTS (SELECT FROM jobherd.signals s
-                                        WHERE s.topic = w.topic AND (s.tenants IS NULL OR w.tenant = ANY (s.tenants))
-                                          AND NOT EXISTS (SELECT FROM jobherd.steps t WHERE t.job = w.job AND t.signal = s.id)) END);
-    free := array(SELECT s.id FROM jobherd.scheduled s WHERE s.id = ANY (found) FOR UPDATE SKIP LOCKED);
-    there := array(SELECT s.id FROM jobherd.scheduled s WHERE s.id = ANY (found) AND s.id <> ALL (free));
-    WITH gone AS (
-        DELETE FROM jobherd.scheduled s WHERE s.id = ANY (free) RETURNING s AS job
-    ), now AS (
-        INSERT INTO jobherd.ready
-        SELECT (p.job).*
-          FROM gone g CROSS JOIN LATERAL (
-               SELECT jsonb_populate_record(g.job::text::jobherd.ready, jsonb_build_object(  -- see the index ready_came_back
-                          'run_at', greatest(clock_timestamp(), (g.job).created_at + interval '1 microsecond'))) AS job OFFSET 0) AS p
-        RETURNING id
-    )
-    SELECT count(*) INTO woken FROM now;
-    DELETE FROM jobherd.waits w WHERE w.job = ANY (free);
-    -- A job that is not suspended any more looks for itself when it runs.
-    UPDATE jobherd.waits w SET looked = true WHERE w.job = ANY (held) AND w.job <> ALL (there);
-    again := again OR cardinality(there) > 0;
 END $$;

@@ -1,12 +1,13 @@
-"""Logs what a new user needs to know: kinds, workers, queues, dashboard, how to stop."""
+"""Logs what a new user needs to know: kinds, workers, queues, how to stop.
+
+The web process logs the address of the dashboard, because only that process knows whether it listens there.
+"""
 
 from __future__ import annotations
 
 import logging
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.settings.definitions import shown
 from jobherd.supervisor.settings.readers import show_span
 from jobherd.workers.ipc.counters import OTHER_KINDS
 
@@ -31,7 +32,6 @@ class Greeting:
         self._fleet = fleet
         self._boards = boards
         self._settings = settings
-        self._has_page = find_spec("starlette") is not None
         self._logged = False
 
     def wake_at(self, _now: float) -> float:
@@ -42,34 +42,24 @@ class Greeting:
         """Log the lines if a worker has become READY for the first time."""
         if self._fleet.ever_ready and not self._logged:
             self._logged = True
-            for line in greeting(self._settings.now, self._boards, page=self._has_page):
+            for line in greeting(self._settings.now, self._boards):
                 log.info("%s", line)
 
 
-def greeting(settings: Settings, boards: Sequence[StatusBoard], *, page: bool) -> list[str]:
+def greeting(settings: Settings, boards: Sequence[StatusBoard]) -> list[str]:
     """Return the lines.
 
     Args:
         settings: the settings.
         boards: the status boards of the slots; the first one with any kinds is used.
-        page: whether the extra `web` is installed.
     """
     found = (sorted(kind.name for kind in board.tally.kind_counts() if kind.name != OTHER_KINDS) for board in boards)
     kinds = next((names for names in found if names), [])
     more = f" and {len(kinds) - NAMED} more" if len(kinds) > NAMED else ""
     queues = ", ".join(settings.queues) or "all"
-    web = []
-    if settings.web and settings.http is not None and settings.http[1]:
-        address = f"http://{shown('http', settings.http)}"
-        serves_page = settings.dashboard and page
-        web = [
-            f"dashboard {address}{settings.dashboard_path}/"
-            if serves_page
-            else f"metrics {address}/metrics, no dashboard"
-        ]
     return [
         f"serves {len(kinds)} {'kind' if len(kinds) == 1 else 'kinds'}: {', '.join(kinds[:NAMED])}{more}",
-        "; ".join([f"{settings.workers} {'worker' if settings.workers == 1 else 'workers'}, queues: {queues}", *web]),
+        f"{settings.workers} {'worker' if settings.workers == 1 else 'workers'}, queues: {queues}",
         (
             f"stop with Ctrl-C: running jobs may finish within {show_span(settings.drain_timeout)}; "
             "a second Ctrl-C returns them to their queues"

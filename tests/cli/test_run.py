@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -110,9 +111,18 @@ def test_the_log_names_kinds_queues_workers_dashboard_and_how_to_stop(database):
         read_until(
             process,
             r"supervisor: serves 1 kind: jobs:purge_completed",
-            rf"1 worker, queues: mail, default; dashboard http://127\.0\.0\.1:{port}/",
+            r"1 worker, queues: mail, default\n",
+            rf"the dashboard is http://127\.0\.0\.1:{port}/",
             r"stop with Ctrl-C: running jobs may finish within 90s; a second Ctrl-C returns them to their queues",
         )
+
+
+def test_no_address_is_printed_for_a_dashboard_whose_port_is_taken(database):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with running(*HANDLERS, "--workers", 1, "--http", address, dsn=database) as process:
+            off, _ = read_until(process, f"are off: cannot listen on {address}", "stop with Ctrl-C")
+    assert f"http://{address}" not in off.string
 
 
 def test_status_lists_the_children_that_have_to_do_with_jobs_and_says_so(database):

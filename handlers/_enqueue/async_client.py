@@ -144,6 +144,16 @@ class AsyncClient:
         """Run a job again, at once. See `Client.retry`."""
         return await self.run(statements.retry_job(job_id, actor, reason), job_id)
 
+    async def cancel_flow(self, flow_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
+        """Cancel all jobs of a flow that have not ended. See `Client.cancel_flow`."""
+        return await self.run(statements.cancel_flow(flow_id, actor, reason), flow_id)
+
+    async def retry_flow(
+        self, flow_id: int, from_node: str | None = None, *, actor: str | None = None, reason: str | None = None
+    ) -> int | None:
+        """Run the failed and canceled jobs of a flow again. See `Client.retry_flow`."""
+        return await self.run(statements.retry_flow(flow_id, from_node, actor, reason), flow_id)
+
     async def run(self, statement: Statement[T], job_id: int | None = None) -> T:
         """Run one of this package's statements. job_id: as in `Client.run`."""
         if self._shards is not None:

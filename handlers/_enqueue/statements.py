@@ -205,6 +205,23 @@ def retry_job(job_id: int, actor: str | None = None, reason: str | None = None) 
     return Statement("control/retry_job", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 
 
+def cancel_flow(flow_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
+    """Return the statement that cancels all jobs of a flow. The answer is None if the flow does not exist."""
+    return Statement(
+        "control/cancel_flow",
+        {"id": check_id(flow_id, field="a flow's id"), "actor": actor, "reason": reason},
+        _read_id,
+    )
+
+
+def retry_flow(
+    flow_id: int, from_node: str | None = None, actor: str | None = None, reason: str | None = None
+) -> Statement[int | None]:
+    """Return the statement that runs a flow again. The answer is the number of jobs, or None if there is no flow."""
+    given = {"id": check_id(flow_id, field="a flow's id"), "node": from_node, "actor": actor, "reason": reason}
+    return Statement("control/retry_flow", given, _read_id)
+
+
 def _read_ids(rows: list[Row], _: tuple[str, ...]) -> list[int]:
     return [row[0] for row in rows]
 

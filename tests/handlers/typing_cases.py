@@ -14,6 +14,8 @@ from jobherd.testing import Ran, run
 if TYPE_CHECKING:
     import psycopg
 
+    from jobherd import AsyncClient, Client
+
 
 @handler("mail:receipt")
 def receipt(order_id: int) -> None: ...
@@ -92,6 +94,17 @@ async def producers(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> 
     assert_type(await receipt.options(connection=connection).aenqueue_many([(7,)]), list[int])
     await receipt.aenqueue(order_id="7")  # type: ignore[arg-type]
     assert_type(await fetch(Job(id=1, kind="x"), "x"), bytes)
+
+
+# Flows are canceled and run again by their id.
+async def flows(client: Client, own: AsyncClient) -> None:
+    assert_type(client.cancel_flow(7, actor="ada", reason="test"), str | None)
+    assert_type(client.retry_flow(7, "page"), int | None)
+    assert_type(await own.cancel_flow(7), str | None)
+    assert_type(await own.retry_flow(7, from_node="page", reason="test"), int | None)
+    client.cancel_flow("7")  # type: ignore[arg-type]
+    client.retry_flow(7, ["page"])  # type: ignore[arg-type]
+    await own.retry_flow(7, node="page")  # type: ignore[call-arg]
 
 
 # A handler is called like its function, the job included.

@@ -1,0 +1,62 @@
+"""Flows that a client cancels and runs again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from jobherd import AsyncClient, Client
+from tests.sql.test_after import resolve
+from tests.sql.test_flows import places, run, start, state
+from tests.support.queue import Queue
+
+
+def ask(dsn, method, *args, **options):
+    with Client(dsn) as client:
+        return getattr(client, method)(*args, **options)
+
+
+def ask_async(dsn, method, *args, **options):
+    async def asked():
+        async with AsyncClient(dsn) as client:
+            return await getattr(client, method)(*args, **options)
+
+    return asyncio.run(asked())
+
+
+@pytest.mark.parametrize("call", [ask, ask_async])
+def test_a_flow_is_cancelled_and_run_again_from_where_it_failed_or_from_a_node(database, call):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
+        assert call(database, "retry_flow", flow) == 0, "it is open"
+        run(queue)
+        assert call(database, "cancel_flow", flow, actor="ada", reason="wrong day") == "cancelling"
+        resolve(queue)
+        assert call(database, "cancel_flow", flow) == "cancelled"
+        assert call(database, "retry_flow", flow, actor="eve", reason="right day") == 1
+        resolve(queue)
+        run(queue)
+        assert state(queue, flow) == ("completed", 0, 2, 0, 0)
+        assert call(database, "retry_flow", flow) == 0, "it is completed"
+        assert call(database, "retry_flow", flow, "fetch") == 2
+        assert places(queue) == {"a:fetch": "ready", "a:parse": "blocked"}
+        assert queue.run("SELECT action, actor, reason FROM jobherd.audit ORDER BY id LIMIT 2") == [
+            ("cancel", "ada", "wrong day"),
+            ("retry", "eve", "right day"),
+        ]
+
+
+@pytest.mark.parametrize("call", [ask, ask_async])
+def test_a_flow_or_a_node_that_does_not_exist(database, call):
+    assert call(database, "cancel_flow", 99999) is None
+    assert call(database, "retry_flow", 99999, "fetch") is None
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"})
+        run(queue)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="has no job of a node 'fech' that has ended"):
+        call(database, "retry_flow", flow, "fech")
+    for method in ("cancel_flow", "retry_flow"):
+        with pytest.raises(TypeError, match="a flow's id is a whole number, not a str"):
+            call(database, method, "7")

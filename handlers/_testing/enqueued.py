@@ -15,6 +15,7 @@ from jobherd.handlers._policy.durations import at_least_zero
 from jobherd.handlers._run.job import EXTRAS
 from jobherd.handlers._run.unrunnable import unknown_kind
 from jobherd.handlers._testing.ran import Ran, refuse_loop
+from jobherd.handlers._testing.records import Records
 from jobherd.handlers._values.payload import decode_payload
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class Enqueued:
     parent job was due."""
     round: int = 1
     """1 for a job that the test enqueued, 2 for its child jobs, and so on."""
+    gathers: list[Enqueued] = field(default_factory=list, repr=False)
+    """Child jobs for which it is suspended."""
+    suspensions: int = 0
+    """How often it was suspended for them."""
 
 
 class Watched:
@@ -67,6 +72,7 @@ class Watched:
         self._running: Enqueued | None = None
         self._touched: list[Enqueued] = []
         self._now = 0.0
+        self.records = Records()
 
     def advance(self, duration: Duration) -> None:
         """Let time pass for delayed jobs: the next `drain` runs those that are due by then.
@@ -124,12 +130,14 @@ class Watched:
     def run(self, handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
         """Run a handler once, like `jobherd.testing.run`, and record the jobs that it enqueues."""
         data = handler.split_bytes(args, kwargs)[0]
-        return self._attempt(handler, handler.payload(*args, **kwargs), payload_bytes=data)
+        payload = handler.payload(*args, **kwargs)
+        return self.records.ended(handler, payload, self._attempt(handler, payload, payload_bytes=data))
 
     async def arun(self, handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
         """`run` for a test inside an event loop."""
         data = handler.split_bytes(args, kwargs)[0]
-        return await self._aattempt(handler, handler.payload(*args, **kwargs), payload_bytes=data)
+        payload = handler.payload(*args, **kwargs)
+        return self.records.ended(handler, payload, await self._aattempt(handler, payload, payload_bytes=data))
 
     def drain(
         self,
@@ -200,15 +208,20 @@ class Watched:
             waiting = [
                 job
                 for job in self.jobs
-                if not job.over and len(job.ran) < attempts and job.due <= until and job.round <= last
+                if not job.over
+                and len(job.ran) - job.suspensions < attempts
+                and all(child.over for child in job.gathers)
+                and job.due <= until
+                and job.round <= last
             ]
             # of jobs due at the same time, the one enqueued first
             job = min(waiting, key=lambda one: one.due, default=None)
             if job is None:
                 return
-            if not job.ran:
+            if all(job is not one for one in touched):
                 touched.append(job)
             self._running = job
+            job.gathers = []
             handler = known.get(job.kind)
             if handler is None:
                 ran = Ran(unknown_kind(job.kind, age=0))
@@ -223,6 +236,7 @@ class Watched:
                     )
                 finally:
                     self._running = None
+            job.suspensions += bool(job.gathers)
             job.attempts += ran.outcome.counted
             job.over = ran.outcome.state not in {"ready", "scheduled"}
             job.ran.append(ran)
@@ -243,6 +257,11 @@ class Watched:
                 job_id, chunk.kind, decode_payload(text), options, due=due, round=1 if by is None else by.round + 1
             )
             self.jobs.append(job)
+
+    def wait_for(self, children: list[Enqueued]) -> None:
+        """Let the running job wait for its child jobs. `run` has no such job."""
+        if self._running is not None:
+            self._running.gathers = children
 
     def _begin(self, options: dict[str, Any]) -> float:
         """Return when the wait of a job begins that the test enqueues: a timestamp needs no `advance`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -16,9 +16,9 @@ from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.inputs import NoInputs
 from jobherd.handlers._run.steps import StepError
 from jobherd.handlers._testing.attempt import arun_payload, run_payload
+from jobherd.handlers._testing.children import WatchedSteps
 from jobherd.handlers._testing.enqueued import Watched
 from jobherd.handlers._testing.ran import Ran
-from jobherd.handlers._testing.steps import MemorySteps
 from jobherd.handlers._values.outcome import EXPIRED, Outcome
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._enqueue.driver_connection import CallersConnection
     from jobherd.handlers._run.durable import Durable
     from jobherd.handlers._run.inputs import InputHost
-    from jobherd.handlers._run.steps import Record, StepHost
+    from jobherd.handlers._run.steps import StepHost
 
 
 class _Watching(Client):
@@ -50,8 +50,8 @@ class _Watching(Client):
 class Inline(Watched):
     """The jobs that were enqueued inside `inline`, and methods to check and run them.
 
-    What an attempt writes through `connection` is kept if the handler returns, and undone if it
-    raises.
+    What an attempt writes through `connection` is kept if the handler returns or suspends the job,
+    and undone if it raises.
 
     Attributes:
         connection: connection whose transaction contains everything.
@@ -63,20 +63,21 @@ class Inline(Watched):
         super().__init__()
         self.connection = connection
         self.client = _Watching(self, connection, schema)
-        self._steps: dict[int, dict[str, Any]] = {}
 
     def _attempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        with self._around(handler, fields) as (transaction_host, ran):
+        with self._around(handler, payload, fields) as (transaction_host, ran):
             ran.append(run_payload(handler, payload, transaction_host=transaction_host, **fields))
         return ran[-1]
 
     async def _aattempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        with self._around(handler, fields) as (transaction_host, ran):
+        with self._around(handler, payload, fields) as (transaction_host, ran):
             ran.append(await arun_payload(handler, payload, transaction_host=transaction_host, **fields))
         return ran[-1]
 
     @contextlib.contextmanager
-    def _around(self, handler: AnyHandler, fields: dict[str, Any]) -> Iterator[tuple[_InlineTransactions, list[Ran]]]:
+    def _around(
+        self, handler: AnyHandler, payload: object, fields: dict[str, Any]
+    ) -> Iterator[tuple[_InlineTransactions, list[Ran]]]:
         """Undo the attempt's writes and its enqueued jobs if it raised.
 
         The block appends the attempt's result.
@@ -85,14 +86,18 @@ class Inline(Watched):
         ran: list[Ran] = [Ran(EXPIRED)]
         before = len(self.jobs)
         transaction_host = _InlineTransactions(self.connection, declared=handler.policy.transactional)
-        records = self._steps.setdefault(fields.get("id", 0), {})
-        transaction_host.steps = _InlineSteps(transaction_host, records, handler.policy.version)
+        records = self.records.of(handler, payload, fields)
+        transaction_host.steps = steps = _InlineSteps(self, records, handler.policy.version, transaction_host)
         with contextlib.suppress(_Undo), self.connection.transaction(), self._known(fields):
             yield transaction_host, ran
             if transaction_host.completed is not None:
                 ran.append(Ran(transaction_host.completed, ran[-1].progress))
-            if ran[-1].exception is not None or (handler.policy.transactional and ran[-1].outcome.label != "ok"):
+            label = ran[-1].outcome.label
+            raised = ran[-1].exception is not None and label != "suspended"
+            if raised or (handler.policy.transactional and label != "ok"):
                 del self.jobs[before:]
+                for name in steps.undone_with_attempt:
+                    del records[name]
                 raise undo
 
     @contextlib.contextmanager
@@ -114,22 +119,20 @@ class Inline(Watched):
             origin.forget(before)
 
 
-class _InlineSteps(MemorySteps):
+class _InlineSteps(WatchedSteps):
     """Steps of jobs that `inline` runs: their transactions are savepoints."""
 
-    def __init__(self, transactions: _InlineTransactions, records: dict[str, Any], version: int) -> None:
-        super().__init__(records, version)
+    def __init__(
+        self, watched: Inline, records: dict[str, Any], version: int, transactions: _InlineTransactions
+    ) -> None:
+        super().__init__(watched, records, version)
         self._transactions = transactions
 
-    def enter(self, job: Durable, name: str) -> Record | None:
+    def _use(self, name: str) -> None:
         if self._transactions.is_open:
             message = "a durable step cannot be inside a transaction of the job: end the block before it"
             raise StepError(message)
-        return super().enter(job, name)
-
-    def spawn(self, *_: Any, **__: Any) -> NoReturn:
-        message = "`inline` cannot wait for child jobs: use `jobherd.testing.run`, or a worker"
-        raise StepError(message)
+        super()._use(name)
 
     def begin(self, _job: Durable, _name: str) -> Any:
         return self._transactions.begin()
@@ -140,6 +143,7 @@ class _InlineSteps(MemorySteps):
     def commit(self, job: Durable, name: str, result: str | None) -> None:
         self._transactions.commit()
         self.record(job, name, result)
+        self.undone_with_attempt.append(name)
 
     def undo(self, name: str) -> None:
         self._transactions.undo()

@@ -10,7 +10,9 @@ from jobherd import sql
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure, keeping_default
 from jobherd.handlers._testing.attempt import arun_payload, run_payload
+from jobherd.handlers._testing.children import WatchedSteps
 from jobherd.handlers._testing.enqueued import Watched
+from jobherd.handlers._testing.steps import InMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,10 +33,18 @@ class Recorder(Watched):
         self.client = _Recording(self)
 
     def _attempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        return run_payload(handler, payload, **fields)
+        return run_payload(handler, payload, **self._host(handler, payload, fields))
 
     async def _aattempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
-        return await arun_payload(handler, payload, **fields)
+        return await arun_payload(handler, payload, **self._host(handler, payload, fields))
+
+    def _host(self, handler: AnyHandler, payload: object, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a job, with the host of its steps."""
+        if handler.policy.batch is not None:
+            return fields
+        host = InMemory(None, handler.policy.version, None)
+        host.steps = WatchedSteps(self, self.records.of(handler, payload, fields), handler.policy.version)
+        return fields | {"transaction_host": host}
 
 
 class _Recording(Client):

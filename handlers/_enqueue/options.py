@@ -76,8 +76,9 @@ class JobOptions(TypedDict, total=False):
     parent_id: int | None
     """Id of the parent job. Default: the job whose handler runs this code."""
     traceparent: str | None
-    """Trace of the job in W3C Trace Context format. Default: the trace of the job whose handler runs
-    this code."""
+    """Trace of the job in W3C Trace Context format: the header `traceparent`; after a space each, the
+    headers `tracestate`, which may be empty, and `baggage`. Default: the trace of the job whose
+    handler runs this code."""
     unique: UniqueLike | None
     """What makes the job unique: True for the whole payload, names of its fields, or a `Unique`. False:
     the job is not unique."""

@@ -3,7 +3,8 @@
 There are traces only if the process has set up an SDK. This module does not import OpenTelemetry by
 itself: spans are possible only if the application has imported it and set a provider. So a process
 without it pays one dictionary lookup per enqueue, and one per worker. This module sets up no SDK
-and exports nothing. A job carries its `traceparent` in W3C Trace Context format.
+and exports nothing. A job carries its `traceparent` in W3C Trace Context format, with `tracestate` and
+`baggage` after it if the producer has them.
 
 Attributes are named by OpenTelemetry's semantic conventions for messaging. Other names begin with
 `jobherd.`.
@@ -16,11 +17,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.handlers._policy.names import LONGEST_TRACE, TRACE_HEADERS, split_trace
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Tracer
 
     from jobherd.handlers._enqueue.bulk import Chunk
 
@@ -45,27 +48,40 @@ def tracer() -> Tracer | None:
     return found
 
 
-def write_traceparent(span: Span) -> str | None:
-    """Return a span's `traceparent`, or None if the span belongs to no trace."""
-    context = span.get_span_context()
-    return (
-        f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
-        if context.is_valid
-        else None
-    )
+def write_trace(context: Context) -> str | None:
+    """Return what a job stores of a context: its `traceparent`, and `tracestate` and `baggage` if it has them.
 
+    None if the context belongs to no trace. If a job cannot store it all, the baggage is left out
+    first. The program decides with `OTEL_PROPAGATORS` whether it passes baggage on.
+    """
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator  # noqa: PLC0415 - callers have it installed
+    from opentelemetry.propagate import get_global_textmap  # noqa: PLC0415
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
-def read_traceparent(traceparent: str | None) -> Context | None:
-    """Return the context of a `traceparent`. None, the current context, for a job without one."""
-    if traceparent is None:
+    headers: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(headers, context)
+    if "baggage" in get_global_textmap().fields:
+        W3CBaggagePropagator().inject(headers, context)
+    parts = [headers.get(name, "") for name in TRACE_HEADERS]
+    if not parts[0]:
         return None
-    from opentelemetry import trace  # noqa: PLC0415 - callers have it installed
+    if " " in parts[1]:  # Legal, but a space separates the parts.
+        parts[1] = ""
+    texts = (" ".join(parts[:count]).rstrip() for count in (3, 2, 1))
+    return next(text for text in texts if len(text) <= LONGEST_TRACE)
 
-    _, trace_id, span_id, flags = traceparent.split("-")[:4]
-    remote = trace.SpanContext(
-        int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=trace.TraceFlags(int(flags, 16))
-    )
-    return trace.set_span_in_context(trace.NonRecordingSpan(remote))
+
+def read_trace(trace: str | None) -> Context | None:
+    """Return the context of a job's trace. None, the current context, for a job without one."""
+    if trace is None:
+        return None
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator  # noqa: PLC0415 - as above
+    from opentelemetry.context import get_current  # noqa: PLC0415
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+    headers = split_trace(trace)
+    remote = TraceContextTextMapPropagator().extract(headers, get_current())
+    return W3CBaggagePropagator().extract(headers, remote)
 
 
 def ids_of(traceparent: str | None) -> dict[str, object]:
@@ -84,7 +100,7 @@ def enqueueing(own: Tracer, chunk: Chunk) -> Iterator[tuple[Chunk, Callable[[lis
     Yields the chunk with the trace of its jobs, and a function that takes their ids. An error in
     the block is recorded on the span and raised again.
     """
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - as above
+    from opentelemetry.trace import SpanKind, set_span_in_context  # noqa: PLC0415 - as above
 
     attributes: dict[str, Any] = {
         "messaging.system": SYSTEM,
@@ -96,12 +112,12 @@ def enqueueing(own: Tracer, chunk: Chunk) -> Iterator[tuple[Chunk, Callable[[lis
         attributes["messaging.destination.name"] = chunk.options.queue
     if len(chunk.texts) > 1:
         attributes["messaging.batch.message_count"] = len(chunk.texts)
-    parent = read_traceparent(chunk.options.traceparent)
+    parent = read_trace(chunk.options.traceparent)
     with own.start_as_current_span(f"enqueue {chunk.kind}", parent, SpanKind.PRODUCER, attributes) as span:
 
         def record_ids(ids: list[int]) -> None:
             if len(ids) == 1:
                 span.set_attribute("messaging.message.id", str(ids[0]))
 
-        traceparent = write_traceparent(span) or chunk.options.traceparent
+        traceparent = write_trace(set_span_in_context(span, parent)) or chunk.options.traceparent
         yield replace(chunk, options=replace(chunk.options, traceparent=traceparent)), record_ids

@@ -76,7 +76,7 @@ def trace_attempt(job: Job, call_next: Callable[[], object]) -> object:
         _scopes[job.id] = scope
         describe(scope, job)
         transaction = sentry_sdk.continue_trace(
-            _headers(job.traceparent), op="queue.process", name=job.kind, source="task", origin="auto.queue.jobherd"
+            _headers(job.trace_headers), op="queue.process", name=job.kind, source="task", origin="auto.queue.jobherd"
         )
         with sentry_sdk.start_transaction(transaction) as span:
             span.set_data("messaging.system", "jobherd")
@@ -140,12 +140,12 @@ def describe(scope: Any, job: Job) -> None:
     )
 
 
-def _headers(traceparent: str | None) -> dict[str, str]:
+def _headers(headers: dict[str, str]) -> dict[str, str]:
     """Return the headers of a trace as Sentry reads them."""
-    if traceparent is None:
+    if not headers:
         return {}
-    _, trace, span, flags = traceparent.split("-")[:4]
-    return {"sentry-trace": f"{trace}-{span}-{int(flags, 16) & 1}"}
+    _, trace, span, flags = headers["traceparent"].split("-")[:4]
+    return {"sentry-trace": f"{trace}-{span}-{int(flags, 16) & 1}", "baggage": headers.get("baggage", "")}
 
 
 def _checkin(job: Job, status: str) -> None:

@@ -13,7 +13,12 @@ QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
 
 TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,99}")
 WEBHOOK: Final = re.compile(r"(?i:https?)://[^/?#@\s\x00-\x1f]+([/?][^\s\x00-\x1f]*)?")
-TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT: Final = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}( [!-~]*( [!-~]+)?)?"
+)
+"""A traceparent; after a space each, its tracestate, which may be empty, and its baggage."""
+LONGEST_TRACE: Final = 1024
+TRACE_HEADERS: Final = ("traceparent", "tracestate", "baggage")
 
 _LONGEST_PARTITION: Final = 200
 _SMALLEST, _LARGEST = -32768, 32767  # the columns are smallint
@@ -99,16 +104,27 @@ def check_webhook(value: object, *, field: str = "webhook") -> str:
 def check_traceparent(value: object, *, field: str = "traceparent") -> str:
     """Return `value` if it is a traceparent (W3C Trace Context), or raise ValueError.
 
+    A `tracestate` and a `baggage` may follow, after a space each.
+
     >>> check_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")[3:7]
     '4bf9'
     """
-    if not isinstance(value, str) or not TRACEPARENT.fullmatch(value):
+    if not isinstance(value, str) or len(value) > LONGEST_TRACE or not TRACEPARENT.fullmatch(value):
         message = (
             f"{field} {shown(value)} is not like '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01': "
             "version, trace, parent and flags in lower-case hexadecimal digits, trace and parent not all zeros"
         )
         raise ValueError(message)
     return value
+
+
+def split_trace(trace: str | None) -> dict[str, str]:
+    """Return the headers of a job's trace.
+
+    >>> split_trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01  user=7")
+    {'traceparent': '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', 'baggage': 'user=7'}
+    """
+    return {name: text for name, text in zip(TRACE_HEADERS, (trace or "").split(" "), strict=False) if text}
 
 
 def check_whole(value: object, *, field: str, least: int = _SMALLEST) -> int:

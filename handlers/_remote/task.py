@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from jobherd.handlers._policy.durations import Duration, positive
+from jobherd.handlers._policy.names import split_trace
 from jobherd.handlers._remote.events import Ref, Stop
 from jobherd.handlers._values.payload import decode_payload
 
@@ -33,7 +34,7 @@ class Task:
         timeout: longest duration of the attempt in seconds, extensions included. None: no limit.
         tenant: tenant of the job, or None.
         webhook: URL that is called when the job reaches its final state, or None.
-        traceparent: trace of the job in W3C Trace Context format, or None.
+        traceparent: trace of the job in W3C Trace Context format, or None. `trace_headers` has its parts.
         parent_id: id of the parent job, or None.
 
     Example:
@@ -76,6 +77,11 @@ class Task:
     def run_at(self) -> datetime:
         """Timestamp at which the job was due."""
         return datetime.fromtimestamp(self._run / 1_000_000, UTC)
+
+    @property
+    def trace_headers(self) -> dict[str, str]:
+        """Headers that continue the job's trace in a request. Empty without a trace."""
+        return split_trace(self.traceparent)
 
     @property
     def cancelled(self) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from jobherd.handlers._policy.names import split_trace
 from jobherd.handlers._run.durable import Durable
 from jobherd.handlers._run.inputs import Inputs
 from jobherd.handlers._run.transaction import NOWHERE, Transaction, TransactionHost
@@ -121,7 +122,7 @@ class Job(Durable, Inputs):
     parent_id: int | None = None
     """Id of the parent job, whose handler enqueued this one, or None."""
     traceparent: str | None = None
-    """Trace of the job in W3C Trace Context format, or None."""
+    """Trace of the job in W3C Trace Context format, or None. `trace_headers` has its parts."""
     flow: int | None = None
     """Id of the flow of which this job is a member, or None."""
     schedule: str | None = None
@@ -160,6 +161,15 @@ class Job(Durable, Inputs):
     def run_at(self) -> datetime:
         """When the job was due, in UTC."""
         return datetime.fromtimestamp(self.run, UTC)
+
+    @property
+    def trace_headers(self) -> dict[str, str]:
+        """Headers that continue the job's trace in a request.
+
+        `traceparent`, and `tracestate` and `baggage` if the producer had them. Empty without a
+        trace.
+        """
+        return split_trace(self.traceparent)
 
     @property
     def is_last_attempt(self) -> bool:

@@ -53,7 +53,7 @@ CREATE TYPE jobherd.extras AS (
     webhook       text,     -- the URL to call when the job has finished
     payload_bytes bytea,    -- a payload that is not JSON
     parent_id     bigint,   -- the job whose handler enqueued this one
-    traceparent   text,     -- W3C Trace Context
+    traceparent   text,     -- W3C Trace Context, with tracestate and baggage after it
     unique_key    bytea,    -- what a retry by hand must take again before it makes a finished job ready
     schedule      jsonb,    -- the instant of a schedule whose job this is: {"name", "at", "missed"}
     partition     text,     -- the name from which `lane` is made

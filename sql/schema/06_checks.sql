@@ -28,13 +28,14 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- A traceparent (W3C Trace Context); after a space each, its tracestate, which may be empty, and its baggage.
 CREATE FUNCTION jobherd.check_traceparent(traceparent text)
 RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT
 AS $$
 BEGIN
-    IF traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
-       OR traceparent ~ '^ff|^..-0{32}|-0{16}-..$' THEN
+    IF traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}( [!-~]*( [!-~]+)?)?$'
+       OR left(traceparent, 55) ~ '^ff|^..-0{32}|-0{16}-..$' OR length(traceparent) > 1024 THEN
         RAISE EXCEPTION 'must be like 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;

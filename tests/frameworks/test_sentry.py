@@ -21,6 +21,8 @@ from tests.support.patience import LIMIT
 HANDLERS = Path(__file__).parent / "sentry_handlers.py"
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
+TRACE = f"{PARENT}  sentry-trace_id={PARENT[3:35]},sentry-public_key=key,sentry-release=shop-1"
+
 
 @pytest.fixture
 def sentry():
@@ -32,7 +34,8 @@ def sentry():
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
-            lines = body.split(b"\n")[1:]
+            envelope, *lines = body.split(b"\n")
+            items.append(("envelope", json.loads(envelope)))
             for head, text in zip(lines[::2], lines[1::2], strict=False):
                 items.append((json.loads(head)["type"], json.loads(text)))
             self.send_response(200)
@@ -88,7 +91,7 @@ def test_every_failure_transaction_and_checkin_arrives(database, sentry, tmp_pat
 
     run()  # stores the schedule
     with Client(database) as client:
-        client.enqueue_many("sentry:fails", [{"number": number} for number in range(30)], traceparent=PARENT)
+        client.enqueue_many("sentry:fails", [{"number": number} for number in range(30)], traceparent=TRACE)
         retried = client.enqueue("sentry:retries")
     with psycopg.connect(database) as connection:
         connection.execute("SELECT jobherd.run_schedule(name) FROM jobherd.schedules")
@@ -108,6 +111,8 @@ def test_every_failure_transaction_and_checkin_arrives(database, sentry, tmp_pat
     assert {body["contexts"]["job"]["kind"] for body in failures} == {"sentry:fails", "sentry:retries"}
     traced = [body for body in failures if body["contexts"]["job"]["kind"] == "sentry:fails"]
     assert {body["contexts"]["trace"]["trace_id"] for body in traced} == {PARENT.split("-")[1]}
+    heads = [body["trace"] for kind, body in items if kind == "envelope" and "trace" in body]
+    assert {head.get("release") for head in heads if head["trace_id"] == PARENT[3:35]} == {"shop-1"}
     (death,) = [body for body in events if "exception" not in body]
     assert (death["level"], death["tags"]["jobherd.kind"]) == ("fatal", "sentry:dies")
 

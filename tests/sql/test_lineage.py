@@ -59,6 +59,12 @@ def test_it_goes_with_the_job_through_all_of_its_states_and_is_found_in_each(que
     assert {"scheduled", "ready", "running", "retrying", "failed", "cancelled"} <= set(places)
 
 
+@pytest.mark.parametrize("more", [" a=1", " a=1 b=2", "  b=2"])
+def test_a_trace_keeps_its_state_and_baggage(queue, more):
+    with_trace = "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('traceparent', %s::text))"
+    assert origin(queue, queue.run(with_trace, TRACE + more)[0][0]) == (None, TRACE + more)
+
+
 def test_a_claim_tells_it_and_a_job_without_it_is_as_narrow_as_before(queue):
     queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", WITH_BOTH)
     queue.enqueue_many("a:b", 2)
@@ -79,6 +85,10 @@ def test_a_claim_tells_it_and_a_job_without_it_is_as_narrow_as_before(queue):
         (f'{{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-{"0" * 16}-01"}}', 'option "traceparent"'),
         (f'{{"traceparent": "ff{TRACE[2:]}"}}', 'option "traceparent"'),
         (f'{{"traceparent": "{TRACE}\\n"}}', 'option "traceparent"'),
+        (f'{{"traceparent": "{TRACE} a=1\\n"}}', 'option "traceparent"'),
+        (f'{{"traceparent": "{TRACE} a=1 b=2 c=3"}}', 'option "traceparent"'),
+        (f'{{"traceparent": "00-{"0" * 32}-00f067aa0ba902b7-01 a=1"}}', 'option "traceparent"'),
+        (f'{{"traceparent": "{TRACE} a={"1" * 1000}"}}', 'option "traceparent"'),
     ],
 )
 def test_what_is_none_is_refused_with_its_name(queue, options, says):

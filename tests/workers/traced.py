@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from opentelemetry import trace
+from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -23,6 +23,7 @@ def shown(exporter: InMemorySpanExporter) -> list[dict[str, object]]:
             "id": f"{span.context.span_id:016x}",
             "parent": f"{span.parent.span_id:016x}" if span.parent else None,
             "links": [f"{link.context.span_id:016x}" for link in span.links],
+            "state": span.context.trace_state.to_header(),
             "attributes": dict(span.attributes),
             "status": span.status.status_code.name,
             "events": [dict(event.attributes) for event in span.events],
@@ -53,7 +54,7 @@ def sdk():
 @handler("trace:works")
 def works(job: Job, next_one: bool = False) -> str:
     job.log.info("is at work")
-    with trace.get_tracer("own").start_as_current_span("inside"):
+    with trace.get_tracer("own").start_as_current_span("inside", attributes=baggage.get_all()):
         if next_one:
             works.enqueue()
     return "done"

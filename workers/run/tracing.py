@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jobherd.handlers._define.definition_site import Made
 from jobherd.handlers._define.hook_calls import JobHooks
 from jobherd.handlers._define.hooks import Hook
-from jobherd.handlers._enqueue.tracing import SYSTEM, ids_of, read_traceparent, tracer, write_traceparent
+from jobherd.handlers._enqueue.tracing import SYSTEM, read_trace, tracer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,10 @@ class Spans:
     def ids(self, job: int) -> dict[str, object]:
         """Return the log fields of a job's span, or an empty dictionary if it has none."""
         span = self._open.get(job)
-        return {} if span is None else ids_of(write_traceparent(span))
+        own = None if span is None else span.get_span_context()
+        if own is None or not own.is_valid:
+            return {}
+        return {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
 
     def begin(self, job: Job) -> Span:
         """Begin the span of an attempt, if it has not begun yet."""
@@ -67,9 +70,10 @@ class Spans:
                 "jobherd.attempt": job.attempt,
                 "jobherd.max_attempts": job.max_attempts,
             }
-            parent = read_traceparent(job.traceparent)
+            parent = read_trace(job.traceparent)
             # OpenTelemetry's conventions want a link to the enqueue, and allow to be its child as well.
-            links = [] if parent is None else [Link(get_current_span(parent).get_span_context())]
+            enqueue = get_current_span(parent).get_span_context()
+            links = [Link(enqueue)] if parent is not None and enqueue.is_valid else []
             span = self._open[job.id] = self._tracer.start_span(
                 f"process {job.kind}", parent, SpanKind.CONSUMER, attributes, links
             )
@@ -116,11 +120,15 @@ class TracedHooks(JobHooks):
         object.__setattr__(self, "_spans", spans)
 
     def call(self, handler: AnyHandler, job: Job, arguments: Mapping[str, Any]) -> object:
-        """Call the handler inside its hooks and its span."""
-        from opentelemetry.trace import use_span  # noqa: PLC0415 - as above
+        """Call the handler inside its hooks and its span, with the baggage of the job."""
+        from opentelemetry.context import attach, detach  # noqa: PLC0415 - as above
+        from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
 
-        with use_span(self._spans.begin(job), end_on_exit=False, record_exception=False, set_status_on_exception=False):
+        before = attach(set_span_in_context(self._spans.begin(job), read_trace(job.traceparent)))
+        try:
             return super().call(handler, job, arguments)
+        finally:
+            detach(before)
 
 
 def spans() -> Spans | None:

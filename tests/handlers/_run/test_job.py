@@ -20,6 +20,14 @@ def test_a_job_tells_what_is_known_of_it():
     assert repr(job) == "<Job 7 mail:receipt attempt 5 of 5>"
 
 
+def test_the_headers_of_its_trace_can_be_sent_on():
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    assert Job(id=7, kind="a:b").trace_headers == {}
+    assert Job(id=7, kind="a:b", traceparent=trace).trace_headers == {"traceparent": trace}
+    headers = {"traceparent": trace, "tracestate": "vendor=1", "baggage": "user=7"}
+    assert Job(id=7, kind="a:b", traceparent=" ".join(headers.values())).trace_headers == headers
+
+
 def test_the_time_that_remains_is_never_negative_and_may_be_endless():
     assert Job(id=1, kind="x").remaining() == float("inf")
     assert Job(id=1, kind="x", deadline=time.monotonic() - 5).remaining() == 0

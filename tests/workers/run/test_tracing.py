@@ -48,6 +48,28 @@ with Client(sys.argv[1]) as client:
 print(json.dumps({"ids": ids, "spans": shown(exporter)}))
 """
 
+HEADERS = {"traceparent": PARENT, "tracestate": "vendor=1", "baggage": "user=7"}
+CONTINUES = """
+import json, sys
+from opentelemetry import context, propagate
+from jobherd import Client
+from tests.workers.traced import set_up
+
+set_up()
+context.attach(propagate.extract(json.loads(sys.argv[2])))
+with Client(sys.argv[1]) as client:
+    print(client.enqueue("trace:works", {"next_one": True}))
+"""
+STORES = """
+import json, sys
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from jobherd.handlers._enqueue.tracing import write_trace
+
+headers = json.loads(sys.argv[1])
+print(write_trace(W3CBaggagePropagator().extract(headers, TraceContextTextMapPropagator().extract(headers))))
+"""
+
 
 def run(program: str, *words: str) -> str:
     done = subprocess.run(
@@ -151,14 +173,14 @@ def test_without_an_sdk_a_log_line_has_the_trace_and_nothing_else_is_done(bench:
     child = bench.start(handlers=(TRACED,))
     (row,) = bench.ask(
         "SELECT jobherd.enqueue('trace:works', '{\"next_one\": true}', jsonb_build_object('traceparent', %(p)s::text)) AS id",
-        p=PARENT,
+        p=f"{PARENT} vendor=1 user=7",
     )
     child.nudge()
     bench.wait(row["id"], "completed")
     (after,) = bench.ask("SELECT max(id) AS id FROM jobherd.jobs")
     bench.wait(after["id"], "completed")
     (stored,) = bench.ask("SELECT traceparent FROM jobherd.jobs WHERE id = %(id)s", id=after["id"])
-    assert stored["traceparent"] == PARENT
+    assert stored["traceparent"] == f"{PARENT} vendor=1 user=7"
     wait_for_line(child, "is at work")
     line = next(line for line in child.log().splitlines() if "is at work" in line)
     assert f"trace_id={PARENT[3:35]}" in line
@@ -168,6 +190,38 @@ def test_without_an_sdk_a_log_line_has_the_trace_and_nothing_else_is_done(bench:
     bench.wait(plain, "completed")
     child.dismiss()
     assert "trace_id" not in child.log().splitlines()[-1]
+
+
+def test_state_and_baggage_of_the_producer_reach_the_handler_and_what_it_enqueues(bench: Bench, tmp_path, monkeypatch):
+    job = int(run(CONTINUES, bench.dsn, json.dumps(HEADERS)))
+    stored = "SELECT max(id) AS id, max(traceparent) AS trace FROM jobherd.jobs WHERE id >= %(id)s"
+    (row,) = bench.ask(stored, id=job)
+    assert row["trace"].startswith(f"00-{PARENT[3:35]}-")
+    assert row["trace"].endswith("-01 vendor=1 user=7")
+    monkeypatch.setenv("TRACED", str(tmp_path / "spans"))
+    child = bench.start(handlers=(TRACED,))
+    child.nudge()
+    bench.wait(job, "completed")
+    (after,) = bench.ask(stored, id=job + 1)
+    bench.wait(after["id"], "completed")
+    child.dismiss()
+    assert after["trace"].endswith("-01 vendor=1 user=7")
+    made = json.loads((tmp_path / "spans").read_text())
+    assert {(span["trace"], span["state"]) for span in made} == {(PARENT[3:35], "vendor=1")}
+    assert [span["attributes"] for span in made if span["name"] == "inside"] == [{"user": "7"}, {"user": "7"}]
+
+
+def test_what_a_job_cannot_store_of_a_trace_is_left_out_the_baggage_first(monkeypatch):
+    def stored(**headers: str) -> str:
+        return run(STORES, json.dumps(HEADERS | headers)).strip()
+
+    assert stored() == f"{PARENT} vendor=1 user=7"
+    assert stored(tracestate="") == f"{PARENT}  user=7"
+    assert stored(tracestate="vendor=a space") == f"{PARENT}  user=7"
+    assert stored(baggage="user=" + "7" * 1000) == f"{PARENT} vendor=1"
+    assert run(STORES, json.dumps({"baggage": "user=7"})).strip() == "None"
+    monkeypatch.setenv("OTEL_PROPAGATORS", "tracecontext")
+    assert stored() == f"{PARENT} vendor=1"
 
 
 @pytest.mark.parametrize(

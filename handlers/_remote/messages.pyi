@@ -490,6 +490,8 @@ class NewJob(Message):
     unique: Unique
     cost: Cost
     partition: str
+    after: RepeatedScalarFieldContainer[int]
+    when: str
     def __init__(
         self,
         *,
@@ -510,6 +512,8 @@ class NewJob(Message):
         unique: Unique | None = ...,
         cost: Cost | None = ...,
         partition: str | None = ...,
+        after: Iterable[int] | None = ...,
+        when: str | None = ...,
     ) -> None: ...
 
 class Cost(Message):

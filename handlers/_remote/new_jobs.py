@@ -34,9 +34,6 @@ def request_of(chunks: Iterable[Chunk], key: str = "") -> messages.EnqueueReques
     Raises:
         ValueError: the jobs are too many or too large.
     """
-    if any(chunk.options.after is not None for chunk in chunks):
-        message = "after is not possible through a gateway: enqueue the job with a connection to the database"
-        raise ValueError(message)
     jobs = [job for chunk in chunks for job in _jobs_of(chunk)]
     request = messages.EnqueueRequest(jobs=jobs, idempotency_key=key or uuid.uuid4().hex)
     if len(jobs) > MOST_JOBS or request.ByteSize() > MOST_BYTES:
@@ -66,6 +63,8 @@ def _jobs_of(chunk: Chunk) -> list[messages.NewJob]:
             expires_at_micros=_micros(options.expires_at),
             tenant=options.tenant,
             partition=options.partition,
+            after=options.after,
+            when=options.when,
             webhook=options.webhook,
             traceparent=options.traceparent,
             parent_id=options.parent_id,

@@ -52,10 +52,10 @@ END $$;
 CREATE TRIGGER note_end AFTER INSERT ON jobherd.history FOR EACH ROW WHEN ((NEW.extras).flow IS NOT NULL)
     EXECUTE FUNCTION jobherd.note_end();
 
--- Returns upstream jobs without duplicates. Raises an error for ids that no job has, and for jobs that the session's
--- role must not see: a tenant must not learn when another tenant's job ends.
+-- Returns upstream jobs without duplicates. Raises an error for ids that no job has, and for jobs of other tenants, unless
+-- `tenants` is null: a tenant must not learn when another tenant's job ends.
 -- The ids of lower shards do not exist here: otherwise a job that waits for a job of another database would start at once.
-CREATE FUNCTION jobherd.check_upstreams(upstream bigint[], wanted text, confined boolean)
+CREATE FUNCTION jobherd.check_upstreams(upstream bigint[], wanted text, tenants text[])
 RETURNS bigint[]
 LANGUAGE plpgsql STABLE
 AS $$
@@ -73,8 +73,8 @@ BEGIN
     SELECT u INTO bad FROM unnest(jobs) AS u
      WHERE u < (SELECT s.seqmin FROM pg_catalog.pg_sequence s WHERE s.seqrelid = 'jobherd.job_ids'::regclass)
         OR u > (SELECT s.last_value FROM jobherd.job_ids s)
-        OR confined AND NOT EXISTS (SELECT FROM jobherd.jobs j WHERE j.id = u AND j.tenant = ANY (jobherd.own_tenants()))
-           AND NOT EXISTS (SELECT FROM jobherd.flows f WHERE f.id = u AND f.tenant = ANY (jobherd.own_tenants()))
+        OR tenants IS NOT NULL AND NOT EXISTS (SELECT FROM jobherd.jobs j WHERE j.id = u AND j.tenant = ANY (tenants))
+           AND NOT EXISTS (SELECT FROM jobherd.flows f WHERE f.id = u AND f.tenant = ANY (tenants))
      LIMIT 1;
     IF bad IS NOT NULL THEN
         RAISE EXCEPTION 'jobherd.enqueue: option "after" names job %, which does not exist', bad
@@ -109,7 +109,7 @@ BEGIN
         PERFORM jobherd.check_producer(kind, tenant);
         confined := jobherd.is_tenant();
     END IF;
-    jobs := jobherd.check_upstreams(upstream, coalesce(wanted, 'completed'), confined);
+    jobs := jobherd.check_upstreams(upstream, coalesce(wanted, 'completed'), CASE WHEN confined THEN jobherd.own_tenants() END);
     common := jobherd.extras_of(tenant, jobherd.check_webhook(webhook), payload_bytes, parent_id,
                                 jobherd.check_traceparent(traceparent));
     SELECT k.partition_by INTO divided FROM jobherd.kinds k WHERE k.name = enqueue_after.kind;

@@ -230,7 +230,7 @@ BEGIN
                 chosen := jsonb_set(chosen, '{up}', known -> (up #>> '{}')) || jsonb_build_object('marked', NOT there ? (up #>> '{}'));
             ELSIF jsonb_typeof(up) = 'number' AND up::numeric BETWEEN 1 AND 9223372036854775807 AND up::numeric = trunc(up::numeric)
                   AND up::numeric <> of_flow THEN
-                PERFORM jobherd.check_upstreams(ARRAY[up::bigint], chosen ->> 'wanted', confined);
+                PERFORM jobherd.check_upstreams(ARRAY[up::bigint], chosen ->> 'wanted', CASE WHEN confined THEN jobherd.own_tenants() END);
             ELSE
                 PERFORM jobherd.reject_node(name, format('waits for %s, which is not a node before it, and not the id of a job', left(up::text, 120)),
                                             'Name nodes after those that they wait for.');

@@ -62,7 +62,7 @@ def shared(staged: Lending, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def served(shared: Served) -> Served:
     """The supervisor of the module, without the jobs of an earlier test."""
     shared.stage.wait(lambda: not shared.stage.call(LISTENERS), "the end of calls that wait")
-    for table in ("ready", "scheduled", "history", "attempts", "enqueue_keys", "audit"):
+    for table in ("ready", "scheduled", "blocked", "edges", "history", "attempts", "enqueue_keys", "audit"):
         shared.stage.run(f"DELETE FROM jobherd.{table}")
     return shared
 
@@ -121,6 +121,36 @@ def test_a_request_enqueues_all_its_jobs_or_none(served: Served, client: Caller)
         code, why = rejected(client, "Enqueue", jobs=jobs)
         assert (code, why.startswith(words)) == ("INVALID_ARGUMENT", True), why
     assert served.stage.call("SELECT count(*) FROM jobherd.jobs") == 0
+
+
+def test_a_job_waits_for_the_jobs_that_it_names(served: Served, client: Caller):
+    [first] = ids(client.call("Enqueue", jobs=[job()]))
+    [later] = ids(client.call("Enqueue", jobs=[job(after=[first], when="ended")]))
+    assert shown(client.call("GetJob", id=later))["state"] == "blocked"
+    for more, words in (
+        ({"after": [later + 10**6]}, 'PostgreSQL rejects these jobs: jobherd.enqueue: option "after" names job'),
+        ({"after": [first], "when": "never"}, "jobs[0]: when is 'completed', 'failed', 'ended'"),
+        ({"when": "failed"}, "jobs[0]: when requires after"),
+        ({"after": [first], "unique": {"key": "k"}}, "jobs[0]: after excludes"),
+    ):
+        code, why = rejected(client, "Enqueue", jobs=[job(**more)])
+        assert (code, why.startswith(words)) == ("INVALID_ARGUMENT", True), why
+    client.call("CancelJob", id=first)
+    served.stage.wait(lambda: served.stage.job(later)["state"] == "ready", "the job that waits for the end")
+
+
+def test_a_tenant_s_job_waits_only_for_jobs_of_the_tenant(served: Served, client: Caller):
+    [other] = ids(client.call("Enqueue", jobs=[job(tenant="globex")]))
+    with Caller(served.where, token=TOKENS["acme"]) as acme:
+        for _ in range(2):  # a rejected request leaves no key
+            code, why = rejected(acme, "Enqueue", jobs=[job(after=[other])], idempotency_key="k-1")
+            assert (code, f"names job {other}, which does not exist" in why) == ("INVALID_ARGUMENT", True), why
+        [own] = ids(acme.call("Enqueue", jobs=[job()]))
+        later = acme.call("Enqueue", jobs=[job(after=[own])], idempotency_key="k-2")
+        assert served.stage.job(ids(later)[0])["state"] == "blocked"
+        served.stage.run(f"DELETE FROM jobherd.ready WHERE id = {own}")
+        again = acme.call("Enqueue", jobs=[job(after=[own])], idempotency_key="k-2")
+        assert again == {"ids": later["ids"], "already_enqueued": True}
 
 
 def test_a_request_that_is_sent_again_with_its_key_enqueues_nothing(served: Served, client: Caller):

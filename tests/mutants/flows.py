@@ -62,7 +62,7 @@ FLOWS = (
     Mutant(
         "a tenant waits for the job of another tenant",
         AFTER_SQL,
-        "        OR confined AND NOT EXISTS",
+        "        OR tenants IS NOT NULL AND NOT EXISTS",
         "        OR false AND NOT EXISTS",
         AFTER,
     ),
@@ -218,5 +218,12 @@ FLOWS = (
         "SELECT (extras).flow, id, CASE WHEN error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE state END, 1",
         "SELECT (extras).flow, id, state, 1",
         AGAIN,
+    ),
+    Mutant(
+        "a job waits for another tenant's job through the gateway",
+        "workers/gateway/producing.py",
+        "if request.tenants and chunk.options.after)",
+        "if False)",
+        ("tests/gateway/test_producer.py::test_a_tenant_s_job_waits_only_for_jobs_of_the_tenant",),
     ),
 )

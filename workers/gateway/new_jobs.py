@@ -137,6 +137,8 @@ def _checked(job: m.NewJob, principal: Principal) -> tuple[str, Options]:
         "expires_at": _moment(job.expires_at_micros, "expires_at_micros"),
         "tenant": job.tenant or _own_tenant(principal),
         "partition": job.partition or None,
+        "after": list(job.after) or None,
+        "when": job.when or None,
         "webhook": job.webhook or None,
         "traceparent": job.traceparent or None,
         "parent_id": job.parent_id or None,

@@ -42,6 +42,8 @@ LONGEST_WAIT: Final = 60.0
 """Seconds that GetJob waits at most."""
 LARGE: Final = 64 << 10
 """Bytes of a request from which it is checked in a thread: meanwhile workers get no answers."""
+OWN: Final = 'jobherd.enqueue: option "after"'
+"""Begin of the errors about the jobs that a job waits for."""
 LOCKED_ALONE: Final = 0.2
 """Seconds that a request of a stream waits for a key once it has waited with others: the whole stream waits."""
 
@@ -173,7 +175,9 @@ def _read(request: m.EnqueueRequest | m.EnqueueStreamRequest, principal: Princip
     """Return the jobs of a request, with the digest if there is a key; or why they are not valid."""
     try:
         key = check_key(request.idempotency_key)
-        return NewJobs(chunks_of(request.jobs, principal), key, digest_of(request.jobs) if key else b"")
+        return NewJobs(
+            chunks_of(request.jobs, principal), key, digest_of(request.jobs) if key else b"", principal.tenants
+        )
     except NewJobsError as problem:
         return problem
 
@@ -197,7 +201,8 @@ def _is_about_request(problem: psycopg.Error) -> bool:
 def _rejected(problem: psycopg.Error) -> str:
     if isinstance(problem, LockNotAvailable):
         return "another transaction holds a key of these jobs: send them again"
-    return f"PostgreSQL rejects these jobs: {error_name(problem)}"
+    own = problem.diag.message_primary or ""  # Other messages can have parts of payloads.
+    return f"PostgreSQL rejects these jobs: {own if own.startswith(OWN) else error_name(problem)}"
 
 
 async def _fail(context: Context, problem: psycopg.Error) -> NoReturn:

@@ -40,11 +40,15 @@ _JSON: Final = ("payload", "result", "progress", "history", "usage", "post_morte
 
 @dataclass(frozen=True, slots=True)
 class NewJobs:
-    """The checked jobs of one request, its idempotency key, and the digest of the jobs. Key empty: none."""
+    """The checked jobs of one request, its idempotency key, and the digest of the jobs. Key empty: none.
+
+    tenants: those to which the principal is limited, if it is.
+    """
 
     chunks: list[Chunk]
     key: str = ""
     digest: bytes = b""
+    tenants: Sequence[str] = ()
 
     @property
     def has_keys(self) -> bool:
@@ -114,6 +118,10 @@ class Producing:
                 if (found := await self._take_key(connection, request, principal)) is not None:
                     earlier[request.key] = found
             new = [request for request in requests if request.key not in earlier]
+            for request in new:
+                for options in (chunk.options for chunk in request.chunks if request.tenants and chunk.options.after):
+                    limits = {"after": options.after, "when": options.when, "tenants": list(request.tenants)}
+                    await self._rows(connection, "enqueue/check_upstreams", **limits)
             chunks = merged(chunk for request in new for chunk in request.chunks)
             left = iter(await aput_on(connection, chunks, schema=self._schema))
             done: list[Enqueued | NewJobsError] = []

@@ -123,7 +123,7 @@ BEGIN
                     ('unmap_node',        '{-, X, -, X}'),
                     ('without_results',   '{-, X, -, X}'),
                     ('check_node',        '{-, -, -, -}'),
-                    ('check_upstreams',   '{-, -, -, -}'),
+                    ('check_upstreams',   '{-, X, -, X}'),
                     ('fail_blocked',      '{-, X, -, -}'),
                     ('find_vanished_members', '{-, X, -, -}'),
                     ('find_vanished_upstreams', '{-, X, -, -}'),

@@ -146,7 +146,8 @@ def test_migrate_is_safe_to_repeat_and_says_what_it_did(empty_database):
     assert jobherd("migrate", "--dry-run", dsn=empty_database).code == 1
     first = jobherd("migrate", dsn=empty_database)
     assert first.code == 0
-    assert first.out == f"{len(migrations())} migrations applied\n"
+    many = len(migrations())
+    assert first.out == f"{many} migration{'' if many == 1 else 's'} applied\n"
     again = jobherd("migrate", dsn=empty_database)
     assert (again.code, again.out) == (0, "up to date\n")
     assert jobherd("migrate", "--dry-run", dsn=empty_database).code == 0

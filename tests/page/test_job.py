@@ -50,6 +50,7 @@ def fail(queue: Queue, job: int, outcome: str = "failed", **more: object) -> int
 def test_what_does_not_exist_is_said_in_a_sentence(page):
     for number in (1, 2**63 - 1):
         assert "it was deleted, or its retention has ended" in words(page, f"/jobs/{number}", 404)
+        assert f"Job {number} does not exist" in words(page, f"/jobs/{number}", 404)
     for path in (
         f"/jobs/{2**63}",
         f"/jobs/{2**63}/edit",

@@ -170,7 +170,7 @@ async def _past(request: Request) -> Row:
     number = number_of(request)
     row = await database(request).row("observe/show_job", {"id": number})
     if row is None:
-        raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {number}. {GONE}")
+        raise Refused(HTTPStatus.NOT_FOUND, f"Job {number} does not exist. {GONE}")
     if row["state"] not in OVER:
         raise Refused(
             HTTPStatus.CONFLICT,

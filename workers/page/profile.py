@@ -59,7 +59,7 @@ async def ask(request: Request, form: Form) -> Done:
         raise Refused(HTTPStatus.BAD_REQUEST, f"A profile takes 1 to {LONGEST} seconds, a whole number.")
     found = await database(request).row("observe/find_runner", {"id": min(job, _LARGEST)})
     if found is None:
-        raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {job}.")
+        raise Refused(HTTPStatus.NOT_FOUND, f"Job {job} does not exist.")
     back = _path(request, "job", id=job)
     if found["state"] != "running":
         return Done(f"Job {job} is not running: it is {found['state']}.", back, well=False)

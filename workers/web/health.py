@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from jobherd.workers.inspect.phrases import duration
 from jobherd.workers.web.http_message import Answer
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def why_not_live(report: StatusReport) -> list[str]:
         return [
             "the supervisor's loop has not run yet"
             if not report.loop_at
-            else f"the supervisor's loop has not run for {report.loop_age:.0f} s"
+            else f"the supervisor's loop has not run for {duration(report.loop_age)}"
         ]
     return []
 
@@ -59,7 +60,7 @@ def why_not_ready(report: StatusReport) -> list[str]:
     if not report.lease_until:
         reasons.append("the supervisor has no lease yet")
     elif report.lease_left <= 0:
-        reasons.append(f"the lease expired {abs(report.lease_left):.0f} s ago")
+        reasons.append(f"the lease expired {duration(abs(report.lease_left))} ago")
     if not any(child.kind == "worker" and child.state == "ready" for child in report.children):
         reasons.append("no worker is ready")
     return reasons

@@ -69,7 +69,8 @@ class Binding:
             )
             for parameter in signature.parameters
         ]
-        self._open = signature.rest is not None
+        self.is_open = signature.rest is not None
+        """Whether the payload may have further keys."""
         self._names = signature.names
         self._rest: Convert | None = None
         rest = None if signature.rest is None else hints.pop(signature.rest.name, Any)
@@ -79,7 +80,7 @@ class Binding:
                 (field.name, _as_it_is(field.hint), converter_for(field.hint), field.required) for field in fields
             ]
             hints |= {field.name: field.hint for field in fields}
-            self._open, self._names = False, self._names | {field.name for field in fields}
+            self.is_open, self._names = False, self._names | {field.name for field in fields}
         elif rest is not None:
             self._rest = converter_for(rest)
         self.slots: Final[tuple[Slot, ...]] = tuple(slots)
@@ -89,8 +90,13 @@ class Binding:
         self._exact = () if signature.whole or not _EXACT.issuperset(types) else types
         """Types of the values in that order, if orjson reads all of them exactly. Empty: it may not."""
         self._hints = hints
-        self._rest_hint = rest if self._open else None
+        self._rest_hint = rest if self.is_open else None
         self._expected = {name: describe_type(hint) for name, hint in hints.items()}
+
+    @property
+    def parameters(self) -> list[tuple[str, Any, bool]]:
+        """Name and annotation of each parameter, and whether the payload must have it."""
+        return [(name, self._hints.get(name, Any), required) for name, _, _, required in self.slots]
 
     @cached_property
     def _traits(self) -> dict[str, Traits]:
@@ -195,7 +201,7 @@ class Binding:
                 raise BindingError(message, f"$.{name}")
         if len(arguments) != len(payload):
             rest = {name: value for name, value in payload.items() if name not in arguments}
-            if not self._open:
+            if not self.is_open:
                 name = min(rest)[:80]
                 message = (
                     f"payload at $ has a key {name!r} that the handler has no parameter for{known_names(self._names)}"

@@ -185,7 +185,7 @@ def _container_form(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Form:
         return Form(lambda *items: containers.row(items), tuple(one for one in arguments if one != ()))
     if origin in _MAPPINGS:
         key, value = arguments or (str, Any)
-        if _bare(key) in (str, Any):  # it may not be hashable
+        if bare(key) in (str, Any):  # it may not be hashable
             return Form(lambda item: containers.mapping(None, item), (value,))
         if (key_of := _key_converter(key)) is None:
             raise UnknownError(hint)
@@ -194,13 +194,13 @@ def _container_form(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Form:
 
 
 def _is_unhashable(hint: Any) -> bool:
-    kind = typing.get_origin(_bare(hint)) or _bare(hint)
+    kind = typing.get_origin(bare(hint)) or bare(hint)
     return kind in _SEQUENCES or kind in _MAPPINGS or is_typed_dict(kind) or getattr(kind, "__hash__", kind) is None
 
 
 def _key_converter(hint: Any) -> Convert | None:
     """Return the converter from the text of a key to `hint`, or None if JSON has no such keys."""
-    kind = _bare(hint)
+    kind = bare(hint)
     if kind is int:
         return scalars.integer_key
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -211,7 +211,7 @@ def _key_converter(hint: Any) -> Convert | None:
 
 def _is_text(hint: Any) -> bool:
     """Return whether every value of the annotation is text in JSON."""
-    kind = _bare(hint)
+    kind = bare(hint)
     if typing.get_origin(kind) is typing.Literal:
         return all(type(one) is str for one in typing.get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -221,7 +221,7 @@ def _is_text(hint: Any) -> bool:
 
 def _union_form(hint: Any, members: tuple[Any, ...]) -> Form:
     # A member that accepts any object would also accept the values of the others, so it comes last.
-    members = tuple(sorted(map(_bare, members), key=_is_mapping))
+    members = tuple(sorted(map(bare, members), key=_is_mapping))
     others = [member for member in members if member not in JSON_TYPES]
     own: set[type] = set()
     if others:
@@ -243,7 +243,7 @@ def _union(expected: str, members: tuple[Any, ...], *converts: Convert | None) -
     return containers.union(expected, members, converts)
 
 
-def _bare(hint: Any) -> Any:
+def bare(hint: Any) -> Any:
     """Return the type below a NewType, an alias, or an Annotated that no library checks."""
     while True:
         if hasattr(hint, "__supertype__"):

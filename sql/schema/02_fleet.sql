@@ -56,6 +56,7 @@ CREATE TABLE jobherd.kinds (
     seen_at        timestamptz      NOT NULL DEFAULT clock_timestamp(),
     redact         jsonb            NOT NULL DEFAULT '[]',   -- paths that @handler(redact=...) hides on the dashboard
     partition_by   text[],                              -- path to a field of the payload; empty: the tenant; null: no partitions
+    signature      text,                                -- parameters of the handler, as JSON, for the form of the dashboard
     CONSTRAINT kinds_redact_is_a_list CHECK (jsonb_typeof(redact) = 'array')
 );
 COMMENT ON TABLE jobherd.kinds IS

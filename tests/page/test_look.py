@@ -68,6 +68,8 @@ def places(herd, job):
         *PAGES,
         *(f"/jobs/{number}" for number in jobs),
         f"/jobs/{failed}/edit",
+        "/enqueue",
+        "/enqueue?kind=report:build",
         narrowed,
         "/jobs?kind=nobody%3Aknows",
         "/kinds/report:build",

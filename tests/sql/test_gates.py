@@ -404,7 +404,7 @@ def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
 def test_a_process_that_starts_waits_for_no_transaction_that_holds_a_kind_or_a_gate(queue):
     """What it declares is there already: to update a row, even by nothing, is to lock it."""
     kind = {"names": ["a:b"], "queues": ["default"], "priorities": [0], "max_attempts": [5], "max_crashes": [3], "keep_completed": [7],
-            "keep_failed": [30], "redacts": ["[]"], "partitions": [None]}  # fmt: skip
+            "keep_failed": [30], "redacts": ["[]"], "partitions": [None], "signatures": [None]}  # fmt: skip
     caps = {"names": ["a:b", "c:d", "e:f"], "max_running": [2, None, 3]}
 
     def declare(**more):

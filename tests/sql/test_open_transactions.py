@@ -26,7 +26,7 @@ WAIT = "10ms"
 DECLARED = {"names": ["slow:one"], "max_running": [3]}
 KIND = {
     "names": ["slow:one"], "queues": ["media"], "priorities": [0], "max_attempts": [5], "max_crashes": [3], "keep_completed": [3],
-    "keep_failed": [30], "redacts": ["[]"], "partitions": [None],
+    "keep_failed": [30], "redacts": ["[]"], "partitions": [None], "signatures": [None],
 }  # fmt: skip
 """What the handlers of a worker declare when it starts."""
 

@@ -10,6 +10,7 @@ from jobherd.handlers._define.table_store import TableHandler
 from jobherd.handlers._enqueue.default import divided
 from jobherd.handlers._policy.backoff import Backoff
 from jobherd.workers.ipc.counters import Policy
+from jobherd.workers.run.signatures import signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,6 +71,7 @@ def kinds_of(handlers: Mapping[str, AnyHandler]) -> dict[str, list[object]]:
         "partitions": [None if one.policy.partition is None else _array(one.policy.partition) for one in all_of],
         "keep_failed": [one.policy.keep_failed_days for one in all_of],
         "redacts": [json.dumps(one.policy.redact) for one in all_of],
+        "signatures": [signature_of(one) for one in all_of],
     }
 
 

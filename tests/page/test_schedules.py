@@ -154,13 +154,14 @@ def test_a_schedule_that_this_host_cannot_read_breaks_no_page(page, database):
 
 def test_its_payload_is_shown_without_what_its_kind_hides(page, database):
     send(
-        database, "SELECT jobherd.schedule('feed', 'a:b', every => '1 h', payload => '{\"card\": \"4711\", \"n\": 1}')"
+        database,
+        "SELECT jobherd.schedule('feed', 'a:b', every => '1 h', payload => '{\"card\": \"4711-0815\", \"n\": 1}')",
     )
-    assert "4711" in page.get("/schedules/feed").text
+    assert "4711-08" in page.get("/schedules/feed").text
     send(database, "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, redact)"
                    " VALUES ('a:b', 'default', 0, 5, 3, 7, 30, '[\"$.card\"]')")  # fmt: skip
     page.app.state.redactions._until = -float("inf")
-    assert "4711" not in page.get("/schedules/feed").text
+    assert "4711-08" not in page.get("/schedules/feed").text
 
 
 def noted(dsn):
@@ -275,16 +276,18 @@ def payloads(dsn):
 
 def test_a_payload_is_edited_and_what_is_hidden_stays(page, database):
     add(database, every="1 h", tz="Asia/Tokyo")
-    send(database, """UPDATE jobherd.schedules SET payload = '{"card": "4711", "n": 1}'""")
+    send(database, """UPDATE jobherd.schedules SET payload = '{"card": "4711-0815", "n": 1}'""")
     hide(page, database)
     assert 'href="/schedules/feed/payload"' in page.get("/schedules/feed").text
     shown = page.get("/schedules/feed/payload").text
-    assert "4711" not in shown
+    assert "4711-08" not in shown
     assert "redacted" in shown
     edited = '{"card": "«redacted»", "n": 2, "day": "{scheduled_for:%Y-%m-%d}"}'
     said = page.act("/schedules/feed/payload/action", follow=True, payload=edited, reason="more")
     assert "Schedule feed is changed." in said.text
-    assert payloads(database) == [({"card": "4711", "n": 2, "day": "{scheduled_for:%Y-%m-%d}"}, 3600, "Asia/Tokyo")]
+    assert payloads(database) == [
+        ({"card": "4711-0815", "n": 2, "day": "{scheduled_for:%Y-%m-%d}"}, 3600, "Asia/Tokyo")
+    ]
     assert noted(database) == [("dashboard", "schedule", "feed", "more")]
 
 
@@ -301,15 +304,15 @@ def test_a_payload_is_edited_and_what_is_hidden_stays(page, database):
 )
 def test_an_invalid_payload_is_refused_with_a_reason_and_stays_in_the_form(page, database, payload, says):
     add(database, every="1 h")
-    send(database, """UPDATE jobherd.schedules SET payload = '{"card": "{4711}"}'""")
+    send(database, """UPDATE jobherd.schedules SET payload = '{"card": "{4711-0815}"}'""")
     hide(page, database)
     answer = page.act("/schedules/feed/payload/action", payload=payload)
     text = unescape(answer.text)
     assert answer.status_code == 422
     assert says in text
     assert payload in text
-    assert "4711" not in text
-    assert payloads(database) == [({"card": "{4711}"}, 3600, "UTC")]
+    assert "4711-08" not in text
+    assert payloads(database) == [({"card": "{4711-0815}"}, 3600, "UTC")]
 
 
 def test_the_payload_of_a_schedule_that_does_not_exist_cannot_be_edited(page):

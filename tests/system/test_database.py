@@ -105,7 +105,8 @@ def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_
     own: tuple[Cluster, Stage], gate: Gate
 ):
     cluster, stage = own
-    fleet = stage.run_fleet(workers=2, lease="6s", db_retry_initial="0.1s")
+    # A fifth of the lease before its end the worker lets go. One that a busy machine holds up for longer is killed.
+    fleet = stage.run_fleet(workers=2, lease="30s", db_retry_initial="0.1s")
     exclusive, ordinary = (
         stage.enqueue("t:exclusive", '{"label": "exclusive"}'),
         stage.enqueue("t:gate", '{"label": "ordinary"}'),
@@ -204,7 +205,8 @@ def test_an_outcome_that_waits_for_its_settlement_is_no_job_past_its_timeout(sta
     row = stage.wait_state(first, "completed", "failed", "retrying")
     assert (row["state"], row["attempts"], row["result"]) == ("completed", 1, "done in time")
     stage.wait_state(second, "completed")
-    assert {event["job"] for event in fleet.said("gets SIGTERM")} == {ended}
+    # A supervisor that is held up beyond the SIGTERM sends only the SIGKILL.
+    assert {event["job"] for event in fleet.said("gets SIG")} == {ended}
 
 
 @pytest.mark.promise("A11", "C27", "E20")

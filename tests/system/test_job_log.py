@@ -76,7 +76,7 @@ def test_each_failed_attempt_leaves_one_line(stage: Stage):
     assert "JobTimeout" in late["message"]
     (died,) = lines_of(fleet, jobs["f:dies"])
     assert (died["message"], died["process"]) == ("job failed: WORKER_CRASHED", "supervisor")
-    assert not fleet.said(lambda event: "4111" in str(event))
+    assert not fleet.said(lambda event: "41112222" in str(event))
     attempt = stage.connection.execute("SELECT output FROM jobherd.logs WHERE job = %s", [jobs["f:raises"]]).fetchall()
     assert attempt == [], "the line is the supervisor's, not the attempt's output"
 

@@ -109,7 +109,7 @@ def grow_until_asked(boards):
 
 def test_deaths_by_the_kernels_limits_and_by_the_ladder_say_where_they_stood(stage: Stage):
     place = stage.write("dying.py", DYING)
-    stage.run_fleet(workers=2, handlers=place, grace="2s", code_version="v7")
+    stage.run_fleet(workers=2, handlers=place, grace="2s", code_version="v7", lease="90s")
     jobs = {name: stage.enqueue(f"p:{name}") for name in ("overflow", "processor", "address-space", "exit", "stubborn")}
     rows = {name: stage.wait_state(job, "failed") for name, job in jobs.items()}
     reports = {name: row["history"][-1].get("post_mortem") for name, row in rows.items()}
@@ -119,7 +119,7 @@ def test_deaths_by_the_kernels_limits_and_by_the_ladder_say_where_they_stood(sta
     assert "its stack overflowed, again called itself endlessly" in rows["overflow"]["error"]
     assert f"in again at {place}/dying.py:" in rows["overflow"]["error"]
     assert report["code_version"] == "v7"
-    assert 0 <= report["lease_age"] < 15
+    assert 0 <= report["lease_age"] < 90
 
     assert reports["processor"]["signal"] == "SIGXCPU"
     assert "RLIMIT_CPU) at" in rows["processor"]["error"]

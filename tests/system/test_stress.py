@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.fleet import is_foreign
 from tests.support.processes import children_of
-from tests.system.test_hygiene import files
+from tests.system.test_hygiene import files, held
 
 if TYPE_CHECKING:
     from tests.support.fleet import Fleet, Stage
@@ -64,7 +64,7 @@ def wait_heard(fleet: Fleet) -> None:
 
 def test_nothing_is_left_of_sixty_children_that_are_killed_at_any_moment_of_their_lives(stage: Stage):
     fleet = stage.run_fleet(workers=2, **QUICK)
-    descriptors = len(files(fleet.pid))
+    descriptors = held(fleet.pid)
     dice = random.Random(5)
     jobs = [stage.enqueue("t:noop") for _ in range(20)]
     seen: set[int] = set()
@@ -84,7 +84,7 @@ def test_nothing_is_left_of_sixty_children_that_are_killed_at_any_moment_of_thei
 def test_a_system_that_gives_no_files_is_waited_for(stage: Stage):
     """Every pipe of a new child is refused, again and again; what lives goes on, and who is missing comes as soon as that is over."""
     fleet = stage.run_fleet(workers=2, **QUICK)
-    descriptors = len(files(fleet.pid))
+    descriptors = held(fleet.pid)
     for _ in range(3):
         old = resource.prlimit(
             fleet.pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE)[1])
@@ -101,7 +101,7 @@ def test_a_system_that_gives_no_files_is_waited_for(stage: Stage):
 
 def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
     fleet = stage.run_fleet(workers=2, max_workers=4, **QUICK)
-    descriptors = len(files(fleet.pid))
+    descriptors = held(fleet.pid)
     dice = random.Random(7)
     for _ in range(3):
         for _ in range(300):

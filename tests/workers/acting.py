@@ -240,7 +240,7 @@ def exclusive(name: str) -> str:
 @handler("act:queries", timeout=0.5, backoff="1h")
 def queries(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
-        connection.execute("SELECT pg_sleep(60)")
+        connection.execute("SELECT pg_sleep(3600)")
 
 
 @handler("act:mess")

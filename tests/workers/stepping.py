@@ -144,7 +144,7 @@ def batch(jobs: list[Job]) -> object:
 
 @handler("step:secret", encrypt=True, max_attempts=2, backoff=0)
 def secret(job: Job) -> object:
-    found = job.step("a", _called, "a", {"card": "4111"})
+    found = job.step("a", _called, "a", {"card": "4111-2222"})
     if job.attempt == 1:
         raise ValueError("no")
     return found

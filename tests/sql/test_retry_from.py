@@ -193,3 +193,22 @@ def test_a_member_that_was_not_needed_and_is_run_by_hand_takes_nothing_from_the_
     queue.run("SELECT jobherd.retry(%s)", job_of(queue, "a:b"))
     resolve(queue)
     assert state(queue, flow) == ("open", 2, 1, 0, 0)
+
+
+@pytest.mark.parametrize("role", ["jobherd_enqueue", "jobherd_read", "jobherd_work", "jobherd_admin"])
+def test_a_role_that_runs_jobs_again_does_so_from_a_node_and_others_are_refused(queue, role):
+    flow = start(queue, *MAPPED)
+    for result in (["x", "y"], 1, 2, None):
+        run(queue, result=result)
+    before = places(queue)
+    queue.run(f"SET ROLE {role}")
+    if role in {"jobherd_enqueue", "jobherd_read"}:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            retry(queue, flow, "index")
+        queue.run("RESET ROLE")
+        assert places(queue) == before
+        return
+    assert retry(queue, flow, "index") == 3
+    queue.run("RESET ROLE")
+    assert places(queue) != before
+    assert queue.run("SELECT target FROM jobherd.audit") == [({"flow": flow, "from": "index"},)]

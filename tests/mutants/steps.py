@@ -12,6 +12,11 @@ CHILDREN = ("tests/sql/test_children.py",)
 LOST = ("tests/workers/run/test_steps.py::test_a_lost_claim_interrupts_the_run_and_nothing_is_recorded",)
 WORKER = "tests/workers/run/test_children.py::"
 
+INPUTS = "tests/workers/run/test_inputs.py::"
+FIND_INPUTS = "sql/queries/steps/find_inputs.sql"
+UNREADABLE = (f"{INPUTS}test_where_results_cannot_be_read_the_error_says_what_to_do",)
+SAID = (f"{INPUTS}test_what_a_node_does_not_give_is_said",)
+
 STEPPING = (
     Mutant(
         "a step is recorded although the claim is lost",
@@ -124,5 +129,54 @@ STEPPING = (
         '        if not failures and any("failed" in entry for entry in entries):\n',
         "        if False:\n",
         (f"{WORKER}test_a_failed_child_fails_the_parent_and_both_can_be_run_again",),
+    ),
+    Mutant(
+        "a job reads the result of a node that it did not wait for",
+        FIND_INPUTS,
+        " WHERE e.downstream IN (%(job)s::bigint, %(flow)s::bigint) AND e.flow IS NOT NULL",
+        " WHERE e.flow IN (SELECT x.flow FROM jobherd.edges x WHERE x.downstream IN (%(job)s::bigint, %(flow)s::bigint))",
+        SAID,
+    ),
+    Mutant(
+        "a result that was deleted is taken for an empty one",
+        FIND_INPUTS,
+        "f.is_copied OR f.is_past AS is_stored",
+        "true AS is_stored",
+        (f"{INPUTS}test_a_result_that_was_deleted_is_not_taken_for_an_empty_one",),
+    ),
+    Mutant(
+        "a result that was passed on is read from the history",
+        FIND_INPUTS,
+        "CASE WHEN f.is_copied THEN f.copy ELSE f.original END",
+        "f.original",
+        (f"{INPUTS}test_a_result_that_is_passed_as_an_argument_is_read_without_the_history",),
+    ),
+    Mutant(
+        "a large result ends the reading of many",
+        "sql/queries/steps/list_inputs.sql",
+        " WHERE p.place = 1 OR p.bytes <= 4000000",
+        " WHERE p.bytes <= 4000000",
+        (f"{INPUTS}test_large_results_are_read_a_few_at_a_time",),
+    ),
+    Mutant(
+        "results are read inside the job's transaction",
+        "workers/run/inputs.py",
+        "            active=transactions.active,\n",
+        "            active=False,\n",
+        UNREADABLE,
+    ),
+    Mutant(
+        "a thread of the handler reads results",
+        "workers/run/inputs.py",
+        "            in_thread=threading.current_thread() is not threading.main_thread() or transactions.is_forked,\n",
+        "            in_thread=False,\n",
+        UNREADABLE,
+    ),
+    Mutant(
+        "an encrypted result is handed out as it is stored",
+        "handlers/_run/inputs.py",
+        "    if is_sealed(value):\n",
+        "    if False:\n",
+        SAID,
     ),
 )

@@ -191,6 +191,7 @@ def test_a_flow_is_in_one_database(client, first, second):
     late.add(receipt, order_id=7).after(other)
     with pytest.raises(ValueError, match=r"after names job .* and node 'mail:receipt' is in shard 1"):
         late.enqueue(client=client)
+    assert (client.retry_flow(other), client.cancel_flow(other)) == (0, "cancelling")
     assert mail.name == "mail:receipt"
 
 

@@ -128,7 +128,8 @@ def test_many_results_are_read_page_by_page_and_missing_items_are_left_out(bench
 
 def test_large_results_are_read_a_few_at_a_time(bench: Bench):
     bench.ask(
-        "INSERT INTO jobherd.results (flow, item, result) SELECT 1, i, CASE i WHEN 3 THEN NULL ELSE to_json(repeat('x', 2500000)) END"
+        "INSERT INTO jobherd.results (flow, item, result)"
+        " SELECT 1, i, CASE i WHEN 3 THEN NULL ELSE to_json(repeat('x', CASE i WHEN 1 THEN 4500000 ELSE 2500000 END)) END"
         " FROM generate_series(0, 4) AS i"
     )
     text = (Path(__file__).parents[3] / "sql/queries/steps/list_inputs.sql").read_text()
@@ -152,6 +153,7 @@ def test_what_a_node_does_not_give_is_said(bench: Bench, monkeypatch: pytest.Mon
         {"node": "bad", "kind": "input:index", "payload": {"items": [], "fails": True}, "options": {"max_attempts": 1}},
         {"node": "none", "kind": "input:nothing"},
         {"node": "other", "kind": "input:nothing"},
+        {"node": "last", "kind": "input:nothing", "after": ["other"]},
         {"node": "sealed", "kind": "input:sealed"},
         total(
             "other", "page", "*index", "bad", "*bad", "none", "sealed",

@@ -115,3 +115,29 @@ def test_the_form_sends_the_viewers_time_zone(browser, herd):
         tab.fill("#filter-since", "yesterday 09:00")
         tab.get_by_role("button", name="Filter").click()
         tab.wait_for_url("**tz=Asia%2FTokyo**")
+
+
+def test_a_time_is_picked_in_the_zone_in_which_it_may_be_typed(browser, herd):
+    with herd.window(browser, timezone_id="Asia/Tokyo") as tab:
+        tab.goto("/jobs")
+        tab.evaluate(
+            "() => { HTMLInputElement.prototype.showPicker = function () { this.dataset.shown = this.value || 'empty'; }; }"
+        )
+        picker = tab.locator(".timed:has(#filter-since) input[type=datetime-local]")
+        button = tab.get_by_role("button", name="Pick a time for “Since”")
+        tab.fill("#filter-since", "yesterday")
+        button.click()
+        expect(picker).to_have_attribute("data-shown", "empty")
+        picker.fill("2026-01-31T08:00")
+        expect(tab.locator("#filter-since")).to_have_value("2026-01-31 08:00")
+        button.click()
+        expect(picker).to_have_attribute("data-shown", "2026-01-31T08:00")
+        tab.press("#filter-since", "Enter")
+        tab.wait_for_url("**since=2026-01-31+08%3A00&**tz=Asia%2FTokyo**")
+        expect(tab.locator(".error")).to_have_count(0)
+
+
+def test_without_scripts_a_time_is_typed(browser, herd):
+    with herd.window(browser, java_script_enabled=False) as tab:
+        tab.goto("/jobs")
+        expect(tab.locator(".timed button:visible, .timed [type=datetime-local]:visible")).to_have_count(0)

@@ -171,6 +171,20 @@
   document.addEventListener("change", choose);
   document.addEventListener("jobherd:updated", choose);
 
+  // -- a picker for a field that takes a time: it writes what one may also type --------------------------------------------------
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest(".timed > button");
+    if (!button) return;
+    const [field, picker] = all("input", button.parentNode);
+    picker.value = /^\d{4}-\d\d-\d\d \d\d:\d\d$/.test(field.value) ? field.value.replace(" ", "T") : "";
+    picker.showPicker();
+  });
+  document.addEventListener("input", (event) => {
+    if (event.target.type !== "datetime-local") return;
+    const [field] = all("input", event.target.parentNode);
+    field.value = event.target.value.replace("T", " ");
+  });
+
   // -- the jobs before and after a job in the list from which it was opened ------------------------------------------------------
   document.addEventListener("click", (event) => {
     const list = event.target.closest("table.jobs");
@@ -240,6 +254,7 @@
     localise(document);
     for (const here of all("header nav a[aria-current], .tabs a[aria-current]")) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 40;
     choose();
+    for (const one of all(".timed > [hidden]")) one.hidden = false;
     showPlaceInList();
     for (const field of all("input[data-zone]")) field.value = zone;
     setInterval(() => localise(document), 10000);  // "3 min ago" grows older

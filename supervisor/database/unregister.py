@@ -1,4 +1,4 @@
-"""Unregisters the supervisor from the database when it exits, if that takes at most 2 seconds."""
+"""Unregisters the supervisor from the database when it exits, if that takes at most 5 seconds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from jobherd.supervisor.database.session import DatabaseSession
     from jobherd.supervisor.policy.fleet import Fleet
 
-MOST: Final = 2.0
-"""Maximum seconds. After that, the registration lasts until its lease expires."""
+MOST: Final = 5.0
+"""Maximum seconds, for a busy server commits slowly. After that, the registration lasts until its lease expires."""
 
 
 def unregister(

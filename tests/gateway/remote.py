@@ -28,7 +28,8 @@ class Client:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.gateway.client"],
-            env=os.environ | {"PYTHONPATH": import_path()},
+            # Unbuffered, Python loses the rest of a line if a signal interrupts its write.
+            env=os.environ | {"PYTHONPATH": import_path(), "PYTHONUNBUFFERED": ""},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -14,7 +14,8 @@ import pytest
 
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.maintenance.dead_supervisors import end, end_groups, find
-from jobherd.workers.system.procfs import alive, pid_namespace, started
+from jobherd.workers.system import procfs
+from jobherd.workers.system.procfs import alive, started
 from tests.support.patience import LIMIT
 from tests.support.processes import is_running
 
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
 
 SLEEP = "import time; print('on', flush=True); time.sleep(3600)"
 TITLED = "import setproctitle, time; setproctitle.setproctitle('jobherd: worker 1 runs'); print('on', flush=True); time.sleep(3600)"
+
+
+HERE = procfs.pid_namespace()
+APART = HERE + 1
+"""The namespace of all marks here. A supervisor of another test, on this machine too, ends what it finds in its own one after 3 s."""
+
+
+@pytest.fixture(autouse=True)
+def apart() -> Iterator[None]:
+    """Let this process take that namespace for its own."""
+    with pytest.MonkeyPatch.context() as patch:  # what a test patches itself ends before its programs do
+        patch.setattr(procfs, "pid_namespace", lambda: APART)
+        yield
 
 
 class Zoo:
@@ -55,19 +69,18 @@ def zoo() -> Iterator[Zoo]:
 def dead() -> str:
     """The name of a process that is no more."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    name = f"{process.pid}/{started(process.pid)}/{pid_namespace()}"
+    name = f"{process.pid}/{started(process.pid)}/{APART}"
     process.communicate(b"\n")
     return name
 
 
 def test_what_a_dead_supervisor_started_is_found_by_its_mark_and_that_of_a_living_one_is_not(zoo: Zoo):
     ours, gone = started(os.getpid()), dead()
-    again = f"{os.getpid()}/{ours - 1}/{pid_namespace()}"  # its number was given to us
-    elsewhere = f"{gone.rpartition('/')[0]}/{pid_namespace() + 1}"  # in a container the numbers mean others
+    again = f"{os.getpid()}/{ours - 1}/{APART}"  # its number was given to us
+    elsewhere = f"{gone.rpartition('/')[0]}/{APART + 1}"  # in a container the numbers mean others
     long = "1" * 5000
-    marks = [f"{os.getpid()}/{ours}/{pid_namespace()}:3", f"{elsewhere}:3", "7", f"{long}/1/1:3", None]
+    marks = [f"{os.getpid()}/{ours}/{APART}:3", f"{elsewhere}:3", "7", f"{long}/1/1:3", None]
     others = [*(zoo.start(mark=mark) for mark in marks), zoo.start(TITLED)]
-    # last: a maintenance process of another test may end them in three seconds
     orphans = [zoo.start(mark=f"{gone}:3"), zoo.start(mark=f"{again}:3")]
     found = find()
     assert [found.get(process.pid) for process in orphans] == [gone, again]
@@ -117,6 +130,9 @@ def test_what_an_orphan_starts_while_it_is_ended_is_ended_too(zoo: Zoo, monkeypa
 
 FORKS = """
 import os, setproctitle, sys, time
+from jobherd.workers.system import procfs
+
+procfs.pid_namespace = lambda: int(sys.argv[2])
 from jobherd.workers.ipc.control_block import ControlBlock
 
 control = ControlBlock()
@@ -129,10 +145,10 @@ time.sleep(3600)
 
 @pytest.mark.parametrize("title", ["jobherd: worker 1 runs", "what a library calls it"])
 def test_what_was_forked_and_began_no_program_is_found_by_its_notice(title: str):
-    with subprocess.Popen([sys.executable, "-c", FORKS, title], stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen([sys.executable, "-c", FORKS, title, f"{APART}"], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
-        owner = f"{parent.pid}/{started(parent.pid)}/{pid_namespace()}"
+        owner = f"{parent.pid}/{started(parent.pid)}/{APART}"
         before = find()
         parent.kill()
         parent.wait(LIMIT)
@@ -143,7 +159,7 @@ def test_what_was_forked_and_began_no_program_is_found_by_its_notice(title: str)
 
 
 def test_the_notice_names_who_made_it():
-    assert ControlBlock().owner == f"{os.getpid()}/{started(os.getpid())}/{pid_namespace()}"
+    assert ControlBlock().owner == f"{os.getpid()}/{started(os.getpid())}/{HERE}"
 
 
 def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left_alone(zoo: Zoo):

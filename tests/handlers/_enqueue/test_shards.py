@@ -262,10 +262,11 @@ def test_databases_with_the_same_ids_are_rejected(first, database, cluster, temp
 
 def test_a_job_is_found_while_another_database_is_away(client, shards, second):
     number = client.enqueue("a:b", queue="pdf")
-    with Client(shards={"mail-*": "host=/nonexistent dbname=x", "*": second}, timeout=3) as fresh:
+    there = {"mail-*": "host=/nonexistent dbname=x", "*": second}
+    with Client(shards=there, timeout=LIMIT) as fresh:
         assert fresh.job(number)["queue"] == "pdf"
-        with pytest.raises(psycopg.OperationalError):
-            fresh.job(1)
+    with Client(shards=there, timeout=1) as fresh, pytest.raises(psycopg.OperationalError):
+        fresh.job(1)
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from psycopg import errors
 
 from jobherd.sql import SCHEMA, check_schema, load
-from jobherd.sql.migrate import AREAS, SchemaError, migrate, pending
+from jobherd.sql.migrate import AREAS, SKETCH, SchemaError, migrate, pending
 
 if TYPE_CHECKING:
     import psycopg
 
-_SKETCH: Final = "jobherd_sketch"
-"""The temporary schema, created and rolled back.
-
-Two comparisons at once wait for each other, under the lock of the migrations.
-"""
 _PATIENCE: Final = 2.0
 """Seconds to wait for that lock.
 
@@ -75,14 +70,14 @@ def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> li
     areas = [area for area in AREAS if _is_here(connection, schema, area)]
     with connection.transaction(force_rollback=True):
         try:
-            migrate(connection, schema=_SKETCH, patience=_PATIENCE)
+            migrate(connection, schema=SKETCH, patience=_PATIENCE)
             for area in areas:  # otherwise their objects would be reported as foreign
-                migrate(connection, schema=_SKETCH, area=area, patience=_PATIENCE)
+                migrate(connection, schema=SKETCH, area=area, patience=_PATIENCE)
         except errors.LockNotAvailable:
             raise MigratingError from None
         if _WEBHOOKS in found:
-            connection.execute(load("maintenance/enable_webhooks", schema=_SKETCH))
-        wanted = _read(connection, _SKETCH, called=schema)
+            connection.execute(load("maintenance/enable_webhooks", schema=SKETCH))
+        wanted = _read(connection, SKETCH, called=schema)
     return [
         Difference(
             *key,

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.migrate")
 
 CORE = "jobherd"
+SKETCH: Final = "jobherd_sketch"
+"""The temporary schema of `drift`, created and rolled back.
+
+Two comparisons at once wait for each other, under the lock of the migrations.
+"""
 BASELINE: Final = "baseline"
 """Recorded as the name of the first migration.
 
@@ -158,7 +163,7 @@ def _grant(connection: psycopg.Connection[object], schema: str) -> None:
         for row in connection.cursor().execute(load("migrate/list_missing_roles")).fetchall()
         if isinstance(row, tuple)
     ]
-    if lacking:
+    if lacking and schema != SKETCH:  # A comparison grants nothing that lasts, and `doctor` has its own note.
         log.warning(
             "this role may not create roles, so there is no %s, and only the owner of the schema can work "
             "with it: ask a role with CREATEROLE to "

@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from jobherd import sql
+from jobherd.sql.drift import drift
 from jobherd.sql.migrate import CORE, Migration, RenamedError, SchemaError, migrate, migrations, pending
 from tests.support.postgres import tool
 
@@ -150,6 +151,16 @@ def test_a_schema_that_was_made_beforehand_needs_no_right_to_make_one(empty_data
                 assert connection.execute(f"SELECT {schema}.enqueue('a:b')").fetchone() == (1,)
         finally:
             dba.execute("DROP OWNED BY t_maker CASCADE; DROP ROLE t_maker")
+
+
+def test_a_comparison_does_not_repeat_the_warning_about_missing_roles(database, monkeypatch, caplog):
+    found = {"migrate/list_missing_roles": "SELECT 'jobherd_read'"}
+    monkeypatch.setattr("jobherd.sql.migrate.load", lambda name, *rest: found.get(name) or sql.load(name, *rest))
+    with connect(database) as connection:
+        assert drift(connection) == []
+        assert "may not create roles" not in caplog.text
+        migrate(connection, grant=True)
+        assert "there is no jobherd_read" in caplog.text
 
 
 def test_settings_of_the_database_change_nothing_that_a_migration_makes(empty_database, database):

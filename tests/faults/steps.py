@@ -2,9 +2,9 @@
 
 python -m tests.faults.steps [--jobs 10000] [--kills 300]
 
-Two steps are transactions that write an effect, one is a sleep. A kill is SIGKILL to a random child process. At the
-end each job is completed with five records, each effect of a step transaction is there once, the results of the job
-are those of the records, and nothing is left anywhere.
+Two steps are transactions that write an effect, one is a sleep. A kill is SIGKILL to a random child process; the kills
+are spread over the steps. At the end each job is completed with five records, each effect of a step transaction is
+there once, the results of the job are those of the records, and nothing is left anywhere.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from tests.support.herd import Herd
 
 WORK = Path(__file__).with_name("step_work.py")
 HERDS = 2
+STEPS = 5
 DEADLINE = 900.0
 QUICK = ("--db-retry-initial", "0.2s")
 LEFT = (
     "SELECT (SELECT count(*) FROM jobherd.ready) + (SELECT count(*) FROM jobherd.scheduled) + (SELECT count(*) FROM jobherd.parked)"
     " + (SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running)"
 )
+DONE = "SELECT count(*) FROM jobherd.steps"
 END = """
 SELECT (SELECT count(*) FROM jobherd.history WHERE state = 'completed'),
        (SELECT count(*) FROM (SELECT job FROM jobherd.steps GROUP BY job HAVING count(*) = 5) AS whole),
@@ -61,7 +63,9 @@ def main() -> int:
         with psycopg.connect(dsn, autocommit=True) as connection:
             while time.monotonic() < until and connection.execute(LEFT).fetchone()[0]:
                 time.sleep(dice.uniform(0.02, 0.2))
-                pids = dice.choice(herds).children() if kills < given.kills else []
+                # At a fixed pace, a slow machine would kill each process while it starts, and run nothing.
+                is_due = kills * STEPS * given.jobs < given.kills * connection.execute(DONE).fetchone()[0]
+                pids = dice.choice(herds).children() if is_due else []
                 with contextlib.suppress(ProcessLookupError, IndexError):
                     os.kill(dice.choice(pids), signal.SIGKILL)
                     kills += 1

@@ -151,7 +151,7 @@ def test_migrate_is_safe_to_repeat_and_says_what_it_did(empty_database):
     again = jobherd("migrate", dsn=empty_database)
     assert (again.code, again.out) == (0, "up to date\n")
     assert jobherd("migrate", "--dry-run", dsn=empty_database).code == 0
-    send(empty_database, "DELETE FROM jobherd.migrations WHERE version = 2")
+    send(empty_database, "DELETE FROM jobherd.migrations WHERE version = 1")
     assert jobherd("migrate", "--dry-run", dsn=empty_database).out == "1 migration to apply\n"
 
 

@@ -50,7 +50,7 @@ def _why_not(handler: AnyHandler) -> str:
     if handler.policy.encrypt:
         return "Its payloads are encrypted: enqueue its jobs with a client that has the key."
     if handler.signature.needs_bytes:
-        return "Its jobs need payload_bytes: enqueue them with a client or with jobherd enqueue --bytes-file."
+        return "Its jobs need payload_bytes: enqueue them with a client, or on the command line with --bytes-file."
     return ""
 
 

@@ -79,9 +79,8 @@ def test_term_at_any_moment_under_load_fails_no_job_and_leaves_none_running(stag
     rounds, load, most = 15, 0, 1000
     done = "SELECT count(*) FROM t_trans WHERE place = 'history' AND op = 'INSERT'"
     for number in range(rounds):
-        more = most - stage.count(
-            "ready"
-        )  # a round may end all that it finds, if this process is slower than the workers
+        # If this process is slower than the workers, a round may end all that it finds.
+        more = most - stage.count("ready")
         stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, %s)""", more)
         load, before = load + more, stage.call(done)
         fleet = stage.start(workers=2, claim_size=dice.choice([1, 1, 3, 10]))

@@ -9,6 +9,8 @@ import re
 from typing import Final
 
 KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
+RESERVED: Final = "jobs:"
+"""Kinds that begin so are those of Jobherd itself. Their jobs act with the rights of a worker."""
 QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
 
 TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,99}")

@@ -161,7 +161,12 @@ def test_what_only_a_program_can_enqueue_is_refused(page, database):
 
     sealed = handler("card:charge", encrypt=True)(lambda card: None)
     declare(database, read, sealed)
-    for kind, reason in (("file:read", "need payload_bytes"), ("card:charge", "payloads are encrypted")):
+    refused = (
+        ("file:read", "need payload_bytes"),
+        ("card:charge", "payloads are encrypted"),
+        ("jobs:webhook", "Jobherd itself enqueues"),
+    )
+    for kind, reason in refused:
         assert reason in page.get(f"/enqueue?kind={kind}").text
         assert reason in page.act("/enqueue/action", kind=kind, payload="{}", follow=True).text
     assert jobs(database) == []

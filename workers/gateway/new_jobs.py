@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jobherd.handlers._enqueue.bulk import CHUNK, CHUNK_SIZE, Chunk
 from jobherd.handlers._enqueue.options import Options, check_options
 from jobherd.handlers._enqueue.rule import is_keyed
-from jobherd.handlers._policy.names import check_kind
+from jobherd.handlers._policy.names import RESERVED, check_kind
 from jobherd.handlers._policy.unique import Unique
 from jobherd.handlers._policy.unique import check_key as check_key_text
 from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 MOST_JOBS: Final = 10_000
 """Jobs of one request."""
 LONGEST_KEY: Final = 200
-RESERVED: Final = "jobs:"
-"""Kinds that begin so act with the rights of a worker. A mere producer needs them among its kinds."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -146,6 +144,7 @@ def _checked(job: m.NewJob, principal: Principal) -> tuple[str, Options]:
         "cost": {one.resource: one.amount for one in job.cost.amounts} if job.HasField("cost") else None,
     } | _unique(job)
     options = check_options(**given)
+    # A mere producer needs reserved kinds among its kinds.
     if narrow((kind,), principal.kinds) is None or (
         kind.startswith(RESERVED) and not principal.works and not principal.kinds
     ):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.routing import Route
 
 from jobherd.handlers._policy.durations import at_least_zero
-from jobherd.handlers._policy.names import check_kind, check_queue, check_whole
+from jobherd.handlers._policy.names import RESERVED, check_kind, check_queue, check_whole
 from jobherd.workers.page.actions import Done, action, allow_acting
 from jobherd.workers.page.database import database
 from jobherd.workers.page.job import path_of
@@ -88,6 +88,8 @@ def _options(form: Form) -> tuple[dict[str, object], dict[str, str]]:
 
 async def _read(request: Request, kind: str) -> tuple[Row | None, Signature]:
     row = await database(request).row("page/show_kind", {"kind": kind})
+    if kind.startswith(RESERVED):
+        return row, Signature(refused=f"Jobherd itself enqueues the jobs of kinds that begin with {RESERVED}.")
     hidden = (await paths_of(database(request))).get(kind, ())
     return row, read_signature(row["signature"] if row else None, hidden)
 

@@ -217,7 +217,10 @@ def cancel_flow(flow_id: int, actor: str | None = None, reason: str | None = Non
 def retry_flow(
     flow_id: int, from_node: str | None = None, actor: str | None = None, reason: str | None = None
 ) -> Statement[int | None]:
-    """Return the statement that runs a flow again. The answer is the number of jobs, or None if there is no flow."""
+    """Return the statement that runs a flow again.
+
+    The answer is the number of jobs, or None if the flow does not exist.
+    """
     given = {"id": check_id(flow_id, field="a flow's id"), "node": from_node, "actor": actor, "reason": reason}
     return Statement("control/retry_flow", given, _read_id)
 

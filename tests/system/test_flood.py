@@ -83,6 +83,7 @@ def test_a_port_that_is_taken_at_the_start_costs_no_job_and_is_listened_on_when_
         stage.wait_all([stage.enqueue("t:noop") for _ in range(5)], "completed")
         holder.close()
         fleet.wait_log("metrics and health on")
+        assert len(fleet.said("cannot listen")) == 1
         assert fetch(f"http://127.0.0.1:{port}", "/livez")[0] == 200
         assert web_of(fleet) == web
         assert fleet.stop() == 0

@@ -86,6 +86,7 @@ def test_a_port_that_is_taken_stops_no_job_and_is_served_once_it_is_free(stage: 
         fleet.wait_log(f"the gateway is off: cannot listen on 127.0.0.1:{port} (Address already in use)")
         stage.wait_state(stage.enqueue("t:noop"), "completed")
     fleet.wait_log(f"gateway on 127.0.0.1:{port}")
+    assert len(fleet.said("cannot listen")) == 1
     assert health(f"127.0.0.1:{port}") == "SERVING"
     assert fleet.stop() == 0
 

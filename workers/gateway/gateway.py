@@ -159,10 +159,10 @@ class Gateway:
                 break
             except NotOpenError as problem:
                 if not backoff.delay:
-                    text = f"the gateway is off: {problem}"
-                    _log.warning("%s; trying again", text)
+                    text = f"the gateway is off: {problem}; trying again"
                     self._title(f"waits for {shown}")
-                    send(self._spec.report, Problem(text))
+                    if not send(self._spec.report, Problem(text)):  # The supervisor logs it.
+                        _log.warning("%s", text)
                     self._report_ready()
             await asyncio.sleep(backoff.next())
         await server.start()

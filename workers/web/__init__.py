@@ -10,9 +10,9 @@ connections, with `http_message.py` for their bytes; neither knows jobs. `health
 This process claims, changes and stops nothing, and never waits for another child process: a scrape
 reads shared memory. Metrics and health never show a payload, a DSN or a process ID.
 
-If the port is in use, metrics are missing but no job is affected: the process logs it once, stays,
-and tries to bind again. The multiprocess mode of prometheus-client is not used: it keeps the gauges
-of a dead process indefinitely, and one file for each process that ever ran.
+If the port is in use, metrics are missing but no job is affected: the supervisor logs it once, and
+this process tries to bind again. The multiprocess mode of prometheus-client is not used: it keeps
+the gauges of a dead process indefinitely, and one file for each process that ever ran.
 """
 
 from __future__ import annotations
@@ -155,10 +155,11 @@ async def _listen(spec: ChildSpec, host: str, port: int, title: Callable[[str], 
                 title(f"waits for {host}:{port}")
                 why = error.strerror or error
                 text = (
-                    f"metrics and health are off: cannot listen on {host}:{port} ({why}); free the port or set --http"
+                    f"metrics and health are off: cannot listen on {host}:{port} ({why}); "
+                    "free the port or set --http; trying again"
                 )
-                log.warning("%s; trying again", text)
-                send(spec.report, Problem(text))
+                if not send(spec.report, Problem(text)):  # The supervisor logs it.
+                    log.warning("%s", text)
                 _report_ready(spec)
         else:
             if not reported:

@@ -34,7 +34,7 @@ class Task:
         timeout: longest duration of the attempt in seconds, extensions included. None: no limit.
         tenant: tenant of the job, or None.
         webhook: URL that is called when the job reaches its final state, or None.
-        traceparent: trace of the job in W3C Trace Context format, or None. `trace_headers` has its parts.
+        trace: trace of the job as it is stored, or None: see `Job.trace`. `trace_headers` has its parts.
         parent_id: id of the parent job, or None.
 
     Example:
@@ -61,7 +61,7 @@ class Task:
         self._created, self._run = task.created_at_micros, task.run_at_micros
         self.tenant = task.tenant or None
         self.webhook = task.webhook or None
-        self.traceparent = task.traceparent or None
+        self.trace = task.traceparent or None
         self.parent_id = task.parent_id or None
         self._payload = task.payload
         self._expires_at = time.monotonic() + task.expires_in_seconds if task.expires_in_seconds else None
@@ -79,9 +79,14 @@ class Task:
         return datetime.fromtimestamp(self._run / 1_000_000, UTC)
 
     @property
+    def traceparent(self) -> str | None:
+        """Trace of the job in W3C Trace Context format, or None."""
+        return self.trace and self.trace.partition(" ")[0]
+
+    @property
     def trace_headers(self) -> dict[str, str]:
         """Headers that continue the job's trace in a request. Empty without a trace."""
-        return split_trace(self.traceparent)
+        return split_trace(self.trace)
 
     @property
     def cancelled(self) -> bool:

@@ -32,8 +32,8 @@ else:
 LOGGER: Final = logging.getLogger("jobherd.job")
 
 FOR_EVER: Final = float("inf")
-EXTRAS: Final = ("tenant", "webhook", "parent_id", "traceparent")
-"""Attributes that a job keeps as it was enqueued, and that few jobs have. They are named as in the database."""
+EXTRAS: Final = {"tenant": "tenant", "webhook": "webhook", "parent_id": "parent_id", "traceparent": "trace"}
+"""Attributes that a job keeps as it was enqueued, and that few jobs have, by their names in the database."""
 OUT: Final = 16384
 """Most characters kept of a step's output."""
 
@@ -121,8 +121,9 @@ class Job(Durable, Inputs):
     """URL that gets a request when the job reaches its final state, or None."""
     parent_id: int | None = None
     """Id of the parent job, whose handler enqueued this one, or None."""
-    traceparent: str | None = None
-    """Trace of the job in W3C Trace Context format, or None. `trace_headers` has its parts."""
+    trace: str | None = None
+    """Trace of the job as it is stored, or None: `traceparent`; after a space each, `tracestate`, which may be
+    empty, and `baggage`. The option `traceparent` of an enqueue takes it. `trace_headers` has its parts."""
     flow: int | None = None
     """Id of the flow of which this job is a member, or None."""
     schedule: str | None = None
@@ -163,13 +164,18 @@ class Job(Durable, Inputs):
         return datetime.fromtimestamp(self.run, UTC)
 
     @property
+    def traceparent(self) -> str | None:
+        """Trace of the job in W3C Trace Context format, or None."""
+        return self.trace and self.trace.partition(" ")[0]
+
+    @property
     def trace_headers(self) -> dict[str, str]:
         """Headers that continue the job's trace in a request.
 
         `traceparent`, and `tracestate` and `baggage` if the producer had them. Empty without a
         trace.
         """
-        return split_trace(self.traceparent)
+        return split_trace(self.trace)
 
     @property
     def is_last_attempt(self) -> bool:

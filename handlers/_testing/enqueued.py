@@ -227,7 +227,8 @@ class Watched:
                 ran = Ran(unknown_kind(job.kind, age=0))
             else:
                 limit = job.options["max_attempts"] or handler.policy.max_attempts
-                own = {name: job.options[name] for name in ("payload_bytes", *EXTRAS)}
+                own = {name: job.options[column] for column, name in EXTRAS.items()}
+                own["payload_bytes"] = job.options["payload_bytes"]
                 try:
                     ran = yield (
                         handler,

@@ -108,9 +108,7 @@ class Inline(Watched):
         """
         job = fields.get("id")
         here = (
-            None
-            if job is None
-            else origin.Origin(job, fields["traceparent"], self.connection.pgconn.db, self.client.schema)
+            None if job is None else origin.Origin(job, fields["trace"], self.connection.pgconn.db, self.client.schema)
         )
         before = origin.ask(lambda: here)
         try:

@@ -50,8 +50,8 @@ def add_extras(extras: str | None, job: Job) -> Job:
         return job
     own = orjson.loads(extras)
     job = Job(id=0, kind="") if job is NO_JOB else job
-    for name in EXTRAS:
-        setattr(job, name, own[name])
+    for column, name in EXTRAS.items():
+        setattr(job, name, own[column])
     job.payload_bytes = read_bytes(own["payload_bytes"])
     job.flow = own.get("flow") or None  # 0: a job waits for this one, which is no member of a flow
     if instant := own.get("schedule"):

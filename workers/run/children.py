@@ -30,7 +30,7 @@ def spawn_values(job: Durable, calls: Sequence[ChildCall[Any]], *, leaves: bool)
         message = f"one step spawns at most {MOST:,} jobs, not {len(calls):,}"
         raise ValueError(message)
     # The name must not hold the job's id: metrics count flows by name.
-    options = {"policy": "continue", "keeps": True, "traceparent": getattr(job, "traceparent", None)}
+    options = {"policy": "continue", "keeps": True, "traceparent": getattr(job, "trace", None)}
     return {
         "title": f"spawn {job.kind}",
         "nodes": encode(calls[0].members(calls) if calls else []),

@@ -70,7 +70,7 @@ class Spans:
                 "jobherd.attempt": job.attempt,
                 "jobherd.max_attempts": job.max_attempts,
             }
-            parent = read_trace(job.traceparent)
+            parent = read_trace(job.trace)
             # OpenTelemetry's conventions want a link to the enqueue, and allow to be its child as well.
             enqueue = get_current_span(parent).get_span_context()
             links = [Link(enqueue)] if parent is not None and enqueue.is_valid else []
@@ -124,7 +124,7 @@ class TracedHooks(JobHooks):
         from opentelemetry.context import attach, detach  # noqa: PLC0415 - as above
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
 
-        before = attach(set_span_in_context(self._spans.begin(job), read_trace(job.traceparent)))
+        before = attach(set_span_in_context(self._spans.begin(job), read_trace(job.trace)))
         try:
             return super().call(handler, job, arguments)
         finally:

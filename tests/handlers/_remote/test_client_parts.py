@@ -185,8 +185,9 @@ def make_task(extend=lambda *_: True, **fields):
 def test_a_task_shows_what_the_gateway_sent():
     task = make_task(created_at_micros=1_500_000, timeout_seconds=9, tenant="t", attempt=2)
     assert repr(task) == "Task(id=5, kind='a', attempt=2)"
-    assert task.trace_headers == {}
-    assert make_task(traceparent="trace  user=7").trace_headers == {"traceparent": "trace", "baggage": "user=7"}
+    assert (task.traceparent, task.trace_headers) == (None, {})
+    traced = make_task(traceparent="trace  user=7")
+    assert (traced.traceparent, traced.trace_headers) == ("trace", {"traceparent": "trace", "baggage": "user=7"})
     assert (task.created_at.timestamp(), task.timeout, task.tenant, task.token) == (1.5, 9, "t", 7)
     assert [make_task().__dict__[name] for name in ("timeout", "tenant", "webhook", "parent_id", "payload_bytes")] == [
         None

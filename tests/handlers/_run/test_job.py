@@ -22,10 +22,12 @@ def test_a_job_tells_what_is_known_of_it():
 
 def test_the_headers_of_its_trace_can_be_sent_on():
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    assert Job(id=7, kind="a:b").trace_headers == {}
-    assert Job(id=7, kind="a:b", traceparent=trace).trace_headers == {"traceparent": trace}
+    plain, traced = Job(id=7, kind="a:b"), Job(id=7, kind="a:b", trace=trace)
+    assert (plain.traceparent, plain.trace_headers) == (None, {})
+    assert (traced.traceparent, traced.trace_headers) == (trace, {"traceparent": trace})
     headers = {"traceparent": trace, "tracestate": "vendor=1", "baggage": "user=7"}
-    assert Job(id=7, kind="a:b", traceparent=" ".join(headers.values())).trace_headers == headers
+    traced = Job(id=7, kind="a:b", trace=" ".join(headers.values()))
+    assert (traced.traceparent, traced.trace_headers) == (trace, headers)
 
 
 def test_the_time_that_remains_is_never_negative_and_may_be_endless():

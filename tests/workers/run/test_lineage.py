@@ -53,7 +53,7 @@ def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench)
         first,
         second,
     }
-    told = bench.enqueue("line:sees", options={"parent_id": first, "traceparent": TRACE})
+    told = bench.enqueue("line:sees", options={"parent_id": first, "traceparent": f"{TRACE} vendor=1"})
     child.nudge()
     assert bench.wait(told, "completed")["result"] == [first, TRACE]
     with_bytes = bench.ask(

@@ -187,7 +187,7 @@ bench-parent: $(VENV)/.ready  ## where the parent's time goes at 64 children at 
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'py-spy >= 0.4'
 	$(BIN)/python -m tests.bench.parent
 
-bench-page: $(VENV)/.ready  ## write the figures of the last runs into docs/project/performance.md
+bench-page: $(VENV)/.ready  ## write the figures of the last runs into docs/project/performance*.md
 	$(BIN)/python -m tests.bench.publish
 
 faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps, rates (about 20 minutes)
@@ -242,7 +242,7 @@ chaos-long: $(VENV)/.ready  ## the same for an hour, with a seed of its own ever
 soak: $(VENV)/.ready  ## half load for hours, with respawns, a pinned xmin and a VACUUM; what leaks, what grows (HOURS=2)
 	$(BIN)/python -m tests.faults.soak --hours $(or $(HOURS),2)
 
-chaos-page: $(VENV)/.ready  ## write the counts and figures of these runs into docs/project/reliability.md
+chaos-page: $(VENV)/.ready  ## write the counts and figures of these runs into docs/project/fault-campaigns.md
 	$(BIN)/python -m tests.faults.publish
 
 machines: $(VENV)/.ready  ## the parent's policies and the bookkeeping of gateway and uplink under a million random moves, the job's states, schedules and flows under ten thousand (some minutes; SEED=...)

@@ -1,7 +1,7 @@
 """Finds stragglers on the status boards, and carries out `Offload` for their claims.
 
 `policy/stragglers.py` decides; this module reads shared memory and sends requests. The protocol
-with the child is in docs/project/protocol.md, "Batch and revocation". It never blocks.
+with the child is in docs/project/protocol-batches.md, "Batch and revocation". It never blocks.
 """
 
 from __future__ import annotations

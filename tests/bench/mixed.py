@@ -31,7 +31,7 @@ PLAIN, QUEUES, LARGE, TWO, BESIDE = (
     "16 queues of 3 priorities",
     "payloads of 10 kB",
     "two supervisors",
-    "beside 4 producers",
+    "next to 4 producers",
 )
 PRODUCERS = 4
 GAP = 0.02
@@ -148,7 +148,7 @@ def main() -> int:
                 connection.execute("DELETE FROM jobherd.ready WHERE kind = 'bench:hold'")
                 connection.execute("DELETE FROM jobherd.parked WHERE kind = 'bench:hold'")
                 jobs.wait_until(lambda: jobs.is_empty(connection))
-    report.figure("start p99 of short jobs beside long ones, against alone", beside, alone, unit="ms", aim=2.0)
+    report.figure("start p99 of short jobs next to long ones, against alone", beside, alone, unit="ms", aim=2.0)
     return report.end()
 
 

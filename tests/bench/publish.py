@@ -1,4 +1,4 @@
-"""Put the figures of the last runs into docs/project/performance.md.
+"""Put the figures of the last runs into the pages docs/project/performance*.md.
 
 A table and a picture each, between their markers. `python -m tests.bench.publish`
 
@@ -19,7 +19,7 @@ from tests.support.herd import ROOT
 
 FIGURES = ROOT / ".bench" / "figures"
 DOCS = ROOT / "docs" / "project"
-PAGE = DOCS / "performance.md"
+PAGES = sorted(DOCS.glob("performance*.md"))
 
 
 def record(name: str) -> dict[str, Any] | None:
@@ -68,14 +68,15 @@ def part(name: str, found: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    page = PAGE.read_text()
-    for name in re.findall(r"<!-- begin (\w+) -->", page):
-        found = record(name)
-        if found is not None:
-            begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-            before, _, rest = page.partition(begin)
-            page = f"{before}{begin}\n\n{part(name, found)}\n\n{end}{rest.partition(end)[2]}"
-    PAGE.write_text(page)
+    for path in PAGES:
+        page = path.read_text()
+        for name in re.findall(r"<!-- begin (\w+) -->", page):
+            found = record(name)
+            if found is not None:
+                begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+                before, _, rest = page.partition(begin)
+                page = f"{before}{begin}\n\n{part(name, found)}\n\n{end}{rest.partition(end)[2]}"
+        path.write_text(page)
     return 0
 
 

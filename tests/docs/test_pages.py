@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.docs.pages import PAGES, ROOT, prose
@@ -14,13 +16,17 @@ DOCS = ROOT / "docs"
 
 
 def words(page):
-    return len(prose(page).split())
+    """Count its words, but not the measured tables, which programs write between markers."""
+    measured = sum(
+        len(part.split()) for part in re.findall(r"<!-- begin \w+ -->(.*?)<!-- end", page.read_text(), re.DOTALL)
+    )
+    return len(prose(page).split()) - measured
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if DOCS in page.parents], ids=lambda page: page.stem)
 def test_a_page_is_read_to_the_end(page):
     name = str(page.relative_to(DOCS).with_suffix(""))
-    if name.startswith(("reference/", "project/", "index")):
+    if name.startswith("reference/"):
         return
     assert words(page) <= OVER.get(name, MOST), "split the page, or link to a reference"
     assert name not in OVER or words(page) > MOST, "take it out of OVER"

@@ -1,4 +1,4 @@
-"""What each run of a campaign has found, a line each: what docs/project/reliability.md is made from.
+"""What each run of a campaign has found, a line each: what docs/project/fault-campaigns.md is made from.
 
 A run leaves its line in `.bench/CAMPAIGN/runs.jsonl`, which git does not know. `keep` takes new
 ones over into `docs/project/campaigns/CAMPAIGN.jsonl`, so that a campaign of many hours adds up over

@@ -11,7 +11,7 @@ row exactly once if it was completed and else none; every counted attempt stands
 process is left; each point of the core was reached and has killed.
 
 A run may be ended at any time by TERM or Ctrl-C: it is judged by what was killed until then, and
-runs add up in docs/project/reliability.md.
+runs add up in docs/project/fault-campaigns.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Put what the campaigns have found into docs/project/reliability.md, between its markers.
+"""Put what the campaigns have found into docs/project/fault-campaigns.md, between its markers.
 
 `python -m tests.faults.publish`, or `make chaos-page`.
 
@@ -23,7 +23,7 @@ from tests.support.herd import ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-PAGE = ROOT / "docs" / "project" / "reliability.md"
+PAGE = ROOT / "docs" / "project" / "fault-campaigns.md"
 PICTURE = "reliability-soak.svg"
 OFTEN = 100
 """Kills that each point is to have seen."""

@@ -4,7 +4,7 @@ A short table of percentiles, aims that are met or missed, and invariants that h
 
 Only a broken invariant makes a script fail. An aim is a time, and times depend on who else uses the
 machine: it is printed and not more. Where FOLDER is set the figures are left there too, for the
-table of `make bench` and for docs/project/performance.md.
+table of `make bench` and for docs/project/performance*.md.
 """
 
 from __future__ import annotations

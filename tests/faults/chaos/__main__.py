@@ -7,7 +7,7 @@ end, when all has been taken back: everything acknowledged is over, once; what a
 wrote is there exactly once; every attempt is explained; no process and no session is left.
 
 A run may be ended at any time by TERM or Ctrl-C: it is judged by what was done until then. Each
-leaves a line in .bench/chaos/runs.jsonl, from which `make chaos-page` makes docs/project/reliability.md,
+leaves a line in .bench/chaos/runs.jsonl, from which `make chaos-page` makes docs/project/fault-campaigns.md,
 and a journal of its faults beside it; a red one, the steps of the jobs concerned as well.
 """
 

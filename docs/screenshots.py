@@ -177,8 +177,8 @@ def fill(dsn: str) -> dict[str, str]:
         )
         # The charts are of what was counted at its time: count it again.
         connection.execute(
-            "TRUNCATE jobherd.rollup, jobherd.rollup_times, jobherd.rollup_failures, jobherd.rollup_gaps, "
-            "jobherd.rollup_mark"
+            "TRUNCATE jobherd.rollup, jobherd.rollup_times, jobherd.rollup_failures, jobherd.rollup_scopes, "
+            "jobherd.rollup_gaps, jobherd.rollup_mark"
         )
         wait("NOT behind AND EXISTS (SELECT FROM jobherd.rollup) FROM jobherd.count_past('8 days', '30 seconds')")
         for number in range(120):

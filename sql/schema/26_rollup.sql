@@ -57,6 +57,26 @@ CREATE TABLE jobherd.rollup_failures (
 WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 500);
 COMMENT ON TABLE jobherd.rollup_failures IS 'Jobs that did not complete, by error code.';
 
+-- The same by queue and by host, for the charts of one of them. Narrow: no percentiles, and no failed attempts of a
+-- queue, which an attempt's row does not name. A job that never started has no host.
+CREATE TABLE jobherd.rollup_scopes (
+    at        timestamptz NOT NULL,
+    scope     text COLLATE "C" NOT NULL CHECK (scope IN ('queue', 'host')),
+    name      text COLLATE "C" NOT NULL,                -- of the queue or host
+    step      integer     NOT NULL,
+    completed bigint      NOT NULL,
+    failed    bigint      NOT NULL,
+    cancelled bigint      NOT NULL,
+    expired   bigint      NOT NULL,
+    started   bigint      NOT NULL,
+    ran       double precision NOT NULL,
+    waited    double precision NOT NULL,
+    retried   bigint      NOT NULL,                     -- 0 for a queue
+    PRIMARY KEY (at, scope, name, step)
+)
+WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 500);
+COMMENT ON TABLE jobherd.rollup_scopes IS 'Finished jobs by queue, by host and slice of time.';
+
 CREATE TABLE jobherd.rollup_mark (
     one     boolean     PRIMARY KEY DEFAULT true CHECK (one),   -- one row
     at      timestamptz NOT NULL,
@@ -74,6 +94,12 @@ CREATE TABLE jobherd.rollup_gaps (
 );
 COMMENT ON TABLE jobherd.rollup_gaps IS
     'Time that is not counted yet: a run counts only a part of a long time.';
+
+-- Returns the host of `ran_on`: "host/pid", "host/pid via host" or "host via host". Null: it never started.
+CREATE FUNCTION jobherd.host_of(ran_on text)
+RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT split_part(split_part(ran_on, '/', 1), ' via ', 1) $$;
 
 -- Adds what finished from from_at on and before to_at, and of the jobs `among` what finished before
 -- `early`: as far as the snapshot `until` saw it and `seen` did not. Returns the number of jobs and failed
@@ -101,16 +127,18 @@ DECLARE
     counted    bigint;
 BEGIN
     WITH ended AS (
-        SELECT h.kind, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id, age(h.xmin) AS age
+        SELECT h.kind, h.queue, h.ran_on, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id,
+               age(h.xmin) AS age
           FROM jobherd.history h
          WHERE h.finished_at >= from_at AND h.finished_at < to_at
          UNION ALL
-        SELECT h.kind, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id, age(h.xmin)
+        SELECT h.kind, h.queue, h.ran_on, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id,
+               age(h.xmin)
           FROM jobherd.history h
          WHERE h.id = ANY (among) AND h.finished_at < early
     ), timed AS (
         SELECT date_bin('1 minute', e.finished_at, '2000-01-01 00:00:00+00') AS at, e.kind, e.state, e.error_code,
-               e.finished_at, e.id, e.usage,
+               e.finished_at, e.id, e.usage, e.queue, jobherd.host_of(e.ran_on) AS host,
                date_part('epoch', e.finished_at - e.started_at) AS ran,
                CASE WHEN e.started_at > e.run_at THEN date_part('epoch', e.started_at - e.run_at)
                     WHEN e.started_at IS NOT NULL THEN 0 END AS waited
@@ -129,19 +157,19 @@ BEGIN
                         (SELECT h.kind FROM jobherd.history h WHERE h.id = a.job LIMIT 1),
                         (SELECT j.kind FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
                           WHERE j.id = a.job LIMIT 1)) AS kind,
-               count(*) AS attempts
-          FROM (SELECT t.job, t.kind, t.finished_at, t.outcome, age(t.xmin) AS age
+               jobherd.host_of(a.ran_on) AS host, count(*) AS attempts
+          FROM (SELECT t.job, t.kind, t.ran_on, t.finished_at, t.outcome, age(t.xmin) AS age
                   FROM jobherd.attempts t
                  WHERE t.finished_at >= from_at AND t.finished_at < to_at
                  UNION ALL
-                SELECT t.job, t.kind, t.finished_at, t.outcome, age(t.xmin)
+                SELECT t.job, t.kind, t.ran_on, t.finished_at, t.outcome, age(t.xmin)
                   FROM jobherd.attempts t
                  WHERE t.job = ANY (among) AND t.finished_at < early) AS a
          WHERE (seen IS NULL OR a.age <= seen_age OR a.age = ANY (seen_open)) AND a.age > until_age
            AND a.age <> ALL (until_open) AND a.outcome IN ('retry', 'lost')
-         GROUP BY 1, 2
+         GROUP BY 1, 2, 3
     ), summed AS MATERIALIZED (
-        SELECT t.at, t.kind, t.state, t.error_code,
+        SELECT t.at, t.kind, t.queue, t.host, t.state, t.error_code,
                width_bucket(t.ran, (SELECT of FROM bounds)) AS ran_bucket,
                width_bucket(t.waited, (SELECT of FROM bounds)) AS waited_bucket,
                count(*) AS jobs, coalesce(sum(t.ran), 0) AS ran, coalesce(sum(t.waited), 0) AS waited,
@@ -152,7 +180,7 @@ BEGIN
                max(CASE WHEN t.usage IS NOT NULL THEN (t.usage ->> 'max_rss')::bigint END) AS memory,
                max(t.finished_at) AS last_at, max(t.id) AS last_job
           FROM timed t
-         GROUP BY t.at, t.kind, t.state, t.error_code, ran_bucket, waited_bucket
+         GROUP BY t.at, t.kind, t.queue, t.host, t.state, t.error_code, ran_bucket, waited_bucket
     ), slices AS (
         INSERT INTO jobherd.rollup AS r (at, kind, step, completed, failed, cancelled, expired, started, ran, waited,
                                          cpu, memory, retried)
@@ -196,6 +224,29 @@ BEGIN
         ON CONFLICT (at, kind, step, state, code) DO UPDATE
            SET jobs = r.jobs + excluded.jobs, last_at = greatest(r.last_at, excluded.last_at),
                last_job = greatest(r.last_job, excluded.last_job)
+    ), scopes AS (
+        INSERT INTO jobherd.rollup_scopes AS r (at, scope, name, step, completed, failed, cancelled, expired, started, ran,
+                                                waited, retried)
+        SELECT s.at, s.scope, s.name, 60,
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'completed'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'failed'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'cancelled'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'expired'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.ran_bucket IS NOT NULL), 0), sum(s.ran), sum(s.waited), sum(s.attempts)
+          FROM (SELECT t.at, 'queue' AS scope, t.queue AS name, t.state, t.ran_bucket, t.jobs, t.ran, t.waited, 0 AS attempts
+                  FROM summed t
+                UNION ALL
+                SELECT t.at, 'host', t.host, t.state, t.ran_bucket, t.jobs, t.ran, t.waited, 0 FROM summed t
+                UNION ALL
+                SELECT g.at, 'host', g.host, NULL, NULL, 0, 0, 0, g.attempts FROM again g WHERE g.kind IS NOT NULL) AS s
+         WHERE s.name IS NOT NULL
+         GROUP BY s.at, s.scope, s.name
+         ORDER BY s.at, s.scope, s.name
+        ON CONFLICT (at, scope, name, step) DO UPDATE
+           SET completed = r.completed + excluded.completed, failed = r.failed + excluded.failed,
+               cancelled = r.cancelled + excluded.cancelled, expired = r.expired + excluded.expired,
+               started = r.started + excluded.started, ran = r.ran + excluded.ran, waited = r.waited + excluded.waited,
+               retried = r.retried + excluded.retried
     )
     SELECT (SELECT coalesce(sum(s.jobs), 0) FROM summed s) + (SELECT coalesce(sum(g.attempts), 0) FROM again g) INTO counted;
     RETURN counted;

@@ -137,11 +137,46 @@ def test_the_charts_of_one_kind_are_chosen_without_a_script(page, queue):
     assert '<option value="mail:send" selected>' in answer.text
     assert '<option value="other:kind">' in answer.text
     assert 'data-live="past:day mail:send"' in answer.text
-    assert 'href="/?window=week&amp;kind=mail%3Asend"' in answer.text
+    assert 'href="/?window=week&amp;of=mail%3Asend"' in answer.text
     answer = page.get("/?window=day&kind=")
     assert "Completed 5 in the last day" in plain(answer.text)
     assert 'data-live="past:day"' in answer.text
     assert "Completed 0" in plain(page.get("/?kind=%22%3E%3Cscript%3E").text)
+
+
+def test_the_charts_of_a_queue_and_of_a_host_count_its_jobs_and_say_what_they_leave_out(page, queue):
+    declare(queue, "mail:send")
+    look(queue)
+    end(queue, "mail:send", count=3, ran=2.0)
+    end(queue, "mail:send", "retry", ran=1.0, error="again", delay=100.0)
+    queue.enqueue("mail:send", queue="slow")
+    child = queue.child()
+    [job] = child.claim(1)
+    child.settle(job.token, [job.id], "failed", ran=1.0, error="broken")
+    look(queue)
+    text = page.get("/").text
+    assert '<option value="queue slow">' in text
+    assert '<option value="host host">' in text
+    for address in ("/?window=day&queue=slow", "/?window=day&of=queue+slow"):
+        text = page.get(address).text
+        assert "Completed 0 in the last day" in plain(text)
+        assert "Failed 1 100 % of ended jobs Start" in plain(text)
+        assert "Duration 1.0 s average" in plain(text)
+        assert "Failed attempts before another attempt are not counted by queue." in text
+        assert '<option value="queue slow" selected>' in text
+        assert 'data-live="past:day queue slow"' in text
+        assert "/jobs?state=failed&amp;state=expired&amp;since=24h&amp;queue=slow" in text
+        (to,) = set(
+            re.findall(r'<a href="(/jobs\?state=failed&amp;state=expired&amp;since=2[^"]*-[^"]*)" tabindex', text)
+        )
+        assert page.get(to.replace("&amp;", "&")).text.count('<tr id="job-') == 1
+    text = page.get("/?host=host").text
+    assert "Completed 3 in the last hour" in plain(text)
+    assert "Failed 1 25 % of ended jobs, 1 failed attempts" in plain(text)
+    assert "Duration 1.8 s average" in plain(text)
+    assert "A job that never started has no host." in text
+    assert "/jobs?state=completed" not in text, "the list has no filter for a host"
+    assert "Completed 0" in plain(page.get("/?host=%22%3E%3Cscript%3E").text)
 
 
 def test_what_is_asked_of_the_page_is_answered_whatever_it_is(page):
@@ -242,6 +277,8 @@ def test_no_statement_of_these_pages_reads_the_whole_of_a_hot_table(queue):
         assert not [node for node in read if node["Actual Rows"] > 10_000], name
     for name, more in {
         "page/sum_chart": {"seconds": 3600, "point": 60, "kind": None},
+        "page/sum_scope_chart": {"seconds": 3600, "point": 60, "scope": "host", "name": "a"},
+        "page/list_scope_choices": {"seconds": 604_800, "most": 200},
         "page/list_kinds": {"seconds": 3600, "most": 10},
         "page/list_failures": {"seconds": 3600, "kind": None, "most": 10, "hidden": []},
     }.items():

@@ -34,6 +34,19 @@ TIMES = "SELECT kind, sum(ran)::bigint, sum(waited)::bigint FROM jobherd.rollup_
 FAILURES = "SELECT kind, state, code, sum(jobs)::bigint FROM jobherd.rollup_failures GROUP BY kind, state, code ORDER BY 1, 2, 3"
 
 
+SCOPES_FROM_HISTORY = """
+    SELECT scope, name, count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE state = 'failed'), count(*) FILTER (WHERE state = 'cancelled'),
+           count(*) FILTER (WHERE state = 'expired'), count(started_at),
+           round(coalesce(sum(date_part('epoch', finished_at - started_at)), 0)::numeric, 3)
+      FROM jobherd.history h, LATERAL (VALUES ('queue', queue), ('host', regexp_replace(ran_on, '(/| via ).*', ''))) AS s (scope, name)
+     WHERE name IS NOT NULL GROUP BY scope, name ORDER BY scope, name
+"""
+SCOPES_FROM_ROLLUP = """
+    SELECT scope, name, sum(completed)::bigint, sum(failed)::bigint, sum(cancelled)::bigint, sum(expired)::bigint, sum(started)::bigint, round(sum(ran)::numeric, 3)
+      FROM jobherd.rollup_scopes GROUP BY scope, name HAVING sum(completed + failed + cancelled + expired) > 0 ORDER BY scope, name
+"""
+
+
 def look(queue: Queue, *, span: float = 300.0, lag: float = LAG) -> tuple[int, bool]:
     return queue.connection.execute(queue.text("maintenance/update_rollup"), {"span": span, "lag": lag}).fetchone()
 
@@ -57,6 +70,7 @@ def assert_equal(queue: Queue) -> None:
     assert queue.run("SELECT coalesce(sum(retried), 0)::int FROM jobherd.rollup") == queue.run(
         "SELECT count(*)::int FROM jobherd.attempts WHERE outcome IN ('retry', 'lost')"
     )
+    assert queue.run(SCOPES_FROM_ROLLUP) == queue.run(SCOPES_FROM_HISTORY)
     assert queue.run(TIMES) == [(kind, started, started) for kind, *_, started, _ in found if started]
 
 
@@ -142,6 +156,44 @@ def test_failed_attempts_stay_counted_when_slices_are_merged(queue):
     )
     queue.connection.execute(queue.text("maintenance/coarsen_rollup"), {"step": 60, "coarser": 900, "older": 3600})
     assert queue.run("SELECT step, retried FROM jobherd.rollup") == [(900, 3)]
+
+
+def test_each_queue_and_each_host_has_its_own_sums(queue):
+    look(queue)
+    for name, places in {
+        "mail": ["web-1/10", "web-1/11", "web-2/10"],
+        "slow": ["web-2/12", "outside/7 via web-1", "gone via web-1", None],
+    }.items():
+        for at, place in enumerate(places):
+            queue.run(
+                "INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, priority, attempts, crashes, state, queue,"
+                " kind, payload, ran_on) SELECT nextval('jobherd.job_ids'), now(), now() - interval '3 s', CASE WHEN %s::text IS NOT NULL THEN"
+                " now() - interval '2 s' END, now(), current_date + 7, 0, 1, 0, CASE WHEN %s::text IS NULL THEN 'cancelled' ELSE 'completed' END,"
+                " %s, %s, '{}', %s",
+                place, place, name, f"kind:{at}", place,
+            )  # fmt: skip
+    queue.run(
+        "INSERT INTO jobherd.attempts (job, attempt, outcome, finished_at, drop_on, kind, ran_on)"
+        " VALUES (1, 1, 'retry', now(), current_date + 7, 'kind:1', 'web-2/10')"
+    )
+    assert look(queue) == (8, False)
+    assert_equal(queue)
+    assert queue.run(
+        "SELECT scope, name, sum(completed)::int, sum(cancelled)::int, sum(retried)::int FROM jobherd.rollup_scopes GROUP BY 1, 2 ORDER BY 1, 2"
+    ) == [
+        ("host", "gone", 1, 0, 0),
+        ("host", "outside", 1, 0, 0),
+        ("host", "web-1", 2, 0, 0),
+        ("host", "web-2", 2, 0, 1),
+        ("queue", "mail", 3, 0, 0),
+        ("queue", "slow", 3, 1, 0),
+    ]
+    chart = queue.connection.execute(
+        queue.text("page/sum_scope_chart"), {"seconds": 3600, "point": 60, "scope": "queue", "name": "slow"}
+    ).fetchall()
+    assert len(chart) == 61
+    assert [sum(row[place] for row in chart[:-1]) for place in (1, 3, 6)] == [3, 1, 3]
+    assert chart[-1][1:] == (3, 0, 1, 0, 0, 3, pytest.approx(2.0), pytest.approx(1.0))
 
 
 def test_looking_again_counts_nothing_twice_and_writes_nothing(queue):
@@ -341,6 +393,7 @@ def test_while_many_settle_and_look_at_once_everything_is_counted_once(queue):
 
 def test_slices_become_coarser_and_the_sums_stay(queue):
     queue.connection.execute(PAST, {"jobs": 2000, "apart": 30})
+    queue.run("UPDATE jobherd.history SET ran_on = 'web-' || id % 2 || '/7'")
     look_all(queue, span=86400.0)
     before = queue.run(FROM_ROLLUP), queue.run(TIMES), queue.run(FAILURES)
     coarsen = {"step": 60, "coarser": 900, "older": 3 * 3600}
@@ -358,7 +411,8 @@ def test_slices_become_coarser_and_the_sums_stay(queue):
     queue.connection.execute(queue.text("maintenance/coarsen_rollup"), coarsen)
     assert_equal(queue)
     assert queue.run(FAILURES) == before[2]
-    assert queue.run("SELECT DISTINCT step FROM jobherd.rollup WHERE at < now() - interval '4 hours'") == [(900,)]
+    for table in ("rollup", "rollup_scopes"):
+        assert queue.run(f"SELECT DISTINCT step FROM jobherd.{table} WHERE at < now() - interval '4 hours'") == [(900,)]
     assert queue.run("SELECT DISTINCT step FROM jobherd.rollup WHERE at > now() - interval '2 hours'") == [(60,)]
     assert queue.run(
         "SELECT count(*) FROM jobherd.rollup WHERE step = 900 AND extract(epoch FROM at)::bigint % 900 <> 0"
@@ -374,7 +428,7 @@ def test_what_is_old_is_forgotten(queue):
     assert queue.count("rollup") == before, "it is kept as long as any job"
     queue.run("UPDATE jobherd.kinds SET keep_failed = 1")
     queue.connection.execute(queue.text("maintenance/delete_rollup"), {"days": 2})
-    for table in ("rollup", "rollup_times", "rollup_failures"):
+    for table in ("rollup", "rollup_times", "rollup_failures", "rollup_scopes"):
         [(old, new)] = queue.run(
             f"SELECT count(*) FILTER (WHERE at < now() - interval '2 days'), count(*) FILTER (WHERE at >= now() - interval '2 days') FROM jobherd.{table}"
         )

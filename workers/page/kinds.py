@@ -14,7 +14,7 @@ from starlette.routing import Route
 from jobherd.workers.page.charts import WINDOWS, window_of
 from jobherd.workers.page.database import database
 from jobherd.workers.page.live_updates import Topic
-from jobherd.workers.page.overview import ask_past
+from jobherd.workers.page.past import ask_past
 from jobherd.workers.page.render import count, natural, page
 
 if TYPE_CHECKING:

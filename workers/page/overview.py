@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.routing import Route
 
-from jobherd.workers.page.charts import HIGH, WIDE, WINDOWS, Series, Window, bars, lines, nice, window_of
+from jobherd.workers.page.charts import HIGH, WIDE, WINDOWS, nice, window_of
 from jobherd.workers.page.database import database
 from jobherd.workers.page.live_updates import Topic
-from jobherd.workers.page.redaction import Redactions, redact_text
+from jobherd.workers.page.past import RETRYING, SCOPES, Chosen, ask_past
 from jobherd.workers.page.render import natural, page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -29,34 +29,40 @@ MOST: Final = 10_000
 A backlog of millions costs no more to show than one of thousands.
 """
 SHOWN: Final = 12
-"""Queues, claims and failures that are shown."""
+"""Queues and claims that are shown."""
 BOUNDS: Final = {"most": MOST, "queues": SHOWN, "names": []}
-RETRYING: Final = {"most": MOST, "rows": SHOWN}
 STATES: Final = ("ready", "scheduled", "running")
 OTHERS: Final = "(other)"
 """The name for all queues that are not shown by name; none can have this name."""
+CHOICES: Final = {"seconds": 604_800, "most": 200}
+"""Queues and hosts whose charts can be chosen."""
 AHEAD: Final = 24
 """Hours of the chart of scheduled jobs."""
-ENDED: Final = (Series("completed", "completed", "accent"),)
-TROUBLED: Final = (
-    Series("failed", "failed", "bad"),
-    Series("expired", "expired", "warn"),
-    Series("retried", "failed attempts", "soft", of_jobs=False),
-)
-WAITED: Final = (Series("waited_p50", "half within", "accent"), Series("waited_p95", "95 % within", "warn"))
-RAN: Final = (Series("ran_p50", "half within", "accent"), Series("ran_p95", "95 % within", "warn"))
 
 
 async def show(request: Request) -> Response:
     """Show the overview: what needs attention, the charts, the queues."""
     window = window_of(request.query_params.get("window"))
     data = database(request)
-    kind = request.query_params.get("kind", "")[:100].replace("\0", "")
-    past = f"{window.name} {kind}".strip()
+    chosen = chosen_of(request.query_params)
+    past = f"{window.name} {chosen.text}".strip()
     context = await ask_now(data, "") | await ask_work(data, "") | await ask_past(data, past)
-    names = {row["name"] for row in await data.rows("page/list_kind_choices")} | {kind} - {""}
-    kinds = sorted(names, key=natural)
-    return page(request, "overview.html", windows=WINDOWS.values(), past=past, kinds=kinds, **context)
+    kinds = [Chosen("kind", row["name"]) for row in await data.rows("page/list_kind_choices")]
+    busy = [Chosen(row["scope"], row["name"]) for row in await data.rows("page/list_scope_choices", CHOICES)]
+    choices = choices_of([*kinds, *busy, chosen])
+    return page(request, "overview.html", windows=WINDOWS.values(), past=past, choices=choices, **context)
+
+
+def chosen_of(given: Mapping[str, str]) -> Chosen:
+    """Return whose charts an address asks for: `of` from the form, or kind, queue or host from a link."""
+    scoped = next((f"{scope} {given[scope]}" for scope in SCOPES if given.get(scope)), "")
+    return Chosen.read((given.get("of") or given.get("kind") or scoped)[:300].replace("\0", ""))
+
+
+def choices_of(found: Iterable[Chosen]) -> dict[str, list[Chosen]]:
+    """Return what can be chosen, by scope, each once and in natural order."""
+    ordered = sorted(set(found), key=lambda one: natural(one.name))
+    return {scope: [one for one in ordered if one.scope == scope] for scope in ("kind", *SCOPES)}
 
 
 async def ask_now(data: Database, _: str) -> dict[str, Any]:
@@ -78,41 +84,6 @@ async def ask_work(data: Database, _: str) -> dict[str, Any]:
         "due": await data.rows("page/list_due", {"most": 5}),
         "ahead": ahead_of(await data.rows("page/count_due", {"most": MOST, "hours": AHEAD})),
     }
-
-
-async def ask_past(data: Database, argument: str) -> dict[str, Any]:
-    """Return the charts and failures of a window.
-
-    argument: "hour", "day" or "week", optionally followed by a space and a kind.
-    """
-    name, _, kind = argument.partition(" ")
-    window = window_of(name)
-    wanted = {"seconds": window.seconds, "kind": kind or None}
-    *rows, whole = await data.rows("page/sum_chart", wanted | {"point": window.point})
-    hidden = await Redactions().read(data)
-    failures = await data.rows("page/list_failures", wanted | {"most": SHOWN, "hidden": list(hidden)})
-    retrying = [row for row in await data.rows("observe/list_retrying", RETRYING) if not kind or row["kind"] == kind]
-    for failure in failures:
-        failure["error"] = redact_text(failure["error"], failure.pop("payload"), hidden.get(failure["kind"], ()))
-    return {
-        "window": window,
-        "only": kind,
-        "charts": charts_of(rows, window),
-        "points": rows,
-        "whole": whole,
-        "failures": failures,
-        "retrying": retrying,
-    }
-
-
-def charts_of(rows: Sequence[Mapping[str, object]], window: Window) -> list[object]:
-    """Return the four charts of finished jobs."""
-    return [
-        bars("Completed", rows, ENDED, window),
-        bars("Failed", rows, TROUBLED, window),
-        lines("Start delay", rows, WAITED),
-        lines("Duration", rows, RAN),
-    ]
 
 
 def queues_of(found: Mapping[str, Sequence[Row]], known: Mapping[str, bool]) -> list[dict[str, Any]]:

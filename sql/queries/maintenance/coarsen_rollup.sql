@@ -13,6 +13,8 @@ WITH until AS MATERIALIZED (
     DELETE FROM jobherd.rollup_times WHERE step = %(step)s::integer AND at < (SELECT at FROM until) RETURNING *
 ), failures AS (
     DELETE FROM jobherd.rollup_failures WHERE step = %(step)s::integer AND at < (SELECT at FROM until) RETURNING *
+), scopes AS (
+    DELETE FROM jobherd.rollup_scopes WHERE step = %(step)s::integer AND at < (SELECT at FROM until) RETURNING *
 ), coarse AS (
     INSERT INTO jobherd.rollup AS r (at, kind, step, completed, failed, cancelled, expired, started, ran, waited, cpu, memory, retried)
     SELECT date_bin(make_interval(secs => %(coarser)s::integer), s.at, '2000-01-01 00:00:00+00') AS begins, s.kind, %(coarser)s::integer,
@@ -42,5 +44,16 @@ WITH until AS MATERIALIZED (
      ORDER BY begins, f.kind, f.state, f.code
     ON CONFLICT (at, kind, step, state, code) DO UPDATE
        SET jobs = r.jobs + excluded.jobs, last_at = greatest(r.last_at, excluded.last_at), last_job = greatest(r.last_job, excluded.last_job)
+), coarse_scopes AS (
+    INSERT INTO jobherd.rollup_scopes AS r (at, scope, name, step, completed, failed, cancelled, expired, started, ran, waited, retried)
+    SELECT date_bin(make_interval(secs => %(coarser)s::integer), s.at, '2000-01-01 00:00:00+00') AS begins, s.scope, s.name, %(coarser)s::integer,
+           sum(s.completed), sum(s.failed), sum(s.cancelled), sum(s.expired), sum(s.started), sum(s.ran), sum(s.waited), sum(s.retried)
+      FROM scopes s
+     GROUP BY begins, s.scope, s.name
+     ORDER BY begins, s.scope, s.name
+    ON CONFLICT (at, scope, name, step) DO UPDATE
+       SET completed = r.completed + excluded.completed, failed = r.failed + excluded.failed, cancelled = r.cancelled + excluded.cancelled,
+           expired = r.expired + excluded.expired, started = r.started + excluded.started, ran = r.ran + excluded.ran,
+           waited = r.waited + excluded.waited, retried = r.retried + excluded.retried
 )
 SELECT count(*) FROM slices

@@ -7,5 +7,7 @@ WITH until AS MATERIALIZED (
     DELETE FROM jobherd.rollup_times WHERE at < (SELECT at FROM until)
 ), failures AS (
     DELETE FROM jobherd.rollup_failures WHERE at < (SELECT at FROM until)
+), scopes AS (
+    DELETE FROM jobherd.rollup_scopes WHERE at < (SELECT at FROM until)
 )
 DELETE FROM jobherd.rollup WHERE at < (SELECT at FROM until)

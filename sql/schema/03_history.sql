@@ -28,6 +28,7 @@ CREATE TABLE jobherd.history (
     progress     jsonb,
     extras       jobherd.extras,
     timeout      double precision,                      -- a retry runs with the same one
+    end_noted    boolean,                               -- its end is in a row of `ends` with others: see note_end()
     CONSTRAINT history_state_is_terminal CHECK (state IN ('completed', 'failed', 'cancelled', 'expired')),
     CONSTRAINT history_failed_says_why CHECK (state <> 'failed' OR error IS NOT NULL),
     CONSTRAINT history_ended_after_it_started CHECK (started_at <= finished_at)

@@ -30,7 +30,8 @@ CREATE INDEX edges_of_flow ON jobherd.edges (flow) WHERE flow IS NOT NULL;
 CREATE TABLE jobherd.ends (
     flow  bigint NOT NULL,                              -- 0: the job belongs to no flow
     id    bigint GENERATED ALWAYS AS IDENTITY,
-    job   bigint,                                       -- null: no member has ended, `pending` changes only
+    job   bigint,                                       -- null: no member has ended, or several have
+    jobs  bigint[],                                     -- members that one settlement has ended together
     state text COLLATE "C",                             -- in which the job ended
     delta integer NOT NULL DEFAULT -1,                  -- what it adds to `pending` of the flow
     at    timestamptz NOT NULL DEFAULT statement_timestamp(),
@@ -40,6 +41,7 @@ WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, au
 COMMENT ON TABLE jobherd.ends IS 'Ends of marked jobs that maintenance processes have not passed on yet.';
 
 -- Trigger on `history`. Whatever ends a job inserts there, so no way to end one is missed. A job that is not needed, since the job whose failure it waits for has completed, is canceled. Its flow does not count that.
+-- Cost: settle/settle_members writes the ends of its jobs itself, in one row for each flow, and sets `end_noted`.
 CREATE FUNCTION jobherd.note_end()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -49,7 +51,7 @@ BEGIN
     VALUES ((NEW.extras).flow, NEW.id, CASE WHEN NEW.error_code = 'UPSTREAM_COMPLETED' THEN 'skipped' ELSE NEW.state END);
     RETURN NULL;
 END $$;
-CREATE TRIGGER note_end AFTER INSERT ON jobherd.history FOR EACH ROW WHEN ((NEW.extras).flow IS NOT NULL)
+CREATE TRIGGER note_end AFTER INSERT ON jobherd.history FOR EACH ROW WHEN ((NEW.extras).flow IS NOT NULL AND NEW.end_noted IS NULL)
     EXECUTE FUNCTION jobherd.note_end();
 
 -- Returns upstream jobs without duplicates. Raises an error for ids that no job has, and for jobs of other tenants, unless

@@ -216,7 +216,7 @@ BEGIN
        AND NOT EXISTS (SELECT FROM jobherd.parked r WHERE r.id = u) AND NOT EXISTS (SELECT FROM jobherd.blocked r WHERE r.id = u)
        AND NOT EXISTS (SELECT FROM jobherd.running c CROSS JOIN LATERAL unnest(c.jobs) AS j WHERE j.id = u)
        AND NOT EXISTS (SELECT FROM jobherd.flows f WHERE f.id = u AND f.state = 'open')
-       AND NOT EXISTS (SELECT FROM jobherd.ends e WHERE e.job = u)
+       AND NOT EXISTS (SELECT FROM jobherd.ends e WHERE e.job = u OR u = ANY (e.jobs))
        -- Not marked yet: mark_upstreams decides, for which a job that left no history has completed.
        AND EXISTS (SELECT FROM jobherd.edges e WHERE e.upstream = u AND e.state IS NULL AND e.marked);
     RETURN CASE WHEN cardinality(page) >= most THEN page[most] END;

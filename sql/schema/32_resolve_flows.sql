@@ -67,23 +67,29 @@ BEGIN
     -- Race: all rows, in one statement that begins after the lock. With some of them, the end of a member could be counted
     -- before the members that it has added.
     WITH taken AS (
-        DELETE FROM jobherd.ends e WHERE e.flow = of_flow RETURNING e.job, e.state, e.delta
+        DELETE FROM jobherd.ends e WHERE e.flow = of_flow RETURNING e.job, e.jobs, e.state, e.delta
+    ), members AS (
+        SELECT coalesce(array_agg(m.job), '{}') AS jobs, coalesce(array_agg(m.state), '{}') AS states, min(m.job) AS lowest, max(m.job) AS highest
+          FROM (SELECT t.job, t.state FROM taken t WHERE t.delta < 0 AND t.jobs IS NULL
+                UNION ALL SELECT unnest(t.jobs), t.state FROM taken t) AS m
     )
-    SELECT count(*) AS rows, coalesce(sum(t.delta), 0) AS delta,
+    SELECT count(t.delta) AS rows, coalesce(sum(t.delta), 0) AS delta,
            coalesce(sum(-t.delta) FILTER (WHERE t.state = 'completed'), 0) AS completed,
            coalesce(sum(-t.delta) FILTER (WHERE t.state IN ('failed', 'expired')), 0) AS failed,
-           coalesce(sum(-t.delta) FILTER (WHERE t.state = 'cancelled'), 0) AS cancelled,
-           coalesce(array_agg(t.job) FILTER (WHERE t.delta < 0), '{}') AS jobs, coalesce(array_agg(t.state) FILTER (WHERE t.delta < 0), '{}') AS states
-      INTO counts FROM taken t;
+           coalesce(sum(-t.delta) FILTER (WHERE t.state = 'cancelled'), 0) AS cancelled, m.*
+      INTO counts FROM members m LEFT JOIN taken t ON true GROUP BY m.jobs, m.states, m.lowest, m.highest;
     IF old.keeps AND counts.jobs <> '{}' THEN
         INSERT INTO jobherd.results (flow, item, result)
         SELECT DISTINCT ON (h.id) of_flow, (h.extras).item, h.result FROM jobherd.history h
          WHERE h.id = ANY (counts.jobs) AND h.state = 'completed' AND (h.extras).item IS NOT NULL ORDER BY h.id, h.finished_at DESC
         ON CONFLICT (flow, item) DO UPDATE SET result = excluded.result;
     END IF;
-    INSERT INTO jobherd.ends (flow, job, state, delta)
-    SELECT 0, e.job, e.state, 0 FROM unnest(counts.jobs, counts.states) AS e (job, state)
-     WHERE EXISTS (SELECT FROM jobherd.edges g WHERE g.upstream = e.job AND g.state IS NULL);
+    -- Cost: one probe tells that no other job waits for one of these, as in a group.
+    IF EXISTS (SELECT FROM jobherd.edges g WHERE g.upstream BETWEEN counts.lowest AND counts.highest AND g.state IS NULL) THEN
+        INSERT INTO jobherd.ends (flow, job, state, delta)
+        SELECT 0, e.job, e.state, 0 FROM unnest(counts.jobs, counts.states) AS e (job, state)
+         WHERE EXISTS (SELECT FROM jobherd.edges g WHERE g.upstream = e.job AND g.state IS NULL);
+    END IF;
     IF old.state IS DISTINCT FROM 'open' THEN
         RETURN counts.rows;  -- a member that was run again after the end of its flow
     END IF;

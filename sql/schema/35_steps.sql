@@ -1,6 +1,6 @@
 -- Durable steps: what a handler has done already, so that a retry does not do it again.
 --
--- A record is written by the attempt that did the step, if its claim still exists (queries/steps/record_step.sql). It
+-- A record is written by the attempt that did the step, if its claim still exists (jobherd.record_step). It
 -- stays when the attempt fails, and a retry by hand of a failed job continues with it. A completed job that is run again
 -- begins from the start: its records are deleted together with its row in the history.
 
@@ -17,6 +17,30 @@ CREATE TABLE jobherd.steps (
 )
 WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE jobherd.steps IS 'Steps of jobs that are done, with their results. Deleted with their jobs.';
+
+-- Records a step of a running job. Returns whether its claim exists; if it is lost, nothing is written.
+--
+-- Fencing: the row of the claim is locked until the record is committed, by the weakest lock. A settlement waits for it,
+-- and then finds it again. Called twice if an answer was lost, so a record of this claim is not an error.
+-- Cost: a function keeps its plans. As a statement, most of its time was planning.
+CREATE FUNCTION jobherd.record_step(
+    of_child bigint, of_token bigint, of_job bigint, of_name text, of_result text, of_attempt integer, of_version integer
+)
+RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM FROM jobherd.running r
+      WHERE r.child = of_child AND r.token = of_token AND EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = of_job)
+        FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    INSERT INTO jobherd.steps AS s (job, name, result, token, attempt, version)
+    VALUES (of_job, of_name, of_result::json, of_token, of_attempt, of_version)
+    ON CONFLICT (job, name) DO UPDATE SET at = s.at WHERE s.token = excluded.token;
+    RETURN FOUND;
+END $$;
 
 -- Trigger on `history`. Only a retry by hand, a deletion and a purge delete rows there: partitions are dropped.
 CREATE FUNCTION jobherd.forget_steps()

@@ -12,6 +12,7 @@ CONTROL_SQL = "sql/schema/22_control.sql"
 RETRY_SQL = "sql/schema/34_retry_flows.sql"
 AFTER = ("tests/sql/test_after.py",)
 JOINS = ("tests/sql/test_flows.py",)
+MEMBERS = ("tests/sql/test_settle_members.py",)
 AGAIN = ("tests/sql/test_retry_from.py",)
 FOREIGN = ("tests/sql/test_flows_limited.py",)
 
@@ -76,10 +77,38 @@ FLOWS = (
     Mutant(
         "the ends of a flow are counted one by one",
         RESOLVE_FLOWS_SQL,
-        "        DELETE FROM jobherd.ends e WHERE e.flow = of_flow RETURNING e.job, e.state, e.delta\n",
+        "        DELETE FROM jobherd.ends e WHERE e.flow = of_flow RETURNING e.job, e.jobs, e.state, e.delta\n",
         "        DELETE FROM jobherd.ends e WHERE e.id = (SELECT min(o.id) FROM jobherd.ends o WHERE o.flow = of_flow)\n"
-        "        RETURNING e.job, e.state, e.delta\n",
+        "        RETURNING e.job, e.jobs, e.state, e.delta\n",
         JOINS,
+    ),
+    Mutant(
+        "members that a claim has ended together are counted as one",
+        "sql/queries/settle/settle_members.sql",
+        "'completed', -count(*)\n",
+        "'completed', -1\n",
+        MEMBERS,
+    ),
+    Mutant(
+        "members that a claim has ended together are counted twice",
+        "sql/queries/settle/settle_members.sql",
+        "CASE WHEN (extras).flow IS NOT NULL THEN true END",
+        "NULL",
+        MEMBERS,
+    ),
+    Mutant(
+        "the jobs that wait for such a member are not told",
+        RESOLVE_FLOWS_SQL,
+        "                UNION ALL SELECT unnest(t.jobs), t.state FROM taken t) AS m\n",
+        "                ) AS m\n",
+        MEMBERS,
+    ),
+    Mutant(
+        "a worker settles members one by one",
+        "workers/settle/settler.py",
+        '"settle/settle_members" if members else "settle/settle_completed"',
+        '"settle/settle_completed"',
+        ("tests/workers/settle/test_member_ends.py",),
     ),
     Mutant(
         "a flow that has ended is counted on",

@@ -26,6 +26,13 @@ STEPPING = (
         LOST,
     ),
     Mutant(
+        "the statement records a step although the claim is lost",
+        "sql/schema/35_steps.sql",
+        "    IF NOT FOUND THEN\n        RETURN false;\n",
+        "    IF false THEN\n        RETURN false;\n",
+        LOST,
+    ),
+    Mutant(
         "a step's name is used twice in one attempt",
         STEPS,
         "        if name in self._names:\n",

@@ -56,8 +56,11 @@ STATEMENTS = {
 }
 
 
+SETTLE = {"settle/settle_completed", "settle/settle_members", "settle/settle_jobs"}
+
+
 def test_all_the_statements_that_write_it_are_known_here():
-    assert set(STATEMENTS) == {*BEGINS, *LOCKED, "claim/claim_more", "settle/settle_completed", "settle/settle_jobs"}
+    assert set(STATEMENTS) == {*BEGINS, *LOCKED, "claim/claim_more", *SETTLE}
     assert len(STATEMENTS["settle/settle_jobs"]) == 2
 
 

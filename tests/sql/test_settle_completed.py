@@ -1,4 +1,4 @@
-"""A whole claim that went well is written by a statement of its own.
+"""A whole claim that went well is written by a statement of its own, or by two: one is for claims with members of flows.
 
 To the same effect as by settle_jobs.sql, or not at all.
 """
@@ -17,6 +17,9 @@ from jobherd.workers.settle.settler import Settler
 from tests.support.queue import Line, Queue
 
 SHOWN = "state, queue, kind, payload::text, result::text, error_code, error, attempts, crashes, priority, ran_on, usage, progress, drop_on - current_date, finished_at - started_at"
+
+WHOLE = ["settle/settle_completed", "settle/settle_members"]
+by_each = pytest.mark.parametrize("statement", WHOLE)
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def written(line, statement, child, jobs, said):
 
 def test_it_writes_what_settle_jobs_would(queue, child, line):
     rows = []
-    for statement in ("settle/settle_jobs", "settle/settle_completed"):
+    for statement in ("settle/settle_jobs", *WHOLE):
         queue.enqueue_many("a:b", 4, priority=3)
         jobs = child.claim(4)
         said = [spoken(job, usage='{"cpu_user": 1.5}' if place == 2 else None) for place, job in enumerate(jobs)]
@@ -56,10 +59,10 @@ def test_it_writes_what_settle_jobs_would(queue, child, line):
             queue.run(f"SELECT id %% 2, {SHOWN} FROM jobherd.history WHERE token = %s ORDER BY id", jobs[0].token)
         )
     assert len(rows[0]) == 4
-    assert rows[0] == rows[1]
+    assert rows[0] == rows[1] == rows[2]
 
 
-@pytest.mark.parametrize("statement", ["settle/settle_jobs", "settle/settle_completed"])
+@pytest.mark.parametrize("statement", ["settle/settle_jobs", *WHOLE])
 def test_of_a_kind_of_which_nothing_is_kept_nothing_is_written(queue, child, line, statement):
     queue.enqueue_many("a:b", 3)
     jobs = child.claim(3)
@@ -69,33 +72,37 @@ def test_of_a_kind_of_which_nothing_is_kept_nothing_is_written(queue, child, lin
     assert queue.run("SELECT id FROM jobherd.history") == [(jobs[0].id,)]
 
 
-def test_less_than_the_whole_claim_is_not_written_by_it(queue, child, line):
+@by_each
+def test_less_than_the_whole_claim_is_not_written_by_it(queue, child, line, statement):
     queue.enqueue_many("a:b", 3)
     jobs = child.claim(3)
-    assert written(line, "settle/settle_completed", child, jobs, [spoken(job) for job in jobs[:2]]) == []
+    assert written(line, statement, child, jobs, [spoken(job) for job in jobs[:2]]) == []
     assert queue.states([job.id for job in jobs]) == ["running"] * 3
 
 
-def test_nor_without_the_claim(queue, child, line):
+@by_each
+def test_nor_without_the_claim(queue, child, line, statement):
     queue.enqueue_many("a:b", 2)
     jobs = child.claim(2)
     said = [spoken(job) for job in jobs]
-    assert written(line, "settle/settle_completed", queue.child(), jobs, said) == []
+    assert written(line, statement, queue.child(), jobs, said) == []
     child.release()
-    assert written(line, "settle/settle_completed", child, jobs, said) == []
+    assert written(line, statement, child, jobs, said) == []
     assert queue.states([job.id for job in jobs]) == ["ready"] * 2
 
 
-def test_outcomes_in_another_order_than_the_jobs_are_refused(queue, child, line):
+@by_each
+def test_outcomes_in_another_order_than_the_jobs_are_refused(queue, child, line, statement):
     queue.enqueue_many("a:b", 3)
     jobs = child.claim(3)
     with pytest.raises(psycopg.errors.NotNullViolation):
-        written(line, "settle/settle_completed", child, jobs, [spoken(job) for job in reversed(jobs)])
+        written(line, statement, child, jobs, [spoken(job) for job in reversed(jobs)])
     assert queue.states([job.id for job in jobs]) == ["running"] * 3
 
 
+@by_each
 @pytest.mark.parametrize("keep", [7, 0])
-def test_a_job_that_nobody_spoke_of_is_not_lost_in_the_place_of_another(queue, child, line, keep):
+def test_a_job_that_nobody_spoke_of_is_not_lost_in_the_place_of_another(queue, child, line, keep, statement):
     """One came by claim_more, whose answer was lost, and the parent gave one back.
 
     There are as many.
@@ -108,9 +115,7 @@ def test_a_job_that_nobody_spoke_of_is_not_lost_in_the_place_of_another(queue, c
     assert [row[1] for row in child.connection.execute(queue.text("claim/claim_more"), wanted)] == [more]
     child.settle(token, [jobs[1].id], "abandoned", ran=None)
     with pytest.raises(psycopg.errors.NotNullViolation):
-        written(
-            line, "settle/settle_completed", child, jobs, [Finished(job.id, OK, ran=0.1, keep=keep) for job in jobs]
-        )
+        written(line, statement, child, jobs, [Finished(job.id, OK, ran=0.1, keep=keep) for job in jobs])
     assert queue.states([jobs[0].id, jobs[1].id, more]) == ["running", "ready", "running"]
 
 

@@ -109,7 +109,7 @@ def plain_of(jobs: list[int], ran: list[float], ended: list[float], keep: int) -
 
 
 def is_plain(finished: Sequence[Finished]) -> bool:
-    """Return whether settle_completed.sql can record these outcomes."""
+    """Return whether settle_completed.sql and settle_members.sql can record these outcomes."""
     return all(one.outcome.label == "ok" and one.log is None for one in finished)
 
 

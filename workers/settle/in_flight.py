@@ -165,12 +165,14 @@ class InFlightClaim:
             return None
         self.show_phase(Phase.SETTLING, keep_job=True)
         if not (ahead and self._on_board and not self._is_shared(self.token) and is_plain(self.unsettled)):
-            rows = self._settler.settle_and_claim(self.token, self.unsettled, claim, by=by, own=self._own)
+            rows = self._settler.settle_and_claim(
+                self.token, self.unsettled, claim, by=by, own=self._own, members=self._has_members
+            )
             self.forget()
             return rows
         self.behind = self.token, self.unsettled
         self._had_members, self._has_members = self._has_members, False
-        rows = self._settler.claim_ahead(self.token, self.unsettled, claim, by=by)
+        rows = self._settler.claim_ahead(self.token, self.unsettled, claim, by=by, members=self._had_members)
         self.unsettled = []
         self._reset()
         if not rows or rows[0][0] is None:

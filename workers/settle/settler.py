@@ -39,6 +39,11 @@ def _do_nothing() -> None:
     return
 
 
+def _whole(*, members: bool) -> str:
+    """Return the statement that records a whole claim of which every job succeeded."""
+    return "settle/settle_members" if members else "settle/settle_completed"
+
+
 class UnsettledError(Exception):
     """Outcomes could not be recorded in any form. The supervisor takes over the jobs."""
 
@@ -76,15 +81,18 @@ class Settler:
         *,
         by: str = "claim/claim_jobs",
         own: Own = _all,
+        members: bool = False,
     ) -> list[Row] | None:
         """Record the outcomes of these jobs and claim the next ones, in one round trip.
 
-        by: the statement that claims, with the parameters `claim`. Returns its rows, for
-        `claimed_jobs`, or None if only the settlement was possible: then
-        call again. Raises as `settle`.
+        by: the statement that claims, with the parameters `claim`.
+        members: whether jobs of the claim belong to flows or are waited for.
+
+        Returns the rows of `by`, for `claimed_jobs`, or None if only the settlement was possible:
+        then call again. Raises as `settle`.
         """
         whole = len(own(finished)) == len(finished) and is_plain(finished)
-        statement = "settle/settle_completed" if whole else "settle/settle_jobs"
+        statement = _whole(members=members) if whole else "settle/settle_jobs"
         session = self._session.sessions
         settled: list[Row] | Exception
         claimed: list[Row] | Exception | None
@@ -102,7 +110,9 @@ class Settler:
         # not run.
         return None if isinstance(claimed, Exception) or self._session.sessions != session else claimed
 
-    def claim_ahead(self, token: int, finished: Sequence[Finished], claim: Parameters, *, by: str) -> list[Row] | None:
+    def claim_ahead(
+        self, token: int, finished: Sequence[Finished], claim: Parameters, *, by: str, members: bool = False
+    ) -> list[Row] | None:
         """Claim the next jobs, and send the outcomes of these jobs behind the claim.
 
         All of these jobs must have succeeded. The call does not wait for the fsync of their
@@ -110,7 +120,7 @@ class Settler:
         the claimed rows, or None: then call again.
         """
         try:
-            claimed = self._session.run_ahead(by, claim, "settle/settle_completed", self._parameters(token, finished))
+            claimed = self._session.run_ahead(by, claim, _whole(members=members), self._parameters(token, finished))
         except (psycopg.Error, ValueError, OverflowError):
             return None
         return None if isinstance(claimed, psycopg.Error) else claimed
@@ -130,7 +140,7 @@ class Settler:
         *,
         own: Own,
     ) -> None:
-        """Check an answer to settle_completed.sql, or an exception of any statement."""
+        """Check an answer to settle_completed.sql or settle_members.sql, or an exception of any statement."""
         if isinstance(said, Exception) and not (isinstance(said, psycopg.Error) and is_retryable(said)):
             _log.warning(
                 "the database rejected the outcomes of a claim, writing them job by job: %s",

@@ -194,6 +194,7 @@ BEGIN
                     ('plan_schedules',    '{-, X, -, -}'),
                     ('queue_of',          '{-, -, -, X}'),
                     ('rank_queue',        '{-, X, X, X}'),
+                    ('record_step',       '{-, X, -, -}'),
                     ('reprioritize',      '{-, -, -, X}'),
                     ('requeue',           '{-, X, -, -}'),
                     ('reschedule',        '{-, -, -, X}'),

@@ -1,5 +1,5 @@
 -- Record which signal a step of a running job has taken, or that its timeout has passed, and end the wait. Otherwise as
--- record_step.sql.
+-- jobherd.record_step.
 WITH held AS MATERIALIZED (
     SELECT token FROM jobherd.running
      WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM unnest(jobs) AS j WHERE j.id = %(job)s)

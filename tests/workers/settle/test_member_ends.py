@@ -32,6 +32,22 @@ def test_a_worker_reports_the_end_of_a_member_after_its_settlement(bench: Bench,
     assert bench.ask("SELECT count(*) AS ends FROM jobherd.ends")[0]["ends"] >= 1, "the report comes after the commit"
 
 
+@pytest.mark.parametrize(
+    ("kind", "payload"), [("act:nothing", {}), ("act:returns", {"value": 1})], ids=["ahead", "with_the_claim"]
+)
+def test_the_members_of_a_full_claim_end_in_one_row(bench: Bench, kind: str, payload: object):
+    """A worker that succeeded in all of a full claim claims again before its settlement is confirmed, or with it."""
+    nodes = [{"node": "one", "kind": kind, "payloads": [json.dumps(payload)] * 6}]
+    bench.ask("SELECT jobherd.start_flow('together', %(nodes)s::jsonb)", nodes=json.dumps(nodes))
+    child = bench.start(most_claimed=2)
+    child.wait_report(MembersEnded)
+    child.wait_idle()
+    rows = bench.ask("SELECT coalesce(cardinality(jobs), 1) AS jobs, delta FROM jobherd.ends")
+    assert {row["jobs"] for row in rows} >= {2}
+    assert all(row["delta"] == -row["jobs"] for row in rows)
+    assert sum(row["jobs"] for row in rows) == 6
+
+
 def test_a_worker_reports_the_end_of_a_job_that_others_wait_for_and_of_no_other(bench: Bench):
     plain = bench.enqueue("act:nothing")
     child = bench.start()

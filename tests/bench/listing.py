@@ -41,6 +41,12 @@ FILL: Final = """
            LATERAL (SELECT now() - make_interval(secs => (%(all)s - n) * 0.06) AS t,
                            CASE WHEN n %% 100 = 0 THEN 'failed' WHEN n %% 3000000 = 11 THEN 'expired' ELSE 'completed' END AS state) AS made
 """
+DECLARE: Final = """
+    INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)
+    SELECT kind, 'q0', 0, 5, 3, 7, 30
+      FROM unnest(ARRAY['rare:kind', 'seldom:kind'] || ARRAY(SELECT 'common:kind' || n FROM generate_series(0, 19) AS n)) AS kind
+"""
+"""Text is searched only in jobs of declared kinds."""
 ENDS: Final = "DROP INDEX jobherd.history_in_brief; CREATE INDEX history_by_end ON jobherd.history USING brin (finished_at) WITH (autosummarize = on)"
 """As it was before."""
 ASKED: Final = {
@@ -80,11 +86,7 @@ def main() -> int:
     with ground() as (cluster, dsn):
         report.on(dsn)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            for first in range(1, given.jobs + 1, AT_ONCE):
-                last = min(first + AT_ONCE - 1, given.jobs)
-                connection.execute(FILL, {"from": first, "to": last, "all": given.jobs})
-            connection.execute("SELECT setval('jobherd.job_ids', %s)", [given.jobs])
-            connection.execute("VACUUM ANALYZE jobherd.history")
+            fill(connection, given.jobs)
             (size,) = connection.execute(
                 "SELECT pg_size_pretty(sum(pg_relation_size(i.indexrelid))) FROM pg_index i JOIN pg_inherits h ON h.inhrelid = i.indexrelid"
                 " WHERE h.inhparent = 'jobherd.history_in_brief'::regclass"
@@ -110,6 +112,16 @@ def main() -> int:
             "drain with the summaries, against the ends alone", ours, before, unit="jobs/s", aim=0.98, at_least=True
         )
     return report.end()
+
+
+def fill(connection: psycopg.Connection, jobs: int) -> None:
+    """Make a history of this many jobs."""
+    connection.execute(DECLARE)
+    for first in range(1, jobs + 1, AT_ONCE):
+        last = min(first + AT_ONCE - 1, jobs)
+        connection.execute(FILL, {"from": first, "to": last, "all": jobs})
+    connection.execute("SELECT setval('jobherd.job_ids', %s)", [jobs])
+    connection.execute("VACUUM ANALYZE jobherd.history")
 
 
 def show_plan(connection: psycopg.Connection) -> None:

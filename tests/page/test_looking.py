@@ -23,6 +23,7 @@ def fill(dsn):
     """One job of each state, and a parked one; their ids by state."""
     [(running,)] = send(dsn, "SELECT jobherd.enqueue('a:b', '{\"word\": \"running\"}')")
     claim(dsn, child(dsn, supervisor(dsn)))
+    declare(dsn, "a:b", "mail:x", "mail:receipt")
     return {
         "running": running,
         "ready": send(dsn, "SELECT jobherd.enqueue('mail:x', '{\"word\": \"50%% off_\"}', '{\"tenant\": \"acme\"}')")[0][0],
@@ -35,6 +36,18 @@ def fill(dsn):
         )[0][0],
         **{state: past(dsn, state) for state in ("completed", "failed", "cancelled", "expired")},
     }  # fmt: skip
+
+
+def declare(dsn, *kinds, redact="[]"):
+    """Declare kinds as a worker does: text is searched only in their jobs."""
+    for kind in kinds:
+        send(
+            dsn,
+            "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, redact)"
+            " VALUES (%s, 'default', 0, 5, 3, 7, 30, %s) ON CONFLICT (name) DO UPDATE SET redact = excluded.redact",
+            kind,
+            redact,
+        )
 
 
 @contextlib.contextmanager
@@ -183,6 +196,7 @@ def test_kinds_with_something_redacted_are_not_searched_and_their_errors_are_cle
     number = past(database, "failed", kind="card:charge", error="card 4111222233334444 is not valid\nline two")
     send(database, 'UPDATE jobherd.history SET payload = \'{"card": "4111222233334444"}\'')
     hidden = {"card:charge": ("$.card",)}
+    declare(database, "card:charge", redact='["$.card"]')
     with looks(database) as look:
         assert ids(look(Wanted(text="4111"), hidden=hidden)) == []
         assert ids(look(Wanted(text="not valid"), hidden=hidden)) == []

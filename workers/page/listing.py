@@ -84,8 +84,8 @@ async def look(
     limit: how many, up to 10,000.
     scan: rows of each live table to walk past.
     budget: seconds.
-    hidden: the redacted paths by kind. Jobs of these kinds are not searched for text, and their
-        errors are redacted.
+    hidden: the redacted paths by kind; the errors of these jobs are redacted. Text is searched only in
+        jobs of kinds that are declared and redact nothing.
     The order that the filter names does not count: `listing_by_end` has the other one.
     Raises as Database.rows, except when the time is up.
 

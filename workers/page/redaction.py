@@ -3,7 +3,8 @@
 A path is `$` and steps: `.name`, `["any name"]`, `[3]`, `[*]` and `.*` for all, `..name` for a name
 at any depth. Every match is replaced by `HIDDEN`, whatever its type. A document that cannot be
 parsed is hidden completely: too much rather than a card number. Code that searches payloads for
-text must leave these kinds out: the matches alone would reveal the hidden value digit by digit.
+text must leave these kinds out, and kinds that no worker has declared: the matches alone would
+reveal the hidden value digit by digit.
 Pure, except `Redactions`.
 """
 

@@ -29,8 +29,8 @@ WITH cut AS MATERIALIZED (
        AND (%(until)s::timestamptz IS NULL OR h.finished_at < %(until)s::timestamptz)
        AND (%(text)s::text IS NULL
             OR h.kind ILIKE %(text)s::text OR h.queue ILIKE %(text)s::text
-             OR h.kind <> ALL (%(hidden)s::text[]) AND (h.error ILIKE %(text)s::text OR h.payload::text ILIKE %(text)s::text))
-        AND (%(field)s::text IS NULL OR h.kind <> ALL (%(hidden)s::text[]) AND strpos(h.payload::text, %(needle)s::text) > 0 AND h.payload::text ~ %(field)s::text)
+             OR h.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND (h.error ILIKE %(text)s::text OR h.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR h.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND strpos(h.payload::text, %(needle)s::text) > 0 AND h.payload::text ~ %(field)s::text)
      ORDER BY h.id DESC
      LIMIT %(limit)s
 )

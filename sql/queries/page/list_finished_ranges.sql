@@ -21,8 +21,8 @@ WITH found AS MATERIALIZED (
        AND (%(until)s::timestamptz IS NULL OR h.finished_at < %(until)s::timestamptz)
        AND (%(text)s::text IS NULL
             OR h.kind ILIKE %(text)s::text OR h.queue ILIKE %(text)s::text
-             OR h.kind <> ALL (%(hidden)s::text[]) AND (h.error ILIKE %(text)s::text OR h.payload::text ILIKE %(text)s::text))
-        AND (%(field)s::text IS NULL OR h.kind <> ALL (%(hidden)s::text[]) AND strpos(h.payload::text, %(needle)s::text) > 0 AND h.payload::text ~ %(field)s::text)
+             OR h.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND (h.error ILIKE %(text)s::text OR h.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR h.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND strpos(h.payload::text, %(needle)s::text) > 0 AND h.payload::text ~ %(field)s::text)
      LIMIT %(most)s
 )
 SELECT (SELECT count(*) FROM found) AS found, clock_timestamp() AS asked_at, p.*

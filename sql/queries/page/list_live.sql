@@ -4,8 +4,9 @@
 -- Each table is walked along its ids, at most %(scan)s rows back, whatever its size; `running` is as small as
 -- the fleet. floor is where the walk that stopped first had to end, 0 if none stopped: nothing is known below
 -- it, and no row below it is returned. There is always a row: one with a null id carries only the floor. Needs
--- page/force_id_order.sql before it. Text is not searched in jobs of the kinds in %(hidden)s: a search would
--- reveal hidden values. Their payloads are returned, to know what to hide in an error.
+-- page/force_id_order.sql before it. Text is searched only in jobs of kinds that are declared and hide nothing:
+-- a search would reveal hidden values, and which values an unknown kind hides is not known. Of the kinds in %(hidden)s the payloads are
+-- returned, to know what to hide in an error.
 WITH cut AS MATERIALIZED (
     SELECT greatest(
         CASE WHEN %(states)s::text[] IS NULL OR %(states)s::text[] && '{ready,retrying}' THEN
@@ -33,8 +34,8 @@ WITH cut AS MATERIALIZED (
         AND (%(until)s::timestamptz IS NULL OR r.run_at < %(until)s::timestamptz)
         AND (%(text)s::text IS NULL
              OR r.kind ILIKE %(text)s::text OR r.queue ILIKE %(text)s::text
-             OR r.kind <> ALL (%(hidden)s::text[]) AND (r.last_error ->> 'message' ILIKE %(text)s::text OR r.payload::text ILIKE %(text)s::text))
-        AND (%(field)s::text IS NULL OR r.kind <> ALL (%(hidden)s::text[]) AND strpos(r.payload::text, %(needle)s::text) > 0 AND r.payload::text ~ %(field)s::text)
+             OR r.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND (r.last_error ->> 'message' ILIKE %(text)s::text OR r.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR r.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND strpos(r.payload::text, %(needle)s::text) > 0 AND r.payload::text ~ %(field)s::text)
       ORDER BY r.id DESC
       LIMIT %(limit)s)
     UNION ALL
@@ -53,8 +54,8 @@ WITH cut AS MATERIALIZED (
         AND (%(until)s::timestamptz IS NULL OR s.run_at < %(until)s::timestamptz)
         AND (%(text)s::text IS NULL
              OR s.kind ILIKE %(text)s::text OR s.queue ILIKE %(text)s::text
-             OR s.kind <> ALL (%(hidden)s::text[]) AND (s.last_error ->> 'message' ILIKE %(text)s::text OR s.payload::text ILIKE %(text)s::text))
-        AND (%(field)s::text IS NULL OR s.kind <> ALL (%(hidden)s::text[]) AND strpos(s.payload::text, %(needle)s::text) > 0 AND s.payload::text ~ %(field)s::text)
+             OR s.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND (s.last_error ->> 'message' ILIKE %(text)s::text OR s.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR s.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND strpos(s.payload::text, %(needle)s::text) > 0 AND s.payload::text ~ %(field)s::text)
       ORDER BY s.id DESC
       LIMIT %(limit)s)
     UNION ALL
@@ -72,8 +73,8 @@ WITH cut AS MATERIALIZED (
         AND (%(until)s::timestamptz IS NULL OR b.run_at < %(until)s::timestamptz)
         AND (%(text)s::text IS NULL
              OR b.kind ILIKE %(text)s::text OR b.queue ILIKE %(text)s::text
-             OR b.kind <> ALL (%(hidden)s::text[]) AND (b.last_error ->> 'message' ILIKE %(text)s::text OR b.payload::text ILIKE %(text)s::text))
-        AND (%(field)s::text IS NULL OR b.kind <> ALL (%(hidden)s::text[]) AND strpos(b.payload::text, %(needle)s::text) > 0 AND b.payload::text ~ %(field)s::text)
+             OR b.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND (b.last_error ->> 'message' ILIKE %(text)s::text OR b.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR b.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND strpos(b.payload::text, %(needle)s::text) > 0 AND b.payload::text ~ %(field)s::text)
       ORDER BY b.id DESC
       LIMIT %(limit)s)
     UNION ALL
@@ -91,8 +92,8 @@ WITH cut AS MATERIALIZED (
         AND (%(until)s::timestamptz IS NULL OR b.claimed_at < %(until)s::timestamptz)
         AND (%(text)s::text IS NULL
              OR j.kind ILIKE %(text)s::text OR j.queue ILIKE %(text)s::text
-             OR j.kind <> ALL (%(hidden)s::text[]) AND (j.last_error ->> 'message' ILIKE %(text)s::text OR j.payload::text ILIKE %(text)s::text))
-        AND (%(field)s::text IS NULL OR j.kind <> ALL (%(hidden)s::text[]) AND strpos(j.payload::text, %(needle)s::text) > 0 AND j.payload::text ~ %(field)s::text)
+             OR j.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND (j.last_error ->> 'message' ILIKE %(text)s::text OR j.payload::text ILIKE %(text)s::text))
+        AND (%(field)s::text IS NULL OR j.kind IN (SELECT k.name FROM jobherd.kinds k WHERE k.redact = '[]') AND strpos(j.payload::text, %(needle)s::text) > 0 AND j.payload::text ~ %(field)s::text)
       ORDER BY j.id DESC
       LIMIT %(limit)s)
     ORDER BY id DESC

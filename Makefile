@@ -86,6 +86,20 @@ test-pythons: chromium faketime pgbouncer spin promtool  ## the suite on CPython
 		if test -x "$$python" && "$$python" -c '' 2>/dev/null; then $(MAKE) PYTHON="$$python" VENV=.venv-$$version unit || exit 1; else echo "no Python $$version here: not tested"; fi; \
 	done
 
+DJANGOS := 6.0 6.1
+
+.PHONY: test-django
+test-django: $(DJANGOS:%=.bench/django-%/.ready)  ## the sample project with Django 6.0 and 6.1, where a Python 3.12 or newer is found (some 10 minutes; not in `make test`)
+	@for version in $(DJANGOS); do if test -x ".bench/django-$$version/bin/python"; then \
+		echo "Django $$version"; ".bench/django-$$version/bin/python" -m pytest -q tests/frameworks/test_django.py || exit 1; fi; done
+
+.bench/django-%/.ready: setup.cfg
+	@mkdir -p $(@D) && for python in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13.*/bin/python $(HOME)/.pyenv/versions/3.12.*/bin/python; do \
+		"$$python" -c '' 2>/dev/null && exec "$$python" -m venv $(@D); \
+	done; echo 'Django $* needs Python 3.12 or newer, and there is none here: not tested'
+	@test ! -x $(@D)/bin/python || { $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,web]' 'django == $*.*' \
+		'hypothesis >= 6.100' 'pytest >= 8' 'pytest-django >= 4.11' 'pytest-timeout >= 2.3' 'pytest-xdist >= 3.6' && touch $@; }
+
 chromium:            ## the browser that looks at the page in tests, from Debian
 	@test -x /usr/bin/chromium || { echo 'installing chromium'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }
 

@@ -88,7 +88,7 @@ def test_a_task_has_the_options_of_its_decorator_then_those_of_the_settings():
 
     policies = {task.name: handler_of(task).policy for task in (stuck, fail, finish)}
     assert {name: (policy.max_attempts, policy.timeout) for name, policy in policies.items()} == {
-        "stuck": (1, 1.0),  # @task(max_attempts=1, timeout="1s")
+        "stuck": (1, 1.0),  # @task(max_attempts=1, timeout="1s"); OPTIONS["tasks"] of Django 6.0
         "fail": (1, policies["finish"].timeout),  # OPTIONS["tasks"]
         "finish": (3, policies["finish"].timeout),  # OPTIONS
     }

@@ -62,3 +62,5 @@ TASKS = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 if django.VERSION < (6, 0):
     INSTALLED_APPS.append("django_tasks")
+elif django.VERSION < (6, 1):
+    TASKS["default"]["OPTIONS"]["tasks"]["shop.tasks.stuck"] = {"max_attempts": 1, "timeout": "1s"}

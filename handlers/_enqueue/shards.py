@@ -165,7 +165,10 @@ class ShardMap:
 
     def homeless(self, statement: Statement[Any]) -> ValueError:
         """Return the error for a statement that is about no job."""
-        return ValueError(f"shards: {statement.name} is not about a job: run it with a Client of one database")
+        return ValueError(
+            f"shards: {statement.name} names no job by which to find the database. "
+            "Call it on a Client of one database, or on a Client of each"
+        )
 
     def check_own(self, number: int, address: str) -> None:
         """Raise ValueError if the caller's connection leads to another database than these jobs need."""

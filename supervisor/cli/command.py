@@ -39,8 +39,9 @@ class Command:
     """The settings that the command accepts as flags."""
     lists: bool = False
     """Whether the command accepts `--json`."""
-    spans: Literal["", "each", "ids"] = ""
-    """Whether the command accepts several databases: it runs on each, or on those that the ids of its jobs name."""
+    spans: Literal["", "each", "ids", "screen"] = ""
+    """Whether the command accepts several databases: it runs on each, on those that the ids of its jobs name, or on
+    all at once, as `addresses` of its arguments."""
     passes_on: bool = False
     """Whether the words after the command's own flags go to another program."""
 

@@ -2,7 +2,7 @@
 
 A listing runs once for each database. A command about jobs runs on the databases that their ids
 name (`handlers/_enqueue/shards.py`). A database that does not answer is reported, and the others
-are still shown.
+are still shown. The live screen of `top` gets all addresses, and shows one database at a time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def run(command: Command, arguments: argparse.Namespace) -> int:
     """Run a command on each database that is named, or on the usual one."""
     given = getattr(arguments, "dsn", None) or os.environ.get(VARIABLE, "").split()
     addresses = list(dict.fromkeys(given))
+    if command.spans == "screen" and not arguments.once:
+        arguments.addresses, addresses = addresses, addresses[:1]
     if len(addresses) > 1:
-        return _run_each(command, arguments, {address: _name(arguments, address) for address in addresses})
+        return _run_each(command, arguments, {address: name_of(arguments, address) for address in addresses})
     if addresses:
         arguments.dsn = addresses[0]
     return command.run(arguments)
@@ -43,11 +45,12 @@ def _run_each(command: Command, arguments: argparse.Namespace, names: dict[str, 
     """Run a command on databases, by address with the names that are printed. Return the first code that is not 0."""
     if (action := getattr(arguments, "action", None)) is not None:
         raise CommandError(f"{command.name} {action} is for one database: give one --dsn", ExitCode.USAGE)
+    is_json = getattr(arguments, "json", False)
     codes: list[int] = []
     answers: list[dict[str, object]] = []
     calls = _calls(arguments, names, codes) if command.spans == "ids" else ((address, {}) for address in names)
     for address, more in calls:
-        if not arguments.json:
+        if not is_json:
             print(("\n" if codes else "") + console.paint(names[address], "bold"), flush=True)
         try:
             with console.collected_json() as documents:
@@ -55,7 +58,7 @@ def _run_each(command: Command, arguments: argparse.Namespace, names: dict[str, 
             answers += [{"database": names[address], "answer": document} for document in documents]
         except CommandError as problem:
             _failed(names[address], problem, codes)
-    if arguments.json:
+    if is_json:
         console.print_json(answers)
     return next((code for code in codes if code), ExitCode.DONE)
 
@@ -90,7 +93,7 @@ def _failed(name: str, problem: CommandError, codes: list[int]) -> None:
     codes.append(problem.code)
 
 
-def _name(arguments: argparse.Namespace, address: str) -> str:
+def name_of(arguments: argparse.Namespace, address: str) -> str:
     """Return what is printed of an address, without user and password. Raises CommandError if it is invalid."""
     settings = load_settings(given_flags(arguments) | {"dsn": address}, only=CONNECTION)
     given = conninfo_to_dict(settings.dsn or "")

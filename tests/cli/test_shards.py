@@ -6,7 +6,9 @@ import pytest
 from orjson import loads
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.cli.rows import send
 from tests.cli.shell import jobherd
+from tests.cli.terminal import Terminal
 
 
 def test_migrate_gives_a_database_the_ids_of_its_shard(cluster):
@@ -109,3 +111,36 @@ def test_a_fleet_command_is_for_one_database(both):
     answer = jobherd("fleet", "drain", "1", *on(both))
     assert answer.code == 2
     assert "fleet drain is for one database: give one --dsn" in answer.err
+
+
+def test_top_shows_one_database_at_a_time(both):
+    """A database that does not answer keeps none of the others from the screen, and a key acts on the one that is shown."""
+    for dsn, queue in zip(both, ("here", "there"), strict=True):
+        send(dsn, "INSERT INTO jobherd.ready (kind, queue) VALUES ('a:b', %s)", queue)
+    away = "postgresql://app:hunter2@127.0.0.1:1/x"
+    with Terminal("top", f"--dsn={away}", *on(both), dsn=both[0], columns=160) as seen:
+        seen.wait("127.0.0.1:1/x (1 of 3, d shows the next)", "the database is away since")
+        for dsn, queue, number in ((both[0], "here", 2), (both[1], "there", 3)):
+            seen.on_key("d")
+            seen.wait(f"{name_of(dsn)} ({number} of 3", lambda queue=queue: seen.line(f"{queue} "))
+            assert "is away" not in seen.text
+        assert not seen.line("here ")
+        seen.on_key("2/there\r")
+        seen.wait("filter: there")
+        seen.on_key("p")
+        seen.wait("pause the queue there")
+        seen.on_key("\r")
+        seen.wait("the queue there is paused")
+        assert [send(dsn, "SELECT name FROM jobherd.gates WHERE paused_at IS NOT NULL") for dsn in both] == [
+            [],
+            [("there",)],
+        ]
+        seen.on_key("d")
+        seen.wait("(1 of 3", "the database is away since")
+        seen.on_key("q")
+        assert seen.wait_exit() == 0
+        assert b"hunter2" not in seen.raw
+    once = jobherd("top", "--once", JOBHERD_DSNS=" ".join(map(as_url, both)))
+    assert once.code == 0
+    first, second = once.out.split(name_of(both[1]), 1)
+    assert first.startswith(name_of(both[0])) and "here" in first and "there" not in first and "there" in second

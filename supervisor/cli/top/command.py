@@ -17,6 +17,7 @@ from jobherd.supervisor.cli.actor import actor
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
 from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings, look_at_schema
+from jobherd.supervisor.cli.databases import name_of
 
 if TYPE_CHECKING:
     import argparse
@@ -46,10 +47,15 @@ def _top(arguments: argparse.Namespace) -> int:
 
     settings = load_settings(given_flags(arguments), only=CONNECTION)
     with chosen(settings) as dsn, explained():
-        with connect(dsn, name=arguments.command) as connection:
-            look_at_schema(Session(connection, settings.schema))
-        watch = Watch(dsn, settings.schema, actor=actor())
-        asyncio.run(show_once(watch, _where(dsn)) if arguments.once else Screen(watch, _where(dsn)).live())
+        addresses = getattr(arguments, "addresses", None) or [dsn]
+        if len(addresses) == 1:  # of several, the screen tells which do not answer
+            with connect(dsn, name=arguments.command) as connection:
+                look_at_schema(Session(connection, settings.schema))
+        names = [name_of(arguments, address) for address in addresses] if len(addresses) > 1 else [_where(dsn)]
+        who = actor()
+        watches = [Watch(address, settings.schema, actor=who) for address in addresses]
+        shown = list(zip(watches, names, strict=True))
+        asyncio.run(show_once(*shown[0]) if arguments.once else Screen(shown).live())
     return ExitCode.DONE
 
 
@@ -70,6 +76,7 @@ COMMANDS: Final = (
         about="Watch the fleet live, twice a second: supervisors, queues, running jobs with how far they are, and "
         "what failed lately. Keys sort,\n"
         "filter, pause and resume queues, cancel and retry jobs; ? shows them. It needs the extra `top`, which "
-        "brings rich.",
+        "brings rich.\nWith several databases, it shows one at a time; d shows the next one.",
+        spans="screen",
     ),
 )

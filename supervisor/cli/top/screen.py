@@ -16,6 +16,7 @@ import termios
 import time
 import tty
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +31,7 @@ from jobherd.supervisor.cli.top.watch import Look
 from jobherd.workers.database.errors import is_disconnected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from jobherd.supervisor.cli.top.watch import Act, Watch
 
@@ -87,29 +88,45 @@ async def show_once(watch: Watch, where: str) -> None:
     )
 
 
+@dataclass(slots=True)
+class _Database:
+    """A database, and what it last answered. Only the one that is shown is queried."""
+
+    watch: Watch
+    where: str
+    """Its name, in words."""
+    look: Look = field(default_factory=Look)
+    away: tuple[float, str] | None = None
+    """Since when the database has not answered: monotonic time, and time of day."""
+    why: str = ""
+    asked: tuple[float, str] | None = None
+    """Since when a query has been waiting for its answer: monotonic time, and time of day."""
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set if a job was opened or the database was chosen: it is queried at once."""
+
+
 class Screen:
     """The live view.
 
     Args:
-        watch: queries the database and runs actions.
-        where: the database, in words.
+        databases: what queries each database and runs actions, with the database in words. One is
+            shown at a time.
     """
 
-    def __init__(self, watch: Watch, where: str) -> None:
-        self._watch = watch
-        self._where = where
+    def __init__(self, databases: Sequence[tuple[Watch, str]]) -> None:
+        count = len(databases)
+        self._databases = [
+            _Database(watch, where if count == 1 else f"{where} ({number} of {count}, d shows the next)")
+            for number, (watch, where) in enumerate(databases, 1)
+        ]
         self._view = View()
-        self._look = Look()
-        self._away: tuple[float, str] | None = None
-        """Since when the database has not answered: monotonic time, and time of day."""
-        self._why = ""
-        self._asked: tuple[float, str] | None = None
-        """Since when a query has been waiting for its answer: monotonic time, and time of day."""
         self._acts: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
-        self._hurry = asyncio.Event()
-        """Set if a job was opened: it is queried at once."""
         self._input = sys.stdin.fileno()
+
+    @property
+    def _shown(self) -> _Database:
+        return self._databases[self._view.database % len(self._databases)]
 
     async def live(self) -> None:
         """Show frames and run actions until the user quits.
@@ -126,7 +143,7 @@ class Screen:
         loop.add_signal_handler(signal.SIGWINCH, self._news.set)
         loop.add_signal_handler(signal.SIGCONT, self._take_terminal)
         loop.add_reader(self._input, self._read)
-        looking = loop.create_task(self._look_on())
+        looking = [loop.create_task(self._look_on(database)) for database in self._databases]
         try:
             self._take_terminal()
             with Live(
@@ -143,14 +160,16 @@ class Screen:
                     with suppress(TimeoutError):
                         # The clock advances while the database does not answer.
                         await asyncio.wait_for(self._news.wait(), 2 * PERIOD)
-                    if looking.done():
-                        looking.result()
+                    for task in looking:
+                        if task.done():
+                            task.result()
         finally:
             loop.remove_reader(self._input)
-            for task in (looking, *self._acts):
+            for task in (*looking, *self._acts):
                 task.cancel()
-            await asyncio.gather(looking, *self._acts, return_exceptions=True)
-            await self._watch.close()
+            await asyncio.gather(*looking, *self._acts, return_exceptions=True)
+            for database in self._databases:
+                await database.watch.close()
             with suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(self._input, termios.TCSADRAIN, modes)
 
@@ -176,49 +195,52 @@ class Screen:
         if not data:
             self._leave()
         for key in keys_of(data.decode(errors="replace")):
-            opened = self._view.opened
-            act = self._view.on_key(key, self._look)
-            if self._view.opened not in {None, opened}:
-                self._hurry.set()
+            before, opened = self._shown, self._view.opened
+            act = self._view.on_key(key, before.look)
+            if self._shown is not before or self._view.opened not in {None, opened}:
+                self._shown.hurry.set()
             if act is not None:
-                task = asyncio.get_running_loop().create_task(self._carry_out(act))
+                task = asyncio.get_running_loop().create_task(self._carry_out(act, before.watch))
                 self._acts.add(task)
                 task.add_done_callback(self._acts.discard)
         self._news.set()
 
-    async def _carry_out(self, act: Act) -> None:
+    async def _carry_out(self, act: Act, watch: Watch) -> None:
         try:
-            self._view.tell(await self._watch.act(act))
+            self._view.tell(await watch.act(act))
         except psycopg.Error as problem:
             self._view.tell(f"not done: {why_away(problem)}", bad=True)
         self._news.set()
 
-    async def _look_on(self) -> None:
-        """Query twice a second until canceled; remember since when there is no answer."""
+    async def _look_on(self, at: _Database) -> None:
+        """Query twice a second while the database is shown, until canceled; remember since when there is no answer."""
         loop = asyncio.get_running_loop()
         while True:
+            if at is not self._shown:
+                await at.hurry.wait()
             started = loop.time()
-            self._asked = (time.monotonic(), _clock())
-            self._hurry.clear()
+            at.asked = (time.monotonic(), _clock())
+            at.hurry.clear()
             try:
-                self._look = await self._watch.look(self._view.opened)
-                self._away = None
+                at.look = await at.watch.look(self._view.opened)
+                at.away = None
             except psycopg.Error as problem:
-                self._why = why_away(problem) if is_disconnected(problem) else f"it refuses: {why_away(problem)}"
-                self._away = self._away or (time.monotonic(), _clock())
-            self._asked = None
+                at.why = why_away(problem) if is_disconnected(problem) else f"it refuses: {why_away(problem)}"
+                at.away = at.away or (time.monotonic(), _clock())
+            at.asked = None
             self._news.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), max(PERIOD / 5, PERIOD - (loop.time() - started)))
+                await asyncio.wait_for(at.hurry.wait(), max(PERIOD / 5, PERIOD - (loop.time() - started)))
 
     def _frame(self) -> Frame:
-        away, why = self._away, self._why
-        if away is None and self._asked is not None and time.monotonic() - self._asked[0] > SLOW:
-            away, why = self._asked, "no answer"
+        at = self._shown
+        away, why = at.away, at.why
+        if away is None and at.asked is not None and time.monotonic() - at.asked[0] > SLOW:
+            away, why = at.asked, "no answer"
         if away is None:
-            return Frame(self._look, self._view, Status(self._where, _clock()))
+            return Frame(at.look, self._view, Status(at.where, _clock()))
         since, clock = away
-        return Frame(self._look, self._view, Status(self._where, _clock(), clock, time.monotonic() - since, why))
+        return Frame(at.look, self._view, Status(at.where, _clock(), clock, time.monotonic() - since, why))
 
 
 def _clock() -> str:

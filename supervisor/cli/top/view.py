@@ -28,6 +28,7 @@ HELP: Final = (
     ("p", "pause the queue of the chosen row, or resume it"),
     ("c", "cancel the chosen job, if it runs"),
     ("r", "retry the chosen job, if it has failed"),
+    ("d", "show the next database, if there are several"),
     ("?", "this help"),
     ("q", "leave"),
 )
@@ -74,6 +75,8 @@ class View:
     said: str = ""
     """The result of the last action."""
     is_bad: bool = False
+    database: int = 0
+    """How often the user asked for the next database."""
     opened: int | None = None
     """The job that is shown in full, instead of the panels."""
     scroll: int = 0
@@ -185,6 +188,8 @@ class View:
                 self.filters, self.typed = True, self.wanted
             case "escape":
                 self.wanted = ""
+            case "d":
+                self.database += 1
             case "enter":
                 self._open(panel, rows[self.place(panel, rows)] if rows else None)
             case "p" | "c" | "r":

@@ -142,7 +142,7 @@ def test_an_id_of_no_shard_is_no_missing_job(client):
 
 
 def test_a_statement_about_no_job_is_rejected(client):
-    with pytest.raises(ValueError, match="not about a job"):
+    with pytest.raises(ValueError, match="names no job"):
         client.run(ShardMap.show())
 
 
@@ -333,3 +333,19 @@ def test_a_client_without_shards_loads_nothing_for_them():
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_signal_to_a_topic_needs_a_client_of_one_database(client, shards):
+    """The databases are not asked: a topic has no database. The id of a job has one."""
+    message = r"^shards: control/send_signal names no job .* Call it on a Client of one database"
+
+    async def signal():
+        async with AsyncClient(shards=shards, timeout=LIMIT) as other:
+            await other.signal("order:42/packed")
+
+    with pytest.raises(ValueError, match=message):
+        client.signal("order:42/packed")
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(signal())
+    job = client.enqueue("pdf:print", {"order_id": 7}, queue="pdf")
+    assert client.signal_job(job, "packed") is not None

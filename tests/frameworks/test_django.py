@@ -185,7 +185,7 @@ def test_a_site_enqueues_in_its_transactions_and_survives_the_kill_of_a_worker(p
 
 @pytest.mark.system
 def test_the_tests_of_a_project_have_the_schema(project):
-    assert project.test().splitlines()[-1].startswith("11 passed")
+    assert project.test().splitlines()[-1].startswith("12 passed")
 
 
 @pytest.mark.system
@@ -194,6 +194,6 @@ def test_processes_of_pytest_xdist_have_a_database_each(project, tmp_path):
     (project.folder / "conftest.py").write_text(NOTED)
     project.environment["SEEN"] = str(tmp_path / "seen")
     said = project.test("-n", "2", "--dist", "load")
-    assert said.splitlines()[-1].startswith("11 passed"), said
+    assert said.splitlines()[-1].startswith("12 passed"), said
     names = {line.split()[1] for line in (tmp_path / "seen").read_text().splitlines()}
     assert {name.rpartition("_")[2] for name in names} == {"gw0", "gw1"}

@@ -24,6 +24,7 @@ from jobherd.django import versions  # noqa: E402 - needs the applications
 from jobherd.django.backend import Backend  # noqa: E402 - as above
 from jobherd.django.results import new_result  # noqa: E402 - as above
 from jobherd.django.task import declared, kind_of, policy_of  # noqa: E402 - as above
+from jobherd.handlers._define.definition_site import code_of  # noqa: E402 - as above
 from jobherd.handlers._define.handler import AnyHandler, handler  # noqa: E402 - as above
 from jobherd.handlers._define.hooks import after_job, before_job, on_child_start  # noqa: E402 - as above
 from jobherd.handlers._load.module_contents import handlers_of  # noqa: E402 - as above
@@ -59,14 +60,21 @@ def handler_of(task: Any) -> AnyHandler:
             finally:
                 await sync_to_async(close_old_connections)()
 
-        return arun
+        return _placed(arun, task)
 
     @decorate
     def run(job: Job, payload: Json) -> object:
         args, kwargs = _begun(backend, task, job, payload)
         return _result(task.func(*args, **kwargs))
 
-    return run
+    return _placed(run, task)
+
+
+def _placed(found: AnyHandler, task: Any) -> AnyHandler:
+    """Return the handler with the file and line of the task's function, for `jobherd check` and errors."""
+    if (code := code_of(task.func)) is not None:
+        found.file, found.line = code.co_filename, code.co_firstlineno
+    return found
 
 
 def _begun(backend: Any, task: Any, job: Job, payload: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -94,6 +94,14 @@ def test_a_task_has_the_options_of_its_decorator_then_those_of_the_settings():
     }
 
 
+def test_a_handler_is_shown_where_its_task_is():
+    from jobherd.django.handlers import handler_of
+
+    for task in (fail, count):
+        found = handler_of(task)
+        assert (found.file, found.line) == (task.func.__code__.co_filename, task.func.__code__.co_firstlineno)
+
+
 def test_a_coroutine_enqueues_through_djangos_thread():
     async def enqueue():
         with pytest.raises(TypeError, match=r"await sync_to_async\(handler.enqueue"):

@@ -15,6 +15,7 @@ import urllib.request
 from http.cookiejar import CookieJar
 from pathlib import Path
 
+import django
 import psycopg
 import pytest
 
@@ -197,3 +198,11 @@ def test_processes_of_pytest_xdist_have_a_database_each(project, tmp_path):
     assert said.splitlines()[-1].startswith("12 passed"), said
     names = {line.split()[1] for line in (tmp_path / "seen").read_text().splitlines()}
     assert {name.rpartition("_")[2] for name in names} == {"gw0", "gw1"}
+
+
+@pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django has tasks")
+def test_without_the_package_of_tasks_the_error_says_which_one_to_install():
+    """The extra `django` brings it to Python 3.11 only: a newer Python gets Django 6, unless 5.2 is installed."""
+    code = "import sys; sys.modules['django_tasks'] = None; import jobherd.django.versions"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert "ImportError: Django before 6.0 has no tasks. Install the package: pip install 'django-tasks" in done.stderr

@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError as problem:
     if (problem.name or "").partition(".")[0] != "django_tasks":
         raise
-    message = "Django before 6.0 has no tasks. Install the package: pip install 'jobherd[django]'"
+    message = "Django before 6.0 has no tasks. Install the package: pip install 'django-tasks >= 0.12, < 0.13'"
     raise ImportError(message) from problem
 
 InvalidTask: Any = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError

@@ -120,7 +120,10 @@ class Started:
 class Flow(Started):
     """A graph of jobs. A node starts when the nodes that it gets results of, or is `after`, have completed.
 
-    The parameters are those of `Started`: name, on_failure, deadline, tenant.
+    Args:
+        name, on_failure, deadline, tenant: those of `Started`.
+        sealed: False: any program can add jobs with `extend`, and the flow does not end before
+            `Client.seal_flow`.
 
     Example:
         >>> flow = Flow("import:nightly")  # doctest: +SKIP
@@ -133,9 +136,17 @@ class Flow(Started):
     """
 
     def __init__(
-        self, name: str, *, on_failure: Policy = "cancel", deadline: Duration | None = None, tenant: str | None = None
+        self,
+        name: str,
+        *,
+        on_failure: Policy = "cancel",
+        deadline: Duration | None = None,
+        tenant: str | None = None,
+        sealed: bool = True,
     ) -> None:
         super().__init__(name, on_failure=on_failure, deadline=deadline, tenant=tenant)
+        if not sealed:
+            self._options["sealed"] = False
         self._nodes: list[Node[Any]] = []
         self._callbacks: list[dict[str, Any]] = []
 

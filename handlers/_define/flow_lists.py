@@ -116,7 +116,7 @@ def group(
 
 
 def extend(flow_id: int, calls: Iterable[Call[Any]], *, client: Client | None = None) -> int:
-    """Add jobs to a flow, from a handler of one of its jobs, and return their number.
+    """Add jobs to a flow, from a handler of one of its jobs or before the seal of the flow, and return their number.
 
     The flow ends when these jobs have ended too. Their results are not in the list of a callback.
 

@@ -154,6 +154,10 @@ class AsyncClient:
         """Run the failed and canceled jobs of a flow again. See `Client.retry_flow`."""
         return await self.run(statements.retry_flow(flow_id, from_node, actor, reason), flow_id)
 
+    async def seal_flow(self, flow_id: int) -> str | None:
+        """Let a flow end when its jobs have. See `Client.seal_flow`."""
+        return await self.run(statements.seal_flow(flow_id), flow_id)
+
     async def run(self, statement: Statement[T], job_id: int | None = None) -> T:
         """Run one of this package's statements. job_id: as in `Client.run`."""
         if self._shards is not None:

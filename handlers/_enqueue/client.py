@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jobherd.handlers._enqueue import bulk, statements
+from jobherd.handlers._enqueue.client_flows import ClientFlows
 from jobherd.handlers._enqueue.client_sessions import ClientSessions
 from jobherd.handlers._enqueue.watching import JobWatch
 from jobherd.handlers._values.job_id import JobId, job_id
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._policy.durations import Duration
 
 
-class Client(ClientSessions):
+class Client(ClientFlows):
     """Enqueues and manages jobs by kind, from threads and plain code. Imports no handler module.
 
     Args:
@@ -249,38 +250,6 @@ class Client(ClientSessions):
             'ready'
         """
         return self.run(statements.retry_job(job_id, actor, reason), job_id)
-
-    def cancel_flow(self, flow_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
-        """Cancel all jobs of a flow that have not ended.
-
-        Args:
-            flow_id: id of the flow.
-            actor: who cancels it, for the audit log. Default: the database user.
-            reason: why, for the audit log. Default: none.
-
-        Returns:
-            "cancelling"; the state of a flow that has ended, which stays as it is; or None if the flow does not exist.
-        """
-        return self.run(statements.cancel_flow(flow_id, actor, reason), flow_id)
-
-    def retry_flow(
-        self, flow_id: int, from_node: str | None = None, *, actor: str | None = None, reason: str | None = None
-    ) -> int | None:
-        """Run the failed and canceled jobs of a flow again. Completed jobs stay.
-
-        Args:
-            flow_id: id of the flow.
-            from_node: run this node and all nodes behind it again instead, also of a completed flow.
-            actor: who runs it again, for the audit log. Default: the database user.
-            reason: why, for the audit log. Default: none.
-
-        Returns:
-            How many jobs run again; 0 if the flow is open or completed; or None if the flow does not exist.
-
-        Raises:
-            psycopg.errors.InvalidParameterValue: the flow has no such node, or its jobs cannot be made again.
-        """
-        return self.run(statements.retry_flow(flow_id, from_node, actor, reason), flow_id)
 
     def on(self, connection: CallersConnection) -> Client:
         """Return a client of your connection, with the schema and shards of this client.

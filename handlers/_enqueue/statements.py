@@ -225,6 +225,11 @@ def retry_flow(
     return Statement("control/retry_flow", given, _read_id)
 
 
+def seal_flow(flow_id: int) -> Statement[str | None]:
+    """Return the statement that seals a flow. The answer is None if the flow does not exist."""
+    return Statement("control/seal_flow", {"id": check_id(flow_id, field="a flow's id")}, _read_id)
+
+
 def _read_ids(rows: list[Row], _: tuple[str, ...]) -> list[int]:
     return [row[0] for row in rows]
 

@@ -29,6 +29,7 @@ CREATE TABLE jobherd.flows (
     mapped     json,                                    -- of a node with a job for each item: the job before it got the list
     step       text COLLATE "C",                        -- of the parent job, which has spawned the members in this step
     outlives   boolean NOT NULL DEFAULT false,          -- the members continue if the parent job is canceled
+    sealed     boolean NOT NULL DEFAULT true,           -- only running members add members; if not, it does not end without members
     CONSTRAINT flows_state_is_known CHECK (state IN ('open', 'completed', 'failed', 'cancelled')),
     CONSTRAINT flows_policy_is_known CHECK (policy IN ('cancel', 'continue'))
 )
@@ -77,7 +78,7 @@ DECLARE
     what     text;
     wrong    text;
     given    CONSTANT jsonb := coalesce(options, '{}');
-    known    CONSTANT text[] := '{tenant,parent_id,traceparent,policy,deadline,keeps}';
+    known    CONSTANT text[] := '{tenant,parent_id,traceparent,policy,deadline,keeps,sealed}';
 BEGIN
     wrong := CASE WHEN jsonb_typeof(given) <> 'object' THEN format('options must be a JSON object, not a %s', jsonb_typeof(given))
                   WHEN jsonb_typeof(nodes) IS DISTINCT FROM 'array' THEN 'nodes must be a JSON array'
@@ -98,6 +99,8 @@ BEGIN
             PERFORM jobherd.check_traceparent(given ->> 'traceparent');
             what := 'keeps';
             made.keeps := coalesce((given ->> 'keeps')::boolean, false) OR jsonb_path_exists(nodes, '$[*].results');
+            what := 'sealed';
+            made.sealed := coalesce((given ->> 'sealed')::boolean, true);
             what := 'deadline';
             made.deadline := now() + make_interval(secs => jobherd.seconds_of(given ->> 'deadline'));
         EXCEPTION WHEN data_exception OR raise_exception THEN
@@ -120,9 +123,9 @@ BEGIN
     END IF;
     made.id := nextval('jobherd.job_ids');
     done := jobherd.add_nodes(made.id, nodes, '{}', given || jsonb_build_object('tenant', made.tenant), confined);
-    INSERT INTO jobherd.flows (id, name, pending, policy, keeps, parent_id, tenant, deadline, nodes)
+    INSERT INTO jobherd.flows (id, name, pending, policy, keeps, parent_id, tenant, deadline, sealed, nodes)
     VALUES (made.id, start_flow.name, (done -> 'added')::bigint, coalesce(given ->> 'policy', 'cancel'), made.keeps, made.parent_id, made.tenant,
-            made.deadline, jobherd.sketch(nodes, done -> 'nodes'));
+            made.deadline, made.sealed, jobherd.sketch(nodes, done -> 'nodes'));
     IF (done -> 'added')::bigint = 0 THEN
         INSERT INTO jobherd.ends (flow, delta) VALUES (made.id, 0);  -- an empty flow is over at once
     END IF;
@@ -132,7 +135,16 @@ END $$;
 COMMENT ON FUNCTION jobherd.start_flow(text, jsonb, jsonb) IS
     'Enqueues the jobs of a flow, and returns its id. nodes: an array of {"node": "index", "kind": "import:index", "payload": {}, '
     '"options": {}, "after": ["other node", 42], "when": "completed", "bind": {"parameter": "other node"}, "map": "parameter", '
-    '"on": "success"}. options: policy (cancel or continue), deadline, tenant, keeps.';
+    '"on": "success"}. options: policy (cancel or continue), deadline, tenant, keeps, sealed (false: other programs add nodes '
+    'until jobherd.seal_flow).';
+
+-- The key of the lock that those who add to an unsealed flow share, until their commit.
+CREATE FUNCTION jobherd.seal_lock(flow_id bigint)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT hashtextextended('jobherd.seal_flow', flow_id)
+$$;
 
 CREATE FUNCTION jobherd.extend_flow(flow_id bigint, nodes jsonb)
 RETURNS bigint
@@ -150,6 +162,11 @@ BEGIN
         RAISE EXCEPTION 'jobherd.extend_flow: nodes must be a JSON array' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT * INTO old FROM jobherd.flows f WHERE f.id = flow_id;
+    IF NOT old.sealed THEN
+        -- Race: held until the commit, so that the flow is not sealed, and does not end, before the new members are counted.
+        PERFORM pg_advisory_xact_lock_shared(jobherd.seal_lock(flow_id));
+        SELECT * INTO old FROM jobherd.flows f WHERE f.id = flow_id;
+    END IF;
     IF session_user <> current_user OR current_setting('role') <> 'none' THEN
         confined := jobherd.is_tenant();
         IF confined AND (old.tenant = ANY (jobherd.own_tenants())) IS NOT TRUE THEN
@@ -163,7 +180,8 @@ BEGIN
     END IF;
     IF old.id IS NULL OR old.state <> 'open' THEN
         RAISE EXCEPTION 'jobherd.extend_flow: flow % %', flow_id, CASE WHEN old.id IS NULL THEN 'does not exist' ELSE 'has ended' END
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Only a running member of a flow can add members.';
+            USING ERRCODE = 'invalid_parameter_value',
+                HINT = 'Only a running member of a flow can add members, or any program before jobherd.seal_flow.';
     END IF;
     -- An item has a number, so that a name can be used again.
     done := jobherd.add_nodes(flow_id, nodes, coalesce((SELECT jsonb_object_agg(n ->> 'node', n -> 'job') FROM jsonb_array_elements(old.nodes) AS n WHERE n ? 'job'), '{}'),
@@ -173,4 +191,31 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION jobherd.extend_flow(bigint, jsonb) IS
     'Adds nodes to a flow that has not ended, and returns the number of jobs. Call it in a handler of the flow, in a transaction '
-    'that ends before the job does.';
+    'that ends before the job does, or in any program before jobherd.seal_flow.';
+
+CREATE FUNCTION jobherd.seal_flow(flow_id bigint)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    old jobherd.flows;
+BEGIN
+    SELECT * INTO old FROM jobherd.flows f WHERE f.id = flow_id;
+    IF session_user <> current_user OR current_setting('role') <> 'none' THEN
+        IF NOT FOUND OR jobherd.is_tenant() AND (old.tenant = ANY (jobherd.own_tenants())) IS NOT TRUE THEN
+            RETURN NULL;
+        END IF;
+        PERFORM jobherd.check_producer('', old.tenant);
+    END IF;
+    IF NOT old.sealed THEN
+        PERFORM pg_advisory_xact_lock(jobherd.seal_lock(flow_id));  -- Race: waits for open transactions that add members
+        UPDATE jobherd.flows f SET sealed = true WHERE f.id = flow_id AND NOT f.sealed;
+        INSERT INTO jobherd.ends (flow, delta) VALUES (flow_id, 0);  -- it may have ended already
+        PERFORM jobherd.notify('jobherd_jobs', '@due');
+    END IF;
+    RETURN (SELECT CASE f.state WHEN 'open' THEN 'sealed' ELSE f.state END FROM jobherd.flows f WHERE f.id = flow_id);
+END $$;
+COMMENT ON FUNCTION jobherd.seal_flow(bigint) IS
+    'Ends the time in which any program can add nodes to a flow that was started with {"sealed": false}. It ends when its jobs have. '
+    'Waits for transactions that are adding nodes. Returns ''sealed'', the state of a flow that has ended, or null if the flow does not exist.';

@@ -102,10 +102,11 @@ BEGIN
     IF old.stopping IS NOT NULL AND old.pending > 0 THEN
         ended := jobherd.stop_members(of_flow, most);
     END IF;
-    IF old.pending <= 0 THEN
+    -- Race: an unsealed flow that is stopped ends only if no open transaction adds members to it.
+    IF old.pending <= 0 AND (old.sealed OR (old.stopping IS NOT NULL AND pg_try_advisory_xact_lock(jobherd.seal_lock(of_flow)))) THEN
         UPDATE jobherd.flows f
            SET state = CASE WHEN f.failed > 0 THEN 'failed' WHEN f.cancelled > 0 THEN 'cancelled' ELSE 'completed' END,
-               ended_at = clock_timestamp(), stopping = NULL
+               ended_at = clock_timestamp(), stopping = NULL, sealed = true
          WHERE f.id = of_flow RETURNING * INTO old;
         INSERT INTO jobherd.ends (flow, job, state, delta)
         SELECT coalesce(old.outer_flow, 0), of_flow, old.state, CASE WHEN old.outer_flow IS NULL THEN 0 ELSE -1 END

@@ -91,6 +91,8 @@ def _tree(arguments: argparse.Namespace) -> int:
     )
     if flow["stopping"]:
         print(f"being canceled: {plain(flow['stopping'])}")
+    if not flow["sealed"]:
+        print(f"not sealed: programs can add jobs until `jobherd flow seal {flow['id']}`")
     print()
     console.print_table(_NODES, [_node_line(node) for node in nodes])
     return ExitCode.DONE
@@ -133,7 +135,15 @@ def _parsed(value: object) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
-_RUN: Final = {"tree": _tree, "cancel": _cancel, "retry": _retry}
+def _seal(arguments: argparse.Namespace) -> int:
+    answer = _answer(arguments, "control/seal_flow")
+    if answer != "sealed":
+        raise CommandError(f"flow {arguments.id} is {answer} already", ExitCode.WRONG)
+    print(f"flow {arguments.id} is sealed: it ends when its jobs have ended")
+    return ExitCode.DONE
+
+
+_RUN: Final = {"tree": _tree, "cancel": _cancel, "retry": _retry, "seal": _seal}
 
 COMMANDS: Final = (
     Command(
@@ -147,14 +157,15 @@ COMMANDS: Final = (
     ),
     Command(
         "flow",
-        "show a flow, cancel it, or run it again from where it failed",
+        "show, cancel or seal a flow, or run it again from where it failed",
         '  jobherd flow tree 42\n  jobherd flow retry 42 --reason "the source is back"\n'
         "  jobherd flow retry 42 --from import:index",
         _flow_arguments,
         _flow,
         about="With tree, show the nodes of a flow, their states and what they wait for. With cancel, cancel all "
         "jobs that have not ended. With retry, run the failed and canceled jobs again; completed jobs stay. "
-        "With retry --from, run a node and all behind it again, also of a completed flow.",
+        "With retry --from, run a node and all behind it again, also of a completed flow. "
+        "With seal, let a flow that was started with sealed=False end when its jobs have ended.",
         lists=True,
     ),
 )

@@ -46,7 +46,7 @@ def test_a_flow_is_listed_shown_cancelled_and_run_again(database):
         assert queue.run("SELECT action, reason FROM jobherd.audit WHERE target ? 'flow' ORDER BY id LIMIT 1") == [
             ("cancel", "test")
         ]
-    for action in ("tree", "cancel", "retry"):
+    for action in ("tree", "cancel", "retry", "seal"):
         answer = jobherd("flow", action, 99999, dsn=database)
         assert (answer.code, answer.err) == (1, "jobherd: flow 99999 not found\n")
 
@@ -69,3 +69,20 @@ def test_a_flow_is_run_again_from_a_node(database):
         assert queue.run("SELECT kind FROM jobherd.ready") == [("a:parse",)]
     answer = jobherd("flow", "cancel", flow, "--from", "parse", dsn=database)
     assert (answer.code, answer.err) == (2, "jobherd: --from requires retry\n")
+
+
+def test_a_flow_is_sealed(database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"}, sealed=False)
+        assert (
+            f"not sealed: programs can add jobs until `jobherd flow seal {flow}`"
+            in jobherd("flow", "tree", flow, dsn=database).out
+        )
+        assert (
+            jobherd("flow", "seal", flow, dsn=database).out
+            == f"flow {flow} is sealed: it ends when its jobs have ended\n"
+        )
+        end(queue)
+        resolve(queue)
+    answer = jobherd("flow", "seal", flow, dsn=database)
+    assert (answer.code, answer.err) == (1, f"jobherd: flow {flow} is completed already\n")

@@ -99,6 +99,7 @@ async def producers(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> 
 # Flows are canceled and run again by their id.
 async def flows(client: Client, own: AsyncClient) -> None:
     assert_type(client.cancel_flow(7, actor="ada", reason="test"), str | None)
+    assert_type(client.seal_flow(7), str | None)
     assert_type(client.retry_flow(7, "page"), int | None)
     assert_type(await own.cancel_flow(7), str | None)
     assert_type(await own.retry_flow(7, from_node="page", reason="test"), int | None)

@@ -75,6 +75,18 @@ def test_a_flow_is_retried_from_a_node(page, database):
         assert "<b>'" not in said
 
 
+def test_a_flow_is_sealed(page, database):
+    with Queue(database) as queue:
+        flow = start(queue, sealed=False)
+        assert "<dt>Sealed</dt><dd>no" in page.get(f"/flows/{flow}").text
+        assert f"Flow {flow} is sealed." in page.act("/flows/action", follow=True, id=flow, do="seal").text
+        text = page.get(f"/flows/{flow}").text
+        assert "<dt>Sealed</dt>" not in text
+        assert 'value="seal"' not in text
+        resolve(queue)
+    assert f"Flow {flow} is completed already" in page.act("/flows/action", follow=True, id=flow, do="seal").text
+
+
 def test_what_cannot_be_done_is_said(page):
     assert "does not exist" in page.act("/flows/action", follow=True, id=7, do="cancel").text
     assert "does not exist" in page.act("/flows/action", follow=True, id=7, do="retry").text

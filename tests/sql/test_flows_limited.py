@@ -73,6 +73,12 @@ def test_a_role_that_reads_starts_no_flow(queue):
         reader.execute("SET ROLE jobherd_read")
         with pytest.raises(errors.InsufficientPrivilege):
             begin(reader)
+        reader.rollback()
+        flow = start(queue, sealed=False)
+        reader.execute("SET ROLE jobherd_read")
+        with pytest.raises(errors.InsufficientPrivilege):
+            reader.execute("SELECT jobherd.seal_flow(%s)", [flow])
+    queue.run("DELETE FROM jobherd.flows")
     assert queue.count("flows") == 0
 
 
@@ -84,9 +90,8 @@ def test_a_tenant_does_not_learn_of_the_flow_of_another(queue, tenant, nodes):
         with pytest.raises(errors.InvalidParameterValue, match="does not exist") as caught:
             tenant.execute("SELECT jobherd.extend_flow(%s, %s::jsonb)", [flow, json.dumps(nodes)])
         said.append(str(caught.value).replace(str(flow), "N"))
-        assert tenant.execute("SELECT jobherd.cancel_flow(%s), jobherd.retry_flow(%s)", [flow, flow]).fetchone() == (
-            None, None
-        )  # fmt: skip
+        calls = "SELECT jobherd.cancel_flow(%(flow)s), jobherd.retry_flow(%(flow)s), jobherd.seal_flow(%(flow)s)"
+        assert tenant.execute(calls, {"flow": flow}).fetchone() == (None, None, None)
     assert said[0] == said[1]
     assert state(queue, theirs) == ("open", 1, 0, 0, 0)
     assert queue.count("ends") == 0
@@ -100,6 +105,15 @@ def test_a_tenant_cancels_and_retries_its_flow(queue, tenant):
     assert tenant.execute("SELECT jobherd.retry_flow(%s)", [flow]).fetchone() == (2,)
     resolve(queue)
     assert places(queue) == {"a:one": "ready", "a:two": "blocked"}
+
+
+def test_a_tenant_seals_its_flow(queue, tenant):
+    flow = begin(tenant, sealed=False)
+    resolve(queue)
+    assert state(queue, flow)[0] == "open"
+    assert tenant.execute("SELECT jobherd.seal_flow(%s)", [flow]).fetchone() == ("sealed",)
+    resolve(queue)
+    assert state(queue, flow)[0] == "completed"
 
 
 def test_a_tenant_waits_for_its_own_flow_and_not_for_that_of_another(queue, tenant):

@@ -1,4 +1,4 @@
-"""Shows flows: the list, and one as a graph in layers, with the states of its nodes. Cancels and retries them.
+"""Shows flows: the list, and one as a graph in layers, with the states of its nodes. Cancels, seals and retries them.
 
 The graph is drawn by the server: a layer holds the nodes whose upstream nodes are all in earlier
 layers. A node with many jobs is one box with a bar and the number of jobs in each state. The nodes
@@ -112,12 +112,17 @@ async def show_one(request: Request) -> Response:
 
 @action
 async def change(request: Request, form: Form) -> Done:
-    """Cancel a flow, or run it again from where it failed."""
+    """Cancel a flow, seal it, or run it again from where it failed."""
     number, what = form.get("id", ""), form.get("do", "")
-    if not (number.isascii() and number.isdigit() and int(number) <= LARGEST_ID) or what not in {"cancel", "retry"}:
-        return Done("Choose a flow, and an action: cancel or retry.", well=False)
+    if not (number.isascii() and number.isdigit() and int(number) <= LARGEST_ID) or what not in {
+        "cancel",
+        "retry",
+        "seal",
+    }:
+        return Done("Choose a flow, and an action: cancel, retry or seal.", well=False)
     reason = form.get("reason", "").strip()[:LONGEST] or None
-    given = {"id": int(number), "actor": viewer_of(request).actor, "reason": reason}
+    given: dict[str, object] = {"id": int(number)}
+    given |= {"actor": viewer_of(request).actor, "reason": reason} if what != "seal" else {}
     node = form.get("from", "") or None
     given |= {"node": node} if what == "retry" else {}
     try:
@@ -131,6 +136,9 @@ async def change(request: Request, form: Form) -> Done:
     if what == "cancel":
         done = answer == "cancelling"
         return Done(f"Flow {number} is being cancelled." if done else f"Flow {number} is {answer} already.", well=done)
+    if what == "seal":
+        done = answer == "sealed"
+        return Done(f"Flow {number} is sealed." if done else f"Flow {number} is {answer} already.", well=done)
     if node is not None:
         if answer == 0:
             return Done(f"Flow {number} is open: cancel it first, or wait for its end.", well=False)

@@ -6,7 +6,7 @@ SELECT (SELECT extract(epoch FROM clock_timestamp() - min(e.at))::double precisi
        array(SELECT w.job FROM (SELECT job, flow FROM jobherd.waits LIMIT 100000) AS w JOIN jobherd.flows f ON f.id = w.flow
               WHERE f.ended_at < clock_timestamp() - interval '60 s' AND EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = w.job)
               ORDER BY w.job LIMIT 5) AS asleep,
-       array(SELECT f.id FROM (SELECT o.id FROM jobherd.flows o WHERE o.state = 'open' LIMIT 10000) AS f
+       array(SELECT f.id FROM (SELECT o.id FROM jobherd.flows o WHERE o.state = 'open' AND o.sealed LIMIT 10000) AS f
               WHERE NOT EXISTS (SELECT FROM jobherd.ends e WHERE e.flow = f.id)
                 AND NOT EXISTS (SELECT FROM jobherd.ready r WHERE (r.extras).flow = f.id AND (r.extras).flow > 0)
                 AND NOT EXISTS (SELECT FROM jobherd.parked r WHERE (r.extras).flow = f.id AND (r.extras).flow > 0)

@@ -33,7 +33,7 @@ BEGIN
          WHERE p.pronamespace = ours::regnamespace
            AND p.proname IN ('enqueue', 'enqueue_bytes', 'enqueue_with', 'notify', 'demand', 'extras_of', 'default_tenant', 'own_tenants', 'is_confined',
                              'check_tenant', 'check_traceparent', 'check_webhook', 'hostile_path', 'cancel', 'cancel_as', 'cancel_own', 'retry',
-                             'retry_as', 'retry_own', 'enqueue_unique', 'enqueue_keyed', 'enqueue_after', 'start_flow', 'extend_flow', 'cancel_flow', 'cancel_own_flow', 'retry_flow', 'retry_own_flow',
+                             'retry_as', 'retry_own', 'enqueue_unique', 'enqueue_keyed', 'enqueue_after', 'start_flow', 'extend_flow', 'seal_flow', 'cancel_flow', 'cancel_own_flow', 'retry_flow', 'retry_own_flow',
                              'unique_rule', 'unique_fields', 'seconds_of', 'lane_of',
                              'with_partition', 'signal', 'signal_job', 'is_tenant', 'partition_of', 'is_large_job_allowed')
     LOOP
@@ -201,6 +201,7 @@ BEGIN
                     ('reset_schedule',    '{-, -, -, X}'),
                     ('resolve_ends',      '{-, X, -, -}'),
                     ('resolve_flow',      '{-, X, -, -}'),
+                    ('seal_lock',         '{-, X, -, -}'),
                     ('resolve_flows',     '{-, X, -, -}'),
                     ('result_of',         '{-, X, -, -}'),
                     ('resume',            '{-, X, -, X}'),

@@ -198,3 +198,15 @@ def test_a_member_adds_members(queue):
     assert sorted(kind for kind, _ in work(queue)) == ["x:double", "x:double", "x:fetch", "x:tidy"]
     with pytest.raises(psycopg.Error, match="has ended"):
         extend(flow, [double.call(5)], client=client)
+
+
+def test_other_programs_add_members_before_the_seal(queue):
+    client = Client(connection=queue.connection)
+    flow = Flow("open", sealed=False)
+    flow.on("done", tidy.call())
+    number = flow.enqueue(client=client)
+    assert work(queue) == []
+    assert extend(number, [double.call(5)], client=client) == 1
+    assert work(queue) == [("x:double", 10)]
+    assert client.seal_flow(number) == "sealed"
+    assert work(queue) == [("x:tidy", None)]

@@ -52,11 +52,22 @@ def test_a_flow_is_cancelled_and_run_again_from_where_it_failed_or_from_a_node(d
 def test_a_flow_or_a_node_that_does_not_exist(database, call):
     assert call(database, "cancel_flow", 99999) is None
     assert call(database, "retry_flow", 99999, "fetch") is None
+    assert call(database, "seal_flow", 99999) is None
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"})
         run(queue)
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="has no job of a node 'fech' that has ended"):
         call(database, "retry_flow", flow, "fech")
-    for method in ("cancel_flow", "retry_flow"):
+    for method in ("cancel_flow", "retry_flow", "seal_flow"):
         with pytest.raises(TypeError, match="a flow's id is a whole number, not a str"):
             call(database, method, "7")
+
+
+@pytest.mark.parametrize("call", [ask, ask_async])
+def test_a_flow_is_sealed(database, call):
+    with Queue(database) as queue:
+        flow = start(queue, sealed=False)
+        resolve(queue)
+        assert call(database, "seal_flow", flow) == "sealed"
+        resolve(queue)
+    assert call(database, "seal_flow", flow) == "completed"

@@ -18,7 +18,7 @@ from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.options import check_target
 from jobherd.handlers._enqueue.statements import start_flow
 from jobherd.handlers._policy.durations import Duration, positive
-from jobherd.handlers._policy.names import check_tenant
+from jobherd.handlers._policy.names import check_tenant, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -122,6 +122,9 @@ class Flow(Started):
 
     Args:
         name, on_failure, deadline, tenant: those of `Started`.
+        version: version of the graph, for `jobherd flow tree` and the dashboard. Default: none.
+        unique_key: while a flow of this name and tenant with this key is open, `enqueue` enqueues
+            nothing and returns that flow's id. Default: none.
         sealed: False: any program can add jobs with `extend`, and the flow does not end before
             `Client.seal_flow`.
 
@@ -142,9 +145,18 @@ class Flow(Started):
         on_failure: Policy = "cancel",
         deadline: Duration | None = None,
         tenant: str | None = None,
+        version: int | None = None,
+        unique_key: str | None = None,
         sealed: bool = True,
     ) -> None:
         super().__init__(name, on_failure=on_failure, deadline=deadline, tenant=tenant)
+        if version is not None:
+            self._options["version"] = check_whole(version, field="version", least=1)
+        if unique_key is not None:
+            if not isinstance(unique_key, str) or not 1 <= len(unique_key) <= 200 or not unique_key.isprintable():
+                message = f"unique_key must be a text of 1 to 200 printable characters, not {unique_key!r:.60}"
+                raise ValueError(message)
+            self._options["unique_key"] = unique_key
         if not sealed:
             self._options["sealed"] = False
         self._nodes: list[Node[Any]] = []

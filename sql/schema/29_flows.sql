@@ -30,6 +30,8 @@ CREATE TABLE jobherd.flows (
     step       text COLLATE "C",                        -- of the parent job, which has spawned the members in this step
     outlives   boolean NOT NULL DEFAULT false,          -- the members continue if the parent job is canceled
     sealed     boolean NOT NULL DEFAULT true,           -- only running members add members; if not, it does not end without members
+    version    integer,                                 -- of the program that started it: to be shown
+    unique_key text COLLATE "C",                        -- no other flow of this name and tenant is open with this key
     CONSTRAINT flows_state_is_known CHECK (state IN ('open', 'completed', 'failed', 'cancelled')),
     CONSTRAINT flows_policy_is_known CHECK (policy IN ('cancel', 'continue'))
 )
@@ -40,6 +42,7 @@ CREATE INDEX flows_stopping ON jobherd.flows (id) WHERE stopping IS NOT NULL;
 CREATE INDEX flows_deadline ON jobherd.flows (deadline) WHERE deadline IS NOT NULL AND state = 'open' AND stopping IS NULL;
 CREATE INDEX flows_outer ON jobherd.flows (outer_flow) WHERE outer_flow IS NOT NULL;
 CREATE INDEX flows_spawned ON jobherd.flows (parent_id) WHERE step IS NOT NULL AND state = 'open';
+CREATE UNIQUE INDEX flows_unique ON jobherd.flows (name, unique_key, tenant) NULLS NOT DISTINCT WHERE state = 'open' AND unique_key IS NOT NULL;
 CREATE INDEX flows_ended ON jobherd.flows (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE jobherd.results (
@@ -73,12 +76,13 @@ SET jit = off
 AS $$
 DECLARE
     made     jobherd.flows;
+    old      jobherd.flows;
     done     jsonb;
     confined boolean := false;
     what     text;
     wrong    text;
     given    CONSTANT jsonb := coalesce(options, '{}');
-    known    CONSTANT text[] := '{tenant,parent_id,traceparent,policy,deadline,keeps,sealed}';
+    known    CONSTANT text[] := '{tenant,parent_id,traceparent,policy,deadline,keeps,sealed,version,unique_key}';
 BEGIN
     wrong := CASE WHEN jsonb_typeof(given) <> 'object' THEN format('options must be a JSON object, not a %s', jsonb_typeof(given))
                   WHEN jsonb_typeof(nodes) IS DISTINCT FROM 'array' THEN 'nodes must be a JSON array'
@@ -101,6 +105,14 @@ BEGIN
             made.keeps := coalesce((given ->> 'keeps')::boolean, false) OR jsonb_path_exists(nodes, '$[*].results');
             what := 'sealed';
             made.sealed := coalesce((given ->> 'sealed')::boolean, true);
+            what := 'version';
+            made.version := (given ->> 'version')::integer;
+            IF made.version < 1 THEN RAISE EXCEPTION 'must be at least 1'; END IF;
+            what := 'unique_key';
+            made.unique_key := given ->> 'unique_key';
+            IF length(made.unique_key) NOT BETWEEN 1 AND 200 OR made.unique_key ~ '[[:cntrl:]]' OR jsonb_typeof(given -> 'unique_key') NOT IN ('string', 'null') THEN
+                RAISE EXCEPTION 'must have 1 to 200 printable characters';
+            END IF;
             what := 'deadline';
             made.deadline := now() + make_interval(secs => jobherd.seconds_of(given ->> 'deadline'));
         EXCEPTION WHEN data_exception OR raise_exception THEN
@@ -122,10 +134,24 @@ BEGIN
         END LOOP;
     END IF;
     made.id := nextval('jobherd.job_ids');
+    WHILE made.unique_key IS NOT NULL LOOP
+        -- Race: the index waits for a transaction that starts a flow with the same key.
+        INSERT INTO jobherd.flows (id, name, unique_key, tenant) VALUES (made.id, start_flow.name, made.unique_key, made.tenant)
+        ON CONFLICT DO NOTHING;
+        EXIT WHEN FOUND;
+        SELECT f.* INTO old FROM jobherd.flows f
+         WHERE f.name = start_flow.name AND f.unique_key = made.unique_key AND f.tenant IS NOT DISTINCT FROM made.tenant AND f.state = 'open';
+        IF FOUND THEN
+            RETURN old.id;
+        END IF;  -- it has ended meanwhile
+    END LOOP;
     done := jobherd.add_nodes(made.id, nodes, '{}', given || jsonb_build_object('tenant', made.tenant), confined);
-    INSERT INTO jobherd.flows (id, name, pending, policy, keeps, parent_id, tenant, deadline, sealed, nodes)
+    INSERT INTO jobherd.flows (id, name, pending, policy, keeps, parent_id, tenant, deadline, sealed, version, unique_key, nodes)
     VALUES (made.id, start_flow.name, (done -> 'added')::bigint, coalesce(given ->> 'policy', 'cancel'), made.keeps, made.parent_id, made.tenant,
-            made.deadline, made.sealed, jobherd.sketch(nodes, done -> 'nodes'));
+            made.deadline, made.sealed, made.version, made.unique_key, jobherd.sketch(nodes, done -> 'nodes'))
+    ON CONFLICT (id) DO UPDATE  -- the row that holds the key
+       SET pending = excluded.pending, policy = excluded.policy, keeps = excluded.keeps, parent_id = excluded.parent_id,
+           deadline = excluded.deadline, sealed = excluded.sealed, version = excluded.version, nodes = excluded.nodes;
     IF (done -> 'added')::bigint = 0 THEN
         INSERT INTO jobherd.ends (flow, delta) VALUES (made.id, 0);  -- an empty flow is over at once
     END IF;
@@ -136,7 +162,8 @@ COMMENT ON FUNCTION jobherd.start_flow(text, jsonb, jsonb) IS
     'Enqueues the jobs of a flow, and returns its id. nodes: an array of {"node": "index", "kind": "import:index", "payload": {}, '
     '"options": {}, "after": ["other node", 42], "when": "completed", "bind": {"parameter": "other node"}, "map": "parameter", '
     '"on": "success"}. options: policy (cancel or continue), deadline, tenant, keeps, sealed (false: other programs add nodes '
-    'until jobherd.seal_flow).';
+    'until jobherd.seal_flow), version, unique_key (while a flow of this name and tenant with this key is open, its id is returned '
+    'and nothing is enqueued).';
 
 -- The key of the lock that those who add to an unsealed flow share, until their commit.
 CREATE FUNCTION jobherd.seal_lock(flow_id bigint)

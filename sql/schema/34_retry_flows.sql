@@ -104,6 +104,7 @@ DECLARE
     jobs   bigint[];
     more   bigint[];
     inner_flow bigint;
+    same   bigint;
     again  bigint;
     total  bigint := 0;
 BEGIN
@@ -113,6 +114,12 @@ BEGIN
     SELECT * INTO old FROM jobherd.flows f WHERE f.id = flow_id FOR UPDATE;
     IF NOT FOUND OR old.state = 'open' OR (old.state = 'completed' AND from_node IS NULL) THEN
         RETURN CASE WHEN FOUND THEN 0 END;
+    END IF;
+    SELECT f.id INTO same FROM jobherd.flows f
+     WHERE f.name = old.name AND f.unique_key = old.unique_key AND f.tenant IS NOT DISTINCT FROM old.tenant AND f.state = 'open';
+    IF FOUND THEN
+        RAISE EXCEPTION 'jobherd.retry_flow: flow % has the same unique key, and is open', same
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Wait for its end, or cancel it.';
     END IF;
     PERFORM jobherd.recount_flow(flow_id);
     IF from_node IS NULL THEN

@@ -89,6 +89,10 @@ def _tree(arguments: argparse.Namespace) -> int:
         f"{flow['pending']:,} left, {flow['completed']:,} completed, {flow['failed']:,} failed, "
         f"{flow['cancelled']:,} cancelled"
     )
+    named = [f"version {flow['version']}"] if flow["version"] is not None else []
+    named += [f"unique key {plain(flow['unique_key'])}"] if flow["unique_key"] is not None else []
+    if named:
+        print(", ".join(named))
     if flow["stopping"]:
         print(f"being canceled: {plain(flow['stopping'])}")
     if not flow["sealed"]:

@@ -73,7 +73,8 @@ def test_a_flow_is_run_again_from_a_node(database):
 
 def test_a_flow_is_sealed(database):
     with Queue(database) as queue:
-        flow = start(queue, {"node": "fetch"}, sealed=False)
+        flow = start(queue, {"node": "fetch"}, sealed=False, version=3, unique_key="monday")
+        assert "\nversion 3, unique key monday\n" in jobherd("flow", "tree", flow, dsn=database).out
         assert (
             f"not sealed: programs can add jobs until `jobherd flow seal {flow}`"
             in jobherd("flow", "tree", flow, dsn=database).out

@@ -77,7 +77,9 @@ def test_a_flow_is_retried_from_a_node(page, database):
 
 def test_a_flow_is_sealed(page, database):
     with Queue(database) as queue:
-        flow = start(queue, sealed=False)
+        flow = start(queue, sealed=False, version=3, unique_key="<b>")
+        assert "<dt>Version</dt><dd>3</dd>" in page.get(f"/flows/{flow}").text
+        assert "<dt>Unique key</dt><dd>&lt;b&gt;</dd>" in page.get(f"/flows/{flow}").text
         assert "<dt>Sealed</dt><dd>no" in page.get(f"/flows/{flow}").text
         assert f"Flow {flow} is sealed." in page.act("/flows/action", follow=True, id=flow, do="seal").text
         text = page.get(f"/flows/{flow}").text

@@ -151,6 +151,8 @@ def test_a_group_sends_jobs_of_one_kind_together():
         (lambda: Flow(""), "1 to 200"),
         (lambda: Flow("a", on_failure="perhaps"), "on_failure"),
         (lambda: Flow("a", deadline="soon"), "deadline"),
+        (lambda: Flow("a", version=0), "version"),
+        (lambda: Flow("a", unique_key=""), "unique_key must be a text of 1 to 200"),
         (lambda: Flow("a").on("monday", tidy.call()), "when is"),
         (lambda: Flow("a").map(tidy, over=Flow("b").add(parse, page="x").result), "required parameter"),
         (lambda: Flow("a").map(double, over=[1, 2]), "node.result"),
@@ -210,3 +212,13 @@ def test_other_programs_add_members_before_the_seal(queue):
     assert work(queue) == [("x:double", 10)]
     assert client.seal_flow(number) == "sealed"
     assert work(queue) == [("x:tidy", None)]
+
+
+def test_a_flow_is_started_once_for_a_key(queue):
+    client = Client(connection=queue.connection)
+    flows = [Flow("daily", version=2, unique_key="monday") for _ in range(2)]
+    for flow in flows:
+        flow.add(tidy)
+    first, second = (flow.enqueue(client=client) for flow in flows)
+    assert first == second
+    assert queue.run("SELECT version, pending FROM jobherd.flows") == [(2, 1)]

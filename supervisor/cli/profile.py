@@ -19,6 +19,7 @@ from jobherd.supervisor.cli.command import Command, job_id, span
 from jobherd.supervisor.cli.console import Column, paint, plain, show_span
 from jobherd.supervisor.cli.database import session
 from jobherd.workers.inspect.flamegraph import counts_of, folded, hottest, picture
+from jobherd.workers.inspect.phrases import duration
 from jobherd.workers.inspect.stacks import thread_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
         time.sleep(SELDOM if takes else OFTEN)
     at.send("control/withdraw_fleet_command", {"order": order})
     raise CommandError(
-        f"the supervisor on {runner['host']} did not answer within {PATIENCE + takes:.0f} s: is it there? (jobherd "
+        f"the supervisor on {runner['host']} did not answer within {duration(PATIENCE + takes)}: is it there? (jobherd "
         "status)"
     )
 
@@ -151,8 +152,8 @@ def _profile(arguments: argparse.Namespace) -> int:
         )
     counts = counts_of(answer)
     title = f"job {answer['job']}  {_where(answer)}"
-    about = f"{answer['samples']} samples in {answer['seconds']:.1f} s, {answer['rate']:g} a second"
-    about += "" if answer["processor"] is None else f"; used {answer['processor']:.1f} s of processor"
+    about = f"{answer['samples']} samples in {duration(answer['seconds'])}, {answer['rate']:g} a second"
+    about += "" if answer["processor"] is None else f"; used {duration(answer['processor'])} of processor time"
     about += f"; {answer['missed']} could not be taken" if answer["missed"] else ""
     about += f"; it ended early: {answer['ended']}" if answer["ended"] else ""
     try:

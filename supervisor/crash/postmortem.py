@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
+from jobherd.workers.inspect.phrases import duration
 from jobherd.workers.inspect.stacks import Stacks, read
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def examine(
     if grown is not None and not stack and exit_.signal == signal.SIGKILL:
         last = read(grown.stacks.decode(errors="replace"))
         if place := last.place():
-            when = f"{max(death.at - grown.at, 0.0):.1f} s before, at {grown.rss / 2**20:.0f} MiB,"
+            when = f"{duration(max(death.at - grown.at, 0.0))} before, at {grown.rss / 2**20:.0f} MiB,"
             sentence = f"{sentence} {when} it was executing {place}."
             stack = f"{when} it was executing:\n\n{last.show(_LONGEST)}"
     return PostMortem(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+from jobherd.workers.inspect.phrases import duration
+
 BOUNDS: Final = (0.001, 0.005, 0.02, 0.05, 0.2, 1.0)
 """Upper bounds of the histogram, in seconds; one more bucket holds the rest."""
 LATE: Final = 0.05
@@ -41,4 +43,4 @@ class LoopLag:
     def __str__(self) -> str:
         late = sum(self.counts[bisect_left(BOUNDS, LATE) + 1 :])
         turns = f"the loop: {sum(self.counts)} turns, {late} of them more than {LATE * 1000:g} ms late"
-        return f"{turns}, the worst {self.worst * 1000:.1f} ms"
+        return f"{turns}, the worst {duration(self.worst)}"

@@ -13,6 +13,7 @@ import setproctitle
 from jobherd.handlers._values.outcome import LABELS
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.version import VERSION
+from jobherd.workers.inspect.phrases import duration
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
@@ -194,9 +195,9 @@ class StatusReport:
             doing = "unknown" if record is None else record.phase.name.lower()
             if record is not None and record.job:
                 kind = self._boards[slot.number].tally.policy(record.kind).name
-                doing = f"{kind} #{record.job} for {now - record.started:.1f} s"
+                doing = f"{kind} #{record.job} for {duration(now - record.started)}"
             lines.append(
-                f"{slot.name}: pid {slot.process.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}"
+                f"{slot.name}: pid {slot.process.pid}, {slot.state.value} for {duration(now - slot.since)}, {doing}"
             )
         lines.append(f"{self._lag}; {self._log_stream.dropped} lines of the log were dropped")
         return lines

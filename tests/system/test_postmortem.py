@@ -228,7 +228,7 @@ def test_a_process_killed_after_its_memory_grew_is_said_to_have_stood_where_it_g
     (attempt,) = row["history"]
     kept = attempt["post_mortem"]
     found = re.search(
-        r"died of SIGKILL \(not sent by the supervisor\) at \d+ MiB while it ran p:grows #\d+\. (\d+\.\d s before, at (\d+) MiB,) it was executing (.*)\.$",
+        r"died of SIGKILL \(not sent by the supervisor\) at \d+ MiB while it ran p:grows #\d+\. ([\d.]+ \w+ before, at (\d+) MiB,) it was executing (.*)\.$",
         attempt["error"],
     )
     assert found is not None, attempt["error"]

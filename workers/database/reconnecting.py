@@ -23,6 +23,7 @@ from jobherd.workers.database.receiver import Silence
 from jobherd.workers.database.registration import register
 from jobherd.workers.database.waiting import RetryWait
 from jobherd.workers.database.wire import Wire
+from jobherd.workers.inspect.phrases import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -220,7 +221,7 @@ class ReconnectingSession:
     def _note_back(self) -> None:
         if self._lost_at is not None:
             away = time.monotonic() - self._lost_at
-            _log.info("%s is back after %.1f s", self.server, away, extra={"backend": self.backend})
+            _log.info("%s is back after %s", self.server, duration(away), extra={"backend": self.backend})
             self._lost_at = None
 
     def _is_lost_by(self, problem: psycopg.Error) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
 
+from jobherd.workers.inspect.phrases import duration
 from jobherd.workers.inspect.stacks import MAIN, Frame
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _boxes(
     """
     width = each * call.count
     share = width / WIDTH
-    title = f"{name}: {share:.1%} of all, {share * seconds:.2f} s, seen {call.count} times"
+    title = f"{name}: {share:.1%} of all, {duration(share * seconds)}, seen {call.count} times"
     yield Box(name, x, width, depth, shades.setdefault(call.file, len(shades)) % len(SHADES), title)
     for inner_name, inner in sorted(call.inner.items(), key=lambda item: item[0]):
         if each * inner.count >= _NARROWEST:

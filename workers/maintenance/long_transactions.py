@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from jobherd.workers.inspect.phrases import duration
+
 if TYPE_CHECKING:
     from jobherd.workers.database.connection import Session
     from jobherd.workers.process.spec import ChildSpec
@@ -17,8 +19,8 @@ def warn_of_transactions(session: Session, spec: ChildSpec) -> None:
     wanted = {"supervisor": spec.supervisor, "seconds": spec.settings.long_transaction}
     for job, kind, seconds in session.run("maintenance/find_long_transactions", wanted):
         _log.warning(
-            "the transaction of %s #%d has been open for %.0f s: nothing that is updated or deleted "
+            "the transaction of %s #%d has been open for %s: nothing that is updated or deleted "
             "meanwhile can be vacuumed, in the whole "
             "database; do the slow part before it, and in `with job.transaction():` only what belongs together",
-            kind, job, seconds, extra={"job": job},
+            kind, job, duration(seconds), extra={"job": job},
         )  # fmt: skip

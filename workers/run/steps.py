@@ -23,6 +23,7 @@ from jobherd.handlers._run.durable import Durable
 from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded, encoded
 from jobherd.handlers._values.encryption import seal_document
 from jobherd.workers.database.errors import is_retryable
+from jobherd.workers.inspect.phrases import duration
 from jobherd.workers.process.interruptions import JobLost
 from jobherd.workers.run.children import find_values, judged, spawn_values, spawned_by, wait_values
 from jobherd.workers.run.step_records import opened
@@ -121,9 +122,11 @@ class Steps:
         record = self.enter(job, name)
         if record is None:
             values = self._values(job, name, None) | {"seconds": seconds}
-            self._suspend(Suspension(f"the job sleeps for {seconds:g} s", seconds, (("steps/record_sleep", values),)))
+            self._suspend(
+                Suspension(f"the job sleeps for {duration(seconds)}", seconds, (("steps/record_sleep", values),))
+            )
         elif (left := self._seconds_until(record)) > 0:
-            self._suspend(Suspension(f"the job sleeps for another {left:.0f} s", left))
+            self._suspend(Suspension(f"the job sleeps for another {duration(left)}", left))
 
     def wait(self, job: Durable, name: str, topic: str, seconds: float | None) -> Record:
         """Return the record of a signal or of the timeout, or suspend the job."""

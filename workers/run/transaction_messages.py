@@ -11,6 +11,7 @@ from typing import Final
 from psycopg.pq import TransactionStatus
 
 from jobherd.handlers._values.outcome import SUSPENSION_SWALLOWED, Outcome
+from jobherd.workers.inspect.phrases import duration
 
 _log = logging.getLogger("jobherd.transaction")
 
@@ -122,7 +123,7 @@ def check_commit(status: TransactionStatus) -> None:
 def warn_long(seconds: float) -> None:
     """Log how long a transaction was open, and what that costs the database."""
     _log.warning(
-        "the job's transaction was open for %.0f s; meanwhile PostgreSQL could not vacuum what was updated or deleted "
+        "the job's transaction was open for %s; meanwhile PostgreSQL could not vacuum what was updated or deleted "
         "in this database. Do the slow part before it, and only what belongs together in `with job.transaction():`",
-        seconds,
+        duration(seconds),
     )

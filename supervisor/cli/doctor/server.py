@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.cli.doctor.finding import Finding
+from jobherd.workers.inspect.phrases import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -139,7 +140,7 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         yield Finding(
             "note",
             "clocks",
-            f"the database's clock is {abs(seen):.1f} s {ahead} this host's: leases are counted by the database's "
+            f"the database's clock is {duration(abs(seen))} {ahead} this host's: leases are counted by the database's "
             "and are safe, "
             "but times given by producers on this host are off by so much",
             "let both follow NTP",

@@ -133,10 +133,10 @@ def test_the_kernels_victim_is_said_to_have_stood_where_it_was_seen(place):
     )
     assert report.sentence == (
         "The out-of-memory killer killed process 77 at 1946 MiB while it ran image:resize #5."
-        " 0.4 s before, at 1750 MiB, it was executing shrink at /srv/app/resize.py:41."
+        " 400 ms before, at 1750 MiB, it was executing shrink at /srv/app/resize.py:41."
     )
     assert report.stack.startswith(
-        "0.4 s before, at 1750 MiB, it was executing:\n\nmain thread (most recent call last):\n"
+        "400 ms before, at 1750 MiB, it was executing:\n\nmain thread (most recent call last):\n"
     )
     assert report.stack.endswith('File "/srv/app/resize.py", line 41, in shrink')
 

@@ -125,4 +125,4 @@ def test_lateness_is_counted_by_how_much():
     for seconds in (0.0001, 0.05, 0.0501, 7.0):
         late.note(seconds)
     assert late.facts() == {"0.001": 1, "0.005": 0, "0.02": 0, "0.05": 1, "0.2": 1, "1.0": 0, "+Inf": 1}
-    assert str(late) == "the loop: 4 turns, 2 of them more than 50 ms late, the worst 7000.0 ms"
+    assert str(late) == "the loop: 4 turns, 2 of them more than 50 ms late, the worst 7.0 s"

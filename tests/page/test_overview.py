@@ -170,7 +170,13 @@ def test_the_charts_of_a_queue_and_of_a_host_count_its_jobs_and_say_what_they_le
             re.findall(r'<a href="(/jobs\?state=failed&amp;state=expired&amp;since=2[^"]*-[^"]*)" tabindex', text)
         )
         assert page.get(to.replace("&amp;", "&")).text.count('<tr id="job-') == 1
+    (peaks,) = re.findall("<h2>Busiest</h2>.*?</table>", page.get("/?window=day").text, re.DOTALL)
+    assert re.findall(r'href="(/[?][^"]*)">', peaks) == [
+        f"/?window=day&amp;{one}" for one in ("kind=mail%3Asend", "queue=mail", "queue=slow", "host=host")
+    ]
+    assert [int(jobs) for jobs in re.findall(r'"Most per 15 min">(\d+)<', peaks)] == [4, 3, 1, 4]
     text = page.get("/?host=host").text
+    assert "<h2>Busiest</h2>" not in text
     assert "Completed 3 in the last hour" in plain(text)
     assert "Failed 1 25 % of ended jobs, 1 failed attempts" in plain(text)
     assert "Duration 1.8 s average" in plain(text)
@@ -279,6 +285,7 @@ def test_no_statement_of_these_pages_reads_the_whole_of_a_hot_table(queue):
         "page/sum_chart": {"seconds": 3600, "point": 60, "kind": None},
         "page/sum_scope_chart": {"seconds": 3600, "point": 60, "scope": "host", "name": "a"},
         "page/list_scope_choices": {"seconds": 604_800, "most": 200},
+        "page/list_busiest": {"seconds": 3600, "point": 60, "most": 3},
         "page/list_kinds": {"seconds": 3600, "most": 10},
         "page/list_failures": {"seconds": 3600, "kind": None, "most": 10, "hidden": []},
     }.items():

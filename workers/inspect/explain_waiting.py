@@ -174,8 +174,8 @@ def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[
             yield f"waiting: {what} was paused by {actor} at {when}{reason}{again}"
         elif gate["max_running"] is not None and gate["running"] >= gate["max_running"]:
             yield (
-                f"waiting: the concurrency limit allows at most {gate['max_running']:,} jobs of {what} at a time, "
-                f"and {count(gate['running'], 'runs', 'run')}"
+                f"waiting: the concurrency limit allows at most {count(gate['max_running'], 'job', 'jobs')} of {what} "
+                f"at a time, and {count(gate['running'], 'runs', 'run')}"
             )
         elif gate["partition_running"] is not None and gate["partition_running"] >= gate["each_running"]:
             yield (

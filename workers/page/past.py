@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 12
 """Groups of failures that are shown."""
+BUSIEST: Final = 3
+"""Kinds, queues and hosts whose largest slice is shown, of each as many."""
 RETRYING: Final = {"most": 10_000, "rows": SHOWN}
 SCOPES: Final = ("queue", "host")
 ENDED: Final = (Series("completed", "completed", "accent"),)
@@ -72,7 +74,7 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
     """
     name, _, text = argument.partition(" ")
     window, chosen = window_of(name), Chosen.read(text)
-    found: dict[str, Any] = {"window": window, "chosen": chosen, "failures": [], "retrying": []}
+    found: dict[str, Any] = {"window": window, "chosen": chosen, "failures": [], "retrying": [], "busiest": []}
     span = {"seconds": window.seconds, "point": window.point}
     if chosen.scope in SCOPES:
         *rows, whole = await data.rows("page/sum_scope_chart", span | {"scope": chosen.scope, "name": chosen.name})
@@ -80,6 +82,8 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
         kind = chosen.name or None
         *rows, whole = await data.rows("page/sum_chart", span | {"kind": kind})
         found |= await _failures(data, window, kind)
+        if kind is None:
+            found["busiest"] = await data.rows("page/list_busiest", span | {"most": BUSIEST})
     return found | {"charts": charts_of(rows, window, chosen), "points": rows, "whole": whole}
 
 

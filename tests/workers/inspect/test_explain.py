@@ -80,7 +80,7 @@ def tell(history=(), **changed):
         ({"gates": [GATE | {"scope": "all", "name": "*", "paused_at": AT, "resume_at": NOW.isoformat()}]}, "everything was paused by an unknown user at 11:59; it resumes at 12:00", "--all"),
         ({"gates": [GATE | {"max_running": 3, "running": 3}]}, "the concurrency limit allows at most 3 jobs of its queue mail at a time, and 3 run", ""),
         ({"gates": [GATE | {"rate": "100/min", "tokens": 0, "opens_at": NOW.isoformat()}]}, "the rate limit allows 100/min starts of its queue mail, and the next one is at 12:00", ""),
-        ({"gates": [GATE | {"max_running": 1, "running": 1}]}, "the concurrency limit allows at most 1 jobs of its queue mail at a time, and 1 runs", ""),
+        ({"gates": [GATE | {"max_running": 1, "running": 1}]}, "the concurrency limit allows at most 1 job of its queue mail at a time, and 1 runs", ""),
     ],
 )  # fmt: skip
 def test_why_a_job_waits(changed, says, remedy):

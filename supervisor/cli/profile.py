@@ -107,7 +107,12 @@ def _stack(arguments: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-_TASKS: Final = (Column("THREAD", right=True), Column("NAME"), Column("PROCESSOR", right=True), Column("IT", least=10))
+_TASKS: Final = (
+    Column("THREAD", right=True),
+    Column("NAME"),
+    Column("CPU TIME", right=True),
+    Column("STATE", least=10),
+)
 
 
 def _task(task: Mapping[str, Any]) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,7 @@ def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, ga
     shown = jobherd("stack", stuck, dsn=stage.dsn).out
     assert shown.startswith(f"job {stuck}  i:in-c  on ")
     assert f'  File "{place}/inside.py", line {frame[2]}, in in_c' in shown
+    assert re.search(r"^THREAD +NAME +CPU TIME +STATE$", shown, re.MULTILINE)
 
     done = jobherd("profile", busy, "--for", "1s", dsn=stage.dsn, cwd=tmp_path)
     assert done.code == 0, done.err

@@ -14,6 +14,7 @@ from jobherd.handlers._values.outcome import LABELS
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.version import VERSION
 from jobherd.workers.inspect.phrases import duration
+from jobherd.workers.ipc.current_work import Phase
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 
 TELL: Final = 1.0
 """Seconds between updates for the dashboard and the metrics; a change is published at once."""
+
+
+def is_busy(board: StatusBoard, *, database: bool) -> bool:
+    """Return whether a worker is busy. Without a database, one that waits to claim or settle is not."""
+    if database:
+        return not board.idle
+    work = board.now()
+    return work is not None and work.phase in {Phase.RUNNING, Phase.TOGETHER}
 
 
 class StatusReport:
@@ -131,7 +140,7 @@ class StatusReport:
             for slot in fleet.alive():
                 slot.seen.rss = procfs.rss(slot.process.pid)
         self._control.publish(self.facts(now))
-        busy = sum(1 for slot in fleet.workers() if slot.alive and not self._boards[slot.number].idle)
+        busy = sum(1 for slot in fleet.workers() if slot.alive and is_busy(self._boards[slot.number], database=up))
         here = sum(1 for slot in fleet.workers() if slot.alive)
         text = f"{fleet.run_state.name.lower()}, {busy} of {here} workers busy" + (
             "" if up else f", no {self._db.peer}"

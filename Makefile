@@ -216,6 +216,7 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps, rate
 	$(BIN)/python -m tests.faults.rates
 	$(BIN)/python -m tests.faults.joins
 	$(BIN)/python -m tests.faults.steps
+	$(BIN)/python -m tests.faults.children
 	$(BIN)/python -m tests.faults.signals
 	$(BIN)/python -m tests.faults.poison
 	$(BIN)/python -m tests.faults.timers

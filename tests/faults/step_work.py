@@ -1,4 +1,4 @@
-"""Handlers with durable steps, run by the campaigns `steps` and `signals`."""
+"""Handlers with durable steps, run by the campaigns `steps`, `signals` and `children`."""
 
 from __future__ import annotations
 
@@ -31,3 +31,18 @@ def waits(job: Job, times: int) -> list[int]:
     """Take so many signals."""
     topic = f"job/{job.id}/number"
     return [job.wait_for(f"number {place}", topic=topic) for place in range(times)]
+
+
+@handler("fault:child", max_attempts=1000, max_crashes=1000, backoff=0)
+def child(number: int) -> int:
+    """Be a child job."""
+    time.sleep(0.005)
+    return 10 * number
+
+
+@handler("fault:parent", max_attempts=1000, max_crashes=1000, backoff=0, timeout="10m")
+def parent(job: Job) -> list[int]:
+    """Have five child jobs in two steps."""
+    first = job.spawn(child.call(0))
+    others = job.spawn_many("others", [child.call(number) for number in range(1, 5)])
+    return [job.gather(first), *job.gather(others)]

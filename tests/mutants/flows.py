@@ -255,4 +255,32 @@ FLOWS = (
         "if False)",
         ("tests/gateway/test_producer.py::test_a_tenant_s_job_waits_only_for_jobs_of_the_tenant",),
     ),
+    Mutant(
+        "a flow is sealed while a transaction adds members",
+        FLOWS_SQL,
+        "        PERFORM pg_advisory_xact_lock(jobherd.seal_lock(flow_id));",
+        "        PERFORM jobherd.seal_lock(flow_id);",
+        ("tests/sql/test_seal_flow.py::test_a_seal_waits_for_transactions_that_add_members",),
+    ),
+    Mutant(
+        "a canceled flow ends while a transaction adds members",
+        RESOLVE_FLOWS_SQL,
+        "(old.stopping IS NOT NULL AND pg_try_advisory_xact_lock(jobherd.seal_lock(of_flow)))",
+        "(old.stopping IS NOT NULL)",
+        ("tests/sql/test_seal_flow.py",),
+    ),
+    Mutant(
+        "a flow ends before it is sealed",
+        RESOLVE_FLOWS_SQL,
+        "    IF old.pending <= 0 AND (old.sealed OR",
+        "    IF old.pending <= 0 AND (true OR",
+        ("tests/sql/test_seal_flow.py",),
+    ),
+    Mutant(
+        "a flow is run again beside an open one with its key",
+        RETRY_SQL,
+        "f.tenant IS NOT DISTINCT FROM old.tenant AND f.state = 'open';",
+        "f.tenant IS NOT DISTINCT FROM old.tenant AND false;",
+        ("tests/sql/test_flow_keys.py::test_a_flow_is_not_run_again_beside_an_open_one_of_its_key",),
+    ),
 )

@@ -5,7 +5,8 @@ and settle. After each move, maintenance passes the ends on, some of them at a t
 Then both must hold the same jobs in the same states, and each flow must count what its members are.
 
 So no job starts before what it waits for, and none waits for what cannot come. A flow ends with its last
-live member, also if members were run again by hand before the flow was. A callback runs once.
+live member, also if members were run again by hand before the flow was, and not before it is sealed. A
+callback runs once.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Flow:
     policy: str
     members: list[Job] = field(default_factory=list)
     callbacks: list[Job] = field(default_factory=list)
+    sealed: bool = True
     place: str = "open"
     stopping: bool = False
     counts: tuple[int, ...] = ()
@@ -127,10 +129,10 @@ class Model:
             if job.place in ("blocked", "ready"):
                 job.cancel("flow")
             job.asked |= job.place == "running"
-        if flow.count()[0] == 0:
+        if flow.count()[0] == 0 and (flow.sealed or flow.stopping):
             flow.counts = flow.count()
             flow.place = "failed" if flow.counts[2] else "cancelled" if flow.counts[3] else "completed"
-            flow.stopping = False
+            flow.stopping, flow.sealed = False, True
             self.seen[f"flow {flow.place}"] += 1
 
     def release(self, job: Job) -> None:
@@ -212,8 +214,9 @@ class Model:
         nodes[0]["after"] = outside
         nodes += [{"node": on, "kind": "m:callback", "on": on} for place, on in enumerate(ON) if n >> (4 + place) & 1]
         policy = POLICIES[n // 2 % 2]
-        given = (json.dumps(nodes), json.dumps({"policy": policy}))
-        flow = Flow(self.ask("jobherd.start_flow('machine', %s::jsonb, %s::jsonb)", *given), policy)
+        sealed = n % 3 != 0
+        given = (json.dumps(nodes), json.dumps({"policy": policy, "sealed": sealed}))
+        flow = Flow(self.ask("jobherd.start_flow('machine', %s::jsonb, %s::jsonb)", *given), policy, sealed=sealed)
         self.flows[flow.id] = flow
         self.note(flow, nodes, before, outside)
 
@@ -231,6 +234,33 @@ class Model:
         assert self.ask("jobherd.extend_flow(%s, %s::jsonb)", flow.id, json.dumps(nodes)) == len(nodes)
         self.note(flow, nodes, before, [])
         self.seen["extended"] += 1
+
+    def move_add(self, n: int) -> None:
+        """Another program adds a node to a flow that is not sealed."""
+        flows = [flow for flow in self.flows.values() if not flow.sealed and flow.place == "open"]
+        if not flows:
+            return
+        flow = flows[n % len(flows)]
+        nodes = [{"node": f"added-{len(flow.members)}", "kind": "m:node", "when": "completed"}]
+        assert self.ask("jobherd.extend_flow(%s, %s::jsonb)", flow.id, json.dumps(nodes)) == 1
+        self.note(flow, nodes, [[]], [])
+        self.seen["added"] += 1
+
+    def move_seal(self, n: int) -> None:
+        if (flow := self.any_flow(n)) is None:
+            return
+        answer = self.ask("jobherd.seal_flow(%s)", flow.id)
+        assert answer == ("sealed" if flow.place == "open" else flow.place)
+        self.seen["sealed"] += not flow.sealed
+        flow.sealed = True
+
+    def move_deadline(self, n: int) -> None:
+        """The deadline of a flow passes."""
+        if (flow := self.any_flow(n)) is None or flow.place != "open":
+            return
+        self.queue.run("UPDATE jobherd.flows SET deadline = now() - interval '1 s' WHERE id = %s", flow.id)
+        flow.stopping = True
+        self.seen["deadline"] += 1
 
     def move_after(self, n: int) -> None:
         """A job outside of all flows waits for a job or a flow."""
@@ -323,7 +353,7 @@ class Model:
 
 Move = tuple[str, int]
 WEIGHTS = {
-    "start": 5, "extend": 2, "after": 2, "cancel": 2, "cancel_flow": 1, "retry": 3, "retry_flow": 4, "claim": 14, "settle": 14,
+    "start": 5, "extend": 2, "add": 2, "seal": 3, "deadline": 1, "after": 2, "cancel": 2, "cancel_flow": 1, "retry": 3, "retry_flow": 4, "claim": 14, "settle": 14,
 }  # fmt: skip
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 

@@ -118,6 +118,11 @@ def leaf(n: int) -> int:
 def root() -> list:
     return [leaf.enqueue(n) for n in range(3)]
 
+@handler("w:after", queue="far")
+def after(job: Job) -> list:
+    first = leaf.enqueue(1)
+    return [first, leaf.options(after=[first, job.id]).enqueue(2), leaf.options(after=first, when="failed").enqueue(3)]
+
 @handler("w:once", unique=("n",), queue="nowhere")
 def once(n: int) -> None: ...
 
@@ -137,6 +142,16 @@ def test_a_handler_enqueues_through_the_gateway(stage: Stage, near: Fleet):
     row = stage.wait_state(enqueue(stage, "w:root"), "completed")
     stage.wait_all(row["result"], "completed")
     assert [stage.job(job)["result"] for job in row["result"]] == [0, 1, 2]
+    assert far.stop() == 0
+
+
+def test_a_handler_enqueues_jobs_that_wait_through_the_gateway(stage: Stage, near: Fleet):
+    far = work_ready(stage, near.where, handlers=stage.write("w.py", HANDLERS))
+    first, later, never = stage.wait_state(enqueue(stage, "w:after"), "completed")["result"]
+    stage.wait_all([first, later], "completed")
+    stage.wait_all([never], "cancelled")
+    assert stage.job(later)["result"] == 2
+    assert stage.job(never)["error_code"] == "UPSTREAM_COMPLETED"
     assert far.stop() == 0
 
 

@@ -94,7 +94,7 @@ BEGIN
 END $$;
 
 -- Runs the failed and canceled members of a flow again, and lets wait again what waits for them. Completed members stay.
--- With a node, that node and all behind it run again, and nothing else.
+-- With a node, that node and all behind it run again, and what did not complete of what these need.
 CREATE FUNCTION jobherd.retry_flow(flow_id bigint, actor text DEFAULT NULL, reason text DEFAULT NULL, from_node text DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql
@@ -138,10 +138,20 @@ BEGIN
             total := total + 1;
         END LOOP;
     END IF;
-    LOOP  -- a job that was not needed may be needed now
-        more := array(SELECT DISTINCT h.id FROM jobherd.history h
-                       WHERE (h.extras).flow = flow_id AND (h.extras).flow > 0 AND h.error_code = 'UPSTREAM_COMPLETED' AND h.id <> ALL (jobs)
-                         AND EXISTS (SELECT FROM jobherd.edges e WHERE e.downstream = h.id AND e.flow = flow_id AND e.upstream = ANY (jobs)));
+    -- What these need, and what was canceled or not needed because of them, runs again too: with a node, a branch that was
+    -- canceled when the flow failed would otherwise cancel what joins it.
+    LOOP
+        more := array(SELECT DISTINCT h.id FROM jobherd.edges e
+                        JOIN jobherd.history h ON h.id = e.downstream AND e.upstream = ANY (jobs)
+                             OR h.id = e.upstream AND e.downstream = ANY (jobs) AND NOT jobherd.is_wanted(e.wanted, h.state)
+                                AND h.error_code IS DISTINCT FROM 'UPSTREAM_COMPLETED'
+                       WHERE e.flow = flow_id AND (h.extras).flow = flow_id AND h.state <> 'completed' AND h.id <> ALL (jobs));
+        FOR inner_flow IN SELECT DISTINCT f.id FROM jobherd.edges e JOIN jobherd.flows f ON f.id = e.upstream
+                           WHERE e.flow = flow_id AND e.downstream = ANY (jobs) AND f.outer_flow = flow_id
+                             AND f.state IN ('failed', 'cancelled') AND f.id <> ALL (jobs) ORDER BY f.id LOOP
+            total := total + jobherd.retry_flow(inner_flow, actor, reason);
+            more := more || inner_flow;
+        END LOOP;
         EXIT WHEN more = '{}';
         jobs := jobs || more;
     END LOOP;
@@ -197,7 +207,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION jobherd.retry_flow(bigint, text, text, text) IS
     'Runs a flow that has failed or was canceled again, from where it failed: completed jobs stay. With from_node, runs that node '
-    'and all behind it again, also of a completed flow, and nothing else. Returns how many jobs run again, '
+    'and all behind it again, also of a completed flow, and what did not complete of what these need. Returns how many jobs run again, '
     '0 if the flow is open or completed, or null if the flow does not exist.';
 
 -- Returns the payload of a job without the results that it has got. They are bound again when it is released.

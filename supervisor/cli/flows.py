@@ -61,7 +61,7 @@ def _flow_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="node",
         metavar="NODE",
-        help="with retry: run this node and all behind it again, and nothing else",
+        help="with retry: run this node and all behind it again, and what did not complete of what these need",
     )
 
 

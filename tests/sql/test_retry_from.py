@@ -67,6 +67,45 @@ def test_what_is_not_behind_the_node_stays_as_it_is(queue):
     assert state(queue, flow) == ("failed", 0, 3, 1, 0)
 
 
+JOINED = (
+    {"node": "left"},
+    {"node": "right"},
+    {"node": "right-end", "after": ["right"]},
+    {"node": "join", "after": ["left", "right-end"]},
+    {"node": "report", "after": ["right-end"]},
+    {"node": "apart", "options": {"delay": "1h"}},
+)
+
+
+def test_a_branch_that_was_canceled_with_the_flow_runs_again_if_the_nodes_need_it(queue):
+    flow = start(queue, *JOINED)
+    run(queue, "failed")
+    assert set(places(queue).values()) == {"failed", "cancelled"}
+    assert retry(queue, flow, "left") == 5
+    assert places(queue) == {
+        "a:left": "ready", "a:right": "ready", "a:right-end": "blocked", "a:join": "blocked", "a:report": "blocked",
+        "a:apart": "cancelled",
+    }  # fmt: skip
+    for _ in range(5):
+        run(queue)
+    assert state(queue, flow) == ("cancelled", 0, 5, 0, 1)
+
+
+def test_a_node_with_failed_items_runs_again_if_the_nodes_need_it(queue):
+    flow = start(queue, *MAPPED, {"node": "left"}, {"node": "join", "after": ["left", "page"]}, policy="continue")
+    left = queue.run("SELECT id FROM jobherd.ready WHERE kind = 'a:left'")[0][0]
+    run(queue, result=["x", "y"])
+    while queue.count("ready"):
+        run(queue, "failed")
+    assert places(queue)["a:join"] == "cancelled"
+    assert retry(queue, flow, "left") == 5, "left, join, two items, and the sum of their results"
+    assert places(queue)["a:left"] == "ready"
+    assert queue.states([left]) == ["ready"]
+    while queue.count("ready"):
+        run(queue, result=1)
+    assert state(queue, flow)[0] == "completed"
+
+
 MAPPED = (
     {"node": "index"},
     {"node": "page", "payload": {"deep": 1}, "bind": {"url": "index"}, "map": "url", "options": {"priority": 7}},

@@ -152,7 +152,7 @@ def test_an_action_shows_its_effect_on_the_next_page(page, database):
     send(database, "INSERT INTO jobherd.ready (kind, queue) VALUES ('mail:send', 'mail')")
     assert items(page) == {}
     page.act("/queues/action", scope="queue", name="mail", do="pause")
-    assert items(page) == {"queue mail is paused: 1 job waits": "/queues?queue=mail"}
+    assert items(page) == {"queue mail is paused: 1 job waits": "/queues?queue=mail#queue-mail"}
 
 
 def test_what_failed_more_often_than_is_read_is_counted_by_the_rollup(database):

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from playwright.sync_api import Page as Tab
 
     from tests.page.support import Shown
@@ -48,3 +51,17 @@ def test_a_queue_is_paused_in_the_form_shown_live_and_resumed_by_its_button(tab:
     tab.locator("tr", has_text="resume").first.get_by_text("queue mail").wait_for()
     tab.locator("tr", has_text="queue mail").filter(has_text="the provider is down").wait_for()
     assert job
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_enter_in_the_form_of_the_queues_changes_nothing(browser: Browser, herd: Shown, scripts: bool):
+    herd.enqueue("mail:receipt", {"order_id": 2}, delay="1h", queue="untouched")
+    with herd.window(browser, java_script_enabled=scripts, viewport={"width": 390, "height": 844}) as tab:
+        tab.goto("/queues?queue=untouched#queue-untouched")
+        top = tab.locator("tr:target").bounding_box()["y"]
+        assert 0 <= top < 844, "the row of the link is on the screen"
+        assert tab.evaluate("document.activeElement.tagName") == "BODY", "no field has the focus"
+        tab.press("#name", "Enter")
+        tab.press("#max_running", "Enter")
+        tab.locator("section form button[value=resume]").click()
+        tab.get_by_text("Queue untouched was not paused.").wait_for()

@@ -35,6 +35,7 @@ class Item:
     text: the sentence, with its count.
     page: name of the dashboard's page that shows more.
     query: the query of its address.
+    row: the id of the row on that page, or "".
     schedule: its name, if the page is that of one.
     """
 
@@ -43,6 +44,7 @@ class Item:
     page: str
     query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     schedule: str = ""
+    row: str = ""
 
     @property
     def is_severe(self) -> bool:
@@ -80,9 +82,9 @@ def _item(row: Row) -> Item:
         case "retrying":
             return Item(what, f"{jobs} {'is' if row['jobs'] == 1 else 'are'} retrying", "jobs", {"state": (what,)})
         case "paused":
-            return Item(what, f"{called} is paused: {waits}", "queues", _gate(row))
+            return Item(what, f"{called} is paused: {waits}", "queues", _gate(row), row=_row(row))
         case "limit":
-            return Item(what, f"{called} is at its limit: {waits}", "queues", _gate(row))
+            return Item(what, f"{called} is at its limit: {waits}", "queues", _gate(row), row=_row(row))
         case "kind":
             return Item(what, f"no handler for kind {name}: {waits}", "jobs", {"kind": (name,)})
         case "queue":
@@ -107,3 +109,7 @@ def _rest(what: str, more: int) -> Item:
 def _gate(row: Row) -> dict[str, tuple[str, ...]]:
     """Return the query that fills in the form of the page of queues."""
     return {} if row["scope"] == "all" else {row["scope"]: (row["name"],)}
+
+
+def _row(row: Row) -> str:
+    return "" if row["scope"] == "all" else f"{row['scope']}-{row['name']}"

@@ -86,7 +86,6 @@ async def show(request: Request) -> Response:
         **await ask(database(request)),
         scope=scope,
         name=given[scope],
-        chosen=bool(given[scope]),
     )
 
 

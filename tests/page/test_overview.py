@@ -76,6 +76,25 @@ def test_jobs_that_retry_are_counted_and_listed_by_kind_and_code(page, queue):
     assert "Jobs that retry" not in page.get("/kinds/other:kind").text
 
 
+@pytest.mark.parametrize(("outcome", "which"), [("failed", "last"), ("retry", "for example")])
+def test_a_group_of_failures_does_not_name_one_exception_as_that_of_all(page, queue, outcome, which):
+    declare(queue, "mail:send")
+    for error in ("ValueError: no address", "ConnectionError: refused"):
+        end(queue, "mail:send", outcome, error=error, code="UNHANDLED_ERROR", delay=100.0)
+    end(queue, "mail:send", outcome, count=2, error="Refused: full", code="REFUSED", delay=100.0)
+    look(queue)
+    for address in ("/", "/kinds/mail:send"):
+        text = page.get(address).text
+        cells = [plain(cell) for cell in re.findall(r'data-name="Error">(.*?)</td>', text)]
+        assert sorted(cells) in (
+            sorted(["REFUSED", f"{which}: {name} by exception"]) for name in ("ConnectionError", "ValueError")
+        )
+        (link,) = re.findall(r'<a href="(/errors[^"]*kind=[^"]*)">by exception', text)
+        found = plain(page.get(link.replace("&amp;", "&")).text)
+        assert "ConnectionError" in found
+        assert "ValueError" in found
+
+
 def test_failed_attempts_are_in_the_failure_chart_and_told_apart(page, queue):
     declare(queue, "mail:send")
     look(queue)

@@ -8,6 +8,9 @@ import pytest
 
 from tests.cli.rows import child, claim, past, remote_worker, send, supervisor
 from tests.cli.shell import jobherd
+from tests.sql.test_after import end, resolve
+from tests.sql.test_flows import start
+from tests.support.queue import Queue
 
 
 def why(dsn: str, job: int) -> str:
@@ -56,6 +59,19 @@ def test_a_blocked_job_names_the_jobs_that_it_waits_for(database):
     )
     for word in ("x", "1,,2", ""):
         assert jobherd("enqueue", "a:b", "--after", word, dsn=database).code == 2
+
+
+def test_a_failed_member_of_a_flow_that_ended_names_the_retry_of_the_flow(database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
+        job = end(queue, "failed")
+        assert f"it is node fetch of flow {flow}, test, which is open" in (found := why(database, job))
+        assert "jobherd flow retry" not in found
+        resolve(queue)
+    found = why(database, job)
+    assert f"it is node fetch of flow {flow}, test, which is failed" in found
+    assert f"jobherd flow retry {flow}   to run again what failed or was canceled in its flow" in found
+    assert f"jobherd retry {job}   to run only this job: flow {flow} stays failed" in found
 
 
 def test_a_suspended_job_names_the_signal_that_it_waits_for(database):

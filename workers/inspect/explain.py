@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-__all__ = ["MOST", "Explanation", "explain"]
+__all__ = ["MOST", "Explanation", "ended_with_flow", "explain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,14 @@ def explain(
     if job["schedule"]:
         stands_for = f", also for {count(job['missed'], 'missed instant', 'missed instants')}" if job["missed"] else ""
         now.append(f"enqueued by schedule {job['schedule']} for {clock(job['scheduled_for'])}{stands_for}")
+    if job.get("flow"):
+        now.append(f"it is node {job['node']} of flow {job['flow']}, {job['flow_name']}, which is {job['flow_state']}")
     return Explanation(now, [_attempt(one, clock) for one in history], remedy)
+
+
+def ended_with_flow(job: Mapping[str, Any]) -> bool:
+    """Return whether the job did not complete and neither did its flow, which a retry of the job does not change."""
+    return job["state"] in {"failed", "cancelled", "expired"} and job.get("flow_state") in {"failed", "cancelled"}
 
 
 def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
@@ -106,6 +113,11 @@ def _over(
 ) -> tuple[list[str], list[str]]:
     when = clock(job["finished_at"])
     again = [f"jobherd retry {job['id']}   to run it again, with the same id and its history"]
+    if ended_with_flow(job):
+        again = [
+            f"jobherd flow retry {job['flow']}   to run again what failed or was canceled in its flow",
+            f"jobherd retry {job['id']}   to run only this job: flow {job['flow']} stays {job['flow_state']}",
+        ]
     match job["state"]:
         case "completed":
             ran = f", after {duration(job['finished_at'] - job['started_at'])}" if job["started_at"] else ""

@@ -49,6 +49,8 @@ class Head:
     note: str
     ends_at: datetime | None = None
     """When a running job reaches its timeout."""
+    flow_ended: bool = False
+    """Whether neither the job nor its flow completed."""
 
 
 Sentence = list["str | datetime"]
@@ -86,6 +88,7 @@ async def head_of(database: Database, hidden: Redactions, number: int) -> Head |
         ends_at=job["started_at"] + timedelta(seconds=job["timeout"])
         if job["state"] == "running" and job["started_at"] and job["timeout"] and job["timeout"] < LONGEST
         else None,
+        flow_ended=reasons.ended_with_flow(job),
     )
 
 

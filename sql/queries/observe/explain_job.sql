@@ -1,6 +1,6 @@
 -- Explain one job, live or finished: its pauses and limits, the workers that could run it, the jobs before it,
--- where it runs, the instant of a schedule that it is, the first of the jobs that it waits for, and the signal or
--- the child jobs that it waits for. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
+-- where it runs, the instant of a schedule that it is, the flow of which it is a member, the first of the jobs that it waits
+-- for, and the signal or the child jobs that it waits for. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
 -- its id.
 --
 -- serving is how the workers choose between the queues, by the facts of one supervisor that serves this queue. A
@@ -45,11 +45,21 @@ SELECT clock_timestamp() AS asked_at, j.*,
        EXISTS (SELECT FROM jobherd.running r WHERE r.queue = j.queue) AS queue_runs,
        serving.turns, elsewhere.sharing, elsewhere.ahead_elsewhere, elsewhere.queues_before, elsewhere.largest_before,
        fleet.workers, fleet.idle, held.host, held.pid, held.slot, held.via, held.lease_left, held.neighbours, held.cancelled,
-       tick.schedule, tick.at AS scheduled_for, tick.missed, edges.waits_for, edges.waits_for_count,
+       tick.schedule, tick.at AS scheduled_for, tick.missed, member.flow, member.node, member.flow_name, member.flow_state, edges.waits_for, edges.waits_for_count,
        signals.name AS signal_name, signals.topic AS signal_topic, signals.until AS signal_until,
        signals.flow AS children_flow, spawned.pending AS children_pending, spawned.jobs AS children_jobs, spawned.step AS children_step
   FROM jobherd.jobs j
        LEFT JOIN LATERAL (SELECT t.schedule, t.at, t.missed FROM jobherd.ticks t WHERE t.job = j.id ORDER BY t.at LIMIT 1) AS tick ON true
+       LEFT JOIN LATERAL (  -- of a node with many jobs: the flow of the node's flow
+           SELECT f.id AS flow, f.name AS flow_name, f.state AS flow_state, (x.extras).node AS node
+             FROM (SELECT extras FROM jobherd.waiting WHERE id = j.id
+                   UNION ALL SELECT extras FROM jobherd.scheduled WHERE id = j.id
+                   UNION ALL SELECT extras FROM jobherd.blocked WHERE id = j.id
+                   UNION ALL SELECT o.extras FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS o WHERE r.token = j.token AND o.id = j.id
+                   UNION ALL SELECT extras FROM jobherd.history WHERE id = j.id) AS x
+                  JOIN jobherd.flows i ON i.id = (x.extras).flow
+                  JOIN jobherd.flows f ON f.id = coalesce(i.outer_flow, i.id)
+            LIMIT 1) AS member ON true
        LEFT JOIN jobherd.waits AS signals ON signals.job = j.id AND j.state IN ('scheduled', 'retrying')
        LEFT JOIN LATERAL (
            SELECT f.step, greatest(f.pending, 0) AS pending, greatest(f.pending, 0) + f.completed + f.failed + f.cancelled AS jobs

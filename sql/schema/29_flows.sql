@@ -43,6 +43,7 @@ CREATE INDEX flows_deadline ON jobherd.flows (deadline) WHERE deadline IS NOT NU
 CREATE INDEX flows_outer ON jobherd.flows (outer_flow) WHERE outer_flow IS NOT NULL;
 CREATE INDEX flows_spawned ON jobherd.flows (parent_id) WHERE step IS NOT NULL AND state = 'open';
 CREATE UNIQUE INDEX flows_unique ON jobherd.flows (name, unique_key, tenant) NULLS NOT DISTINCT WHERE state = 'open' AND unique_key IS NOT NULL;
+CREATE INDEX flows_failed ON jobherd.flows (ended_at) WHERE state = 'failed' AND outer_flow IS NULL;
 CREATE INDEX flows_ended ON jobherd.flows (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE jobherd.results (

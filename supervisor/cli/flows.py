@@ -37,7 +37,8 @@ def _flows_arguments(parser: argparse.ArgumentParser) -> None:
 def _flows(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
         found = at.rows(
-            "observe/list_flows", {"state": arguments.state, "before": LARGEST_ID, "limit": arguments.limit}
+            "observe/list_flows",
+            {"state": arguments.state, "name": None, "before": LARGEST_ID, "limit": arguments.limit},
         )
     if arguments.json:
         console.print_json([document(flow) for flow in found])

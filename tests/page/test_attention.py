@@ -15,6 +15,9 @@ from jobherd.workers.page.database import Database
 from tests.cli.rows import child, claim, past, send, supervisor
 from tests.cli.shell import jobherd
 from tests.page.support import finish
+from tests.sql.test_after import end, resolve
+from tests.sql.test_flows import start
+from tests.support.queue import Queue
 
 PAGES = ("/", "/jobs", "/fleet", "/queues", "/schedules", "/kinds", "/audit", "/jobs/1/none")
 
@@ -127,6 +130,24 @@ def test_the_doctor_does_not_say_that_nothing_is_wrong_beside_a_paused_backlog(d
 def test_jobs_without_any_worker_are_the_first_item(page, database):
     send(database, "SELECT jobherd.enqueue('mail:send')")
     assert list(items(page))[0] == "no worker runs, and jobs wait"
+
+
+def test_a_flow_that_failed_is_an_item_until_it_runs_again(page, database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"})
+        old, well = start(queue, {"node": "old"}), start(queue, {"node": "well"})
+        for outcome in ("failed", "failed", "ok"):
+            end(queue, outcome)
+            resolve(queue)
+        queue.run("UPDATE jobherd.flows SET ended_at = now() - interval '2 days' WHERE id = %s", old)
+        assert items(page)["1 flow failed in the last 24 h"] == "/flows?state=failed"
+        text = page.get("/flows?state=failed").text
+        assert f'<a href="/flows/{flow}">test</a>' in text
+        assert f'<tr id="flow-{well}">' not in text
+        assert "! 1 flow failed in the last 24 h" in jobherd("doctor", dsn=database).lines
+        page.act("/flows/action", id=flow, do="retry")
+        assert not [text for text in items(page) if "flow" in text]
+        assert "No flow matches" in page.get("/flows?state=cancelled").text
 
 
 def test_more_names_than_fit_are_counted():

@@ -96,7 +96,73 @@ def test_what_cannot_be_done_is_said(page):
         assert "Choose a flow" in page.act("/flows/action", follow=True, **given).text
 
 
+def test_the_search_finds_a_flow_by_its_id_and_its_name(page, database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"})
+    assert page.get(f"/search?q={flow}").url.path == f"/flows/{flow}"
+    assert '<a href="/flows?name=test">Flows named “test”</a>' in page.get("/search?q=test").text
+    assert f'<tr id="flow-{flow}">' in page.get("/flows?name=test").text
+    assert "No flow matches" in page.get("/flows?name=tes").text
+    assert page.get("/flows?name=%00&state=<b>").status_code == 200
+    assert page.get(f"/jobs/{flow + 9}").status_code == 404
+
+
+def test_the_failed_node_is_named_first_and_the_form_offers_what_can_be_done(page, database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]}, policy="continue")
+        assert 'value="cancel"' in page.get(f"/flows/{flow}").text
+        end(queue)
+        resolve(queue)
+        end(queue, "failed", code="UNHANDLED_ERROR", error="ValueError: no such <page>")
+        resolve(queue)
+        text = page.get(f"/flows/{flow}").text
+        assert '<dt>Failed</dt><dd><a href="#node-parse">parse</a> <code>ValueError</code></dd>' in text
+        assert "<code>ValueError</code>" in node(text, "parse")
+        assert 'class="card critical failed"' in text
+        assert text.index("Change the flow") < text.index('class="graph"')
+        assert 'value="cancel"' not in text
+        assert (
+            '<option value="">where it failed</option><option value="fetch">fetch: completed</option><option value="parse">parse: failed</option>'
+            in text
+        )
+        page.act("/flows/action", id=flow, do="retry")
+        end(queue)
+        resolve(queue)
+        text = page.get(f"/flows/{flow}").text
+        assert "where it failed</option>" not in text
+        assert 'value="cancel"' not in text
+        assert '<option value="parse">parse: completed</option>' in text
+
+
 def test_the_payload_and_the_names_of_nodes_cannot_be_markup(page, database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "<b>x</b>", "kind": "a:b"})
     assert "<b>x</b>" not in page.get(f"/flows/{flow}").text
+
+
+def test_a_member_leads_to_its_flow_and_after_the_end_to_its_retry(page, database):
+    with Queue(database) as queue:
+        flow = start(
+            queue, {"node": "index"}, {"node": "page", "bind": {"url": "index"}, "map": "url"}, {"node": "sum", "bind": {"n": "page"}}
+        )  # fmt: skip
+        last = queue.run("SELECT id FROM jobherd.blocked WHERE kind = 'a:sum'")[0][0]
+        assert f'<a href="/flows/{flow}#node-sum">{flow}: test</a>' in page.get(f"/jobs/{last}").text
+        end(queue, result='["x", "y"]')
+        resolve(queue)
+        failed = end(queue, "failed")
+        text = page.get(f"/jobs/{failed}").text
+        assert f'<a href="/flows/{flow}#node-page">{flow}: test</a>' in text  # not the flow of the node's jobs
+        assert "Run again" in text  # the open flow waits for it
+        resolve(queue)
+        for job in (failed, last):
+            text = page.get(f"/jobs/{job}").text
+            assert f'<a class="button main" href="/flows/{flow}">Retry the flow…</a>' in text
+            assert f"jobherd flow retry {flow}" in text
+            assert f"Run only job {job}? Flow {flow} stays failed" in text
+            assert "Run again" not in text
+        page.act("/flows/action", id=flow, do="retry")
+        resolve(queue)
+        for _ in range(3):
+            end(queue, result="1")
+            resolve(queue)
+        assert "Retry the flow" not in page.get(f"/jobs/{failed}").text

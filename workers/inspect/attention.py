@@ -23,7 +23,7 @@ NAMED: Final = 3
 """Most items with a name, for each condition."""
 PARAMETERS: Final[Mapping[str, object]] = {"most": 10_000, "names": NAMED, "since": HOURS * 3600.0, "late": 60.0}
 """The parameters of observe/list_attention."""
-_SEVERE: Final = frozenset({"fleet", "failed", "kind", "queue", "schedule"})
+_SEVERE: Final = frozenset({"fleet", "failed", "flow", "kind", "queue", "schedule"})
 """What no one intends. The others can be a decision, or pass without one."""
 
 
@@ -31,7 +31,7 @@ _SEVERE: Final = frozenset({"fleet", "failed", "kind", "queue", "schedule"})
 class Item:
     """A condition that needs attention.
 
-    what: fleet, failed, retrying, paused, limit, kind, queue or schedule.
+    what: fleet, failed, flow, retrying, paused, limit, kind, queue or schedule.
     text: the sentence, with its count.
     page: name of the dashboard's page that shows more.
     query: the query of its address.
@@ -79,6 +79,9 @@ def _item(row: Row) -> Item:
             return Item(what, "no worker runs, and jobs wait", "fleet")
         case "failed":
             return Item(what, f"{jobs} failed in the last {HOURS} h", "errors", {"window": ("day",)})
+        case "flow":
+            flows = f"{row['jobs']:,}{'+' if row['capped'] else ''} {'flow' if row['jobs'] == 1 else 'flows'}"
+            return Item(what, f"{flows} failed in the last {HOURS} h", "flows", {"state": ("failed",)})
         case "retrying":
             return Item(what, f"{jobs} {'is' if row['jobs'] == 1 else 'are'} retrying", "jobs", {"state": (what,)})
         case "paused":

@@ -32,15 +32,18 @@ if TYPE_CHECKING:
 
 MOST: Final = 200
 """Flows that are listed."""
+STATES: Final = ("open", "completed", "failed", "cancelled")
 LARGEST_ID: Final = 2**63 - 1
 LONGEST: Final = 300
 """Characters of a reason."""
 
 
-async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
-    """Return the context of the list."""
-    rows = await db.rows("observe/list_flows", {"state": None, "before": LARGEST_ID, "limit": MOST + 1})
-    return {"flows": rows[:MOST], "more": len(rows) > MOST}
+async def ask(db: Database, argument: str = "") -> dict[str, Any]:
+    """Return the context of the list. argument: a state or "", optionally followed by a space and a name."""
+    state, _, name = argument.replace("\0", "").partition(" ")
+    wanted = {"state": state or None, "name": name or None, "before": LARGEST_ID, "limit": MOST + 1}
+    rows = await db.rows("observe/list_flows", wanted)
+    return {"flows": rows[:MOST], "more": len(rows) > MOST, "state": state, "name": name}
 
 
 async def ask_one(db: Database, number: str) -> dict[str, Any]:
@@ -54,8 +57,14 @@ async def ask_one(db: Database, number: str) -> dict[str, Any]:
         for node in await db.rows("observe/list_flow_nodes", wanted)
     ]
     members = [node for node in nodes if not node["runs_on"]]
-    return {"id": number, "one": row, "layers": layers(members), "critical": critical(members),
-            "callbacks": [node for node in nodes if node["runs_on"]]}  # fmt: skip
+    return {
+        "id": number,
+        "one": row,
+        "layers": layers(members),
+        "critical": critical(members),
+        "failed": [node for node in nodes if is_failed(node)],
+        "callbacks": [node for node in nodes if node["runs_on"]],
+    }
 
 
 def layers(nodes: Sequence[Row]) -> list[list[Row]]:
@@ -75,11 +84,16 @@ def layers(nodes: Sequence[Row]) -> list[list[Row]]:
     return found
 
 
+def is_failed(node: Row) -> bool:
+    """Return whether a job of the node has failed or expired."""
+    return any(node.get("states", {}).get(state) for state in ("failed", "expired"))
+
+
 def critical(nodes: Sequence[Row]) -> set[str]:
     """Return the names of the nodes on the critical path.
 
-    They are the node that ended last, and before each node the last one that it waited for. A shorter node
-    elsewhere would not have let the flow end earlier. Empty while only one node has ended.
+    They are the node that ended last, of those that failed if there are any, and before each node the last one that it
+    waited for. A shorter node elsewhere would not have let the flow end earlier. Empty while only one node has ended.
 
     >>> sorted(critical([
     ...     {"node": "a", "waits_for": [], "ended_at": 5.0}, {"node": "b", "waits_for": [], "ended_at": 7.0},
@@ -88,7 +102,7 @@ def critical(nodes: Sequence[Row]) -> set[str]:
     """
     ended = {node["node"]: node for node in nodes if node["ended_at"] is not None}
     path: set[str] = set()
-    names = list(ended)
+    names = [name for name, node in ended.items() if is_failed(node)] or list(ended)
     while names:
         last = max(names, key=lambda name: (ended[name]["ended_at"], name))
         path.add(last)
@@ -97,8 +111,11 @@ def critical(nodes: Sequence[Row]) -> set[str]:
 
 
 async def show(request: Request) -> Response:
-    """Show all flows."""
-    return page(request, "flows.html", **await ask(database(request)))
+    """Show the flows: all, or those of a state or a name."""
+    state, name = request.query_params.get("state", ""), request.query_params.get("name", "")[:200]
+    argument = f"{state if state in STATES else ''} {name}".rstrip()
+    context = await ask(database(request), argument)
+    return page(request, "flows.html", **context, argument=argument, states=("", *STATES))
 
 
 async def show_one(request: Request) -> Response:

@@ -12,7 +12,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from jobherd.handlers._values.encryption import HEAD, cover
@@ -55,10 +55,12 @@ _ANSWERS: Final = {
 
 
 async def show(request: Request) -> Response:
-    """Show one job, with its attempts and logs. 404 if it does not exist."""
+    """Show one job, with its attempts and logs. The id of a flow leads to the flow; 404 if there is neither."""
     number = number_of(request)
     at, hidden = database(request), request.app.state.redactions
     head, trail = await head_of(at, hidden, number), await trail_of(at, hidden, number)
+    if head is None and await at.row("observe/show_flow", {"id": number}) is not None:  # ids of one sequence
+        return RedirectResponse(path_of(request, "flow", id=number), HTTPStatus.SEE_OTHER)
     if head is None or trail is None:
         return page(request, "job_gone.html", status=HTTPStatus.NOT_FOUND, id=number, reason=GONE)
     paths = (await hidden.read(at)).get(head.job["kind"], ())

@@ -1,4 +1,4 @@
--- List what an operator should know of: jobs that failed in the last %(since)s seconds, jobs that retry, pauses and limits
+-- List what an operator should know of: jobs and flows that failed in the last %(since)s seconds, jobs that retry, pauses and limits
 -- with a backlog, kinds without a handler, queues without a worker, schedules that do not run in time. Run by the
 -- dashboard, `jobherd top` and `jobherd doctor`; no row if all is well.
 --
@@ -50,6 +50,12 @@ WITH RECURSIVE troubled AS MATERIALIZED (
     UNION ALL
     SELECT 'failed', NULL, NULL, jobs, false FROM failed WHERE jobs > 0
     UNION ALL
+    SELECT 'flow', NULL, NULL, count(*), count(*) >= %(most)s::bigint
+      FROM (SELECT FROM jobherd.flows f
+             WHERE f.state = 'failed' AND f.outer_flow IS NULL AND f.ended_at > now() - make_interval(secs => %(since)s)
+             LIMIT %(most)s::bigint) AS f
+    HAVING count(*) > 0
+    UNION ALL
     SELECT 'retrying', NULL, NULL, count(*) FILTER (WHERE attempts > 0), count(*) >= %(most)s::bigint FROM next HAVING count(*) FILTER (WHERE attempts > 0) > 0
     UNION ALL
     SELECT 'paused', scope, name, jobs, jobs >= %(most)s::bigint FROM blocked WHERE paused AND jobs > 0
@@ -79,4 +85,4 @@ SELECT f.what, f.scope, f.name, f.jobs, f.capped, f.total
   FROM (SELECT found.*, count(*) OVER (PARTITION BY what) AS total, row_number() OVER (PARTITION BY what ORDER BY jobs DESC, scope, name) AS place
           FROM found) AS f
  WHERE f.place <= %(names)s::integer
- ORDER BY array_position('{fleet,failed,retrying,paused,limit,kind,queue,schedule}', f.what), f.place
+ ORDER BY array_position('{fleet,failed,flow,retrying,paused,limit,kind,queue,schedule}', f.what), f.place

@@ -55,6 +55,10 @@ def test_a_failed_branch_is_repaired_and_run_again_from_the_page(tab, herd, tmp_
     expect(tab.locator("main")).to_contain_text("FileNotFoundError")
     expect(tab.locator("main")).to_contain_text(str(tmp_path / "middle"))
     before = runs(herd, flow)
+    tab.goto(f"/flows/{flow}")
+    graph = tab.locator(".graph")
+    assert graph.evaluate("one => one.scrollWidth <= one.clientWidth")  # no layer is hidden
+    expect(tab.locator(".facts").get_by_role("link", name="sheet:read-3")).to_be_in_viewport()
 
     (tmp_path / "middle").write_text("x" * 1000)
     tab.goto(f"/flows/{flow}")
@@ -82,3 +86,5 @@ def test_a_graph_is_read_on_a_phone_and_by_everybody(browser, herd, tmp_path):
             tab.goto(place)
             assert tab.evaluate("document.documentElement.scrollWidth") <= 390, place
             assert violations(tab, RULES) == []
+        retry = tab.get_by_role("button", name="Retry").bounding_box()
+        assert retry["y"] < 844

@@ -239,7 +239,7 @@ class Flow(Started):
                 raise ValueError(message)
         base = call.producer.kind
         name = next(name for name in (base, *(f"{base}-{n}" for n in range(2, len(known) + 3))) if name not in known)
-        node: Node[Any] = Node(name, call, over=over, place=(self, len(self._nodes)))
+        node: Node[Any] = Node(name, call, over=over, place=(self._nodes, len(self._nodes)))
         node.document()  # raises here, where the mistake is
         self._nodes.append(node)
         return node

@@ -93,14 +93,16 @@ class Node(Generic[R_co]):
         name: name of the node in its flow.
     """
 
-    def __init__(self, name: str, call: Call[R_co], *, over: str | None = None, place: tuple[object, int]) -> None:
+    def __init__(
+        self, name: str, call: Call[R_co], *, over: str | None = None, place: tuple[Sequence[Node[Any]], int]
+    ) -> None:
         self.name = name
         self.place = place
-        """Its flow, and its number there."""
+        """The nodes of its flow, and its number there."""
         self._call = call
         self._over = over
         self._options = call.producer.set_options
-        self._after: list[str | int] = []
+        self._after: list[Node[Any] | int] = []
         self._when: When | None = None
 
     @property
@@ -133,9 +135,27 @@ class Node(Generic[R_co]):
                 if isinstance(one, Node) and (one.place[0] is not self.place[0] or one.place[1] >= self.place[1]):
                     message = f"after names node {one.name!r}, which was added later or belongs to another flow"
                     raise ValueError(message)
-            names = [one.name if isinstance(one, Node) else check_id(one, field="after") for one in others]
+            found = [one if isinstance(one, Node) else check_id(one, field="after") for one in others]
             self._when = check_options(after=1, when=when).when if when is not None else self._when
-        self._after += names
+        self._after += found
+        return self
+
+    def named(self, name: str) -> Self:
+        """Give the node another name than the kind of its handler, and return this node.
+
+        Args:
+            name: 1 to 100 printable characters, unlike those of the other nodes.
+
+        Example:
+            >>> flow.add(step, wheel=3).named("build wheel 3")  # doctest: +SKIP
+        """
+        if not isinstance(name, str) or not 1 <= len(name) <= 100 or not name.isprintable():
+            message = f"a node's name must be a text of 1 to 100 printable characters, not {name!r:.60}"
+            raise ValueError(message)
+        if any(one is not self and one.name == name for one in self.place[0]):
+            message = f"the flow has a node {name!r} already"
+            raise ValueError(message)
+        self.name = name
         return self
 
     def options(self, **options: Unpack[JobOptions]) -> Self:
@@ -162,7 +182,7 @@ class Node(Generic[R_co]):
         with naming(self.name):
             text, bound = payload_of(self._call)
             found = node_document(self.name, self._call.producer.kind, self._options) | {"text": text}
-        found |= {"after": self._after} if self._after else {}
+        found |= {"after": [one.name if isinstance(one, Node) else one for one in self._after]} if self._after else {}
         found |= {"when": self._when} if self._when else {}
         found |= {"bind": bound} if bound else {}
         return found | ({"map": self._over} if self._over else {})

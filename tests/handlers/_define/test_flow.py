@@ -187,6 +187,28 @@ def test_a_node_cannot_run_after_one_that_was_added_later():
     assert [node.get("after") for node in (first.document(), second.after(first).document())] == [None, ["x:tidy"]]
 
 
+def test_a_node_gets_a_name_that_others_refer_to(queue):
+    flow = Flow("a")
+    first = flow.add(fetch, "a")
+    last = flow.add(parse, page=first.result).after(first).named("read it")
+    assert first.named("get it") is first
+    assert flow.add(fetch, "b").name == "x:fetch"
+    sent = last.document()
+    assert (sent["node"], sent["kind"], sent["bind"], sent["after"]) == (
+        "read it",
+        "x:parse",
+        {"page": "get it"},
+        ["get it"],
+    )
+    flow.enqueue(client=Client(connection=queue.connection))
+    assert queue.run("SELECT n ->> 'node' FROM jobherd.flows, jsonb_array_elements(nodes) AS n") == [
+        ("get it",), ("read it",), ("x:fetch",)
+    ]  # fmt: skip
+    for wrong in ("", "a" * 101, "a\n", 7, "read it"):
+        with pytest.raises(ValueError, match="name must be|a node 'read it' already"):
+            first.named(wrong)
+
+
 def test_the_later_one_of_delay_and_run_at_counts():
     node = Flow("a").add(tidy.options(delay="1h")).options(run_at=datetime(2030, 1, 1, tzinfo=UTC))
     sent = node.document()["options"]

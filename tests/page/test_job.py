@@ -47,6 +47,14 @@ def fail(queue: Queue, job: int, outcome: str = "failed", **more: object) -> int
     return token
 
 
+def declare(queue, kind):
+    queue.run(
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
+        " VALUES (%s, 'mail', 0, 5, 3, 7, 30)",
+        kind,
+    )
+
+
 def test_what_does_not_exist_is_said_in_a_sentence(page):
     for number in (1, 2**63 - 1):
         assert "it was deleted, or its retention has ended" in words(page, f"/jobs/{number}", 404)
@@ -63,7 +71,24 @@ def test_what_does_not_exist_is_said_in_a_sentence(page):
     assert page.act("/jobs/1/action", do="eat").status_code == 400
 
 
+def test_a_job_whose_kind_no_worker_has_says_so_first_and_offers_no_run(queue, page):
+    job = queue.run("SELECT jobherd.enqueue('invoice:print', '{}', '{\"delay\": 3600}')")[0][0]
+    said = words(page, f"/jobs/{job}")
+    assert said.index("Waiting: no worker has ever declared the kind invoice:print") < said.index(
+        "Scheduled: it is not"
+    )
+    assert "jobherd run --handlers" in said and "Run now" not in said
+    text = page.get(f"/jobs/{job}").text
+    assert "/kinds/invoice" not in text
+    assert 'href="/jobs?kind=invoice%3Aprint"' in text
+    declare(queue, "invoice:print")
+    said = words(page, f"/jobs/{job}")
+    assert "no worker has ever declared" not in said and "Run now" in said
+    assert 'href="/kinds/invoice%3Aprint"' in page.get(f"/jobs/{job}").text
+
+
 def test_every_state_is_explained_with_what_can_be_done(queue, page):
+    declare(queue, "mail:receipt")
     job = queue.run(
         'SELECT jobherd.enqueue(\'mail:receipt\', \'{"order_id": 7}\', \'{"delay": 3600, "queue": "mail", "priority": -3}\')'
     )[0][0]

@@ -9,6 +9,7 @@ import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.handlers._values.outcome import WORKER_RESOLUTION_ERROR
 from jobherd.workers.inspect.failures import given_code
 from jobherd.workers.inspect.phrases import count, duration, nth
 
@@ -32,14 +33,30 @@ def scheduled(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple
         return _suspended(job, clock)
     when = f"{clock(job['run_at'])}, in {duration(job['run_at'] - job['asked_at'])}"
     tries = f"{nth(job['attempts'])} of {job['max_attempts']} attempts"
-    now = [
+    now, remedy = _unhandled(job)
+    now.append(
         f"retrying: its {tries} ended without success, and the next is at {when}"
         if job["attempts"]
         else f"scheduled: it is not due before {when}"
-    ]
+    )
     if job["error"]:
         now.append(f"last error: {error_of(job)}")
-    return now + list(_shut(job, clock)), [f"jobherd retry {job['id']}   to run it now"]
+    return now + list(_shut(job, clock)), remedy or [f"jobherd retry {job['id']}   to run it now"]
+
+
+def _unhandled(job: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return that no worker has a handler for the job, and what to do; nothing if one may have it."""
+    if not job["declared"] and not job["attempts"]:
+        now = f"waiting: no worker has ever declared the kind {job['kind']}"
+    elif job["error_code"] == WORKER_RESOLUTION_ERROR:
+        now = f"waiting: the worker that claimed it last has no handler for kind {job['kind']}"
+    else:
+        return [], []
+    return [now], [
+        "jobherd run --handlers ...   to start a supervisor with the module that has the handler",
+        "jobherd check --handlers ...   to list the kinds of a module",
+        f"jobherd cancel {job['id']}   if the producer named the kind wrongly",
+    ]
 
 
 def _suspended(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
@@ -90,12 +107,8 @@ def waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[l
     elif not job["workers"]:
         now.append("waiting: no supervisor with workers holds a lease")
         remedy.append("jobherd run --handlers ...   to start one")
-    elif not job["declared"]:
-        now.append(f"waiting: no worker has ever declared the kind {job['kind']}")
-        remedy.append(
-            "load the module that has its handler, or correct the name at the producer; "
-            "jobherd check lists the handlers found"
-        )
+    elif (unhandled := _unhandled(job))[0]:
+        now, remedy = unhandled
     elif job["idle"] and not job["queue_runs"] and due > LATE:
         now.append(
             f"waiting: apparently no supervisor serves queue {job['queue']}: the job has been due for {duration(due)}, "
@@ -120,9 +133,8 @@ def waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[l
     if job["alone"]:
         now.append("it will be claimed alone, because the last worker that had it died")
     if job["error"]:
-        now.append(
-            f"its {nth(job['attempts'])} of {job['max_attempts']} attempts ended without success: {error_of(job)}"
-        )
+        tries = f"its {nth(job['attempts'])} of {job['max_attempts']} attempts ended without success"
+        now.append(f"{tries if job['attempts'] else 'last error'}: {error_of(job)}")
     return now, remedy
 
 

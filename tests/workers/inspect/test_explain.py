@@ -49,6 +49,8 @@ def tell(history=(), **changed):
     [
         ({"workers": 0}, "no supervisor with workers holds a lease", "jobherd run"),
         ({"declared": False}, "no worker has ever declared the kind mail:receipt", "jobherd check"),
+        ({"error_code": "WORKER_RESOLUTION_ERROR", "error": "x"}, "the worker that claimed it last has no handler for kind mail:receipt", "jobherd run --handlers"),
+        ({"error_code": "WORKER_RESOLUTION_ERROR", "error": "x"}, "last error: WORKER_RESOLUTION_ERROR: x", "jobherd run --handlers"),
         ({"idle": 1}, "no supervisor serves queue mail: the job has been due for 5 min, and 1 worker is idle", "--queues mail"),
         ({"idle": 1, "queue_runs": True}, "it should start now", ""),
         ({"idle": 1, "queue_runs": True, "ahead": 4}, "4 jobs of queue mail are ahead of it", ""),
@@ -104,6 +106,20 @@ def test_why_a_job_is_later():
         "last error: X: boom",
     ]
     assert told.remedy == ["jobherd retry 7   to run it now"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"declared": False}, "waiting: no worker has ever declared the kind mail:receipt"),
+        ({"error_code": "WORKER_RESOLUTION_ERROR"}, "waiting: the worker that claimed it last has no handler for kind mail:receipt"),
+    ],
+)  # fmt: skip
+def test_the_first_reason_of_a_later_job_without_a_handler_is_the_handler(changed, says):
+    told = tell(state="scheduled", run_at=NOW + timedelta(seconds=30), error="unknown", **changed)
+    assert told.now[:2] == [says, "scheduled: it is not due before 12:00, in 30 s"]
+    assert "jobherd run --handlers" in told.remedy[0]
+    assert "jobherd retry" not in " ".join(told.remedy), "it would be scheduled again at once"
 
 
 RUNS = {

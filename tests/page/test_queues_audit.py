@@ -56,6 +56,27 @@ def test_more_queues_than_it_shows_by_name_are_counted_together(page, database, 
     assert ">3<" in text.partition(f">{queues.OTHERS}</th>")[2].partition("</tr>")[0].replace("\n", "")
 
 
+def test_a_backlog_behind_a_limit_is_told_from_an_open_queue(page, database):
+    send(database, "SELECT jobherd.set_limit('media', 1), jobherd.set_limit('roomy', 2), jobherd.limit('mail', '1/h')")
+    send(database, "SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)")
+    add = "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('queue', %s::text))"
+    send(database, add, "media")
+    text = page.get("/queues").text
+    assert "at its limit" not in text
+    claim(database, child(database, supervisor(database)))
+    assert "at its limit" not in row_of(page.get("/queues").text, "media"), "no job waits"
+    for queue in ("media", "roomy", "mail", "mail"):
+        send(database, add, queue)
+    send(database, "INSERT INTO jobherd.buckets VALUES ('queue', 'mail', now() + interval '30 min')")
+    text = page.get("/queues").text
+    assert {name: "at its limit" in row_of(text, name) for name in ("media", "roomy", "mail")} == {
+        "media": True,
+        "roomy": False,
+        "mail": True,
+    }
+    assert "at its limit" in text.partition('<tr id="kind-a:b">')[2].partition("</tr>")[0]
+
+
 def test_a_rate_limit_is_shown_with_its_tokens(page, database):
     send(database, "SELECT jobherd.limit('mail', '1/h', burst => 3), jobherd.limit(kind => 'k:rare', rate => '5/2h')")
     send(database, "INSERT INTO jobherd.buckets VALUES ('queue', 'mail', now() + interval '150 min')")

@@ -208,6 +208,17 @@ def test_on_a_phone_the_strip_is_one_row_and_rows_are_cards(browser, herd, place
                 "[...document.querySelectorAll('.scroll')].filter(one => !one.closest('details')).filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)"
             )
             assert wide == [], path
+        tab.goto("/")
+        items = tab.locator("#attention li")
+        assert items.first.is_visible() and not items.nth(1).is_visible()
+        tab.locator("#attention summary").click()
+        expect(items.nth(1)).to_be_visible()
+        said, boxes = tab.evaluate(
+            "[parseInt(document.querySelector('#attention summary').textContent),"
+            " [...document.querySelectorAll('#attention li')].map(one => one.getBoundingClientRect())]"
+        )
+        assert said == len(boxes) >= 4
+        assert all(box["left"] >= 0 and 0 < box["right"] <= 390 for box in boxes), "no warning is off the screen"
         tab.goto("/audit")
         here = tab.locator("header nav a[aria-current]").bounding_box()
         assert here["x"] >= 0 and here["x"] + here["width"] <= 390

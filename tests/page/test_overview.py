@@ -76,6 +76,22 @@ def test_jobs_that_retry_are_counted_and_listed_by_kind_and_code(page, queue):
     assert "Jobs that retry" not in page.get("/kinds/other:kind").text
 
 
+def test_a_failure_that_is_not_counted_yet_is_said_and_not_denied(page, queue):
+    declare(queue, "mail:send", "other:kind")
+    look(queue)
+    end(queue, "mail:send", "failed", error="broken")
+    for address in ("/", "/kinds/mail:send"):
+        text = plain(page.get(address).text)
+        assert "Failed 0 1 not counted yet" in text
+        assert "1 failed job is not counted here yet: see the errors" in text
+        assert "Nothing failed" not in text
+    assert "Nothing failed in the last hour" in page.get("/kinds/other:kind").text
+    look(queue)
+    text = plain(page.get("/").text)
+    assert "not counted" not in text
+    assert "Failed 1 100 % of ended jobs" in text
+
+
 @pytest.mark.parametrize(("outcome", "which"), [("failed", "last"), ("retry", "for example")])
 def test_a_group_of_failures_does_not_name_one_exception_as_that_of_all(page, queue, outcome, which):
     declare(queue, "mail:send")

@@ -21,6 +21,8 @@ SHOWN: Final = 12
 """Groups of failures that are shown."""
 BUSIEST: Final = 3
 """Kinds, queues and hosts whose largest slice is shown, of each as many."""
+UNCOUNTED: Final = 1000
+"""Newest jobs by id that did not complete, among which those not yet in the rollup are counted."""
 RETRYING: Final = {"most": 10_000, "rows": SHOWN}
 SCOPES: Final = ("queue", "host")
 ENDED: Final = (Series("completed", "completed", "accent"),)
@@ -74,7 +76,14 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
     """
     name, _, text = argument.partition(" ")
     window, chosen = window_of(name), Chosen.read(text)
-    found: dict[str, Any] = {"window": window, "chosen": chosen, "failures": [], "retrying": [], "busiest": []}
+    found: dict[str, Any] = {
+        "window": window,
+        "chosen": chosen,
+        "failures": [],
+        "retrying": [],
+        "busiest": [],
+        "uncounted": 0,
+    }
     span = {"seconds": window.seconds, "point": window.point}
     if chosen.scope in SCOPES:
         *rows, whole = await data.rows("page/sum_scope_chart", span | {"scope": chosen.scope, "name": chosen.name})
@@ -82,6 +91,8 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
         kind = chosen.name or None
         *rows, whole = await data.rows("page/sum_chart", span | {"kind": kind})
         found |= await _failures(data, window, kind)
+        [late] = await data.rows("page/count_uncounted", {"kind": kind, "most": UNCOUNTED})
+        found["uncounted"] = late["jobs"]
         if kind is None:
             found["busiest"] = await data.rows("page/list_busiest", span | {"most": BUSIEST})
     return found | {"charts": charts_of(rows, window, chosen), "points": rows, "whole": whole}

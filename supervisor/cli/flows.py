@@ -12,6 +12,7 @@ from jobherd.supervisor.cli.command import LARGEST_ID, Command, job_id, row_limi
 from jobherd.supervisor.cli.console import Column, paint, plain
 from jobherd.supervisor.cli.database import session
 from jobherd.supervisor.cli.job_text import document, since
+from jobherd.workers.inspect.failures import error_name
 
 if TYPE_CHECKING:
     import argparse
@@ -107,7 +108,8 @@ def _node_line(node: dict[str, Any]) -> tuple[object, ...]:
     waits = f"the flow ({node['runs_on']})" if node["runs_on"] else ", ".join(map(str, node["waits_for"] or []))
     states = node["states"] or {}
     shown = next(iter(states)) if list(states.values()) == [1] else ", ".join(f"{n:,} {s}" for s, n in states.items())
-    return (node["node"], waits, node["job"], shown, node["error_code"])
+    error = error_name(node["error_code"], None, node["error"]) if node["error_code"] else None
+    return (node["node"], waits, node["job"], shown, error)
 
 
 def _cancel(arguments: argparse.Namespace) -> int:

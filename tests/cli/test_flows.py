@@ -51,6 +51,16 @@ def test_a_flow_is_listed_shown_cancelled_and_run_again(database):
         assert (answer.code, answer.err) == (1, "jobherd: flow 99999 not found\n")
 
 
+def test_the_tree_names_the_class_of_an_error_without_a_code(database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]}, policy="continue")
+        end(queue, "failed", code="UNHANDLED_ERROR", error="KeyError: 'x'")
+        resolve(queue)
+    lines = {line.split()[0]: line.split() for line in jobherd("flow", "tree", flow, dsn=database).out.splitlines()[3:]}
+    assert lines["fetch"][-2:] == ["failed", "KeyError"]
+    assert lines["parse"][-1] == "UPSTREAM_FAILED"
+
+
 def test_a_flow_is_run_again_from_a_node(database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})

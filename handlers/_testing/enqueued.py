@@ -228,13 +228,9 @@ class Watched:
             else:
                 limit = job.options["max_attempts"] or handler.policy.max_attempts
                 own = {name: job.options[column] for column, name in EXTRAS.items()}
-                own["payload_bytes"] = job.options["payload_bytes"]
+                own |= {"payload_bytes": job.options["payload_bytes"], "attempt": job.attempts + 1}
                 try:
-                    ran = yield (
-                        handler,
-                        job.payload,
-                        {"id": job.id, "attempt": job.attempts + 1, "max_attempts": limit, **own},
-                    )
+                    ran = yield (handler, job.payload, {"id": job.id, "max_attempts": limit, **own})
                 finally:
                     self._running = None
             job.suspensions += bool(job.gathers)

@@ -1,7 +1,7 @@
 """Queues divided over several databases: which database has a queue, and which one has a job.
 
 An id says which shard its database is: `jobherd migrate --shard 2/4` gives each database a range
-(`sql/schema/46_shards.sql`). Which database is which shard is queried and not configured, so
+(`sql/schema/47_shards.sql`). Which database is which shard is queried and not configured, so
 no list of addresses can be in the wrong order. This module must not use a database: the synchronous
 and the asynchronous client query theirs, and share everything else.
 """

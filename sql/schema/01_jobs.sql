@@ -32,7 +32,7 @@
 --                        gone
 --
 -- The names on the arrows are statements in sql/queries/. A job that waits for other jobs begins in `blocked`,
--- and moves to `ready` or `scheduled` once they have ended (27_after.sql). `ready`, `scheduled`, `parked` and
+-- and moves to `ready` or `scheduled` once they have ended (28_after.sql). `ready`, `scheduled`, `parked` and
 -- `blocked` hold one row for each job. `running` holds one row for each claimed batch, with the whole jobs in an
 -- array: one insert and one delete move the batch. Cost: no row is updated on this path.
 --
@@ -174,7 +174,7 @@ CREATE INDEX parked_parent ON jobherd.parked (((extras).parent_id), id) WHERE (e
 CREATE INDEX parked_of_flow ON jobherd.parked (((extras).flow), id) WHERE (extras).flow > 0;
 ALTER TABLE jobherd.parked REPLICA IDENTITY USING INDEX parked_by_id;
 
--- Jobs that must not start yet. For each there are rows in `edges` (27_after.sql).
+-- Jobs that must not start yet. For each there are rows in `edges` (28_after.sql).
 CREATE TABLE jobherd.blocked (
     LIKE jobherd.ready INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
     PRIMARY KEY (id)

@@ -1,5 +1,5 @@
 /* Jobs that wait for other jobs: a producer, a worker for each upstream job, a user who runs one again and deletes one, maintenance
- * processes that mark upstream jobs, and resolvers that pass their ends on. sql/schema/27_after.sql and 28_resolve.sql say the same.
+ * processes that mark upstream jobs, and resolvers that pass their ends on. sql/schema/28_after.sql and 29_resolve.sql say the same.
  *
  * A blocked job has an edge to each upstream job. An upstream job that is marked leaves a row in `ends` in the transaction that ends it.
  * The producer marks nothing. After its commit a maintenance process looks where the upstream job is, in one snapshot: a waiting one is

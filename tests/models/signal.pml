@@ -1,5 +1,5 @@
 /* Signals and the jobs that wait for them: two senders, a job that takes two signals of one topic, a user who runs it early, and
- * maintenance processes that match. sql/schema/36_signals.sql and workers/run/steps.py say the same.
+ * maintenance processes that match. sql/schema/37_signals.sql and workers/run/steps.py say the same.
  *
  * The worker looks for a signal that the job has not taken. If there is none, one commit writes the wait and suspends the job. A
  * maintenance process locks a new signal, then looks for waits; it locks a new wait, then looks for signals. What was looked at is

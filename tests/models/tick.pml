@@ -1,5 +1,5 @@
 /* Schedules: maintenance processes that read the next instant, calculate the following one, and store instant, job and next instant
- * together; a user who edits meanwhile; kills. sql/schema/39_ticks.sql (tick) says the same in SQL.
+ * together; a user who edits meanwhile; kills. sql/schema/40_ticks.sql (tick) says the same in SQL.
  *
  * One schedule, whose instants 1 to INSTANTS come due one after the other. A process reads next instant, revision and text (a look), and
  * may be killed before it sends its decision; it may also be frozen for as long as it likes, which is every interleaving. The statement

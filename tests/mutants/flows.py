@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-AFTER_SQL = "sql/schema/27_after.sql"
-RESOLVE_SQL = "sql/schema/28_resolve.sql"
-FLOWS_SQL = "sql/schema/29_flows.sql"
-RESOLVE_FLOWS_SQL = "sql/schema/32_resolve_flows.sql"
+AFTER_SQL = "sql/schema/28_after.sql"
+RESOLVE_SQL = "sql/schema/29_resolve.sql"
+FLOWS_SQL = "sql/schema/30_flows.sql"
+RESOLVE_FLOWS_SQL = "sql/schema/33_resolve_flows.sql"
 CONTROL_SQL = "sql/schema/22_control.sql"
-RETRY_SQL = "sql/schema/34_retry_flows.sql"
+RETRY_SQL = "sql/schema/35_retry_flows.sql"
 AFTER = ("tests/sql/test_after.py",)
 JOINS = ("tests/sql/test_flows.py",)
 MEMBERS = ("tests/sql/test_settle_members.py",)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 STEPS = "workers/run/steps.py"
-SIGNALS_SQL = "sql/schema/36_signals.sql"
-CHILDREN_SQL = "sql/schema/37_children.sql"
+SIGNALS_SQL = "sql/schema/37_signals.sql"
+CHILDREN_SQL = "sql/schema/38_children.sql"
 SIGNALS = ("tests/sql/test_signals.py",)
 CHILDREN = ("tests/sql/test_children.py",)
 LOST = ("tests/workers/run/test_steps.py::test_a_lost_claim_interrupts_the_run_and_nothing_is_recorded",)
@@ -27,7 +27,7 @@ STEPPING = (
     ),
     Mutant(
         "the statement records a step although the claim is lost",
-        "sql/schema/35_steps.sql",
+        "sql/schema/36_steps.sql",
         "    IF NOT FOUND THEN\n        RETURN false;\n",
         "    IF false THEN\n        RETURN false;\n",
         LOST,

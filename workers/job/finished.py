@@ -147,7 +147,7 @@ def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: 
 def with_class(usage: str | None, outcome: Outcome) -> str | None:
     """Return the resource usage of an attempt, with the class of its error added if it has one.
 
-    See sql/schema/43_views.sql.
+    See sql/schema/44_views.sql.
     """
     if outcome.error_class is None:
         return usage

@@ -1,2 +1,2 @@
--- Decide instants of schedules: see jobherd.tick in schema/39_ticks.sql. Run by maintenance processes.
+-- Decide instants of schedules: see jobherd.tick in schema/40_ticks.sql. Run by maintenance processes.
 SELECT jobherd.tick(%(decisions)s::jsonb, %(by)s::text) AS name

@@ -3,7 +3,7 @@
 -- A job that waits is in `blocked`, with one row in `edges` for each job that it waits for, its upstream jobs. An
 -- upstream job is marked: its extras name a flow, 0 if it belongs to none. When a marked job gets into the history,
 -- a trigger adds a row to `ends` in the same transaction. Maintenance processes take these rows, write the state
--- into the edges, and release or cancel the blocked jobs (28_resolve.sql). So no settlement waits for another one.
+-- into the edges, and release or cancel the blocked jobs (29_resolve.sql). So no settlement waits for another one.
 --
 -- A producer marks nothing: its transaction would lock rows that claims wait for. After its commit a maintenance
 -- process looks where the upstream jobs are (jobherd.mark_upstreams). tests/models/after.pml proves the protocol.

@@ -29,8 +29,7 @@ def test_ttin_adds_a_child_ttou_takes_one_that_finishes_what_it_runs_and_usr1_te
     fleet.signal(signal.SIGUSR1)
     told = fleet.wait_log(
         lambda event: (
-            re.match(r"worker 1: pid \d+, ready for .+, t:gate #\d+ for .+$", event.get("message", ""))
-            is not None
+            re.match(r"worker 1: pid \d+, ready for .+, t:gate #\d+ for .+$", event.get("message", "")) is not None
         )
     )
     assert f"pid {fleet.workers()[1]}" in told["message"]

@@ -11,6 +11,7 @@ import pytest
 from jobherd import sql
 from jobherd.handlers._values.outcome import OK
 from jobherd.workers.job.finished import Finished, settlement
+from tests.sql.test_after import resolve
 from tests.support.queue import Line, Queue
 
 
@@ -75,8 +76,7 @@ def test_jobs_of_several_flows_and_of_none_end_together(queue, child):
 def test_a_flow_counts_them_once_and_runs_what_comes_after(queue, child):
     flow = group(queue, 3)
     assert settled(child, child.claim(3)) == [(3,)]
-    for _ in range(3):  # the flow, then its end, then nothing
-        queue.run("SELECT jobherd.resolve_flows(1000), (jobherd.resolve_ends(1000)).released")
+    resolve(queue)
     assert queue.run("SELECT pending, completed, state FROM jobherd.flows WHERE id = %s", flow) == [(0, 3, "completed")]
     assert queue.run("SELECT state FROM jobherd.jobs WHERE kind = 'a:after'") == [("ready",)]
 
@@ -88,8 +88,7 @@ def test_a_job_that_waits_for_a_member_is_released(queue, child):
         "SELECT jobherd.enqueue('a:later', '{}', options => %s)", orjson.dumps({"after": [member]}).decode()
     )[0][0]
     assert settled(child, child.claim(3)) == [(3,)]
-    queue.run("SELECT jobherd.resolve_flows(1000)")
-    queue.run("SELECT jobherd.resolve_ends(1000)")
+    resolve(queue)
     assert queue.states([later]) == ["ready"]
 
 

@@ -73,11 +73,12 @@ BEGIN
           FROM (SELECT t.job, t.state FROM taken t WHERE t.delta < 0 AND t.jobs IS NULL
                 UNION ALL SELECT unnest(t.jobs), t.state FROM taken t) AS m
     )
-    SELECT count(t.delta) AS rows, coalesce(sum(t.delta), 0) AS delta,
-           coalesce(sum(-t.delta) FILTER (WHERE t.state = 'completed'), 0) AS completed,
-           coalesce(sum(-t.delta) FILTER (WHERE t.state IN ('failed', 'expired')), 0) AS failed,
-           coalesce(sum(-t.delta) FILTER (WHERE t.state = 'cancelled'), 0) AS cancelled, m.*
-      INTO counts FROM members m LEFT JOIN taken t ON true GROUP BY m.jobs, m.states, m.lowest, m.highest;
+    SELECT s.*, m.* INTO counts
+      FROM (SELECT count(*) AS rows, coalesce(sum(t.delta), 0) AS delta,
+                   coalesce(sum(-t.delta) FILTER (WHERE t.state = 'completed'), 0) AS completed,
+                   coalesce(sum(-t.delta) FILTER (WHERE t.state IN ('failed', 'expired')), 0) AS failed,
+                   coalesce(sum(-t.delta) FILTER (WHERE t.state = 'cancelled'), 0) AS cancelled
+              FROM taken t) AS s CROSS JOIN members m;
     IF old.keeps AND counts.jobs <> '{}' THEN
         INSERT INTO jobherd.results (flow, item, result)
         SELECT DISTINCT ON (h.id) of_flow, (h.extras).item, h.result FROM jobherd.history h

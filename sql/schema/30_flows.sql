@@ -134,8 +134,9 @@ BEGIN
             PERFORM jobherd.check_producer(what, made.tenant);
         END LOOP;
     END IF;
-    made.id := nextval('jobherd.job_ids');
-    WHILE made.unique_key IS NOT NULL LOOP
+    LOOP
+        made.id := nextval('jobherd.job_ids');
+        EXIT WHEN made.unique_key IS NULL;
         -- Race: the index waits for a transaction that starts a flow with the same key.
         INSERT INTO jobherd.flows (id, name, unique_key, tenant) VALUES (made.id, start_flow.name, made.unique_key, made.tenant)
         ON CONFLICT DO NOTHING;
@@ -144,7 +145,7 @@ BEGIN
          WHERE f.name = start_flow.name AND f.unique_key = made.unique_key AND f.tenant IS NOT DISTINCT FROM made.tenant AND f.state = 'open';
         IF FOUND THEN
             RETURN old.id;
-        END IF;  -- it has ended meanwhile
+        END IF;  -- it has ended meanwhile, or the id is in use, as in a database whose sequence was set back
     END LOOP;
     done := jobherd.add_nodes(made.id, nodes, '{}', given || jsonb_build_object('tenant', made.tenant), confined);
     INSERT INTO jobherd.flows (id, name, pending, policy, keeps, parent_id, tenant, deadline, sealed, version, unique_key, nodes)

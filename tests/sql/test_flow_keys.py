@@ -68,3 +68,12 @@ def test_a_flow_is_not_run_again_beside_an_open_one_of_its_key(queue):
 def test_the_options_are_checked(queue, option, value):
     with pytest.raises(errors.InvalidParameterValue, match=f'option "{option}" has a bad value'):
         start(queue, **{option: value})
+
+
+def test_an_id_that_is_in_use_is_passed_over(queue):
+    """As in a database that was restored without its sequence. The start tried the same id for ever."""
+    [(taken,)] = queue.run(
+        "INSERT INTO jobherd.flows (id, name) VALUES (nextval('jobherd.job_ids') + 1, 'restored') RETURNING id"
+    )
+    queue.run("SET statement_timeout = '10s'")
+    assert start(queue, ONE, unique_key="monday") == taken + 1

@@ -141,11 +141,13 @@ BEGIN
     -- What these need, and what was canceled or not needed because of them, runs again too: with a node, a branch that was
     -- canceled when the flow failed would otherwise cancel what joins it.
     LOOP
-        more := array(SELECT DISTINCT h.id FROM jobherd.edges e
-                        JOIN jobherd.history h ON h.id = e.downstream AND e.upstream = ANY (jobs)
-                             OR h.id = e.upstream AND e.downstream = ANY (jobs) AND NOT jobherd.is_wanted(e.wanted, h.state)
-                                AND h.error_code IS DISTINCT FROM 'UPSTREAM_COMPLETED'
-                       WHERE e.flow = flow_id AND (h.extras).flow = flow_id AND h.state <> 'completed' AND h.id <> ALL (jobs));
+        more := array(SELECT DISTINCT h.id
+                        FROM (SELECT e.downstream AS job, NULL AS wanted FROM jobherd.edges e WHERE e.flow = flow_id AND e.upstream = ANY (jobs)
+                              UNION ALL
+                              SELECT e.upstream, e.wanted FROM jobherd.edges e WHERE e.flow = flow_id AND e.downstream = ANY (jobs)) AS n
+                        JOIN jobherd.history h ON h.id = n.job
+                       WHERE (h.extras).flow = flow_id AND h.state <> 'completed' AND h.id <> ALL (jobs)
+                         AND (n.wanted IS NULL OR NOT jobherd.is_wanted(n.wanted, h.state) AND h.error_code IS DISTINCT FROM 'UPSTREAM_COMPLETED'));
         FOR inner_flow IN SELECT DISTINCT f.id FROM jobherd.edges e JOIN jobherd.flows f ON f.id = e.upstream
                            WHERE e.flow = flow_id AND e.downstream = ANY (jobs) AND f.outer_flow = flow_id
                              AND f.state IN ('failed', 'cancelled') AND f.id <> ALL (jobs) ORDER BY f.id LOOP

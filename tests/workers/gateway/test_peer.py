@@ -75,8 +75,11 @@ def test_an_end_ends_a_write_that_the_client_never_takes():
     async def scene() -> None:
         peer = Peer(1)
         endless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(peer.end, Status.RESOURCE_EXHAUSTED, "it does not read")
-        await asyncio.wait_for(peer.write(endless), LIMIT)
+        writing = asyncio.create_task(peer.write(endless))
+        await asyncio.sleep(0)  # until it waits
+        peer.end(Status.RESOURCE_EXHAUSTED, "it does not read")
+        ended, _ = await asyncio.wait({writing}, timeout=LIMIT)
+        assert ended, "the write goes on"
         assert endless.cancelled()
         await asyncio.sleep(0)  # and its task goes on, uncancelled
 

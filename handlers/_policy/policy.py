@@ -136,6 +136,9 @@ class HandlerOptions(CommonOptions, total=False):
     """Run each attempt in a transaction, `job.connection`, that commits together with the job's
     completion. A failed attempt leaves nothing in the database. For a transaction around a part of a
     handler see `Job.transaction`."""
+    attempts_per_step: bool
+    """Count each attempt that records a durable step as the first one, so that `max_attempts` limits the
+    attempts without progress."""
 
 
 class BatchOptions(CommonOptions, total=False):
@@ -219,6 +222,11 @@ class Policy:
     every: float | None = _option(None, or_none(check_every))
     tz: str = _option("UTC", check_tz)
     schedules: tuple[Schedule, ...] = _option((), check_schedules)
+    attempts_per_step: bool = _option(
+        False,
+        check_switch,
+        see="[Attempts for each step](../how-to/write/retries-and-backoff.md#attempts-for-each-step)",
+    )
     version: int = _option(1, partial(check_whole, least=1), see="[Durable steps](../how-to/write/steps.md)")
     encrypt: bool | str = _option(False, check_encrypt, see="[Encryption](../how-to/operate/security.md#encryption)")
 
@@ -260,6 +268,9 @@ def check_policy(**options: Any) -> Policy:
             "transactional and batch exclude each other: a transaction completes one job, "
             "so declare the handler without batch=N"
         )
+        raise ValueError(message)
+    if policy.attempts_per_step and (policy.transactional or policy.batch is not None):
+        message = "attempts_per_step excludes transactional and batch: such handlers have no durable steps"
         raise ValueError(message)
     if policy.cron is not None and policy.every is not None:
         message = "cron and every exclude each other: give one of them, or several schedules=[...]"

@@ -106,7 +106,8 @@ class Job(Durable, Inputs):
     priority: int = 0
     """Lower numbers are claimed first."""
     attempt: int = 1
-    """Number of this attempt, starting at 1."""
+    """Number of this attempt, starting at 1. With the option `attempts_per_step` it is 1 again once the
+    attempt has recorded a durable step."""
     max_attempts: int = 5
     """Number of attempts after which the job fails permanently."""
     crashes: int = 0

@@ -103,7 +103,7 @@ def run_payload(
         random=random,
         fields={
             "payload_bytes": payload_bytes,
-            "transaction_host": InMemory(steps, handler.policy.version, inputs),
+            "transaction_host": InMemory(steps, handler.policy, inputs),
         }
         | fields,
     )
@@ -141,7 +141,7 @@ async def arun_payload(
         random=random,
         fields={
             "payload_bytes": payload_bytes,
-            "transaction_host": InMemory(steps, handler.policy.version, inputs),
+            "transaction_host": InMemory(steps, handler.policy, inputs),
         }
         | fields,
     )
@@ -175,7 +175,7 @@ class _Attempt:
         self.refused: Ran | None = None
         self._progress: list[tuple[float, str, object]] = []
         limit = handler.policy.max_attempts if most is None else most
-        self._judge = {"policy": handler.policy, "attempt": attempt, "max_attempts": limit, "random": random}
+        self._judge = {"policy": handler.policy, "max_attempts": limit, "random": random}
         text = check_payload(payload)
         try:
             decoded = decode_payload(text)
@@ -190,5 +190,5 @@ class _Attempt:
 
     def ran(self, ending: object) -> Ran:
         """Return the result of the attempt whose handler ended with `ending`."""
-        outcome = outcome_of(ending, **self._judge)  # type: ignore[arg-type]  # a dict of several types
+        outcome = outcome_of(ending, attempt=self.job.attempt, **self._judge)  # type: ignore[arg-type]  # a dict of several types
         return Ran(outcome, tuple(self._progress), ending.exception if isinstance(ending, Raised) else None)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jobherd.handlers._define.flow_nodes import Call
+    from jobherd.handlers._policy.policy import Policy
     from jobherd.handlers._run.child_jobs import ChildCall, Spawned
     from jobherd.handlers._run.children import Parent
     from jobherd.handlers._testing.enqueued import Enqueued, Watched
@@ -22,15 +23,20 @@ if TYPE_CHECKING:
 class WatchedSteps(MemorySteps):
     """Steps of one attempt of a job in `inline` or `recorder`.
 
-    watched: the jobs of the test. records, version: as for MemorySteps. The record of a step that has
+    watched: the jobs of the test. records, policy: as for MemorySteps. The record of a step that has
     spawned is the list of the children.
     """
 
-    def __init__(self, watched: Watched, records: dict[str, Any], version: int) -> None:
-        super().__init__(records, version)
+    def __init__(self, watched: Watched, records: dict[str, Any], policy: Policy) -> None:
+        super().__init__(records, policy)
         self._watched = watched
         self.undone_with_attempt: list[str] = []
         """Steps of this attempt whose effect is undone if `inline` undoes the attempt."""
+
+    def begin_count(self, job: Parent) -> None:
+        """Count the attempt as the first one, and begin the count of the job."""
+        super().begin_count(job)
+        self._watched.begin_count()
 
     def spawn(self, job: Parent, name: str | None, calls: Sequence[ChildCall[Any]], *, leaves: bool) -> Spawned:
         """Enqueue the children, unless that is done."""
@@ -41,6 +47,8 @@ class WatchedSteps(MemorySteps):
                 self._watched.client.put([Chunk(call.producer.kind, [payload_of(call)[0]], call.producer.set_options)])
             self.records[spawned.name] = self._watched.jobs[before:]
             self.undone_with_attempt.append(spawned.name)
+            if self.begins_count:
+                self.begin_count(job)
         return spawned._replace(jobs=len(self.records[spawned.name]))
 
     def gather(self, _job: Parent, spawned: Spawned, *, failures: bool) -> Record:  # noqa: ARG002  # no failure is recorded

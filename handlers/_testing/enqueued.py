@@ -260,6 +260,11 @@ class Watched:
         if self._running is not None:
             self._running.gathers = children
 
+    def begin_count(self) -> None:
+        """Begin the count of the running job's attempts. `run` has no such job."""
+        if self._running is not None:
+            self._running.attempts = 0
+
     def _begin(self, options: dict[str, Any]) -> float:
         """Return when the wait of a job begins that the test enqueues: a timestamp needs no `advance`."""
         return self._now if options["run_at"] is None else 0.0
@@ -272,10 +277,7 @@ class Watched:
 
 
 def _typed(kind: str | AnyHandler, payload: object) -> object:
-    """Return a payload in the handler's types.
-
-    The payload is unchanged without a handler, or if it does not fit.
-    """
+    """Return a payload in the handler's types: unchanged without a handler, or if it does not fit."""
     if isinstance(kind, str):
         return payload
     try:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.handler import AnyHandler
     from jobherd.handlers._enqueue.bulk import Chunk
     from jobherd.handlers._enqueue.driver_connection import CallersConnection
+    from jobherd.handlers._policy.policy import Policy
     from jobherd.handlers._run.durable import Durable
     from jobherd.handlers._run.inputs import InputHost
     from jobherd.handlers._run.steps import StepHost
@@ -87,7 +88,7 @@ class Inline(Watched):
         before = len(self.jobs)
         transaction_host = _InlineTransactions(self.connection, declared=handler.policy.transactional)
         records = self.records.of(handler, payload, fields)
-        transaction_host.steps = steps = _InlineSteps(self, records, handler.policy.version, transaction_host)
+        transaction_host.steps = steps = _InlineSteps(self, records, handler.policy, transaction_host)
         with contextlib.suppress(_Undo), self.connection.transaction(), self._known(fields):
             yield transaction_host, ran
             if transaction_host.completed is not None:
@@ -121,9 +122,9 @@ class _InlineSteps(WatchedSteps):
     """Steps of jobs that `inline` runs: their transactions are savepoints."""
 
     def __init__(
-        self, watched: Inline, records: dict[str, Any], version: int, transactions: _InlineTransactions
+        self, watched: Inline, records: dict[str, Any], policy: Policy, transactions: _InlineTransactions
     ) -> None:
-        super().__init__(watched, records, version)
+        super().__init__(watched, records, policy)
         self._transactions = transactions
 
     def _use(self, name: str) -> None:

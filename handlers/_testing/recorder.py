@@ -42,8 +42,8 @@ class Recorder(Watched):
         """Return the fields of a job, with the host of its steps."""
         if handler.policy.batch is not None:
             return fields
-        host = InMemory(None, handler.policy.version, None)
-        host.steps = WatchedSteps(self, self.records.of(handler, payload, fields), handler.policy.version)
+        host = InMemory(None, handler.policy, None)
+        host.steps = WatchedSteps(self, self.records.of(handler, payload, fields), handler.policy)
         return fields | {"transaction_host": host}
 
 

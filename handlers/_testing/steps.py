@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from jobherd.handlers._run.child_jobs import Spawned
 from jobherd.handlers._run.dispositions import JobSuspended
+from jobherd.handlers._run.job import Job
 from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded, encoded
 from jobherd.handlers._run.transaction import NOWHERE
 from jobherd.handlers._testing.inputs import MemoryInputs
@@ -14,6 +15,7 @@ from jobherd.handlers._testing.inputs import MemoryInputs
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from jobherd.handlers._policy.policy import Policy
     from jobherd.handlers._run.child_jobs import ChildCall
     from jobherd.handlers._run.children import Parent
     from jobherd.handlers._run.durable import Durable
@@ -26,13 +28,13 @@ _NO_DATABASE = "a step transaction needs a database: use `jobherd.testing.inline
 class MemorySteps:
     """Steps of one attempt.
 
-    records: the results of the steps that are done, by name. version: of the handler. active: whether
-    the job is in a transaction.
+    records: the results of the steps that are done, by name. policy: of the handler.
     """
 
-    def __init__(self, records: dict[str, Any], version: int = 1) -> None:
+    def __init__(self, records: dict[str, Any], policy: Policy) -> None:
         self.records = records
-        self.version = version
+        self.version = policy.version
+        self.begins_count = policy.attempts_per_step
         self._names: set[str] = set()
         self._sleeps = self._spawns = 0
 
@@ -45,9 +47,16 @@ class MemorySteps:
         """Note that a step has failed."""
         self._names.discard(name)
 
-    def record(self, _job: Durable, name: str, result: str | None) -> None:
+    def record(self, job: Durable, name: str, result: str | None) -> None:
         """Record a step."""
         self.records[name] = decoded(result)
+        if self.begins_count:
+            self.begin_count(job)
+
+    def begin_count(self, job: Parent) -> None:
+        """Count the attempt as the first one."""
+        assert isinstance(job, Job)
+        job.attempt = 1
 
     def begin(self, _job: Durable, _name: str) -> Any:
         """Raise StepError."""
@@ -68,7 +77,7 @@ class MemorySteps:
         self._sleeps += name is None
         name = f"sleep:{self._sleeps}" if name is None else name
         if self.enter(job, name) is None:
-            self.records[name] = None
+            self.record(job, name, None)
             message = f"the job sleeps for {seconds:g} s"
             raise JobSuspended(message, seconds)
 
@@ -114,8 +123,8 @@ class MemorySteps:
 class InMemory:
     """Host of a job without a database: it has steps and inputs, and no transactions."""
 
-    def __init__(self, records: dict[str, Any] | None, version: int, inputs: Mapping[str, Any] | None) -> None:
-        self.steps: StepHost = MemorySteps({} if records is None else records, version)
+    def __init__(self, records: dict[str, Any] | None, policy: Policy, inputs: Mapping[str, Any] | None) -> None:
+        self.steps: StepHost = MemorySteps({} if records is None else records, policy)
         self.inputs: InputHost = MemoryInputs(inputs)
 
     def begin(self) -> NoReturn:

@@ -178,3 +178,21 @@ def test_a_child_cannot_be_spawned_in_a_transaction_of_the_job(database):
                 job.spawn(label.call(1))
 
         assert "cannot be inside a transaction" in (jobs.run(inside).outcome.error or "")
+
+
+@handler("family:visit", max_attempts=2, attempts_per_step=True)
+def visit(job: Job, families: int) -> int:
+    for number in range(families):
+        fails = []
+        job.step(f"family {number}", fails.append, 0)
+        if fails:
+            message = f"family {number} was not at home"
+            raise ValueError(message)
+    return job.attempt
+
+
+def test_an_attempt_that_records_a_step_is_the_first_of_its_count(jobs):
+    visit.enqueue(families=3)
+    [job] = jobs.drain([visit], attempts=9)
+    assert labels_of(job) == ["retry", "retry", "retry", "ok"]
+    assert job.ran[-1].result == 2

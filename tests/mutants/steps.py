@@ -11,6 +11,7 @@ SIGNALS = ("tests/sql/test_signals.py",)
 CHILDREN = ("tests/sql/test_children.py",)
 LOST = ("tests/workers/run/test_steps.py::test_a_lost_claim_interrupts_the_run_and_nothing_is_recorded",)
 WORKER = "tests/workers/run/test_children.py::"
+COUNT = "tests/workers/run/test_attempt_count.py::"
 
 INPUTS = "tests/workers/run/test_inputs.py::"
 FIND_INPUTS = "sql/queries/steps/find_inputs.sql"
@@ -21,8 +22,8 @@ STEPPING = (
     Mutant(
         "a step is recorded although the claim is lost",
         STEPS,
-        '        if not self.exchange("steps/record_step", self._values(job, name, result)):\n',
-        '        if self.exchange("steps/record_step", self._values(job, name, result)) is None:\n',
+        "        if not self._write(job, name, result, statement, **about):\n",
+        "        if self._write(job, name, result, statement, **about) is None:\n",
         LOST,
     ),
     Mutant(
@@ -31,6 +32,20 @@ STEPPING = (
         "    IF NOT FOUND THEN\n        RETURN false;\n",
         "    IF false THEN\n        RETURN false;\n",
         LOST,
+    ),
+    Mutant(
+        "an attempt that could not record its step begins the count",
+        "workers/run/attempt_count.py",
+        "        if first and not transactions.own_session.is_lost:\n",
+        "        if False:\n",
+        (f"{COUNT}test_a_step_that_was_not_recorded_begins_no_count",),
+    ),
+    Mutant(
+        "the status board keeps the count that a step has ended",
+        "workers/run/attempt_count.py",
+        "    board.say(now._replace(attempts=attempt))\n",
+        "",
+        (f"{COUNT}test_the_supervisor_of_a_dead_worker_finds_the_new_count",),
     ),
     Mutant(
         "a step's name is used twice in one attempt",

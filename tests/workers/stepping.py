@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import psycopg
 
 from jobherd import ChildJobFailed, Job, JobSuspended, handler
 from tests.support.gate import at_gate
 
 CALLS: Counter[str] = Counter()
 """How often this process has called the function of each step."""
+DONE: set[tuple[int, str]] = set()
+"""Steps after which a job has failed in this process."""
 
 
 def _called(name: str, result: object = None) -> Any:
@@ -273,3 +278,31 @@ async def aparent(job: Job) -> object:
     one = await job.aspawn(achild.call(1), "one")
     many = await job.aspawn_many("many", [achild.call(2), child.call(3)])
     return [await job.agather(one), [str(each) for each in await job.agather(many)]]
+
+
+@handler("step:progress", timeout="10m", max_attempts=2, backoff=0, attempts_per_step=True)
+def progress(job: Job, how: str) -> object:  # one branch for each way to record
+    for number in range(3):
+        name = f"{how} {number}"
+        match how:
+            case "transaction":
+                with job.step_transaction(name):
+                    pass
+            case "broken":
+                with job.step_transaction(name) as connection, suppress(psycopg.Error):
+                    assert connection
+                    connection.execute("SELECT 1 / 0")
+            case "wait":
+                job.wait_for(name, topic="progress")
+            case "spawn":
+                job.spawn(child.call(1), name=name)
+            case "sleep" if number:
+                job.sleep("1h")
+            case _:
+                job.step(name, _called, name)
+        if (job.id, name) not in DONE:
+            DONE.add((job.id, name))
+            if how == "gate" and number == 1:
+                at_gate("gate")
+            raise ValueError("no")
+    raise ValueError("no step is left")

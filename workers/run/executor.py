@@ -137,8 +137,7 @@ class Executor:
         job = self._job(row, most, deadline) if kind.takes_job else NO_JOB
         long_at = started + LONG_AFTER if before < SHORT else FOR_EVER
         self._interrupts.enter(row.id, deadline, timeout, self._control if kind.exclusive else None, long_at)
-        # Context variables that a job sets, mostly ids for log lines, must not leak into the next
-        # job.
+        # Context variables that a job sets, mostly ids for log lines, must not leak into the next one.
         context = copy_context()
         return self.end(row, kind, job, context, started, self._call(row, kind, job, context))
 
@@ -153,6 +152,8 @@ class Executor:
             ended = started
         if armed:
             reach("job.ended")
+        if self._transactions.used:
+            row = self.running or row  # A step can have begun the count of attempts again.
         outcome = OK if ending is None else judge(interrupts, ending, kind.handler, attempt=row.attempts, most=most)
         if self._transactions.used:
             outcome = self._conclude(row, kind, outcome, most)

@@ -28,12 +28,12 @@ class Inputs:
         """Return the nodes that the job waited for. many: no result is read."""
         self._check(job)
         asked: dict[str, object] = {"job": job.id, "flow": job.flow, "node": None if many else node}
-        return [Source(*row) for row in self._transactions.steps.exchange("steps/find_inputs", asked)]
+        return [Source(*row) for row in self._transactions.steps.exchange(("steps/find_inputs", asked))]
 
     def page(self, job: inputs.Inputs, source: Source, past: int) -> list[tuple[int, str | None]]:
         """Return the next results of a node with many jobs."""
         self._check(job)
-        rows = self._transactions.steps.exchange("steps/list_inputs", {"flow": source.id, "past": past})
+        rows = self._transactions.steps.exchange(("steps/list_inputs", {"flow": source.id, "past": past}))
         return [(item, result) for item, result in rows]
 
     def _check(self, job: inputs.Inputs) -> None:

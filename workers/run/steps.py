@@ -14,19 +14,20 @@ from __future__ import annotations
 import threading
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import psycopg
 
 from jobherd.handlers._run.dispositions import JobSuspended
 from jobherd.handlers._run.durable import Durable
 from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded, encoded
-from jobherd.handlers._values.encryption import seal_document
 from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.inspect.phrases import duration
 from jobherd.workers.process.interruptions import JobLost
+from jobherd.workers.run.attempt_count import begin_count, new_count
 from jobherd.workers.run.children import find_values, judged, spawn_values, spawned_by, wait_values
-from jobherd.workers.run.step_records import opened
+from jobherd.workers.run.step_records import opened, sealed
+from jobherd.workers.run.suspension import Suspension
 from jobherd.workers.run.transaction_messages import SWALLOWED, find_step_problem
 from jobherd.workers.system.failpoints import reach
 
@@ -37,26 +38,20 @@ if TYPE_CHECKING:
     from jobherd.handlers._run.children import Parent
     from jobherd.handlers._values.outcome import Outcome
     from jobherd.workers.database.opening import Row
+    from jobherd.workers.database.wire import Request
+    from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.run.transaction import Transactions
 
 PAUSES: Final = (0.1, 0.5, 1.0, 3.0, 5.0)
 """Seconds between two tries to reach the database. The step is done, and its record is worth some patience."""
 
 
-class Suspension(NamedTuple):
-    """How a handler has suspended its job."""
-
-    message: str
-    delay: float
-    writes: tuple[tuple[str, dict[str, object]], ...] = ()
-    """Statements of the settlement's transaction, with their parameters. Each must return a row."""
-
-
 class Steps:
     """The steps of a worker's running job. It is the `jobherd.handlers._run.steps.StepHost` of that job."""
 
-    def __init__(self, transactions: Transactions, *, has_database: bool) -> None:
+    def __init__(self, transactions: Transactions, board: StatusBoard, *, has_database: bool) -> None:
         self._transactions = transactions
+        self._board = board
         self._has_database = has_database
         self._records: dict[str, Record] | None = None
         self._first = 0
@@ -85,10 +80,7 @@ class Steps:
         """Record a step. The name must have been entered."""
         reach("step.done")
         self._check(job)
-        if not self.exchange("steps/record_step", self._values(job, name, result)):
-            self._transactions.lose()
-        reach("step.recorded")
-        self._note(name, result)
+        self._record(job, name, result)
 
     def begin(self, _job: Durable, _name: str) -> psycopg.Connection[Any]:
         """Begin the transaction of a step."""
@@ -102,7 +94,8 @@ class Steps:
         """Record a step in the open transaction and commit."""
         reach("step.done")
         try:
-            self._transactions.commit_step(self._values(job, name, result))
+            with new_count(self._transactions, self._board, job) as first:
+                self._transactions.commit_step(first, self._values(job, name, result))
         except BaseException:
             self.leave(name)
             raise
@@ -121,10 +114,10 @@ class Steps:
         name = f"sleep:{self._sleeps}" if name is None else name
         record = self.enter(job, name)
         if record is None:
-            values = self._values(job, name, None) | {"seconds": seconds}
-            self._suspend(
-                Suspension(f"the job sleeps for {duration(seconds)}", seconds, (("steps/record_sleep", values),))
-            )
+            first = begin_count(self._transactions)
+            values = self._values(job, name, None) | {"seconds": seconds, "attempt": 1 if first else job.attempt}
+            writes = (*first, ("steps/record_sleep", values))
+            self._suspend(Suspension(f"the job sleeps for {duration(seconds)}", seconds, writes))
         elif (left := self._seconds_until(record)) > 0:
             self._suspend(Suspension(f"the job sleeps for another {duration(left)}", left))
 
@@ -134,7 +127,7 @@ class Steps:
         if record is not None:
             return record
         about = self._values(job, name, None) | {"topic": topic, "seconds": seconds, "flow": None}
-        rows = self.exchange("steps/find_signal", about)
+        rows = self.exchange(("steps/find_signal", about))
         if not rows:
             self._transactions.lose()
         [(signal, payload, waited, left)] = rows
@@ -145,11 +138,7 @@ class Steps:
             delay = FOREVER if seconds is None else seconds
             self._suspend(Suspension(f"the job waits for {topic}", delay, (("steps/record_wait", about),)))
         found = "{}" if signal is None else f'{{"payload":{payload or "null"}}}'
-        values = self._values(job, name, found) | {"signal": signal}
-        if not self.exchange("steps/record_signal", values):
-            self._transactions.lose()
-        reach("step.recorded")
-        self._note(name, found)
+        self._record(job, name, found, "steps/record_signal", signal=signal)
         return Record(found, self._version(job))
 
     def spawn(self, job: Parent, name: str | None, calls: Sequence[ChildCall[Any]], *, leaves: bool) -> Spawned:
@@ -163,7 +152,7 @@ class Steps:
             try:
                 about = spawn_values(job, calls, leaves=leaves)
                 reach("step.done")
-                [(found,)] = self.exchange("steps/spawn_children", self._values(job, name, None) | about)
+                [(found,)] = self._write(job, name, None, "steps/spawn_children", **about)
             except BaseException:
                 self.leave(name)
                 raise
@@ -183,7 +172,7 @@ class Steps:
             return record
         if not spawned.jobs:
             return Record("[]")
-        if not (rows := self.exchange("steps/find_children", self._values(job, name, None) | find_values(spawned))):
+        if not (rows := self.exchange(("steps/find_children", self._values(job, name, None) | find_values(spawned)))):
             self._transactions.lose()
         entries = judged(spawned, rows[0])
         if entries is None:
@@ -194,10 +183,7 @@ class Steps:
         if not failures and any("failed" in entry for entry in entries):
             self.leave(name)  # The next attempt looks again: the children may have been run again.
             return Record(text)
-        if not self.exchange("steps/record_signal", self._values(job, name, text) | {"signal": None}):
-            self._transactions.lose()
-        reach("step.recorded")
-        self._note(name, text)
+        self._record(job, name, text, "steps/record_signal", signal=None)
         return Record(text, self._version(job))
 
     def began_with(self, job: Durable) -> int:
@@ -232,7 +218,7 @@ class Steps:
         self._check(job)
         if self._records is None:
             self._transactions.used = True
-            rows = self.exchange("steps/list_steps", {"job": job.id})
+            rows = self.exchange(("steps/list_steps", {"job": job.id}))
             self._records = {name: Record(opened(job, name, result), version) for name, result, version, _ in rows}
             self._first = rows[0][2] if rows else 0
             self._read = (rows[0][3] if rows else 0.0, time.monotonic())
@@ -269,9 +255,8 @@ class Steps:
             raise StepError(problem)
 
     def _values(self, job: Durable, name: str, result: str | None) -> dict[str, object]:
-        executor = self._transactions.executor
-        if result is not None and executor.kinds[job.kind].encrypts:
-            result = seal_document(result, "step", job.kind, job.id, name)
+        if result is not None and self._transactions.executor.kinds[job.kind].encrypts:
+            result = sealed(job, name, result)
         return {
             "child": self._transactions.own_session.child,
             "token": job.token,
@@ -285,14 +270,28 @@ class Steps:
     def _version(self, job: Durable) -> int:
         return self._transactions.executor.kinds[job.kind].handler.policy.version
 
-    def exchange(self, statement: str, parameters: dict[str, object]) -> list[Row]:
-        """Send a statement in a separate transaction and return its rows. Raises psycopg.Error."""
+    def _record(
+        self, job: Durable, name: str, result: str | None, statement: str = "steps/record_step", **about: object
+    ) -> None:
+        """Record a step by a statement that returns no row if the claim is lost. Raises JobLost and psycopg.Error."""
+        if not self._write(job, name, result, statement, **about):
+            self._transactions.lose()
+        reach("step.recorded")
+        self._note(name, result)
+
+    def _write(self, job: Durable, name: str, result: str | None, statement: str, **about: object) -> list[Row]:
+        """Send a statement that records a step, and return its rows. Raises psycopg.Error."""
+        with new_count(self._transactions, self._board, job) as first:
+            return self.exchange(*first, (statement, self._values(job, name, result) | about))
+
+    def exchange(self, *requests: Request) -> list[Row]:
+        """Send statements in a separate transaction and return the rows of the last one. Raises psycopg.Error."""
         session = self._transactions.own_session
         for pause in (*PAUSES, None):
             try:
                 with self._transactions.undisturbed():
                     session.ready()
-                    return session.wire.exchange((statement, parameters))[-1]
+                    return session.wire.exchange(*requests)[-1]
             except psycopg.Error as problem:
                 if pause is None or not is_retryable(problem):
                     raise

@@ -74,7 +74,7 @@ class Transactions:
         self.own_session = TransactionSession(session, spec)
         self._long = spec.settings.long_transaction
         self._has_database = spec.settings.uplink is None
-        self.steps = Steps(self, has_database=self._has_database)
+        self.steps = Steps(self, spec.board, has_database=self._has_database)
         self.inputs = Inputs(self, has_database=self._has_database)
         self._interrupts = interrupts
         self._ran_on = ran_on
@@ -134,10 +134,19 @@ class Transactions:
                 raise
             self._commit(outcome)
 
-    def commit_step(self, values: Mapping[str, object]) -> None:
-        """Record a step in the transaction and commit. Whether a commit in doubt did so, the next attempt reads."""
+    def commit_step(self, first: Writes, values: Mapping[str, object]) -> None:
+        """Record a step in the transaction and commit. Whether a commit in doubt did so, the next attempt reads.
+
+        first: statements that go with the record.
+        """
+
+        def record() -> tuple[str, Mapping[str, object]]:
+            for statement, parameters in first:
+                self.own_session.run(statement, parameters)
+            return "steps/record_step", values
+
         with self.undisturbed():
-            if (doubt := self._end_with(lambda: ("steps/record_step", values))) is not None:
+            if (doubt := self._end_with(record)) is not None:
                 self._undo()
                 raise doubt
             self._over()

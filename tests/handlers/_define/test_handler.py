@@ -125,6 +125,7 @@ def test_a_good_kind_is_taken(kind):
         ({"exclusive": 1}, TypeError, "exclusive must be True or False"),
         ({"transactional": "yes"}, TypeError, "transactional must be True or False"),
         ({"transactional": True, "batch": 5}, ValueError, "transactional and batch exclude each other"),
+        ({"attempts_per_step": True, "batch": 5}, ValueError, "attempts_per_step excludes transactional and batch"),
         ({"keep_completed": "x"}, ValueError, "keep_completed"),
         ({"keep_failed": "999999w"}, ValueError, "keep_failed is out of range"),
         ({"time_out": 5}, TypeError, "time_out"),

@@ -158,11 +158,11 @@ class AsyncClient:
         """Let a flow end when its jobs have. See `Client.seal_flow`."""
         return await self.run(statements.seal_flow(flow_id), flow_id)
 
-    async def run(self, statement: Statement[T], job_id: int | None = None) -> T:
-        """Run one of this package's statements. job_id: as in `Client.run`."""
+    async def run(self, statement: Statement[T], job_id: int | None = None, *, within: float | None = None) -> T:
+        """Run one of this package's statements. job_id, within: as in `Client.run`."""
         if self._shards is not None:
             return await (await self._shards.about(job_id, statement)).run(statement)
-        async with self._session() as connection:
+        async with self._session(within) as connection:
             return await arun_on(connection, statement, schema=self.schema)
 
     async def put(self, chunks: Iterable[Chunk]) -> list[int]:

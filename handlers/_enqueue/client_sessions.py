@@ -67,14 +67,15 @@ class ClientSessions:
         """Whether the connection is Django's: another thread would get another one, and no transaction."""
         return is_django(self._connection)
 
-    def run(self, statement: Statement[T], job_id: int | None = None) -> T:
+    def run(self, statement: Statement[T], job_id: int | None = None, *, within: float | None = None) -> T:
         """Run one of this package's statements. Handlers and tests use the methods above.
 
         job_id: the job or flow that the statement is about, by which a client with shards finds the database.
+        within: longest wait for a session in seconds, if less than the client's `timeout`.
         """
         if self.shards is not None:
             return self.shards.about(job_id, statement).run(statement)
-        with self._session() as connection:
+        with self._session(within) as connection:
             return run_on(connection, statement, schema=self.schema)
 
     def put(self, chunks: Iterable[Chunk]) -> list[int]:

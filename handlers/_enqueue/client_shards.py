@@ -120,17 +120,15 @@ class ClientShards:
     def _find(self, job_id: int) -> str:
         """Return the address of the database that gave this id. Raises ValueError if there is none."""
         number, problem = shard_of(job_id), None
-        for address in self.map.unknown() if self.map.find(number) is None else ():
+        for address, within in self.map.to_ask(number):
             try:
-                self._ask(address)
+                self._ask(address, within)
             except psycopg.Error as away:  # the job may be in another database
-                problem = problem or away
-            if self.map.find(number) is not None:
-                break
+                problem = away
         if (found := self.map.find(number)) is None:
             raise problem or self.map.missing(job_id)
         return found
 
-    def _ask(self, address: str) -> None:
+    def _ask(self, address: str, within: float | None = None) -> None:
         if not self.map.is_known(address):
-            self.map.record(address, self._clients[address].run(self.map.show()))
+            self.map.record(address, self._clients[address].run(self.map.show(), within=within))

@@ -19,7 +19,7 @@ from jobherd.handlers._policy.names import shown
 from jobherd.handlers._values.json_form import type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from jobherd.handlers._enqueue.bulk import Chunk
@@ -28,6 +28,8 @@ WIDTH: Final = 10**13
 """Ids of one shard."""
 MOST: Final = 899
 """The last shard: its ids are below 2**53, up to which JSON has exact numbers."""
+BRIEFLY: Final = 1.0
+"""Seconds to wait for each database before any of them is waited for with the client's timeout."""
 _PATTERN: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*")
 _USUAL: Final = "default"
 """Queue of a job of a flow that names none."""
@@ -157,6 +159,16 @@ class ShardMap:
     def unknown(self) -> list[str]:
         """Return the addresses whose shard is not known yet."""
         return [address for address in self.addresses if address not in self._numbers]
+
+    def to_ask(self, number: int) -> Iterator[tuple[str, float | None]]:
+        """Yield the databases to ask until this shard is known, and how long to wait for a session of each.
+
+        A database that is away must not delay the answer of another one by the client's whole timeout (None).
+        """
+        for within in (BRIEFLY, None):
+            for address in self.unknown():
+                if self.find(number) is None:
+                    yield address, within
 
     def missing(self, job_id: int) -> ValueError:
         """Return the error for an id of a shard that none of the databases is."""

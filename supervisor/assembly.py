@@ -10,7 +10,7 @@ import selectors
 from typing import TYPE_CHECKING
 
 from jobherd import sql
-from jobherd.supervisor.crash.deaths import DeathMessages
+from jobherd.supervisor.crash.death_messages import DeathMessages
 from jobherd.supervisor.crash.memory_growth import MemoryGrowth
 from jobherd.supervisor.crash.oom import OomWatch
 from jobherd.supervisor.crash.recovery import CrashRecovery
@@ -30,7 +30,7 @@ from jobherd.supervisor.events.database import DatabaseEvents
 from jobherd.supervisor.events.poll import Poll
 from jobherd.supervisor.events.recovered import RecoveredChildren
 from jobherd.supervisor.events.reload import FileWatch, ReloadAnswers, SettingsReload
-from jobherd.supervisor.events.run_state import RunStateChanges
+from jobherd.supervisor.events.run_state_changes import RunStateChanges
 from jobherd.supervisor.events.signals import SIGNAL_OF, Signals
 from jobherd.supervisor.loop import Loop
 from jobherd.supervisor.observe.fleet_log import FleetLog
@@ -51,7 +51,7 @@ from jobherd.supervisor.process.offload import Offloader
 from jobherd.supervisor.process.output_pipe import OutputPipes
 from jobherd.supervisor.process.reaper import Reaper
 from jobherd.supervisor.process.signals import SignalPipe
-from jobherd.supervisor.process.wakeups import Wakeups
+from jobherd.supervisor.process.wake_writer import WakeWriter
 from jobherd.supervisor.serving import Serving
 from jobherd.supervisor.settings.child import child_settings
 from jobherd.supervisor.settings.live import LiveSettings
@@ -140,7 +140,7 @@ class Supervisor(Serving):
             growth=growth,
         )
         self.poll = Poll(fleet, self.settings)
-        wakeups = Wakeups(fleet, self.board_reader, self.children)
+        wake_writer = WakeWriter(fleet, self.board_reader, self.children)
         reaper = Reaper(fleet, self.children, boards, control, self.recovery, growth=growth, oom=oom)
         notify_mode = NotifyMode(self.db, fleet, control, self.board_reader)
         self.until_empty = UntilEmpty(fleet, boards, self.db, self.settings)
@@ -230,7 +230,7 @@ class Supervisor(Serving):
             children=self.children,
             offloader=self.offloader,
             db=self.db,
-            first=(self.session, self.events, wakeups),
+            first=(self.session, self.events, wake_writer),
             events=self.events,
             note=(
                 *database,
@@ -249,7 +249,7 @@ class Supervisor(Serving):
                 self.run_state,
             ),
             after=(
-                wakeups,
+                wake_writer,
                 self.reload_answers,
                 Greeting(fleet, boards, self.settings),
                 FleetLog(fleet, self.log_stream),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from jobherd.supervisor.component import Component, QueueEvents
     from jobherd.supervisor.database.interface import Connection
-    from jobherd.supervisor.events.run_state import RunStateChanges
+    from jobherd.supervisor.events.run_state_changes import RunStateChanges
     from jobherd.supervisor.observe.loop_lag import LoopLag
     from jobherd.supervisor.policy.actions import Action
     from jobherd.supervisor.policy.fleet import Fleet

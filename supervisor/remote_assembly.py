@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobherd.supervisor.crash.deaths import DeathMessages
+from jobherd.supervisor.crash.death_messages import DeathMessages
 from jobherd.supervisor.crash.memory_growth import MemoryGrowth
 from jobherd.supervisor.crash.oom import OomWatch
 from jobherd.supervisor.crash.recovery import CrashRecovery
@@ -21,7 +21,7 @@ from jobherd.supervisor.database.identity import identity
 from jobherd.supervisor.database.until_empty import UntilEmpty
 from jobherd.supervisor.events.recovered import RecoveredChildren
 from jobherd.supervisor.events.reload import FileWatch, ReloadAnswers, SettingsReload
-from jobherd.supervisor.events.run_state import RunStateChanges
+from jobherd.supervisor.events.run_state_changes import RunStateChanges
 from jobherd.supervisor.events.signals import Signals
 from jobherd.supervisor.events.uplink import UplinkEvents
 from jobherd.supervisor.loop import Loop
@@ -41,7 +41,7 @@ from jobherd.supervisor.process.offload import Offloader
 from jobherd.supervisor.process.output_pipe import OutputPipes
 from jobherd.supervisor.process.reaper import Reaper
 from jobherd.supervisor.process.signals import SignalPipe
-from jobherd.supervisor.process.wakeups import Wakeups
+from jobherd.supervisor.process.wake_writer import WakeWriter
 from jobherd.supervisor.serving import Serving
 from jobherd.supervisor.settings.child import child_settings, uplink_settings
 from jobherd.supervisor.settings.live import LiveSettings
@@ -105,7 +105,7 @@ class RemoteSupervisor(Serving):
             offloader=offloader,
             growth=growth,
         )
-        wakeups = Wakeups(fleet, board_reader, children)
+        wake_writer = WakeWriter(fleet, board_reader, children)
         reaper = Reaper(fleet, children, boards, control, recovery, growth=growth, oom=oom)
 
         # what is published
@@ -149,11 +149,11 @@ class RemoteSupervisor(Serving):
             children=children,
             offloader=offloader,
             db=self.link,
-            first=(self.link, events, wakeups),
+            first=(self.link, events, wake_writer),
             events=events,
             note=(self.signals, recovery, self.link, recovered, board_reader, offloader, run_state),
             after=(
-                wakeups,
+                wake_writer,
                 reload_answers,
                 Greeting(fleet, boards, self.settings),
                 FleetLog(fleet, log_stream),

@@ -15,7 +15,7 @@ from jobherd.workers.system.failpoints import reach
 if TYPE_CHECKING:
     import selectors
 
-    from jobherd.supervisor.crash.deaths import DeathMessages
+    from jobherd.supervisor.crash.death_messages import DeathMessages
     from jobherd.supervisor.database.identity import Identity
     from jobherd.supervisor.events.reload import FileWatch
     from jobherd.supervisor.events.signals import Signals

@@ -9,7 +9,7 @@ from jobherd.workers.job.crashes import after_crash
 
 if TYPE_CHECKING:
     from jobherd.handlers._values.outcome import Label
-    from jobherd.supervisor.policy.deaths import Death
+    from jobherd.supervisor.policy.child_exit import Death
     from jobherd.workers.ipc.counters import Policy
     from jobherd.workers.ipc.current_work import CurrentWork
 

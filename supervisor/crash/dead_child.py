@@ -18,7 +18,7 @@ from jobherd.workers.job.finished import Finished, least_of, settlement
 
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.postmortem import PostMortem
-    from jobherd.supervisor.policy.deaths import Death
+    from jobherd.supervisor.policy.child_exit import Death
     from jobherd.workers.ipc.counters import Policy
     from jobherd.workers.ipc.current_work import CurrentWork
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jobherd.supervisor.crash.memory_growth import Seen
-    from jobherd.supervisor.policy.deaths import Death
+    from jobherd.supervisor.policy.child_exit import Death
     from jobherd.workers.ipc.current_work import CurrentWork
     from jobherd.workers.ipc.status_board import StatusBoard
 

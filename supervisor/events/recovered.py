@@ -12,7 +12,7 @@ from jobherd.workers.run.job_log import failure_words
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.crash_outcome import CrashOutcome
     from jobherd.supervisor.crash.dead_child import DeadChild, Recovered
-    from jobherd.supervisor.crash.deaths import DeathMessages
+    from jobherd.supervisor.crash.death_messages import DeathMessages
     from jobherd.supervisor.crash.recovery import CrashRecovery
     from jobherd.supervisor.observe.status_report import StatusReport
     from jobherd.supervisor.policy.fleet import Fleet

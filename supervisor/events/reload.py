@@ -18,7 +18,7 @@ from jobherd.supervisor.settings.child import child_settings
 if TYPE_CHECKING:
     from jobherd.supervisor.database.fleet_commands import FleetCommands
     from jobherd.supervisor.database.interface import Registration
-    from jobherd.supervisor.events.run_state import RunStateChanges
+    from jobherd.supervisor.events.run_state_changes import RunStateChanges
     from jobherd.supervisor.observe.status_report import StatusReport
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.process.children import Children

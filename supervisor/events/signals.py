@@ -13,7 +13,7 @@ from jobherd.supervisor.policy.run_state import RunState
 if TYPE_CHECKING:
     from jobherd.supervisor.database.fleet_commands import FleetCommand
     from jobherd.supervisor.events.reload import FileWatch, ReloadAnswers, SettingsReload
-    from jobherd.supervisor.events.run_state import RunStateChanges
+    from jobherd.supervisor.events.run_state_changes import RunStateChanges
     from jobherd.supervisor.observe.status_report import StatusReport
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.process.reaper import Reaper

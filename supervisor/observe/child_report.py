@@ -13,7 +13,7 @@ from jobherd.workers.system import procfs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobherd.supervisor.policy.deaths import End
+    from jobherd.supervisor.policy.child_exit import End
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.workers.ipc.current_work import CurrentWork
     from jobherd.workers.ipc.status_board import StatusBoard

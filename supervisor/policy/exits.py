@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.policy.deaths import REQUESTED, Death, Exit
+from jobherd.supervisor.policy.child_exit import REQUESTED, Death, Exit
 from jobherd.supervisor.policy.slot import State
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE, EXIT_REQUESTED
 

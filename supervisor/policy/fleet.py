@@ -10,8 +10,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from jobherd.supervisor.policy.child_exit import REQUESTED
 from jobherd.supervisor.policy.child_kinds import GATEWAY, KINDS, MAINTENANCE
-from jobherd.supervisor.policy.deaths import REQUESTED
 from jobherd.supervisor.policy.fleet_state import LONG_AGO, FleetState
 from jobherd.supervisor.policy.run_state import AFTER_SIGNAL, ONE_REQUEST, RunState
 from jobherd.supervisor.policy.slot import ChildLimits, HeldClaim, Process, Seen, Sent, Slot, SlotEvent
@@ -21,7 +21,7 @@ from jobherd.workers.ipc.current_work import CurrentWork, Phase
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobherd.supervisor.policy.deaths import Death, End
+    from jobherd.supervisor.policy.child_exit import Death, End
 
 
 class Fleet(FleetState):

@@ -16,7 +16,7 @@ from jobherd.supervisor.policy.slot import Slot, State
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobherd.supervisor.policy.deaths import End
+    from jobherd.supervisor.policy.child_exit import End
     from jobherd.supervisor.policy.limits import Limits
 
 LONG_AGO = float("-inf")

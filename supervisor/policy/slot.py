@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 
 if TYPE_CHECKING:
+    from jobherd.supervisor.policy.child_exit import End
     from jobherd.supervisor.policy.child_kinds import ChildKind
-    from jobherd.supervisor.policy.deaths import End
     from jobherd.supervisor.policy.stop_sequence import StopSequence
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from jobherd.supervisor.crash.revision import revision
 from jobherd.supervisor.crash.stack_request import ask_stacks
 from jobherd.supervisor.policy.actions import Dismiss, Fork, Interrupt, Kill, WakeChild
-from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.exits import restart_at
 from jobherd.supervisor.process import spawn
 from jobherd.supervisor.settings.child import for_kind

@@ -16,7 +16,7 @@ from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.crash.dead_child import DeadChild
 from jobherd.supervisor.crash.postmortem import examine
 from jobherd.supervisor.crash.unwritten import outcomes_of
-from jobherd.supervisor.policy.deaths import REQUESTED, End, Exit
+from jobherd.supervisor.policy.child_exit import REQUESTED, End, Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.stop_sequence import Stage
 from jobherd.workers.inspect.captured import digest
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.crash.oom import OomWatch
     from jobherd.supervisor.crash.postmortem import PostMortem
     from jobherd.supervisor.crash.recovery import CrashRecovery
-    from jobherd.supervisor.policy.deaths import Death
+    from jobherd.supervisor.policy.child_exit import Death
     from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.slot import Slot, State
     from jobherd.supervisor.process.children import Children, Reaped

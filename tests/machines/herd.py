@@ -13,8 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from jobherd.supervisor.policy.actions import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Offload, WakeChild
+from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.child_kinds import GATEWAY, MAINTENANCE, RESETTER, WORKER
-from jobherd.supervisor.policy.deaths import Exit
 from jobherd.supervisor.policy.exits import death_of, restart_at
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits

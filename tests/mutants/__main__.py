@@ -238,7 +238,7 @@ MUTANTS = (
         "supervisor/process/board_reader.py",
         "(missing > 0 if slot.kind.works else slot.kind.claims)",
         "(missing > 0 and slot.kind.claims)",
-        ("tests/supervisor/process/test_wakeups.py",),
+        ("tests/supervisor/process/test_wake_writer.py",),
     ),
     Mutant(
         "a dismissed gateway gets no time for the jobs of its clients",
@@ -305,17 +305,17 @@ MUTANTS = (
     ),
     Mutant(
         "a run state that the plan has changed is not announced",
-        "supervisor/events/run_state.py",
+        "supervisor/events/run_state_changes.py",
         "            self._announce(now)\n",
         "            pass\n",
-        ("tests/supervisor/events/test_run_state.py",),
+        ("tests/supervisor/events/test_run_state_changes.py",),
     ),
     Mutant(
         "workers are woken by what the boards showed before",
-        "supervisor/process/wakeups.py",
+        "supervisor/process/wake_writer.py",
         "            self._boards.read_idle_flags()\n",
         "            pass\n",
-        ("tests/supervisor/process/test_wakeups.py",),
+        ("tests/supervisor/process/test_wake_writer.py",),
     ),
     Mutant(
         "the token does not fence a settlement",

@@ -32,7 +32,7 @@ from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import EXIT_REQUESTED, Ready, send
 from jobherd.workers.maintenance.dead_supervisors import PATIENCE as ORPHANED
 from jobherd.workers.maintenance.dead_supervisors import children_of, end, end_groups, find
-from jobherd.workers.maintenance.deaths import Deaths
+from jobherd.workers.maintenance.death_hooks import DeathHooks
 from jobherd.workers.maintenance.finished_count import FinishedCount
 from jobherd.workers.maintenance.key_sweep import KeySweep
 from jobherd.workers.maintenance.long_transactions import warn_of_transactions
@@ -118,7 +118,7 @@ class Maintenance:
         """Dead supervisors of which processes were left at the start."""
         self._orphans_at = _FOR_EVER
         self._webhooks_at = _FOR_EVER
-        self._deaths = Deaths(context.spec, self._find_dead)
+        self._deaths = DeathHooks(context.spec, self._find_dead)
 
     def live(self) -> None:
         """Connect, report READY, and run the tasks until dismissed. Raises StopWaiting."""

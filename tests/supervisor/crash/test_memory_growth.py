@@ -10,7 +10,7 @@ import pytest
 from jobherd.supervisor.crash import memory_growth
 from jobherd.supervisor.crash.memory_growth import LEAST, MemoryGrowth
 from jobherd.supervisor.crash.postmortem import examine
-from jobherd.supervisor.policy.deaths import Death, Exit
+from jobherd.supervisor.policy.child_exit import Death, Exit
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.workers.ipc.current_work import CurrentWork, Phase

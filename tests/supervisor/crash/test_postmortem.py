@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from jobherd.supervisor.crash.postmortem import examine
-from jobherd.supervisor.policy.deaths import Death, Exit
+from jobherd.supervisor.policy.child_exit import Death, Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits

@@ -8,7 +8,7 @@ from jobherd.supervisor.crash.crash_outcome import CrashOutcome, crash_outcome, 
 from jobherd.supervisor.crash.dead_child import SELDOM, DeadChild
 from jobherd.supervisor.crash.postmortem import PostMortem
 from jobherd.supervisor.crash.recovery import CrashRecovery
-from jobherd.supervisor.policy.deaths import Death, Exit
+from jobherd.supervisor.policy.child_exit import Death, Exit
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.stop_sequence import Stage, StopReason, StopSequence

@@ -21,7 +21,7 @@ from jobherd.supervisor.database.fleet_commands import CommandRejected, FleetCom
 from jobherd.supervisor.observe import fleet_report
 from jobherd.supervisor.observe.fleet_report import FleetReport
 from jobherd.supervisor.observe.process_use import Look, look, share
-from jobherd.supervisor.policy.deaths import End, Exit
+from jobherd.supervisor.policy.child_exit import End, Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits

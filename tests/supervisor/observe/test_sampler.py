@@ -19,7 +19,7 @@ import pytest
 from jobherd.supervisor.database.fleet_commands import CommandRejected, FleetCommand
 from jobherd.supervisor.observe import sampler
 from jobherd.supervisor.observe.sampler import Sampler
-from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits

@@ -7,8 +7,8 @@ import pickle
 import signal
 
 from jobherd.supervisor.policy.actions import NEVER, Fork
+from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.child_kinds import ChildKind
-from jobherd.supervisor.policy.deaths import Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from jobherd.supervisor.policy.actions import Fork
-from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE, EXIT_REQUESTED
 from tests.supervisor.policy.story import Story
 

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from jobherd.supervisor.policy.actions import Fork, Interrupt, Kill
-from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.slot import ChildLimits, State
 from jobherd.workers.ipc.current_work import Interruption, Reason
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS

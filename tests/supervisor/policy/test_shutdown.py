@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from jobherd.supervisor.policy.actions import Dismiss, Finish, Interrupt, Kill
-from jobherd.supervisor.policy.deaths import Exit
+from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.shutdown import PATIENCE_WITH_DATABASE
 from jobherd.workers.ipc.current_work import Interruption, Reason

@@ -10,8 +10,8 @@ import socket
 import pytest
 
 from jobherd.supervisor.database.connection import Link
+from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.child_kinds import UPLINK
-from jobherd.supervisor.policy.deaths import Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits

@@ -9,7 +9,7 @@ import pytest
 
 from jobherd.supervisor.policy.child_kinds import GATEWAY, MAINTENANCE
 from jobherd.supervisor.process.spawn import Ends
-from jobherd.supervisor.process.wakeups import Wakeups
+from jobherd.supervisor.process.wake_writer import WakeWriter
 from jobherd.workers.ipc.pipes import Ready, open_pipe
 
 
@@ -42,7 +42,7 @@ def woken(pipes):
 
 def test_as_many_idle_workers_are_woken_as_were_asked_for_and_none_for_nothing(supervisor, ends):
     now = time.monotonic()
-    wakeups = Wakeups(supervisor.fleet, supervisor.board_reader, supervisor.children)
+    wakeups = WakeWriter(supervisor.fleet, supervisor.board_reader, supervisor.children)
     first, second, maintenance = ends
     supervisor.boards[second].set_idle(idle=True)
     wakeups.step(now)
@@ -66,7 +66,7 @@ def test_an_idle_gateway_is_woken_too_although_enough_workers_are_idle(superviso
     reading, writing = open_pipe()
     supervisor.children._ends[gateway.number] = Ends(writing, -1)
     ends[gateway.number] = reading
-    wakeups = Wakeups(fleet, supervisor.board_reader, supervisor.children)
+    wakeups = WakeWriter(fleet, supervisor.board_reader, supervisor.children)
     first, second, *_ = ends
     for number in (first, second, gateway.number):
         boards[number].set_idle(idle=True)

@@ -53,12 +53,12 @@ of output to a terminal.
 """
 _LOOK: Final = 0.05
 _MOST: Final = 1000
-"""Deaths that wait. With more, the oldest are dropped."""
+"""DeathHooks that wait. With more, the oldest are dropped."""
 _LONGEST: Final = 1 << 18
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Deaths:
+class DeathHooks:
     """The deaths that wait for their hooks, and the process that calls them.
 
     find: returns queue, priority, payload as JSON text, and the creation and scheduled times of a
@@ -69,9 +69,9 @@ class Deaths:
         self._spec = spec
         self._find = find
         self._waiting: deque[dict[str, Any]] = deque(maxlen=_MOST)
-        """Deaths that no process was given yet."""
+        """DeathHooks that no process was given yet."""
         self._called: deque[dict[str, Any]] = deque()
-        """Deaths that the running process was given and whose hooks have not all been called."""
+        """DeathHooks that the running process was given and whose hooks have not all been called."""
         self._pid = 0
         self._progress = -1
         self._ends_at = 0.0

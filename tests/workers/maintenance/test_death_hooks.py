@@ -12,7 +12,7 @@ import pytest
 
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.status_board import StatusBoard
-from jobherd.workers.maintenance.deaths import Deaths
+from jobherd.workers.maintenance.death_hooks import DeathHooks
 from jobherd.workers.process.spec import ChildSettings, ChildSpec
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ atexit.register(os._exit, 3)
 
 
 class DeathsBench:
-    """`Deaths` with the supervisor's end of its socket, and a hook that blocks on a fifo for job BLOCKED."""
+    """`DeathHooks` with the supervisor's end of its socket, and a hook that blocks on a fifo for job BLOCKED."""
 
     def __init__(self, folder: Path) -> None:
         self._called, self._fifo = folder / "called", str(folder / "fifo")
@@ -62,7 +62,7 @@ class DeathsBench:
             "maintenance", 0, 1, 1, os.getpid(), -1, -1, self._board, self._control, settings,
             deaths=self._reading.fileno(),
         )  # fmt: skip
-        self.deaths = Deaths(spec, lambda _job: None)
+        self.deaths = DeathHooks(spec, lambda _job: None)
 
     def close(self) -> None:
         self._reading.close()

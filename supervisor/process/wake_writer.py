@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.process.children import Children
 
 
-class Wakeups:
+class WakeWriter:
     """Reads the idle flags and writes the wake bytes."""
 
     def __init__(self, fleet: Fleet, boards: BoardReader, children: Children) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from jobherd.supervisor.crash.crash_outcome import CrashOutcome
 from jobherd.supervisor.crash.dead_child import DeadChild
-from jobherd.supervisor.crash.deaths import DeathMessages
+from jobherd.supervisor.crash.death_messages import DeathMessages
 from jobherd.supervisor.crash.postmortem import PostMortem
 from tests.supervisor.crash.test_recovery import POLICY, death, now
 

@@ -72,8 +72,8 @@ examples:
   jobherd jobs --state failed
   jobherd job 42
 
-exit codes: 0 done, 1 found wrong, 2 usage, 69 no database, 78 configuration,
-124 the time given to wait was up, 130 interrupted"""
+exit codes: 0 done, 1 problem found, 2 usage, 69 no database, 78 configuration,
+124 timeout of wait, 130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

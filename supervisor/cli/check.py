@@ -25,6 +25,7 @@ from jobherd.supervisor.cli.gateway_check import gateway_problems
 from jobherd.supervisor.crash.orphans import Orphans, become_subreaper
 from jobherd.supervisor.settings.definitions import Settings, flags_of_run
 from jobherd.supervisor.settings.sources import SettingsError
+from jobherd.workers.inspect.phrases import count
 from jobherd.workers.process.spec import SECRETS
 
 if TYPE_CHECKING:
@@ -181,8 +182,8 @@ def _print(
     for note in notes:
         console.complain(f"note: {_at(note)}")
     if not problems:
-        beside = f", {len(hooks)} hook{'s' if len(hooks) > 1 else ''}" if hooks else ""
-        print(f"{len(kinds)} kind{'s' if len(kinds) > 1 else ''}{beside}, nothing wrong")
+        beside = f", {count(len(hooks), 'hook', 'hooks')}" if hooks else ""
+        print(f"{count(len(kinds), 'kind', 'kinds')}{beside}, no problems")
 
 
 def _unique_by(unique: Mapping[str, Any] | None) -> str | None:
@@ -203,7 +204,7 @@ def _complain(problems: list[dict[str, Any]]) -> None:
     for problem in problems:
         console.complain(_at(problem))
     if problems:
-        console.complain(f"{len(problems)} found wrong")
+        console.complain(count(len(problems), "problem", "problems"))
 
 
 def _at(problem: dict[str, Any]) -> str:

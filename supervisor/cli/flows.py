@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _STATES: Final = ("open", "completed", "failed", "cancelled")
 _COLUMNS: Final = (
     Column("FLOW", right=True), Column("NAME", least=12), Column("STATE"), Column("LEFT", right=True),
-    Column("DONE", right=True), Column("FAILED", right=True), Column("AGE", right=True),
+    Column("DONE", right=True), Column("FAILED", right=True), Column("DURATION", right=True),
 )  # fmt: skip
 _NODES: Final = (
     Column("NODE", least=16), Column("WAITS FOR", least=10), Column("JOB", right=True), Column("STATE", least=12),
@@ -51,8 +51,8 @@ def _flows(arguments: argparse.Namespace) -> int:
 
 
 def _line(flow: dict[str, Any]) -> tuple[object, ...]:
-    age = since(flow["created_at"], flow["ended_at"] or flow["asked_at"])
-    return (flow["id"], flow["name"], flow["state"], flow["pending"], flow["completed"], flow["failed"], age)
+    duration = since(flow["created_at"], flow["ended_at"] or flow["asked_at"])
+    return (flow["id"], flow["name"], flow["state"], flow["pending"], flow["completed"], flow["failed"], duration)
 
 
 def _flow_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 _GATES: Final = (
-    Column("GATE"), Column("NAME", least=12), Column("RUNNING", right=True), Column("RATE", right=True),
+    Column("SCOPE"), Column("NAME", least=12), Column("RUNNING", right=True), Column("RATE", right=True),
     Column("PARTITIONS"), Column("PAUSED", least=10),
 )  # fmt: skip
 

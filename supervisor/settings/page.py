@@ -27,16 +27,17 @@ drain_timeout = "10m"
 ```
 
 Durations are written `"500ms"`, `"30s"`, `"10m"`, `"1h30m"`, `"7d"`, or as a number of seconds.
-Sizes are written `"900MB"`, `"2GiB"`, or as a number of bytes; `M` and `G` alone are the binary
-ones.
+Sizes are written `"900MB"`, `"2GiB"`, or as a number of bytes; `M` alone is MiB, and `G` GiB.
 
-Not on this page, since producers without a supervisor read it too: the environment's
-`JOBHERD_MAX_PAYLOAD`, in bytes, is the longest payload that Python producers and `jobherd enqueue`
-let in and the longest result that a worker stores; default 1,000,000. `JOBHERD_KEYS` and
-`JOBHERD_KEYS_FILE` are [the keys of encryption](../how-to/operate/security.md#encryption),
-`JOBHERD_ALLOW_WRITABLE_HANDLERS=1` trusts [who else may change
-handlers](../how-to/operate/security.md#handlers-that-others-could-change). Others are read only by [the forge's
-imports](../project/forge.md#imports-from-github).
+These environment variables are not settings, because programs without a supervisor read them too:
+
+- `JOBHERD_MAX_PAYLOAD`: most bytes of a payload that Python producers and `jobherd enqueue` accept,
+  and of a result that a worker stores; default 1,000,000
+- `JOBHERD_KEYS`, `JOBHERD_KEYS_FILE`: [the keys of encryption](../how-to/operate/security.md#encryption)
+- `JOBHERD_ALLOW_WRITABLE_HANDLERS=1`: load [handlers that others could
+  change](../how-to/operate/security.md#handlers-that-others-could-change)
+
+The [forge](../project/forge.md#imports-from-github), an example, reads others.
 """
 
 

@@ -46,7 +46,7 @@ def test_sound_handlers_are_listed(tmp_path):
         "problems": [],
         "notes": [],
     }
-    assert "1 kind, nothing wrong" in jobherd("check", "--handlers", tmp_path, cwd=tmp_path).out
+    assert "1 kind, no problems" in jobherd("check", "--handlers", tmp_path, cwd=tmp_path).out
 
 
 def test_what_makes_a_kind_unique_is_listed(tmp_path):
@@ -103,7 +103,7 @@ def test_everything_wrong_is_reported_with_file_and_line(tmp_path):
     assert answer.code == 1
     for place in ("b_twice.py:3", "c_option.py:2", "d_syntax.py:4", "e_exits.py:2"):
         assert f"jobherd: {place}: " in answer.err, place
-    assert "4 found wrong" in answer.err
+    assert "4 problems" in answer.err
     assert "mail:receipt" in answer.out
     told = jobherd("check", "--handlers", ".", "--json", cwd=tmp_path).json
     assert not told["ok"]

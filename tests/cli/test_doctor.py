@@ -367,7 +367,7 @@ def test_limits_that_cannot_work_are_named(database):
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_for_people_it_fits_the_terminal_and_ends_with_a_sum(database, columns):
     answer = jobherd("doctor", dsn=database, COLUMNS=columns)
-    assert answer.lines[-1] == "nothing wrong, 1 worth a look"
+    assert answer.lines[-1] == "no problems, 1 note"
     assert max(map(len, answer.lines)) <= int(columns)
 
 

@@ -19,7 +19,9 @@ def test_a_flow_is_listed_shown_cancelled_and_run_again(database):
         )  # fmt: skip
         end(queue, result='["x", "y"]')
         resolve(queue)
-        assert jobherd("flows", dsn=database).out.splitlines()[1].split()[:4] == [str(flow), "test", "open", "2"]
+        heading, line = jobherd("flows", dsn=database).out.splitlines()
+        assert heading.split() == ["FLOW", "NAME", "STATE", "LEFT", "DONE", "FAILED", "DURATION"]
+        assert line.split()[:4] == [str(flow), "test", "open", "2"]
         tree = jobherd("flow", "tree", flow, dsn=database).out
         assert "2 left, 1 completed, 0 failed, 0 cancelled" in tree
         lines = {line.split()[0]: line for line in tree.splitlines()[3:]}

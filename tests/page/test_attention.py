@@ -90,7 +90,7 @@ def test_nothing_is_shown_if_all_is_well(page, database):
     past(database, "completed", many=3)
     past(database, "failed", days=2)
     assert 'class="attention"' not in page.get("/").text
-    assert jobherd("doctor", dsn=database).lines[-1].startswith("nothing wrong")
+    assert jobherd("doctor", dsn=database).lines[-1].startswith("no problems")
 
 
 def test_every_page_the_terminal_and_the_doctor_show_the_same_list(page, database):
@@ -124,7 +124,7 @@ def test_the_doctor_does_not_say_that_nothing_is_wrong_beside_a_paused_backlog(d
     assert answer.code == 0
     assert answer.lines[0] == "! queue mail is paused: 10,000+ jobs wait"
     assert answer.lines[-1].startswith("1 condition needs attention")
-    assert "nothing wrong" not in answer.out
+    assert "no problems" not in answer.out
 
 
 def test_jobs_without_any_worker_are_the_first_item(page, database):

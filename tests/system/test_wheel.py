@@ -327,4 +327,4 @@ def test_it_installs_into_a_clean_environment_of_each_python(wheel: Path, versio
     assert shell(command / "jobherd", "version", cwd=tmp_path) == "jobherd 0.1.0\n"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "sums.py").write_text(HANDLER)
-    assert "1 kind, nothing wrong" in shell(command / "jobherd", "check", "--handlers", "./mine", cwd=tmp_path)
+    assert "1 kind, no problems" in shell(command / "jobherd", "check", "--handlers", "./mine", cwd=tmp_path)

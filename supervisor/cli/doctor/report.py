@@ -43,11 +43,12 @@ def print_report(findings: list[Finding], wrong: int, items: list[Item]) -> None
                 lines[_LONGEST - 1 :] = [f"... {len(lines) - _LONGEST + 1} more lines: see --json"]
             print("\n".join(indent + paint(line, "dim") for line in lines))
     notes = sum(finding.weight == "note" for finding in findings)
+    also = f", {count(notes, 'note', 'notes')}" if notes else ""
     print()
     if wrong:
-        print(paint(f"{wrong} wrong", "red") + (f", {notes} worth a look" if notes else ""))
+        print(paint(count(wrong, "problem", "problems"), "red") + also)
     elif items:
         told = count(len(items), "condition needs", "conditions need")
-        print(paint(f"{told} attention", "yellow") + (f", {notes} worth a look" if notes else ""))
+        print(paint(f"{told} attention", "yellow") + also)
     else:
-        print(paint("nothing wrong", "green") + (f", {notes} worth a look" if notes else ""))
+        print(paint("no problems", "green") + also)

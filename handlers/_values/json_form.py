@@ -57,7 +57,7 @@ def convert(value: object) -> object:
             message = f"is a {type_name(value)} whose fields cannot be read: {type(problem).__name__}"
             raise TypeError(message) from None
         return {name: part for name, part in parts if part is not NOTHING}
-    message = f"is a {type_name(value)}, which JSON has no word for: {_fix(value)}"
+    message = f"is a {type_name(value)}, which JSON cannot represent: {_fix(value)}"
     raise TypeError(message)
 
 
@@ -123,7 +123,7 @@ class Walk:
                 return int(value)
             case float():
                 if not math.isfinite(value):
-                    raise self._problem(path, f"is {float(value)!r}, which JSON has no word for: pass None instead")
+                    raise self._problem(path, f"is {float(value)!r}, which JSON cannot represent: pass None instead")
                 return float(value)
         if isinstance(value, dict | list) or type(value) is tuple:
             if depth > DEEPEST:

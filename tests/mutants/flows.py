@@ -256,6 +256,13 @@ FLOWS = (
         ("tests/gateway/test_producer.py::test_a_tenant_s_job_waits_only_for_jobs_of_the_tenant",),
     ),
     Mutant(
+        "an older snapshot adds members to a flow that was sealed",
+        "sql/schema/30_flows.sql",
+        "WHERE f.id = flow_id FOR SHARE;",
+        "WHERE f.id = flow_id FOR KEY SHARE;",
+        ("tests/sql/test_seal_flow.py",),
+    ),
+    Mutant(
         "a flow is sealed while a transaction adds members",
         FLOWS_SQL,
         "        PERFORM pg_advisory_xact_lock(jobherd.seal_lock(flow_id));",

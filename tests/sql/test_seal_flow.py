@@ -86,6 +86,26 @@ def test_members_are_added_after_an_open_seal_if_the_flow_has_not_ended(queue):
     assert state(queue, flow)[:2] == ("open", 2)
 
 
+@pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
+def test_an_older_snapshot_adds_members_only_if_the_flow_was_not_sealed_since(queue, level):
+    flow = start(queue, {"node": "one"}, sealed=False)
+    with psycopg.connect(queue.dsn) as adder:
+        adder.isolation_level = level
+        adder.execute(EXTEND, [flow, MORE])
+        run(queue)
+        assert state(queue, flow) == ("open", 0, 1, 0, 0), "the open transaction does not delay the count"
+        adder.commit()
+        resolve(queue)
+        assert state(queue, flow) == ("open", 1, 1, 0, 0)
+        adder.execute("SELECT")
+        assert seal(queue, flow) == "sealed"
+        with pytest.raises(errors.SerializationFailure):
+            adder.execute(EXTEND, [flow, MORE])
+        adder.rollback()
+    run(queue)
+    assert state(queue, flow) == ("completed", 0, 2, 0, 0)
+
+
 def test_a_canceled_flow_ends_without_a_seal_and_after_open_transactions_that_add_members(queue):
     flow = start(queue, {"node": "one"}, DONE, sealed=False)
     with psycopg.connect(queue.dsn) as adder:

@@ -135,11 +135,11 @@ def say_what_next(folder: Path, program: str, *, http: tuple[str, int] | None) -
     """
     there = console.near(str(folder / "forge.git"))
     print(f"\npush to it yourself:  git push {there} HEAD:refs/heads/mine")
-    print(f"see what became:      {program} jobs   {program} status   {program} job 1")
+    print(f"see its jobs:         {program} jobs   {program} status   {program} job 1")
     if http is not None:
         host = f"[{http[0]}]" if ":" in http[0] else http[0]
         if find_spec("starlette") is not None:  # the extra `web` installs it
-            print(f"the page:             http://{host}:{http[1]}/")
+            print(f"the dashboard:        http://{host}:{http[1]}/")
         print(f"metrics and health:   http://{host}:{http[1]}/")
     print("Ctrl-C where the supervisor runs lets running jobs finish and ends it.\n", flush=True)
 

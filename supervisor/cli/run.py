@@ -111,10 +111,9 @@ def _check_page(settings: Settings) -> None:
         return
     if not (is_local(settings.http[0]) or settings.dashboard_operate_token or settings.dashboard_view_token):
         raise CommandError(
-            f"http = {shown('http', settings.http)} (from {settings.source('http')}) can be reached from elsewhere, "
-            "and the page has no token: set "
-            "JOBHERD_DASHBOARD_OPERATE_TOKEN (`openssl rand -hex 20` makes one), or dashboard = false for metrics "
-            "and health alone",
+            f"http = {shown('http', settings.http)} (from {settings.source('http')}) can be reached from other "
+            "hosts, and the dashboard has no token: set JOBHERD_DASHBOARD_OPERATE_TOKEN (`openssl rand -hex 20` "
+            "makes one), or dashboard = false for metrics and health only",
             ExitCode.CONFIGURATION,
         )
 

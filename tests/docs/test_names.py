@@ -120,7 +120,7 @@ def test_the_signals_are_those_that_the_parent_hears():
 
 
 def test_the_exit_codes_are_all_there():
-    rows = table(named("stop-reload-resize"), heading="Exit codes")
+    rows = table(named("cli"), heading="Exit codes")
     assert {int(row[0]) for row in rows} == {int(code) for code in ExitCode}
 
 
@@ -141,6 +141,19 @@ def test_the_outcomes_are_all_there():
     metric_page = prose(named("metrics"))
     for outcome in {word for row in rows for word in re.findall(r"`(\w+)`", row[3])}:
         assert f"`{outcome}`" in metric_page, outcome
+
+
+def test_the_error_codes_are_all_there():
+    said = {
+        code for row in table(named("outcomes"), heading="Error codes") for code in re.findall(r"`([A-Z_]+)`", row[0])
+    }
+    files = [
+        ROOT / name for name in ("handlers/_values/outcome.py", "handlers/jobs_webhook.py", "workers/gateway/judge.py")
+    ]
+    stored = "\n".join(file.read_text() for file in (*files, *(ROOT / "sql" / "schema").glob("*.sql")))
+    known = set(re.findall(r"[\"']([A-Z]+(?:_[A-Z]+)+)[\"']", stored))
+    assert known - said == set(), "docs/reference/outcomes.md lists each code"
+    assert said - known == {"POISON", "NACK", "CHILD_JOB_FAILED"}
 
 
 def test_the_defaults_that_the_readme_tells_are_the_defaults():

@@ -167,7 +167,7 @@ def test_the_supervisor_refuses_to_show_the_page_to_a_network_without_a_token(tm
     words = ("run", "--workers", "0", "--http", "0.0.0.0:0")
     ran = jobherd(*words, dsn=NO_DATABASE, cwd=tmp_path)
     assert ran.code == 78
-    assert "JOBHERD_DASHBOARD_OPERATE_TOKEN" in ran.err
+    assert "the dashboard has no token: set JOBHERD_DASHBOARD_OPERATE_TOKEN" in ran.err
     shown = jobherd(*words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_DASHBOARD_OPERATE_TOKEN=TOKEN)
     assert (shown.code, TOKEN in shown.out, "dashboard_operate_token" in shown.out) == (0, False, True)
     short = jobherd(

@@ -42,8 +42,8 @@ DASHBOARD = """
 ## Dashboard
 
 Requires the extra `web`. A view token may GET, an operate token may also POST: see [Access to the dashboard](../how-to/operate/dashboard-access.md).
-The POST of a browser needs the token of the dashboard's form. A user without a session is redirected to `/login`; a request without the
-permission gets 403. While the database is unreachable, the response is 503.
+The POST of a browser needs the token of the dashboard's form. A browser without a session is redirected to `/login`, a
+program without a token gets 401, and a request without the permission 403. While the database is unreachable, the response is 503.
 
 | method | path | what it does |
 |---|---|---|

@@ -90,7 +90,7 @@ async def show(request: Request) -> Response:
 
 @action
 async def order(request: Request, form: Form) -> Done:
-    """Send a fleet command to a supervisor, and wait up to `PATIENCE` seconds for its answer."""
+    """Send a fleet command to a supervisor, and wait up to 3 s for its answer."""
     name, number = form.get("order", ""), form.get("supervisor", "")
     if name not in ORDERS or not (number.isascii() and number.isdigit()) or len(number) > 18:
         return Done("That is not a fleet command to a supervisor of this dashboard.", to=None, well=False)

@@ -1,7 +1,7 @@
 """Flows in a real PostgreSQL, beside a model of them: who waits, who runs, and what each flow counts.
 
-Users start flows that wait for jobs and flows, add nodes, cancel and retry jobs and flows; workers claim
-and settle. After each move, maintenance passes the ends on, some of them at a time, until nothing is left.
+Users start flows that wait for jobs and flows, add nodes, cancel and retry jobs and flows, also from a node on;
+workers claim and settle. A node with a job for each item of a list becomes a flow of these. After each move, maintenance passes the ends on, some of them at a time, until nothing is left.
 Then both must hold the same jobs in the same states, and each flow must count what its members are.
 
 So no job starts before what it waits for, and none waits for what cannot come. A flow ends with its last
@@ -16,6 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 if TYPE_CHECKING:
     from tests.support.queue import Queue
 
@@ -23,7 +25,7 @@ WHEN = ("completed", "failed", "ended")
 POLICIES = ("cancel", "continue")
 ON = {"success": "completed", "failure": "failed", "done": "ended"}
 WANTED = {"completed": {"completed"}, "failed": {"failed"}}
-LIVE = ("blocked", "ready", "running")
+LIVE = ("blocked", "ready", "running", "open")
 OUTCOMES = ("ok", "ok", "ok", "failed", "retry", "cancelled")
 TABLES = "ready parked scheduled running blocked history attempts cancels edges ends flows results children supervisors"
 MOST = (1, 2, 1000)
@@ -33,8 +35,11 @@ UNION ALL SELECT id, 'blocked' FROM jobherd.blocked
 UNION ALL SELECT j.id, 'running' FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
 UNION ALL SELECT id, state FROM jobherd.history"""
 
+MEMBERS = """
+SELECT id FROM jobherd.ready r WHERE (r.extras).flow = %s UNION SELECT id FROM jobherd.history h WHERE (h.extras).flow = %s ORDER BY 1"""
+
 LEFT = """
-SELECT FROM jobherd.ends UNION ALL SELECT FROM jobherd.edges e
+SELECT 1 FROM jobherd.ends UNION ALL SELECT 1 FROM jobherd.edges e
  WHERE NOT e.marked AND NOT EXISTS (SELECT FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j WHERE j.id = e.upstream) LIMIT 1"""
 """A job that was running when another one began to wait for it is not marked before it has ended."""
 
@@ -52,6 +57,13 @@ class Job:
     """Why it was canceled: "upstream", "unneeded", "flow" or "hand"."""
     asked: bool = False
     """A cancel was requested while it ran."""
+    node: str = ""
+    result: int = 0
+    """The length of the list with which it has completed."""
+    source: int | None = None
+    """The job whose list gives it a job for each item."""
+    items: int = 0
+    """The length of that list when the source ended."""
 
     def is_wanted(self, state: str) -> bool:
         return self.wanted == "ended" or state in WANTED[self.wanted]
@@ -66,13 +78,28 @@ class Job:
 class Flow:
     id: int
     policy: str
-    members: list[Job] = field(default_factory=list)
+    members: list[Job | Flow] = field(default_factory=list)
     callbacks: list[Job] = field(default_factory=list)
     sealed: bool = True
     place: str = "open"
     stopping: bool = False
     counts: tuple[int, ...] = ()
     """pending, completed, failed, cancelled at its end."""
+    origin: Job | None = None
+    """The member of another flow that has become this one."""
+    why: str = ""
+
+    @property
+    def known(self) -> dict[int, str | None]:
+        """What the member waited for that has become this flow."""
+        return {} if self.origin is None else self.origin.known
+
+    def is_wanted(self, state: str) -> bool:
+        return state == "completed"
+
+    @property
+    def node(self) -> str:
+        return "" if self.origin is None else self.origin.node
 
     def count(self) -> tuple[int, ...]:
         places = Counter(job.place for job in self.members if job.why != "unneeded" or job.place != "cancelled")
@@ -113,11 +140,11 @@ class Model:
             left = self.queue.run("SELECT * FROM jobherd.ends"), self.queue.run("SELECT * FROM jobherd.edges")
             raise AssertionError(f"ends are left that nothing passes on: {left}")
         before = None
-        while before != (now := [(job.place, job.asked) for job in self.jobs.values()] + [f.place for f in self.flows.values()]):  # fmt: skip
+        while before != (now := [(job.place, job.asked) for job in self.jobs.values()] + [(f.place, f.stopping) for f in self.flows.values()]):  # fmt: skip
             before = now
             for flow in self.flows.values():
                 self.resolve(flow)
-            for job in self.jobs.values():
+            for job in list(self.jobs.values()):
                 self.release(job)
 
     def resolve(self, flow: Flow) -> None:
@@ -126,6 +153,9 @@ class Model:
             return
         flow.stopping |= flow.policy == "cancel" and flow.count()[2] > 0
         for job in flow.members if flow.stopping else ():
+            if isinstance(job, Flow):
+                job.stopping |= job.place == "open"
+                continue
             if job.place in ("blocked", "ready"):
                 job.cancel("flow")
             job.asked |= job.place == "running"
@@ -140,16 +170,32 @@ class Model:
         if job.place != "blocked":
             return
         for number, state in job.known.items():
-            place = (self.jobs.get(number) or self.flows[number]).place
-            if state is None and place not in (*LIVE, "open"):
-                job.known[number] = place
+            up = self.jobs.get(number) or self.flows[number]
+            if state is None and up.place not in LIVE:
+                job.known[number] = up.place
+                job.items = up.result if number == job.source and isinstance(up, Job) else job.items
         states = job.known.values()
         if any(state is not None and not job.is_wanted(state) for state in states):
             job.cancel("unneeded" if job.wanted == "failed" else "upstream")
             self.seen[f"cancelled, {job.why}"] += 1
+        elif None not in states and job.source is not None:
+            self.spread(job)
         elif None not in states:
             job.place = "ready"
             self.seen["released"] += 1
+
+    def spread(self, job: Job) -> None:
+        """A member becomes a flow, with a job for each item."""
+        assert job.flow is not None
+        ids = [number for (number,) in self.queue.run(MEMBERS, job.id, job.id)]
+        assert len(ids) == job.items
+        inner = self.flows[job.id] = Flow(job.id, job.flow.policy, origin=job)
+        inner.members = [Job(number, inner, node=job.node) for number in ids]
+        self.jobs |= {one.id: one for one in inner.members if isinstance(one, Job)}
+        del self.jobs[job.id]
+        job.flow.members[job.flow.members.index(job)] = inner
+        self.seen["mapped"] += 1
+        self.seen["mapped, no item"] += not ids
 
     def check(self) -> None:
         found = self.queue.run(PLACES)
@@ -181,14 +227,20 @@ class Model:
     def any_flow(self, n: int) -> Flow | None:
         return list(self.flows.values())[n % len(self.flows)] if self.flows else None
 
-    def graph(self, n: int, count: int) -> tuple[list[dict[str, Any]], list[list[int]]]:
-        """Return nodes, and for each the numbers of the nodes before it that it waits for."""
+    def graph(self, n: int, count: int, suffix: str = "") -> tuple[list[dict[str, Any]], list[list[int]]]:
+        """Return nodes, and for each the numbers of the nodes before it that it waits for.
+
+        A node that gets a list waits first for the job that returns it.
+        """
         nodes: list[dict[str, Any]] = []
         before: list[list[int]] = []
         for place in range(count):
             behind = [other for other in range(place) if n >> (place + other) & 1]
-            node = {"node": f"n{place}", "kind": "m:node", "after": [f"n{other}" for other in behind]}
-            nodes.append(node | {"when": WHEN[(n // 3 + place * (n % 4)) % 3]})
+            node = {"node": f"n{place}{suffix}", "kind": "m:node", "after": [f"n{other}{suffix}" for other in behind]}
+            node["when"] = WHEN[(n // 3 + place * (n % 4)) % 3]
+            if n % 7 < 3 and behind and "map" not in nodes[behind[0]]:
+                node |= {"when": "completed", "map": "item", "bind": {"item": node["after"].pop(0)}}
+            nodes.append(node)
             before.append(behind)
         return nodes, before
 
@@ -203,7 +255,8 @@ class Model:
             else:
                 known: dict[int, str | None] = dict.fromkeys(ids[other] for other in before[place])
                 known |= dict.fromkeys(outside) if place == 0 else {}
-                job = Job(number, flow, "blocked" if known else "ready", node["when"], known)
+                job = Job(number, flow, "blocked" if known else "ready", node["when"], known, node=node["node"])
+                job.source = ids[before[place][0]] if "map" in node else None
                 flow.members.append(job)
             self.jobs[number] = job
 
@@ -227,10 +280,9 @@ class Model:
             return
         flow = running[n % len(running)].flow
         assert flow is not None
-        if flow.place != "open":  # the member was run again after its end
+        if flow.place != "open" or flow.origin is not None:  # the member was run again after its end
             return
-        nodes, before = self.graph(n, n % 3 + 1)
-        nodes = [{**node, "node": f"{node['node']}-{len(flow.members)}", "after": [f"{up}-{len(flow.members)}" for up in node["after"]]} for node in nodes]  # fmt: skip
+        nodes, before = self.graph(n, n % 3 + 1, f"-{len(flow.members)}")
         assert self.ask("jobherd.extend_flow(%s, %s::jsonb)", flow.id, json.dumps(nodes)) == len(nodes)
         self.note(flow, nodes, before, [])
         self.seen["extended"] += 1
@@ -307,21 +359,87 @@ class Model:
         if flow.place in ("open", "completed"):
             assert answer == 0
             return
-        again = [job for job in flow.members if job.place in ("failed", "cancelled") and job.why != "unneeded"]
-        for job in flow.members:  # in their order: each waits for earlier ones
-            if job.place == "cancelled" and job.why == "unneeded" and any(up.id in job.known for up in again):
-                again.append(job)
-        assert answer == len(again)
-        for job in again:
-            for number, state in job.known.items():
-                if number in [up.id for up in again] or state in (None, "unknown") or not job.is_wanted(state):
-                    job.known[number] = None
-            job.place, job.why = "blocked" if None in job.known.values() else "ready", ""
+        failed = {one.id for one in flow.members if one.place in ("failed", "cancelled") and one.why != "unneeded"}
+        assert answer == self.run_again(flow, failed)
+        self.seen["flow retried"] += 1
+
+    def move_retry_from(self, n: int) -> None:
+        """A flow runs again from a node on."""
+        if (flow := self.any_flow(n)) is None or flow.origin is not None or not flow.members:
+            return
+        node = flow.members[n // 5 % len(flow.members)].node
+        chosen = {
+            one.id for one in flow.members if one.node == node and (isinstance(one, Flow) or one.place not in LIVE)
+        }
+        size = 0
+        while chosen and size < (size := len(chosen)):
+            chosen |= {one.id for one in flow.members if not chosen.isdisjoint(one.known)}
+        inner = [one for one in flow.members if isinstance(one, Flow) and one.id in chosen]
+        refused = not chosen or any(one.place in LIVE for each in inner for one in (each, *each.members))
+        try:
+            answer = self.ask("jobherd.retry_flow(%s, from_node => %s)", flow.id, node)
+        except psycopg.errors.InvalidParameterValue:
+            assert refused
+            assert flow.place != "open"
+            self.seen["retry from a node refused"] += 1
+            return
+        if flow.place == "open":
+            assert answer == 0
+            return
+        assert not refused
+        for each in inner:
+            assert each.origin is not None
+            flow.members[flow.members.index(each)] = each.origin
+            each.origin.known = dict.fromkeys(each.origin.known)
+            self.jobs[each.id] = each.origin
+            del self.flows[each.id]
+            for one in each.members:
+                assert isinstance(one, Job)
+                one.flow = None
+        assert answer == len(inner) + self.run_again(flow, chosen)
+        self.seen["retried from a node"] += 1
+        self.seen["mapped again"] += len(inner)
+
+    def run_again(self, flow: Flow, chosen: set[int]) -> int:
+        """Run members of an ended flow again, and what needs them or is needed. Return how many jobs that are."""
+        total, before, retried = 0, 0, set[int]()
+        while before < len(chosen):
+            before = len(chosen)
+            some = [one for one in flow.members if one.id in chosen]
+            for one in flow.members:
+                ended = one.place in ("failed", "cancelled")
+                needs = not chosen.isdisjoint(one.known)
+                needed = any(one.id in other.known and not other.is_wanted(one.place) for other in some)
+                if isinstance(one, Job) and ended and (needs or (needed and one.why != "unneeded")):
+                    chosen.add(one.id)
+                if (
+                    isinstance(one, Flow)
+                    and ended
+                    and (one.id in chosen or any(one.id in other.known for other in some))
+                ):
+                    chosen.add(one.id)
+                    if one.id not in retried:
+                        retried.add(one.id)
+                        total += self.run_again(
+                            one, {each.id for each in one.members if each.place in ("failed", "cancelled")}
+                        )
+        for one in flow.members:
+            if one.id not in chosen:
+                continue
+            for number, state in one.known.items():
+                if number in chosen or state in (None, "unknown") or not one.is_wanted(state):
+                    one.known[number] = None
+            if isinstance(one, Flow):
+                continue
+            one.asked = False
+            if one.place not in LIVE:
+                total += 1
+                one.place, one.why = "blocked" if None in one.known.values() else "ready", ""
         flow.place = "open"
         for job in flow.callbacks:
             if job.place == "cancelled" and job.why in ("upstream", "unneeded"):
                 job.place, job.why, job.known = "blocked", "", {flow.id: None}
-        self.seen["flow retried"] += 1
+        return total
 
     # -- workers
 
@@ -341,19 +459,21 @@ class Model:
         number = list(self.claims)[n % len(self.claims)]
         job, token = self.jobs[number], self.claims.pop(number)
         outcome = OUTCOMES[n // 7 % len(OUTCOMES)]
-        more = {} if outcome == "ok" else {"error": "no", "code": "NO"}
+        size = n % 4 + n // 11 % 2
+        more = {"result": json.dumps([*range(size)])} if outcome == "ok" else {"error": "no", "code": "NO"}
         assert self.worker.settle(token, [number], outcome, **more) == [number]
         if outcome == "cancelled" or (outcome == "retry" and job.asked):
             job.cancel("worker")
         else:
             job.place = {"ok": "completed", "retry": "ready"}.get(outcome, outcome)
         job.asked = False
+        job.result = size if outcome == "ok" else job.result
         self.seen[f"settled {outcome}"] += 1
 
 
 Move = tuple[str, int]
 WEIGHTS = {
-    "start": 5, "extend": 2, "add": 2, "seal": 3, "deadline": 1, "after": 2, "cancel": 2, "cancel_flow": 1, "retry": 3, "retry_flow": 4, "claim": 14, "settle": 14,
+    "start": 5, "extend": 2, "add": 2, "seal": 3, "deadline": 1, "after": 2, "cancel": 2, "cancel_flow": 1, "retry": 3, "retry_flow": 4, "retry_from": 3, "claim": 14, "settle": 14,
 }  # fmt: skip
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 

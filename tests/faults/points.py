@@ -7,8 +7,8 @@ supervisor. A point that is not reached by itself is brought about: children are
 the supervisor is told to drain.
 
 Checked at the end: what producers were acknowledged is over, once; a transactional job has left its
-row exactly once if it was completed and else none; every counted attempt stands in the history; no
-process is left; each point of the core was reached and has killed.
+row exactly once if it was completed and else none; every counted attempt stands in the history; each flow
+has ended and called back once; no process is left; each point of the core was reached and has killed.
 
 A run may be ended at any time by TERM or Ctrl-C: it is judged by what was killed until then, and
 runs add up in docs/project/fault-campaigns.md.
@@ -24,6 +24,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psycopg
 
 from tests.faults import ledger
 from tests.support.audit import Audit
@@ -61,6 +63,8 @@ CORE = frozenset(
     {
         "child.born", "child.forked", "child.clean", "child.reporting", "child.leaving", "register_child.sent", "register_child.done",
         "claim_jobs.before", "claim_jobs.sent", "claim_jobs.done", "settle_completed.before", "settle_completed.sent", "settle_completed.done",
+        "settle_members.sent", "settle_members.done", "mark_upstreams.before", "mark_upstreams.sent", "mark_upstreams.done",
+        "resolve_ends.before", "resolve_ends.sent", "resolve_ends.done",
         "settle_jobs.sent", "job.announced", "job.started", "job.ended", "job.entered", "transaction.begun", "transaction.settled", "transaction.committed",
         "parent:forked", "parent:reaped", "parent:register_supervisor.sent", "parent:register_supervisor.done", "parent:listen_jobs.sent",
         "parent:renew_lease.sent", "parent:terminate_child_sessions.before", "parent:terminate_child_sessions.done", "parent:settle_jobs.sent", "parent:requeue_child.sent",
@@ -72,10 +76,20 @@ EFFECTS = "CREATE TABLE audit.effects (job bigint NOT NULL, attempt int NOT NULL
 WRONG = """
 SELECT h.id, h.state, count(e.job) FROM jobherd.history h LEFT JOIN audit.effects e ON e.job = h.id WHERE h.kind = 'fault:effect'
  GROUP BY 1, 2 HAVING count(e.job) <> CASE h.state WHEN 'completed' THEN 1 ELSE 0 END"""
+FLOW = """
+SELECT jobherd.enqueue('fault:effect', '{}', jsonb_build_object('after', jsonb_build_array(jobherd.start_flow('points', '[
+    {"node": "many", "kind": "fault:quick", "payloads": ["{}", "{}", "{}"]},
+    {"node": "one", "kind": "fault:quick"},
+    {"node": "last", "kind": "fault:quick", "after": ["one"]},
+    {"node": "callback", "kind": "fault:effect", "on": "done"}]')), 'when', 'ended'))"""
+"""A flow with a callback, and a job outside of it that waits for its end."""
+UNENDED = """
+SELECT f.id, f.state, count(h.id) FROM jobherd.flows f LEFT JOIN jobherd.edges e ON e.upstream = f.id AND e.flow = f.id
+  LEFT JOIN jobherd.history h ON h.id = e.downstream GROUP BY 1, 2 HAVING f.state = 'open' OR count(h.id) <> 1"""
 STIRRED = 0.7
 """Seconds after which a point is brought about."""
-DEATH, RELOAD, LEAVING, QUIET = 0, 1, 5, 6
-"""What `Ranch.stir` does, by number; the last one only where it is needed."""
+DEATH, RELOAD, LEAVING, QUIET, JOIN = 0, 1, 5, 6, 7
+"""What `Ranch.stir` does, by number; the last two only where they are needed."""
 QUIET_FOR = 0.5
 """Seconds in which what there is is worked off."""
 NEEDS = {
@@ -86,6 +100,14 @@ NEEDS = {
     "claim_job.sent": QUIET,
     "child.leaving": RELOAD,
     "register_child.done": DEATH,
+    "mark_upstreams.before": JOIN,
+    "mark_upstreams.done": JOIN,
+    "mark_upstreams.sent": JOIN,
+    "resolve_ends.before": JOIN,
+    "resolve_ends.done": JOIN,
+    "resolve_ends.sent": JOIN,
+    "settle_members.done": JOIN,
+    "settle_members.sent": JOIN,
     "parent:draining": LEAVING,
     "parent:terminate_child_sessions.before": DEATH,
     "parent:terminate_child_sessions.done": DEATH,
@@ -134,6 +156,10 @@ class Ranch:
         if number == QUIET:
             self._producer.rest(QUIET_FOR)
             return
+        if number == JOIN:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                connection.execute(FLOW)
+            return
         if not self.herd.worker_pids():
             return  # a supervisor that has only just begun would die of what it is to obey
         with suppress(ProcessLookupError):
@@ -181,7 +207,7 @@ def kill_at(name: str, ranch: Ranch, points: Points) -> bool:
             ranch.stir(needs)
             needs = None
         if now - begun > STIRRED * (stirred + 1):
-            ranch.stir(QUIET if NEEDS.get(name) == QUIET else stirred % QUIET)
+            ranch.stir(NEEDS[name] if NEEDS.get(name) in (QUIET, JOIN) else stirred % QUIET)
             stirred += 1
         ranch.tend()
         time.sleep(0.003)
@@ -260,6 +286,8 @@ def main() -> int:
         report.holds("no process is left", not left, left or "")
         report.holds("the last supervisor left well", code == 0, code)
         audit.check(report, acknowledged)
+        unended = audit.run(UNENDED)
+        report.holds("each flow has ended, and has called back once", not unended, unended[:5] if unended else "")
         wrong = audit.run(WRONG)
         report.holds(
             "what a transactional job wrote is there once if it was completed, and else not",

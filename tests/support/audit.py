@@ -55,7 +55,7 @@ CREATE TRIGGER audit_history AFTER INSERT ON jobherd.history FOR EACH ROW EXECUT
 
 WAITING = """
 SELECT (SELECT count(*) FROM jobherd.waiting) + (SELECT count(*) FROM jobherd.scheduled)
-     + (SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running)"""
+     + (SELECT count(*) FROM jobherd.blocked) + (SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running)"""
 """In one statement, so in one snapshot.
 
 A job that moves from one table to the other between two would be in none.

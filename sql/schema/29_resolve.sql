@@ -74,11 +74,11 @@ AS $$
 $$;
 
 -- Writes the ends of jobs into the edges of up to `most` blocked jobs, and releases or cancels those. Jobs that another
--- session has locked are left. Returns how many were released and canceled.
+-- session has locked are left. Returns how many got an end, and how many of these were released and canceled.
 --
 -- Race: with several upstream jobs, the one that ends last releases. Two maintenance processes may each have one of
 -- them. So the row of the blocked job is locked first, and the statement that decides begins after that.
-CREATE FUNCTION jobherd.pass_on(ended bigint[], states text[], most integer, OUT released bigint, OUT cancelled bigint)
+CREATE FUNCTION jobherd.pass_on(ended bigint[], states text[], most integer, OUT told bigint, OUT released bigint, OUT cancelled bigint)
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -86,6 +86,7 @@ DECLARE
     one  bigint;
     bound bigint[];
 BEGIN
+    told := 0;
     released := 0;
     cancelled := 0;
     held := array(SELECT b.id FROM jobherd.blocked b
@@ -94,6 +95,7 @@ BEGIN
     IF held = '{}' THEN
         RETURN;
     END IF;
+    told := cardinality(held);
     UPDATE jobherd.edges e
        SET state = s.state, marked = true,
            result = CASE WHEN e.argument IS NOT NULL THEN jobherd.result_of(s.job) END
@@ -174,6 +176,7 @@ DECLARE
     first  bigint := 0;
     jobs   bigint[];
     states text[];
+    told   bigint;
 BEGIN
     -- An end stays while a session holds the jobs that wait for it. With `most` of them at the front, all others would wait too.
     IF random() < 0.5 THEN
@@ -185,12 +188,14 @@ BEGIN
     IF rows IS NULL THEN
         RETURN;
     END IF;
-    SELECT p.released, p.cancelled INTO released, cancelled FROM jobherd.pass_on(jobs, states, most) AS p;
+    -- What is told counts as an end: jobs that still wait for another one would otherwise look as if nothing was left to do.
+    SELECT p.told, p.released, p.cancelled INTO told, released, cancelled FROM jobherd.pass_on(jobs, states, most) AS p;
     DELETE FROM jobherd.ends e
      WHERE e.flow = 0 AND e.id = ANY (rows)
        AND NOT EXISTS (SELECT FROM jobherd.edges g JOIN jobherd.blocked b ON b.id = g.downstream
                         WHERE g.upstream = e.job AND g.state IS NULL);
     GET DIAGNOSTICS ended = ROW_COUNT;
+    ended := ended + told;
 END $$;
 
 -- Looks for vanished jobs among up to `most` jobs behind `past` for which others wait. Returns the last one, null after the last page.

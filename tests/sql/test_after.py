@@ -220,6 +220,15 @@ def test_many_jobs_that_wait_for_one_are_released_in_pages(client, queue, most):
     assert queue.states(later) == ["ready"] * 7
 
 
+def test_jobs_that_still_wait_for_another_one_count_as_told(client, queue):
+    both = [client.enqueue("a:b"), client.enqueue("a:b")]
+    client.enqueue_many("a:b", [{"n": n} for n in range(5)], after=both)
+    mark(queue)
+    end(queue)
+    told = [queue.run("SELECT ended, released FROM jobherd.resolve_ends(2)")[0] for _ in range(4)]
+    assert told == [(2, 0), (2, 0), (2, 0), (0, None)], "the last page takes the end away"
+
+
 def test_a_blocked_job_can_be_cancelled_changed_and_not_run(client, queue):
     first = client.enqueue("a:b")
     later = client.enqueue("a:b", after=first)

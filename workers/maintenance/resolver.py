@@ -59,7 +59,7 @@ class Resolver:
         elif joins and time.monotonic() >= self._check_at:
             self._check()
         # An unmarked job may have ended between the two statements, or a page of them is left.
-        pause = 0.0 if released == MOST or (unmarked and self._past is not None) else self._pause
+        pause = 0.0 if ended >= MOST or (unmarked and self._past is not None) else self._pause
         self.due_at = time.monotonic() + pause if joins else _NEVER
         self._pause = min(LATER, self._pause * _SLOWER)
 

@@ -1,6 +1,7 @@
 -- Count the ends of members of flows, and pass up to %(most)s ends of jobs on to the jobs that wait for them. Run by maintenance
--- processes while jobs wait or flows are open. Columns: ended (how many were counted or passed on), released, cancelled, unmarked
--- and joins (whether there are edges of upstream jobs that are not marked, and open edges, ends or flows at all).
+-- processes while jobs wait or flows are open. Columns: ended (how many ends were counted or passed on, and to how many jobs),
+-- released, cancelled, unmarked and joins (whether there are edges of upstream jobs that are not marked, and open edges, ends or
+-- flows at all).
 WITH flows AS MATERIALIZED (
     SELECT jobherd.resolve_flows(%(most)s::integer) AS rows
 )

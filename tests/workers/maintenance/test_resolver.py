@@ -94,7 +94,7 @@ def test_it_looks_soon_after_an_end_and_later_while_nothing_ends(monkeypatch):
 
 def test_full_pages_follow_each_other_at_once(monkeypatch):
     monkeypatch.setattr("jobherd.workers.maintenance.resolver.time.monotonic", lambda: 0.0)
-    session = Answers((7,), (0, None, None, True, True), (None,), (1, 1000, 0, False, True))
+    session = Answers((7,), (0, None, None, True, True), (None,), (1000, 0, 0, False, True))
     resolver = Resolver(session)
     resolver.note(joins=True)
     resolver.step()

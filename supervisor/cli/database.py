@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _OWN = re.compile(r"jobherd(?:\.\w+)?: ")
 """How the messages of Jobherd's own functions begin."""
+_LIBPQ_ADVICE = re.compile(r"^connection is bad: |,? Is the server running .*?\?")
+"""What is left out of libpq's reason, because Jobherd's advice follows it."""
 CONNECT_TIMEOUT = 10
 """Seconds. A value in the DSN or in PGCONNECT_TIMEOUT takes precedence."""
 
@@ -207,7 +209,7 @@ def explained() -> Iterator[None]:
         if lacks_room(problem):
             raise CommandError(f"the database is out of space: {_said(problem)}", ExitCode.NO_DATABASE) from None
         raise CommandError(
-            f"the database does not answer: {_said(problem)}; is it running, and is --dsn or JOBHERD_DSN right?",
+            f"the database does not answer: {_said(problem)}. Is PostgreSQL up, and is --dsn or JOBHERD_DSN right?",
             ExitCode.NO_DATABASE,
         ) from None
     except psycopg.Error as problem:
@@ -269,4 +271,4 @@ def _said(problem: psycopg.Error) -> str:
     text = own_words(problem)
     if problem.diag.message_hint:
         text = f"{text}. {problem.diag.message_hint}"
-    return redact_dsn(" ".join(text.split())).rstrip(".")
+    return redact_dsn(_LIBPQ_ADVICE.sub("", " ".join(text.split()))).rstrip(".")

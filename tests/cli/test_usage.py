@@ -106,6 +106,7 @@ def test_no_database_is_69_with_the_remedy(words):
     assert answer.err.startswith("jobherd: the database does not answer")
     assert "JOBHERD_DSN" in answer.err
     assert len(answer.err.splitlines()) == 1
+    assert answer.err.count("?") == 1, "libpq's advice is left out"
 
 
 def test_a_password_in_the_dsn_is_never_shown():

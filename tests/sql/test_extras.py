@@ -10,6 +10,7 @@ from psycopg import sql as names
 
 from jobherd import Client
 from jobherd.handlers import jobs_webhook
+from jobherd.workers.job.row import claimed_jobs
 from tests.support.queue import NOTHING, Queue
 
 OPTIONS = '{"tenant": "acme", "webhook": "https://example.com/done"}'
@@ -42,6 +43,18 @@ def extras(queue, job):
 
 
 WHOLE = ("acme", "https://example.com/done", BYTES)
+
+
+def test_a_claim_returns_them_without_an_object_around_them(queue):
+    plain, rich = put(queue), put(queue, options='{"tenant": "acme", "max_attempts": 7}')
+    child = queue.child()
+    rows = child.connection.execute(queue.text("claim/claim_jobs"), child.parameters(2)).fetchall()
+    seen = {row[0]: json.loads(row[-1]) for row in rows[1:]}
+    assert (seen[plain]["tenant"], seen[rich]["max_attempts"]) == ("acme", 7)
+    assert [(one.max_attempts, json.loads(one.extras)["tenant"]) for one in claimed_jobs(rows)] == [
+        (None, "acme"),
+        (7, "acme"),
+    ]
 
 
 @pytest.mark.promise("D36", "D40")

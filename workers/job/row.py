@@ -58,6 +58,8 @@ MEMBER: Final = (
 """How the extras of a job begin that is the member of a flow, or waited for, and has no other. Only handlers that take
 the job can tell it from one without extras. Cost: all other extras take the longer way."""
 
+_EXTRAS: Final = '{"tenant"'
+"""How the extras of a job begin that has no other rare attribute. With others they are text in an object of all."""
 _WHOLE: Final = len(JobRow._fields)
 
 
@@ -67,9 +69,13 @@ def claimed_jobs(rows: Sequence[tuple[Any, ...]]) -> list[JobRow]:
     Cost: claim_jobs.sql returns what is the same for all jobs only once, in its first row. All other
     claiming statements return whole `JobRow`s.
 
-    >>> about, job = (5, "default", None, 0, None, 9.5, None, None), (7, "a:b", "{}", 1, 0, 9.0, 9.25, None)
-    >>> claimed_jobs([about, job])[0].waited
+    >>> about, job = (5, "default", None, 0, None, 9.5, None, None), (7, "a:b", "{}", 1, 0, 9.0, 9.25)
+    >>> claimed_jobs([about, (*job, None)])[0].waited
     0.25
+    >>> claimed_jobs([about, (*job, '{"tenant":"a"}')])[0].extras
+    '{"tenant":"a"}'
+    >>> claimed_jobs([about, (*job, '{"crashes" : 1, "extras" : null}')])[0].crashes
+    1
     """
     if not rows or len(rows[0]) == _WHOLE:
         return [JobRow._make(row) for row in rows]
@@ -81,10 +87,11 @@ def claimed_jobs(rows: Sequence[tuple[Any, ...]]) -> list[JobRow]:
     new = tuple.__new__  # Cost: a call of JobRow with its fields takes three times as long, and `max` as long as this.
     for number, kind, payload, attempts, priority, created_at, run_at, rare in rows[1:]:
         waited = now - (run_at if run_at > created_at else created_at)  # noqa: FURB136
+        extras = None if rare is None or not rare.startswith(_EXTRAS) else rare
         job = new(
             JobRow,
             (token, number, kind, queue, payload, attempts, None, 0, priority, None, created_at, run_at, None, waited,
-             more, None),
+             more, extras),
         )  # fmt: skip
-        found.append(job if rare is None else job._replace(**orjson.loads(rare)))
+        found.append(job if rare is extras else job._replace(**orjson.loads(rare)))
     return found

@@ -166,3 +166,26 @@ def test_a_member_leads_to_its_flow_and_after_the_end_to_its_retry(page, databas
             end(queue, result="1")
             resolve(queue)
         assert "Retry the flow" not in page.get(f"/jobs/{failed}").text
+
+
+def test_a_retry_of_many_jobs_says_how_many_are_members_of_an_ended_flow(page, database):
+    with Queue(database) as queue:
+        flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
+        end(queue, "failed", error="ValueError: no such page")
+        open_flow = start(queue, {"node": "fetch"}, policy="continue")
+        end(queue, "failed", error="ValueError: no such page")
+        alone = queue.enqueue("a:b")
+        end(queue, "failed", error="ValueError: no such page")
+        ids = [one for (one,) in send(database, "SELECT id FROM jobherd.history ORDER BY id")]
+        assert alone in ids and len(ids) == 3
+        confirmed = page.act("/jobs/confirm", action="retry", id=ids).text
+        assert "of them" not in confirmed, "while a flow is open, its jobs can still be retried"
+        resolve(queue)
+        send(database, "UPDATE jobherd.flows SET state = 'open', ended_at = NULL WHERE id = %s", open_flow)
+        confirmed = page.act("/jobs/confirm", action="retry", id=ids).text
+        assert "1 of them is a member of a flow that has ended" in confirmed
+        assert f'<a href="/flows/{flow}">flow {flow}</a>' in confirmed
+        assert f"/flows/{open_flow}" not in confirmed
+        assert "of them" not in page.act("/jobs/confirm", action="delete", id=ids).text
+        send(database, "UPDATE jobherd.flows SET state = 'failed', ended_at = now() WHERE id = %s", open_flow)
+        assert "2 of them are members of flows" in page.act("/jobs/confirm", action="retry", id=ids).text

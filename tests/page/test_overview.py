@@ -14,6 +14,7 @@ import pytest
 from jobherd import sql
 from jobherd.workers.page.kinds import weighed
 from jobherd.workers.page.overview import queues_of
+from tests.cli.rows import child, claim, supervisor
 from tests.page.support import W01
 from tests.support.queue import Queue
 
@@ -223,7 +224,7 @@ def test_the_charts_of_a_queue_and_of_a_host_count_its_jobs_and_say_what_they_le
 def test_what_is_asked_of_the_page_is_answered_whatever_it_is(page):
     for path in ("/?window=century", "/kinds?window=&sort=no", "/kinds?sort=p99&window=week"):
         assert page.get(path).status_code == 200
-    assert page.get("/kinds/no:such").status_code == 404
+    assert "No supervisor has ever loaded" in page.get("/kinds/no:such").text
     assert page.get("/kinds/no%00such").status_code == 404
 
 
@@ -345,10 +346,27 @@ def test_queues_are_named_once_and_the_deepest_comes_first():
             {"queue": None, "jobs": 5, "capped": False, "oldest": 4.0},
         ],
     }
-    rows = queues_of(held, {"a": True, "idle": False})
+    rows = queues_of(held, {"a": {"paused": True}, "idle": {"paused": False}})
     assert [row["queue"] for row in rows] == ["b", "(other)", "c", "a"]
     assert (rows[0]["scheduled"], rows[0]["scheduled_capped"], rows[0]["oldest"]) == (10, True, 1.5)
-    assert (rows[3]["ready"], rows[3]["oldest"], rows[3]["paused"]) == (0, None, True)
+    assert (rows[3]["ready"], rows[3]["oldest"], rows[3]["gate"]) == (0, None, {"paused": True})
+    assert rows[0]["gate"] is None
+
+
+def test_a_queue_at_its_limit_is_marked_and_so_is_everything_if_all_is_paused(page, queue, database):
+    def shown(name):
+        found = re.search(rf'<th scope="row"><a href="/jobs\?queue={name}">.*?</th>', page.get("/").text)
+        return plain(found[0])
+
+    queue.run("SELECT jobherd.set_limit('media', 1), jobherd.set_limit('roomy', 9)")
+    queue.enqueue_many("a:b", 2, queue="media")
+    assert shown("media") == "media", "a worker may start one"
+    claim(database, child(database, supervisor(database)))
+    queue.enqueue_many("a:b", 2, queue="roomy")
+    assert shown("media").endswith("at its limit")
+    assert shown("roomy") == "roomy"
+    queue.run("SELECT jobherd.pause('*')")
+    assert shown("media").endswith("paused") and shown("roomy").endswith("paused")
 
 
 def test_a_kind_of_which_nothing_ended_divides_by_nothing():

@@ -89,6 +89,11 @@ class Choice:
         """Number of jobs by state."""
         return Counter(row["state"] for row in self.rows).most_common()
 
+    @property
+    def by_flow(self) -> list[tuple[int, int]]:
+        """Number of jobs by the flow that ended without them. Empty for the jobs of a filter."""
+        return Counter(row["flow"] for row in self.rows if row.get("flow")).most_common()
+
 
 class _NothingChosen(Exception):  # noqa: N818 - says what happened
     """The form names no job."""

@@ -52,7 +52,7 @@ async def show(request: Request) -> Response:
 
 
 async def show_one(request: Request) -> Response:
-    """Show one kind. 404 if it is not declared and none of its jobs has finished."""
+    """Show one kind, also one that no handler has declared: jobs can name it."""
     kind = request.path_params["kind"]
     if "\0" in kind:  # the database would reject it
         raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -60,12 +60,6 @@ async def show_one(request: Request) -> Response:
     data = database(request)
     declared = await data.row("page/show_kind", {"kind": kind})
     past = await ask_past(data, f"{window.name} {kind}")
-    if declared is None and not ended(past["whole"]) and not past["failures"]:
-        weeks = await data.rows(
-            "page/sum_chart", {"seconds": WINDOWS["week"].seconds, "point": WINDOWS["week"].seconds, "kind": kind}
-        )
-        if not ended(weeks[-1]):
-            raise HTTPException(HTTPStatus.NOT_FOUND)
     return page(request, "kind.html", kind=kind, declared=declared, windows=WINDOWS.values(), **past)
 
 

@@ -36,6 +36,8 @@ OTHERS: Final = "(other)"
 """The name for all queues that are not shown by name; none can have this name."""
 CHOICES: Final = {"seconds": 604_800, "most": 200}
 """Queues and hosts whose charts can be chosen."""
+GATES: Final = 1000
+"""Pauses and limits that are read."""
 AHEAD: Final = 24
 """Hours of the chart of scheduled jobs."""
 
@@ -76,26 +78,28 @@ async def ask_now(data: Database, _: str) -> dict[str, Any]:
 async def ask_work(data: Database, _: str) -> dict[str, Any]:
     """Return the queues, the running jobs, and the jobs due next."""
     found = {state: await data.rows(f"observe/measure_{state}", BOUNDS) for state in STATES}
+    gates = await data.rows("observe/list_limits", {"most": GATES})
     return {
-        "queues": queues_of(
-            found, {row["queue"]: row["paused"] for row in await data.rows("observe/list_queue_names", BOUNDS)}
-        ),
+        "queues": queues_of(found, {gate["name"]: gate for gate in gates if gate["scope"] == "queue"}),
+        "everything": any(gate["scope"] == "all" and gate["paused"] for gate in gates),
         "running": await data.rows("page/list_running", {"most": SHOWN}),
         "due": await data.rows("page/list_due", {"most": 5}),
         "ahead": ahead_of(await data.rows("page/count_due", {"most": MOST, "hours": AHEAD})),
     }
 
 
-def queues_of(found: Mapping[str, Sequence[Row]], known: Mapping[str, bool]) -> list[dict[str, Any]]:
-    """Return a row for each queue with its jobs in each state, the deepest first.
+def queues_of(found: Mapping[str, Sequence[Row]], gates: Mapping[str, Row]) -> list[dict[str, Any]]:
+    """Return a row for each queue with its jobs in each state and its pause or limit, the deepest first.
 
-    >>> queues_of({"ready": [{"queue": "mail", "jobs": 3, "capped": False, "oldest": 1.5}]}, {"mail": True})[0]["ready"]
+    found: by state. gates: rows of observe/list_limits by queue.
+
+    >>> queues_of({"ready": [{"queue": "mail", "jobs": 3, "capped": False, "oldest": 1.5}]}, {})[0]["ready"]
     3
     """
     names = {row["queue"] or OTHERS for rows in found.values() for row in rows} | {
-        name for name, paused in known.items() if paused
+        name for name, gate in gates.items() if gate["paused"]
     }
-    rows = {name: {"queue": name, "paused": known.get(name, False), "oldest": None} for name in names}
+    rows = {name: {"queue": name, "gate": gates.get(name), "oldest": None} for name in names}
     for state, held in found.items():
         for row in held:
             rows[row["queue"] or OTHERS] |= {state: row["jobs"], f"{state}_capped": row["capped"]}

@@ -36,10 +36,8 @@ def test_failed_attempts_are_told_apart_and_lead_to_no_job():
         == "Failed: 1 jobs and 16 failed attempts that were followed by another in all, at most 9 per minute."
     )
     assert [bar.tone for bar in chart.bars] == ["bad", "soft", "soft"]
-    assert chart.hits[0].said.endswith("failed 1, expired 0, failed attempts 7")
-    assert "state=failed&state=expired" in chart.hits[0].query
-    assert "retried" not in chart.hits[0].query
-    assert chart.hits[1].query == "", "no finished job is behind it"
+    assert chart.said[0] == "failed 1, expired 0, failed attempts 7"
+    assert chart.leads == "10", "no finished job is behind the second"
     assert chart.query == "state=failed&state=expired"
     quiet = bars("Failed", rows(failed=[0], expired=[0], retried=[0]), three, HOUR)
     assert quiet.nothing == "No job failed or expired in this period, and no attempt failed."
@@ -54,16 +52,25 @@ def test_bars_are_stacked_and_stay_in_their_frame():
     assert chart.marks == ("40", "20", "0")
     assert chart.bars[-1].height == HIGH
     assert chart.unit == "jobs per minute"
-    assert chart.hits[1].said == "Fri 03:01 UTC: failed 3, expired 1"
+    assert chart.said[1] == "failed 3, expired 1"
     assert chart.summary == "Failed: 46 jobs in all, at most 40 per minute."
     assert not chart.empty
     assert [bar.is_partial for bar in chart.bars] == [False, False, False, True], "the last minute is not over"
     assert [f"{at:%H:%M}" for at in chart.ticks] == ["03:00", "03:01", "03:02", "03:02", "03:03"]
-    assert chart.hits[0].query == ""
-    wanted, problems = Wanted.read(QueryParams(chart.hits[1].query))
+    assert chart.leads == "0111"
+    assert (chart.since, chart.point) == (datetime(2026, 1, 2, 3, tzinfo=UTC), 60)
+    wanted, problems = Wanted.read(QueryParams(chart.query))
     assert (problems, wanted.states) == ({}, ("failed", "expired"))
-    bounds = wanted.parameters(datetime.now(UTC))
-    assert bounds["until"] - bounds["since"] == timedelta(minutes=1)
+
+
+def test_the_bars_of_a_tone_are_one_path():
+    chart = bars("Failed", rows(failed=[4, 2, 1], expired=[0, 0, 1]), TWO, HOUR)
+    assert [(tone, is_partial, path.count("M")) for tone, is_partial, path in chart.paths] == [
+        ("bad", False, 2),
+        ("bad", True, 1),
+        ("warn", True, 1),
+    ]
+    assert chart.paths[0][2] == "M23.33 0h286.67v100h-286.67zM356.67 50h286.67v50h-286.67z"
 
 
 def test_one_job_among_thousands_is_seen():
@@ -72,18 +79,18 @@ def test_one_job_among_thousands_is_seen():
 
 
 def test_lines_have_gaps_where_nothing_is_known():
-    chart = lines("Duration", rows(p50=[0.1, None, 0.2, 0.3], p95=[None] * 4), TIMES)
+    chart = lines("Duration", rows(p50=[0.1, None, 0.2, 0.3], p95=[None] * 4), TIMES, HOUR)
     assert len(chart.lines) == 2
     assert all(tone == "accent" for tone, _ in chart.lines)
     assert chart.marks == ("400 ms", "200 ms", "0")
-    assert chart.hits[3].said.endswith(": half within 300 ms")
-    assert chart.hits[1].said.endswith(": nothing ran")
+    assert chart.said == ("half within 100 ms", "nothing ran", "half within 200 ms", "half within 300 ms")
+    assert not chart.query
 
 
 def test_nothing_is_drawn_of_nothing():
     for chart in (
         bars("Failed", rows(failed=[0, 0], expired=[0, 0]), TWO, HOUR),
-        lines("Duration", rows(p50=[None], p95=[None]), TIMES),
+        lines("Duration", rows(p50=[None], p95=[None]), TIMES, HOUR),
     ):
         assert chart.empty
         assert not chart.bars

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from urllib.parse import unquote
 
 import pytest
@@ -121,7 +122,7 @@ def test_failed_attempts_are_in_the_failure_chart_and_told_apart(page, queue):
         answer = page.get(address)
         assert "Failed 0 2 failed attempts" in plain(answer.text)
         assert "0 jobs and 2 failed attempts that were followed by another in all" in answer.text
-        assert re.search(r'<rect class="tone-soft[^"]*" x=', answer.text)
+        assert re.search(r'<path class="tone-soft[^"]*" d="M', answer.text)
         assert "failed 0, expired 0, failed attempts 2" in answer.text
     end(queue, "mail:send", "failed", error="broken")
     look(queue)
@@ -148,7 +149,8 @@ def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
         assert "Refused: mailbox full" in text
         assert "at line 3" not in text
         assert "No job ended in this period." not in text
-        assert answer.text.count('<rect class="hit"') == 24 + 4 * {"hour": 60, "day": 96, "week": 168}[window]
+        points = [len(said.split("|")) for said in re.findall(r'data-said="([^"]*)"', answer.text)]
+        assert points == [{"hour": 60, "day": 96, "week": 168}[window]] * 4
         assert (
             f"/jobs?state=failed&amp;kind=mail%3Asend&amp;code=REFUSED&amp;since={ {'hour': '1h', 'day': '24h', 'week': '7d'}[window] }"
             in answer.text
@@ -202,10 +204,8 @@ def test_the_charts_of_a_queue_and_of_a_host_count_its_jobs_and_say_what_they_le
         assert '<option value="queue slow" selected>' in text
         assert 'data-live="past:day queue slow"' in text
         assert "/jobs?state=failed&amp;state=expired&amp;since=24h&amp;queue=slow" in text
-        (to,) = set(
-            re.findall(r'<a href="(/jobs\?state=failed&amp;state=expired&amp;since=2[^"]*-[^"]*)" tabindex', text)
-        )
-        assert page.get(to.replace("&amp;", "&")).text.count('<tr id="job-') == 1
+        assert 'data-jobs="/jobs?state=failed&amp;state=expired&amp;queue=slow"' in text
+        assert [jobs for _, jobs in listed(page, text)] == [1]
     (peaks,) = re.findall("<h2>Busiest</h2>.*?</table>", page.get("/?window=day").text, re.DOTALL)
     assert re.findall(r'href="(/[?][^"]*)">', peaks) == [
         f"/?window=day&amp;{one}" for one in ("kind=mail%3Asend", "queue=mail", "queue=slow", "host=host")
@@ -218,6 +218,8 @@ def test_the_charts_of_a_queue_and_of_a_host_count_its_jobs_and_say_what_they_le
     assert "Duration 1.8 s average" in plain(text)
     assert "A job that never started has no host." in text
     assert "/jobs?state=completed" not in text, "the list has no filter for a host"
+    assert "data-jobs" not in text and listed(page, text) == []
+    assert "From Completed Failed Expired" in plain(page.get("/figures?of=host+host").text)
     assert "Completed 0" in plain(page.get("/?host=%22%3E%3Cscript%3E").text)
 
 
@@ -410,6 +412,33 @@ def test_the_charts_have_clock_times_and_lead_to_their_jobs(page, queue):
     text = page.get("/?window=day").text
     assert len(re.findall(r'<span><time [^>]*data-as="tick"', text)) == 4 * 5
     assert "No job completed in this period." in text
-    (to,) = set(re.findall(r'<a href="(/jobs\?state=failed&amp;state=expired&amp;since=[^"]*)" tabindex', text))
-    assert page.get(to.replace("&amp;", "&")).text.count('<tr id="job-') == 1
-    assert f"{to}&amp;kind=mail%3Asend" in page.get("/kinds/mail:send?window=day").text
+    assert 'data-jobs="/jobs?state=failed&amp;state=expired"' in text
+    [(to, jobs)] = listed(page, text)
+    assert (to.partition("&since=")[0], jobs) == ("/jobs?state=failed", 1)
+    text = page.get("/kinds/mail:send?window=day").text
+    assert 'data-jobs="/jobs?state=failed&amp;state=expired&amp;kind=mail%3Asend"' in text
+    assert listed(page, text) == [(f"{to}&kind=mail%3Asend", 1)]
+
+
+def test_the_figures_are_those_of_the_charts_and_leave_out_what_is_empty(page, queue):
+    assert "No job ended in this period." in page.get("/figures").text
+    declare(queue, "mail:send", "other:kind")
+    look(queue)
+    end(queue, "mail:send", count=3, ran=2.0)
+    end(queue, "mail:send", "retry", ran=1.0, error="again", delay=100.0)
+    end(queue, "other:kind", "failed", ran=1.0, error="broken")
+    look(queue)
+    for of, completed, failed, again in (("", 3, 1, 1), ("mail:send", 3, 0, 1), ("queue mail", 3, 1, 0)):
+        text = page.get("/figures", params={"window": "week", "of": of}).text
+        rows = [[int(cell) for cell in re.findall(r">(\d+)</td>", row)] for row in text.split("<tr>")[2:]]
+        assert len(rows) <= 2, "an hour ended meanwhile, or not"
+        assert [sum(cells) for cells in zip(*rows, strict=True)][:5] == [completed, failed, 0, again, 0]
+    assert page.get("/figures?window=%00&of=%00queue+").status_code == 200
+
+
+def listed(page, text):
+    """The links of the figures that a page leads to, and how many jobs each lists."""
+    (to,) = re.findall(r'href="(/figures[^"]*)">These figures as a table</a>', text)
+    figures = page.get(unescape(to)).text
+    links = [unescape(one) for one in re.findall(r'<th scope="row"><a href="(/jobs[^"]*)"', figures)]
+    return [(one, page.get(one).text.count('<tr id="job-')) for one in links]

@@ -25,6 +25,7 @@ from jobherd.workers.page import (
     enqueue,
     errors,
     event_stream,
+    figures,
     fleet,
     flows,
     job,
@@ -68,6 +69,7 @@ log = logging.getLogger("jobherd.page")
 
 PAGES: Final = (
     overview,
+    figures,
     jobs,
     job,
     job_signal,

@@ -1,15 +1,15 @@
 """Calculates charts: positions of bars and lines, and the labels of the axes.
 
-Templates draw them (`_chart.html`) without a script. A chart shows nothing that is not also in the
-table below it. Everything is in a frame of `WIDE` by `HIGH` that the browser stretches, so nothing
-with a fixed shape (text, dots) is drawn in it. Pure: no request and no database.
+Templates draw them (`_charts.html`) without a script. A chart shows nothing that is not also in the
+table of its page of figures. Everything is in a frame of `WIDE` by `HIGH` that the browser stretches, so nothing
+with a fixed shape (text, dots) is drawn in it. Cost: a browser needs longer for each element, so bars of one tone
+are one path, and the script moves one area to the point that is read. Pure: no request and no database.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -95,24 +95,15 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """The area above a point, its values, its time, and the filter of its jobs: "" if there are none."""
-
-    x: float
-    width: float
-    said: str
-    at: datetime
-    query: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
     """The data that a template draws.
 
     marks: labels of the vertical axis, from the top. ticks: times below the axis, evenly spaced.
     bars, lines (a tone and a path in SVG): one of the two.
+    said: the values of each point. leads: for each point "1" if it counts jobs that can be listed, else "0".
+    since: when the first point begins. point: the seconds of each.
     empty: there is nothing to show; nothing: the sentence for that.
-    query: the filter of its jobs, without a time.
+    query: the filter of its jobs, without a time; "" if it counts none.
     """
 
     title: str
@@ -122,11 +113,23 @@ class Chart:
     legend: tuple[Series, ...]
     bars: tuple[Bar, ...]
     lines: tuple[tuple[str, str], ...]
-    hits: tuple[Hit, ...]
+    said: tuple[str, ...]
+    leads: str
+    since: datetime | None
+    point: int
     summary: str
     empty: bool
     nothing: str
     query: str = ""
+
+    @property
+    def paths(self) -> list[tuple[str, bool, str]]:
+        """The bars as paths in SVG: a tone, whether its time is not over, and the path."""
+        found: dict[tuple[str, bool], list[str]] = {}
+        for bar in self.bars:
+            drawn = f"M{bar.x:g} {bar.y:g}h{bar.width:g}v{bar.height:g}h-{bar.width:g}z"
+            found.setdefault((bar.tone, bar.is_partial), []).append(drawn)
+        return [(tone, is_partial, "".join(drawn)) for (tone, is_partial), drawn in found.items()]
 
 
 def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series], window: Window) -> Chart:
@@ -156,7 +159,12 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
         legend=tuple(series),
         bars=tuple(drawn),
         lines=(),
-        hits=_hits(rows, series, count, wide, window),
+        said=_said(rows, series, count),
+        leads="".join(
+            str(int(any(value for one, value in zip(series, each, strict=True) if one.of_jobs))) for each in values
+        ),
+        since=rows[0]["at"] if rows else None,
+        point=window.point,
         summary=f"{title}: {_sums(values, series)} in all, at most {count(_whole(most))} per {window.per}.",
         empty=not whole,
         nothing=f"No job {' or '.join(states)} in this period"
@@ -165,7 +173,7 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
     )
 
 
-def lines(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]) -> Chart:
+def lines(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series], window: Window) -> Chart:
     """Return a chart of durations in seconds, a line for each series.
 
     A line has gaps where no value is known. rows: as for `bars`.
@@ -183,7 +191,10 @@ def lines(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series
         legend=tuple(series),
         bars=(),
         lines=tuple(drawn),
-        hits=_hits(rows, series, duration, wide, None),
+        said=_said(rows, series, duration),
+        leads="0" * len(rows),
+        since=rows[0]["at"] if rows else None,
+        point=window.point,
         summary=f"{title}: {series[-1].name} at most {worst}." if known else f"{title}: nothing ran.",
         empty=not known,
         nothing="No job ran in this period.",
@@ -258,27 +269,15 @@ def _ticks(rows: Sequence[Mapping[str, Any]]) -> tuple[datetime, ...]:
     return tuple(rows[round(part * (len(rows) - 1) / 4)]["at"] for part in range(5)) if rows else ()
 
 
-def _hits(
-    rows: Sequence[Mapping[str, Any]],
-    series: Sequence[Series],
-    show: Callable[[float], str],
-    wide: float,
-    window: Window | None,
-) -> tuple[Hit, ...]:
-    """Return the areas of a chart; with a window, each leads to the jobs that it counts."""
-    found = []
-    for place, row in enumerate(rows):
-        values = [(one, _number(row[one.column])) for one in series if row[one.column] is not None]
-        said = ", ".join(f"{one.name} {show(_whole(value))}" for one, value in values)
-        query = ""
-        if window is not None and any(value for one, value in values if one.of_jobs):
-            at = row["at"].astimezone(UTC)
-            ends = at + timedelta(seconds=window.point)
-            states = [("state", one.name) for one in series if one.of_jobs]
-            query = urlencode([*states, ("since", f"{at:%Y-%m-%d %H:%M}Z"), ("until", f"{ends:%Y-%m-%d %H:%M}Z")])
-        said = f"{row['at'].astimezone(UTC):%a %H:%M} UTC: {said or 'nothing ran'}"
-        found.append(Hit(round(place * wide, 2), round(wide, 2), said, row["at"], query))
-    return tuple(found)
+def _said(rows: Sequence[Mapping[str, Any]], series: Sequence[Series], show: Callable[[float], str]) -> tuple[str, ...]:
+    """Return the values of each point in words."""
+    return tuple(
+        ", ".join(
+            f"{one.name} {show(_whole(_number(row[one.column])))}" for one in series if row[one.column] is not None
+        )
+        or "nothing ran"
+        for row in rows
+    )
 
 
 def _number(value: object) -> float:

@@ -57,9 +57,9 @@ async def show_one(request: Request) -> Response:
     if "\0" in kind:  # the database would reject it
         raise HTTPException(HTTPStatus.NOT_FOUND)
     window = window_of(request.query_params.get("window"))
-    data = database(request)
-    declared = await data.row("page/show_kind", {"kind": kind})
-    past = await ask_past(data, f"{window.name} {kind}")
+    async with database(request).reading() as data:
+        declared = await data.row("page/show_kind", {"kind": kind})
+        past = await ask_past(data, f"{window.name} {kind}")
     return page(request, "kind.html", kind=kind, declared=declared, windows=WINDOWS.values(), **past)
 
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from jobherd.workers.page.charts import HIGH, WIDE, WINDOWS, nice, window_of
 from jobherd.workers.page.database import database
 from jobherd.workers.page.live_updates import Topic
-from jobherd.workers.page.past import RETRYING, SCOPES, Chosen, ask_past
+from jobherd.workers.page.past import RETRYING, SCOPES, Chosen, ask_past, past_of
 from jobherd.workers.page.render import natural, page
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.database import Database, Reading, Row
 
 MOST: Final = 10_000
 """Rows that are counted of a queue and state.
@@ -45,12 +45,15 @@ AHEAD: Final = 24
 async def show(request: Request) -> Response:
     """Show the overview: what needs attention, the charts, the queues."""
     window = window_of(request.query_params.get("window"))
-    data = database(request)
     chosen = chosen_of(request.query_params)
     past = f"{window.name} {chosen.text}".strip()
-    context = await ask_now(data, "") | await ask_work(data, "") | await ask_past(data, past)
-    kinds = [Chosen("kind", row["name"]) for row in await data.rows("page/list_kind_choices")]
-    busy = [Chosen(row["scope"], row["name"]) for row in await data.rows("page/list_scope_choices", CHOICES)]
+    async with database(request).reading() as data:
+        found = await depths(data)
+        retrying = await data.rows("observe/list_retrying", RETRYING)
+        context = await now_of(data, found, retrying) | await work_of(data, found)
+        context |= await past_of(data, past, retrying)
+        kinds = [Chosen("kind", row["name"]) for row in await data.rows("page/list_kind_choices")]
+        busy = [Chosen(row["scope"], row["name"]) for row in await data.rows("page/list_scope_choices", CHOICES)]
     choices = choices_of([*kinds, *busy, chosen])
     return page(request, "overview.html", windows=WINDOWS.values(), past=past, choices=choices, **context)
 
@@ -69,15 +72,31 @@ def choices_of(found: Iterable[Chosen]) -> dict[str, list[Chosen]]:
 
 async def ask_now(data: Database, _: str) -> dict[str, Any]:
     """Return how many jobs wait and run, and how far a new installation is."""
-    found = {state: total_of(await data.rows(f"observe/measure_{state}", BOUNDS)) for state in STATES}
-    [beginnings] = await data.rows("page/show_first_steps")
-    retrying = await data.rows("observe/list_retrying", RETRYING)
-    return {"totals": found, "beginnings": beginnings, "retrying": retrying}
+    async with data.reading() as reading:
+        retrying = await reading.rows("observe/list_retrying", RETRYING)
+        return await now_of(reading, await depths(reading), retrying)
 
 
 async def ask_work(data: Database, _: str) -> dict[str, Any]:
     """Return the queues, the running jobs, and the jobs due next."""
-    found = {state: await data.rows(f"observe/measure_{state}", BOUNDS) for state in STATES}
+    async with data.reading() as reading:
+        return await work_of(reading, await depths(reading))
+
+
+async def depths(data: Reading) -> dict[str, list[Row]]:
+    """Return the depth of each queue, by state."""
+    return {state: await data.rows(f"observe/measure_{state}", BOUNDS) for state in STATES}
+
+
+async def now_of(data: Reading, found: Mapping[str, Sequence[Row]], retrying: Sequence[Row]) -> dict[str, Any]:
+    """Return the first part of the page. found: the depths."""
+    [beginnings] = await data.rows("page/show_first_steps")
+    totals = {state: total_of(rows) for state, rows in found.items()}
+    return {"totals": totals, "beginnings": beginnings, "retrying": retrying}
+
+
+async def work_of(data: Reading, found: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+    """Return the last part of the page. found: the depths."""
     gates = await data.rows("observe/list_limits", {"most": GATES})
     return {
         "queues": queues_of(found, {gate["name"]: gate for gate in gates if gate["scope"] == "queue"}),

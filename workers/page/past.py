@@ -15,7 +15,7 @@ from jobherd.workers.page.redaction import Redactions, redact_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.database import Database, Reading, Row
 
 SHOWN: Final = 12
 """Groups of failures that are shown."""
@@ -69,11 +69,17 @@ class Chosen:
         return f"&{urlencode([(self.scope, self.name)])}" if self.scope in {"kind", "queue"} else ""
 
 
-async def ask_past(data: Database, argument: str) -> dict[str, Any]:
+async def ask_past(data: Database | Reading, argument: str) -> dict[str, Any]:
     """Return the charts and failures of a window.
 
     argument: "hour", "day" or "week", optionally followed by a space and the text of a `Chosen`.
     """
+    async with data.reading() as reading:
+        return await past_of(reading, argument, await reading.rows("observe/list_retrying", RETRYING))
+
+
+async def past_of(data: Reading, argument: str, retrying: Sequence[Row]) -> dict[str, Any]:
+    """Return the same. retrying: the rows of observe/list_retrying, which the overview has already."""
     name, _, text = argument.partition(" ")
     window, chosen = window_of(name), Chosen.read(text)
     found: dict[str, Any] = {
@@ -84,18 +90,27 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
         "busiest": [],
         "uncounted": 0,
     }
+    rows, whole = await sums(data, window, chosen)
+    if chosen.scope not in SCOPES:
+        kind = chosen.name or None
+        found["failures"] = await _failures(data, window, kind)
+        found["retrying"] = [row for row in retrying if not kind or row["kind"] == kind]
+        [late] = await data.rows("page/count_uncounted", {"kind": kind, "most": UNCOUNTED})
+        found["uncounted"] = late["jobs"]
+        if kind is None:
+            wanted = {"seconds": window.seconds, "point": window.point, "most": BUSIEST}
+            found["busiest"] = await data.rows("page/list_busiest", wanted)
+    return found | {"charts": charts_of(rows, window, chosen), "whole": whole}
+
+
+async def sums(data: Reading, window: Window, chosen: Chosen) -> tuple[list[Row], Row]:
+    """Return the sums of each point of a window, in order, and those of the whole window."""
     span = {"seconds": window.seconds, "point": window.point}
     if chosen.scope in SCOPES:
         *rows, whole = await data.rows("page/sum_scope_chart", span | {"scope": chosen.scope, "name": chosen.name})
     else:
-        kind = chosen.name or None
-        *rows, whole = await data.rows("page/sum_chart", span | {"kind": kind})
-        found |= await _failures(data, window, kind)
-        [late] = await data.rows("page/count_uncounted", {"kind": kind, "most": UNCOUNTED})
-        found["uncounted"] = late["jobs"]
-        if kind is None:
-            found["busiest"] = await data.rows("page/list_busiest", span | {"most": BUSIEST})
-    return found | {"charts": charts_of(rows, window, chosen), "points": rows, "whole": whole}
+        *rows, whole = await data.rows("page/sum_chart", span | {"kind": chosen.name or None})
+    return rows, whole
 
 
 def charts_of(rows: Sequence[Mapping[str, object]], window: Window, chosen: Chosen) -> list[Chart]:
@@ -104,22 +119,21 @@ def charts_of(rows: Sequence[Mapping[str, object]], window: Window, chosen: Chos
         return [
             bars("Completed", rows, ENDED, window),
             bars("Failed", rows, TROUBLED, window),
-            lines("Start delay", rows, WAITED),
-            lines("Duration", rows, RAN),
+            lines("Start delay", rows, WAITED, window),
+            lines("Duration", rows, RAN, window),
         ]
     return [
         bars("Completed", rows, ENDED, window),
         bars("Failed", rows, TROUBLED[:2] if chosen.scope == "queue" else TROUBLED, window),
-        lines("Start delay, average", rows, WAITED_MEAN),
-        lines("Duration, average", rows, RAN_MEAN),
+        lines("Start delay, average", rows, WAITED_MEAN, window),
+        lines("Duration, average", rows, RAN_MEAN, window),
     ]
 
 
-async def _failures(data: Database, window: Window, kind: str | None) -> dict[str, list[Row]]:
+async def _failures(data: Reading, window: Window, kind: str | None) -> list[Row]:
     hidden = await Redactions().read(data)
     wanted = {"seconds": window.seconds, "kind": kind, "most": SHOWN, "hidden": list(hidden)}
     failures = await data.rows("page/list_failures", wanted)
     for failure in failures:
         failure["error"] = redact_text(failure["error"], failure.pop("payload"), hidden.get(failure["kind"], ()))
-    retrying = await data.rows("observe/list_retrying", RETRYING)
-    return {"failures": failures, "retrying": [row for row in retrying if not kind or row["kind"] == kind]}
+    return failures

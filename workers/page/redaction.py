@@ -20,7 +20,7 @@ from jobherd.handlers._policy.redact import Step, steps_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from jobherd.workers.page.database import Database
+    from jobherd.workers.page.database import Database, Reading
 
 HIDDEN: Final = "«redacted»"
 """The replacement of a hidden value."""
@@ -100,7 +100,7 @@ class Redactions:
         self._paths: dict[str, tuple[str, ...]] = {}
         self._until = -float("inf")
 
-    async def read(self, database: Database) -> dict[str, tuple[str, ...]]:
+    async def read(self, database: Database | Reading) -> dict[str, tuple[str, ...]]:
         """Return the paths of every kind that has any. Raises as `Database.rows`.
 
         >>> hidden = await request.app.state.redactions.read(database(request))  # doctest: +SKIP

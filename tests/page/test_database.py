@@ -86,6 +86,24 @@ def test_what_reads_cannot_write_and_what_acts_can(database, statement):
     assert run(database, work) == [{"name": "a"}]
 
 
+def test_several_statements_are_read_in_one_transaction(database, statement, monkeypatch):
+    monkeypatch.setattr("jobherd.workers.page.database.STATEMENT", 77.0)
+
+    async def work(at):
+        async with at.reading() as reading, reading.reading() as same:
+            assert same is reading
+            begun = [(await reading.row("SELECT now() AS at, pg_backend_pid() AS pid")) for _ in range(2)]
+            assert begun[0] == begun[1]
+            assert await reading.row("SELECT 1 AS a WHERE false") is None
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            async with at.reading() as reading:
+                await reading.rows("CREATE TABLE written ()")
+        async with at.reading() as reading:
+            return await reading.rows("SHOW statement_timeout")
+
+    assert run(database, work) == [{"statement_timeout": "77s"}]
+
+
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(database, statement, monkeypatch):
     monkeypatch.setattr("jobherd.workers.page.database.STATEMENT", 1.0)  # the second statement's too
 

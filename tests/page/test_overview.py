@@ -13,6 +13,8 @@ from urllib.parse import unquote
 import pytest
 
 from jobherd import sql
+from jobherd.workers.page.attention import Attention
+from jobherd.workers.page.database import Database
 from jobherd.workers.page.kinds import weighed
 from jobherd.workers.page.overview import queues_of
 from tests.cli.rows import child, claim, supervisor
@@ -418,6 +420,31 @@ def test_the_charts_have_clock_times_and_lead_to_their_jobs(page, queue):
     text = page.get("/kinds/mail:send?window=day").text
     assert 'data-jobs="/jobs?state=failed&amp;state=expired&amp;kind=mail%3Asend"' in text
     assert listed(page, text) == [(f"{to}&kind=mail%3Asend", 1)]
+
+
+def test_a_page_reads_in_one_transaction(page, queue, monkeypatch):
+    """Each transaction costs four round trips, and more of the server's time than most statements of these pages."""
+    begun = []
+    transaction = Database._transaction
+
+    def count(self, **more):
+        begun.append(more)
+        return transaction(self, **more)
+
+    async def known(self):
+        """What needs attention is asked at other times."""
+
+    monkeypatch.setattr(Attention, "refresh", known)
+    monkeypatch.setattr(Database, "_transaction", count)
+    queue.enqueue("mail:send")
+    for path in ("/", "/?window=week&queue=default", "/figures", "/kinds", "/kinds/mail:send", "/queues"):
+        begun.clear()
+        assert page.get(path).status_code == 200
+        assert begun == [{"read_only": True}], path
+    page.get("/jobs")  # what is hidden is kept, and so are the counts of the states
+    begun.clear()
+    page.get("/jobs")
+    assert len(begun) == 3, "the live jobs, the finished ones, and all else"
 
 
 def test_the_figures_are_those_of_the_charts_and_leave_out_what_is_empty(page, queue):

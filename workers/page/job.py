@@ -58,7 +58,8 @@ async def show(request: Request) -> Response:
     """Show one job, with its attempts and logs. The id of a flow leads to the flow; 404 if there is neither."""
     number = number_of(request)
     at, hidden = database(request), request.app.state.redactions
-    head, trail = await head_of(at, hidden, number), await trail_of(at, hidden, number)
+    async with at.reading() as reading:
+        head, trail = await head_of(reading, hidden, number), await trail_of(reading, hidden, number)
     if head is None and await at.row("observe/show_flow", {"id": number}) is not None:  # ids of one sequence
         return RedirectResponse(path_of(request, "flow", id=number), HTTPStatus.SEE_OTHER)
     if head is None or trail is None:

@@ -19,7 +19,7 @@ from jobherd.workers.page.timeline import timeline
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.database import Database, Reading, Row
     from jobherd.workers.page.redaction import Redactions
     from jobherd.workers.page.timeline import Timeline
 
@@ -57,7 +57,7 @@ Sentence = list["str | datetime"]
 """Text with timestamps, which the browser writes in the viewer's time zone."""
 
 
-async def head_of(database: Database, hidden: Redactions, number: int) -> Head | None:
+async def head_of(database: Database | Reading, hidden: Redactions, number: int) -> Head | None:
     """Return the live part of a job, or None if the job does not exist. Raises as `Database.rows`."""
     row = await database.row("observe/explain_job", {"id": number, "most": reasons.MOST})
     if row is None:
@@ -92,13 +92,12 @@ async def head_of(database: Database, hidden: Redactions, number: int) -> Head |
     )
 
 
-async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[str, Any] | None:
+async def trail_of(database: Database | Reading, hidden: Redactions, number: int) -> dict[str, Any] | None:
     """Return a job's results and related jobs for its template; None if the job does not exist.
 
     Raises as `Database.rows`.
     """
     given = {"id": number}
-    # one query after the other: sessions are few, and shared with other viewers
     row = await database.row("observe/show_job", given)
     if row is None:
         return None

@@ -19,7 +19,7 @@ from jobherd.workers.page import bulk, bulk_choice
 from jobherd.workers.page.bulk_choice import DEEDS
 from jobherd.workers.page.database import database
 from jobherd.workers.page.filters import STATES, TEXT_REACHES, Wanted
-from jobherd.workers.page.listing import LARGEST, look
+from jobherd.workers.page.listing import LARGEST, Found, look
 from jobherd.workers.page.listing_by_end import look_by_end
 from jobherd.workers.page.live_updates import Topic
 from jobherd.workers.page.redaction import paths_of, redact
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.database import Database, Reading, Row
+
+    Hidden = Mapping[str, Sequence[str]]
 
 SIZES: Final = (50, 200, 1000)
 """Selectable numbers of jobs on a page."""
@@ -52,8 +54,11 @@ async def show(request: Request) -> Response:
         size = SIZES[0]
     ended = _ended_before(request.query_params.get("ended", "")) if wanted.sort else None
     is_first = before == LARGEST and ended is None
-    context = await _list(at, wanted, before, size, ended) | await _ask_tabs(at, wanted.query())
-    going_on = [one for one in await at.rows("page/list_bulks", {"most": 20}) if one["ended_at"] is None]
+    hidden = await paths_of(at)
+    found = await _look(at, wanted, before, size, ended, hidden=hidden)
+    async with at.reading() as reading:
+        context = await _list(reading, wanted, size, found, hidden) | await _tabs(at, reading, wanted)
+        going_on = [one for one in await reading.rows("page/list_bulks", {"most": 20}) if one["ended_at"] is None]
     bulk.runner_of(request).take_up(going_on)
     query = wanted.query(size=size if size != SIZES[0] else None)
     return page(
@@ -78,18 +83,22 @@ async def _ask(at: Database, argument: str) -> dict[str, object]:
     given = QueryParams(argument)
     wanted, _ = Wanted.read(given)
     size = int(given["size"]) if given.get("size") in {str(number) for number in SIZES} else SIZES[0]
-    return await _list(at, wanted, LARGEST, size)
-
-
-async def _list(
-    at: Database, wanted: Wanted, before: int, size: int, ended: tuple[datetime, int] | None = None
-) -> dict[str, Any]:
-    """Return the context of the list."""
     hidden = await paths_of(at)
+    found = await _look(at, wanted, LARGEST, size, None, hidden=hidden)
+    async with at.reading() as reading:
+        return await _list(reading, wanted, size, found, hidden)
+
+
+async def _look(
+    at: Database, wanted: Wanted, before: int, size: int, ended: tuple[datetime, int] | None, *, hidden: Hidden
+) -> Found:
     if wanted.sort:
-        found = await look_by_end(at, wanted, before=ended, limit=size, hidden=hidden)
-    else:
-        found = await look(at, wanted, before=before, limit=size, hidden=hidden)
+        return await look_by_end(at, wanted, before=ended, limit=size, hidden=hidden)
+    return await look(at, wanted, before=before, limit=size, hidden=hidden)
+
+
+async def _list(at: Reading, wanted: Wanted, size: int, found: Found, hidden: Hidden) -> dict[str, Any]:
+    """Return the context of the list."""
     further: dict[str, object] = {"before": found.onward} if found.onward else {}
     if found.ended_before:
         moment, job = found.ended_before
@@ -114,7 +123,7 @@ async def _list(
     }
 
 
-async def _payloads(at: Database, ids: list[int], hidden: Mapping[str, Sequence[str]]) -> dict[int, str]:
+async def _payloads(at: Reading, ids: list[int], hidden: Hidden) -> dict[int, str]:
     """Return the beginning of each payload in one line, without its redacted parts."""
     if not ids:
         return {}
@@ -124,10 +133,14 @@ async def _payloads(at: Database, ids: list[int], hidden: Mapping[str, Sequence[
 
 
 async def _ask_tabs(at: Database, argument: str) -> dict[str, Any]:
+    async with at.reading() as reading:
+        return await _tabs(at, reading, Wanted.read(QueryParams(argument))[0])
+
+
+async def _tabs(at: Database, reading: Reading, wanted: Wanted) -> dict[str, Any]:
     """Return the tabs of the states: counted for all jobs, so only without another condition."""
-    wanted, _ = Wanted.read(QueryParams(argument))
     rest = replace(wanted, states=())
-    counted = await _count_states(at) if rest.is_everything else []
+    counted = await _count_states(at, reading) if rest.is_everything else []
     counts = {
         row["state"]: f"{row['jobs']:,}{'+' if row['capped'] else ''}"
         for row in counted
@@ -145,11 +158,11 @@ async def _ask_tabs(at: Database, argument: str) -> dict[str, Any]:
 _COUNTS: Final[WeakKeyDictionary[Database, tuple[float, list[Row]]]] = WeakKeyDictionary()
 
 
-async def _count_states(at: Database) -> list[Row]:
+async def _count_states(at: Database, reading: Reading) -> list[Row]:
     """Count the jobs in each state, at most once in `PERIOD` seconds for all viewers."""
     counted_at, counted = _COUNTS.get(at, (-PERIOD, []))
     if time.monotonic() - counted_at >= PERIOD:
-        counted = await at.rows("page/count_states", {"most": COUNTED})
+        counted = await reading.rows("page/count_states", {"most": COUNTED})
         _COUNTS[at] = (time.monotonic(), counted)
     return counted
 

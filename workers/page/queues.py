@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from jobherd.workers.page.database import Database
+    from jobherd.workers.page.database import Database, Reading
     from jobherd.workers.page.forms import Form
 
 QUEUES: Final = 200
@@ -45,6 +45,11 @@ SCOPES: Final = ("queue", "kind", "all")
 
 async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     """Return the context of the page."""
+    async with db.reading() as reading:
+        return await _read(reading)
+
+
+async def _read(db: Reading) -> dict[str, Any]:
     bounds: dict[str, Any] = {"most": MOST, "queues": QUEUES, "names": []}
     queues: dict[str, dict[str, Any]] = {}
     for row in await db.rows("observe/list_queue_names", bounds):

@@ -177,6 +177,23 @@ def test_a_chart_is_read_by_pointer_and_by_the_arrow_keys(tab, job):
     assert float(chart.locator(".hit").get_attribute("x")) == 0.0, "the first point"
 
 
+def test_a_click_on_a_point_leads_to_its_jobs_and_to_nothing_where_there_are_none(tab, herd):
+    with psycopg.connect(herd.dsn, autocommit=True) as conn:
+        conn.execute(
+            "INSERT INTO jobherd.rollup (at, kind, step, completed, failed, cancelled, expired, started, ran, waited, cpu)"
+            " SELECT date_bin('1 hour', now() - interval '3 days', '2000-01-01'), 'test:click', 3600, 4, 0, 0, 0, 4, 1, 1, 1"
+        )
+    tab.goto("/?window=week&kind=test:click")
+    chart = tab.locator("figure.chart").first
+    box, wide = chart.locator("svg").bounding_box(), 1 / 168
+    place = chart.locator("svg").get_attribute("data-leads").index("1")
+    tab.mouse.click(box["x"] + box["width"] * (place - 0.5) * wide, box["y"] + 5)
+    expect(chart.locator(".reading")).to_contain_text("completed 0")
+    assert "window=week" in tab.url, "no job is behind it"
+    tab.mouse.click(box["x"] + box["width"] * (place + 0.5) * wide, box["y"] + 5)
+    tab.wait_for_url(re.compile(r"/jobs\?state=completed&kind=test%3Aclick&since=[^&]*00Z&until=[^&]*00Z$"))
+
+
 def test_times_are_in_the_viewers_zone(browser, herd):
     from jobherd.workers.page.render import environment
 

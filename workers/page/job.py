@@ -59,7 +59,8 @@ async def show(request: Request) -> Response:
     number = number_of(request)
     at, hidden = database(request), request.app.state.redactions
     async with at.reading() as reading:
-        head, trail = await head_of(reading, hidden, number), await trail_of(reading, hidden, number)
+        head = await head_of(reading, hidden, number)
+        trail = await trail_of(reading, hidden, head.row) if head is not None else None
     if head is None and await at.row("observe/show_flow", {"id": number}) is not None:  # ids of one sequence
         return RedirectResponse(path_of(request, "flow", id=number), HTTPStatus.SEE_OTHER)
     if head is None or trail is None:
@@ -144,8 +145,10 @@ async def _ask_head(app: Starlette, at: Database, argument: str) -> Mapping[str,
 
 
 async def _ask_trail(app: Starlette, at: Database, argument: str) -> Mapping[str, object]:
-    trail = await trail_of(at, app.state.redactions, _known(argument))
-    return {"id": argument, "trail": trail} | _pace(trail["job"]["state"] if trail is not None else None)
+    async with at.reading() as reading:
+        row = await reading.row("observe/show_job", {"id": _known(argument)})
+        trail = None if row is None else await trail_of(reading, app.state.redactions, row)
+    return {"id": argument, "trail": trail} | _pace(row["state"] if row is not None else None)
 
 
 def _pace(state: str | None) -> dict[str, object]:

@@ -40,7 +40,10 @@ GENERATIONS: Final = 20
 class Head:
     """The live part of the page: state and reasons, progress, and the timeline."""
 
+    row: Row
+    """As the database returned it."""
     job: Row
+    """With its documents parsed, and without what is redacted."""
     now: list[Sentence]
     remedy: list[tuple[str, str]]
     """Commands and their purpose."""
@@ -76,6 +79,7 @@ async def head_of(database: Database | Reading, hidden: Redactions, number: int)
     explained = reasons.explain(job, history, _mark)
     fraction, note = (job["progress"] or {}).get("fraction"), (job["progress"] or {}).get("note", "")
     return Head(
+        row=row,
         job=job,
         now=[_sentence(each) for each in explained.now],
         remedy=[
@@ -92,17 +96,16 @@ async def head_of(database: Database | Reading, hidden: Redactions, number: int)
     )
 
 
-async def trail_of(database: Database | Reading, hidden: Redactions, number: int) -> dict[str, Any] | None:
-    """Return a job's results and related jobs for its template; None if the job does not exist.
+async def trail_of(database: Database | Reading, hidden: Redactions, row: Row) -> dict[str, Any]:
+    """Return a job's results and related jobs for its template.
 
-    Raises as `Database.rows`.
+    row: of observe/show_job, or one with the same columns. Raises as `Database.rows`.
     """
-    given = {"id": number}
-    row = await database.row("observe/show_job", given)
-    if row is None:
-        return None
+    given = {"id": row["id"]}
     logs = await database.rows("observe/show_logs", given)
-    ancestors = await database.rows("page/list_ancestors", {**given, "most": GENERATIONS})
+    # Cost: to plan it takes longer than all else here, and most jobs have no parent job.
+    has_parent = row["parent_id"] is not None
+    ancestors = await database.rows("page/list_ancestors", {**given, "most": GENERATIONS}) if has_parent else []
     key = await database.row("observe/show_key", given)
     steps = await database.rows("observe/show_steps", given)
     children = await database.rows("page/list_child_jobs", {**given, "most": CHILDREN + 1})

@@ -17,4 +17,8 @@ SELECT encode(one.key, 'hex') AS key, k.shown, k.during, k.until,
          WHERE u.key IS NOT NULL
          LIMIT 1) AS one
   LEFT JOIN jobherd.keys k ON k.key = one.key
-  LEFT JOIN LATERAL (SELECT v.state FROM jobherd.jobs v WHERE v.id = k.job LIMIT 1) AS j ON true
+  LEFT JOIN LATERAL (
+       SELECT CASE WHEN w.attempts > 0 THEN 'retrying' ELSE 'ready' END AS state FROM jobherd.waiting w WHERE w.id = k.job
+       UNION ALL SELECT CASE WHEN s.attempts > 0 THEN 'retrying' ELSE 'scheduled' END FROM jobherd.scheduled s WHERE s.id = k.job
+       UNION ALL SELECT 'running' FROM jobherd.running c CROSS JOIN LATERAL unnest(c.jobs) AS r WHERE r.id = k.job
+       LIMIT 1) AS j ON true

@@ -9,11 +9,15 @@ WITH span AS MATERIALIZED (
       FROM jobherd.rollup r
      WHERE r.at >= (SELECT since FROM span)
      GROUP BY GROUPING SETS ((r.kind), ())
-), buckets AS (
+), counted AS MATERIALIZED (
     SELECT t.kind, t.bucket, sum(t.ran)::double precision AS jobs
       FROM jobherd.rollup_times t
      WHERE t.at >= (SELECT since FROM span) AND t.ran > 0
-     GROUP BY GROUPING SETS ((t.kind, t.bucket), (t.bucket))
+     GROUP BY t.kind, t.bucket
+), buckets AS (
+    SELECT kind, bucket, jobs FROM counted
+    UNION ALL
+    SELECT NULL, bucket, sum(jobs) FROM counted GROUP BY bucket
 ), ranked AS (
     SELECT kind, bucket, jobs, sum(jobs) OVER (PARTITION BY kind ORDER BY bucket) AS upto, sum(jobs) OVER (PARTITION BY kind) AS total FROM buckets
 ), times AS (

@@ -12,16 +12,22 @@ WITH asked AS MATERIALIZED (
               FROM span s JOIN jobherd.rollup r ON r.at >= s.since
              WHERE %(kind)s::text IS NULL OR r.kind = %(kind)s::text) AS b
      GROUP BY GROUPING SETS ((b.at), ())
-), buckets AS (
+), buckets AS MATERIALIZED (
     SELECT b.at, b.bucket, sum(b.ran)::double precision AS ran, sum(b.waited)::double precision AS waited
       FROM (SELECT date_bin(s.point, t.at, '2000-01-01 00:00:00+00') AS at, t.bucket, t.ran, t.waited
               FROM span s JOIN jobherd.rollup_times t ON t.at >= s.since
              WHERE %(kind)s::text IS NULL OR t.kind = %(kind)s::text) AS b
-     GROUP BY GROUPING SETS ((b.at, b.bucket), (b.bucket))
+     GROUP BY b.at, b.bucket
+), whole AS MATERIALIZED (  -- of some thousand buckets, and not of each row of the rollup once more
+    SELECT b.bucket, sum(b.ran) AS ran, sum(b.waited) AS waited FROM buckets b GROUP BY b.bucket
 ), told AS (
     SELECT at, bucket, true AS ran, ran AS jobs FROM buckets WHERE ran > 0
     UNION ALL
     SELECT at, bucket, false, waited FROM buckets WHERE waited > 0
+    UNION ALL
+    SELECT NULL, bucket, true, ran FROM whole WHERE ran > 0
+    UNION ALL
+    SELECT NULL, bucket, false, waited FROM whole WHERE waited > 0
 ), ranked AS (
     SELECT at, ran, bucket, jobs, sum(jobs) OVER (PARTITION BY at, ran ORDER BY bucket) AS upto, sum(jobs) OVER (PARTITION BY at, ran) AS total FROM told
 ), times AS (
@@ -37,6 +43,7 @@ SELECT p.at, coalesce(r.completed, 0) AS completed, coalesce(r.failed, 0) AS fai
        coalesce(r.expired, 0) AS expired, coalesce(r.retried, 0) AS retried, coalesce(r.started, 0) AS started, coalesce(r.ran, 0) AS ran, coalesce(r.cpu, 0) AS cpu, r.memory,
        t.ran_p50, t.ran_p95, t.ran_p99, t.waited_p50, t.waited_p95
   FROM (SELECT generate_series(s.since, s.last, s.point) AS at FROM span s UNION ALL SELECT NULL) AS p
-  LEFT JOIN rates r ON r.at IS NOT DISTINCT FROM p.at
-  LEFT JOIN times t ON t.at IS NOT DISTINCT FROM p.at
+  -- Not IS NOT DISTINCT FROM, which compares each with each.
+  LEFT JOIN rates r ON coalesce(r.at, 'infinity') = coalesce(p.at, 'infinity')
+  LEFT JOIN times t ON coalesce(t.at, 'infinity') = coalesce(p.at, 'infinity')
  ORDER BY p.at

@@ -18,5 +18,5 @@ SELECT p.at, coalesce(r.completed, 0) AS completed, coalesce(r.failed, 0) AS fai
        coalesce(r.expired, 0) AS expired, coalesce(r.retried, 0) AS retried, coalesce(r.started, 0) AS started,
        r.ran / nullif(r.started, 0) AS ran_mean, r.waited / nullif(r.started, 0) AS waited_mean
   FROM (SELECT generate_series(s.since, s.last, s.point) AS at FROM span s UNION ALL SELECT NULL) AS p
-  LEFT JOIN sums r ON r.at IS NOT DISTINCT FROM p.at
+  LEFT JOIN sums r ON coalesce(r.at, 'infinity') = coalesce(p.at, 'infinity')
  ORDER BY p.at

@@ -269,15 +269,14 @@ def _ticks(rows: Sequence[Mapping[str, Any]]) -> tuple[datetime, ...]:
     return tuple(rows[round(part * (len(rows) - 1) / 4)]["at"] for part in range(5)) if rows else ()
 
 
-def _said(rows: Sequence[Mapping[str, Any]], series: Sequence[Series], show: Callable[[float], str]) -> tuple[str, ...]:
+def _said(
+    rows: Sequence[Mapping[str, Any]], series: Sequence[Series], show: Callable[[float], str]
+) -> tuple[str, ...]:
     """Return the values of each point in words."""
-    return tuple(
-        ", ".join(
-            f"{one.name} {show(_whole(_number(row[one.column])))}" for one in series if row[one.column] is not None
-        )
-        or "nothing ran"
-        for row in rows
-    )
+    told = [
+        [None if row[one.column] is None else f"{one.name} {show(row[one.column])}" for row in rows] for one in series
+    ]
+    return tuple(", ".join(filter(None, each)) or "nothing ran" for each in zip(*told, strict=True))
 
 
 def _number(value: object) -> float:

@@ -4,13 +4,13 @@ WITH slices AS MATERIALIZED (
     SELECT 'kind' AS scope, r.kind AS name, date_bin(make_interval(secs => %(point)s::integer), r.at, '2000-01-01 00:00:00+00') AS at,
            sum(r.completed + r.failed + r.cancelled + r.expired)::bigint AS jobs
       FROM jobherd.rollup r
-     WHERE r.at >= clock_timestamp() - make_interval(secs => %(seconds)s::integer)
+     WHERE r.at >= now() - make_interval(secs => %(seconds)s::integer)
      GROUP BY 2, 3
      UNION ALL
     SELECT r.scope, r.name, date_bin(make_interval(secs => %(point)s::integer), r.at, '2000-01-01 00:00:00+00'),
            sum(r.completed + r.failed + r.cancelled + r.expired)::bigint
       FROM jobherd.rollup_scopes r
-     WHERE r.at >= clock_timestamp() - make_interval(secs => %(seconds)s::integer)
+     WHERE r.at >= now() - make_interval(secs => %(seconds)s::integer)
      GROUP BY 1, 2, 3
 ), peaks AS (
     SELECT s.scope, s.name, max(s.jobs) AS jobs, sum(s.jobs)::bigint AS whole FROM slices s GROUP BY s.scope, s.name

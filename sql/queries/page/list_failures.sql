@@ -5,7 +5,7 @@
 WITH failures AS MATERIALIZED (
     SELECT f.kind, f.state, f.code, sum(f.jobs)::bigint AS jobs, max(f.last_at) AS last_at, max(f.last_job) AS last_job
       FROM jobherd.rollup_failures f
-     WHERE f.at >= clock_timestamp() - make_interval(secs => %(seconds)s::integer) AND f.state <> 'cancelled'
+     WHERE f.at >= now() - make_interval(secs => %(seconds)s::integer) AND f.state <> 'cancelled'
        AND (%(kind)s::text IS NULL OR f.kind = %(kind)s::text)
      GROUP BY f.kind, f.state, f.code
      ORDER BY jobs DESC, last_at DESC

@@ -1,18 +1,16 @@
 -- List the kinds that are declared or had jobs that finished in the last %(seconds)s seconds, with the resources
 -- they used. Reads only the rollup. At most %(most)s, the most expensive first. The row without a kind is for
 -- all together.
-WITH span AS MATERIALIZED (
-    SELECT clock_timestamp() - make_interval(secs => %(seconds)s::integer) AS since
-), sums AS (
+WITH sums AS (
     SELECT r.kind, sum(r.completed)::bigint AS completed, sum(r.failed)::bigint AS failed, sum(r.cancelled)::bigint AS cancelled,
            sum(r.expired)::bigint AS expired, sum(r.started)::bigint AS started, sum(r.ran) AS ran, sum(r.cpu) AS cpu, max(r.memory) AS memory
       FROM jobherd.rollup r
-     WHERE r.at >= (SELECT since FROM span)
+     WHERE r.at >= now() - make_interval(secs => %(seconds)s::integer)
      GROUP BY GROUPING SETS ((r.kind), ())
 ), counted AS MATERIALIZED (
     SELECT t.kind, t.bucket, sum(t.ran)::double precision AS jobs
       FROM jobherd.rollup_times t
-     WHERE t.at >= (SELECT since FROM span) AND t.ran > 0
+     WHERE t.at >= now() - make_interval(secs => %(seconds)s::integer) AND t.ran > 0
      GROUP BY t.kind, t.bucket
 ), buckets AS (
     SELECT kind, bucket, jobs FROM counted

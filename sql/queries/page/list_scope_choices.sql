@@ -2,7 +2,7 @@
 -- the charts. At most %(most)s, the busiest ones. Reads only the rollup.
 SELECT r.scope, r.name
   FROM jobherd.rollup_scopes r
- WHERE r.at >= clock_timestamp() - make_interval(secs => %(seconds)s::integer)
+ WHERE r.at >= now() - make_interval(secs => %(seconds)s::integer)
  GROUP BY r.scope, r.name
  ORDER BY sum(r.completed + r.failed + r.cancelled + r.expired) DESC, r.scope, r.name
  LIMIT %(most)s::integer

@@ -269,9 +269,7 @@ def _ticks(rows: Sequence[Mapping[str, Any]]) -> tuple[datetime, ...]:
     return tuple(rows[round(part * (len(rows) - 1) / 4)]["at"] for part in range(5)) if rows else ()
 
 
-def _said(
-    rows: Sequence[Mapping[str, Any]], series: Sequence[Series], show: Callable[[float], str]
-) -> tuple[str, ...]:
+def _said(rows: Sequence[Mapping[str, Any]], series: Sequence[Series], show: Callable[[float], str]) -> tuple[str, ...]:
     """Return the values of each point in words."""
     told = [
         [None if row[one.column] is None else f"{one.name} {show(row[one.column])}" for row in rows] for one in series

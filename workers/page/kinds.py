@@ -5,6 +5,7 @@ All numbers come from the rollup, none from the jobs themselves.
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,9 +58,10 @@ async def show_one(request: Request) -> Response:
     if "\0" in kind:  # the database would reject it
         raise HTTPException(HTTPStatus.NOT_FOUND)
     window = window_of(request.query_params.get("window"))
-    async with database(request).reading() as data:
-        declared = await data.row("page/show_kind", {"kind": kind})
-        past = await ask_past(data, f"{window.name} {kind}")
+    data = database(request)
+    declared, past = await asyncio.gather(
+        data.row("page/show_kind", {"kind": kind}), ask_past(data, f"{window.name} {kind}")
+    )
     return page(request, "kind.html", kind=kind, declared=declared, windows=WINDOWS.values(), **past)
 
 

@@ -36,7 +36,7 @@ FIRST: Final = 10_000
 STRETCH: Final = 12
 """The size of a range is 2 to the power of this, as in history_in_brief."""
 WIDTH: Final = 16
-"""Ranges in the first step; each step may be eight times as long as the one before."""
+"""Ranges in the first step; each may be 8 times as long as the one before, or 32 times if nothing was found."""
 MOST: Final = 5_000
 """Jobs that a step may find; if there are more, a shorter step follows.
 
@@ -177,7 +177,7 @@ class Look:
             got, top = got + self.take(rows), bottom << STRETCH
             seen += width << STRETCH
             # Wide enough that the page is probably full, and no wider than the time allows.
-            wide = width * 8 if not got else min(width * 8, max(1, int((limit - got) * 1.5 * seen / got) >> STRETCH))
+            wide = min(width * 8, max(1, int((limit - got) * 1.5 * seen / got) >> STRETCH)) if got else width * 32
             took = max(self.clock() - began, 1e-6)
             width = max(1, min(wide, int(width * max(self.left, 0) / 2 / took)))
         return top

@@ -60,7 +60,8 @@ async def look_by_end(
     top, below = before or (now + timedelta(seconds=AHEAD), LARGEST)
     if until := looking.parameters["until"]:
         top = min(top, until)
-    period = max(FIRST, (top - now).total_seconds())
+    future = max(0.0, (top - now).total_seconds())
+    period = future + FIRST
     found = looking.found
     while len(found.rows) < limit and top > since:
         low = max(since, top - timedelta(seconds=min(period, (top - since).total_seconds())))
@@ -77,11 +78,12 @@ async def look_by_end(
         if rows is None:
             break
         if rows[0]["found"] >= MOST and period > SHORTEST:
-            period = max(SHORTEST, period / 8)
+            # First without the time before now, then less and less.
+            period = future if period > future > 0 else max(SHORTEST, period / 8)
             continue
         looking.take(rows)
-        grown = period * (8 if found.rows else 32) if top <= now else FIRST
-        top, below = low, NONE  # the jobs that ended at this time were in the period
+        grown = max(FIRST, period - future) * (8 if found.rows else 32) if low < now else FIRST
+        top, below, future = low, NONE, 0.0  # the jobs that ended at this time were in the period
         took = max(clock() - began, 1e-6)
         period = max(SHORTEST, min(grown, period * max(looking.left, 0) / 2 / took, LONGEST))
     found.is_full = len(found.rows) >= limit

@@ -5,6 +5,7 @@ The past comes from the rollup. Live rows are counted up to a bound.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.routing import Route
@@ -12,7 +13,7 @@ from starlette.routing import Route
 from jobherd.workers.page.charts import HIGH, WIDE, WINDOWS, nice, window_of
 from jobherd.workers.page.database import database
 from jobherd.workers.page.live_updates import Topic
-from jobherd.workers.page.past import RETRYING, SCOPES, Chosen, ask_past, past_of
+from jobherd.workers.page.past import RETRYING, SCOPES, Chosen, ask_past
 from jobherd.workers.page.render import natural, page
 
 if TYPE_CHECKING:
@@ -47,15 +48,20 @@ async def show(request: Request) -> Response:
     window = window_of(request.query_params.get("window"))
     chosen = chosen_of(request.query_params)
     past = f"{window.name} {chosen.text}".strip()
-    async with database(request).reading() as data:
-        found = await depths(data)
-        retrying = await data.rows("observe/list_retrying", RETRYING)
-        context = await now_of(data, found, retrying) | await work_of(data, found)
-        context |= await past_of(data, past, retrying)
-        kinds = [Chosen("kind", row["name"]) for row in await data.rows("page/list_kind_choices")]
-        busy = [Chosen(row["scope"], row["name"]) for row in await data.rows("page/list_scope_choices", CHOICES)]
-    choices = choices_of([*kinds, *busy, chosen])
-    return page(request, "overview.html", windows=WINDOWS.values(), past=past, choices=choices, **context)
+    data = database(request)
+    (context, found), ended = await asyncio.gather(_rest(data), ask_past(data, past))
+    choices = choices_of([*found, chosen])
+    return page(request, "overview.html", windows=WINDOWS.values(), past=past, choices=choices, **context | ended)
+
+
+async def _rest(data: Database) -> tuple[dict[str, Any], list[Chosen]]:
+    """Return all but the past, and whose charts can be shown."""
+    async with data.reading() as reading:
+        found = await depths(reading)
+        context = await now_of(reading, found) | await work_of(reading, found)
+        kinds = [Chosen("kind", row["name"]) for row in await reading.rows("page/list_kind_choices")]
+        busy = [Chosen(row["scope"], row["name"]) for row in await reading.rows("page/list_scope_choices", CHOICES)]
+        return context, kinds + busy
 
 
 def chosen_of(given: Mapping[str, str]) -> Chosen:
@@ -73,8 +79,7 @@ def choices_of(found: Iterable[Chosen]) -> dict[str, list[Chosen]]:
 async def ask_now(data: Database, _: str) -> dict[str, Any]:
     """Return how many jobs wait and run, and how far a new installation is."""
     async with data.reading() as reading:
-        retrying = await reading.rows("observe/list_retrying", RETRYING)
-        return await now_of(reading, await depths(reading), retrying)
+        return await now_of(reading, await depths(reading))
 
 
 async def ask_work(data: Database, _: str) -> dict[str, Any]:
@@ -88,11 +93,11 @@ async def depths(data: Reading) -> dict[str, list[Row]]:
     return {state: await data.rows(f"observe/measure_{state}", BOUNDS) for state in STATES}
 
 
-async def now_of(data: Reading, found: Mapping[str, Sequence[Row]], retrying: Sequence[Row]) -> dict[str, Any]:
+async def now_of(data: Reading, found: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
     """Return the first part of the page. found: the depths."""
     [beginnings] = await data.rows("page/show_first_steps")
     totals = {state: total_of(rows) for state, rows in found.items()}
-    return {"totals": totals, "beginnings": beginnings, "retrying": retrying}
+    return {"totals": totals, "beginnings": beginnings, "again": await data.rows("observe/list_retrying", RETRYING)}
 
 
 async def work_of(data: Reading, found: Mapping[str, Sequence[Row]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Everything comes from the rollup. A queue and a host have averages there and no 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -69,38 +70,44 @@ class Chosen:
         return f"&{urlencode([(self.scope, self.name)])}" if self.scope in {"kind", "queue"} else ""
 
 
-async def ask_past(data: Database | Reading, argument: str) -> dict[str, Any]:
+async def ask_past(data: Database, argument: str) -> dict[str, Any]:
     """Return the charts and failures of a window.
 
     argument: "hour", "day" or "week", optionally followed by a space and the text of a `Chosen`.
     """
-    async with data.reading() as reading:
-        return await past_of(reading, argument, await reading.rows("observe/list_retrying", RETRYING))
-
-
-async def past_of(data: Reading, argument: str, retrying: Sequence[Row]) -> dict[str, Any]:
-    """Return the same. retrying: the rows of observe/list_retrying, which the overview has already."""
     name, _, text = argument.partition(" ")
     window, chosen = window_of(name), Chosen.read(text)
-    found: dict[str, Any] = {
+    # Two sessions at once: the sums take as long as all else.
+    (rows, whole), others = await asyncio.gather(_sums(data, window, chosen), _others(data, window, chosen))
+    return {
         "window": window,
         "chosen": chosen,
-        "failures": [],
-        "retrying": [],
-        "busiest": [],
-        "uncounted": 0,
+        "charts": charts_of(rows, window, chosen),
+        "whole": whole,
+        **others,
     }
-    rows, whole = await sums(data, window, chosen)
-    if chosen.scope not in SCOPES:
-        kind = chosen.name or None
-        found["failures"] = await _failures(data, window, kind)
+
+
+async def _sums(data: Database, window: Window, chosen: Chosen) -> tuple[list[Row], Row]:
+    async with data.reading() as reading:
+        return await sums(reading, window, chosen)
+
+
+async def _others(data: Database, window: Window, chosen: Chosen) -> dict[str, Any]:
+    found: dict[str, Any] = {"failures": [], "retrying": [], "busiest": [], "uncounted": 0}
+    if chosen.scope in SCOPES:
+        return found
+    kind = chosen.name or None
+    async with data.reading() as reading:
+        found["failures"] = await _failures(reading, window, kind)
+        retrying = await reading.rows("observe/list_retrying", RETRYING)
         found["retrying"] = [row for row in retrying if not kind or row["kind"] == kind]
-        [late] = await data.rows("page/count_uncounted", {"kind": kind, "most": UNCOUNTED})
+        [late] = await reading.rows("page/count_uncounted", {"kind": kind, "most": UNCOUNTED})
         found["uncounted"] = late["jobs"]
         if kind is None:
             wanted = {"seconds": window.seconds, "point": window.point, "most": BUSIEST}
-            found["busiest"] = await data.rows("page/list_busiest", wanted)
-    return found | {"charts": charts_of(rows, window, chosen), "whole": whole}
+            found["busiest"] = await reading.rows("page/list_busiest", wanted)
+    return found
 
 
 async def sums(data: Reading, window: Window, chosen: Chosen) -> tuple[list[Row], Row]:

@@ -109,8 +109,18 @@ async def _list(at: Reading, wanted: Wanted, size: int, found: Found, hidden: Hi
     attempts = {row["name"]: row["max_attempts"] for row in names}
     payloads = await _payloads(at, [row["id"] for row in found.rows], hidden)
     reached = await at.row("page/show_created", {"id": found.floor}) if found.floor and not found.is_full else None
+    # Cost: many rows have few kinds and queues among them.
+    same = {("kind", name): replace(wanted, kind=name).query() for name in {row["kind"] for row in found.rows}}
+    same |= {("queue", name): replace(wanted, queue=name).query() for name in {row["queue"] for row in found.rows}}
     return {
-        "rows": [_shown(row, found.asked_at, attempts, payloads, wanted) for row in found.rows],
+        "rows": [
+            _shown(row, found.asked_at, attempts, payloads)
+            | {
+                "same_kind": "" if wanted.kind else same["kind", row["kind"]],
+                "same_queue": "" if wanted.queue else same["queue", row["queue"]],
+            }
+            for row in found.rows
+        ],
         "names": names,
         "wanted": wanted,
         "size": size,
@@ -177,9 +187,7 @@ def chips_of(wanted: Wanted) -> list[tuple[str, str, str]]:
     ]
 
 
-def _shown(
-    row: Row, now: datetime, attempts: dict[str, int], payloads: dict[int, str], wanted: Wanted
-) -> dict[str, Any]:
+def _shown(row: Row, now: datetime, attempts: dict[str, int], payloads: dict[int, str]) -> dict[str, Any]:
     """Return a job as the list needs it."""
     started, ended = row["started_at"], row["finished_at"]
     return {
@@ -189,8 +197,6 @@ def _shown(
         "when": ended or started or row["run_at"],
         "took": (ended or now) - started if started else None,
         "shown": payloads.get(row["id"], ""),
-        "same_kind": "" if wanted.kind else replace(wanted, kind=row["kind"]).query(),
-        "same_queue": "" if wanted.queue else replace(wanted, queue=row["queue"]).query(),
         "error": next(iter((row["error"] or "").strip().splitlines()), ""),
     }
 

@@ -1,7 +1,7 @@
 -- Explain one job, live or finished: its pauses and limits, the workers that could run it, the jobs before it,
 -- where it runs, the instant of a schedule that it is, the flow of which it is a member, the first of the jobs that it waits
 -- for, and the signal or the child jobs that it waits for. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
--- its id.
+-- its id. `one` and `stored` are planned alone: with a join, each of the days of the history is planned with each other table.
 --
 -- serving is how the workers choose between the queues, by the facts of one supervisor that serves this queue. A
 -- supervisor whose workers take turns has precedence: they reach the job first. Without facts, which come some
@@ -9,7 +9,16 @@
 -- elsewhere checks the first 100 other queues that hold jobs: strictly before are those of a lower tier, and in
 -- strict order the more urgent jobs in a queue of the same rank. Queues of the same tier that take turns share
 -- the workers.
-WITH RECURSIVE head AS (
+WITH RECURSIVE one AS MATERIALIZED (
+    SELECT * FROM jobherd.jobs WHERE id = %(id)s
+), stored AS MATERIALIZED (
+    SELECT extras FROM jobherd.waiting WHERE id = %(id)s
+    UNION ALL SELECT extras FROM jobherd.scheduled WHERE id = %(id)s
+    UNION ALL SELECT extras FROM jobherd.blocked WHERE id = %(id)s
+    UNION ALL SELECT o.extras FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS o
+               WHERE r.token = (SELECT one.token FROM one) AND o.id = %(id)s
+    UNION ALL SELECT extras FROM jobherd.history WHERE id = %(id)s
+), head AS (
     (SELECT queue FROM jobherd.ready ORDER BY queue LIMIT 1)
     UNION ALL
     SELECT after.queue
@@ -48,15 +57,11 @@ SELECT clock_timestamp() AS asked_at, j.*,
        tick.schedule, tick.at AS scheduled_for, tick.missed, member.flow, member.node, member.flow_name, member.flow_state, edges.waits_for, edges.waits_for_count,
        signals.name AS signal_name, signals.topic AS signal_topic, signals.until AS signal_until,
        signals.flow AS children_flow, spawned.pending AS children_pending, spawned.jobs AS children_jobs, spawned.step AS children_step
-  FROM jobherd.jobs j
+  FROM one AS j
        LEFT JOIN LATERAL (SELECT t.schedule, t.at, t.missed FROM jobherd.ticks t WHERE t.job = j.id ORDER BY t.at LIMIT 1) AS tick ON true
        LEFT JOIN LATERAL (  -- of a node with many jobs: the flow of the node's flow
            SELECT f.id AS flow, f.name AS flow_name, f.state AS flow_state, (x.extras).node AS node
-             FROM (SELECT extras FROM jobherd.waiting WHERE id = j.id
-                   UNION ALL SELECT extras FROM jobherd.scheduled WHERE id = j.id
-                   UNION ALL SELECT extras FROM jobherd.blocked WHERE id = j.id
-                   UNION ALL SELECT o.extras FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS o WHERE r.token = j.token AND o.id = j.id
-                   UNION ALL SELECT extras FROM jobherd.history WHERE id = j.id) AS x
+             FROM stored AS x
                   JOIN jobherd.flows i ON i.id = (x.extras).flow
                   JOIN jobherd.flows f ON f.id = coalesce(i.outer_flow, i.id)
             LIMIT 1) AS member ON true
@@ -112,4 +117,3 @@ SELECT clock_timestamp() AS asked_at, j.*,
                                       OR (NOT serving.turns AND q.rank = serving.rank AND (r.priority, r.id) < (j.priority, j.id)))
                                LIMIT %(most)s) AS r) AS b
             WHERE q.rank IS NOT NULL) AS elsewhere
- WHERE j.id = %(id)s

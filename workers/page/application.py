@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from jobherd import sql
@@ -151,7 +151,6 @@ def application(
         },
         lifespan=_lifespan,
     )
-    app.state.routes = {route.name: route for route in app.routes if isinstance(route, Route)}
     app.state.rules = rules
     app.state.database = Database(dsn, schema)
     app.state.attention = attention.Attention(app.state.database)

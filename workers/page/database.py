@@ -89,7 +89,7 @@ class Reading:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Reading]:
-        """Return this: the transaction goes on."""
+        """Return this: the transaction stays open."""
         yield self
 
 
@@ -137,7 +137,7 @@ class Database:
     def reading(self) -> AbstractAsyncContextManager[Reading]:
         """Begin a transaction for several statements that only read: all those of a page.
 
-        Cost: a transaction of its own has three more round trips, and its settings cost more than most statements.
+        Cost: a separate transaction has three more round trips, and its settings cost more than most statements.
         Deadlock: what runs within it must use the `Reading`, and not this `Database`, which can be out of sessions.
 
         >>> async with database(request).reading() as reading:  # doctest: +SKIP

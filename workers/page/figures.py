@@ -1,7 +1,7 @@
 """Shows the figures of the charts as a table, each with a link to its jobs.
 
-A page of its own: as a part of the charts' page it was a quarter of what a browser had to read for it. Without
-scripts it is the way to the values of a point.
+A separate page: as a part of the charts' page, the table was a quarter of what a browser had to read. Without
+scripts, it is the way to the values of a point.
 """
 
 from __future__ import annotations

@@ -83,8 +83,7 @@ def common(app: Starlette, root: str, *, acting: bool) -> dict[str, object]:
 
     def url_for(name: str, **params: Any) -> str:
         told = {key: quote(value, safe="") if isinstance(value, str) else value for key, value in params.items()}
-        # Cost: the application would try one route after the other, 38 times for the overview.
-        return f"{root}{app.state.routes[name].url_path_for(name, **told)}"
+        return f"{root}{app.url_path_for(name, **told)}"
 
     def static(name: str) -> str:
         return f"{root}/static/{name}?{_stamp(name)}"

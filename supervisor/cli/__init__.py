@@ -48,6 +48,7 @@ FAMILIES = {
     "fleet": ("fleet",),
     "status": ("status",),
     "top": ("top",),
+    "dashboard": ("dashboard",),
     "migrate": ("migrate",),
     "dsn": ("dsn", "psql"),
     "why": ("why",),

@@ -39,7 +39,7 @@ class Command:
     """The settings that the command accepts as flags."""
     lists: bool = False
     """Whether the command accepts `--json`."""
-    spans: Literal["", "each", "ids", "screen"] = ""
+    spans: Literal["", "each", "ids", "together"] = ""
     """Whether the command accepts several databases: it runs on each, on those that the ids of its jobs name, or on
     all at once, as `addresses` of its arguments."""
     passes_on: bool = False

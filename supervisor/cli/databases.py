@@ -2,7 +2,7 @@
 
 A listing runs once for each database. A command about jobs runs on the databases that their ids
 name (`handlers/_enqueue/shards.py`). A database that does not answer is reported, and the others
-are still shown. The live screen of `top` gets all addresses, and shows one database at a time.
+are still shown. The live screen of `top` and the dashboard get all addresses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run(command: Command, arguments: argparse.Namespace) -> int:
     """Run a command on each database that is named, or on the usual one."""
     given = getattr(arguments, "dsn", None) or os.environ.get(VARIABLE, "").split()
     addresses = list(dict.fromkeys(given))
-    if command.spans == "screen" and not arguments.once:
+    if command.spans == "together" and not getattr(arguments, "once", False):
         arguments.addresses, addresses = addresses, addresses[:1]
     if len(addresses) > 1:
         return _run_each(command, arguments, {address: name_of(arguments, address) for address in addresses})

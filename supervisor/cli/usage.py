@@ -23,7 +23,7 @@ GROUPS: Final = {
     "change jobs": ("retry", "cancel", "reprioritize", "reschedule", "delete", "purge"),
     "control queues": ("queues", "pause", "resume", "limit", "limits", "fair"),
     "run jobs periodically": ("schedules", "schedule"),
-    "watch and control the fleet": ("status", "top", "fleet", "stack", "profile"),
+    "watch and control the fleet": ("status", "top", "dashboard", "fleet", "stack", "profile"),
     "look after the database": ("doctor", "migrate", "bench", "dsn", "psql"),
 }
 """The commands by purpose, as the help lists them."""

@@ -1,4 +1,4 @@
-"""A supervisor whose page waits for as long as a test does: `python -m tests.page.patient run ...`.
+"""A supervisor whose page waits for as long as a test does: `python -m tests.page.patient run ...`, or `dashboard`.
 
 The page's own limits of two and three seconds are for people who wait for it; on a machine that
 stands still for a moment they would be a complaint in a browser's console. Children are forked, and
@@ -8,6 +8,7 @@ have them from here.
 from __future__ import annotations
 
 import operator
+import sys
 from typing import TYPE_CHECKING, Any
 
 from jobherd.supervisor.__main__ import main
@@ -30,6 +31,7 @@ def be_patient(set_attribute: Callable[[Any, str, Any], object], set_item: Calla
 
 
 if __name__ == "__main__":
-    hold()  # as `python -m jobherd.supervisor` does before it loads the rest
+    if sys.argv[1:2] == ["run"]:
+        hold()  # as `python -m jobherd.supervisor` does before it loads the rest
     be_patient(setattr, operator.setitem)
     raise SystemExit(main())

@@ -11,6 +11,7 @@ from jobherd.supervisor.cli.top.view import View
 from jobherd.supervisor.cli.top.watch import Watch
 from jobherd.workers.inspect.attention import PARAMETERS, attention
 from jobherd.workers.page import attention as strip
+from jobherd.workers.page import kept as kept_answers
 from jobherd.workers.page.database import Database
 from tests.cli.rows import child, claim, past, send, supervisor
 from tests.cli.shell import jobherd
@@ -195,7 +196,7 @@ def test_what_failed_more_often_than_is_read_is_counted_by_the_rollup(database):
 
 
 def test_the_query_is_shared_and_kept_for_longer_the_longer_it_took(monkeypatch):
-    monkeypatch.setattr(strip, "PATIENCE", 60.0)
+    monkeypatch.setattr(kept_answers, "PATIENCE", 60.0)
     now = 0.0
     asked = 0
 

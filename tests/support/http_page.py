@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from jobherd.workers.page import databases
 from jobherd.workers.page.application import PAGES
 from tests.support.checkout import ROOT
 
@@ -49,6 +50,16 @@ program without a token gets 401, and a request without the permission 403. Whil
 |---|---|---|
 """
 
+DATABASES = """
+## Several databases
+
+With more than one, [`jobherd dashboard`](../how-to/operate/several-databases.md#the-dashboard) serves the paths above below `/db/NAME/`, one
+NAME for each database. At its root it serves `/login`, `/logout`, `/sessions/end`, `/live` and `/static/...`, and these:
+
+| method | path | what it does |
+|---|---|---|
+"""
+
 
 def render() -> str:
     """Return the page for the code of this checkout."""
@@ -61,6 +72,9 @@ def render() -> str:
         + DASHBOARD
         + "\n".join(pages)
         + "\n| GET | `/static/...` | Style sheets and scripts. |\n"
+        + DATABASES
+        + "\n".join(row(route) for route in databases.routes)
+        + "\n"
     )
 
 

@@ -39,10 +39,10 @@ UNKNOWN: Final = "dashboard:unknown"
 
 
 class AccessLog:
-    """Write the entries. Made by `application`, one a process."""
+    """Write the entries, each to all of these databases. Made by `application`, one a process."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, *databases: Database) -> None:
+        self._databases = databases
         self._notes: deque[dict[str, object]] = deque(maxlen=WAITING)
         self._writing: asyncio.Task[None] | None = None
         self._since: dict[tuple[str, str], int] = {}
@@ -101,9 +101,11 @@ class AccessLog:
     async def _write(self) -> None:
         while self._notes:
             note = self._notes.popleft()
-            try:
-                await self._database.act("page/record_visit", note)
-            except (Away, psycopg.Error) as problem:
-                log.warning(
-                    "the audit could not be written (%s): %s by %s", error_name(problem), note["action"], note["actor"]
-                )
+            await asyncio.gather(*(_record(database, note) for database in self._databases))
+
+
+async def _record(database: Database, note: Mapping[str, object]) -> None:
+    try:
+        await database.act("page/record_visit", note)
+    except (Away, psycopg.Error) as problem:
+        log.warning("the audit could not be written (%s): %s by %s", error_name(problem), note["action"], note["actor"])

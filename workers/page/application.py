@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.types import Scope
+    from starlette.routing import BaseRoute
+    from starlette.types import Lifespan, Scope
 
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.page.request import Actor, Authorize
@@ -131,27 +132,9 @@ def application(
         actor,
         read_only,
     )
-    app = Starlette(
-        routes=[
-            *(route for module in PAGES for route in module.routes),
-            Mount("/static", _Static(directory=str(HERE / "static")), name="static"),
-        ],
-        middleware=[
-            Middleware(Guard, rules=rules, broken=_broken),
-            # No event stream is compressed. The sizes of answers do not give away the token of a form: a request of
-            # another site comes without the cookies that the token depends on.
-            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
-            Middleware(attention.Strip),
-        ],
-        exception_handlers={
-            Refused: _refused,
-            Away: _away,
-            psycopg.Error: _trouble,
-            HTTPException: _missing,
-        },
-        lifespan=_lifespan,
+    app = site(
+        [route for module in PAGES for route in module.routes], rules, Middleware(attention.Strip), lifespan=_lifespan
     )
-    app.state.rules = rules
     app.state.database = Database(dsn, schema)
     app.state.attention = attention.Attention(app.state.database)
     app.state.access_log = AccessLog(app.state.database)
@@ -161,7 +144,37 @@ def application(
     app.state.boards = tuple(boards)
     app.state.bulks = bulk.Runner(app.state.database, enabled=not read_only)
     topics = [topic for module in PAGES for topic in getattr(module, "topics", ())]
+    app.state.parts = (app,)
     app.state.hub = live_updates.Hub(app, app.state.database, [*topics, *job.topics_of(app), *attention.topics_of(app)])
+    return app
+
+
+def site(
+    routes: Sequence[BaseRoute], rules: Rules, *middleware: Middleware, lifespan: Lifespan[Starlette] | None = None
+) -> Starlette:
+    """Return an application with the guard, the files and the error pages of the dashboard.
+
+    middleware: more of it, inside the guard.
+    """
+    app = Starlette(
+        routes=[*routes, Mount("/static", _Static(directory=str(HERE / "static")), name="static")],
+        middleware=[
+            Middleware(Guard, rules=rules, broken=_broken),
+            # No event stream is compressed. The sizes of answers do not give away the token of a form: a request of
+            # another site comes without the cookies that the token depends on.
+            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
+            *middleware,
+        ],
+        exception_handlers={
+            Refused: _refused,
+            Away: _away,
+            psycopg.Error: _trouble,
+            HTTPException: _missing,
+        },
+        lifespan=lifespan,
+    )
+    app.state.rules = rules
+    app.state.mount, app.state.databases = "", ()  # of several databases: `databases.py`
     return app
 
 

@@ -1,6 +1,6 @@
 """Sets and reads the dashboard's cookies: the session, the browser's number, the last message.
 
-Every cookie is for this path only, hidden from scripts, and not sent with requests of other sites.
+Every cookie is for the paths of the dashboard only, hidden from scripts, and not sent with requests of other sites.
 Must not judge tokens.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from jobherd.workers.page.request import root_of, signer_of, viewer_of
+from jobherd.workers.page.request import home_of, signer_of, viewer_of
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
@@ -80,7 +80,7 @@ def is_form_token(request: HTTPConnection, token: str) -> bool:
 def cookie_options(request: HTTPConnection) -> dict[str, Any]:
     """Return the options of every cookie."""
     secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "") == "https"
-    return {"path": f"{root_of(request)}/", "httponly": True, "samesite": "strict", "secure": secure}
+    return {"path": f"{home_of(request)}/", "httponly": True, "samesite": "strict", "secure": secure}
 
 
 def _csrf_text(request: HTTPConnection, visit: str = "") -> str:

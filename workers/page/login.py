@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.cookies import begin_session, end_session
+from jobherd.workers.page.database import database
 from jobherd.workers.page.forms import check_csrf, read_form
 from jobherd.workers.page.login_limits import check_attempts, count_right, count_wrong
 from jobherd.workers.page.render import page
@@ -73,7 +74,7 @@ async def leave(request: Request) -> Response:
 async def end_all(request: Request, _form: Form) -> Done:
     """End all sessions, including this one."""
     sessions = request.app.state.sessions
-    await sessions.end_all(viewer_of(request).actor)
+    await sessions.end_all(database(request), viewer_of(request).actor)
     # Otherwise the message below would be signed with the secret that is now void.
     request.scope["state"]["signer"] = await sessions.signer()
     return Done("All sessions have ended, on every supervisor. Log in again.", to=f"{root_of(request)}/login")

@@ -60,8 +60,8 @@ def page(request: Request, template: str, *, status: int = 200, **context: Any) 
             path=request.url.path.removeprefix(root_of(request)),
             query=request.url.query,
             read_only=rules.read_only,
-            away_since=request.app.state.database.away_since,
-            **request.app.state.attention.strip(),
+            away_since=data.away_since if (data := request.app.state.database) else None,
+            **(strip.strip() if (strip := request.app.state.attention) else {"attention": None}),
             **context,
         )
     )
@@ -79,16 +79,28 @@ def fragment(app: Starlette, root: str, template: str, context: Mapping[str, obj
 
 
 def common(app: Starlette, root: str, *, acting: bool) -> dict[str, object]:
-    """Return the variables of every template."""
+    """Return the variables of every template. `home`: the dashboard's path, above those of its `databases`."""
 
     def url_for(name: str, **params: Any) -> str:
-        told = {key: quote(value, safe="") if isinstance(value, str) else value for key, value in params.items()}
-        return f"{root}{app.url_path_for(name, **told)}"
+        return root + link(app, name, **params)
 
     def static(name: str) -> str:
         return f"{root}/static/{name}?{_stamp(name)}"
 
-    return {"url_for": url_for, "static": static, "may_act": acting}
+    return {
+        "url_for": url_for,
+        "static": static,
+        "may_act": acting,
+        "databases": app.state.databases,
+        "mount": app.state.mount,
+        "home": root.removesuffix(app.state.mount),
+    }
+
+
+def link(app: Starlette, name: str, **params: Any) -> str:
+    """Return the path of a page below the application's root."""
+    told = {key: quote(value, safe="") if isinstance(value, str) else value for key, value in params.items()}
+    return str(app.url_path_for(name, **told))
 
 
 @cache

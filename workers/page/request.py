@@ -88,6 +88,11 @@ def root_of(request: HTTPConnection) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
+def home_of(request: HTTPConnection) -> str:
+    """Return the path of the whole dashboard: with several databases, above the paths of the databases."""
+    return root_of(request).removesuffix(request.app.state.mount)
+
+
 def local(path: str) -> str | None:
     r"""Return a path of this host, or None if it leads, or could lead, to another host.
 

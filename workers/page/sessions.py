@@ -3,8 +3,9 @@
 Both are in the database, so all supervisors share them. They are read again at most every `REFRESH`
 seconds, and only while requests come. A process that cannot read them signs with a secret that it
 created at its start: its sessions are valid only in this process, and end with it. That applies
-while a database has not answered yet, to a role that may not read the secrets (`jobherd_read`), and
-to a dashboard without tokens, whose forms no other process needs.
+while a database has not answered yet, to a role that may not read the secrets (`jobherd_read`), to
+a dashboard without tokens, whose forms no other process needs, and to a dashboard of several
+databases, whose login must need none of them.
 """
 
 from __future__ import annotations
@@ -85,12 +86,15 @@ class Sessions:
                 error_name(problem),
             )
 
-    async def end_all(self, actor: str) -> None:
-        """End all sessions of all supervisors on this database.
+    async def end_all(self, database: Database, actor: str) -> None:
+        """End all sessions of all supervisors on this database, and of this process.
 
         Raises Away, or psycopg.Error if this role may not.
         """
-        await self._database.act("page/end_dashboard_sessions", {"actor": actor})
+        if not self._shared:
+            self._server = self._own = (secrets.token_bytes(32),)
+            self._renew()
+        await database.act("page/end_dashboard_sessions", {"actor": actor})
         self._read_at = -math.inf
 
     async def _read(self) -> None:

@@ -20,21 +20,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import Problem, Ready, send
-from jobherd.workers.system.local_address import is_loopback
 from jobherd.workers.web.cpu_budget import CpuBudget
 from jobherd.workers.web.exposition import Exposition
 from jobherd.workers.web.health import pages
-from jobherd.workers.web.page_handoff import Hosting, why_off
+from jobherd.workers.web.metrics import JobherdCollector
+from jobherd.workers.web.page_handoff import Hosting, make_page, why_off
 from jobherd.workers.web.queue_depth import Measurer
-from jobherd.workers.web.server import Server
+from jobherd.workers.web.server import Server, bind, names_of
 from jobherd.workers.web.status_report import StatusReader
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from jobherd.workers.process.spec import ChildSpec
@@ -46,7 +47,6 @@ log = logging.getLogger("jobherd")
 RETRY_FIRST: Final = 1.0
 RETRY_MOST: Final = 30.0
 """Seconds between two attempts to bind the port: from `RETRY_FIRST`, doubled up to this."""
-BACKLOG: Final = 128
 
 
 def run(spec: ChildSpec, *, title: Callable[[str], object] = lambda _doing: None) -> None:
@@ -111,7 +111,9 @@ async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], obj
     budget = CpuBudget()
     why_no_page = why_off(spec.settings) if spec.settings.http else ""
     routes = pages(reader, why_no_page=why_no_page) | {
-        "/metrics": Exposition(spec.boards, reader, measurer, budget, served=spec.settings.served).answer
+        "/metrics": Exposition(
+            JobherdCollector(spec.boards, reader, measurer, spec.settings.served), (measurer,), budget
+        ).answer
     }
     if spec.settings.http is None:
         title("has no address to serve")
@@ -120,18 +122,16 @@ async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], obj
         return
     host, port = spec.settings.http
     listening = await _listen(spec, host, port, title)
-    address = listening.getsockname()
-    shown = f"[{address[0]}]" if listening.family == socket.AF_INET6 else address[0]
-    title(f"serves {shown}:{address[1]}")
-    log.info("metrics and health on http://%s:%d", shown, address[1])
-    own_names = frozenset({host.lower()}) if is_loopback(address[0]) else None
-    server = Server(listening, routes, names=own_names, budget=budget)
+    server = Server(listening, routes, names=names_of(listening, host), budget=budget)
+    title(f"serves {server.address}")
+    log.info("metrics and health on http://%s", server.address)
     if why_no_page:
         log.info("no dashboard: %s", why_no_page)
         await server.serve()
         return
-    log.info("the dashboard is http://%s:%d%s/", shown, address[1], spec.settings.dashboard_path)
-    hosting = Hosting(spec.settings, server, spec.boards)
+    log.info("the dashboard is http://%s%s/", server.address, spec.settings.dashboard_path)
+    make = partial(make_page, spec.settings, {"": spec.settings.dsn}, spec.boards)
+    hosting = Hosting(make, spec.settings.dashboard_path, server)
     server.beyond = hosting.take
     try:
         await server.serve()
@@ -148,7 +148,7 @@ async def _listen(spec: ChildSpec, host: str, port: int, title: Callable[[str], 
     reported = False
     while True:
         try:
-            listening = await _bind(host, port)
+            listening = await bind(host, port)
         except OSError as error:
             if not reported:
                 reported = True
@@ -173,21 +173,3 @@ def _report_ready(spec: ChildSpec) -> None:
     spec.board.say(CurrentWork(Phase.IDLE))
     # Zeros: this process holds no jobs, so it has no row in the database.
     send(spec.report, Ready(0, 0))
-
-
-async def _bind(host: str, port: int) -> socket.socket:
-    """Listen on the first address of `host`. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setblocking(False)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
-        listening.bind(address)
-        listening.listen(BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
-    return listening

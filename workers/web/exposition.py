@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -9,17 +10,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from jobherd.workers.web.http_message import Answer
-from jobherd.workers.web.metrics import JobherdCollector
 from jobherd.workers.web.queue_depth import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jobherd.workers.ipc.status_board import StatusBoard
+    from prometheus_client.registry import Collector
+
     from jobherd.workers.web.cpu_budget import CpuBudget
     from jobherd.workers.web.http_message import Request
     from jobherd.workers.web.queue_depth import Measurer
-    from jobherd.workers.web.status_report import StatusReader
 
 REUSED: Final = 1.0
 """Seconds for which a rendering is reused while the process is over half of its CPU budget."""
@@ -48,24 +48,21 @@ class Exposition:
 
     def __init__(
         self,
-        boards: Sequence[StatusBoard],
-        reader: StatusReader,
-        measurer: Measurer,
+        collector: Collector,
+        measurers: Sequence[Measurer],
         budget: CpuBudget,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        served: Sequence[str] = (),
     ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(JobherdCollector(boards, reader, measurer, served))
-        self._measurer = measurer
+        self._registry.register(collector)
+        self._measurers = measurers
         self._budget = budget
         self._clock = clock
         self._rendered: dict[str, tuple[float, bytes]] = {}
 
     async def answer(self, request: Request) -> Answer:
         """Return the metrics in the format that the Accept header prefers."""
-        await self._measurer.refresh(PATIENCE)
+        await asyncio.gather(*(measurer.refresh(PATIENCE) for measurer in self._measurers))
         encode, content_type = choose_encoder(
             _OPENMETRICS if wants_openmetrics(request.headers.get("accept", "")) else ""
         )

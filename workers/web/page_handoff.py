@@ -15,19 +15,18 @@ import socket
 from contextlib import suppress
 from http import HTTPStatus
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jobherd.workers.system.local_address import is_local
 from jobherd.workers.web.http_message import TWO_LENGTHS, Refused, Request, has_two_lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from jobherd.workers.ipc.status_board import StatusBoard
-    from jobherd.workers.process.spec import ChildSettings
     from jobherd.workers.web.http_message import Answer
     from jobherd.workers.web.server import Server
 
@@ -54,7 +53,28 @@ ENDING: Final = 1.0
 """Seconds that open responses have to end when the process exits."""
 
 
-def why_off(settings: ChildSettings) -> str:
+class PageSettings(Protocol):
+    """The settings about the dashboard: those of a child process, or of the command `dashboard`."""
+
+    @property
+    def schema(self) -> str: ...
+    @property
+    def http(self) -> tuple[str, int] | None: ...
+    @property
+    def dashboard(self) -> bool: ...
+    @property
+    def dashboard_view_token(self) -> tuple[str, ...]: ...
+    @property
+    def dashboard_operate_token(self) -> tuple[str, ...]: ...
+    @property
+    def dashboard_hosts(self) -> tuple[str, ...]: ...
+    @property
+    def dashboard_path(self) -> str: ...
+    @property
+    def dashboard_read_only(self) -> bool: ...
+
+
+def why_off(settings: PageSettings) -> str:
     """Return why there is no dashboard, as a sentence; empty if there is one."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
@@ -71,14 +91,14 @@ class Hosting:
     """Serves the dashboard on connections that `server` has accepted.
 
     Args:
-        settings: the settings of this child process.
+        make: returns the dashboard. Called for the first connection.
+        path: path below which a proxy serves the dashboard.
         server: answers its own paths on a connection that is kept open.
-        boards: the status boards of all slots.
     """
 
-    def __init__(self, settings: ChildSettings, server: Server, boards: Sequence[StatusBoard] = ()) -> None:
-        self._settings = settings
-        self._boards = boards
+    def __init__(self, make: Callable[[], Starlette], path: str, server: Server) -> None:
+        self._make = make
+        self._path = path
         self._server = server
         self._app: Starlette | None = None
         self._protocol: Any = None
@@ -120,30 +140,20 @@ class Hosting:
         """End all responses, also streams, and close the dashboard's database connections."""
         if self._app is None:
             return
-        asking = self._app.state.hub.close()
+        parts = self._app.state.parts
+        asking = {task for part in parts for task in part.state.hub.close()}
         if tasks := {*self._state.tasks, *asking}:
             await asyncio.wait(tasks, timeout=ENDING)
         for protocol in list(self._state.connections):
             protocol.transport.abort()
-        await self._app.state.database.close()
+        await asyncio.gather(*(part.state.database.close() for part in parts if part.state.database))
 
     def _begin(self) -> None:
         import uvicorn  # noqa: PLC0415 - imported at the first request
         from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
         from uvicorn.server import ServerState  # noqa: PLC0415
 
-        from jobherd.workers.page import application  # noqa: PLC0415
-
-        settings = self._settings
-        self._app = application(
-            settings.dsn,
-            schema=settings.schema,
-            view_tokens=settings.dashboard_view_token,
-            operate_tokens=settings.dashboard_operate_token,
-            hosts=settings.dashboard_hosts,
-            read_only=settings.dashboard_read_only,
-            boards=self._boards,
-        )
+        self._app = self._make()
         config = uvicorn.Config(
             _beside(self._app, self._server),
             http="h11",
@@ -153,7 +163,7 @@ class Hosting:
             access_log=False,
             server_header=False,
             proxy_headers=False,  # a client that may claim another address could claim to be on this host
-            root_path=settings.dashboard_path,
+            root_path=self._path,
             limit_concurrency=CONNECTIONS + 1,
             timeout_keep_alive=KEPT,
         )
@@ -190,6 +200,24 @@ class Hosting:
                 return self.cycle is None or self.cycle.response_complete
 
         self._protocol = Continued
+
+
+def make_page(settings: PageSettings, databases: Mapping[str, str], boards: Sequence[StatusBoard] = ()) -> Starlette:
+    """Return the dashboard of one database, or of several: addresses by name. boards: see `application`."""
+    from jobherd.workers.page import application  # noqa: PLC0415 - imported at the first request
+    from jobherd.workers.page.databases import application_of  # noqa: PLC0415 - as above
+
+    options: dict[str, Any] = {
+        "schema": settings.schema,
+        "view_tokens": settings.dashboard_view_token,
+        "operate_tokens": settings.dashboard_operate_token,
+        "hosts": settings.dashboard_hosts,
+        "read_only": settings.dashboard_read_only,
+    }
+    if len(databases) > 1:
+        return application_of(databases, **options)
+    [dsn] = databases.values()
+    return application(dsn, boards=boards, **options)
 
 
 def _beside(page: Starlette, server: Server) -> ASGIApp:

@@ -98,6 +98,11 @@ class Measurer:
         if self._away:
             self._next = -float("inf")
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the last measurement has reached the database."""
+        return not self._away and bool(self._counts.depths)
+
     async def refresh(self, patience: float = PATIENCE) -> None:
         """Start a measurement if the last is too old.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from jobherd.workers.web.queue_counts import Depth
     from jobherd.workers.web.queue_depth import Measurer
 
+SERVED: Final = "jobherd_queue_served"
+"""A family that only a supervisor can show."""
+
 
 def queue_metrics(measurer: Measurer, served: Sequence[str], *, has_workers: bool) -> Iterator[Metric]:
     """Yield the families. served: the queues of this supervisor's workers, or prefixes; empty: all."""
@@ -30,9 +33,7 @@ def queue_metrics(measurer: Measurer, served: Sequence[str], *, has_workers: boo
         "jobherd_queue_oldest_seconds", "How long the oldest has waited, or run.", labels=["queue", "state"]
     )
     paused = GaugeMetricFamily("jobherd_queue_paused", "Whether a queue is paused.", labels=["queue"])
-    serves = GaugeMetricFamily(
-        "jobherd_queue_served", "Whether workers of this supervisor serve a queue.", labels=["queue"]
-    )
+    serves = GaugeMetricFamily(SERVED, "Whether workers of this supervisor serve a queue.", labels=["queue"])
     at = GaugeMetricFamily(
         "jobherd_queues_measured_timestamp_seconds", "When the queues were last measured.", labels=["state"]
     )

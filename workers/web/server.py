@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jobherd.workers.system.local_address import host_of, is_loopback
 from jobherd.workers.web.http_message import Answer, Refused, parse, path_of, written
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     Beyond = Callable[[socket.socket, bytes], Awaitable[None]]
 
 log = logging.getLogger("jobherd")
+
+BACKLOG: Final = 128
+"""Connections that wait to be accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,9 @@ class Server:
         self.beyond: Beyond | None = None
         self._listening = listening
         self._routes = routes
+        bound = listening.getsockname()
+        self.address = f"[{bound[0]}]:{bound[1]}" if listening.family == socket.AF_INET6 else f"{bound[0]}:{bound[1]}"
+        """Host and port, as in the address of a page."""
         self._names = names
         self._budget = budget
         self._limits = limits or Limits()
@@ -206,6 +212,29 @@ class Server:
             raise Refused(
                 HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; the supervisor's log has the details"
             ) from None
+
+
+async def bind(host: str, port: int) -> socket.socket:
+    """Listen on the first address of `host`. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def names_of(listening: socket.socket, host: str) -> frozenset[str] | None:
+    """Return the names of a server that listens on `host`. None: any, because other hosts can reach it."""
+    return frozenset({host.lower()}) if is_loopback(listening.getsockname()[0]) else None
 
 
 def _reset(connection: socket.socket) -> None:

@@ -77,6 +77,6 @@ COMMANDS: Final = (
         "what failed lately. Keys sort,\n"
         "filter, pause and resume queues, cancel and retry jobs; ? shows them. It needs the extra `top`, which "
         "brings rich.\nWith several databases, it shows one at a time; d shows the next one.",
-        spans="screen",
+        spans="together",
     ),
 )

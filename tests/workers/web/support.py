@@ -138,7 +138,7 @@ class Web:
 
     def _learn_port(self) -> None:
         if not self.port:
-            _, self.port = self.log.wait_for("metrics and health on").args
+            self.port = int(self.log.wait_for("metrics and health on").getMessage().rpartition(":")[2])
 
     def ask(self, path: str, *, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
         """Return status, headers and body."""

@@ -20,7 +20,7 @@ from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.counters import BUCKETS, MAX_ERRORS, MAX_KINDS, OUTCOMES, Policy
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.status_board import StatusBoard
-from jobherd.workers.web import exposition, queue_depth, status_report, supervisor_metrics
+from jobherd.workers.web import exposition, metrics, queue_depth, status_report, supervisor_metrics
 from jobherd.workers.web.cpu_budget import CpuBudget
 from jobherd.workers.web.http_message import Request
 from tests.support.patience import LIMIT
@@ -440,9 +440,8 @@ def test_a_strained_child_hands_out_what_it_rendered_a_moment_ago():
     async def scrapes():
         clock, purse, board = [10.0], Purse(), StatusBoard("test")
         measurer = queue_depth.Measurer("host=/nowhere")
-        page = exposition.Exposition(
-            (board,), status_report.StatusReader(ControlBlock()), measurer, purse, clock=lambda: clock[0]
-        )
+        collector = metrics.JobherdCollector((board,), status_report.StatusReader(ControlBlock()), measurer)
+        page = exposition.Exposition(collector, (measurer,), purse, clock=lambda: clock[0])
 
         async def started():
             return Scrape((await page.answer(Request("GET", "/metrics"))).body.decode()).of(

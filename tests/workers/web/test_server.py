@@ -343,13 +343,13 @@ def test_a_port_that_is_taken_is_said_once_and_taken_when_it_is_free(monkeypatch
     monkeypatch.setattr(web, "RETRY_FIRST", 0.001)
     monkeypatch.setattr(web, "RETRY_MOST", 0.01)
     tries = threading.Semaphore(0)
-    bind = web._bind
+    bind = web.bind
 
     async def counted(host, port):
         tries.release()
         return await bind(host, port)
 
-    monkeypatch.setattr(web, "_bind", counted)
+    monkeypatch.setattr(web, "bind", counted)
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         with Web(http=("127.0.0.1", port)) as child:  # READY all the same

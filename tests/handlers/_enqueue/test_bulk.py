@@ -303,15 +303,15 @@ def peak(work):
 
 def test_the_memory_is_that_of_a_chunk_and_not_of_the_whole(client, database, monkeypatch):
     def large(n):
-        return ({"n": number, "text": "x" * 1000} for number in range(n))
+        return ({"n": number, "text": "x" * 4000} for number in range(n))
 
-    client.enqueue_stream("a:b", large(2000), chunk=1000)  # warm: pool, statements
-    most = 8_000_000  # a chunk of 1,000 is 1 MB as texts, as much again as lines and as what is sent
-    assert peak(lambda: client.enqueue_stream("a:b", large(20_000), chunk=1000)) < most
+    client.enqueue_stream("a:b", large(500), chunk=250)  # warm: pool, statements
+    most = 8_000_000  # a chunk of 250 is 1 MB as texts, as much again as lines and as what is sent
+    assert peak(lambda: client.enqueue_stream("a:b", large(5_000), chunk=250)) < most
     monkeypatch.setattr(bulk, "CHUNK_SIZE", 1_000_000)
     monkeypatch.setattr(bulk, "COPY_FROM", 100)
-    assert peak(lambda: client.enqueue_many("a:b", large(20_000))) < most
-    assert peak(lambda: client.put(list(bulk.many_by_name("a:b", large(20_000), {})))) > 20_000_000, (
+    assert peak(lambda: client.enqueue_many("a:b", large(5_000))) < most
+    assert peak(lambda: client.put(list(bulk.many_by_name("a:b", large(5_000), {})))) > 20_000_000, (
         "the measure can tell"
     )
 

@@ -9,6 +9,7 @@ from starlette.datastructures import QueryParams
 from jobherd.workers.page import listing_by_end
 from jobherd.workers.page.database import Database
 from jobherd.workers.page.filters import Wanted
+from jobherd.workers.page.listing import Look
 from jobherd.workers.page.listing_by_end import look_by_end
 from tests.cli.rows import past, send
 from tests.page.support import finish
@@ -74,6 +75,28 @@ def test_a_dense_time_is_divided_until_its_jobs_can_be_ordered(database, monkeyp
     monkeypatch.setattr(listing_by_end, "MOST", 100)
     scatter(database, many=1000)
     assert pages(database, Wanted(), limit=50) == [one for (one,) in send(database, BY_END, ["a:b", "a:c"])]
+
+
+def test_the_first_statement_finds_the_last_jobs_however_long_ago_they_ended(database, monkeypatch):
+    asked = []
+    rows = Look.rows
+
+    async def noted(self, name, steer, **step):
+        asked.append(step)
+        return await rows(self, name, steer, **step)
+
+    monkeypatch.setattr(Look, "rows", noted)
+    assert ids(ended(database, Wanted())) == []
+    for days in (9, 0.1, 0):
+        past(database, "completed", many=60, days=days)
+        asked.clear()
+        assert len(ended(database, Wanted(), limit=50).rows) == 50
+        assert len(asked) == 1, f"{days} days ago"
+    send(
+        database,
+        "UPDATE jobherd.history SET started_at = NULL, finished_at = finished_at - interval '5 h' WHERE id IN (SELECT max(id) FROM jobherd.history)",
+    )
+    assert pages(database, Wanted(), limit=50) == [one for (one,) in send(database, BY_END, ["mail:receipt"])]
 
 
 def test_a_job_of_a_worker_whose_clock_is_ahead_is_the_first(database):

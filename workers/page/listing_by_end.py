@@ -51,7 +51,8 @@ async def look_by_end(
     search begins.
     """
     hidden = hidden or {}
-    now = (await database.rows("observe/show_time"))[0]["now"]
+    [known] = await database.rows("page/show_newest_end")
+    now = known["now"]
     among = wanted.among(OVER)
     if among is None:
         return Found(asked_at=now)
@@ -60,8 +61,9 @@ async def look_by_end(
     top, below = before or (now + timedelta(seconds=AHEAD), LARGEST)
     if until := looking.parameters["until"]:
         top = min(top, until)
-    future = max(0.0, (top - now).total_seconds())
-    period = future + FIRST
+    # The first period reaches back to the newest job, however long ago that ended.
+    empty = max(0.0, (top - min(now, known["ended"] or now)).total_seconds())
+    period = empty + FIRST
     found = looking.found
     while len(found.rows) < limit and top > since:
         low = max(since, top - timedelta(seconds=min(period, (top - since).total_seconds())))
@@ -78,12 +80,12 @@ async def look_by_end(
         if rows is None:
             break
         if rows[0]["found"] >= MOST and period > SHORTEST:
-            # First without the time before now, then less and less.
-            period = future if period > future > 0 else max(SHORTEST, period / 8)
+            # First without the time before the newest job, then less and less.
+            period = empty if period > empty > 0 else max(SHORTEST, period / 8)
             continue
         looking.take(rows)
-        grown = max(FIRST, period - future) * (8 if found.rows else 32) if low < now else FIRST
-        top, below, future = low, NONE, 0.0  # the jobs that ended at this time were in the period
+        grown = max(FIRST, period - empty) * (8 if found.rows else 32) if low < now else FIRST
+        top, below, empty = low, NONE, 0.0  # the jobs that ended at this time were in the period
         took = max(clock() - began, 1e-6)
         period = max(SHORTEST, min(grown, period * max(looking.left, 0) / 2 / took, LONGEST))
     found.is_full = len(found.rows) >= limit

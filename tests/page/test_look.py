@@ -73,6 +73,8 @@ def places(herd, job):
         narrowed,
         "/jobs?kind=nobody%3Aknows",
         "/kinds/report:build",
+        "/kinds/nobody:knows",
+        "/figures?window=week",
         f"/schedules/{reports}",
         f"/schedules/{reports}/edit?every=20m",
     )

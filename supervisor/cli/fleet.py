@@ -23,7 +23,7 @@ from jobherd.supervisor.cli.command import Command, is_id
 from jobherd.supervisor.cli.console import Column, paint, plain, show_span
 from jobherd.supervisor.cli.database import own_words, session
 from jobherd.workers.database.errors import takes_no_writes
-from jobherd.workers.inspect.phrases import size
+from jobherd.workers.inspect.phrases import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -155,7 +155,7 @@ def _words(action: str, answer: Mapping[str, Any]) -> str:
             )
         case "reload":
             return answer.get("problem") or "the new code loads; its workers are replaced one by one"
-    return f"{answer.get('workers', '?')} workers are wanted now"
+    return f"{count(answer.get('workers', 0), 'worker is', 'workers are')} wanted now"
 
 
 # -- the list
@@ -222,7 +222,7 @@ def _print(supervisor: dict[str, Any]) -> None:
         return
     run_state = facts.get("course", "?") + (", reloading" if facts.get("reloading") else "")
     print(
-        f"  {lease}; {plain(run_state)}, {facts.get('wanted', '?')} workers wanted; as of "
+        f"  {lease}; {plain(run_state)}, {count(facts.get('wanted', 0), 'worker', 'workers')} wanted; as of "
         f"{show_span(supervisor['facts_age'])} ago"
     )
     children = facts.get("children", [])

@@ -13,7 +13,7 @@ import setproctitle
 from jobherd.handlers._values.outcome import LABELS
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.version import VERSION
-from jobherd.workers.inspect.phrases import duration
+from jobherd.workers.inspect.phrases import count, duration
 from jobherd.workers.ipc.current_work import Phase
 from jobherd.workers.system import procfs
 
@@ -196,9 +196,8 @@ class StatusReport:
         fleet, up = self._fleet, self._fleet.database_since is not None
         peer = self._db.peer
         there = f"the {peer} is there" if up else f"no {peer}: {self._db.barred or self._db.trouble}"
-        lines = [
-            f"{fleet.run_state.name.lower()}, supervisor {fleet.supervisor}, {fleet.wanted} workers wanted, {there}"
-        ]
+        wanted = count(fleet.wanted, "worker", "workers")
+        lines = [f"{fleet.run_state.name.lower()}, supervisor {fleet.supervisor}, {wanted} wanted, {there}"]
         for slot in fleet.alive():
             record = self._boards[slot.number].now()
             doing = "unknown" if record is None else record.phase.name.lower()

@@ -104,7 +104,7 @@ class Fleet(FleetState):
         elif signum in (signal.SIGTTIN, signal.SIGTTOU):
             wanted = self.wanted + (1 if signum == signal.SIGTTIN else -1)
             self.wanted = max(0, min(wanted, self.limits.max_workers))
-            self.notes.append(f"{self.wanted} workers wanted")
+            self.notes.append(f"workers wanted: {self.wanted}")
 
     def enter_state(self, run_state: RunState, now: float) -> None:
         """Change the run state. `AFTER_SIGNAL` says that no signal leads to an earlier one."""

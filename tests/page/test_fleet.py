@@ -140,6 +140,7 @@ def answering(dsn, answer, error):
     ("order", "answer", "error", "said"),
     [
         ("add", '{"workers": 3}', None, "starts a worker more; 3 workers are wanted now."),
+        ("remove", '{"workers": 1}', None, "lets a worker go; 1 worker is wanted now."),
         ("drain", '{"workers": 2, "running": 1}', None, "leaves when what runs has ended."),
         ("remove", None, "it has no worker left", "refuses: it has no worker left."),
         ("reload", '{"problem": "the settings do not load"}', None, "reloads its code, but the settings do not load"),

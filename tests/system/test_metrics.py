@@ -49,7 +49,7 @@ def turn(fleet: Fleet) -> None:
     for _ in range(2):
         before = len(fleet.log)
         fleet.signal(signal.SIGUSR1)
-        fleet.wait_log("workers wanted, the database is there", after=before)
+        fleet.wait_log(" wanted, the database is there", after=before)
 
 
 def respawned(found: dict[str, dict[Labels, float]]) -> bool:

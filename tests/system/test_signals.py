@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_ttin_adds_a_child_ttou_takes_one_that_finishes_what_it_runs_and_usr1_tells(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1)
     fleet.signal(signal.SIGTTIN)
-    fleet.wait_log("2 workers wanted")
+    fleet.wait_log("workers wanted: 2")
     fleet.wait_ready(2)
     jobs = [stage.enqueue("t:gate", f'{{"label": "{label}"}}') for label in "ab"]
     arrivals = {arrival.pid: arrival for arrival in (gate.wait_arrival(), gate.wait_arrival())}
@@ -37,7 +37,7 @@ def test_ttin_adds_a_child_ttou_takes_one_that_finishes_what_it_runs_and_usr1_te
     fleet.wait_log(lambda event: re.match(r"maintenance: pid \d+, ready for ", event.get("message", "")) is not None)
     surplus = fleet.workers()[1]
     fleet.signal(signal.SIGTTOU)
-    fleet.wait_log("1 workers wanted")
+    fleet.wait_log("workers wanted: 1")
     arrivals[surplus].open()
     wait_for_exit(surplus)
     for pid in arrivals.keys() - {surplus}:
@@ -47,7 +47,7 @@ def test_ttin_adds_a_child_ttou_takes_one_that_finishes_what_it_runs_and_usr1_te
     assert len(fleet.workers()) == 1
     for _ in range(3):
         fleet.signal(signal.SIGTTOU)
-    fleet.wait_log("0 workers wanted")
+    fleet.wait_log("workers wanted: 0")
     stage.wait(lambda: not fleet.workers(), "no workers")
     assert fleet.stop() == 0
 
@@ -104,7 +104,7 @@ def test_what_comes_before_the_loop_stands_is_done_by_it(stage: Stage):
     wait_answers(fleet)
     for signum in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN):
         fleet.signal(signum)
-    fleet.wait_log("2 workers wanted", limit=60)
+    fleet.wait_log("workers wanted: 2", limit=60)
     fleet.wait_ready(2, limit=60)
     assert fleet.stop() == 0
 

@@ -105,7 +105,7 @@ def wait_obeyed(fleet: Fleet) -> None:
 
 def is_course(event: dict[str, Any]) -> bool:
     """Whether a line says what a supervisor is about, as after a USR1."""
-    return "workers wanted, " in event.get("message", "")
+    return " wanted, " in event.get("message", "")
 
 
 @contextmanager

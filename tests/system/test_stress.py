@@ -119,7 +119,7 @@ def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
     for wanted in (1, 2):
         mark = len(fleet.log)
         fleet.signal(signal.SIGTTIN)
-        fleet.wait_log(f"{wanted} workers wanted", after=mark, limit=60)
+        fleet.wait_log(f"workers wanted: {wanted}", after=mark, limit=60)
     at_rest(stage, fleet, descriptors, 3)
     assert fleet.stop() == 0
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from starlette.routing import Route
 
+from jobherd.workers.inspect.phrases import count
 from jobherd.workers.page.actions import Done, action
 from jobherd.workers.page.database import database
 from jobherd.workers.page.json_values import document, known, listed, number_of, text
@@ -121,7 +122,9 @@ async def order(request: Request, form: Form) -> Done:
     if problem := text(answer.get("problem")):
         return Done(f"Supervisor {number} reloads its code, but {problem}", well=False)
     wants = number_of(answer.get("workers"))
-    more = f"; {wants:.0f} workers are wanted now" if wants is not None and name in {"add", "remove"} else ""
+    more = ""
+    if wants is not None and name in {"add", "remove"}:
+        more = f"; {count(int(wants), 'worker is', 'workers are')} wanted now"
     return Done(f"Supervisor {number} {ORDERS[name]}{more}.")
 
 

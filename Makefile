@@ -177,7 +177,7 @@ audit: $(VENV)/.ready  ## whether what is installed has known vulnerabilities; a
 MOMENTS := 2026-11-30T23:59:59.7 2026-12-01T00:00:01 2026-12-31T23:31 2028-02-29T00:59:58 2026-10-25T00:59:59
 moments: $(VENV)/.ready spin  ## the tests that look at the clock at MOMENTS: midnight, ends of months, 29 February, a change of the clocks (FILES=...; needs a C compiler; an hour)
 	@for moment in $(MOMENTS); do echo "$$moment"; $(BIN)/python -m tests.support.moments "$$moment" -q \
-		$(or $(FILES),tests/sql tests/page tests/cli tests/handlers tests/workers/maintenance tests/workers/web tests/workers/inspect) || exit 1; done
+		$(or $(FILES),tests/sql tests/dashboard tests/cli tests/handlers tests/workers/maintenance tests/workers/web tests/workers/inspect) || exit 1; done
 
 tls: $(VENV)/.ready  ## children by the hundred under a parent that speaks TLS (about 2 minutes; FORKS=--forks 1000: longer)
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }

@@ -27,7 +27,7 @@ import psycopg
 from playwright.sync_api import sync_playwright
 
 from jobherd.supervisor.embedded import lifecycle
-from tests.page.support import CHROMIUM, FLAGS
+from tests.dashboard.support import CHROMIUM, FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

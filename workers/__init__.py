@@ -6,7 +6,7 @@ How to read it, from the top:
 * `claim/` reserves jobs, `run/` runs one under its deadline, `settle/` records outcomes under the
   fencing token.
 * `stores/` runs jobs in tables that the application owns. `maintenance/` is the maintenance
-  process. `web/` serves health and metrics, `page/` the dashboard.
+  process. `web/` serves health and metrics, `dashboard/` the dashboard.
 * `database/` is the session, `inspect/` explains what a job is doing, `process/` is the child as a
   process, `ipc/` is everything that passes between supervisor and child, `job/` is a job's row,
   `system/` is what children ask of the operating system.

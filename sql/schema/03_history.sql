@@ -42,7 +42,7 @@ CREATE INDEX history_parent ON jobherd.history (((extras).parent_id), id) WHERE 
 CREATE INDEX history_of_flow ON jobherd.history (((extras).flow), id) WHERE (extras).flow > 0;
 -- One summary of each 128 pages: which ends, ids (in ranges of 4,096), states, kinds, queues,
 -- tenants and error codes are in them. A search for a rare kind among ten million jobs reads only
--- the pages that can hold it (page/list_finished_ranges). Cost: a b-tree of the ends would write a page and
+-- the pages that can hold it (dashboard/list_finished_ranges). Cost: a b-tree of the ends would write a page and
 -- 60 bytes of log for each job. The range is an expression so that no plan reads all of
 -- history_by_id for it.
 CREATE INDEX history_in_brief ON jobherd.history USING brin (

@@ -16,10 +16,10 @@ from typing import Final
 
 import psycopg
 
-from jobherd.workers.page.database import Database
-from jobherd.workers.page.filters import Wanted
-from jobherd.workers.page.listing import Found, look
-from jobherd.workers.page.listing_by_end import look_by_end
+from jobherd.workers.dashboard.database import Database
+from jobherd.workers.dashboard.filters import Wanted
+from jobherd.workers.dashboard.listing import Found, look
+from jobherd.workers.dashboard.listing_by_end import look_by_end
 from tests.bench.jobs import drain
 from tests.support.figures import Report
 from tests.support.ground import arguments, fresh, ground
@@ -131,9 +131,9 @@ def show_plan(connection: psycopg.Connection) -> None:
     from jobherd import sql
 
     with connection.transaction():
-        connection.execute(sql.load("page/force_block_summaries"), {"milliseconds": 60_000})
+        connection.execute(sql.load("dashboard/force_block_summaries"), {"milliseconds": 60_000})
         lines = connection.execute(
-            "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) " + sql.load("page/list_finished_ranges"),
+            "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) " + sql.load("dashboard/list_finished_ranges"),
             STEPS | {"kind": "rare:kind"},
         ).fetchall()
     print("\n".join(line for (line,) in lines if "never executed" not in line))

@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 from jobherd import sql
 from jobherd.workers.maintenance.rollup import STEPS
 from tests.bench import listing
-from tests.page.support import CHROMIUM, FLAGS, Shown
+from tests.dashboard.support import CHROMIUM, FLAGS, Shown
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground
 

@@ -30,7 +30,7 @@ def serving(*dsns):
         [
             sys.executable,
             "-m",
-            "tests.page.patient",
+            "tests.dashboard.patient",
             "dashboard",
             *words,
             "--http",

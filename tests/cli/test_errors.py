@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cli.shell import jobherd
-from tests.page.test_errors import fail
+from tests.dashboard.test_errors import fail
 from tests.support.queue import Queue
 
 

@@ -15,8 +15,8 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from jobherd import Client
+from tests.dashboard.support import CHROMIUM, FLAGS
 from tests.docs.pages import blocks, named
-from tests.page.support import CHROMIUM, FLAGS
 from tests.support.checkout import import_path
 from tests.support.patience import LIMIT
 from tests.support.ports import spare_port

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from jobherd import Client, sql
-from jobherd.workers.page import application
-from tests.page.support import Page
+from jobherd.workers.dashboard import application
+from tests.dashboard.support import Page
 
 HOSTILE = (
     "a'; DROP TABLE jobherd.ready; --",

@@ -30,7 +30,7 @@ def origin(queue, job):
 def set_off(queue, job):
     return [
         row[0]
-        for row in queue.connection.execute(queue.text("page/list_child_jobs"), {"id": job, "most": 50}).fetchall()
+        for row in queue.connection.execute(queue.text("dashboard/list_child_jobs"), {"id": job, "most": 50}).fetchall()
     ]
 
 
@@ -98,7 +98,7 @@ def test_what_is_none_is_refused_with_its_name(queue, options, says):
 
 @pytest.mark.parametrize("table", ["ready", "parked", "scheduled", "history"])
 def test_child_jobs_are_found_by_index(queue, table):
-    statement, names = sql.numbered("page/list_child_jobs")
+    statement, names = sql.numbered("dashboard/list_child_jobs")
     queue.run("SET enable_seqscan = off")  # the tables are empty; what is asked is whether an index can be used at all
     given = {"id": "7", "most": "50"}
     queue.run(f"PREPARE found AS {statement}")

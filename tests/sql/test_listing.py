@@ -172,7 +172,7 @@ def long_past(cluster, template):
 )
 def test_the_rare_is_found_without_reading_the_rest(long_past, wanted):
     parameters = LOOK | {"low": 0, "high": 10**6, "most": 20_000} | wanted
-    plan = plan_of(long_past, "page/force_block_summaries", "page/list_finished_ranges", parameters)
+    plan = plan_of(long_past, "dashboard/force_block_summaries", "dashboard/list_finished_ranges", parameters)
     pages = long_past.run(
         "SELECT sum(pg_relation_size(inhrelid)) / 8192 FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
     )[0][0]
@@ -190,10 +190,12 @@ def test_what_waits_is_never_read_to_its_end(queue):
     queue.enqueue_many("a:b", 5_000)
     queue.run("ANALYZE jobherd.ready")
     for wanted in ({"kind": "no:such"}, {"text": "%no such%"}, {"states": ["retrying"]}):
-        plan = plan_of(queue, "page/force_id_order", "page/list_live", LOOK | {"scan": 100} | wanted)
+        plan = plan_of(queue, "dashboard/force_id_order", "dashboard/list_live", LOOK | {"scan": 100} | wanted)
         for node in nodes(plan):
             if node.get("Relation Name") == "ready":
                 assert node["Node Type"].startswith("Index"), node
                 assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 101, node
-    rows = queue.connection.execute(queue.text("page/list_live"), LOOK | {"scan": 100, "kind": "no:such"}).fetchall()
+    rows = queue.connection.execute(
+        queue.text("dashboard/list_live"), LOOK | {"scan": 100, "kind": "no:such"}
+    ).fetchall()
     assert [row[0] for row in rows] == [4_901], "it says how far it looked"

@@ -48,7 +48,7 @@ def order(queue, number):
 
 
 def notes(queue):
-    return rows(queue, "page/list_audit", before=None, actor=None, action=None, most=100)
+    return rows(queue, "dashboard/list_audit", before=None, actor=None, action=None, most=100)
 
 
 def age(queue, number, span):

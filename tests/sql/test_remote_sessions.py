@@ -252,10 +252,10 @@ def test_a_session_is_not_counted_as_a_supervisor(queue, gateway, session):
     [runner] = gateway.rows("observe/find_runner", id=job)
     assert (runner["state"], runner["child"], runner["supervisor"]) == ("running", session.child, None)
     assert runner["remote"] == "w via test"
-    assert gateway.rows("page/show_output", id=job, token=claim.token) == []
+    assert gateway.rows("dashboard/show_output", id=job, token=claim.token) == []
     assert gateway.rows("lease/find_host_supervisors", machine="test") == []
     queue.run("DELETE FROM jobherd.supervisors WHERE via IS NULL")
-    assert gateway.rows("page/show_first_steps")[0]["supervised"] is False
+    assert gateway.rows("dashboard/show_first_steps")[0]["supervised"] is False
 
 
 def test_a_fleet_command_to_a_session_is_rejected(queue, gateway, session):

@@ -189,7 +189,7 @@ def test_each_queue_and_each_host_has_its_own_sums(queue):
         ("queue", "slow", 3, 1, 0),
     ]
     chart = queue.connection.execute(
-        queue.text("page/sum_scope_chart"), {"seconds": 3600, "point": 60, "scope": "queue", "name": "slow"}
+        queue.text("dashboard/sum_scope_chart"), {"seconds": 3600, "point": 60, "scope": "queue", "name": "slow"}
     ).fetchall()
     assert len(chart) == 61
     assert [sum(row[place] for row in chart[:-1]) for place in (1, 3, 6)] == [3, 1, 3]
@@ -446,7 +446,7 @@ def test_a_percentile_errs_by_a_tenth_at_the_most(queue):
     parameters = child.settlement(batch[0].token, ids, "ok") | {"ran": times}
     child.connection.execute(queue.text("settle/settle_jobs"), parameters)
     look(queue)
-    row = queue.connection.execute(queue.text("page/list_kinds"), {"seconds": 3600, "most": 10}).fetchall()[1]
+    row = queue.connection.execute(queue.text("dashboard/list_kinds"), {"seconds": 3600, "most": 10}).fetchall()[1]
     for share, found in zip((0.5, 0.95, 0.99), row[-3:], strict=True):
         assert found == pytest.approx(times[int(share * len(times)) - 1], rel=0.1)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from jobherd.workers.page import databases
-from jobherd.workers.page.application import PAGES
+from jobherd.workers.dashboard import databases
+from jobherd.workers.dashboard.application import PAGES
 from tests.support.checkout import ROOT
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ the start, are not listed.
 PROCESSES = (
     ("Gateway", ("workers/gateway/",)),
     ("Maintenance process", ("workers/maintenance/",)),
-    ("Dashboard and metrics", ("workers/web/", "workers/page/")),
+    ("Dashboard and metrics", ("workers/web/", "workers/dashboard/")),
     ("Workers", ("workers/",)),
     ("Clients of the gateway", ("handlers/_remote/",)),
     ("Django, Sentry and other code of handlers", ("handlers/",)),

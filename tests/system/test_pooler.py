@@ -16,8 +16,8 @@ import pytest
 from jobherd import AsyncClient, Client
 from jobherd.supervisor.cli.database import connect
 from jobherd.supervisor.cli.top.watch import Watch
+from jobherd.workers.dashboard.database import Database
 from jobherd.workers.maintenance.vacuum import DEAD
-from jobherd.workers.page.database import Database
 from jobherd.workers.web.queue_depth import REST_MOST, STALE, Measurer
 from tests.cli.shell import jobherd
 from tests.support.pooler import PROGRAM, Pooler

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from jobherd import Client
-from jobherd.workers.page import application
+from jobherd.workers.dashboard import application
 from tests.cli.shell import jobherd
-from tests.page.support import Page
+from tests.dashboard.support import Page
 from tests.support.herd import Herd
 
 HANDLERS = """

@@ -17,9 +17,9 @@ import pytest
 from jobherd import Client, decrypt
 from jobherd.handlers._values import encryption as sealing
 from jobherd.handlers._values.keys import ring
-from jobherd.workers.page import application
+from jobherd.workers.dashboard import application
 from tests.cli.shell import jobherd
-from tests.page.support import Page
+from tests.dashboard.support import Page
 from tests.support.herd import Herd
 
 CANARY = "canary-4111-2222"

@@ -5,7 +5,7 @@ connections, with `http_message.py` for their bytes; neither knows jobs. `health
 `metrics.py` collects the metrics of the `*_metrics.py` modules and `exposition.py` renders them.
 `queue_depth.py` decides when the database is queried for the depth of the queues,
 `queue_counts.py` queries it. `status_report.py` reads what the supervisor publishes, and
-`page_handoff.py` hands connections over to the dashboard (`workers/page/`).
+`page_handoff.py` hands connections over to the dashboard (`workers/dashboard/`).
 
 This process claims, changes and stops nothing, and never waits for another child process: a scrape
 reads shared memory. Metrics and health never show a payload, a DSN or a process ID.

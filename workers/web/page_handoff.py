@@ -3,7 +3,7 @@
 The small server stays in front with its limits. A client that sends no request within them never
 gets here. Health and metrics are answered as they are without the extra `web`. Nothing of the
 dashboard or of uvicorn is imported before the first connection requests it: an unused dashboard
-costs nothing. Access control is the dashboard's own part (`jobherd.workers.page.guard`).
+costs nothing. Access control is the dashboard's own part (`jobherd.workers.dashboard.guard`).
 """
 
 from __future__ import annotations
@@ -204,8 +204,8 @@ class Hosting:
 
 def make_page(settings: PageSettings, databases: Mapping[str, str], boards: Sequence[StatusBoard] = ()) -> Starlette:
     """Return the dashboard of one database, or of several: addresses by name. boards: see `application`."""
-    from jobherd.workers.page import application  # noqa: PLC0415 - imported at the first request
-    from jobherd.workers.page.databases import application_of  # noqa: PLC0415 - as above
+    from jobherd.workers.dashboard import application  # noqa: PLC0415 - imported at the first request
+    from jobherd.workers.dashboard.databases import application_of  # noqa: PLC0415 - as above
 
     options: dict[str, Any] = {
         "schema": settings.schema,

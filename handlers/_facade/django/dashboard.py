@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 
 from jobherd.django.management.commands.jobherd import address
 from jobherd.handlers._enqueue.default import schema_or_default
-from jobherd.workers.page import Role, application
+from jobherd.workers.dashboard import Role, application
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -34,7 +34,7 @@ def with_dashboard(django: ASGIApp, *, path: str = "/jobherd", **options: Any) -
     Args:
         django: Django's ASGI application.
         path: where the dashboard is.
-        options: others of `jobherd.workers.page.application`, such as `read_only=True`.
+        options: others of `jobherd.workers.dashboard.application`, such as `read_only=True`.
     """
     page = application(address(), schema=schema_or_default(), authorize=_role, actor=_name, **options)
     with_slash = [Route(path.rstrip("/"), _add_slash)] if path.strip("/") else []

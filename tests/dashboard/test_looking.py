@@ -1,0 +1,206 @@
+"""Looking for jobs.
+
+Every state, every field of the filter, pages without a gap, and an end in time that says how far it
+came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import count
+
+import psycopg
+import pytest
+
+from jobherd.workers.dashboard import listing
+from jobherd.workers.dashboard.database import Database
+from jobherd.workers.dashboard.filters import STATES, Wanted
+from tests.cli.rows import child, claim, past, send, supervisor
+from tests.dashboard.support import finish
+
+
+def fill(dsn):
+    """One job of each state, and a parked one; their ids by state."""
+    [(running,)] = send(dsn, "SELECT jobherd.enqueue('a:b', '{\"word\": \"running\"}')")
+    claim(dsn, child(dsn, supervisor(dsn)))
+    declare(dsn, "a:b", "mail:x", "mail:receipt")
+    return {
+        "running": running,
+        "ready": send(dsn, "SELECT jobherd.enqueue('mail:x', '{\"word\": \"50%% off_\"}', '{\"tenant\": \"acme\"}')")[0][0],
+        "parked": send(dsn, "INSERT INTO jobherd.parked (kind, queue) VALUES ('a:b', 'full') RETURNING id")[0][0],
+        "blocked": send(dsn, "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('after', %s::bigint))", running)[0][0],
+        "scheduled": send(dsn, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1h\"}')")[0][0],
+        "retrying": send(
+            dsn,
+            "INSERT INTO jobherd.scheduled (kind, attempts, run_at, last_error) VALUES ('a:b', 1, now() + '1 min', '{\"code\": \"BOOM\", \"message\": \"Kaputt\"}') RETURNING id",
+        )[0][0],
+        **{state: past(dsn, state) for state in ("completed", "failed", "cancelled", "expired")},
+    }  # fmt: skip
+
+
+def declare(dsn, *kinds, redact="[]"):
+    """Declare kinds as a worker does: text is searched only in their jobs."""
+    for kind in kinds:
+        send(
+            dsn,
+            "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, redact)"
+            " VALUES (%s, 'default', 0, 5, 3, 7, 30, %s) ON CONFLICT (name) DO UPDATE SET redact = excluded.redact",
+            kind,
+            redact,
+        )
+
+
+@contextlib.contextmanager
+def looks(dsn):
+    """Ask as the page does; gives what was found."""
+    yield lambda wanted=Wanted(), **more: finish(_look(dsn, wanted, **more))  # noqa: B008
+
+
+async def _look(dsn, wanted, **more):
+    database = Database(dsn)
+    try:
+        return await listing.look(database, wanted, **more)
+    finally:
+        await database.close()
+
+
+def ids(found):
+    return [row["id"] for row in found.rows]
+
+
+def test_every_job_is_found_by_its_state_and_all_of_them_newest_first(database):
+    made = fill(database)
+    with looks(database) as look:
+        found = look()
+        assert ids(found) == sorted(made.values(), reverse=True)
+        assert (found.onward, found.floor, found.is_late) == (None, 0, False)
+        for state in STATES:
+            wanted = [made[state]] + ([made["parked"]] if state == "ready" else [])
+            assert sorted(ids(look(Wanted(states=(state,))))) == sorted(wanted), state
+        assert [row["parked"] for row in look(Wanted(queue="full")).rows] == [True]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "states"),
+    [
+        ({"kind": "mail:x"}, ["ready"]),
+        ({"queue": "full"}, ["parked"]),
+        ({"tenant": "acme"}, ["ready"]),
+        ({"code": "BOOM"}, ["retrying", "failed", "cancelled", "expired"]),
+        ({"code": "BOOM", "states": ("failed", "running")}, ["failed"]),
+        ({"text": "50% OFF_"}, ["ready"]),
+        ({"text": "5% off_"}, []),
+        ({"text": "kaputt", "since": "-2h"}, []),
+        ({"text": "order_id"}, ["completed", "failed", "cancelled", "expired"]),
+        ({"text": "it broke"}, ["failed"]),
+        ({"since": "-30s"}, ["scheduled", "retrying"]),
+        ({"since": "-30s", "until": "-10m"}, ["retrying"]),
+        ({"kind": "no:such"}, []),
+    ],
+)
+def test_a_filter_lets_through_what_it_says(database, wanted, states):
+    made = fill(database)
+    with looks(database) as look:
+        assert sorted(ids(look(Wanted(**wanted)))) == sorted(made[state] for state in states)
+
+
+def test_a_job_that_ends_between_two_steps_is_found_once(database, monkeypatch):
+    """As it is by then. It was listed twice, and what was done to many was counted twice."""
+    waits = [send(database, "SELECT jobherd.enqueue('a:b')")[0][0] for _ in range(3)]
+    rows = Database.rows
+
+    async def asking(at, name, *given, **more):
+        found = await rows(at, name, *given, **more)
+        if name == "dashboard/list_live":
+            send(database, "SELECT jobherd.cancel(%s)", waits[1])
+        return found
+
+    monkeypatch.setattr(Database, "rows", asking)
+    with looks(database) as look:
+        found = look()
+    assert [(row["id"], row["state"]) for row in found.rows] == [
+        (waits[2], "ready"),
+        (waits[1], "cancelled"),
+        (waits[0], "ready"),
+    ]
+
+
+def test_pages_follow_each_other_without_gap_or_repetition(database):
+    past(database, "completed", many=300)
+    past(database, "failed", many=40, kind="rare:one")
+    send(database, "SELECT jobherd.enqueue('rare:one', '{}') FROM generate_series(1, 25)")
+    past(database, "completed", many=300, kind="rare:one")
+    for wanted, many in ((Wanted(), 665), (Wanted(kind="rare:one"), 365), (Wanted(states=("failed", "ready")), 65)):
+        seen, before = [], listing.LARGEST
+        with looks(database) as look:
+            while before is not None:
+                found = look(wanted, before=before, limit=17)
+                seen += ids(found)
+                before = found.onward
+        assert seen == sorted(set(seen), reverse=True)
+        assert len(seen) == many
+
+
+def test_the_rare_is_found_far_back_in_stretches_and_the_dense_in_order(database, monkeypatch):
+    """Beyond the first walk it goes by stretches; where one holds too much, what is given must still be the newest."""
+    monkeypatch.setattr(listing, "FIRST", 100)
+    monkeypatch.setattr(listing, "MOST", 4_500)
+    rare = past(database, "failed", kind="rare:one")
+    dense = past(database, "completed", kind="dense:one", many=9_000)
+    past(database, "completed", many=12_000)
+    with looks(database) as look:
+        assert ids(look(Wanted(kind="rare:one"))) == [rare]
+        assert ids(look(Wanted(kind="dense:one"), limit=20)) == list(range(dense, dense - 20, -1))
+        assert ids(look(Wanted(kind="dense:one"), before=dense - 8_990)) == list(
+            range(dense - 8_991, dense - 9_000, -1)
+        )
+        found = look(Wanted(kind="no:such"))
+        assert (ids(found), found.onward) == ([], None)
+
+
+def test_what_waits_is_walked_only_so_far_and_it_says_how_far(database):
+    [(rare,)] = send(database, "SELECT jobherd.enqueue('rare:one', '{}')")
+    newest = past(database, "completed", kind="rare:one")
+    send(database, "INSERT INTO jobherd.ready (kind) SELECT 'a:b' FROM generate_series(1, 500)")
+    with looks(database) as look:
+        found = look(Wanted(kind="rare:one"), scan=100)
+        assert (ids(found), found.floor, found.onward) == ([], newest + 401, newest + 401)
+        seen = []
+        while found.onward is not None:
+            found = look(Wanted(kind="rare:one"), scan=100, before=found.onward)
+            seen += ids(found)
+        assert seen == [newest, rare]
+
+
+def test_the_time_is_up_and_it_says_how_far_it_looked(database):
+    past(database, "completed", many=20_000)
+    ticks = count(0, 0.7)  # so many seconds between any two looks at the clock
+    with looks(database) as look:
+        found = look(Wanted(text="nowhere", since="30d", states=("completed",)), clock=lambda: next(ticks), budget=2.0)
+        assert found.is_late
+        assert found.rows == []
+        assert 0 < found.floor
+        assert found.onward == found.floor
+
+
+def test_the_server_ends_a_look_that_takes_too_long(database):
+    """Something keeps it waiting: the statement is cancelled in time, and that is no error."""
+    past(database, "completed", many=3)
+    with psycopg.connect(database) as other, looks(database) as look:
+        other.execute("LOCK TABLE jobherd.history")
+        found = look(Wanted(states=("completed",)), budget=0.2)
+        assert (found.rows, found.is_late, found.onward) == ([], True, listing.LARGEST)
+
+
+def test_kinds_with_something_redacted_are_not_searched_and_their_errors_are_cleaned(database):
+    number = past(database, "failed", kind="card:charge", error="card 4111222233334444 is not valid\nline two")
+    send(database, 'UPDATE jobherd.history SET payload = \'{"card": "4111222233334444"}\'')
+    hidden = {"card:charge": ("$.card",)}
+    declare(database, "card:charge", redact='["$.card"]')
+    with looks(database) as look:
+        assert ids(look(Wanted(text="4111"), hidden=hidden)) == []
+        assert ids(look(Wanted(text="not valid"), hidden=hidden)) == []
+        [row] = look(Wanted(kind="card:charge"), hidden=hidden).rows
+        assert row["id"] == number
+        assert "41112222" not in row["error"]
+        assert "is not valid" in row["error"]

@@ -1,6 +1,6 @@
 """The databases of a dashboard over several: name, path, and the figures of the first page.
 
-An id names its database if `jobherd migrate --shard K/N` has numbered the databases.
+An id names its database if `jobherd migrate --shard 2/4` has numbered the databases.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ SETTLE = {"settle/settle_completed", "settle/settle_members", "settle/settle_job
 
 
 def test_all_the_statements_that_write_it_are_known_here():
-    assert set(STATEMENTS) == {*BEGINS, *LOCKED, "claim/claim_more", *SETTLE}
+    assert set(STATEMENTS) == {*BEGINS, *LOCKED, "claim/claim_more", "steps/begin_count", *SETTLE}
     assert len(STATEMENTS["settle/settle_jobs"]) == 2
 
 

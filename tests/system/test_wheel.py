@@ -121,7 +121,7 @@ def test_every_file_of_the_tree_is_in_the_wheel_under_one_name(wheel: Path):
     for path in [
         file
         for part in ("templates", "static")
-        for file in (ROOT / "workers" / "page" / part).rglob("*")
+        for file in (ROOT / "workers" / "dashboard" / part).rglob("*")
         if file.is_file()
     ]:
         assert installed(path) in names, path
@@ -228,7 +228,7 @@ def metadata_of(wheel: Path) -> email.message.Message:
 def test_both_distributions_have_the_version_and_the_licences_of_what_they_contain(wheel: Path):
     (sdist,) = wheel.parent.glob("*.tar.gz")
     assert (wheel.name, sdist.name) == ("jobherd-0.1.0-py3-none-any.whl", "jobherd-0.1.0.tar.gz")
-    static = ROOT / "workers" / "page" / "static"
+    static = ROOT / "workers" / "dashboard" / "static"
     licences = {path.with_name(path.name.replace(".min.js", ".LICENSE")) for path in static.glob("*.min.js")}
     assert licences
     stated = {"LICENSE", *(str(path.relative_to(ROOT)) for path in licences)}

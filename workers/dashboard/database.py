@@ -207,13 +207,13 @@ class Database:
                 if self.away_since is None:
                     self.away_since = datetime.now(UTC)
                     log.warning(
-                        "the page's database does not answer (%s); each request tries again",
+                        "the dashboard's database does not answer (%s); each request tries again",
                         error_name(problem),
                     )
                 raise Away(self.away_since) from None
             if self.away_since is not None:
                 self.away_since = None
-                log.info("the page's database is back")
+                log.info("the dashboard's database is back")
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Connection]:

@@ -86,14 +86,15 @@ def test_nobody_is_believed_to_come_from_elsewhere(web):
     assert web.ask("/login", **{"X-Forwarded-For": "10.0.0.1"})[0] == 303
 
 
-def test_who_leaves_waits_until_questions_of_its_streams_are_called_back(monkeypatch):
-    """The loop was closed over them.
+@pytest.mark.parametrize("path", ["/live?topic=test", "/"])
+def test_the_exit_waits_until_running_queries_are_canceled(monkeypatch, path):
+    """A stream's query and the one for the strip of all pages. The loop was closed over them.
 
-    A session was left to the collector, with a complaint in the log.
+    A session was left to the garbage collector, with an error in the log.
     """
     begun, ended, original = threading.Event(), threading.Event(), dashboard.application
 
-    async def ask(_database, _argument):
+    async def ask(*_):
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -104,12 +105,15 @@ def test_who_leaves_waits_until_questions_of_its_streams_are_called_back(monkeyp
 
     def application(*args, **options):
         app = original(*args, **options)
-        app.state.hub._topics["test"] = live_updates.Topic("test", "none.html", ask)
+        if path == "/":
+            app.state.attention._ask = ask
+        else:
+            app.state.hub._topics["test"] = live_updates.Topic("test", "none.html", ask)
         return app
 
     monkeypatch.setattr(dashboard, "application", application)
     with Web(dashboard=True) as web, socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as viewer:
-        viewer.sendall(b"GET /live?topic=test HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        viewer.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert begun.wait(LIMIT)
         web.dismiss()
         assert ended.is_set()

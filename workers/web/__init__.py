@@ -47,6 +47,8 @@ log = logging.getLogger("jobherd")
 RETRY_FIRST: Final = 1.0
 RETRY_MOST: Final = 30.0
 """Seconds between two attempts to bind the port: from `RETRY_FIRST`, doubled up to this."""
+ENDING: Final = 1.0
+"""Seconds that the exit waits for queries that it has canceled."""
 
 
 def run(spec: ChildSpec, *, title: Callable[[str], object] = lambda _doing: None) -> None:
@@ -64,7 +66,21 @@ def run(spec: ChildSpec, *, title: Callable[[str], object] = lambda _doing: None
     try:
         loop.run_until_complete(_live(spec, title))
     finally:
+        loop.run_until_complete(_end_tasks())
         loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancel what still runs in the background: queries that no page waits for any more, bulk actions.
+
+    Otherwise their sessions would stay in a query, and Python would log that it destroyed a running task.
+    """
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        if not task.cancelling():  # a second cancel would interrupt the request that cancels the query on the server
+            task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=ENDING)
 
 
 async def _live(spec: ChildSpec, title: Callable[[str], object]) -> None:

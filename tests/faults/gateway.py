@@ -3,9 +3,9 @@
 Each supervisor has a gateway, and every worker knows both. A worker that is killed is started
 again, a gateway is replaced by its supervisor, and a supervisor is started again on the same port.
 In its turn, a supervisor drains under load: it must exit with 0 and without a signal to its
-gateway. With --away, the database is stopped for so many seconds after half of the turns: no worker
-may lose its session, as each has the whole lease once the database is back. Ctrl-C ends the turns
-early, and what was done so far is checked.
+gateway; with --drains 0 there are kills only. With --away, the database is stopped for so many
+seconds after half of the turns: no worker may lose its session, as each has the whole lease once
+the database is back. Ctrl-C ends the turns early, and what was done so far is checked.
 
 Checked: every job that a producer was acknowledged is over once, every counted attempt stands in
 the history, no job and no session is left when the workers have gone, and no gateway has ended by
@@ -115,9 +115,10 @@ def gateway_of(herd: Herd) -> int:
 
 
 def main() -> int:
-    given = arguments(__doc__, kills=60, workers=4, rate=150.0, gap=0.7, away=0.0)
+    given = arguments(__doc__, kills=60, workers=4, rate=150.0, gap=0.7, away=0.0, drains=1)
     dice = random.Random(given.seed)
     become_reaper()
+    victims = VICTIMS if given.drains else VICTIMS[:-1]
     report = Report(
         f"gateway: {given.kills} turns of kill -9 and drains; {given.away:g} s without database", given.seed
     )
@@ -158,7 +159,7 @@ def main() -> int:
                                 time.sleep(0.2)
                             kept = before, sessions(audit)
                         time.sleep(dice.uniform(0.3, 1.7) * given.gap)
-                        victim, place = VICTIMS[number % len(VICTIMS)], dice.randrange(2)
+                        victim, place = victims[number % len(victims)], dice.randrange(2)
                         if victim == "worker":
                             workers.kill(dice)
                         elif victim == "gateway":

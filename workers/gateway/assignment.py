@@ -278,12 +278,14 @@ def on_handed(state: State, stream: int, number: int, now: float) -> list[Action
         found.timed = True
         state.timer(found.due, "stream", stream)
     actions: list[Action] = []
+    soonest = NEVER
     for job, task in session.claims.get(token, {}).items():
         if task.state is TaskState.UNSENT:
             task.state, task.deadline = TaskState.OUT, min(now + lease, task.latest)
-            state.watch(session, task.deadline)
+            soonest = min(soonest, task.deadline)
             if task.cancelled:
                 actions.append(CancelTask(stream, TaskRef(job, token), Reason.CANCELLED))
+    state.watch(session, soonest)
     return actions
 
 

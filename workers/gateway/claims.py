@@ -40,12 +40,12 @@ class Claimed:
 
     Attributes:
         found: one for each share of the claim.
-        tasks: for the client, by fencing token.
+        tasks: the messages with the tasks, by fencing token.
         opens_in: seconds until a rate limit lets the next job start. None: no job waits for one.
     """
 
     found: list[Found]
-    tasks: dict[int, list[m.Task]] = field(default_factory=dict)
+    tasks: dict[int, m.WorkResponse] = field(default_factory=dict)
     opens_in: float | None = None
 
 
@@ -74,7 +74,9 @@ class SlotClaims:
                 answer.found.append(Found(STALE if place in stale else 0))
                 continue
             answer.found.append(Found(mine[0].token, tuple(map(_job, mine))))
-            answer.tasks[mine[0].token] = [_task(row) for row in mine]
+            answer.tasks[mine[0].token] = message = m.WorkResponse()
+            for row in mine:
+                _add_task(message.tasks, row)
         return answer
 
     def _claim(self, claim: Claim) -> tuple[list[Row], set[int]]:
@@ -184,29 +186,34 @@ def _job(row: JobRow) -> Job:
     return Job(row.id, row.kind, row.attempts, row.max_attempts, row.timeout or 0.0, row.crashes, webhook)
 
 
-def _task(row: JobRow) -> m.Task:
-    """Return a job as the client gets it. Its lease is filled in when it is sent."""
-    task = m.Task(
+def _add_task(batch: m.TaskBatch, row: JobRow) -> None:
+    """Add a job to a message, as the client gets it. Its lease is filled in when it is sent."""
+    task = batch.tasks.add(
         id=row.id,
         claim=row.token,
         kind=row.kind,
         queue=row.queue,
         payload=row.payload.encode(),
         attempt=row.attempts,
-        max_attempts=row.max_attempts or 0,
-        crashes=row.crashes,
-        priority=row.priority,
-        timeout_seconds=row.timeout or 0.0,
         waited_seconds=row.waited,
-        # A job that expires at this moment must not look like one that never expires.
-        expires_in_seconds=0.0 if row.good_for is None else row.good_for or -1.0,
         created_at_micros=int(row.created_at * MICROS),
         run_at_micros=int(row.run_at * MICROS),
     )
+    # Cost: a field takes as long when it is set to its default, and few jobs have these.
+    if row.max_attempts:
+        task.max_attempts = row.max_attempts
+    if row.crashes:
+        task.crashes = row.crashes
+    if row.priority:
+        task.priority = row.priority
+    if row.timeout:
+        task.timeout_seconds = row.timeout
+    if row.good_for is not None:
+        # A job that expires at this moment must not look like one that never expires.
+        task.expires_in_seconds = row.good_for or -1.0
     if row.extras is not None:
         extras = orjson.loads(row.extras)
         task.data = read_bytes(extras["payload_bytes"]) or b""
         for name in EXTRAS:
             if extras[name] is not None:
                 setattr(task, name, extras[name])
-    return task

@@ -24,7 +24,6 @@ BATCH_BYTES: Final = 3 << 20
 """Bytes of a TaskBatch with several tasks."""
 FRAME: Final = 1024
 """Bytes of a message besides its tasks, at most."""
-NEVER: Final = float("inf")
 
 
 class Delivery:
@@ -36,11 +35,11 @@ class Delivery:
 
     def __init__(self) -> None:
         self.unsent = 0
-        self._claimed: Mapping[int, list[m.Task]] = {}
+        self._claimed: Mapping[int, m.WorkResponse] = {}
 
     @contextmanager
-    def of(self, claimed: Mapping[int, list[m.Task]]) -> Iterator[None]:
-        """Let `send` find the tasks of a claim, by fencing token."""
+    def of(self, claimed: Mapping[int, m.WorkResponse]) -> Iterator[None]:
+        """Let `send` find the messages with the tasks of a claim, by fencing token."""
         self._claimed = claimed
         yield
         self._claimed = {}
@@ -52,19 +51,18 @@ class Delivery:
         for this client, with what to record.
         """
         most = peer.worker.most_bytes - FRAME
-        claimed = self._claimed[action.claim] if action.claim else []
-        for task in claimed:
-            task.lease_seconds = min(lease, task.timeout_seconds or NEVER)
-        message = m.WorkResponse(tasks=m.TaskBatch(ready=action.ready))
-        # Cost: protobuf copies each task, so they are put where they are sent from. Usually all fit.
-        tasks = message.tasks.tasks
-        tasks.extend(claimed)
+        message = self._claimed[action.claim] if action.claim else m.WorkResponse()
+        message.tasks.ready = action.ready
+        for task in message.tasks.tasks:
+            timeout = task.timeout_seconds
+            task.lease_seconds = timeout if 0 < timeout < lease else lease
         over: list[TaskRef] = []
         too_large: list[m.Task] = []
         if message.ByteSize() > min(most, BATCH_BYTES):
-            fit, over, too_large = fitting(claimed, most)
-            del tasks[:]
-            tasks.extend(fit)
+            fit, over, too_large = fitting(message.tasks.tasks, most)
+            message = m.WorkResponse(
+                tasks=m.TaskBatch(ready=action.ready, tasks=fit)
+            )  # Copies each task: usually all fit.
         peer.sizes[action.ready] = message.ByteSize()
         self.unsent += peer.sizes[action.ready]
         peer.send(message)

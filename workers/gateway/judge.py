@@ -17,7 +17,7 @@ from jobherd.workers.gateway.state import TaskState
 from jobherd.workers.job.finished import Finished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from jobherd.workers.gateway.actions import ExpireTasks
     from jobherd.workers.gateway.peer import Worker
@@ -86,12 +86,12 @@ def too_large(tasks: Iterable[m.Task], most: int) -> Judged:
     return {TaskRef(task.id, task.claim): Finished(task.id, outcome) for task in tasks}
 
 
-def apply_rules(worker: Worker | None, found: Found, tasks: Mapping[int, Sequence[m.Task]]) -> Found:
+def apply_rules(worker: Worker | None, found: Found, tasks: Mapping[int, m.WorkResponse]) -> Found:
     """Return claimed jobs with the limits of their kinds, and enter the limits into the tasks."""
     if not found.token or worker is None or not (worker.rules or worker.stopping):
         return found
     jobs = []
-    for job, task in zip(found.jobs, tasks[found.token], strict=True):
+    for job, task in zip(found.jobs, tasks[found.token].tasks.tasks, strict=True):
         rules = worker.rules_of(job.kind)
         task.timeout_seconds = job.timeout or rules.timeout
         task.max_attempts = job.max_attempts or rules.policy.max_attempts

@@ -39,7 +39,7 @@ class Queue:
             for _ in batches:
                 self._waiting.popleft()
             results = [
-                Result(each.settle.session, ref.task, ref.claim, one.outcome.label == "ok" and one.log is None)
+                Result(each.settle.session, ref.task, ref.claim, one.outcome.label == "ok" and one.log is None, one)
                 for each in batches
                 for ref, one in each.finished.items()
                 if one is not None

@@ -7,7 +7,7 @@ event loop with the answer and returns the actions that follow.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jobherd.handlers._remote import messages as m
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from jobherd.workers.gateway.actions import Opened
     from jobherd.workers.gateway.peer import Peer, Worker
-    from jobherd.workers.gateway.settlements import Transaction
+    from jobherd.workers.gateway.settlements import Result, Transaction
     from jobherd.workers.gateway.state import State
     from jobherd.workers.gateway.transactions import Transactions
     from jobherd.workers.job.finished import Finished
@@ -209,14 +209,6 @@ class Outcomes:
 
     batches: list[Reported]
     plan: Transaction
-    known: dict[tuple[int, int, int], tuple[Reported, Finished]] = field(default_factory=dict)
-    """By session, claim and task."""
-
-    def __post_init__(self) -> None:
-        for batch in self.batches:
-            for ref, one in batch.finished.items():
-                if one is not None:
-                    self.known[batch.settle.session, ref.claim, ref.task] = batch, one
 
     def send(self, database: Transactions) -> Recorded:
         done = database.record(
@@ -226,14 +218,12 @@ class Outcomes:
         done.lost |= database.never_recorded(unknown)
         return done
 
-    def _reports(self, groups: tuple[tuple[Any, ...], ...]) -> list[Report]:
+    def _reports(self, groups: tuple[tuple[Result, ...], ...]) -> list[Report]:
+        workers = {batch.settle.session: (batch.settle.child, batch.ran_on) for batch in self.batches}
         reports = []
         for group in groups:
-            found = [self.known[one.session, one.claim, one.task] for one in group]
-            batch = found[0][0]
-            reports.append(
-                Report(batch.settle.child, group[0].claim, batch.ran_on, tuple(finished for _, finished in found))
-            )
+            child, ran_on = workers[group[0].session]
+            reports.append(Report(child, group[0].claim, ran_on, tuple(one.finished for one in group)))
         return reports
 
     def apply(self, state: State, answer: Any, peers: Mapping[int, Peer], now: float) -> list[Action]:

@@ -8,7 +8,7 @@ large one, `settle_claims` records many small ones at once. All other results go
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,12 +29,14 @@ class Result(NamedTuple):
         task: the job.
         claim: its fencing token.
         plain: whether the job completed, and printed and logged nothing.
+        finished: what is recorded. This module does not read it.
     """
 
     session: int
     task: int
     claim: int
     plain: bool
+    finished: Any = None
 
 
 @dataclass(frozen=True, slots=True)

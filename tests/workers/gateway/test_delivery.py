@@ -21,10 +21,10 @@ def sent(sizes: Sequence[int], *, most: int, timeout: float = 0.0) -> tuple[Any,
     peer, delivery, messages = Peer(1), Delivery(), []
     peer.worker = Worker(Principal("p"), "w", most_bytes=most)
     peer.send = messages.append
-    tasks = [
-        m.Task(id=number, claim=7, payload=b"x" * size, timeout_seconds=timeout) for number, size in enumerate(sizes, 1)
-    ]
-    with delivery.of({7: tasks}):
+    claimed = m.WorkResponse()
+    for number, size in enumerate(sizes, 1):
+        claimed.tasks.tasks.add(id=number, claim=7, payload=b"x" * size, timeout_seconds=timeout)
+    with delivery.of({7: claimed}):
         over, too_large = delivery.send(peer, SendTasks(1, 3, 7), lease=60.0)
     [message] = messages
     assert (message.WhichOneof("event"), message.tasks.ready) == ("tasks", 3)

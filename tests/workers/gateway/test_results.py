@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobherd.handlers._policy.durations import LONGEST
 from jobherd.handlers._remote import messages as m
 from jobherd.workers.gateway.actions import Job
 from jobherd.workers.gateway.results import DEFAULT, InvalidResultError, finished_of, rules_of
@@ -132,6 +133,20 @@ def test_reports_that_cannot_be_stored_do_not_cost_the_outcome() -> None:
     for bad in (b"x", b"[]", b'{"a":"\xff"}', b'{"a":"' + b"x" * 300_000 + b'"}'):
         dropped = record(completed=m.Completed(), log=bad, usage=bad)
         assert (dropped.log, dropped.usage, dropped.outcome.label) == (None, None, "ok")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"log": b'{"a":1}'}, (1.5, None, '{"a":1}', True)),
+        ({"usage": b'{"a":1}'}, (1.5, '{"a":1}', None, True)),
+        ({"ran_seconds": -1.0}, (None, None, None, False)),
+        ({"ran_seconds": 1e300}, (LONGEST, None, None, True)),
+    ],
+)
+def test_a_completed_job_without_a_result_keeps_what_else_is_reported(fields: Any, kept: Any) -> None:
+    finished = record(completed=m.Completed(), **fields)
+    assert (finished.ran, finished.usage, finished.log, finished.outcome.started) == kept
 
 
 def test_texts_are_bounded_and_made_storable() -> None:

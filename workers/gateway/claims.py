@@ -89,7 +89,7 @@ class SlotClaims:
             if self._gated or ranked:
                 rows = self._claim_gated(claim, avoided)
             else:
-                found = self._session.transact_once(self._slots(claim, avoided))[0]
+                found = self._session.transact_once(self._slots(claim, avoided))
                 stale = {row[-1] for row in found if row[0] == STALE}
                 rows = [row for row in found if row[0] != STALE]
             if avoided and not rows:
@@ -124,7 +124,7 @@ class SlotClaims:
         rows: list[Row] = []
         for place, share in enumerate(claim.shares, 1):
             parameters = self._gate_parameters(claim.filter, share, avoided) | conditions
-            found = self._session.transact_once((statement, parameters))[0]
+            found = self._session.transact_once((statement, parameters))
             if found and found[-1][:4] == (None, None, None, None) and found[-1][_WAITED] is not None:
                 self._opens_in = found[-1][_WAITED]
                 found = found[:-1]

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import psycopg
 
 from jobherd.workers.database.connection import Session
+from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.process.wakeup import Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jobherd.workers.database.connection import Response
     from jobherd.workers.database.opening import Row
     from jobherd.workers.database.wire import Request
     from jobherd.workers.process.spec import ChildSpec
@@ -33,7 +35,15 @@ class NoAnswerError(Exception):
 
 
 class GatewaySession(Session):
-    """A session whose transactions may have several statements. It is never idle in a transaction."""
+    """A session whose transactions may have several statements. It is never idle in a transaction.
+
+    next: sent together with the next claim, as its own transaction behind it. The server executes it while
+        the answer to the claim is read. `transact` of the same object returns its rows.
+    """
+
+    next: Request | None = None
+    _sent: Request | None = None
+    """What was sent so."""
 
     def transact(self, *requests: Request, stubborn: bool = True) -> list[list[Row]]:
         """Send statements in one transaction and return the rows of each, however long the database is away.
@@ -44,23 +54,45 @@ class GatewaySession(Session):
         """
         if not requests:
             return []
+        if len(requests) == 1 and requests[0] is self._sent:
+            self._sent = None
+            response = self.second_response()
+            if not isinstance(response, Exception):
+                return [response]
+            if not isinstance(response, psycopg.Error) or not is_retryable(response):
+                raise response
         send = cast("Callable[[], list[Row]]", lambda: self._ready().exchange(*requests))
         return cast("list[list[Row]]", self._keep_trying(send, patient=True, stubborn=stubborn))
 
-    def transact_once(self, *requests: Request) -> list[list[Row]]:
-        """Send statements in one transaction, but not twice, and return the rows of each.
+    def transact_once(self, request: Request) -> list[Row]:
+        """Send a statement as one transaction, but not twice, and return its rows.
 
         Raises NoAnswerError if there was no answer: then there is a new session, and the server has
         ended the old one. Raises as `transact` otherwise.
         """
         try:
-            return self._ready().exchange(*requests)
+            self._ready()
+            response = self._send_with_next(request)
+            if isinstance(response, psycopg.Error):
+                raise response
+            return response
         except psycopg.Error as problem:
             if not self._is_lost_by(problem):
                 raise
-            self._note_lost(problem)
+            if self._connection is not None:
+                self._note_lost(problem)
             self.connect()
             raise NoAnswerError from problem
+
+    def _send_with_next(self, request: Request) -> Response:
+        """Send a statement, and `next` behind it."""
+        following, self.next = self.next, None
+        if following is not None:
+            with suppress(ValueError, OverflowError):  # Nothing was sent. `transact` says why.
+                response = self.run_ahead(*request, *following)
+                self._sent = following
+                return response
+        return self._send(*request)
 
 
 class Database:

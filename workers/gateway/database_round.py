@@ -1,6 +1,7 @@
 """One round of the database thread: a claim, then the requests that wait.
 
-The claim comes first and is answered first, so that its jobs start while results wait for the disk.
+The claim comes first and is answered first, so that its jobs start while results wait for the disk. Results
+that one statement records are sent with it: the server records them while the claimed rows are read here.
 Each answer goes to the event loop as soon as it is there.
 """
 
@@ -15,6 +16,7 @@ import psycopg
 from jobherd.workers.database.errors import error_name
 from jobherd.workers.gateway.claims import SlotClaims
 from jobherd.workers.gateway.database import NoAnswerError
+from jobherd.workers.gateway.requests import Outcomes
 from jobherd.workers.gateway.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class DatabaseRound:
 
     def __init__(self, session: GatewaySession, supervisor: int, lease: float) -> None:
         self._loop = asyncio.get_running_loop()
+        self._session = session
         self._claims = SlotClaims(session, supervisor)
         self._transactions = Transactions(session, supervisor, lease)
 
@@ -52,6 +55,12 @@ class DatabaseRound:
             on_answer: gets a request and its answer, which is an exception if it was rejected.
         """
         if claim is not None:
+            if (
+                requests
+                and isinstance(requests[0], Outcomes)
+                and len(statements := requests[0].prepare().requests) == 1
+            ):
+                self._session.next = statements[0]
             self._loop.call_soon_threadsafe(on_claimed, claim, self._claim(claim))
         for request in requests:
             try:

@@ -36,6 +36,22 @@ class Report(NamedTuple):
     finished: tuple[Finished, ...]
 
 
+class Outgoing(NamedTuple):
+    """Results to record in one transaction.
+
+    Attributes:
+        rest: results of any kind.
+        large: whole claims of which every job completed, each recorded by its own statement.
+        small: the same, recorded together.
+        requests: the statements, in the order large, small, rest.
+    """
+
+    rest: Sequence[Report]
+    large: Sequence[Report]
+    small: Sequence[Report]
+    requests: Sequence[Request]
+
+
 @dataclass(slots=True)
 class Recorded:
     """What has become of reported results.
@@ -55,20 +71,11 @@ class OutcomeRecorder:
     def __init__(self, session: GatewaySession) -> None:
         self._session = session
 
-    def record(
-        self, reports: Sequence[Report], *, large: Sequence[Report] = (), small: Sequence[Report] = ()
-    ) -> Recorded:
-        """Record results in one transaction. Return what became of those that are not recorded as they are.
-
-        Args:
-            reports: results of any kind.
-            large: whole claims of which every job completed, each recorded by its own statement.
-            small: the same, recorded together.
-        """
+    def record(self, outgoing: Outgoing) -> Recorded:
+        """Record results in one transaction. Return what became of those that are not recorded as they are."""
+        reports, large, small, requests = outgoing
         try:
-            answers = self._session.transact(
-                *map(_settle_completed, large), *([_settle_claims(small)] if small else ()), *map(settle_jobs, reports)
-            )
+            answers = self._session.transact(*requests)
         except (psycopg.Error, ValueError, OverflowError) as problem:
             _log.warning("the database rejected results, writing them one by one: %s", error_name(problem))
             return self._record_singly((*large, *small, *reports))
@@ -123,6 +130,16 @@ class OutcomeRecorder:
             "progresses": list(reports.values()),
         }
         self._session.transact(("maintenance/write_progress", parameters))
+
+
+def outgoing(rest: Sequence[Report], large: Sequence[Report] = (), small: Sequence[Report] = ()) -> Outgoing:
+    """Return results with the statements that record them."""
+    requests = [
+        *map(_settle_completed, large),
+        *([_settle_claims(small)] if small else ()),
+        *map(settle_jobs, rest),
+    ]
+    return Outgoing(rest, large, small, requests)
 
 
 def released(job: int) -> Finished:

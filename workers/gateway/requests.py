@@ -25,7 +25,7 @@ from jobherd.workers.gateway.actions import (
     Status,
     TaskRef,
 )
-from jobherd.workers.gateway.outcome_recorder import Recorded, Report, released
+from jobherd.workers.gateway.outcome_recorder import Outgoing, Recorded, Report, outgoing, released
 from jobherd.workers.gateway.replies import Reply, answer_call
 from jobherd.workers.gateway.responses import AWAY, GONE, LOST, UNSTORABLE, refusal
 
@@ -124,7 +124,8 @@ class ReleaseUnstarted:
         by_token: dict[int, list[Finished]] = {}
         for ref in self.action.tasks:
             by_token.setdefault(ref.claim, []).append(released(ref.task))
-        database.record([Report(self.action.child, token, "", tuple(each)) for token, each in by_token.items()])
+        reports = [Report(self.action.child, token, "", tuple(each)) for token, each in by_token.items()]
+        database.record(outgoing(reports))
 
     def apply(self, state: State, _answer: Any, _peers: Mapping[int, Peer], _now: float) -> list[Action]:
         # After an error too: what is still claimed is then found by the check for unacknowledged claims.
@@ -210,10 +211,16 @@ class Outcomes:
     batches: list[Reported]
     plan: Transaction
 
+    outgoing: Outgoing | None = None
+
+    def prepare(self) -> Outgoing:
+        """Return what is recorded, with its statements."""
+        if self.outgoing is None:
+            self.outgoing = outgoing(*map(self._reports, (self.plan.rest, self.plan.large, self.plan.small)))
+        return self.outgoing
+
     def send(self, database: Transactions) -> Recorded:
-        done = database.record(
-            self._reports(self.plan.rest), large=self._reports(self.plan.large), small=self._reports(self.plan.small)
-        )
+        done = database.record(self.prepare())
         unknown = {ref for batch in self.batches for ref, one in batch.finished.items() if one is None}
         done.lost |= database.never_recorded(unknown)
         return done

@@ -118,26 +118,29 @@ class Shown(Herd):
             assert row
             return int(row[0])
 
-    @contextlib.contextmanager
-    def window(self, browser: Browser, **options: Any) -> Iterator[Tab]:
-        """A new window of the browser; fails at its end with what its console has complained of.
+    def window(self, browser: Browser, **options: Any) -> contextlib.AbstractContextManager[Tab]:
+        """A new window of the browser. Otherwise as `window_at`."""
+        return window_at(self.url, browser, **options)
 
-        options: of Playwright's new_context, like `java_script_enabled=False`.
-        """
-        context = browser.new_context(base_url=self.url, **options)
-        context.set_default_timeout(LIMIT * 1000)
-        complaints: list[str] = []
-        tab = context.new_page()
-        tab.on(
-            "console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None
-        )
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        try:
-            yield tab
-        finally:
-            context.close()
-        assert complaints == []
+
+@contextlib.contextmanager
+def window_at(url: str, browser: Browser, **options: Any) -> Iterator[Tab]:
+    """A new window of the browser; fails at its end with what its console has complained of.
+
+    url: of the dashboard. options: of Playwright's new_context, like `java_script_enabled=False`.
+    """
+    context = browser.new_context(base_url=url, **options)
+    context.set_default_timeout(LIMIT * 1000)
+    complaints: list[str] = []
+    tab = context.new_page()
+    tab.on("console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None)
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    try:
+        yield tab
+    finally:
+        context.close()
+    assert complaints == []
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:

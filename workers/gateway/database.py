@@ -43,7 +43,7 @@ class GatewaySession(Session):
 
     next: Request | None = None
     _sent: Request | None = None
-    """What was sent so."""
+    """What was sent together with a claim, until `transact` takes its response."""
 
     def transact(self, *requests: Request, stubborn: bool = True) -> list[list[Row]]:
         """Send statements in one transaction and return the rows of each, however long the database is away.

@@ -60,9 +60,8 @@ class Delivery:
         too_large: list[m.Task] = []
         if message.ByteSize() > min(most, BATCH_BYTES):
             fit, over, too_large = fitting(message.tasks.tasks, most)
-            message = m.WorkResponse(
-                tasks=m.TaskBatch(ready=action.ready, tasks=fit)
-            )  # Copies each task: usually all fit.
+            # Cost: this copies each task. Usually all fit.
+            message = m.WorkResponse(tasks=m.TaskBatch(ready=action.ready, tasks=fit))
         peer.sizes[action.ready] = message.ByteSize()
         self.unsent += peer.sizes[action.ready]
         peer.send(message)

@@ -210,7 +210,6 @@ class Outcomes:
 
     batches: list[Reported]
     plan: Transaction
-
     outgoing: Outgoing | None = None
 
     def prepare(self) -> Outgoing:

@@ -255,6 +255,27 @@ MUTANTS = (
         ("tests/supervisor/policy/test_gateway.py",),
     ),
     Mutant(
+        "results that were sent behind a claim are sent again",
+        "workers/gateway/database.py",
+        "requests[0] is self._sent",
+        "requests is self._sent",
+        ("tests/workers/gateway/test_database.py",),
+    ),
+    Mutant(
+        "the output of a remote job that completed is lost",
+        "workers/gateway/results.py",
+        "(result.completed.result or result.usage or result.log)",
+        "(result.completed.result or result.usage)",
+        ("tests/workers/gateway/test_results.py",),
+    ),
+    Mutant(
+        "the web process exits over a query that runs",
+        "workers/web/__init__.py",
+        "loop.run_until_complete(_end_tasks())",
+        "pass",
+        ("tests/dashboard/test_hosting.py::test_the_exit_waits_until_running_queries_are_canceled",),
+    ),
+    Mutant(
         "two gateways share a port",
         "workers/gateway/server.py",
         '("grpc.so_reuseport", 0)',

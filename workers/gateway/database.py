@@ -2,7 +2,8 @@
 
 The event loop must not wait for the database: meanwhile no client would get an answer. All
 statements go through one session, one transaction at a time and in the order in which they were
-requested. What the statements mean is the business of `claims.py` and `transactions.py`.
+requested; only results are sent before the claim ahead of them is answered. What the statements mean
+is the business of `claims.py` and `transactions.py`.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from jobherd.workers.gateway.transactions import Transactions
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jobherd.workers.database.wire import Request as Statement
     from jobherd.workers.gateway.actions import Claim
     from jobherd.workers.gateway.claims import Claimed
     from jobherd.workers.gateway.database import GatewaySession
@@ -55,12 +56,8 @@ class DatabaseRound:
             on_answer: gets a request and its answer, which is an exception if it was rejected.
         """
         if claim is not None:
-            if (
-                requests
-                and isinstance(requests[0], Outcomes)
-                and len(statements := requests[0].prepare().requests) == 1
-            ):
-                self._session.next = statements[0]
+            # Always set: one that no claim has sent, because the session could not be opened, is out of date.
+            self._session.next = _single_statement(requests)
             self._loop.call_soon_threadsafe(on_claimed, claim, self._claim(claim))
         for request in requests:
             try:
@@ -78,3 +75,10 @@ class DatabaseRound:
         except (psycopg.Error, ValueError) as problem:
             _log.error("the database rejected a claim: %s", error_name(problem))
             return None
+
+
+def _single_statement(requests: Sequence[Request]) -> Statement | None:
+    """Return the statement of the first request, if that records results and needs no other."""
+    first = requests[0] if requests else None
+    statements = first.prepare().requests if isinstance(first, Outcomes) else ()
+    return statements[0] if len(statements) == 1 else None

@@ -118,3 +118,16 @@ def test_after_a_break_the_claim_has_no_answer_and_what_follows_is_sent_again(
     assert len(session.transact(following)[0]) == 1
     assert session.backend != before
     assert sent[-1] == ["recover/find_child"]
+
+
+@pytest.mark.parametrize(
+    "problem", [psycopg.errors.DeadlockDetected(), psycopg.OperationalError("the session has ended")]
+)
+def test_what_was_not_executed_and_can_be_is_sent_again(
+    session: GatewaySession, sent: list[list[str]], monkeypatch: pytest.MonkeyPatch, problem: psycopg.Error
+):
+    session.next = following = find(session)
+    session.transact_once(CLAIM)
+    monkeypatch.setattr(session, "second_response", lambda: problem)
+    assert len(session.transact(following)[0]) == 1
+    assert sent == [["session/show_backend", "recover/find_child"], ["recover/find_child"]]

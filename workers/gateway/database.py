@@ -80,8 +80,7 @@ class GatewaySession(Session):
         except psycopg.Error as problem:
             if not self._is_lost_by(problem):
                 raise
-            if self._connection is not None:
-                self._note_lost(problem)
+            self._note_lost(problem)
             self.connect()
             raise NoAnswerError from problem
 

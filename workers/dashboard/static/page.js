@@ -90,7 +90,6 @@
       },
     });
     localise(place);
-    htmx.process(place);
     place.dispatchEvent(new CustomEvent("jobherd:updated", { bubbles: true }));
   }
 
@@ -150,9 +149,6 @@
     const form = event.target;
     const token = $("input[name=csrf]", form);
     if (token && !token.value) token.value = $("meta[name=csrf]").content;
-  });
-  document.addEventListener("htmx:configRequest", (event) => {
-    if (event.detail.verb !== "get") event.detail.parameters.csrf = $("meta[name=csrf]").content;
   });
   document.addEventListener("change", (event) => {  // the box in a table's head ticks all of its column
     if (event.target.matches("thead input[type=checkbox]")) {

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from jobherd.workers.dashboard import listing
-from jobherd.workers.dashboard.database import Database
+from jobherd.workers.dashboard.database import Database, Reading
 from jobherd.workers.dashboard.filters import STATES, Wanted
 from tests.cli.rows import child, claim, past, send, supervisor
 from tests.dashboard.support import finish
@@ -156,6 +156,32 @@ def test_the_rare_is_found_far_back_in_stretches_and_the_dense_in_order(database
         )
         found = look(Wanted(kind="no:such"))
         assert (ids(found), found.onward) == ([], None)
+
+
+def test_jobs_of_a_past_time_are_found_in_few_steps_also_those_with_a_larger_id(database, monkeypatch):
+    """The ids that are newer than the time are one step. A job that began later can have ended earlier all the same."""
+    monkeypatch.setattr(listing, "FIRST", 100)
+    monkeypatch.setattr(listing, "MOST", 4_500)
+    old = past(database, "completed", days=2, many=9_000)
+    past(database, "completed", many=30_000)
+    late = past(database, "completed", days=2)
+    past(database, "completed", many=200)
+    [(until,)] = send(
+        database,
+        "SELECT (max(finished_at) + interval '1 ms')::text FROM jobherd.history WHERE finished_at < now() - interval '1 day'",
+    )
+    asked = []
+    rows = Reading.rows
+
+    async def note(self, name, parameters=None):
+        asked.append(name)
+        return await rows(self, name, parameters)
+
+    monkeypatch.setattr(Reading, "rows", note)
+    with looks(database) as look:
+        assert ids(look(Wanted(until=until), limit=20)) == [late, *range(old, old - 19, -1)]
+        assert asked.count("dashboard/list_finished_ranges") <= 3
+        assert ids(look(Wanted(until="3d"), limit=20)) == []
 
 
 def test_what_waits_is_walked_only_so_far_and_it_says_how_far(database):

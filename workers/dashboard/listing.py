@@ -153,6 +153,10 @@ class Look:
             return int(self.parameters["before"])
         got, top, limit = self.take(rows), int(rows[0]["floor"]), int(self.parameters["limit"])
         width, seen, dense = WIDTH, scan, -1
+        jump = 0
+        if got < limit and top > max(low, 1) and self.parameters["until"] is not None:
+            jump = await self.ranges_after(top)
+            width = jump or width
         while got < limit and top > max(low, 1):
             high = (top - 1) >> STRETCH
             if high >= dense >= 0:
@@ -172,15 +176,27 @@ class Look:
             if rows is None:
                 break
             if rows[0]["found"] >= MOST and width > 1:
-                dense = bottom  # the result was cut off, so these are not the newest
+                dense, jump = bottom, 0  # the result was cut off, so these are not the newest
                 continue
             got, top = got + self.take(rows), bottom << STRETCH
             seen += width << STRETCH
             # Wide enough that the page is probably full, and no wider than the time allows.
             wide = min(width * 8, max(1, int((limit - got) * 1.5 * seen / got) >> STRETCH)) if got else width * 32
+            if jump:
+                wide, jump = 1, 0  # Here the time begins that the search is for, and each job may match.
             took = max(self.clock() - began, 1e-6)
             width = max(1, min(wide, int(width * max(self.left, 0) / 2 / took)))
         return top
+
+    async def ranges_after(self, top: int) -> int:
+        """Return how many ranges below `top` have jobs that are probably newer than the filter wants; 0: unknown.
+
+        They are one step. In growing steps, the search would pass the time that it is for, and then have to find where
+        that time begins: some ten statements.
+        """
+        rows = await self.rows("dashboard/show_id_before", "dashboard/force_block_summaries")
+        near = rows[0]["id"] if rows else None
+        return 0 if near is None else max(0, ((top - 1) >> STRETCH) - (near >> STRETCH))
 
     async def rows(self, name: str, steer: str, **step: object) -> list[Row] | None:
         """Run a statement with its plan settings in the time left; None if that was too short."""

@@ -3,7 +3,8 @@
 A full cycle is: claim, send, decode, run a handler that does nothing in a client process, report,
 settle, acknowledge. Each round drains the same jobs with local workers, and through one gateway
 with the same number of client processes, at each number of tasks a Ready. The jobs are loaded into
-a held queue; the time runs from its release to the last job's end.
+a held queue; the time runs from its release to the last job's end. The same clients then exchange the same messages
+with a process that does nothing else (`tests.bench.gateway_floor`): more than that gRPC and Python cannot do here.
 
 Then eight workers with StreamJobs and unary reports drain 2,000 jobs, whose transactions the server
 counts. At last, jobs are enqueued on an idle system, for a local and a remote worker in turn: from
@@ -41,6 +42,8 @@ AIMS = {500: 0.6}
 """Least ratio to the local drain."""
 GAP = 0.02
 """Seconds between two jobs of an idle system."""
+PAYLOAD = '{"n": 1, "user_id": 1234567, "action": "send_welcome_email", "locale": "en_GB", "ref": "ab12cd34ef56"}'
+"""As `tests.bench.jobs` loads them."""
 WARM_UP = 30
 STRETCHES = 10
 """Parts of the run that are compared one by one, for the ratio to have an interval."""
@@ -82,6 +85,30 @@ def serving(own: str, *words: str) -> Iterator[tuple[str, psycopg.Connection]]:
     ):
         herd.wait_event(lambda event: event.message == "gateway is ready")
         yield where, connection
+
+
+def messages_alone(count: int, slots: int, tasks: int, jobs: int) -> float:
+    """Return the jobs/s of the same messages without a gateway, after a run that is not counted."""
+    where = f"127.0.0.1:{spare_port()}"
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.gateway_floor", where, PAYLOAD],
+        cwd=ROOT,
+        env={"PYTHONPATH": import_path()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        with clients(count, "tests.bench.gateway_client", where, slots, tasks):
+            took = 0.0
+            for each in (jobs // 4, jobs):
+                server.stdin.write(f"{each}\n")
+                server.stdin.flush()
+                took = float(server.stdout.readline())
+        server.stdin.close()
+    return jobs / took
 
 
 def smoke(report: Report, cluster: Cluster, jobs: int, runs: int) -> None:
@@ -157,6 +184,7 @@ def main() -> int:
     report = Report(f"gateway: {given.jobs} no-op jobs, {given.clients} client processes or local workers")
     local: list[float] = []
     remote: dict[int, list[float]] = {tasks: [] for tasks in ROUNDS}
+    alone: dict[int, list[float]] = {tasks: [] for tasks in ROUNDS}
     with ground() as (cluster, dsn):
         report.on(dsn)
         for _ in range(given.runs if given.jobs else 0):
@@ -173,6 +201,7 @@ def main() -> int:
                     clients(given.clients, "tests.bench.gateway_client", where, slots, tasks),
                 ):
                     remote[tasks].append(drain(connection, int(given.jobs * share)))
+                alone[tasks].append(messages_alone(given.clients, slots, tasks, int(given.jobs * share)))
         if given.jobs:
             report.figure("local drain in batches of 500", local, unit="jobs/s")
             for tasks, found in remote.items():
@@ -183,6 +212,9 @@ def main() -> int:
                     unit="jobs/s",
                     aim=AIMS.get(tasks),
                     at_least=True,
+                )
+                report.figure(
+                    f"the same, against the messages alone, {tasks} a Ready", found, alone[tasks], unit="jobs/s"
                 )
         smoke(report, cluster, given.few, given.runs)
         latency(report, cluster, given.single)

@@ -25,7 +25,9 @@ import inspect
 import sys
 import time
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from jobherd.handlers._enqueue import default
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from jobherd.handlers._run.dispositions import JobInterrupted
     from jobherd.handlers._run.job import Job
+    from jobherd.handlers._run.transaction import TransactionHost
 
 CLEANUP: Final = 2.0
 """Seconds that tasks get to end after their job was interrupted."""
@@ -66,6 +69,9 @@ class Callee(Protocol):
         """The function's signature."""
 
 
+Called = TypeVar("Called", bound=Callee)
+
+
 def call(handler: Callee, job: Job | list[Job], arguments: Mapping[str, Any]) -> object:
     """Call the handler and return its result, awaiting a coroutine. Raises what the handler raises.
 
@@ -75,6 +81,24 @@ def call(handler: Callee, job: Job | list[Job], arguments: Mapping[str, Any]) ->
     if handler.signature.is_async:
         return _in_loop(lambda: _plain_call(handler, job, arguments))
     return result_of(_plain_call(handler, job, arguments))
+
+
+def call_in_transaction(
+    host: TransactionHost,
+    run: Callable[[Called, Job, Mapping[str, Any]], object],
+    handler: Called,
+    job: Job,
+    arguments: Mapping[str, Any],
+) -> object:
+    """Call a handler by `run` in a transaction, which is left open, and return its result.
+
+    Raises what the handler raises.
+    """
+    before = default.join(host.abegin() if handler.signature.is_async else host.begin())
+    try:
+        return run(handler, job, arguments)
+    finally:
+        default.part(before)
 
 
 def result_of(result: object) -> object:

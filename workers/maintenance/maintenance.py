@@ -37,6 +37,7 @@ from jobherd.workers.maintenance.finished_count import FinishedCount
 from jobherd.workers.maintenance.key_sweep import KeySweep
 from jobherd.workers.maintenance.long_transactions import warn_of_transactions
 from jobherd.workers.maintenance.matcher import Matcher
+from jobherd.workers.maintenance.old_rows import OldRows
 from jobherd.workers.maintenance.partitions import Partitions
 from jobherd.workers.maintenance.progress_copy import ProgressCopy
 from jobherd.workers.maintenance.promotion import LOCKED, MOST, Promotion
@@ -62,7 +63,6 @@ readers.
 """
 _OVERDUE: Final = 600.0
 _COPY: Final = 1.0
-_FORGET: Final = 30.0
 _ENABLE: Final = 2.0
 """Seconds between two tries to enable webhooks. Each may delay settlements by 50 ms."""
 _PATIENCE: Final = 30.0
@@ -102,9 +102,7 @@ class Maintenance:
         self._sweep_at = 0.0
         self._gates_at = 0.0
         self._copy_at = 0.0
-        self._forget_at = 0.0
-        self._old: dict[str, dict[str, float]] = {}
-        """Statements that delete old rows, until no more are left."""
+        self._old = OldRows(self._session)
         self._partitions = Partitions(self._session)
         self._finished = FinishedCount(self._session, self._partitions)
         self._promotion = Promotion(self._session, context.spec.settings.poll)
@@ -147,7 +145,6 @@ class Maintenance:
                 self._gates_at,
                 self._sweep_at,
                 self._copy_at,
-                self._forget_at,
                 self._vacuum.due_at,
                 self._keys.due_at,
                 self._resolver.due_at,
@@ -156,7 +153,7 @@ class Maintenance:
                 self._orphans_at,
                 self._webhooks_at,
                 self._deaths.wake_at(time.monotonic()),
-                0.0 if self._old else _FOR_EVER,
+                self._old.wake_at,
             )
             if self._wake.wait(at - time.monotonic()):
                 # A job was scheduled before all others, a pause or limit changed, or the database
@@ -190,25 +187,14 @@ class Maintenance:
             self._sweep_at = now + self._spec.settings.sweep
         if now >= self._keys.due_at:
             self._keys.step()
-        if now >= self._forget_at:
-            self._session.run("maintenance/delete_progress")
-            self._session.run("maintenance/delete_claim_locks")
-            self._session.run("maintenance/delete_buckets")
-            self._old |= {
-                "maintenance/delete_logs": {"most": MOST},
-                "maintenance/delete_fleet_commands": {"most": MOST},
-                "maintenance/delete_enqueue_keys": {"most": MOST},
-                "maintenance/delete_flows": {"most": MOST},
-                "maintenance/delete_signals": {"most": MOST},
-            }
+        if now >= self._old.due_at:
+            self._old.search(now)
             if self._schedules.used or self._schedules.postponed:
                 self._schedules.retire()
                 self._schedules.pause_failing()
-                self._old["schedule/delete_ticks"] = {"most": MOST}
+                self._old.add("schedule/delete_ticks")
             warn_of_transactions(self._session, self._spec)
-            self._forget_at = now + _FORGET
-        if self._old:
-            self._delete_old()
+        self._old.step()
         if now >= self._orphans_at:
             self._orphans_at = _FOR_EVER
             with suppress(OSError):
@@ -287,17 +273,8 @@ class Maintenance:
         if self._partitions.complete:
             self._session.run("maintenance/delete_costs")
             if keep := self._spec.settings.audit_keep:
-                self._old["maintenance/delete_audit"] = {"most": MOST, "keep": keep}
+                self._old.add("maintenance/delete_audit", keep=keep)
         return more
-
-    def _delete_old(self) -> None:
-        """Delete a limited number of old rows.
-
-        The logs of a day fall due at once, millions of rows, and jobs become due meanwhile.
-        """
-        statement, wanted = next(iter(self._old.items()))
-        if self._session.count(statement, wanted) < MOST:
-            del self._old[statement]
 
 
 def _dismiss(context: ChildContext, _frame: FrameType | None) -> None:

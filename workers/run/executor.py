@@ -15,7 +15,7 @@ import time
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Final
 
-from jobherd.handlers._run.call import call
+from jobherd.handlers._run.call import call, call_in_transaction
 from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.dispositions import JobTimeout, is_interruption
 from jobherd.handlers._run.job import FOR_EVER, Job, tell_nobody
@@ -224,7 +224,7 @@ class Executor:
             fits = True
             step = call if kind.hooks is None else kind.hooks.call
             if kind.transactional:
-                ending = context.run(self._transactions.call, step, kind.handler, job, arguments)
+                ending = context.run(call_in_transaction, self._transactions, step, kind.handler, job, arguments)
             else:
                 ending = context.run(step, kind.handler, job, arguments)
             interrupts.open = False

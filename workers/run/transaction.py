@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 
-from jobherd.handlers._enqueue import default
 from jobherd.handlers._run.transaction import TransactionEndedError
 from jobherd.handlers._values.outcome import TRANSACTION_ENDED, Outcome
 from jobherd.handlers._values.payload import encode_result
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGconn
 
-    from jobherd.handlers._define.handler import AnyHandler
-    from jobherd.handlers._run.job import Job
     from jobherd.workers.database.connection import Session
     from jobherd.workers.process.interrupt import Interrupts
     from jobherd.workers.process.spec import ChildSpec
@@ -85,24 +82,6 @@ class Transactions:
         self._began = 0.0
 
     # -- for handlers
-
-    def call(
-        self,
-        run: Callable[[AnyHandler, Job, Mapping[str, Any]], object],
-        handler: AnyHandler,
-        job: Job,
-        arguments: Mapping[str, Any],
-    ) -> object:
-        """Call a handler by `run` in a transaction, which is left open, and return its result.
-
-        Raises what the handler raises.
-        """
-        own = self.abegin() if handler.signature.is_async else self.begin()
-        before = default.join(own)
-        try:
-            return run(handler, job, arguments)
-        finally:
-            default.part(before)
 
     def begin(self) -> psycopg.Connection[Any]:
         """Begin the transaction, which locks the claim from now on.
@@ -276,27 +255,13 @@ class Transactions:
     def _undo(self) -> None:
         if not self.active:
             return
-        session, running = self.own_session, self.executor.running
-        connection, token = session.connection, 0 if running is None else running.token
+        running = self.executor.running
         self._over()
         if self._interrupts.forked:
             return  # The session belongs to the process that forked this one.
-        state = ""
-        try:
-            if connection is not None and self._interrupts.raised is None:
-                connection.rollback()
-                connection.autocommit = True
-                state = session.find_state(self._xact, token)
-        except psycopg.Error:
-            state = ""
-        # If the session broke, the server may have crashed. Then another transaction may have this
-        # id, so nothing is known about the handler.
-        lost = session.is_lost
-        if not state:
-            state, _ = session.end(self._xact, token)  # A statement was interrupted, or the session broke.
-        if state == "committed" and not self.committed and not lost:
+        token, usable = 0 if running is None else running.token, self._interrupts.raised is None
+        if self.own_session.undo(self._xact, token, usable=usable) and not self.committed:
             self.ended = True
-        session.reset()
 
     def _over(self) -> None:
         """Close the transaction's connection object."""

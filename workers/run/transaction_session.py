@@ -106,9 +106,27 @@ class TransactionSession:
         except psycopg.Error:
             self.close()
 
-    def find_state(self, xact: str, token: int) -> str:
-        """Return what happened to a transaction, as this session sees it. Raises psycopg.Error."""
-        return str(self.run("settle/find_transaction_state", self._of(xact, token))[0][0]) if xact else ""
+    def undo(self, xact: str, token: int, *, usable: bool) -> bool:
+        """Roll a transaction back, and reset the session. Return whether the handler had committed it.
+
+        usable: no statement of the session was interrupted.
+        """
+        state = ""
+        try:
+            if self.connection is not None and usable:
+                self.connection.rollback()
+                self.connection.autocommit = True
+                if xact:
+                    state = str(self.run("settle/find_transaction_state", self._of(xact, token))[0][0])
+        except psycopg.Error:
+            state = ""
+        # If the session broke, the server may have crashed. Then another transaction may have this
+        # id, so nothing is known about the handler.
+        lost = self.is_lost
+        if not state:
+            state, _ = self.end(xact, token)
+        self.reset()
+        return state == "committed" and not lost
 
     def end(self, xact: str, token: int) -> tuple[str, bool]:
         """End the session and return what happened to its transaction, and whether its claim still exists.

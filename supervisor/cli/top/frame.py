@@ -16,7 +16,8 @@ from rich.text import Text
 from jobherd.supervisor.cli.console import plain, show_span
 from jobherd.supervisor.cli.top import opened
 from jobherd.supervisor.cli.top.layout import GAP, fit, share
-from jobherd.supervisor.cli.top.panels import PANELS, Bar, count
+from jobherd.supervisor.cli.top.panel import Bar
+from jobherd.supervisor.cli.top.panels import PANELS, count
 from jobherd.supervisor.cli.top.view import HELP, KEYS, KEYS_OF_JOB
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from jobherd.supervisor.cli.top.panels import Cell, Panel
+    from jobherd.supervisor.cli.top.panel import Cell, Panel
     from jobherd.supervisor.cli.top.view import View
     from jobherd.supervisor.cli.top.watch import Look
 

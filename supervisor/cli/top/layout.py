@@ -9,7 +9,7 @@ from rich.cells import cell_len
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobherd.supervisor.cli.top.panels import Column
+    from jobherd.supervisor.cli.top.panel import Column
 
 GAP: Final = 2
 """Terminal columns between two columns."""

@@ -1,105 +1,25 @@
-"""Defines the panels of `top`: columns, order of rows and filter.
+"""Defines the panels of `top`: their columns, and what each cell says.
 
 Only values and text: no drawing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.cli.console import plain, show_span
+from jobherd.supervisor.cli.top.panel import Bar, Column, Panel, Sort
 from jobherd.workers.inspect.failures import given_code
 from jobherd.workers.inspect.phrases import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jobherd.supervisor.cli.top.panel import Cell
     from jobherd.supervisor.cli.top.watch import Look, Row
-
 
 FRESH: Final = 30.0
 """Seconds for which CPU and memory are shown; a supervisor reports them every 15 s."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """The progress of a job, drawn as wide as its column."""
-
-    fraction: float | None
-    note: str
-
-
-Cell: TypeAlias = "tuple[str, str] | Bar"
-"""A text and its style."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a panel.
-
-    Args:
-        title: the heading.
-        cell: returns the cell of a row.
-        right: align right.
-        least: terminal columns to which it may shrink; 0: it never shrinks.
-        grows: it takes the free space.
-        spare: left out on a terminal that is too narrow, the highest number first; 0: never.
-    """
-
-    title: str
-    cell: Callable[[Row], Cell]
-    right: bool = False
-    least: int = 0
-    grows: bool = False
-    spare: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Sort:
-    """An order of rows."""
-
-    name: str
-    key: Callable[[Row], Any]
-    falling: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A table on the screen.
-
-    Args:
-        title: the heading.
-        rows: returns the rows.
-        name: the field that identifies a row from one query to the next.
-        columns: the columns.
-        sorts: the orders to choose from.
-        searched: the fields that a filter searches.
-        empty: the sentence shown if there are no rows.
-    """
-
-    title: str
-    rows: Callable[[Look], list[Row]]
-    name: str
-    columns: tuple[Column, ...]
-    sorts: tuple[Sort, ...]
-    searched: tuple[str, ...]
-    empty: str
-
-    def shown(self, look: Look, *, sort: int, backwards: bool, wanted: str) -> list[Row]:
-        """Return the rows that match the filter, in order."""
-        order = self.sorts[sort % len(self.sorts)]
-        words = wanted.lower().split()
-        rows = [
-            row
-            for row in self.rows(look)
-            if all(any(word in str(row.get(name) or "").lower() for name in self.searched) for word in words)
-        ]
-        # Sort twice: rows that compare equal keep the order of their names, and do not jump between
-        # updates.
-        rows.sort(key=lambda row: str(row[self.name]).rjust(20))
-        rows.sort(key=order.key, reverse=order.falling != backwards)
-        return rows
 
 
 def count(number: int, *, more: bool = False) -> str:

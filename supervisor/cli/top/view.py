@@ -16,7 +16,7 @@ from jobherd.workers.web.labels import OTHERS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobherd.supervisor.cli.top.panels import Panel
+    from jobherd.supervisor.cli.top.panel import Panel
     from jobherd.supervisor.cli.top.watch import Look, Row
 
 HELP: Final = (

@@ -176,7 +176,7 @@ class Look:
             if rows is None:
                 break
             if rows[0]["found"] >= MOST and width > 1:
-                dense, jump = bottom, 0  # the result was cut off, so these are not the newest
+                dense = bottom  # the result was cut off, so these are not the newest
                 continue
             got, top = got + self.take(rows), bottom << STRETCH
             seen += width << STRETCH

@@ -250,7 +250,7 @@ def test_a_supervisor_that_drains_waits_for_the_results_of_remote_workers(stage:
     assert idle.tasks(waits) == []
     late = client.stream(served.where)
     late.send(hello={})
-    assert late.status()[0] == "UNAVAILABLE"
+    assert late.status() == ("UNAVAILABLE", "the gateway is draining")
     assert served.fleet.code is None
     assert "refusals" not in worker.end(done(task))
     assert served.fleet.wait_exit() == 0

@@ -6,21 +6,25 @@
         client.call("ReportResult", session=..., results=[...])
 
 Messages are dicts as in protobuf's JSON, with the field names of the proto files. An error is a dict
-with `code` and `details`.
+with `code` and `details`. grpc.aio is not used: see tests/gateway/client.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import os
+import queue
 import subprocess
 import sys
-from typing import Any, Self
+import threading
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.checkout import import_path
 from tests.support.patience import LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Rejected(Exception):
@@ -111,65 +115,86 @@ class Client:
     def __init__(self, where: str, token: str) -> None:
         import grpc
 
-        self._channel = grpc.aio.insecure_channel(where)  # of the loop that runs
+        self._channel = grpc.insecure_channel(where)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._streams: dict[int, tuple[Any, Any]] = {}
+        self._streams: dict[int, StreamCall] = {}
+        self._answering = threading.Lock()
 
-    async def serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        running = set()
-        while line := await loop.run_in_executor(None, sys.stdin.readline):
+    def serve(self) -> None:
+        for line in sys.stdin:
             words = json.loads(line)
             if words["do"] in {"open", "cut", "put"}:
-                await getattr(self, words["do"])(**words)  # in their order
-                continue
-            task = loop.create_task(self.answer(**words))
-            running.add(task)
-            task.add_done_callback(running.discard)
+                getattr(self, words["do"])(**words)  # in their order
+            else:
+                threading.Thread(target=self.answer, kwargs=words, daemon=True).start()
 
-    async def answer(self, *, number: int, do: str, **words: Any) -> None:
+    def answer(self, *, number: int, do: str, **words: Any) -> None:
         import grpc
         from google.protobuf.json_format import MessageToDict
 
         try:
-            message = await getattr(self, do)(**words)
+            message = getattr(self, do)(**words)
             shown = {} if message is None else MessageToDict(message, preserving_proto_field_name=True)
             answer = {"message": shown}
-        except grpc.aio.AioRpcError as problem:
+        except grpc.RpcError as problem:
             answer = {"code": problem.code().name, "details": problem.details()}
         except Exception as problem:
             answer = {"code": type(problem).__name__, "details": str(problem)}
-        print(json.dumps({"number": number, **answer}), flush=True)
+        with self._answering:
+            print(json.dumps({"number": number, **answer}), flush=True)
 
-    async def call(self, *, method: str, fields: dict[str, Any]) -> Any:
+    def call(self, *, method: str, fields: dict[str, Any]) -> Any:
         from jobherd.handlers._remote.grpc_methods import client_call
 
         described = find(method)
-        return await client_call(self._channel, described)(
-            parse(described, fields), metadata=self._metadata, timeout=LIMIT
-        )
+        return client_call(self._channel, described)(parse(described, fields), metadata=self._metadata, timeout=LIMIT)
 
-    async def open(self, *, number: int, method: str, fields: dict[str, Any], **_: Any) -> None:
+    def open(self, *, number: int, method: str, fields: dict[str, Any], **_: Any) -> None:
+        self._streams[number] = StreamCall(self._channel, find(method), fields, self._metadata)
+
+    def put(self, *, stream: int, fields: dict[str, Any], **_: Any) -> None:
+        self._streams[stream].put(fields)
+
+    def next(self, *, stream: int) -> Any:
+        return next(self._streams[stream].call, None)
+
+    def cut(self, *, stream: int, **_: Any) -> None:
+        self._streams[stream].call.cancel()
+
+
+class StreamCall:
+    """A stream. Only one with requests can be `put` to."""
+
+    def __init__(
+        self, channel: Any, method: Any, fields: dict[str, Any], metadata: tuple[tuple[str, str], ...]
+    ) -> None:
         from jobherd.handlers._remote.grpc_methods import client_call
 
-        described = find(method)
-        begin = client_call(self._channel, described)
-        request = () if described.streams_requests else (parse(described, fields),)
-        self._streams[number] = described, begin(*request, metadata=self._metadata)
+        self._method = method
+        self._requests: queue.Queue[Any] = queue.Queue()
+        self._ended = False
+        request = self._taken() if method.streams_requests else parse(method, fields)
+        self.call = client_call(channel, method)(request, metadata=metadata)
+        if not self.call.add_callback(self._end):
+            self._end()
 
-    async def put(self, *, stream: int, fields: dict[str, Any], **_: Any) -> None:
-        described, call = self._streams[stream]
-        await call.write(parse(described, fields))
+    def put(self, fields: dict[str, Any]) -> None:
+        """Return once the request is sent, or the stream has ended: the order that comes next may depend on it."""
+        requests = self._requests
+        requests.put(parse(self._method, fields))
+        with requests.all_tasks_done:
+            requests.all_tasks_done.wait_for(lambda: self._ended or not requests.unfinished_tasks)
 
-    async def next(self, *, stream: int) -> Any:
-        import grpc
+    def _taken(self) -> Iterator[Any]:
+        """The requests. grpc asks for the next one once the one before is sent."""
+        while True:
+            yield self._requests.get()
+            self._requests.task_done()
 
-        call = self._streams[stream][1]
-        message = await call.read()
-        return None if message is grpc.aio.EOF else message
-
-    async def cut(self, *, stream: int, **_: Any) -> None:
-        self._streams[stream][1].cancel()
+    def _end(self) -> None:
+        with self._requests.all_tasks_done:
+            self._ended = True
+            self._requests.all_tasks_done.notify_all()
 
 
 def find(method: str) -> Any:
@@ -184,9 +209,5 @@ def parse(method: Any, fields: dict[str, Any]) -> Any:
     return ParseDict(fields, method.request())
 
 
-async def main(where: str, token: str) -> None:
-    await Client(where, token).serve()
-
-
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    Client(*sys.argv[1:]).serve()

@@ -3,26 +3,33 @@
 A line `{"stream": NAME, "do": ...}` says what to do with a stream: `open` (`where`, and optional
 `metadata`), `send` (`message`, as protobuf's JSON), `raw` (`data`, base64: bytes in place of a
 message), `hold` and `read` (take no more messages, and go on), `end` (no more is sent), `cut` (the
-connection ends), or `watch` (`where`: says the health as it changes, as `health`). Each message that arrives is printed as `{"stream": NAME, "message": ...}`, and
-the end of a stream as `{"stream": NAME, "status": CODE, "details": TEXT}`.
+connection ends), or `watch` (`where`: says the health as it changes, as `health`). Each message that
+arrives is printed as `{"stream": NAME, "message": ...}`, and the end of a stream as
+`{"stream": NAME, "status": CODE, "details": TEXT}`.
+
+Its streams are not those of grpc.aio: there, a write that fails because the server has ended the stream
+replaces the server's status by INTERNAL (grpc issue 36066).
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import json
+import queue
 import sys
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import grpc
-import grpc.aio
 from google.protobuf import json_format
 
 from jobherd.handlers._remote.grpc_methods import client_call
 from jobherd.handlers._remote.messages import HealthCheckRequest, HealthCheckResponse, WorkRequest
 from jobherd.handlers._remote.schema import HEALTH, WORKER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
@@ -35,104 +42,94 @@ OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 200),
 )
 
+Order = dict[str, Any]
+
 
 class Stream:
-    """One stream, with a connection of its own."""
+    """One stream, with a connection of its own. order: the one that opens it."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.reads = asyncio.Event()
-        self.reads.set()
-        self._orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._tasks = [asyncio.create_task(self._write())]
-
-    def put(self, order: dict[str, Any]) -> None:
-        """Take an order. All but holding back are done in turn."""
-        match order["do"]:
-            case "hold":
-                self.reads.clear()
-            case "read":
-                self.reads.set()
-            case _:
-                self._orders.put_nowait(order)
-
-    async def _write(self) -> None:
-        while True:
-            order = await self._orders.get()
-            try:
-                match order["do"]:
-                    case "open":
-                        self._open(order)
-                    case "send":
-                        message = json_format.ParseDict(order["message"], WorkRequest())
-                        await self._call.write(message.SerializeToString())
-                    case "raw":
-                        await self._call.write(base64.b64decode(order["data"]))
-                    case "end":
-                        await self._call.done_writing()
-                    case "cut":
-                        await self._channel.close()
-            except (grpc.RpcError, asyncio.InvalidStateError):
-                pass  # the reader tells why
-            except asyncio.CancelledError:
-                if order["do"] != "cut":
-                    raise
-
-    def _open(self, order: dict[str, Any]) -> None:
-        self._channel = grpc.aio.insecure_channel(order["where"], OPTIONS)
+    def __init__(self, order: Order) -> None:
+        self._name = order["stream"]
+        self._reads = threading.Event()
+        self._reads.set()
+        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._channel = grpc.insecure_channel(order["where"], OPTIONS)
         method = WORKER.methods["Work"]
         factory: Any = self._channel.stream_stream
         self._call = factory(method.path, request_serializer=None, response_deserializer=method.response.FromString)(
-            metadata=[tuple(each) for each in order.get("metadata", [])], wait_for_ready=order.get("patient", False)
+            self._requests(),
+            metadata=[tuple(each) for each in order.get("metadata", [])],
+            wait_for_ready=order.get("patient", False),
         )
-        self._tasks.append(asyncio.create_task(self._read(self._call)))
+        start(self._read)
 
-    async def _read(self, call: Any) -> None:
-        try:
-            while True:
-                await self.reads.wait()
-                message = await call.read()
-                if message is grpc.aio.EOF:
-                    break
-                shown = json_format.MessageToDict(message, preserving_proto_field_name=True)
-                say(stream=self.name, message=shown)
-        except (grpc.RpcError, asyncio.CancelledError):
-            pass
-        try:
-            code, details = await call.code(), await call.details()
-            say(stream=self.name, status=code.name, details=details)
-        except asyncio.CancelledError:
-            say(stream=self.name, status="CANCELLED", details="cut")
+    def put(self, order: Order) -> None:
+        """Take an order. All but holding back are done in turn."""
+        match order["do"]:
+            case "hold":
+                self._reads.clear()
+            case "read":
+                self._reads.set()
+            case _:
+                self._orders.put(order)
+
+    def _requests(self) -> Iterator[bytes]:
+        """Do the orders. grpc asks for the next request once the one before is sent."""
+        while True:
+            order = self._orders.get()
+            match order["do"]:
+                case "send":
+                    yield json_format.ParseDict(order["message"], WorkRequest()).SerializeToString()
+                case "raw":
+                    yield base64.b64decode(order["data"])
+                case "end":
+                    return
+                case "cut":
+                    self._channel.close()
+                    return
+
+    def _read(self) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            self._reads.wait()
+            for message in self._call:
+                say(stream=self._name, message=json_format.MessageToDict(message, preserving_proto_field_name=True))
+                self._reads.wait()
+        say(stream=self._name, status=self._call.code().name, details=self._call.details())
+        self._channel.close()
+
+
+SAYING = threading.Lock()
 
 
 def say(**what: object) -> None:
-    print(json.dumps(what), flush=True)
+    line = json.dumps(what)
+    with SAYING:
+        print(line, flush=True)
 
 
-async def watch(name: str, where: str) -> None:
+def start(what: Callable[..., None], *args: str) -> None:
+    threading.Thread(target=what, args=args, daemon=True).start()
+
+
+def watch(name: str, where: str) -> None:
     """Say the health as it changes."""
-    async with grpc.aio.insecure_channel(where, OPTIONS) as channel:
-        with contextlib.suppress(grpc.RpcError):
-            async for answer in client_call(channel, HEALTH.methods["Watch"])(HealthCheckRequest()):
-                say(stream=name, health=HealthCheckResponse.ServingStatus.Name(answer.status))
+    with grpc.insecure_channel(where, OPTIONS) as channel, contextlib.suppress(grpc.RpcError):
+        for answer in client_call(channel, HEALTH.methods["Watch"])(HealthCheckRequest()):
+            say(stream=name, health=HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
-async def main() -> None:
-    loop = asyncio.get_running_loop()
-    lines = asyncio.StreamReader(limit=64 << 20)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+def main() -> None:
     streams: dict[str, Stream] = {}
-    watching: set[asyncio.Task[None]] = set()
-    async for line in lines:
+    for line in sys.stdin:
         order = json.loads(line)
-        name = order["stream"]
-        if order["do"] == "watch":
-            watching.add(asyncio.create_task(watch(name, order["where"])))
-            continue
-        if order["do"] == "open":
-            streams[name] = Stream(name)
-        streams[name].put(order)
+        match order["do"]:
+            case "watch":
+                start(watch, order["stream"], order["where"])
+            case "open":
+                streams[order["stream"]] = Stream(order)
+            case _:
+                streams[order["stream"]].put(order)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -20,9 +20,9 @@ def put(database, kind="a:b", n=1, **options):
 
 def test_it_lists_the_keys_that_are_held_newest_first(database):
     live = put(database)
-    waiting = put(database, n=2, unique=WAITING, unique_for="1h")
+    waiting = put(database, n=2, unique=WAITING, unique_for="30m")
     over = put(database, n=3)
-    kept = put(database, "c:d", n=4, unique=Unique(by=("n",), during="never"), unique_for="1h")
+    kept = put(database, "c:d", n=4, unique=Unique(by=("n",), during="never"), unique_for="30m")
     send(database, "SELECT jobherd.cancel(%s), jobherd.cancel(%s)", over, kept)
     keys = jobherd("keys", "--json", dsn=database).json
     assert [(key["job"], key["kind"], key["shown"], key["during"], key["state"]) for key in keys] == [

@@ -1,6 +1,6 @@
-"""Handlers that act out what their payload says, loaded by the children under test.
+"""Handlers that do what their payload requests, loaded by the children under test.
 
-They misbehave on purpose.
+Some misbehave on purpose.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FOR_EVER = 3600
 
 
 def sleep() -> None:
-    """Sleep for ever.
+    """Sleep indefinitely, in short intervals.
 
-    In pieces, for no supervisor repeats a signal that comes right before a sleep begins, which does not end that sleep.
+    A signal that arrives right before a sleep begins does not end that sleep, and no supervisor repeats the signal.
     """
     while True:
         time.sleep(GLANCE)
@@ -153,7 +153,7 @@ def raises(what: str) -> object:
 
 
 class Explained(Exception):
-    """Takes its time to say what it is, once."""
+    """Waits at a gate when it is first converted to text."""
 
     asked = False
 
@@ -221,7 +221,7 @@ async def waits(name: str) -> str:
         done = loop.create_future()
 
         def look() -> None:
-            """Look for signals: one that comes right before the loop waits does not end that wait."""
+            """Let Python check for signals: one that arrives right before the loop waits does not end that wait."""
             loop.call_later(GLANCE, look)
 
         look()
@@ -284,7 +284,7 @@ def where() -> dict[str, object]:
         "title": open("/proc/self/cmdline", "rb").read().strip(b"\0").decode(),
         "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "ignored": int(next(line for line in open("/proc/self/status") if line.startswith("SigIgn")).split()[1], 16)
-        & ~(0b11 << 31),  # signals 32 and 33 are the C library's: no program can handle them
+        & ~(0b11 << 31),  # The C library reserves signals 32 and 33: no program can handle them.
         "stdin": os.readlink("/proc/self/fd/0"),
     }
 
@@ -321,7 +321,7 @@ def progress(job: Job) -> None:
 
 @handler("act:missed", timeout="10m")
 def missed(name: str) -> None:
-    """Have what was sent meanwhile arrive right before a call that blocks, after Python's last look for signals."""
+    """Unblock pending signals right before a blocking call, after Python's last check for signals."""
     read, _write = os.pipe()
     signals = {signal.SIGUSR2, signal.SIGALRM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)

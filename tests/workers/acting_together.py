@@ -1,4 +1,4 @@
-"""Batch handlers that act out what their payloads say, loaded by the children under test."""
+"""Batch handlers that do what their payloads request, loaded by the children under test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Sms:
 
 
 class Lies(Exception):
-    """Code that asks it what it is runs its code."""
+    """Raises SystemExit in code that reads its class."""
 
     @property
     def __class__(self) -> type:
@@ -29,7 +29,7 @@ class Lies(Exception):
 
 @handler("sms:send", batch=5, max_attempts=3, backoff="1h")
 def send(jobs: list[Job], messages: list[Sms]) -> dict[int, object]:
-    """Answer each job with how many were in its call, or as it says."""
+    """Return for each job the number of jobs in the call, or the result that its payload requests."""
     answers: dict[int, object] = {}
     for job, message in zip(jobs, messages, strict=True):
         match message.says:

@@ -1,4 +1,4 @@
-"""Handlers that enqueue, in every way there is, loaded by the children under test."""
+"""Handlers that enqueue in every way that Jobherd offers, loaded by the children under test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sees(job: Job) -> list[object]:
 
 @handler("line:root", timeout="10m")
 def root(dsn: str) -> dict[str, list[int]]:
-    """Enqueue in every way. It takes no job: the worker knows it all the same."""
+    """Enqueue in every way. The function has no job parameter, but the worker knows its job."""
     found: dict[str, list[int]] = {
         "one": [leaf.enqueue()],
         "many": leaf.enqueue_many({} for _ in range(3)),
@@ -58,7 +58,7 @@ def root(dsn: str) -> dict[str, list[int]]:
 
 @handler("line:elsewhere")
 def elsewhere(dsn: str) -> int:
-    """Enqueue into another database."""
+    """Enqueue in another database."""
     with Client(dsn) as client:
         return client.enqueue("line:leaf")
 

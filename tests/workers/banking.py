@@ -1,4 +1,4 @@
-"""Handlers that work in transactions of their own, loaded by the children under test."""
+"""Handlers that work in a job transaction, loaded by the children under test."""
 
 from __future__ import annotations
 
@@ -184,13 +184,13 @@ def short(label: str = "") -> None:
 
 @handler("bank:listens", transactional=True)
 def listens(job: Job) -> None:
-    """Hear what is notified; for its own transaction alone."""
+    """LISTEN, which must end with this job's transaction."""
     job.connection.execute("LISTEN bank")
 
 
 @handler("bank:hears", transactional=True)
 def hears(job: Job) -> list[str]:
-    """What is there to be heard."""
+    """Return the payloads of the notifications that the session receives."""
     heard: list[str] = []
     job.connection.add_notify_handler(lambda note: heard.append(note.payload))
     job.connection.execute("SELECT 1")

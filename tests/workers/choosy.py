@@ -1,4 +1,4 @@
-"""Handlers and a `before_claim` hook that answers what stands in a file: the test writes it."""
+"""Handlers and a `before_claim` hook that returns what the test has written to a file."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def watched(cluster: Cluster, template: str) -> Lending:
-    """Databases with the triggers that tell a bench when a job has moved."""
+    """Databases with triggers that notify a bench when a job has changed its table."""
     return prepare(cluster, template, WATCH)
 
 
 @pytest.fixture
 def bench(watched: Lending) -> Iterator[Bench]:
-    """A supervisor's row and the children a test starts under it: see tests/support/seats.py."""
+    """A supervisor's row and the child processes that a test starts under it: see tests/support/seats.py."""
     with watched.database() as dsn, Bench(dsn, watched=True) as own:
         yield own

@@ -1,7 +1,4 @@
-"""Handlers with hooks around them, which write down what they are told.
-
-They misbehave on purpose.
-"""
+"""Handlers with hooks that write their calls and arguments to a file. Some misbehave on purpose."""
 
 from __future__ import annotations
 
@@ -99,7 +96,7 @@ def spoils(job, outcome):
 
 
 class Lies(Exception):
-    """Code that asks it what it is runs its code."""
+    """Raises SystemExit in code that reads its class."""
 
     @property
     def __class__(self) -> type:
@@ -134,7 +131,7 @@ def slow() -> None:
 
 @after_job("hook:slow")
 def takes_its_time(job, outcome):
-    end = time.monotonic() + 1.2  # longer than between two rings of a timer that is not out yet
+    end = time.monotonic() + 1.2  # Longer than the second after which the timer repeats an interruption.
     while time.monotonic() < end:
         pass
     note("was not disturbed")

@@ -1,4 +1,4 @@
-"""Handlers of short jobs, some of which are not."""
+"""Handlers of jobs that are short except on request, loaded by the children under test."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from jobherd import ChildJobFailed, Job, JobSuspended, handler
 from tests.support.gate import at_gate
 
 CALLS: Counter[str] = Counter()
-"""How often this process has called the function of each step."""
+"""Number of calls of each step's function in this process."""
 DONE: set[tuple[int, str]] = set()
 """Steps after which a job has failed in this process."""
 

@@ -12,7 +12,7 @@ import sys
 from jobherd import Job, handler
 
 FORGED = '{"at": "2026-01-01T00:00:00.000Z", "level": "error", "process": "supervisor", "logger": "jobherd", "message": "forged"}'
-"""What a payload may hold, and a handler print."""
+"""A forged log line that a payload may contain and a handler may print."""
 libc = ctypes.CDLL(None)
 
 

@@ -1,4 +1,4 @@
-"""Short jobs of a claim: the loop of their own gives each of them what the ordinary way would have given it."""
+"""Short jobs of a claim run in a separate loop, with the same results as on the ordinary path."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.seats import Bench, Child, count_of
 
 SHORTLY = str(Path(__file__).with_name("shortly.py"))
 FIRST = CLEAN + 20
-"""Jobs after which a kind counts as clean, and as short."""
+"""Number of jobs after which a kind counts as clean and as short."""
 
 
 @pytest.fixture
 def ordinary(monkeypatch: pytest.MonkeyPatch):
-    """How many jobs of a child have gone the ordinary way. The child is a fork of this process."""
+    """Count the jobs of a child that run on the ordinary path. The child is a fork of this process."""
     memory = mmap.mmap(-1, 8)
     number = memoryview(memory).cast("Q")
     execute = Executor.execute
@@ -33,14 +33,14 @@ def ordinary(monkeypatch: pytest.MonkeyPatch):
         return execute(self, *given, **named)
 
     monkeypatch.setattr(Executor, "execute", counted)
-    # A busy machine makes no job long.
+    # Otherwise a busy machine could make a job count as long.
     monkeypatch.setattr("jobherd.workers.short_jobs.LONG", 600.0)
     monkeypatch.setattr("jobherd.workers.short_jobs.HELD", 600.0)
     return number
 
 
 def start(bench: Bench, kind: str = "short:does", **settings) -> Child:
-    """Start a worker to which a kind is clean and short, and which claims all that there is."""
+    """Start a worker for which `kind` is clean and short, and which claims up to 500 jobs at once."""
     insert(bench, kind, [{}] * FIRST)
     child = bench.start(handlers=(SHORTLY,), most_claimed=500, claim_window=0.0, **settings)
     bench.wait_until(lambda: bench.ask("SELECT FROM jobherd.history OFFSET %(n)s - 1", n=FIRST))
@@ -64,7 +64,7 @@ def go(bench: Bench, child: Child, whats, **more) -> list[int]:
     return jobs
 
 
-def test_each_job_has_the_outcome_of_its_own_end(bench: Bench, ordinary):
+def test_each_short_job_has_its_own_outcome_output_and_counters(bench: Bench, ordinary):
     child = start(bench, capture=True)
     before = ordinary[0]
     whats = ["nothing", "returns", "nothing", "raises", "prints", "coroutine", "leaves", "finds", "nothing"]
@@ -84,7 +84,7 @@ def test_each_job_has_the_outcome_of_its_own_end(bench: Bench, ordinary):
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_times_and_attempts_of_a_job_are_those_of_its_run(bench: Bench, ordinary):
+def test_short_jobs_have_ordered_start_times_and_one_attempt_each(bench: Bench, ordinary):
     child = start(bench)
     before = ordinary[0]
     jobs = go(bench, child, ["nothing"] * 50)
@@ -97,7 +97,9 @@ def test_times_and_attempts_of_a_job_are_those_of_its_run(bench: Bench, ordinary
 
 
 @pytest.mark.parametrize("how", ["revoked", "cancelled", "dismissed", "draining"])
-def test_a_job_that_must_not_start_does_not(bench: Bench, ordinary, gate, how: str):
+def test_short_job_does_not_start_after_a_revocation_cancellation_dismissal_or_drain(
+    bench: Bench, ordinary, gate, how: str
+):
     child = start(bench)
     jobs = insert(bench, "short:does", [{}, {}, {"what": "gate", "name": "a"}, {}, {}])
     child.nudge()
@@ -131,7 +133,7 @@ def test_a_job_that_must_not_start_does_not(bench: Bench, ordinary, gate, how: s
         rows = [bench.wait(job, "completed") for job in jobs[3:]]
         assert all(row["attempts"] == 1 for row in rows)
         made, empty = child.board.claims
-        assert made - empty == claims + 1, "released, and claimed again"
+        assert made - empty == claims + 1, "the jobs were not released and claimed again"
     else:
         rows = [bench.wait(job, "ready") for job in jobs[3:]]
         assert all(row["attempts"] == 0 for row in rows)
@@ -140,7 +142,7 @@ def test_a_job_that_must_not_start_does_not(bench: Bench, ordinary, gate, how: s
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_job_among_short_ones_is_ended_at_its_deadline(bench: Bench, ordinary):
+def test_job_among_short_jobs_is_interrupted_at_its_timeout(bench: Bench, ordinary):
     child = start(bench, "short:timed")
     before = ordinary[0]
     jobs = insert(bench, "short:timed", [{}] * 5 + [{"seconds": 60.0}] + [{}])
@@ -154,7 +156,7 @@ def test_a_job_among_short_ones_is_ended_at_its_deadline(bench: Bench, ordinary)
 
 
 @pytest.mark.parametrize("what", ["thread", "handler"])
-def test_a_job_among_short_ones_that_leaves_its_process_changed_is_noticed(bench: Bench, ordinary, what: str):
+def test_worker_detects_a_process_change_by_a_job_among_short_jobs(bench: Bench, ordinary, what: str):
     child = start(bench)
     jobs = go(bench, child, ["nothing"] * 3 + [what])
     for job in jobs:

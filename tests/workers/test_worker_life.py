@@ -1,4 +1,4 @@
-"""Boot, READY, nudges, dismissal: a worker's life from its parent's side."""
+"""A worker's life as its supervisor sees it: start, READY, wakes, claims, signals, dismissal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, count_of
 
 
-def test_a_worker_says_ready_with_its_number_and_its_backend(bench: Bench):
+def test_worker_reports_ready_with_its_child_id_and_backend_pid(bench: Bench):
     child = bench.fork()
     ready = child.wait_report(Ready)
     row = bench.ask("SELECT id, backend_pid, pid FROM jobherd.children")[0]
@@ -36,7 +36,7 @@ def test_a_worker_says_ready_with_its_number_and_its_backend(bench: Bench):
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_job_that_was_there_before_the_worker_is_found(bench: Bench):
+def test_new_worker_runs_a_job_enqueued_before_it_started(bench: Bench):
     job = bench.enqueue("act:returns", value={"n": 1})
     child = bench.start()
     row = bench.wait(job, "completed")
@@ -45,7 +45,7 @@ def test_a_job_that_was_there_before_the_worker_is_found(bench: Bench):
 
 
 @pytest.mark.promise("C9")
-def test_a_nudge_wakes_an_idle_worker(bench: Bench):
+def test_wake_makes_an_idle_worker_claim(bench: Bench):
     child = bench.start()
     first = bench.enqueue("act:nothing")
     child.nudge()
@@ -55,23 +55,25 @@ def test_a_nudge_wakes_an_idle_worker(bench: Bench):
     bench.wait(second, "completed")
 
 
-def test_a_death_while_the_process_is_put_right_repeats_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_job_is_on_the_board_as_finished_if_the_worker_dies_while_it_restores_its_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(StateGuard, "put_back", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     jobs = [bench.enqueue("act:returns", value={"n": number}) for number in range(2)]
     child = bench.fork(most_claimed=2)
     assert child.wait() == -signal.SIGKILL
     now = child.board.now()
     assert now is not None
-    assert [one.job for one in finished_of(child.board, now.token)] == jobs[:1], "its outcome was not on the board yet"
+    assert [one.job for one in finished_of(child.board, now.token)] == jobs[:1], "the outcome was not on the board yet"
 
 
 @pytest.mark.promise("A11", "C9", "C27")
-def test_a_job_is_found_without_a_nudge_after_the_poll(bench: Bench):
+def test_worker_polls_and_finds_a_job_without_a_wake(bench: Bench):
     bench.start(poll=0.05)
     bench.wait(bench.enqueue("act:nothing"), "completed")
 
 
-def test_a_nudged_worker_that_fills_its_batch_says_that_there_is_more(bench: Bench, gate: Gate):
+def test_woken_worker_reports_more_work_if_its_claim_is_full(bench: Bench, gate: Gate):
     child = bench.start()
     child.wait_idle()
     for name in "abc":
@@ -84,7 +86,7 @@ def test_a_nudged_worker_that_fills_its_batch_says_that_there_is_more(bench: Ben
     gate.wait_arrival("c").open()
 
 
-def test_a_claim_in_its_name_of_which_it_never_heard_is_given_back_and_run(
+def test_worker_releases_and_runs_a_job_claimed_in_its_name_whose_answer_was_lost(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(claimer, "CHECK", 0.0)
@@ -93,10 +95,10 @@ def test_a_claim_in_its_name_of_which_it_never_heard_is_given_back_and_run(
     job = bench.enqueue("act:returns", value=1)
     claim_unheard(bench, job)
     child.nudge()
-    assert bench.wait(job, "completed")["attempts"] == 1, "it did not start before"
+    assert bench.wait(job, "completed")["attempts"] == 1, "the job did not start under the lost claim"
 
 
-def test_one_that_is_always_busy_gives_back_what_it_never_heard_of_too(
+def test_busy_worker_also_releases_a_job_claimed_in_its_name_whose_answer_was_lost(
     bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(claimer, "CHECK", 0.0)
@@ -113,23 +115,23 @@ def test_one_that_is_always_busy_gives_back_what_it_never_heard_of_too(
 
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
-def test_behind_a_pooler_it_asks_for_them_without_being_called(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_worker_behind_a_pooler_checks_for_lost_claims_without_a_wake(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(claimer, "CHECK", 0.2)
     with Pooler(bench.dsn, "transaction") as pooler:
         child = bench.start(dsn=pooler.dsn)
         child.wait_idle()
         claim = claim_of(bench)
-        with psycopg.connect(bench.dsn) as other:  # nobody sees the job before it is claimed
+        with psycopg.connect(bench.dsn) as other:  # No worker can see the job before it is claimed.
             (job,) = other.execute("SELECT jobherd.enqueue('act:returns', '{\"value\": 1}')").fetchone()
             assert other.execute(sql.load("claim/claim_job"), claim).fetchone()[1] == job
         assert bench.wait(job, "completed")["attempts"] == 1
 
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
-def test_behind_a_pooler_no_answer_of_somebody_else_is_believed_to_a_statement_that_is_prepared(bench: Bench):
-    """With one backend for all nothing is refused, so all is prepared.
+def test_worker_behind_a_pooler_rejects_the_answer_of_another_clients_prepared_statement(bench: Bench):
+    """If all clients share one backend, no PREPARE fails, so the worker prepares its statements.
 
-    Under the names that another client may have given to statements of its own.
+    Another client can prepare a different statement under the same name.
     """
     with Pooler(bench.dsn, "transaction", size=1) as pooler:
         child = bench.start(dsn=pooler.dsn)
@@ -151,7 +153,7 @@ def test_behind_a_pooler_no_answer_of_somebody_else_is_believed_to_a_statement_t
 
 
 def claim_of(bench: Bench) -> dict[str, object]:
-    """What the one child would ask for."""
+    """Return the parameters of a claim by the only child."""
     (child,) = bench.ask("SELECT id FROM jobherd.children")
     return {
         "supervisor": bench.supervisor,
@@ -164,25 +166,25 @@ def claim_of(bench: Bench) -> dict[str, object]:
 
 
 def claim_unheard(bench: Bench, job: int) -> None:
-    """Claim it in the name of the one child, which does not hear of it."""
+    """Claim the job in the name of the only child, which does not receive the answer."""
     with psycopg.connect(bench.dsn, autocommit=True) as other:
         [[row]] = Wire(other, "jobherd", prepared=False).exchange(("claim/claim_job", claim_of(bench)))
-    assert row[1] == job  # and committed; by now the child may have given it back
+    assert row[1] == job  # The claim is committed. By now the child may have released the job.
 
 
-def test_a_maintenance_process_that_leaves_in_the_middle_ends_its_session(
+def test_maintenance_process_that_is_dismissed_during_its_work_closes_its_session(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     def leave(*_: object) -> None:
         raise StopWaiting("there is no more use in waiting")
 
     monkeypatch.setattr(Maintenance, "_do_what_is_due", leave)
-    # who lets go of an open connection is told so by psycopg
+    # psycopg warns if an open connection is garbage-collected. The warning must fail this test.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: os._exit(77))
     assert bench.fork("maintenance").wait() == EXIT_REQUESTED
 
 
-def test_one_that_goes_idle_while_the_parent_hears_nothing_says_so(bench: Bench):
+def test_worker_reports_that_it_is_idle_only_while_its_supervisor_gets_no_notifications(bench: Bench):
     child = bench.start()
     child.wait_report(WentIdle)
     assert (child.board.idle, child.board.times_idle) == (True, 1)
@@ -196,13 +198,13 @@ def test_one_that_goes_idle_while_the_parent_hears_nothing_says_so(bench: Bench)
     assert WentIdle not in {type(report) for report in child.inbox.take(os.read(child.report, 65536))}
 
 
-def test_kinds_that_the_handlers_declare_are_entered(bench: Bench):
+def test_worker_stores_the_kinds_of_its_handlers(bench: Bench):
     bench.start()
     row = bench.ask("SELECT * FROM jobherd.kinds WHERE name = 'act:raises'")[0]
     assert (row["max_attempts"], row["keep_completed"], row["keep_failed"]) == (3, 7, 30)
 
 
-def test_a_broken_module_is_reported_before_ready_and_ends_the_child(bench: Bench, tmp_path):
+def test_worker_reports_a_broken_module_before_ready_and_exits(bench: Bench, tmp_path):
     tmp_path.chmod(0o755)
     (tmp_path / "mail.py").write_text("from jobherd import handler\nimport no_such_thing\n")
     child = bench.fork(handlers=(str(tmp_path),))
@@ -212,19 +214,19 @@ def test_a_broken_module_is_reported_before_ready_and_ends_the_child(bench: Benc
     assert "no_such_thing" in problem.text
 
 
-def test_a_folder_without_handlers_is_a_problem_too(bench: Bench, tmp_path):
+def test_worker_reports_a_folder_without_handlers_and_exits(bench: Bench, tmp_path):
     child = bench.fork(handlers=(str(tmp_path),))
     assert child.wait() == EXIT_HANDLERS
     assert str(tmp_path) in child.wait_report(Problem).text
 
 
-def test_hooks_that_are_not_there_are_told_with_the_setting_that_names_them(bench: Bench, tmp_path):
+def test_worker_reports_missing_hooks_with_the_setting_that_names_them(bench: Bench, tmp_path):
     child = bench.fork(hooks=(str(tmp_path / "nowhere"),))
     assert child.wait() == EXIT_HANDLERS
     assert "check --hooks and JOBHERD_HOOKS" in child.wait_report(Problem).text
 
 
-def test_a_record_factory_of_a_module_that_raises_between_two_jobs_ends_no_worker(bench: Bench, tmp_path):
+def test_worker_survives_a_log_record_factory_that_raises_between_two_jobs(bench: Bench, tmp_path):
     tmp_path.chmod(0o755)
     (tmp_path / "mail.py").write_text(
         "import logging\n"
@@ -241,12 +243,12 @@ def test_a_record_factory_of_a_module_that_raises_between_two_jobs_ends_no_worke
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_child_of_a_reclaimed_supervisor_leaves(bench: Bench):
+def test_worker_exits_if_the_row_of_its_supervisor_is_gone(bench: Bench):
     bench.ask("DELETE FROM jobherd.supervisors")
     assert bench.fork().wait() == EXIT_REQUESTED
 
 
-def test_dismissal_lets_the_running_job_finish(bench: Bench, gate: Gate):
+def test_dismissed_worker_finishes_the_running_job_and_claims_no_other(bench: Bench, gate: Gate):
     child = bench.start()
     job = bench.enqueue("act:gated", name="a")
     later = bench.enqueue("act:gated", name="b")
@@ -259,7 +261,7 @@ def test_dismissal_lets_the_running_job_finish(bench: Bench, gate: Gate):
     assert bench.job(later)["state"] == "ready"
 
 
-def test_a_nudge_on_its_way_does_not_hide_the_dismissal_behind_it(bench: Bench, gate: Gate):
+def test_worker_sees_a_dismissal_behind_an_unread_wake_and_claims_nothing(bench: Bench, gate: Gate):
     child = bench.start()
     bench.enqueue("act:gated", name="a")
     child.nudge()
@@ -272,7 +274,7 @@ def test_a_nudge_on_its_way_does_not_hide_the_dismissal_behind_it(bench: Bench, 
     assert child.board.claims == claims
 
 
-def test_a_dismissed_worker_hands_back_what_it_has_not_started(bench: Bench, gate: Gate):
+def test_dismissed_worker_releases_the_jobs_that_it_has_not_started(bench: Bench, gate: Gate):
     jobs = [bench.enqueue("act:gated", name=name) for name in "abc"]
     child = bench.start(most_claimed=3)
     arrival = gate.wait_arrival("a")
@@ -285,7 +287,7 @@ def test_a_dismissed_worker_hands_back_what_it_has_not_started(bench: Bench, gat
     assert count_of(child, "act:gated", "abandoned") == 2
 
 
-def test_a_draining_supervisor_s_worker_claims_nothing_and_hands_back_the_rest_of_its_batch(bench: Bench, gate: Gate):
+def test_worker_of_a_draining_supervisor_releases_unstarted_jobs_and_claims_nothing(bench: Bench, gate: Gate):
     jobs = [bench.enqueue("act:gated", name=name) for name in "ab"]
     child = bench.start(most_claimed=2)
     arrival = gate.wait_arrival("a")
@@ -298,20 +300,20 @@ def test_a_draining_supervisor_s_worker_claims_nothing_and_hands_back_the_rest_o
     assert child.board.claims == claims
 
 
-def test_nothing_is_claimed_past_the_lease(bench: Bench):
+def test_worker_claims_nothing_once_its_supervisors_lease_has_expired(bench: Bench):
     child = bench.start()
-    child.wait_idle()  # its first claim is over: it looked at the lease before we change it
+    child.wait_idle()  # The first claim has checked the lease before the test changes it.
     bench.control.lease_deadline = time.monotonic() - 1
     job = bench.enqueue("act:nothing")
     claims = child.board.claims
     child.nudge()
-    child.wait_heard()  # or it may leave before it would have claimed
+    child.wait_heard()  # Otherwise the worker may exit before the point where it would have claimed.
     assert child.dismiss() == EXIT_REQUESTED
     assert child.board.claims == claims
     assert bench.job(job)["state"] == "ready"
 
 
-def test_claims_go_on_once_the_lease_is_renewed(bench: Bench):
+def test_worker_claims_again_once_the_lease_is_renewed(bench: Bench):
     bench.control.lease_deadline = 0.0
     bench.start()
     job = bench.enqueue("act:nothing")
@@ -319,8 +321,8 @@ def test_claims_go_on_once_the_lease_is_renewed(bench: Bench):
     bench.wait(job, "completed")
 
 
-def test_a_place_under_a_cap_that_was_left_is_told_once(bench: Bench):
-    """Told again with each empty claim, idle workers would call each other for ever."""
+def test_worker_notifies_others_once_of_the_place_that_it_leaves_under_a_concurrency_limit(bench: Bench):
+    """If each empty claim sent the notification again, idle workers would wake each other indefinitely."""
     bench.ask("SELECT jobherd.set_limit(kind => 'act:nothing', max_running => 1)")
     job = bench.enqueue("act:nothing")
     with psycopg.connect(bench.dsn, autocommit=True) as parent:
@@ -336,13 +338,13 @@ def test_a_place_under_a_cap_that_was_left_is_told_once(bench: Bench):
         assert list(parent.notifies(timeout=0)) == []
 
 
-def test_sigterm_to_an_idle_worker_makes_it_leave(bench: Bench):
+def test_idle_worker_exits_on_sigterm(bench: Bench):
     child = bench.start()
     os.kill(child.pid, signal.SIGTERM)
     assert child.wait() == EXIT_REQUESTED
 
 
-def test_sigterm_to_a_busy_worker_lets_the_job_finish(bench: Bench, gate: Gate):
+def test_busy_worker_finishes_its_job_on_sigterm_and_releases_the_next(bench: Bench, gate: Gate):
     child = bench.start(most_claimed=2)
     jobs = [bench.enqueue("act:gated", name=name) for name in "ab"]
     child.nudge()
@@ -357,7 +359,7 @@ def test_sigterm_to_a_busy_worker_lets_the_job_finish(bench: Bench, gate: Gate):
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGALRM, signal.SIGUSR2]
 )
-def test_signals_that_are_not_meant_for_it_change_nothing(bench: Bench, gate: Gate, number: int):
+def test_worker_continues_its_job_after_signals_without_a_request(bench: Bench, gate: Gate, number: int):
     child = bench.start()
     job = bench.enqueue("act:gated", name="a")
     child.nudge()
@@ -368,7 +370,7 @@ def test_signals_that_are_not_meant_for_it_change_nothing(bench: Bench, gate: Ga
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_sigquit_ends_it_at_once(bench: Bench, gate: Gate):
+def test_sigquit_ends_a_busy_worker_at_once(bench: Bench, gate: Gate):
     child = bench.start()
     bench.enqueue("act:gated", name="a")
     child.nudge()
@@ -377,7 +379,7 @@ def test_sigquit_ends_it_at_once(bench: Bench, gate: Gate):
     assert child.wait() == 128 + signal.SIGQUIT
 
 
-def test_sigusr1_writes_the_stack_to_the_board(bench: Bench, gate: Gate):
+def test_sigusr1_writes_the_stack_to_the_status_board(bench: Bench, gate: Gate):
     child = bench.start()
     bench.enqueue("act:gated", name="a")
     child.nudge()
@@ -386,10 +388,10 @@ def test_sigusr1_writes_the_stack_to_the_board(bench: Bench, gate: Gate):
     arrival.open()
     assert child.dismiss() == EXIT_REQUESTED
     assert b"in at_gate" in child.board.stacks()
-    assert child.board.trace() == "", "that of a crash has a place of its own"
+    assert child.board.trace() == "", "the stack was written where the trace of a crash belongs"
 
 
-def test_the_board_says_what_runs(bench: Bench, gate: Gate):
+def test_status_board_shows_the_running_job(bench: Bench, gate: Gate):
     child = bench.start()
     job = bench.enqueue("act:gated", name="a")
     child.nudge()
@@ -410,7 +412,7 @@ def test_the_board_says_what_runs(bench: Bench, gate: Gate):
     assert count_of(child, "act:gated", "ok") == 1
 
 
-def test_a_child_starts_clean(bench: Bench):
+def test_worker_starts_with_a_clean_process_state_and_its_own_title(bench: Bench):
     child = bench.start()
     job = bench.enqueue("act:where")
     child.nudge()
@@ -423,7 +425,7 @@ def test_a_child_starts_clean(bench: Bench):
     assert found["stdin"] == "/dev/null"
 
 
-def test_an_orphan_interrupts_its_job_hands_it_back_and_leaves(
+def test_orphaned_worker_interrupts_and_releases_its_job_and_exits(
     bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("jobherd.workers.process.interrupt._LAST_WORDS", LIMIT)
@@ -432,12 +434,12 @@ def test_an_orphan_interrupts_its_job_hands_it_back_and_leaves(
     gate.wait_arrival("a")
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    os.kill(pid, signal.SIGTERM)  # what the kernel sends when the fork had asked for it
+    os.kill(pid, signal.SIGTERM)  # The kernel sends this signal if the child process has requested it.
     wait_for_exit(pid)
     assert bench.wait(job, "ready")["attempts"] == 0
 
 
-def test_an_orphan_that_cannot_hand_its_job_back_ends_itself_and_its_group(bench: Bench, gate: Gate):
+def test_orphaned_worker_that_cannot_release_its_job_kills_its_process_group(bench: Bench, gate: Gate):
     bench.enqueue("act:deaf", name="a")
     parent, pid = bench.start_orphan_to_be()
     arrival = gate.wait_arrival()
@@ -448,7 +450,7 @@ def test_an_orphan_that_cannot_hand_its_job_back_ends_itself_and_its_group(bench
     wait_for_exit(int(arrival.label.split()[1]))
 
 
-def test_a_child_whose_parent_died_before_it_had_begun_just_leaves(bench: Bench):
+def test_worker_exits_if_its_supervisor_died_before_the_worker_began(bench: Bench):
     gone = os.fork()
     if gone == 0:
         os._exit(0)
@@ -456,7 +458,7 @@ def test_a_child_whose_parent_died_before_it_had_begun_just_leaves(bench: Bench)
     assert bench.fork(parent=gone).wait() == EXIT_REQUESTED
 
 
-def test_an_idle_orphan_leaves_at_the_end_of_its_pipe(bench: Bench):
+def test_idle_orphan_exits_when_its_wake_pipe_is_closed(bench: Bench):
     parent, pid = bench.start_orphan_to_be()
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
@@ -464,7 +466,7 @@ def test_an_idle_orphan_leaves_at_the_end_of_its_pipe(bench: Bench):
 
 
 @pytest.mark.parametrize("what", ["thread", "handlers", "mask"])
-def test_a_child_whose_job_left_something_behind_is_not_reused(bench: Bench, what: str):
+def test_worker_exits_for_replacement_after_a_job_leaves_a_change_that_cannot_be_restored(bench: Bench, what: str):
     child = bench.start()
     job = bench.enqueue("act:mess", what=what)
     child.nudge()
@@ -473,7 +475,7 @@ def test_a_child_whose_job_left_something_behind_is_not_reused(bench: Bench, wha
 
 
 @pytest.mark.parametrize("what", ["daemon", "chdir", "depth", "fork"])
-def test_what_can_be_put_right_is_put_right_before_the_next_job(bench: Bench, what: str):
+def test_worker_restores_its_process_state_before_the_next_job(bench: Bench, what: str):
     child = bench.start()
     first, then = bench.enqueue("act:mess", what=what), bench.enqueue("act:where")
     child.nudge()
@@ -483,19 +485,19 @@ def test_what_can_be_put_right_is_put_right_before_the_next_job(bench: Bench, wh
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_job_that_stops_the_timer_does_not_free_the_next_one_from_its_own(bench: Bench):
+def test_job_that_stops_the_timer_does_not_disable_the_timeout_of_the_next_job(bench: Bench):
     first, then = bench.enqueue("act:mess", what="timer"), bench.enqueue("act:slow")
     child = bench.start()
     bench.wait(first, "completed")
     assert child.wait() == EXIT_RECYCLE
     row = bench.job(then)
-    if row["attempts"] == 0:  # it was replaced before it
+    if row["attempts"] == 0:  # The worker exited before this job.
         bench.start()
         row = bench.wait(then, "retrying")
     assert row["error_code"] == "JOB_TIMEOUT"
 
 
-def test_a_lost_claim_is_logged_and_changes_nothing(bench: Bench, gate: Gate):
+def test_worker_logs_a_lost_claim_and_records_no_outcome(bench: Bench, gate: Gate):
     child = bench.start()
     job = bench.enqueue("act:gated", name="a")
     child.nudge()
@@ -508,13 +510,14 @@ def test_a_lost_claim_is_logged_and_changes_nothing(bench: Bench, gate: Gate):
     assert f"jobs={job}" in child.log()
 
 
-def test_an_order_that_the_claim_is_lost_ends_the_job_and_writes_nothing(bench: Bench, gate: Gate):
+def test_interruption_for_a_lost_claim_ends_the_job_and_records_nothing(bench: Bench, gate: Gate):
     child = bench.start(most_claimed=2)
-    child.wait_idle()  # or its first claim finds the first of the two alone
+    child.wait_idle()  # Otherwise the first claim may find only the first of the two jobs.
     job, other = (bench.enqueue("act:gated", name=name) for name in "ab")
     child.nudge()
     arrival = gate.wait_arrival("a")
     child.interrupt(Reason.LOST)
     arrival.wait_gone()
     assert child.wait() == EXIT_RECYCLE
-    assert {bench.job(job)["state"], bench.job(other)["state"]} == {"running"}  # the worker that has them ends them
+    # The worker that holds the newer claim records their outcomes.
+    assert {bench.job(job)["state"], bench.job(other)["state"]} == {"running"}

@@ -1,4 +1,4 @@
-"""Handlers in a child that sets up an OpenTelemetry SDK; its spans are written down when the child leaves."""
+"""Handlers in a child that sets up an OpenTelemetry SDK and writes its spans to a file when it exits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobherd import Job, Snooze, handler, on_child_start
 
 
 def shown(exporter: InMemorySpanExporter) -> list[dict[str, object]]:
-    """The spans that have ended, as JSON."""
+    """Return the ended spans in a form for JSON."""
     return [
         {
             "name": span.name,

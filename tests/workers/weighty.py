@@ -1,4 +1,4 @@
-"""Handlers with costs that wait at the test's gate."""
+"""Handlers with costs, most of which wait at the test's gate, loaded by the children under test."""
 
 from __future__ import annotations
 

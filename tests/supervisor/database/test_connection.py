@@ -1,4 +1,4 @@
-"""The parent's session: it never waits, and it comes back by itself."""
+"""The supervisor's database session never blocks and reconnects automatically."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.queue import Queue
 
 
 class Driver:
-    """Turns the crank of a courier, and notes the longest step."""
+    """Calls `step` of a `DatabaseConnection` and records the duration of the longest step."""
 
     def __init__(self, dsn):
         self.db = DatabaseConnection(dsn, schema="jobherd", application_name="test", retry_initial=0.05, retry_max=1.0)
@@ -67,8 +67,8 @@ def driver(database):
     driver.db.close()
 
 
-def test_the_time_is_told_to_the_moment_however_few_digits_a_role_wants(database):
-    """In whole hours, or in digits of a billion seconds, it seemed to stand still and to jump, and a supervisor that sees that reclaims no other."""
+def test_server_time_is_exact_whatever_extra_float_digits_says(database):
+    """With a rounded time, the server's clock seems to stop and then to jump, so a supervisor never reclaims jobs."""
     with Queue(database) as queue:
         queue.run("ALTER DATABASE " + conninfo_to_dict(database)["dbname"] + " SET extra_float_digits = -15")
         driver = Driver(database).up()
@@ -78,8 +78,8 @@ def test_the_time_is_told_to_the_moment_however_few_digits_a_role_wants(database
         driver.db.close()
 
 
-def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whatever_the_role_says_of_lists(database):
-    """Of the jobs that a dead child had finished nothing is to be said, of the one it died with a good deal: most of each list is NULL."""
+def test_outcomes_with_null_in_lists_are_written_when_array_nulls_is_off(database):
+    """For a dead worker, only the job that it ran has an error and usage: for its finished jobs, the lists have NULL."""
     with Queue(database) as queue:
         queue.run("ALTER DATABASE " + conninfo_to_dict(database)["dbname"] + " SET array_nulls = off")
         driver = Driver(database).up()
@@ -92,7 +92,7 @@ def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whate
             Finished(died, failed, 0.2, time.monotonic(), usage='{"max_rss": 1}', crashed=1),
         ]
         written = settlement(child.id, token, finished, ran_on="here/1", now=time.monotonic())
-        assert driver.ask("settle/settle_jobs", **written), "refused"
+        assert driver.ask("settle/settle_jobs", **written), "the server rejected the statement"
         assert queue.states([done, died]) == ["completed", "failed"]
         assert queue.run("SELECT error IS NULL, usage IS NULL FROM jobherd.history WHERE id = %s", done) == [
             (True, True)
@@ -100,7 +100,7 @@ def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whate
         driver.db.close()
 
 
-def test_it_asks_and_is_answered_in_order(driver):
+def test_requests_are_answered_in_order(driver):
     driver.up()
     assert driver.ask("maintenance/find_next_due") == []
     answers = []
@@ -113,7 +113,7 @@ def test_it_asks_and_is_answered_in_order(driver):
 
 
 @pytest.mark.promise("A7")
-def test_a_notification_is_heard_at_once_also_one_that_came_while_a_statement_ran(driver, database):
+def test_notification_is_received_at_once_even_while_a_statement_runs(driver, database):
     driver.up()
     assert driver.ask("wake/enable_notify") == [("16", "yes")]
     with psycopg.connect(database, autocommit=True) as other:
@@ -126,10 +126,10 @@ def test_a_notification_is_heard_at_once_also_one_that_came_while_a_statement_ra
 
 
 @pytest.mark.promise("A7")
-def test_a_notification_behind_the_last_answer_is_heard_with_it(driver, database):
-    """libpq stops at the end of an answer that nobody has taken, and reads on when it is.
+def test_notification_right_after_an_answer_is_received_in_the_same_step(driver, database):
+    """libpq reads the socket only up to the end of an answer, and continues after the caller has fetched that answer.
 
-    What lies behind it shows on no socket any more.
+    The socket does not show as readable for data that libpq has already buffered.
     """
     driver.up()
     driver.until(lambda: driver.db.setup.listening and driver.db.is_quiet)
@@ -153,7 +153,7 @@ def test_a_notification_behind_the_last_answer_is_heard_with_it(driver, database
     assert driver.db.notifications == ["behind"]
 
 
-def test_a_refused_statement_is_answered_with_none_and_the_session_goes_on(driver):
+def test_rejected_statement_is_answered_with_none_and_the_session_continues(driver):
     driver.up()
     assert driver.ask("observe/show_job", id="not a number") is None
     assert [event.statement for event in driver.db.happened] == ["observe/show_job"]
@@ -161,7 +161,7 @@ def test_a_refused_statement_is_answered_with_none_and_the_session_goes_on(drive
 
 
 @pytest.mark.promise("A7", "C26")
-def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
+def test_terminated_session_reconnects_and_listens_again(driver, database):
     driver.up()
     epoch = driver.db.epoch
     answers = []
@@ -176,10 +176,10 @@ def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
         driver.until(lambda: "default" in driver.db.notifications)
 
 
-def test_a_session_that_may_not_write_any_more_is_made_again(driver):
-    """A primary that was made read-only refuses a beat and goes on.
+def test_read_only_session_is_replaced(driver):
+    """A primary that became read-only rejects writes but keeps its sessions.
 
-    Another of the hosts may be the primary by now.
+    Another host of the DSN may be the primary now.
     """
     driver.up()
     epoch, answers = driver.db.epoch, []
@@ -193,7 +193,7 @@ def test_a_session_that_may_not_write_any_more_is_made_again(driver):
 
 
 @pytest.mark.promise("C26")
-def test_it_survives_a_server_that_is_killed_and_started():
+def test_session_reconnects_after_the_server_is_killed_and_started():
     with Cluster(place=quick_place()) as own, own.database() as dsn:
         driver = Driver(dsn).up()
         own.kill()
@@ -208,17 +208,14 @@ def test_it_survives_a_server_that_is_killed_and_started():
 
 @pytest.fixture
 def silent():
-    """A server that takes connections and never says a word.
-
-    What a network that swallows every packet looks like.
-    """
+    """A server that accepts connections and never sends a byte, like a network that drops every packet."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         yield f"host=127.0.0.1 port={server.getsockname()[1]} user=nobody dbname=x"
 
 
-def test_a_server_that_never_answers_is_given_up_in_time_and_nothing_waits(silent):
+def test_connection_to_a_silent_server_times_out_without_blocking(silent):
     driver = Driver(silent)
     now = time.monotonic()
     driver.step(now)
@@ -231,9 +228,9 @@ def test_a_server_that_never_answers_is_given_up_in_time_and_nothing_waits(silen
     assert driver.longest < CONNECT_PATIENCE
 
 
-def test_a_statement_without_an_answer_is_given_up_in_time(driver, database):
+def test_statement_without_an_answer_times_out_and_ends_the_session(driver, database):
     driver.up()
-    driver.until(lambda: driver.db.is_quiet)  # what a session begins with would be in front of it
+    driver.until(lambda: driver.db.is_quiet)  # the first requests of a session would be ahead of this one
     answers = []
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE jobherd.scheduled IN ACCESS EXCLUSIVE MODE")
@@ -245,21 +242,21 @@ def test_a_statement_without_an_answer_is_given_up_in_time(driver, database):
         assert driver.db.link is Link.AWAY
 
 
-def test_what_is_asked_between_two_steps_is_not_kept_until_something_else_happens(driver):
-    """As for what the last step of a turn was notified of.
+def test_request_between_two_steps_is_sent_in_the_next_step(driver):
+    """Such as a request that a notification in the last step of a turn caused.
 
-    A cancelled job ran on for up to a second.
+    Without this, a canceled job ran for up to 1 s longer.
     """
     driver.until(lambda: driver.db.is_quiet)
     answers = []
     driver.db.ask("maintenance/find_next_due", {}, answers.append)
     assert driver.db.wake_at(0.0) <= time.monotonic()
     driver.step()
-    assert driver.db.wake_at(0.0) > time.monotonic(), "it is on its way"
+    assert driver.db.wake_at(0.0) > time.monotonic(), "the request was sent"
     driver.until(lambda: answers)
 
 
-def test_a_host_name_is_never_looked_up_here():
+def test_session_leaves_name_lookup_to_another_process():
     driver = Driver("host=database.invalid dbname=x")
     driver.step()
     assert driver.db.link is Link.NAMING
@@ -272,7 +269,7 @@ def test_a_host_name_is_never_looked_up_here():
 
 
 @pytest.mark.parametrize("host", ["/run/postgresql", "127.0.0.1", "::1", "@abstract", ""])
-def test_what_is_no_name_needs_no_look_up(host, monkeypatch):
+def test_addresses_and_socket_paths_need_no_name_lookup(host, monkeypatch):
     monkeypatch.delenv("PGHOST", raising=False)
     driver = Driver(f"host='{host}' port=1 dbname=x")
     driver.step()
@@ -280,8 +277,8 @@ def test_what_is_no_name_needs_no_look_up(host, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["dsn", "environment"])
-def test_nor_one_that_a_service_names(where, tmp_path, monkeypatch, silent):
-    """libpq would find it by itself, look it up by itself, and the parent would wait for the name server."""
+def test_host_names_of_a_service_file_are_not_looked_up_by_libpq(where, tmp_path, monkeypatch, silent):
+    """libpq would read the service file and look up the names itself, so the supervisor would wait for the name server."""
     port = silent.split()[1].removeprefix("port=")
     file = tmp_path / "services"
     file.write_text(f"[jobs]\nhost=gone.invalid,here.invalid\nport=1,{port}\nuser=x\n\n[other]\nhost=other.invalid\n")
@@ -296,7 +293,7 @@ def test_nor_one_that_a_service_names(where, tmp_path, monkeypatch, silent):
     assert os.environ["PGSERVICE"] == ("jobs" if where == "environment" else "other")
 
 
-def test_a_service_that_is_not_there_is_said(tmp_path, monkeypatch):
+def test_missing_service_is_named_in_the_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
     (tmp_path / "services").write_text("[jobs]\nhost=here.invalid\n")
     driver = Driver("service=gone dbname=x host=127.0.0.1 port=1")
@@ -305,7 +302,7 @@ def test_a_service_that_is_not_there_is_said(tmp_path, monkeypatch):
     assert 'definition of service "gone" not found' in driver.db.trouble
 
 
-def test_of_several_hosts_those_without_an_address_are_left_out(silent):
+def test_hosts_without_an_address_are_skipped(silent):
     port = silent.split()[1].removeprefix("port=")
     driver = Driver(f"host=gone.invalid,here.invalid port=1,{port} dbname=x user=x")
     driver.step()
@@ -315,28 +312,28 @@ def test_of_several_hosts_those_without_an_address_are_left_out(silent):
 
 
 def peer(db):
-    """The address that its socket is connected to."""
+    """Return the address that the session's socket is connected to, or None."""
     if db.fileno() < 0:
         return None
     with socket.socket(fileno=os.dup(db.fileno())) as twin, contextlib.suppress(OSError):
         return twin.getpeername()[0]
 
 
-def test_every_address_of_a_name_is_tried(silent):
-    """`localhost` is two of them on most machines, and the server may listen on the second."""
+def test_session_tries_every_address_of_a_host_name(silent):
+    """On most hosts `localhost` has two addresses, and the server may listen only on the second."""
     port = conninfo_to_dict(silent)["port"]
     driver = Driver(f"host=db.invalid port={port} dbname=x user=x")
     driver.step()
-    driver.db.addressed({"db.invalid": ["127.0.0.7", "127.0.0.1"]}, time.monotonic())  # nobody listens at the first
+    driver.db.addressed({"db.invalid": ["127.0.0.7", "127.0.0.1"]}, time.monotonic())  # no server listens on the first
     driver.until(lambda: peer(driver.db) == "127.0.0.1")
     driver.db.close()
 
 
 @pytest.fixture
 def void():
-    """An address that no word comes back from, not even that it takes connections.
+    """An address that does not even accept connections.
 
-    Its queue of them is full, so the kernel drops what comes.
+    Its queue of pending connections is full, so the kernel drops new ones.
     """
     with socket.socket() as server, contextlib.ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
@@ -348,11 +345,8 @@ def void():
         yield f"host=127.0.0.1 port={server.getsockname()[1]} user=nobody dbname=x"
 
 
-def test_a_vanished_host_holds_up_nothing(void):
-    """libpq, asked before the socket is ready, waits for the connection.
-
-    Until the kernel gives it up, here after ten minutes.
-    """
+def test_connection_to_a_vanished_host_times_out_without_blocking(void):
+    """If libpq is called before the socket is ready, it blocks until the kernel gives up, here after 10 minutes."""
     driver = Driver(f"{void} tcp_user_timeout=600000")
     for _ in range(10):
         driver.step()
@@ -364,7 +358,7 @@ def test_a_vanished_host_holds_up_nothing(void):
 
 
 @pytest.mark.parametrize("first", ["silent", "void", "refusing"])
-def test_of_several_hosts_the_second_is_tried_when_the_first_is_not_it(cluster, request, first):
+def test_second_host_is_tried_when_the_first_cannot_be_reached(cluster, request, first):
     here = conninfo_to_dict(cluster.dsn())
     port = 1 if first == "refusing" else conninfo_to_dict(request.getfixturevalue(first))["port"]
     driver = Driver(make_conninfo(cluster.dsn(), host=f"127.0.0.1,{here['host']}", port=f"{port},{here['port']}"))
@@ -372,13 +366,13 @@ def test_of_several_hosts_the_second_is_tried_when_the_first_is_not_it(cluster, 
         for _ in range(3):
             driver.step()
         assert driver.db.link is Link.CONNECTING
-        driver.step(time.monotonic() + CONNECT_PATIENCE / 2 + 1)  # half the time is the first one's
+        driver.step(time.monotonic() + CONNECT_PATIENCE / 2 + 1)  # each of two hosts gets half the time
     driver.up()
     driver.db.close()
     assert driver.longest < 60
 
 
-def test_a_time_to_connect_that_is_no_number_is_ours(silent):
+def test_connect_timeout_that_is_not_a_number_falls_back_to_the_default(silent):
     driver = Driver(make_conninfo(silent, connect_timeout="²"))
     now = time.monotonic()
     driver.step(now)
@@ -386,7 +380,7 @@ def test_a_time_to_connect_that_is_no_number_is_ours(silent):
     driver.db.close()
 
 
-def test_each_of_several_hosts_gets_the_time_that_the_dsn_says(silent):
+def test_each_host_gets_the_connect_timeout_of_the_dsn(silent):
     port = conninfo_to_dict(silent)["port"]
     driver = Driver(make_conninfo(silent, host="127.0.0.1,127.0.0.1", port=f"{port},{port}", connect_timeout=100))
     now = time.monotonic()
@@ -399,7 +393,7 @@ def test_each_of_several_hosts_gets_the_time_that_the_dsn_says(silent):
     assert driver.db.link is Link.AWAY
 
 
-def test_of_several_hosts_one_that_takes_no_writes_is_passed_over(cluster, database):
+def test_read_only_host_is_skipped(cluster, database):
     with psycopg.connect(database, autocommit=True) as connection, cluster.database() as other:
         name = conninfo_to_dict(other)["dbname"]
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
@@ -407,13 +401,13 @@ def test_of_several_hosts_one_that_takes_no_writes_is_passed_over(cluster, datab
         driver = Driver(make_conninfo(other, host=f"{here['host']},127.0.0.1", port=f"{here['port']},1"))
         driver.until(lambda: driver.db.trouble)
         assert "read-only" in driver.db.trouble
-        assert "refused" in driver.db.trouble, "the second was tried too"
+        assert "refused" in driver.db.trouble, "the second host was tried too"
 
 
-def test_a_look_up_is_made_by_a_child():
+def test_name_lookup_runs_in_a_child_process():
     lookup = NameLookup(["localhost", "no-such-host.invalid"])
     found = None
-    while found is None:  # its words and its end need not come together
+    while found is None:  # the output and the end of file may arrive separately
         assert select.select([lookup.fd], [], [], LIMIT)[0]
         found = lookup.read()
     assert set(found) == {"localhost"}
@@ -422,7 +416,7 @@ def test_a_look_up_is_made_by_a_child():
     os.waitpid(lookup.pid, 0)
 
 
-def test_without_a_session_the_answer_is_none(silent):
+def test_request_without_a_session_is_answered_with_none(silent):
     driver = Driver("host=database.invalid dbname=x")
     answers = []
     driver.step()
@@ -432,14 +426,14 @@ def test_without_a_session_the_answer_is_none(silent):
     assert answers == [None]
 
 
-def test_what_is_said_of_a_failure_is_the_failure_and_not_libpqs_advice(tmp_path):
+def test_connection_error_omits_the_advice_of_libpq(tmp_path):
     driver = Driver(f"host={tmp_path} dbname=x")
     driver.until(lambda: driver.db.trouble)
     assert "No such file or directory" in driver.db.trouble
     assert "Is the server running" not in driver.db.trouble
 
 
-def test_no_secret_in_what_is_said_of_a_failure(cluster):
+def test_connection_error_omits_the_password(cluster):
     driver = Driver(cluster.dsn("no_such_database") + " password=hunter2")
     driver.until(lambda: driver.db.trouble)
     assert "hunter2" not in driver.db.trouble

@@ -1,6 +1,6 @@
-"""How a parent hears of orders, carries them out and answers.
+"""A supervisor receives fleet commands, executes them and answers.
 
-On a real session, turned by hand, with the time handed in.
+The session is real; each test calls its steps and passes the time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.queue import Queue
 
 
 class Parent:
-    """A supervisor's session, its registration and its orders."""
+    """A supervisor's session, its registration and its fleet commands."""
 
     def __init__(self, dsn):
         self.db = DatabaseConnection(
@@ -121,17 +121,17 @@ def told(queue, number):
     return row if row["done_at"] is not None else None
 
 
-def test_an_order_is_heard_carried_out_once_and_answered(parent, queue):
+def test_fleet_command_is_executed_once_and_answered(parent, queue):
     number = give(queue, parent, "echo", say="hello")
     parent.until(lambda: told(queue, number))
     assert told(queue, number)["answer"] == {"said": "hello", "to": "anna"}
     assert told(queue, number)["taken_at"] is not None
     assert parent.done == [number]
     parent.turn()
-    assert parent.runner.wake_at(time.monotonic()) == float("inf"), "or the loop would spin"
+    assert parent.runner.wake_at(time.monotonic()) == float("inf"), "otherwise the loop would spin"
 
 
-def test_what_was_not_heard_of_is_found_at_the_next_beat(parent, queue):
+def test_fleet_command_without_a_notification_is_found_at_the_next_renewal(parent, queue):
     parent.deaf = True
     number = give(queue, parent, "echo")
     before = parent.lease.beats
@@ -139,13 +139,13 @@ def test_what_was_not_heard_of_is_found_at_the_next_beat(parent, queue):
     assert parent.lease.beats > before
 
 
-def test_what_is_refused_unknown_or_broken_is_answered_with_why(parent, queue):
+def test_rejected_unknown_and_failing_commands_are_answered_with_an_error(parent, queue):
     refused, unknown, broken, fine = (give(queue, parent, name) for name in ("never", "dance", "break", "echo"))
     parent.until(lambda: told(queue, fine))
     assert told(queue, refused)["error"] == "not today"
     assert "does not know the order 'dance'; it knows break, echo" in told(queue, unknown)["error"]
     assert told(queue, broken)["error"] == "it failed: KeyError: 'nothing'"
-    assert parent.done == [fine], "and the parent lives"
+    assert parent.done == [fine], "the supervisor continues"
 
 
 DEEP = "[" * 4000 + "]" * 4000
@@ -157,7 +157,7 @@ READS_ALL = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "arguments", ['{"job": ' + "7" * 5000 + "}", pytest.param('{"job": ' + DEEP + "}", marks=READS_ALL)]
 )
-def test_arguments_that_python_cannot_hold_are_refused_and_the_parent_lives(parent, queue, arguments):
+def test_arguments_that_python_cannot_parse_are_rejected_and_the_supervisor_continues(parent, queue, arguments):
     number = queue.run("SELECT jobherd.send_fleet_command(%s, 'echo', %s, 'anna')", parent.fleet.supervisor, arguments)[
         0
     ][0]
@@ -167,7 +167,7 @@ def test_arguments_that_python_cannot_hold_are_refused_and_the_parent_lives(pare
     assert parent.done == [fine]
 
 
-def test_an_answer_may_come_later_and_only_the_first_counts(parent, queue):
+def test_command_can_be_answered_later_and_only_the_first_answer_counts(parent, queue):
     number = give(queue, parent, "later")
     parent.until(lambda: parent.done == [number])
     for _ in range(10):
@@ -179,7 +179,7 @@ def test_an_answer_may_come_later_and_only_the_first_counts(parent, queue):
     assert told(queue, number)["answer"] == {"stack": "a\N{REPLACEMENT CHARACTER}b?"}
 
 
-def test_a_flood_is_worked_off_a_few_at_a_time(parent, queue):
+def test_many_fleet_commands_are_executed_in_small_groups_with_pauses(parent, queue):
     queue.run("SELECT jobherd.send_fleet_command(%s, 'echo') FROM generate_series(1, 40)", parent.fleet.supervisor)
     asked = []
     ask = parent.db.ask
@@ -197,11 +197,11 @@ def test_a_flood_is_worked_off_a_few_at_a_time(parent, queue):
     assert min(after - before for before, after in zip(times, times[1:], strict=False)) >= SOONEST * 0.99
 
 
-def test_an_answer_that_was_lost_is_written_by_the_next_session_and_the_order_is_not_carried_out_again(parent, queue):
+def test_lost_answer_is_written_by_the_next_session_without_executing_the_command_again(parent, queue):
     number = give(queue, parent, "later")
     parent.until(lambda: parent.done == [number])
     parent.commands.answer(number, {"well": True})
-    parent.commands.step(time.monotonic())  # the letter waits for its turn
+    parent.commands.step(time.monotonic())  # the request is queued, not sent
     parent.db.lose("a test says so", time.monotonic())
     assert told(queue, number) is None
     parent.until(lambda: told(queue, number), ahead=1.0)
@@ -209,7 +209,7 @@ def test_an_answer_that_was_lost_is_written_by_the_next_session_and_the_order_is
     assert parent.done == [number]
 
 
-def test_orders_to_others_are_no_business_of_ours(parent, queue):
+def test_supervisor_ignores_fleet_commands_for_another_supervisor(parent, queue):
     other = queue.supervisor()
     queue.run("SELECT jobherd.send_fleet_command(%s, 'echo')", other.id)
     for _ in range(20):
@@ -217,7 +217,7 @@ def test_orders_to_others_are_no_business_of_ours(parent, queue):
     assert parent.done == []
 
 
-def test_an_answer_that_cannot_be_written_is_answered_in_fixed_words(parent, queue, monkeypatch):
+def test_answer_that_the_database_rejects_is_replaced_with_a_fixed_error(parent, queue, monkeypatch):
     number = give(queue, parent, "later")
     parent.until(lambda: parent.done == [number])
     monkeypatch.setattr("jobherd.supervisor.database.fleet_commands.as_json", lambda _: "{")
@@ -226,7 +226,7 @@ def test_an_answer_that_cannot_be_written_is_answered_in_fixed_words(parent, que
     assert told(queue, number)["error"] == "the answer cannot be written down"
 
 
-def test_what_postgresql_cannot_hold_does_not_get_there():
+def test_as_json_replaces_characters_and_numbers_that_postgresql_cannot_store():
     document = {"a": "x\0y", "b\ud800": [float("nan"), float("inf"), 1.5, None, True], "c": {"d": ("e",)}}
     assert json.loads(as_json(document)) == {
         "a": "x\N{REPLACEMENT CHARACTER}y",
@@ -239,17 +239,15 @@ def test_what_postgresql_cannot_hold_does_not_get_there():
     ("name", "said"),
     [("add", "as many as max_workers allows"), ("remove", "no worker left"), ("reload", None), ("drain", None)],
 )
-def test_what_cannot_be_done_is_said_beforehand(name, said):
+def test_fleet_command_that_cannot_be_executed_is_rejected_with_the_reason(name, said):
     fleet = Fleet(Limits(workers=2, max_workers=2))
     fleet.wanted = 0 if name == "remove" else 2
     assert (said in objection(name, fleet)) if said else objection(name, fleet) is None
     fleet.enter_state(RunState.DRAINING, 0.0)
-    assert (objection(name, fleet) is None) == (name == "drain"), (
-        "to drain twice is to drain; anything else comes too late"
-    )
+    assert (objection(name, fleet) is None) == (name == "drain"), "while draining, only another drain is accepted"
 
 
-def test_a_supervisor_that_was_reclaimed_takes_no_orders_under_its_old_number(parent, queue):
+def test_reclaimed_supervisor_ignores_fleet_commands_for_its_old_id(parent, queue):
     old = parent.fleet.supervisor
     number = give(queue, parent, "echo")
     with psycopg.connect(queue.dsn, autocommit=True) as connection:

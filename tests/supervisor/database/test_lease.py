@@ -1,4 +1,7 @@
-"""Registered, beating, heard: on a real session, with the time handed in."""
+"""A supervisor registers, renews its lease and receives its own notifications.
+
+The session is real; each test passes the time.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ LEASE = 15.0
 
 
 class Parent:
-    """A supervisor's session and registration, turned by hand."""
+    """A supervisor's session and registration; tests call its steps."""
 
     def __init__(self, dsn):
         self.db = DatabaseConnection(
@@ -96,13 +99,13 @@ def leases(dsn):
 
 
 @pytest.mark.promise("D14", "D26")
-def test_it_registers_beats_and_hears_itself(parent, database):
+def test_supervisor_registers_and_renews_its_lease(parent, database):
     assert parent.fleet.supervisor
     assert [(row[0], row[1]) for row in leases(database)] == [(parent.fleet.supervisor, True)]
     assert parent.lease.beats >= 1
 
 
-def test_the_deadline_counts_from_before_the_beat(parent):
+def test_lease_deadline_counts_from_when_the_renewal_was_sent(parent):
     before = parent.lease.beats
     sent = time.monotonic() + 100
     parent.turn(sent)
@@ -110,15 +113,12 @@ def test_the_deadline_counts_from_before_the_beat(parent):
     assert sent + LEASE <= parent.control.lease_deadline <= time.monotonic() + 100 + LEASE
 
 
-def test_a_session_that_does_not_hear_is_made_again(parent):
-    """What a half-open connection looks like.
-
-    Statements may still be answered, notifications do not come.
-    """
-    parent.until(lambda: parent.db.is_quiet)  # what was sent now would have no answer for too long, a lease ahead
+def test_session_that_receives_no_notifications_is_replaced(parent):
+    """On a half-open connection, statements may still be answered, but notifications do not arrive."""
+    parent.until(lambda: parent.db.is_quiet)  # the time jumps by a lease: an open request would time out
     parent.db._exchange.queue.append(Request("unlisten", b"UNLISTEN *", [], lambda answer: None))
     epoch, later = parent.db.epoch, LEASE
-    # A beat whose echo cannot come, and which is answered: until then it could not.
+    # Wait for a renewal that is answered, but whose notification cannot arrive.
     parent.until(lambda: parent.lease._echo_by < float("inf") and not parent.lease._in_flight, ahead=later)
     assert parent.db.link is Link.UP
     parent.turn(time.monotonic() + later + ECHO_PATIENCE + 1)
@@ -127,10 +127,10 @@ def test_a_session_that_does_not_hear_is_made_again(parent):
     parent.until(lambda: parent.db.epoch > epoch and parent.lease.heard_back, ahead=later + 10)
 
 
-def test_what_a_child_held_whose_end_the_server_has_forgotten_is_given_back(parent, database):
-    """A standby that lagged, or a backup.
+def test_jobs_of_a_dead_child_reappearing_after_failover_are_requeued(parent, database):
+    """A lagging standby or a restored backup has forgotten the end of the child.
 
-    The child has ended, and its parent has given back what it held, which nobody would do again.
+    The supervisor had already requeued the child's jobs; without this, no process would requeue them again.
     """
     with Queue(database) as queue:
         dead, living, mourned, unborn = (Child(queue, parent.fleet.supervisor, number) for number in (1, 2, 3, 4))
@@ -147,9 +147,9 @@ def test_what_a_child_held_whose_end_the_server_has_forgotten_is_given_back(pare
         assert queue.states(jobs) == ["retrying", "running", "running", "running"]
 
 
-def test_while_it_is_not_registered_nothing_else_is_due(parent, database):
-    """What ran under a registration that is lost runs until it is ended: to look whether it was
-    cancelled is for the next one, and the loop would turn without a rest until that stands."""
+def test_unregistered_supervisor_waits_only_for_the_registration(parent, database):
+    """A check for cancellations needs a registration. If it were due without one, the loop would spin until the
+    supervisor is registered again."""
     slot, now = next(parent.fleet.workers()), time.monotonic()
     parent.fleet.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     slot.seen.work = CurrentWork(Phase.RUNNING, 1, 1, 1, started=now - LEASE)
@@ -158,11 +158,11 @@ def test_while_it_is_not_registered_nothing_else_is_due(parent, database):
         connection.execute("DELETE FROM jobherd.supervisors")
         parent.until(lambda: parent.lease.underway, ahead=LEASE)
     assert not parent.fleet.supervisor
-    assert parent.lease.wake_at(time.monotonic()) == float("inf"), "only its answer"
+    assert parent.lease.wake_at(time.monotonic()) == float("inf"), "only the answer to the registration is awaited"
 
 
-def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):
-    """Its beat waits for what was said before, for longer than a notification may take; and a session that follows it would do no better."""
+def test_slow_session_is_kept_while_answers_arrive(parent):
+    """The renewal waits behind earlier requests for longer than a notification may take. A new session would be as slow."""
     parent.until(lambda: parent.db.is_quiet)
     epoch, beats, answers = parent.db.epoch, parent.lease.beats, []
     parent.lease.heard_back = False
@@ -170,11 +170,11 @@ def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):
         parent.db.ask("maintenance/find_next_due", {}, answers.append)
     now = time.monotonic() + LEASE
     parent.turn(now)
-    assert parent.lease._echo_by < float("inf"), "a beat waits behind them"
+    assert parent.lease._echo_by < float("inf"), "a renewal waits behind the other requests"
     seen, limit = 0, time.monotonic() + LIMIT
     while not parent.lease.heard_back:
         assert time.monotonic() < limit
-        if len(answers) > seen:  # one, or two that came together
+        if len(answers) > seen:  # one answer, or two that arrived together
             seen, now = len(answers), now + 0.7 * ECHO_PATIENCE
         parent.turn(now)
     assert parent.db.epoch == epoch
@@ -182,13 +182,16 @@ def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):
     assert None not in answers
 
 
-def test_a_beat_that_waits_for_a_lock_costs_no_session(parent, database):
-    """Somebody holds it, or a session of ours from before, whose commit waits for a standby that is away. The server refuses the beat in time, each time."""
+def test_renewal_that_waits_for_a_lock_does_not_end_the_session(parent, database):
+    """The holder is another client, or an earlier session of this supervisor whose commit waits for a missing standby.
+
+    The server rejects each renewal when its lock timeout ends.
+    """
     parent.until(lambda: parent.db.is_quiet)
     epoch, beat = parent.db.epoch, "lease/renew_lease"
     with psycopg.connect(database) as stranger:
         stranger.execute("LOCK TABLE jobherd.supervisors IN EXCLUSIVE MODE")
-        parent.lease.change_lease(3.0)  # it beats each second, and each beat waits for longer
+        parent.lease.change_lease(3.0)  # a renewal is due every second, and each one waits for longer
         most = 0
         limit = time.monotonic() + LIMIT
         while parent.refused.count("lease/renew_lease") < 2:
@@ -196,13 +199,13 @@ def test_a_beat_that_waits_for_a_lock_costs_no_session(parent, database):
             parent.turn(time.monotonic())
             most = max(most, [letter.name for letter in parent.db._exchange.queue].count(beat))
         assert (parent.db.link, parent.db.epoch) == (Link.UP, epoch), parent.db.trouble
-        assert most <= 1, "they pile up, and none is said any more when the lock is free"
+        assert most <= 1, "renewals pile up in the queue"
     parent.lease.heard_back = False
     parent.until(lambda: parent.lease.heard_back)
     assert parent.db.epoch == epoch
 
 
-def test_a_registration_whose_answer_is_lost_is_made_again_and_the_first_one_is_left_to_lapse(database):
+def test_supervisor_registers_again_after_a_lost_answer_and_the_first_registration_expires(database):
     with Network(database) as network:
         network.arm("parent", "INTO jobherd.supervisors", where="answered")
         parent = Parent(network.dsn)
@@ -216,24 +219,23 @@ def test_a_registration_whose_answer_is_lost_is_made_again_and_the_first_one_is_
             parent.until(lambda: parent.db.is_quiet)
             parent.until(lambda: parent.lease.beats > count, ahead=LEASE)
             after = connection.execute(beaten).fetchall()
-        assert (after[0] == before[0], after[1] > before[1]) == (True, True), "nobody renews the lease of the other"
+        assert (after[0] == before[0], after[1] > before[1]) == (True, True), (
+            "the lease of the first registration is not renewed"
+        )
         parent.db.close()
 
 
-def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_same_session(parent, database, caplog):
-    """As when its queue of them is full, which takes PostgreSQL 17 to bring about.
-
-    See tests/system/test_full_notifications.py.
-    """
+def test_full_notification_queue_stops_neither_renewals_nor_the_session(parent, database, caplog):
+    """The full queue is simulated. PostgreSQL 17 can really fill it: tests/system/test_full_notifications.py."""
     caplog.set_level("INFO", "jobherd.supervisor")
-    parent.until(lambda: parent.db.is_quiet)  # the time jumps: what is on its way would be given up
+    parent.until(lambda: parent.db.is_quiet)  # the time jumps: an open request would time out
     epoch, beats = parent.db.epoch, parent.lease.beats
     with psycopg.connect(database, autocommit=True) as connection:
         found = connection.execute("SELECT pg_get_functiondef('jobherd.notify(text, text)'::regprocedure)").fetchone()
         connection.execute(found[0].replace("< 0.9", "< 0"))
         parent.until(lambda: parent.lease.beats > beats + 1, ahead=LEASE)
         assert not parent.lease.heard_back
-        assert parent.lease._echo_by == float("inf"), "nothing will come back, and that is not the session's fault"
+        assert parent.lease._echo_by == float("inf"), "no notification was sent, so the session must not wait for one"
         connection.execute(found[0])
         parent.until(lambda: parent.db.is_quiet, ahead=LEASE)
         parent.until(lambda: parent.lease.heard_back, ahead=2 * LEASE)
@@ -244,8 +246,8 @@ def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_s
     ]
 
 
-def test_a_session_that_does_not_know_who_serves_it_is_made_again_though_the_last_one_had_a_pooler(parent, monkeypatch):
-    parent.db.setup.pooled = True  # as the session before was
+def test_session_without_its_backend_pid_is_replaced_even_after_a_pooled_session(parent, monkeypatch):
+    parent.db.setup.pooled = True  # as in the previous session
     sound = sql.numbered
     refused = []
 
@@ -262,11 +264,11 @@ def test_a_session_that_does_not_know_who_serves_it_is_made_again_though_the_las
     parent.until(lambda: parent.lease._echo_by < float("inf") and parent.db.is_quiet, ahead=1)
     assert refused
     parent.turn(parent.lease._echo_by + 0.1)
-    assert parent.db.link is not Link.UP, "it listens to nothing, and keeps that session"
+    assert parent.db.link is not Link.UP, "the session does not listen, but was kept"
     parent.until(lambda: parent.lease.heard_back, ahead=LEASE)
 
 
-def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_again(parent, database):
+def test_supervisor_registers_again_when_a_renewal_finds_no_registration(parent, database):
     old = parent.fleet.supervisor
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")
@@ -276,7 +278,7 @@ def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_again(parent, 
 
 
 @pytest.mark.promise("A29", "D24", "E14")
-def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, database):
+def test_jobs_of_an_expired_supervisor_are_reclaimed_and_a_renewing_one_is_kept(parent, database):
     with Queue(database) as queue:
         number = queue.enqueue("a:b")
         lapsed, beating = queue.child(), queue.supervisor()
@@ -284,23 +286,22 @@ def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, datab
         queue.run(
             "UPDATE jobherd.supervisors SET lease_until = now() - interval '1 hour' WHERE id = %s", lapsed.supervisor
         )
-        # The server of the tests has run for less than a lease, and the session stands for less:
-        # either would make everybody wait.
+        # The tests' server and this session are younger than the default lease, so nothing would be reclaimed yet.
         parent.lease._lease = 0.5
         parent.until(lambda: parent.lease.reclaimed == 1, ahead=LEASE)
         assert queue.state(number) == "retrying"
         assert beating.id in [row[0] for row in leases(database)]
 
 
-def test_what_an_expired_session_of_a_remote_worker_held_is_reclaimed(parent, database, caplog):
+def test_jobs_of_an_expired_remote_session_are_reclaimed(parent, database, caplog):
     with Queue(database) as queue:
         gateway = Gateway(queue)
         idle, busy = gateway.open(worker="idle"), gateway.open(worker="busy")
         gateway.renew(idle, lease=0.0)
-        parent.lease._lease = 0.5  # the server of the tests, and the session, are younger than the default one
+        parent.lease._lease = 0.5  # the tests' server and the session are younger than the default lease
         parent.until(lambda: idle.id not in [row[0] for row in leases(database)], ahead=LEASE)
         parent.until(lambda: parent.db.is_quiet)
-        assert "reclaimed" not in caplog.text, "it held nothing"
+        assert "reclaimed" not in caplog.text, "the idle session had no jobs"
         queue.enqueue_many("a:b", 2)
         gateway.claim((busy, 2))
         gateway.renew(busy, lease=0.0)
@@ -309,7 +310,7 @@ def test_what_an_expired_session_of_a_remote_worker_held_is_reclaimed(parent, da
 
 
 def noted(parent):
-    """Whether it would take over who has not renewed, at each look for them from now on."""
+    """Return a list that gets, for each reclaim from now on, whether expired leases may be reclaimed."""
     asked, ask = [], parent.db.ask
 
     def noting(name, parameters, *more):
@@ -322,7 +323,7 @@ def noted(parent):
 
 
 def lock(queue, deed):
-    """Have the server refuse that of the supervisors' table, as it does for who has waited too long for a lock; until `unlock`."""
+    """Make the server reject this operation on the table of supervisors, as after a lock timeout, until `unlock`."""
     queue.run(
         "CREATE FUNCTION public.lock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '57014'; END $$;"
         f"CREATE TRIGGER lock BEFORE {deed} ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.lock()"
@@ -334,7 +335,10 @@ def unlock(queue):
 
 
 def turned(parent, now, condition):
-    """Turn it at that moment, however long it takes, until something holds and nothing is on its way, as at its start: what is asked before a leap has had no answer for too long after it."""
+    """Turn the supervisor at the time `now` until the condition is true and no request is open.
+
+    A request that is open when a test moves the time ahead would time out.
+    """
     assert parent.db.is_quiet
     limit = time.monotonic() + LIMIT
     while not (condition() and parent.db.is_quiet):
@@ -343,17 +347,17 @@ def turned(parent, now, condition):
 
 
 def by_thirds(parent, asked, now):
-    """Let it beat three times, each a third of the lease after the last; return when that was."""
+    """Have the supervisor renew three times, a third of the lease apart; return the time of the last renewal."""
     for _ in range(3):
         now, seen = now + LEASE / 3, len(asked)
         turned(parent, now, lambda seen=seen: len(asked) > seen)
     return now
 
 
-def test_a_new_supervisor_gives_every_other_a_whole_lease_to_renew(database):
-    """It may have come at the end of an outage of all, before the first of the others was back.
+def test_new_supervisor_gives_every_other_supervisor_a_whole_lease_to_renew(database):
+    """It may have started at the end of an outage, before any other supervisor has reconnected.
 
-    With a failover the server is as old as ever.
+    After a failover, the age of the server does not show that.
     """
     parent = Parent(database)
     asked = noted(parent)
@@ -368,11 +372,8 @@ def test_a_new_supervisor_gives_every_other_a_whole_lease_to_renew(database):
     parent.db.close()
 
 
-def test_a_supervisor_that_could_not_register_for_long_gives_every_other_a_whole_lease_too(database):
-    """Its session stood meanwhile, for longer than a lease.
-
-    Somebody had locked the table, and nobody could renew.
-    """
+def test_supervisor_that_registers_late_gives_every_other_supervisor_a_whole_lease(database):
+    """Its session was open for longer than a lease, but the table was locked, so no supervisor could renew."""
     parent = Parent(database)
     asked = noted(parent)
     with Queue(database) as queue:
@@ -389,15 +390,12 @@ def test_a_supervisor_that_could_not_register_for_long_gives_every_other_a_whole
     parent.db.close()
 
 
-def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to(parent, database):
-    """The session stood all the while, and so did the server.
-
-    Somebody has locked a table, or commits waited for a standby that was away.
-    """
+def test_every_supervisor_gets_a_whole_lease_after_a_time_without_renewals(parent, database):
+    """Session and server stayed up, but a table was locked, or commits waited for a missing standby."""
     parent.until(lambda: parent.db.is_quiet)
     asked = noted(parent)
     now = by_thirds(parent, asked, time.monotonic())
-    assert asked[-1], "it has been there for long enough"
+    assert asked[-1], "the supervisor has renewed for a whole lease"
     with Queue(database) as queue:
         living = queue.supervisor()
         queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", living.id)
@@ -408,17 +406,17 @@ def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to
         now += LEASE / 2
         asked.clear()
         turned(parent, now, lambda: asked)
-        assert asked == [False], "its own lease may have lapsed, and so may those of all"
+        assert asked == [False], "its own lease may have expired, and so may every other"
         assert living.id in [row[0] for row in leases(database)]
     by_thirds(parent, asked, now)
     assert asked[-1]
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
-def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(parent, database, caplog, jump):
-    """Set forward, it makes every lease look lapsed at once; set back, it keeps those of the dead for as long as it has jumped."""
+def test_every_supervisor_gets_a_whole_lease_after_the_servers_clock_jumps(parent, database, caplog, jump):
+    """After a jump forward, every lease looks expired. After a jump back, leases of dead supervisors last longer."""
     asked = []
-    parent.until(lambda: parent.db.is_quiet)  # what the first beat asks is answered
+    parent.until(lambda: parent.db.is_quiet)  # the requests of the first renewal are answered
     ask = parent.db.ask
 
     def noting(name, parameters, *more):
@@ -438,24 +436,24 @@ def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(
         parent.lease._lease = 0.5
         parent.reclaim._clock._ahead = tuple(
             side - jump for side in parent.reclaim._clock._ahead
-        )  # as if the latest beat had been before the jump
+        )  # as if the latest renewal had been before the jump
         parent.lease._beat_at = 0.0
         parent.until(lambda: parent.lease.reclaimed == 1)
-        assert asked[0] == (False, 0), "a supervisor that beat before the jump may live"
+        assert asked[0] == (False, 0), "a supervisor that renewed before the jump may be alive"
         assert asked[-1][0]
         assert living.id in [row[0] for row in leases(database)]
     assert jumped(caplog) == pytest.approx(jump, abs=LIMIT)
 
 
 def jumped(caplog):
-    """By how many seconds it says; what the letters took to and fro is part of it."""
+    """Return the seconds that the log names; they include the round trip of the request."""
     found = re.search(r"the database's clock has jumped by ([+-]\d+)", caplog.text)
     assert found, caplog.text
     return int(found[1])
 
 
-def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
-    """A new supervisor took every other's lease for expired."""
+def test_clock_jump_before_the_first_renewal_is_detected(database, caplog):
+    """Without this, a new supervisor treats every other lease as expired."""
     parent = Parent(database)
     asked = []
     ask = parent.db.ask
@@ -477,11 +475,8 @@ def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
     assert jumped(caplog) == pytest.approx(3600, abs=LIMIT)
 
 
-def test_a_role_for_which_numbers_are_written_short_is_told_the_time_all_the_same(database):
-    """Of a time in seconds only the first digits were left.
-
-    The clock stood still, then jumped, and nobody was ever taken over.
-    """
+def test_server_clock_is_read_exactly_when_extra_float_digits_is_low(database):
+    """With a rounded time, the clock seemed to stop and then to jump, and no supervisor was ever reclaimed."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET extra_float_digits = '-14'")
     parent = Parent(database)
@@ -491,15 +486,15 @@ def test_a_role_for_which_numbers_are_written_short_is_told_the_time_all_the_sam
 
 
 @pytest.mark.parametrize("jump", ["1 hour", "-1 hour"])
-def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_lease(parent, database, jump):
-    """The beat has told the time from before it, so that nobody is on guard yet."""
+def test_clock_jump_between_renewal_and_reclaim_reclaims_no_living_supervisor(parent, database, jump):
+    """The renewal returned the time before the jump, so the supervisor has not detected the jump yet."""
     parent.until(lambda: parent.db.is_quiet)
     taken, seen = parent.lease.reclaimed, []
     ask = parent.db.ask
 
     def jumping(name, parameters, *more):
         if name == "recover/reclaim_supervisors":
-            with Queue(database) as queue:  # the clock goes one way as everything that was written by it goes the other
+            with Queue(database) as queue:  # a clock that moves forward equals stored times that move back
                 queue.run(
                     "UPDATE jobherd.supervisors SET lease_until = lease_until - %s::interval, beat_at = beat_at - %s::interval",
                     jump,
@@ -513,29 +508,28 @@ def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_leas
     with Queue(database) as queue:
         living = queue.supervisor()
         parent.db.ask = jumping
-        parent.lease._lease = 0.5  # the server has just been started
-        parent.reclaim._open_since = float("-inf")  # and it has beaten for as long
-        parent.lease._renewed_at = time.monotonic()  # a busy machine is not a gap
+        parent.lease._lease = 0.5  # the tests' server is younger than the default lease
+        parent.reclaim._open_since = float("-inf")  # and the supervisor has renewed for as long
+        parent.lease._renewed_at = time.monotonic()  # a busy machine must not count as a gap
         parent.lease._beat(time.monotonic())
-        parent.lease._beat_at = float("inf")  # one beat and no other, however long its answers take
+        parent.lease._beat_at = float("inf")  # exactly one renewal, however long its answers take
         parent.until(lambda: seen and parent.db.is_quiet)
         assert seen == [True]
         assert parent.lease.reclaimed == taken
         assert living.id in [row[0] for row in leases(database)]
 
 
-def test_a_slow_answer_is_no_jump_of_the_clock(parent):
+def test_slow_answer_does_not_count_as_a_clock_jump(parent):
     parent.reclaim._clock._ahead = None
     for server, asked, now in ((1000.0, 10.0, 10.1), (1009.0, 10.2, 20.0), (1019.9, 20.1, 30.0), (1020.3, 30.1, 30.2)):
         parent.reclaim.note_clock(server, asked=asked, now=now, least=1.0)
     assert parent.reclaim._steady_at == 0.0
 
 
-def test_a_beat_that_is_refused_is_made_again_soon_and_says_nothing_of_our_hearing(parent):
-    """A deadlock, a full disk.
+def test_rejected_renewal_is_retried_soon_and_no_notification_is_expected(parent):
+    """For example after a deadlock or with a full disk: no notification was sent, so none can arrive.
 
-    Nothing was notified, so nothing comes back, and the next beat of a third of the lease may be
-    refused too.
+    The regular renewal, a third of the lease later, may be rejected too.
     """
     now = time.monotonic()
     parent.lease._beat(now)
@@ -545,7 +539,7 @@ def test_a_beat_that_is_refused_is_made_again_soon_and_says_nothing_of_our_heari
     assert parent.lease._beat_at <= now + 1.0
 
 
-def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(database):
+def test_jobs_of_a_dead_supervisor_on_the_same_host_are_reclaimed_at_once(database):
     dead = subprocess.Popen(["true"])
     born = started(dead.pid) or 1
     dead.wait()
@@ -568,7 +562,7 @@ def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(databa
 
 
 @pytest.mark.parametrize("group", ["its own", "another"])
-def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(database, group):
+def test_children_of_a_dead_supervisor_are_killed_before_their_jobs_are_reclaimed(database, group):
     orphan = subprocess.Popen(
         [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(600)"],
         stdout=subprocess.PIPE,
@@ -576,21 +570,19 @@ def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(dat
     )
     orphan.stdout.readline()
     row = identity.Neighbour(7, 2**22 + 1, 1, orphan.pid, started(orphan.pid))
-    assert identity.dead([row]) == []  # its child still ran; it is being ended now
+    assert identity.dead([row]) == []  # its child still ran and is being killed now
     orphan.wait(LIMIT)
     orphan.stdout.close()
     assert identity.dead([row]) == [7]
 
 
-def test_a_living_neighbour_is_never_taken_for_dead():
+def test_living_supervisor_on_the_same_host_does_not_count_as_dead():
     me = os.getpid()
     assert identity.dead([identity.Neighbour(7, me, started(me), None, None)]) == []
-    assert identity.dead([identity.Neighbour(7, me, (started(me) or 0) + 1, None, None)]) == [
-        7
-    ]  # its number was given again
+    assert identity.dead([identity.Neighbour(7, me, (started(me) or 0) + 1, None, None)]) == [7]  # its pid was reused
 
 
-def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
+def test_rejected_registration_is_retried_at_most_twice_a_second(database):
     refuse = "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$"
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(refuse)
@@ -609,12 +601,12 @@ def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
     parent.db.close()
 
 
-def test_a_changed_lease_holds_from_the_next_beat_which_comes_at_once(parent):
+def test_changed_lease_applies_at_once_with_an_extra_renewal(parent):
     parent.lease.change_lease(90.0)
     parent.until(lambda: parent.control.lease_deadline > time.monotonic() + 80)
 
 
-def test_a_look_for_the_dead_that_was_not_answered_is_taken_again(parent):
+def test_unanswered_query_for_dead_supervisors_is_repeated(parent):
     parent.until(lambda: parent.reclaim._at == float("inf"))
     parent.reclaim._found(None)
     assert parent.reclaim._at < time.monotonic() + 1

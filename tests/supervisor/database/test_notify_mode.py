@@ -1,6 +1,6 @@
-"""When producers notify us.
+"""When producers notify the supervisor.
 
-On a real session, turned by hand, with the time and the boards handed in.
+The session is real; each test calls its steps and passes the time and the idle flags.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.queue import Queue
 
 
 class Parent:
-    """A supervisor's session, its mode of notification, and a worker that is as idle as the test says."""
+    """A supervisor's session, its notify mode, and one worker whose idle flag the test sets."""
 
     def __init__(self, dsn):
         self.db = DatabaseConnection(
@@ -78,18 +78,18 @@ def producer(database):
 
 
 def keys(queue):
-    """How many sleep keys are held."""
+    """Return the number of sleep keys that are locked."""
     held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid BETWEEN 1 AND 16 AND granted"
     return queue.run(held)[0][0]
 
 
 def look(connection):
-    """Insert a job, and look who sleeps as its commit does."""
+    """Insert a job and check the sleep keys, as a commit does."""
     connection.execute("SELECT jobherd.enqueue('a:b')")
     connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
-def test_a_new_session_takes_the_keys_and_calls_the_idle_before_it_says_that_it_hears(parent, queue):
+def test_new_session_takes_the_sleep_keys_and_wakes_idle_workers(parent, queue):
     epoch = parent.control.epoch
     assert not parent.control.notified
     parent.until(parent.notified)
@@ -99,11 +99,11 @@ def test_a_new_session_takes_the_keys_and_calls_the_idle_before_it_says_that_it_
     assert parent.fleet.pending_wakeups == 1
 
 
-def test_it_waits_for_producers_that_have_looked_before_and_not_for_newcomers(parent, queue, producer):
+def test_notify_mode_waits_for_producers_that_checked_the_keys_before_but_not_for_later_ones(parent, queue, producer):
     look(producer)
     parent.until(lambda: parent.notify_mode.stage is Stage.WAITING)
     assert not parent.control.notified
-    assert keys(queue) == 16, "a producer that looks from now on notifies"
+    assert keys(queue) == 16, "a producer that checks the keys from now on notifies"
     assert parent.fleet.pending_wakeups == 0
     with psycopg.connect(queue.dsn) as newcomer:
         look(newcomer)
@@ -113,7 +113,7 @@ def test_it_waits_for_producers_that_have_looked_before_and_not_for_newcomers(pa
     assert parent.fleet.pending_wakeups == 1
 
 
-def test_once_all_have_been_busy_for_a_while_it_lets_go_and_the_next_idle_worker_brings_it_back(parent, queue):
+def test_sleep_keys_are_released_while_all_workers_are_busy_and_taken_for_the_next_idle_one(parent, queue):
     parent.until(parent.notified)
     parent.be_busy()
     parent.turn(BUSY / 2)
@@ -122,14 +122,14 @@ def test_once_all_have_been_busy_for_a_while_it_lets_go_and_the_next_idle_worker
     assert not parent.control.notified
     parent.until(lambda: parent.db.is_quiet, BUSY * 2)
     assert keys(queue) == 0
-    assert parent.notify_mode.wake_at(time.monotonic() + BUSY * 2) == float("inf"), "or the loop would spin"
+    assert parent.notify_mode.wake_at(time.monotonic() + BUSY * 2) == float("inf"), "otherwise the loop would spin"
     parent.fleet.pending_wakeups = 0
     parent.fleet.on_message(parent.slot, WentIdle(), 0.0)
     parent.until(parent.notified)
     assert (keys(queue), parent.fleet.pending_wakeups) == (16, 1)
 
 
-def test_one_that_goes_idle_while_the_word_is_taken_back_keeps_the_keys(parent, queue):
+def test_worker_that_goes_idle_during_the_switch_off_keeps_the_sleep_keys(parent, queue):
     parent.until(parent.notified)
     parent.be_busy()
     parent.idle = True
@@ -139,18 +139,18 @@ def test_one_that_goes_idle_while_the_word_is_taken_back_keeps_the_keys(parent, 
     assert keys(queue) == 16
 
 
-def test_called_back_before_the_keys_are_let_go_of(parent, queue):
+def test_notify_mode_can_start_again_before_the_keys_are_released(parent, queue):
     parent.until(parent.notified)
     parent.be_busy()
     parent.notify_mode.step(time.monotonic() + 2 * BUSY)
     assert parent.notify_mode.stage is Stage.OFF
-    parent.fleet.on_message(parent.slot, WentIdle(), 0.0)  # both letters are on their way, in this order
+    parent.fleet.on_message(parent.slot, WentIdle(), 0.0)  # both requests are queued, in this order
     parent.until(parent.notified)
     assert keys(queue) == 16
 
 
 @pytest.mark.parametrize("stage", [Stage.ON, Stage.WAITING])
-def test_a_session_that_is_lost_takes_the_keys_with_it_and_the_next_one_starts_again(parent, queue, producer, stage):
+def test_lost_session_releases_the_sleep_keys_and_the_next_one_takes_them(parent, queue, producer, stage):
     if stage is Stage.WAITING:
         look(producer)
     parent.until(lambda: parent.notify_mode.stage is stage)
@@ -166,7 +166,7 @@ def test_a_session_that_is_lost_takes_the_keys_with_it_and_the_next_one_starts_a
     assert parent.fleet.pending_wakeups == calls + 1
 
 
-def test_what_is_refused_is_asked_for_again(parent, queue):
+def test_rejected_request_for_the_sleep_keys_is_repeated(parent, queue):
     queue.run("ALTER FUNCTION pg_catalog.pg_advisory_lock_shared(int, int) RENAME TO gone")
     parent.until(lambda: any(event.statement == "wake/enable_notify" for event in parent.db.happened))
     assert parent.notify_mode.stage is Stage.OFF

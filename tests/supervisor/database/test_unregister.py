@@ -1,4 +1,4 @@
-"""How long a supervisor that exits waits for the end of its registration. The time is the test's."""
+"""How long an exiting supervisor waits until its registration is deleted. The test simulates the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(("commits_after", "heard"), [(4.0, True), (60.0, False)])
-def test_a_server_that_commits_slowly_is_waited_for_and_one_that_does_not_is_left(
+def test_exiting_supervisor_waits_for_a_slow_commit_but_gives_up_within_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, commits_after: float, heard: bool
 ):
     clock, asked, answers = [0.0], [], []

@@ -1,4 +1,4 @@
-"""What is said of the end of `--until-empty`, however often the database was asked for it."""
+"""When `--until-empty` ends, and the warning about jobs that remain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobherd.workers.ipc.status_board import StatusBoard
 
 
 class DatabaseConnection:
-    """One who notes whom to answer, and answers nobody."""
+    """Records the callbacks of requests and never answers."""
 
     def __init__(self) -> None:
         self.asked = []
@@ -22,10 +22,10 @@ class DatabaseConnection:
         self.asked.append(answered)
 
 
-def test_where_the_database_is_slow_it_is_said_once():
+def test_slow_database_causes_only_one_warning_about_remaining_jobs():
     fleet, db = Fleet(Limits(workers=1, until_empty=True)), DatabaseConnection()
     until_empty = UntilEmpty(fleet, [], db, LiveSettings(Settings()))
-    for _ in range(3):  # asked once a second for as long as no answer comes
+    for _ in range(3):  # the query is repeated each second while no answer arrives
         until_empty._found([("f",)])
     for answered in db.asked:
         answered([("KEY_MISSING", "2", "7")])
@@ -37,20 +37,20 @@ def test_where_the_database_is_slow_it_is_said_once():
     assert len(db.asked) == 3
 
 
-def test_a_gateway_is_idle_while_none_of_its_jobs_is_out_whoever_waits_for_work():
+def test_gateway_counts_as_idle_only_when_ready_without_jobs_at_remote_workers():
     fleet, db = Fleet(Limits(workers=0, max_workers=1, has_gateway=True, until_empty=True)), DatabaseConnection()
     boards = [StatusBoard(f"test-{slot.number}") for slot in fleet.slots]
     until_empty = UntilEmpty(fleet, boards, db, LiveSettings(Settings()))
     until_empty.step(1.0)
-    assert db.asked == [], "it has not started"
+    assert db.asked == [], "the gateway has not started"
     gateway = next(slot for slot in fleet.slots if slot.kind is GATEWAY)
     fleet.on_fork(gateway, pid=1, incarnation=1, now=1.0, started=0, jitter=0.0)
     until_empty.step(2.0)
-    assert db.asked == [], "it is not ready"
+    assert db.asked == [], "the gateway is not ready"
     fleet.on_message(gateway, Ready(0, 0), 3.0)
     boards[gateway.number].set_held(2)
     until_empty.step(3.0)
-    assert db.asked == [], "two jobs are with remote workers"
+    assert db.asked == [], "remote workers have two jobs"
     boards[gateway.number].set_held(0)
     for now, idle in ((4.0, False), (6.0, True)):
         boards[gateway.number].set_idle(idle=idle)

@@ -1,4 +1,4 @@
-"""What the supervisor tells the maintenance process of a job that died with its process."""
+"""Messages from the supervisor to the maintenance process about jobs that died with their process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def told(post):
     return json.loads(os.read(post.reading, 1 << 18))
 
 
-def test_a_death_is_told_with_its_post_mortem(post):
+def test_death_message_contains_the_job_and_its_post_mortem(post):
     dead = case()
     assert post.send(dead, dead.now, CrashOutcome("retry", "WORKER_CRASHED", crash=1))
     message = told(post)
@@ -51,14 +51,14 @@ def test_a_death_is_told_with_its_post_mortem(post):
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "abandoned"])
-def test_a_process_that_a_drain_or_a_cancel_has_ended_is_not_told(post, outcome):
+def test_no_death_message_is_sent_after_a_drain_or_cancel(post, outcome):
     dead = case()
     assert not post.send(dead, dead.now, CrashOutcome(outcome, None))
     with pytest.raises(BlockingIOError):
         os.read(post.reading, 1)
 
 
-def test_of_an_encrypted_job_neither_payload_nor_log_is_told(post):
+def test_death_message_of_an_encrypted_job_omits_payload_and_log(post):
     dead = case()
     dead.policy = replace(dead.policy, sealed=True)
     dead.post_mortem = replace(dead.post_mortem, log_tail="secret")
@@ -68,11 +68,11 @@ def test_of_an_encrypted_job_neither_payload_nor_log_is_told(post):
     assert "secret" not in json.dumps(message)
 
 
-def test_a_full_socket_costs_a_line_in_the_log_and_no_time(post, caplog):
+def test_full_socket_drops_the_death_message_with_a_log_entry_and_does_not_block(post, caplog):
     dead = case()
     dead.post_mortem = replace(dead.post_mortem, stack="x" * 100_000, log_tail="y" * 100_000)
     sent = 0
     while post.send(dead, dead.now, CrashOutcome("retry", "WORKER_CRASHED", crash=1)):
         sent += 1
-    assert sent > 20, "the stack and the log are cut, so that many fit"
+    assert sent > 20, "stack and log must be cut, so that more than 20 messages fit"
     assert "on_death hooks are not called for a job" in caplog.text

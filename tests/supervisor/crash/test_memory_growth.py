@@ -1,4 +1,4 @@
-"""Whose memory is looked at, when it is asked where it stands, and what is made of the answer."""
+"""When a growing child process is asked for its stacks, and how a post-mortem uses the answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def runs(job: int) -> CurrentWork:
 
 
 class Place:
-    """A child whose size is what the test says, and which answers at once."""
+    """A child process whose size the test sets and which answers at once."""
 
     def __init__(self, monkeypatch) -> None:
         self.slot = Fleet(Limits(workers=1)).slots[0]
@@ -54,7 +54,7 @@ class Place:
         self.growth.begin(self.slot)
 
     def look(self, mib: int, *, job: int = 5, now: float = 101.0) -> int:
-        """Return how often it has been asked by now."""
+        """Check the child's growth; return how often it was asked for its stacks so far."""
         self.rss = mib * MIB
         self.growth.look(self.slot, self.board, runs(job), now)
         return self.asked
@@ -67,11 +67,11 @@ def place(monkeypatch):
     found.board.close()
 
 
-def test_a_job_is_asked_once_for_each_quarter_that_it_grows_by(place):
+def test_stacks_are_requested_each_time_the_process_has_grown_by_a_quarter(place):
     least = LEAST // MIB
     place.begin(400)
     assert place.look(400) == 0
-    assert place.look(400 + least) == 0, "much, and not a quarter"
+    assert place.look(400 + least) == 0, "grown by 64 MiB, but by less than a quarter"
     assert place.look(500) == 1
     assert place.look(600) == 1
     assert place.look(625, now=104.0) == 2
@@ -80,50 +80,50 @@ def test_a_job_is_asked_once_for_each_quarter_that_it_grows_by(place):
     assert (seen.at, seen.rss, seen.stacks) == (104.0, 625 * MIB, ASKED)
 
 
-def test_a_small_process_is_not_asked_whatever_it_grows_by(place):
+def test_stacks_are_not_requested_until_a_small_process_has_grown_by_64_mib(place):
     place.begin(20)
-    assert place.look(20 + LEAST // MIB - 1) == 0, "four times its size, and still little"
+    assert place.look(20 + LEAST // MIB - 1) == 0, "four times its size, but grown by less than 64 MiB"
     assert place.look(20 + LEAST // MIB) == 1
 
 
-def test_what_a_job_has_grown_by_before_its_first_look_counts(place):
+def test_growth_before_the_first_check_of_a_job_counts(place):
     place.begin(100)
     assert place.look(900, job=5) == 1
     assert place.look(100, job=6) == 1
-    assert place.look(900, job=7) == 2, "its predecessor had left it at 100"
+    assert place.look(900, job=7) == 2, "the job before it ended at 100 MiB"
     assert place.look(100, job=8) == 2
-    assert place.look(900, job=8) == 3, "reckoned from where it was first seen"
+    assert place.look(900, job=8) == 3, "growth counts from the job's first check"
 
 
-def test_nothing_is_said_of_a_job_by_what_another_was_seen_at(place):
+def test_stacks_of_one_job_are_not_reported_for_another_job(place):
     place.begin(100)
     place.look(900, job=5)
     place.look(900, job=6)
     assert place.asked == 1
     assert place.growth.seen(place.slot, place.board, runs(6)) is None
-    assert place.growth.seen(place.slot, place.board, runs(5)) is None, "told once"
+    assert place.growth.seen(place.slot, place.board, runs(5)) is None, "the observation is returned only once"
 
 
-def test_nothing_is_said_of_a_child_by_what_its_predecessor_was_seen_at(place):
+def test_stacks_of_a_child_are_not_reported_for_its_replacement(place):
     place.begin(100)
     place.look(900)
     place.slot.process.incarnation = 2
     assert place.growth.seen(place.slot, place.board, runs(5)) is None
 
 
-def test_a_child_that_was_never_ready_is_not_looked_at(place):
+def test_child_that_was_never_ready_is_not_checked(place):
     assert place.look(900) == 0
 
 
-def test_who_is_being_asked_by_somebody_else_is_left_alone(place):
+def test_no_stacks_are_requested_while_another_stack_request_is_open(place):
     place.open_questions.add(place.slot.number)
     place.begin(100)
-    assert place.look(900) == 0, "its answer is for them"
+    assert place.look(900) == 0, "the answer belongs to the other request"
     place.open_questions.clear()
-    assert place.look(900) == 1, "as soon as they are through"
+    assert place.look(900) == 1, "asked as soon as the other request has finished"
 
 
-def test_the_kernels_victim_is_said_to_have_stood_where_it_was_seen(place):
+def test_post_mortem_of_an_oom_kill_names_the_last_observed_stack(place):
     place.begin(400)
     place.look(1750, now=103.5)
     exit_ = Exit(None, signal.SIGKILL, rss=1946 * MIB, oom=True)
@@ -141,7 +141,7 @@ def test_the_kernels_victim_is_said_to_have_stood_where_it_was_seen(place):
     assert report.stack.endswith('File "/srv/app/resize.py", line 41, in shrink')
 
 
-def test_a_crash_that_wrote_its_own_stack_needs_no_older_one(place):
+def test_post_mortem_of_a_segmentation_fault_omits_an_older_stack(place):
     place.begin(400)
     place.look(1750)
     death = Death(0, "worker 0", 77, 1, 1, Exit(None, signal.SIGSEGV), "signal", True, None, 103.9, 60.0)

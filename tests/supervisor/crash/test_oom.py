@@ -1,4 +1,4 @@
-"""The kernel's counts of memory, read from trees that look like its own."""
+"""Reading the kernel's counters of out-of-memory kills, from folders that imitate /sys and /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobherd.supervisor.crash.oom import EVERY, RECENT, OomWatch
 
 
 class Kernel:
-    """A tree of files, of one version."""
+    """Imitated files of the kernel for control groups v1, v2 or none (0)."""
 
     def __init__(self, folder, version, *, inside="/app/web"):
         self.root, self.proc, self.version = folder / "cgroup", folder / "proc", version
@@ -43,23 +43,23 @@ class Kernel:
 
 
 @pytest.mark.parametrize("version", [2, 1, 0])
-def test_each_kill_is_one_deaths_and_only_for_a_while(tmp_path, version):
+def test_each_oom_kill_explains_one_death_within_five_seconds(tmp_path, version):
     kernel = Kernel(tmp_path, version)
     kernel.kill(3)
     watch = kernel.watch()
-    assert not watch.claim(100.0), "what was counted before we began is nobody's"
+    assert not watch.claim(100.0), "kills from before the start explain no death"
     kernel.kill(5)
     assert (watch.claim(101.0), watch.claim(101.0), watch.claim(101.0)) == (True, True, False)
     kernel.kill(6)
     watch.look(110.0)
     kernel.kill(7)
     assert watch.claim(110.0 + EVERY)
-    assert not watch.claim(110.0 + RECENT + 0.1), "a program that a handler had started, some time ago"
+    assert not watch.claim(110.0 + RECENT + 0.1), "the kill is too old and was of another program"
     assert watch.evidence()["oom_kills"] == 7
 
 
 @pytest.mark.parametrize("version", [2, 1])
-def test_the_limit_is_the_least_of_those_above(tmp_path, version):
+def test_memory_limit_is_the_lowest_of_the_group_and_its_parents(tmp_path, version):
     kernel = Kernel(tmp_path, version)
     evidence = kernel.watch().evidence()
     path = str(kernel.group)[len(str(kernel.root)) :]
@@ -79,7 +79,7 @@ def test_the_limit_is_the_least_of_those_above(tmp_path, version):
 
 
 @pytest.mark.parametrize("version", [2, 1])
-def test_a_container_sees_its_group_at_the_top_whatever_its_name_outside(tmp_path, version):
+def test_container_reads_its_group_at_the_top_whatever_its_name_outside(tmp_path, version):
     kernel = Kernel(tmp_path, version, inside="/docker/0123abcd")
     for name in os.listdir(kernel.group):
         os.rename(kernel.group / name, kernel.top / name)
@@ -90,7 +90,7 @@ def test_a_container_sees_its_group_at_the_top_whatever_its_name_outside(tmp_pat
     assert watch.evidence()["version"] == version
 
 
-def test_a_machine_that_shows_nothing_is_no_trouble(tmp_path):
+def test_host_without_kernel_counters_reports_no_oom_kills(tmp_path):
     watch = OomWatch(root=str(tmp_path), proc=str(tmp_path))
     assert not watch.claim(1.0)
     assert watch.evidence() == {"counted": "machine", "oom_kills": 0}

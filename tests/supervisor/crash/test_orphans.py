@@ -1,4 +1,4 @@
-"""What belongs to no slot: ours is ended, strangers are let live."""
+"""The supervisor kills orphans of its dead children and spares unrelated processes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from jobherd.supervisor.process.name_lookup import NameLookup
 MARKED = {MARK.decode().rstrip("="): "1/1:1", "PATH": os.environ["PATH"]}
 
 
-def test_the_number_of_a_stranger_that_is_gone_may_be_ours():
+def test_pid_of_an_unrelated_process_is_forgotten_when_it_exits():
     stranger = subprocess.Popen(["sleep", "60"])
     strays = Orphans()
     stranger.kill()
     stranger.wait()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=MARKED) as marked:
         marked.stdin.write(b"are you there?\n")
-        marked.stdout.readline()  # before that it may have no environment yet
+        marked.stdout.readline()  # before it answers, its environment may not be set up
         assert marked.pid in strays.end()
     assert stranger.pid not in strays._strangers, (
-        "or the set would grow for ever, and shield who is given the number next"
+        "otherwise the set grows without limit and spares the next process with that pid"
     )
 
 
-def test_a_process_that_begins_a_program_this_instant_is_looked_at_again(monkeypatch: pytest.MonkeyPatch):
+def test_process_that_is_just_starting_a_program_is_checked_again(monkeypatch: pytest.MonkeyPatch):
     strays = Orphans()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=MARKED) as marked:
         marked.stdin.write(b"are you there?\n")
@@ -37,14 +37,14 @@ def test_a_process_that_begins_a_program_this_instant_is_looked_at_again(monkeyp
         with monkeypatch.context() as early:
             early.setattr(
                 "jobherd.workers.system.procfs.open", lambda *_: io.BytesIO(), raising=False
-            )  # what the kernel gives until it is set up
+            )  # the kernel returns this until the program is set up
             early.setattr("jobherd.workers.system.procfs.own_children", lambda: {marked.pid})
             assert strays.end() == []
-        assert marked.pid in strays.end(), "taken for a stranger, it would be let live for ever"
+        assert marked.pid in strays.end(), "classified as unrelated, the orphan would never be killed"
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["beside children of others", "alone"])
-def test_what_names_nobody_is_ended_only_where_no_stranger_can_become_our_child(
+def test_unmarked_orphan_is_killed_only_if_no_unrelated_process_can_be_inherited(
     monkeypatch: pytest.MonkeyPatch, *, others: bool
 ):
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={}) as nameless:
@@ -58,13 +58,13 @@ def test_what_names_nobody_is_ended_only_where_no_stranger_can_become_our_child(
             assert strays.end() == ([] if others else [nameless.pid])
 
 
-def test_process_1_of_a_container_inherits_strangers(monkeypatch: pytest.MonkeyPatch):
+def test_supervisor_as_process_1_expects_unrelated_orphans(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("jobherd.workers.system.procfs.own_children", set)
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert not Orphans()._alone
 
 
-def test_a_refused_look_up_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch):
+def test_name_lookup_that_cannot_fork_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch):
     def refuse() -> int:
         raise OSError(errno.EAGAIN, "no process")
 

@@ -1,4 +1,4 @@
-"""The sentence that explains a death, and what is kept beside it, cause by cause."""
+"""The sentence that explains the death of a child process, and the other fields of a post-mortem."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def look(board, *, cause, exit_, now=RAN, **more):
         ("handlers", Exit(78, None), CurrentWork(Phase.BOOTING), b"", "Process 77 could not load the handlers."),
     ],
 )  # fmt: skip
-def test_the_sentence(board, cause, exit_, now, asked, sentence):
+def test_sentence_of_a_post_mortem_for_each_cause(board, cause, exit_, now, asked, sentence):
     assert look(board, cause=cause, exit_=exit_, now=now, asked=asked).sentence == sentence
 
 
-def test_a_crash_says_where_it_happened_and_keeps_what_was_last_said(board):
+def test_post_mortem_of_a_crash_names_the_line_and_keeps_the_end_of_the_log(board):
     crash = board.open_trace()
     os.write(
         crash,
@@ -89,13 +89,13 @@ def test_a_crash_says_where_it_happened_and_keeps_what_was_last_said(board):
     assert (kept["signal"], kept["core_dumped"], kept["phase"], kept["cause"]) == ("SIGSEGV", True, "running", "signal")
     assert (kept["max_rss"], kept["cpu_user"], kept["lease_age"], kept["code_version"]) == (64 * MIB, 1.25, 2.5, "v7")
     assert (kept["job_age"], kept["child_age"], kept["log_tail"]) == (70.0, 60.0, "about to shrink\n")
-    assert kept["core"], "where cores go on this machine"
+    assert kept["core"], "the path of core files on this host is missing"
     assert not kept["oom"]
-    assert "exit_code" not in kept, "what is not known is left out"
+    assert "exit_code" not in kept, "unknown fields are left out"
     assert "memory" not in kept
 
 
-def test_a_death_for_want_of_memory_says_how_much_there_was(board):
+def test_post_mortem_of_an_oom_kill_names_the_memory_limit(board):
     memory = {
         "counted": "control group",
         "oom_kills": 4,
@@ -113,7 +113,7 @@ def test_a_death_for_want_of_memory_says_how_much_there_was(board):
     assert report.as_dict()["memory"] == memory
 
 
-def test_deaths_for_want_of_memory_are_counted_as_such_unless_we_killed_it():
+def test_oom_death_counts_as_oom_unless_the_supervisor_killed_the_process():
     fleet = Fleet(Limits(workers=2))
     for number, stop_sequence in ((0, None), (1, StopSequence(StopReason.TIMEOUT, 0.0, 9, 5, stage=Stage.KILLED))):
         slot = fleet.slots[number]

@@ -1,4 +1,4 @@
-"""What becomes of the job a child died with."""
+"""The outcome of the job that a child process ran when it died."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def now(*, attempts=1, crashes=0, phase=Phase.RUNNING):
 
 
 def taken(**counts):
-    """A record of a job that was announced and had not started."""
+    """Return a record of a claimed job that had not started."""
     return now(phase=Phase.CLAIMING, **counts)
 
 
@@ -47,34 +47,34 @@ def taken(**counts):
         (now(), death("quit", StopReason.QUIT), CrashOutcome("abandoned", None)),
         (now(), death("stopped", StopReason.STOPPED), CrashOutcome("abandoned", None)),
         (now(), death("claim_lost", StopReason.CLAIM_LOST), None),
-        # `after_job`, of a job without a timeout
+        # the hook `after_job` of a job without a timeout
         (now(), death("hook", StopReason.HOOK), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
         (taken(), death(), CrashOutcome("abandoned", "WORKER_CRASHED", 0.0, 1)),
         (taken(attempts=2, crashes=1), death("exit"), CrashOutcome("abandoned", "WORKER_CRASHED", 60.0, 1)),
-        # its last attempt has not begun
+        # the last attempt has not started
         (taken(attempts=5), death("oom"), CrashOutcome("abandoned", "WORKER_CRASHED", 0.0, 1)),
         (taken(crashes=2), death(), CrashOutcome("failed", "WORKER_CRASHED", 0.0, 1)),
         (taken(), death("drain", StopReason.DRAIN), CrashOutcome("abandoned", None)),
         (taken(), death("cancel", StopReason.CANCEL, Stage.TERMINATED), CrashOutcome("cancelled", "JOB_CANCELLED")),
         (taken(), death("claim_lost", StopReason.CLAIM_LOST), None),
-        # It was told, and died of something else before the parent did anything: a crash.
+        # The job was interrupted, and its process crashed before the supervisor signaled it.
         (now(), death("signal", StopReason.CANCEL, Stage.INTERRUPTED), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
     ],
 )
-def test_the_verdict(record, dead, verdict):
+def test_crash_outcome_for_each_cause_of_death(record, dead, verdict):
     assert crash_outcome(record, POLICY, dead, 0.0) == verdict
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 30), (2, 60), (3, 120), (7, 1920), (8, 3600), (32767, 3600)])
 @pytest.mark.promise("A23")
-def test_the_backoff(attempts, seconds):
+def test_backoff_doubles_up_to_its_maximum_with_twenty_percent_jitter(attempts, seconds):
     assert delay(POLICY, attempts, 0.0) == seconds
     assert delay(POLICY, attempts, -1.0) == pytest.approx(seconds * 0.8)
     assert delay(POLICY, attempts, 1.0) == pytest.approx(min(seconds * 1.2, 3600))
 
 
 @pytest.mark.parametrize("backoff", [(1.0, 1e6, 0.2, 3600.0), (0.001, 86_400_000.0, 0.0, 3600.0)])
-def test_a_backoff_that_no_number_holds_is_its_cap(backoff):
+def test_backoff_that_overflows_is_limited_to_its_maximum(backoff):
     assert delay(Policy(backoff=backoff), 100, 0.0) == 3600
     assert delay(Policy(backoff=(0.0, *backoff[1:])), 100, 0.0) == 0
 
@@ -86,7 +86,7 @@ REPORT = PostMortem(
 
 
 class Refusing:
-    """A database that refuses every letter, and counts them."""
+    """Replaces the database: rejects every request and records its name."""
 
     def __init__(self):
         self.letters = []
@@ -96,7 +96,7 @@ class Refusing:
         answered(None)
 
 
-def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_database_is_back():
+def test_rejected_request_is_retried_with_backoff_and_at_once_after_a_reconnect():
     post = Refusing()
     recovery = CrashRecovery(post, Fleet(Limits()), host="here")
     recovery.take(DeadChild(death(), now(), POLICY, REPORT))
@@ -112,12 +112,15 @@ def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_
     recovery.hurry()
     assert recovery.wake_at(clock) == 0.0
     recovery.step(clock)
-    assert recovery.wake_at(clock) - clock <= 0.05, "and it starts again"
+    assert recovery.wake_at(clock) - clock <= 0.05, "the backoff starts again"
     assert not recovery.recovered
 
 
 class Protected:
-    """A database that must not end the session of the dead child, which stays; and answers all else."""
+    """Replaces the database: the session of the dead child stays, and all other requests are answered.
+
+    `refused` is the number of sessions that the supervisor's role must not terminate.
+    """
 
     def __init__(self, refused="1"):
         self.refused = refused
@@ -128,7 +131,7 @@ class Protected:
         answered([("1", self.refused)] if name == "recover/terminate_child_sessions" else [])
 
 
-def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
+def test_recovery_waits_one_lease_for_a_session_that_it_must_not_terminate(caplog):
     post = Protected()
     recovery = CrashRecovery(post, Fleet(Limits()), host="here")
     recovery.take(DeadChild(death("claim_lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
@@ -143,7 +146,7 @@ def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
     assert "must not end the database session" in caplog.text
 
 
-def test_a_session_that_was_told_to_end_is_waited_for_as_long_as_it_takes():
+def test_recovery_waits_indefinitely_for_a_terminated_session_to_end():
     post = Protected(refused="0")
     recovery = CrashRecovery(post, Fleet(Limits()), host="here")
     recovery.take(DeadChild(death("claim_lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))

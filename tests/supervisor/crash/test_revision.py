@@ -1,4 +1,4 @@
-"""Which commit the code is at, read from a repository's files."""
+"""The commit of the handlers' code, read from the files of its Git repository."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def git(folder, *words):
     return subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_it_is_what_git_says_loose_packed_detached_and_in_a_worktree(tmp_path):
+def test_revision_is_gits_head_for_loose_packed_and_detached_refs_and_in_worktrees(tmp_path):
     main = tmp_path / "main"
     (main / "app").mkdir(parents=True)
     assert revision(main) == "", "no repository"
@@ -43,7 +43,7 @@ def test_it_is_what_git_says_loose_packed_detached_and_in_a_worktree(tmp_path):
     assert revision(main) == git(main, "rev-parse", "HEAD")[:12] != one
 
 
-def test_it_is_read_at_the_start_and_at_each_reload_however_many_are_forked(monkeypatch):
+def test_revision_is_read_at_start_and_at_each_reload_not_at_each_fork(monkeypatch):
     asked = []
     monkeypatch.setattr(
         "jobherd.supervisor.process.children.revision", lambda folder: asked.append(folder) or f"version {len(asked)}"

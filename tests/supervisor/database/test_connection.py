@@ -79,7 +79,7 @@ def test_server_time_is_exact_whatever_extra_float_digits_says(database):
 
 
 def test_outcomes_with_null_in_lists_are_written_when_array_nulls_is_off(database):
-    """For a dead worker, only the job that it ran has an error and usage: for its finished jobs, the lists have NULL."""
+    """Only the job that a dead worker ran has an error and usage: for its finished jobs, the lists have NULL."""
     with Queue(database) as queue:
         queue.run("ALTER DATABASE " + conninfo_to_dict(database)["dbname"] + " SET array_nulls = off")
         driver = Driver(database).up()
@@ -278,7 +278,7 @@ def test_addresses_and_socket_paths_need_no_name_lookup(host, monkeypatch):
 
 @pytest.mark.parametrize("where", ["dsn", "environment"])
 def test_host_names_of_a_service_file_are_not_looked_up_by_libpq(where, tmp_path, monkeypatch, silent):
-    """libpq would read the service file and look up the names itself, so the supervisor would wait for the name server."""
+    """libpq would look up the names of the service file itself, so the supervisor would wait for the name server."""
     port = silent.split()[1].removeprefix("port=")
     file = tmp_path / "services"
     file.write_text(f"[jobs]\nhost=gone.invalid,here.invalid\nport=1,{port}\nuser=x\n\n[other]\nhost=other.invalid\n")

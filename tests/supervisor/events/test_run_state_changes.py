@@ -1,4 +1,4 @@
-"""That a run state is announced once, whatever has changed it."""
+"""A change of the run state is announced once, whatever caused it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def begin(supervisor, cause, now):
 
 
 @pytest.mark.parametrize("cause", ["a signal", "nothing is left", "the plan"])
-def test_a_drain_is_announced_once_whatever_began_it(supervisor, caplog, cause):
-    """Otherwise a worker would start claimed jobs that it is about to release."""
+def test_drain_is_announced_once_whatever_caused_it(supervisor, caplog, cause):
+    """Without the announcement, a worker would start claimed jobs that it is about to release."""
     caplog.set_level("INFO")
     now = time.monotonic()
     supervisor.run_state.step(now)
     assert not supervisor.control.draining
     assert supervisor.run_state.wake_at(now) == float("inf")
     begin(supervisor, cause, now)
-    assert supervisor.run_state.wake_at(now) <= now, "the plan of the next turn dismisses the workers"
+    assert supervisor.run_state.wake_at(now) <= now, "the next turn must plan the workers' exit at once"
     for _ in range(2):
         supervisor.run_state.step(now)
     assert supervisor.control.draining
@@ -37,9 +37,9 @@ def test_a_drain_is_announced_once_whatever_began_it(supervisor, caplog, cause):
     assert caplog.text.count("draining: nothing more is claimed") == 1
 
 
-def test_a_run_that_ends_because_nothing_is_left_counts_failed_jobs_unless_it_was_told_not_to(supervisor, monkeypatch):
+def test_exit_code_is_1_after_failed_jobs_only_if_the_run_ended_because_nothing_is_left(supervisor, monkeypatch):
     monkeypatch.setattr(supervisor.status_report, "count_failed", lambda: 2)
-    assert supervisor.run_state.exit_code(0) == 0, "it was stopped"
+    assert supervisor.run_state.exit_code(0) == 0, "the run was stopped by a signal"
     supervisor.until_empty.nothing_left = True
     assert supervisor.run_state.exit_code(0) == 1
     assert supervisor.run_state.exit_code(78) == 78

@@ -1,4 +1,4 @@
-"""What signals do, and the fleet commands that stand for one."""
+"""What signals do, and the fleet commands with the same effect."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from jobherd.supervisor.database.fleet_commands import CommandRejected, FleetCom
 from jobherd.supervisor.policy.run_state import RunState
 
 
-def test_to_drain_twice_is_to_drain(supervisor):
-    """A second TERM hands back what runs; somebody on another page who presses the button too does not mean that."""
+def test_second_drain_command_is_ignored(supervisor):
+    """A second SIGTERM interrupts running jobs, but a second click on Drain in the dashboard must not."""
     now = time.monotonic()
     order = FleetCommand(1, "drain", {}, "anna")
     assert supervisor.signals.carry_out(order, now) == {"workers": 4, "running": 0}
@@ -21,7 +21,7 @@ def test_to_drain_twice_is_to_drain(supervisor):
         supervisor.signals.carry_out(FleetCommand(2, "add", {}, "anna"), now + 60)
 
 
-def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
+def test_fleet_commands_add_remove_and_reload_act_like_their_signals(supervisor):
     now = time.monotonic()
     assert [
         supervisor.signals.carry_out(FleetCommand(1, name, {}, "anna"), now)["workers"]
@@ -30,7 +30,7 @@ def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     generation = supervisor.fleet.generation
     supervisor.settings._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
     assert supervisor.signals.carry_out(FleetCommand(1, "reload", {}, "anna"), now) is None, (
-        "answered once a worker has loaded the code, or could not"
+        "the command is answered later, when a worker has loaded the code or failed to"
     )
     assert supervisor.reload_answers._waiting == [(1, "reload failed; keeping the current settings: bad")]
     assert supervisor.fleet.generation == generation + 1

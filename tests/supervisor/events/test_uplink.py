@@ -1,4 +1,4 @@
-"""What the events of an uplink mean for the fleet."""
+"""What the supervisor does at events of its uplink to a gateway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobherd.workers.ipc.current_work import CurrentWork, Phase
 
 
 class Recorder:
-    """Stands for a part that is only called."""
+    """Replaces a part and records the names of the methods that are called."""
 
     def __init__(self):
         self.calls = []
@@ -37,17 +37,17 @@ def parts():
     )
 
 
-def test_a_new_uplink_ends_the_back_off_of_workers_and_of_recoveries(parts):
+def test_new_uplink_ends_the_backoff_of_workers_and_crash_recovery(parts):
     parts.events.step(1.0)
     assert not parts.fleet.kinds_to_wake
     parts.link.epoch = 1
     parts.events.step(2.0)
     assert (parts.fleet.kinds_to_wake, parts.recovery.calls) == ({WORKER}, ["hurry"])
     parts.events.step(3.0)
-    assert parts.recovery.calls == ["hurry"], "once for each"
+    assert parts.recovery.calls == ["hurry"], "only once for each connection"
 
 
-def test_the_log_says_once_that_the_gateway_is_away_and_why(parts, caplog):
+def test_lost_gateway_is_logged_once_with_the_reason(parts, caplog):
     caplog.set_level("INFO")
     parts.link.trouble = "connection refused"
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_the_log_says_once_that_the_gateway_is_away_and_why(parts, caplog):
     ]
 
 
-def test_each_event_reaches_its_part(parts):
+def test_each_event_is_passed_to_the_part_that_handles_it(parts):
     slot = parts.fleet.slots[0]
     parts.link.happened = [JobCanceled(7, 9, 4), GatesChanged(), HostRejected("bad token")]
     assert parts.events.wake_at(1.0) == 0.0
@@ -79,28 +79,28 @@ def test_each_event_reaches_its_part(parts):
 
 
 def runs(parts, job):
-    """The board shows that job once it is read."""
+    """Make the status board show that this job runs, from the next read on."""
     slot = parts.fleet.slots[0]
     work = CurrentWork(Phase.RUNNING, 7, 9, job, 1, 1, 5, 0, 1.0, 60.0)
     parts.boards.__dict__["step"] = lambda now: parts.fleet.on_status(slot, work=work, started=1, rss=0)
     return slot
 
 
-def test_a_running_job_that_another_worker_has_now_ends_with_its_process(parts):
+def test_worker_that_runs_a_job_lost_to_another_worker_is_ended(parts):
     slot = runs(parts, job=4)
     parts.link.happened = [JobLost(7, 9, 4)]
     parts.events.step(5.0)
     assert (slot.process.lost_at, slot.seen.cancels) == (5.0, [])
 
 
-def test_an_unstarted_job_that_another_worker_has_now_does_not_start(parts):
+def test_unstarted_job_lost_to_another_worker_is_canceled(parts):
     slot = runs(parts, job=3)
     parts.link.happened = [JobLost(7, 9, 4), JobLost(99, 9, 3)]
     parts.events.step(5.0)
     assert (slot.process.lost_at, slot.seen.cancels) == (0.0, [(9, 4)])
 
 
-def test_a_host_that_was_accepted_before_goes_on_when_it_is_rejected(parts):
+def test_rejected_host_continues_if_it_was_accepted_before(parts):
     parts.link.connected = True
     parts.events.step(1.0)
     parts.link.connected, parts.link.happened = False, [HostRejected("the token was withdrawn")]
@@ -108,9 +108,9 @@ def test_a_host_that_was_accepted_before_goes_on_when_it_is_rejected(parts):
     assert not parts.fleet.rejected
 
 
-def test_exclusive_jobs_end_before_the_session_does(parts):
+def test_fleet_lease_deadline_follows_the_control_block(parts):
     parts.events.step(1.0)
-    assert parts.fleet.lease_deadline == float("inf"), "nothing was claimed yet"
+    assert parts.fleet.lease_deadline == float("inf"), "before the first claim there is no deadline"
     parts.control.lease_deadline = 31.0
     parts.events.step(2.0)
     assert parts.fleet.lease_deadline == 31.0

@@ -1,4 +1,4 @@
-"""Many jobs at once: copied or by a statement, all or none, as a stream, in constant memory."""
+"""Bulk enqueue: by COPY or by a statement, all or nothing, as a stream, in constant memory."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def connection(database):
 
 @pytest.fixture
 def copied(monkeypatch):
-    """Every chunk is copied, however small."""
+    """Copy every chunk, however small."""
     monkeypatch.setattr(bulk, "COPY_FROM", 1)
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """A chunk ends after some tens of payloads like {"n": 1}, and is copied."""
+    """End a chunk after a few dozen payloads such as {"n": 1}, and copy it."""
     monkeypatch.setattr(bulk, "CHUNK_SIZE", 100)
     monkeypatch.setattr(bulk, "COPY_FROM", 1)
 
@@ -106,20 +106,20 @@ def bad_at(place, n):
     ],
     ids=str,
 )
-def test_what_is_copied_is_what_the_statement_would_put_in(client, database, monkeypatch, options):
+def test_copied_jobs_equal_jobs_enqueued_by_the_statement(client, database, monkeypatch, options):
     by_statement = client.enqueue_many("a:b", PAYLOADS, **options)
     monkeypatch.setattr(bulk, "COPY_FROM", 1)
     by_copy = client.enqueue_many("a:b", PAYLOADS, **options)
     columns = "id, state, queue, priority, attempts, max_attempts, crashes, kind, payload::text, expires_at, timeout"
-    # Without run_at the moment is that of the transaction, and under COPY that of the reservation,
-    # a moment earlier.
+    # Without run_at, the statement uses the time of the transaction. COPY uses the time of the id reservation, which is
+    # slightly earlier.
     moment = "run_at" if "run_at" in options else "run_at <= created_at AND run_at > created_at - interval '1 min'"
     rows = {row[0]: row[1:] for row in select(database, f"SELECT {columns}, {moment} FROM jobherd.jobs")}
     assert [rows[job_id] for job_id in by_statement] == [rows[job_id] for job_id in by_copy]
     assert [client.job(job_id)["payload"] for job_id in by_copy] == PAYLOADS
 
 
-def test_a_delay_is_counted_from_the_call(client, database, copied):
+def test_delay_counts_from_the_time_of_the_call(client, database, copied):
     client.enqueue_many("a:b", numbers(3), delay="10m")
     assert select(
         database, "SELECT DISTINCT run_at - created_at BETWEEN '9m 50s' AND '10m' FROM jobherd.scheduled"
@@ -127,8 +127,10 @@ def test_a_delay_is_counted_from_the_call(client, database, copied):
 
 
 @pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY"])
-def test_a_moment_survives_the_callers_way_of_writing_them(connection, database, copied, style):
-    """In Asia/Kolkata the short name of the zone is IST, which PostgreSQL reads as Israel's."""
+def test_timestamps_are_independent_of_the_datestyle_and_time_zone_of_the_callers_connection(
+    connection, database, copied, style
+):
+    """The abbreviation of Asia/Kolkata is IST, which PostgreSQL reads as Israel's time zone."""
     connection.execute(
         "SELECT set_config('DateStyle', %s, false), set_config('TimeZone', 'Asia/Kolkata', false)", [style]
     )
@@ -137,7 +139,7 @@ def test_a_moment_survives_the_callers_way_of_writing_them(connection, database,
     assert select(database, "SELECT run_at, expires_at FROM jobherd.scheduled") == [(MOMENT, MOMENT)]
 
 
-def test_what_the_kind_declares_holds_for_copies(client, database, copied):
+def test_copied_jobs_get_the_defaults_of_their_kind(client, database, copied):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
             "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed) "
@@ -150,10 +152,10 @@ def test_what_the_kind_declares_holds_for_copies(client, database, copied):
     ]  # fmt: skip
 
 
-def test_ids_come_in_order_and_with_one_notification_however_many_chunks(client, database):
+def test_ids_are_ascending_and_one_notification_is_sent_for_several_chunks(client, database):
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute("LISTEN jobherd_jobs")
-        listener.execute(sql.load("wake/enable_notify"))  # somebody sleeps, or nobody is told
+        listener.execute(sql.load("wake/enable_notify"))  # without an idle worker, no notification is sent
         found = client.enqueue_many("a:b", numbers(MANY))
         heard = list(listener.notifies(timeout=LIMIT, stop_after=1))
         heard += list(listener.notifies(timeout=0))
@@ -166,12 +168,12 @@ def test_ids_come_in_order_and_with_one_notification_however_many_chunks(client,
 
 
 @pytest.mark.parametrize("place", [0, 3, 70, 99])
-def test_one_bad_payload_and_nothing_is_enqueued(client, database, small_chunks, place):
+def test_no_job_is_enqueued_if_one_payload_is_invalid(client, database, small_chunks, place):
     with pytest.raises(PayloadError, match=rf"^index {place}: payload at \$\.n holds a NUL character") as caught:
         client.enqueue_many("a:b", bad_at(place, 100))
     assert (caught.value.index, caught.value.path) == (place, "$.n")
     assert count(database) == 0
-    assert client.enqueue("a:b") > 0, "the pool's connection is fit for the next"
+    assert client.enqueue("a:b") > 0, "the pool's connection is still usable"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_one_bad_payload_and_nothing_is_enqueued(client, database, small_chunks,
     ["\0", "\ud800", float("nan"), float("inf"), 10**1001, {1: 2}, {1, 2}, b"x", "x" * 1_000_001],
     ids=lambda value: repr(value)[:20],
 )
-def test_every_refusal_of_the_door_is_there_for_copies(client, database, copied, value):
+def test_copied_payloads_are_validated_like_others(client, database, copied, value):
     with pytest.raises(PayloadError, match=r"^index 1: (a key of the )?payload at \$"):
         client.enqueue_many("a:b", [{}, {"n": value}])
     deep: list[object] = []
@@ -190,7 +192,7 @@ def test_every_refusal_of_the_door_is_there_for_copies(client, database, copied,
     assert count(database) == 0
 
 
-def test_an_error_of_the_iterables_own_takes_everything_back(client, database, small_chunks):
+def test_no_job_is_enqueued_if_the_iterable_raises(client, database, small_chunks):
     def broken():
         yield from numbers(100)
         raise LookupError("the file has ended")
@@ -200,7 +202,7 @@ def test_an_error_of_the_iterables_own_takes_everything_back(client, database, s
     assert count(database) == 0
 
 
-def test_a_wrong_option_is_refused_before_anything_is_taken(client):
+def test_invalid_option_is_rejected_before_the_iterable_is_read(client):
     taken = []
     for call in (client.enqueue_many, client.enqueue_stream):
         with pytest.raises(ValueError, match="queue 'No'"):
@@ -213,15 +215,15 @@ def test_a_wrong_option_is_refused_before_anything_is_taken(client):
     assert taken == []
 
 
-def test_nothing_is_no_error(client, database):
+def test_enqueueing_an_empty_iterable_is_allowed(client, database):
     assert client.enqueue_many("a:b", []) == []
     assert client.enqueue_stream("a:b", iter(())) == 0
     assert receipt.options(client=client).enqueue_many([]) == []
 
 
-def test_on_the_callers_connection_all_chunks_are_part_of_its_transaction(connection, database, small_chunks):
+def test_all_chunks_on_the_callers_connection_are_part_of_its_transaction(connection, database, small_chunks):
     assert len(enqueue_many_on(connection, "a:b", numbers(100))) == 100
-    assert count(database) == 0, "nothing commits but the caller"
+    assert count(database) == 0, "only the caller commits"
     connection.rollback()
     assert count(database) == 0
     first = enqueue_on(connection, "a:b")
@@ -233,7 +235,7 @@ def test_on_the_callers_connection_all_chunks_are_part_of_its_transaction(connec
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_on_the_callers_connection_in_autocommit_it_is_one_transaction(database):
+def test_all_chunks_on_an_autocommit_connection_are_one_transaction(database):
     with psycopg.connect(database, autocommit=True) as connection:
         with pytest.raises(PayloadError, match="index 70"):
             enqueue_many_on(connection, "a:b", bad_at(70, 100))
@@ -245,7 +247,7 @@ def test_on_the_callers_connection_in_autocommit_it_is_one_transaction(database)
         assert count(database) == 100
 
 
-def test_the_iterable_may_read_from_the_connection_the_jobs_go_to(connection, database, small_chunks):
+def test_iterable_may_read_from_the_connection_that_enqueues_its_jobs(connection, database, small_chunks):
     with connection.cursor("orders") as orders:
         orders.itersize = 7
         orders.execute("SELECT n FROM generate_series(1, 100) AS n")
@@ -255,14 +257,14 @@ def test_the_iterable_may_read_from_the_connection_the_jobs_go_to(connection, da
 
 
 @pytest.mark.usefixtures("copied")
-def test_in_a_pipeline_nothing_is_copied(database):
+def test_jobs_on_a_pipeline_connection_are_not_copied(database):
     with psycopg.connect(database, autocommit=True) as connection, connection.pipeline():
         ids = enqueue_many_on(connection, "a:b", numbers(10))
         assert len(ids) == 10
     assert count(database) == 10
 
 
-def test_a_stream_commits_chunk_by_chunk(client, database, copied):
+def test_enqueue_stream_commits_after_each_chunk(client, database, copied):
     seen = []
     assert (
         client.enqueue_stream(
@@ -274,7 +276,7 @@ def test_a_stream_commits_chunk_by_chunk(client, database, copied):
 
 
 @pytest.mark.parametrize("place", [0, 10, 13])
-def test_a_stream_ends_before_a_bad_payload(client, database, place):
+def test_enqueue_stream_stops_at_an_invalid_payload_and_keeps_the_jobs_before_it(client, database, place):
     told = []
     with pytest.raises(PayloadError, match=f"^index {place}: ") as caught:
         client.enqueue_stream("a:b", bad_at(place, 25), chunk=10, on_chunk=told.extend)
@@ -283,7 +285,7 @@ def test_a_stream_ends_before_a_bad_payload(client, database, place):
     assert len(told) == place
 
 
-def test_a_stream_on_the_callers_connection_is_part_of_its_transaction(connection, database):
+def test_enqueue_stream_on_the_callers_connection_is_part_of_its_transaction(connection, database):
     with Client(connection=connection) as client:
         assert client.enqueue_stream("a:b", numbers(25), chunk=10) == 25
     assert count(database) == 0
@@ -292,7 +294,7 @@ def test_a_stream_on_the_callers_connection_is_part_of_its_transaction(connectio
 
 
 def peak(work):
-    """The most memory that `work` held at once, in bytes."""
+    """Return the most memory that `work` held at once, in bytes."""
     tracemalloc.start()
     try:
         work()
@@ -301,18 +303,18 @@ def peak(work):
         tracemalloc.stop()
 
 
-def test_the_memory_is_that_of_a_chunk_and_not_of_the_whole(client, database, monkeypatch):
+def test_bulk_enqueue_needs_the_memory_of_one_chunk_only(client, database, monkeypatch):
     def large(n):
         return ({"n": number, "text": "x" * 4000} for number in range(n))
 
-    client.enqueue_stream("a:b", large(500), chunk=250)  # warm: pool, statements
-    most = 8_000_000  # a chunk of 250 is 1 MB as texts, as much again as lines and as what is sent
+    client.enqueue_stream("a:b", large(500), chunk=250)  # fills the pool and the statement cache before measuring
+    most = 8_000_000  # a chunk of 250 is 1 MB as texts, 1 MB as lines and 1 MB as sent bytes
     assert peak(lambda: client.enqueue_stream("a:b", large(5_000), chunk=250)) < most
     monkeypatch.setattr(bulk, "CHUNK_SIZE", 1_000_000)
     monkeypatch.setattr(bulk, "COPY_FROM", 100)
     assert peak(lambda: client.enqueue_many("a:b", large(5_000))) < most
     assert peak(lambda: client.put(list(bulk.many_by_name("a:b", large(5_000), {})))) > 20_000_000, (
-        "the measure can tell"
+        "the measurement detects it if all chunks are held at once"
     )
 
 
@@ -334,7 +336,7 @@ def test_copies_are_written_in_the_encoding_of_the_callers_connection(database, 
     assert select(database, "SELECT payload FROM jobherd.ready") == [({"name": "é"},)]
 
 
-def test_a_handlers_jobs_are_checked_one_by_one(as_default, database, copied):
+def test_handler_checks_each_job_of_a_bulk_enqueue_against_its_signature(as_default, database, copied):
     with pytest.raises(BindingError, match=r"^index 2: payload at \$\.order_id must be int, not str"):
         receipt.enqueue_many([(1,), {"order_id": 2}, ("3",)])
     with pytest.raises(TypeError, match="has no parameter 'oder_id'") as caught:
@@ -346,7 +348,7 @@ def test_a_handlers_jobs_are_checked_one_by_one(as_default, database, copied):
     assert receipt.enqueue_stream((n,) for n in range(25)) == 25
 
 
-def test_from_asyncio(as_default, database, small_chunks):
+def test_bulk_enqueue_works_from_asyncio_with_each_kind_of_client_and_connection(as_default, database, small_chunks):
     async def main():
         async with AsyncClient(database) as client:
             ids = await client.enqueue_many("a:b", numbers(100))
@@ -372,7 +374,7 @@ def test_from_asyncio(as_default, database, small_chunks):
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_another_schema(empty_database):
+def test_bulk_enqueue_uses_the_schema_of_the_client(empty_database):
     with psycopg.connect(empty_database, autocommit=True) as connection:
         migrate(connection, schema="jobs_eu")
     with Client(empty_database, schema="jobs_eu") as client:
@@ -381,7 +383,7 @@ def test_another_schema(empty_database):
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_jobs_of_many_chunks_are_seen_by_a_test(database):
+def test_inline_testing_records_jobs_of_several_chunks(database):
     with inline(database) as jobs:
         receipt.options(max_attempts=2).enqueue_many((n,) for n in range(30))
         assert jobs.enqueued(receipt) == [{"order_id": n} for n in range(30)]

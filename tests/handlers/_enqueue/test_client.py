@@ -68,7 +68,7 @@ def ids(database):
     return [row["id"] for row in jobs(database)]
 
 
-def test_a_job_is_enqueued_by_name_and_can_be_looked_at(client):
+def test_client_enqueues_by_kind_and_returns_the_stored_row(client):
     job_id = client.enqueue("mail:receipt", {"order_id": 7, "big": 2**70}, priority=-5, max_attempts=8, queue="media")
     row = client.job(job_id)
     assert row["id"] == job_id
@@ -84,7 +84,7 @@ def test_a_job_is_enqueued_by_name_and_can_be_looked_at(client):
     assert client.job(job_id + 1) is None
 
 
-def test_an_encoding_of_the_environment_keeps_no_character_out(database, monkeypatch):
+def test_pgclientencoding_does_not_limit_the_characters_of_a_payload(database, monkeypatch):
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     with Client(database) as client:
         number = client.enqueue("any:document", {"text": "\N{GRINNING FACE}"})
@@ -92,7 +92,7 @@ def test_an_encoding_of_the_environment_keeps_no_character_out(database, monkeyp
 
 
 @pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY"])
-def test_a_job_is_looked_at_whatever_the_style_of_times_is(connection, style):
+def test_job_is_read_correctly_with_every_datestyle(connection, style):
     connection.execute("SELECT set_config('DateStyle', %s, false)", [style])
     with Client(connection=connection) as client:
         moment = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -100,7 +100,7 @@ def test_a_job_is_looked_at_whatever_the_style_of_times_is(connection, style):
     assert (row["run_at"], row["payload"], row["history"]) == (moment, {"n": 1}, [])
 
 
-def test_without_a_payload_it_is_an_empty_object(client):
+def test_payload_defaults_to_an_empty_object(client):
     assert client.job(client.enqueue("mail:receipt"))["payload"] == {}
 
 
@@ -112,14 +112,14 @@ def test_a_delayed_job_is_scheduled(client):
     assert client.job(client.enqueue("a:b", run_at=moment))["run_at"] == moment
 
 
-def test_many_jobs_keep_their_order(client, database):
+def test_enqueue_many_keeps_the_order_of_the_jobs(client, database):
     found = client.enqueue_many("a:b", ({"n": n} for n in range(500)))
     assert found == sorted(found)
     assert [row["payload"]["n"] for row in jobs(database)] == list(range(500))
     assert client.enqueue_many("a:b", []) == []
 
 
-def test_a_waiting_job_is_cancelled_and_run_again(client):
+def test_client_cancels_a_ready_job_and_runs_it_again(client):
     job_id = client.enqueue("a:b")
     assert client.cancel(job_id) == "cancelled"
     assert client.wait(job_id, timeout=LIMIT)["state"] == "cancelled"
@@ -129,7 +129,7 @@ def test_a_waiting_job_is_cancelled_and_run_again(client):
     assert client.retry(2**40) is None
 
 
-def test_who_cancels_and_retries_is_noted(client, database):
+def test_audit_entries_name_the_actor_and_reason_of_cancel_and_retry(client, database):
     job_id = client.enqueue("a:b")
     assert client.cancel(job_id) == "cancelled"
     assert client.retry(job_id, actor="ada", reason="sent too early") == "ready"
@@ -139,11 +139,11 @@ def test_who_cancels_and_retries_is_noted(client, database):
             "SELECT action, actor, actor = role, reason FROM jobherd.audit ORDER BY id"
         ).fetchall()
     assert [row[0] for row in noted] == ["cancel", "retry", "cancel"]
-    assert noted[0][2], "nobody was named: the database's user"
+    assert noted[0][2], "without an actor, the entry names the database role"
     assert noted[1:] == [("retry", "ada", False, "sent too early"), ("cancel", "ada", False, None)]
 
 
-def test_waiting_ends_with_the_job(client, database):
+def test_wait_returns_when_the_job_is_finished(client, database):
     job_id = client.enqueue("a:b")
     waiting = threading.Thread(target=lambda: found.append(client.wait(job_id, timeout=LIMIT)))
     found = []
@@ -154,10 +154,10 @@ def test_waiting_ends_with_the_job(client, database):
     assert found[0]["state"] == "cancelled"
 
 
-def test_who_waits_passes_over_words_that_are_none_of_ours(client):
+def test_wait_ignores_malformed_notifications_and_those_of_other_schemas(client):
     job_id = client.enqueue("a:b")
     waiting = CompletionWait([job_id], None, schema="jobherd", can_listen=True)
-    assert waiting.due() == [job_id]  # the first look
+    assert waiting.due() == [job_id]  # the first query
     waiting.on_notification("² ²=completed " + "9" * 5000 + "=completed")
     assert waiting.due() == []
     waiting.on_notification(f"other. {job_id}=completed")
@@ -166,7 +166,7 @@ def test_who_waits_passes_over_words_that_are_none_of_ours(client):
     assert waiting.due() == [job_id]
 
 
-def test_waiting_has_a_limit(client):
+def test_wait_raises_timeout_error_or_lookup_error(client):
     job_id = client.enqueue("a:b")
     with pytest.raises(TimeoutError, match=f"job {job_id} is still ready"):
         client.wait(job_id, timeout="50ms")
@@ -174,7 +174,7 @@ def test_waiting_has_a_limit(client):
         client.wait(12345)
 
 
-def test_a_hostile_job_from_raw_sql_can_be_looked_at(client, connection):
+def test_client_returns_the_raw_text_of_a_payload_that_python_cannot_decode(client, connection):
     texts = ["1" * 5000, "[" * 3000 + "]" * 3000, '"\\ud800"']
     for text in texts:
         job_id = connection.execute(
@@ -184,7 +184,7 @@ def test_a_hostile_job_from_raw_sql_can_be_looked_at(client, connection):
         assert client.job(job_id)["payload"] == text
 
 
-def test_a_handler_enqueues_what_it_takes(as_default, database):
+def test_handler_enqueues_with_its_defaults_and_given_options(as_default, database):
     job_id = receipt.enqueue(7)
     later = receipt.options(delay="1h", priority=-1, timeout="30s").enqueue(order_id=8, copies=2)
     document.enqueue([1, None])
@@ -198,7 +198,7 @@ def test_a_handler_enqueues_what_it_takes(as_default, database):
     assert [row["payload"] for row in rows] == [{"order_id": 7}, {"order_id": 8, "copies": 2}, [1, None]]
 
 
-def test_a_handler_enqueues_many_by_one_statement_and_one_notification(as_default, database):
+def test_handler_enqueue_many_sends_one_notification(as_default, database):
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute(sql.load("wake/listen_jobs"))
         listener.execute(sql.load("wake/enable_notify"))
@@ -209,7 +209,7 @@ def test_a_handler_enqueues_many_by_one_statement_and_one_notification(as_defaul
     assert [note.payload for note in heard] == ["mail"]
 
 
-def test_on_the_callers_connection_the_job_is_part_of_its_transaction(connection, database):
+def test_job_on_the_callers_connection_is_part_of_its_transaction(connection, database):
     enqueue_on(connection, "a:b", {"n": 1})
     receipt.options(connection=connection).enqueue(7)
     assert ids(database) == []
@@ -220,12 +220,12 @@ def test_on_the_callers_connection_the_job_is_part_of_its_transaction(connection
     assert ids(database) == [kept]
 
 
-def test_on_the_callers_connection_in_autocommit_the_job_is_there_at_once(database):
+def test_job_on_an_autocommit_connection_is_visible_at_once(database):
     with psycopg.connect(database, autocommit=True) as connection:
         assert enqueue_on(connection, "a:b") in ids(database)
 
 
-def test_the_callers_connection_may_have_factories_of_its_own(database):
+def test_callers_connection_may_have_custom_row_and_cursor_factories(database):
     with psycopg.connect(database, row_factory=dict_row, cursor_factory=psycopg.RawCursor) as connection:
         assert receipt.options(connection=connection).enqueue(7) > 0
         with Client(connection=connection) as client:
@@ -239,7 +239,7 @@ def test_closing_a_client_leaves_the_callers_connection_open(connection):
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
 
-def test_an_asynchronous_caller(database):
+def test_async_client_enqueues_cancels_waits_and_retries(database):
     async def main():
         async with AsyncClient(database) as client:
             first = await client.enqueue("a:b", {"n": 1}, priority=2)
@@ -261,7 +261,7 @@ def test_an_asynchronous_caller(database):
     assert len(undone) == 3
 
 
-def test_an_asynchronous_client_outlives_its_event_loop(database):
+def test_async_client_is_usable_in_a_second_event_loop(database):
     client = AsyncClient(database)
 
     async def once():
@@ -276,8 +276,8 @@ def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_the_sessions_of_an_event_loop_do_not_outlast_it_for_ever(database):
-    """Each job has a loop of its own, and a client in a module is never closed."""
+def test_async_client_closes_the_connections_of_an_ended_event_loop(database):
+    """A long-lived client is used from many short event loops and never closed."""
     client = AsyncClient(database)
     numbers = [asyncio.run(client.enqueue("a:b"))]
     before = open_files()
@@ -288,7 +288,7 @@ def test_the_sessions_of_an_event_loop_do_not_outlast_it_for_ever(database):
     assert numbers == ids(database)
 
 
-def test_event_loops_that_take_turns_keep_their_sessions(database):
+def test_alternating_event_loops_keep_their_connections(database):
     client = AsyncClient(database)
     with asyncio.Runner() as one, asyncio.Runner() as other:
         numbers = [each.run(client.enqueue("a:b")) for each in (one, other)]
@@ -301,14 +301,14 @@ def test_event_loops_that_take_turns_keep_their_sessions(database):
     assert numbers == ids(database)
 
 
-def test_without_a_client_of_its_own_an_asynchronous_producer_uses_the_process_wide_one(as_default, database):
+def test_aenqueue_without_a_client_uses_the_process_wide_client(as_default, database):
     async def main():
         return [await receipt.aenqueue(7), *await receipt.aenqueue_many([(8,)])]
 
     assert asyncio.run(main()) == ids(database)
 
 
-def test_the_wrong_kind_of_connection_says_what_to_do(connection, database):
+def test_error_for_the_wrong_kind_of_connection_names_the_call_to_use(connection, database):
     async def wrong():
         async with await psycopg.AsyncConnection.connect(database) as theirs:
             with pytest.raises(TypeError, match=r"await aenqueue\(...\) of 'mail:receipt'"):
@@ -322,7 +322,7 @@ def test_the_wrong_kind_of_connection_says_what_to_do(connection, database):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_opens_a_pool_of_its_own_and_leaves_the_parents_alone(client, database):
+def test_forked_child_opens_its_own_pool_and_does_not_use_the_parents_connections(client, database):
     first = client.enqueue("a:b")
     reading, writing = os.pipe()
     child = os.fork()
@@ -342,7 +342,7 @@ def test_a_forked_child_opens_a_pool_of_its_own_and_leaves_the_parents_alone(cli
     assert ids(database) == [first, second, third]
 
 
-def test_a_connection_that_the_server_ended_is_replaced_before_it_is_used(client, database):
+def test_connection_ended_by_the_server_is_replaced_before_use(client, database):
     client.enqueue("a:b")
     with psycopg.connect(database, autocommit=True) as other:
         ended = other.execute(
@@ -353,8 +353,8 @@ def test_a_connection_that_the_server_ended_is_replaced_before_it_is_used(client
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_who_is_lent_no_connection_hears_why(database, kind):
-    """That it was waited for so long is all that the pool tells; why, it tells a log that few look at."""
+def test_pool_timeout_error_includes_the_cause(database, kind):
+    """The pool's own error contains only the time waited; it logs the cause, which few users read."""
 
     async def ask(client):
         if isinstance(client, Client):
@@ -366,7 +366,7 @@ def test_who_is_lent_no_connection_hears_why(database, kind):
     client = kind(f"{database} dbname=nowhere", timeout="50ms")
     until = time.monotonic() + LIMIT
     said = ""
-    while "nowhere" not in said:  # the first try may take longer than it is waited for
+    while "nowhere" not in said:  # the first attempt may take longer than the timeout
         assert time.monotonic() < until, said
         with pytest.raises(psycopg_pool.PoolTimeout) as problem:
             asyncio.run(ask(client))
@@ -376,8 +376,8 @@ def test_who_is_lent_no_connection_hears_why(database, kind):
         client.close()
 
 
-def test_a_password_that_was_taken_for_a_host_is_not_told():
-    """Of one with an @ that is not written as %40 the driver takes the end for the beginning of the host."""
+def test_error_masks_a_password_part_that_the_driver_takes_for_the_host():
+    """If a password contains an @ that is not written as %40, the driver takes the text after it as the host."""
     with pytest.raises(psycopg.OperationalError) as problem:
         psycopg.connect("postgresql://app:hunter@two@127.0.0.1:1/jobs", connect_timeout=2)
     tries = Tries()
@@ -389,7 +389,7 @@ def test_a_password_that_was_taken_for_a_host_is_not_told():
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_who_waits_without_a_session_hears_why(database, kind):
+def test_wait_timeout_error_includes_the_cause_if_no_connection_succeeds(database, kind):
     async def wait(client):
         if isinstance(client, Client):
             client.wait(1, timeout="0.1s")
@@ -400,7 +400,7 @@ def test_who_waits_without_a_session_hears_why(database, kind):
     client = kind(f"{database} dbname=nowhere")
     until = time.monotonic() + LIMIT
     said = ""
-    while "nowhere" not in said:  # as above
+    while "nowhere" not in said:  # the first attempt may take longer than the timeout
         assert time.monotonic() < until, said
         with pytest.raises(TimeoutError, match="nothing is known of job 1: ") as problem:
             asyncio.run(wait(client))
@@ -410,7 +410,7 @@ def test_who_waits_without_a_session_hears_why(database, kind):
         client.close()
 
 
-def test_who_waits_for_one_of_too_few_connections_is_told_of_no_other_failure(database):
+def test_pool_timeout_of_an_exhausted_pool_reports_no_other_cause(database):
     with (
         Client(database, max_size=1) as client,
         client._session(),
@@ -420,8 +420,8 @@ def test_who_waits_for_one_of_too_few_connections_is_told_of_no_other_failure(da
         pass
 
 
-def test_nothing_is_compiled_in_a_client_s_own_sessions_and_nothing_is_set_in_the_caller_s(database):
-    """A look at one job was compiled for 0.3 s, planned as if the past were one of millions, and then ran for a millisecond."""
+def test_client_disables_jit_in_its_own_sessions_and_not_in_the_callers(database):
+    """With jit, PostgreSQL compiled the query for one job for 0.3 s, because it estimated millions of finished jobs. The query ran 1 ms."""
 
     async def of_a_coroutine():
         async with AsyncClient(database) as client, client._session() as own:
@@ -436,7 +436,7 @@ def test_nothing_is_compiled_in_a_client_s_own_sessions_and_nothing_is_set_in_th
         assert mine.execute("SHOW jit").fetchone() == ("on",)
 
 
-def test_a_client_opens_nothing_before_it_is_asked(monkeypatch, tmp_path):
+def test_client_opens_no_connection_before_its_first_call(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("JOBHERD_DSN", raising=False)
     monkeypatch.delenv("DATABASE_URL", raising=False)
@@ -444,7 +444,7 @@ def test_a_client_opens_nothing_before_it_is_asked(monkeypatch, tmp_path):
         client.enqueue("a:b")
 
 
-def test_the_database_is_found_in_the_environment(monkeypatch):
+def test_jobherd_dsn_goes_before_database_url_and_an_argument_before_both(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgresql:///b")
     monkeypatch.delenv("JOBHERD_DSN", raising=False)
     assert find_dsn() == "postgresql:///b"
@@ -454,12 +454,12 @@ def test_the_database_is_found_in_the_environment(monkeypatch):
 
 
 @pytest.mark.parametrize("schema", ["", "a b", "pg_x", "x; drop", "X"])
-def test_a_schema_that_cannot_be_one_is_refused(schema):
+def test_invalid_schema_name_is_rejected(schema):
     with pytest.raises(ValueError, match="schema"):
         Client(schema=schema)
 
 
-def test_another_schema(empty_database):
+def test_client_and_handler_use_the_configured_schema(empty_database):
     from jobherd.sql.migrate import migrate
 
     with psycopg.connect(empty_database, autocommit=True) as connection:
@@ -475,8 +475,8 @@ def test_another_schema(empty_database):
             module._chosen = before
 
 
-def test_a_host_that_is_gone_is_given_up_unless_the_dsn_says_otherwise(client, database, monkeypatch):
-    """A client that waited for a job got nothing for two hours after the server's host had vanished."""
+def test_client_sets_tcp_timeouts_unless_the_dsn_sets_them(client, database, monkeypatch):
+    """Without them, a client that waited for a job noticed only after two hours that the server's host had vanished."""
     monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
     with client._session() as connection:
         given = connection.info.get_parameters()

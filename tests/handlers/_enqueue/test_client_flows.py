@@ -1,4 +1,4 @@
-"""Flows that a client cancels and runs again."""
+"""A client cancels, seals and runs flows again."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def ask_async(dsn, method, *args, **options):
 
 
 @pytest.mark.parametrize("call", [ask, ask_async])
-def test_a_flow_is_cancelled_and_run_again_from_where_it_failed_or_from_a_node(database, call):
+def test_client_cancels_a_flow_and_runs_it_again_from_its_cancelled_jobs_or_from_a_node(database, call):
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
-        assert call(database, "retry_flow", flow) == 0, "it is open"
+        assert call(database, "retry_flow", flow) == 0, "the flow is still running"
         run(queue)
         assert call(database, "cancel_flow", flow, actor="ada", reason="wrong day") == "cancelling"
         resolve(queue)
@@ -39,7 +39,7 @@ def test_a_flow_is_cancelled_and_run_again_from_where_it_failed_or_from_a_node(d
         resolve(queue)
         run(queue)
         assert state(queue, flow) == ("completed", 0, 2, 0, 0)
-        assert call(database, "retry_flow", flow) == 0, "it is completed"
+        assert call(database, "retry_flow", flow) == 0, "the flow is completed"
         assert call(database, "retry_flow", flow, "fetch") == 2
         assert places(queue) == {"a:fetch": "ready", "a:parse": "blocked"}
         assert queue.run("SELECT action, actor, reason FROM jobherd.audit ORDER BY id LIMIT 2") == [
@@ -49,7 +49,7 @@ def test_a_flow_is_cancelled_and_run_again_from_where_it_failed_or_from_a_node(d
 
 
 @pytest.mark.parametrize("call", [ask, ask_async])
-def test_a_flow_or_a_node_that_does_not_exist(database, call):
+def test_flow_calls_return_none_for_an_unknown_flow_and_reject_an_unknown_node(database, call):
     assert call(database, "cancel_flow", 99999) is None
     assert call(database, "retry_flow", 99999, "fetch") is None
     assert call(database, "seal_flow", 99999) is None

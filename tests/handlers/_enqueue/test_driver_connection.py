@@ -1,4 +1,4 @@
-"""`connection=` takes what applications hold: each of them with commit, rollback, savepoint and many jobs."""
+"""`connection=` accepts the connections and sessions of other libraries: commit, rollback, savepoint and bulk enqueue with each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def count(database):
 
 
 def address(database: str, driver: str) -> tuple[str, dict]:
-    """SQLAlchemy's address of the database, and the arguments of its driver."""
+    """Return SQLAlchemy's address of the database, and the arguments of its driver."""
     parts = psycopg.conninfo.conninfo_to_dict(database)
     host = {"host": parts["host"], "port": int(parts.get("port", 5432))}
     return f"postgresql+{driver}://", host | {
@@ -90,7 +90,7 @@ def registry(engine):
         pytest.param(lambda engine: engine.connect(), id="Connection"),
     ],
 )
-def test_jobs_are_part_of_sqlalchemys_transaction(database, count, held):
+def test_jobs_are_part_of_the_sqlalchemy_transaction(database, count, held):
     with engine(database) as made, held(made) as connection:
         job = receipt.options(connection=connection)
         job.enqueue(order_id=1)
@@ -114,7 +114,7 @@ def test_jobs_are_part_of_sqlalchemys_transaction(database, count, held):
         assert client.job(client.enqueue("mail:receipt", {"order_id": 6}))["payload"] == {"order_id": 6}
 
 
-def test_autocommit_of_sqlalchemy_makes_a_job_visible_at_once(database, count):
+def test_sqlalchemy_autocommit_makes_a_job_visible_at_once(database, count):
     with engine(database, isolation_level="AUTOCOMMIT") as made, made.connect() as connection:
         receipt.options(connection=connection).enqueue(order_id=1)
         assert count() == 1
@@ -122,7 +122,7 @@ def test_autocommit_of_sqlalchemy_makes_a_job_visible_at_once(database, count):
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 @pytest.mark.parametrize("kind", ["AsyncSession", "async_scoped_session", "AsyncConnection"])
-def test_jobs_are_part_of_sqlalchemys_asynchronous_transaction(database, count, driver, kind):
+def test_jobs_are_part_of_the_async_sqlalchemy_transaction(database, count, driver, kind):
     async def run() -> None:
         async with async_engine(database, driver) as made:
             held = {
@@ -171,9 +171,9 @@ async def of_asyncpg(database):
 
 
 @pytest.mark.parametrize("manual", [False, True])
-def test_jobs_are_part_of_asyncpgs_transaction(database, count, manual):
+def test_jobs_are_part_of_the_asyncpg_transaction(database, count, manual):
     class Transaction:
-        """The open one of a connection: asyncpg's object, or the statements."""
+        """The open transaction of a connection: asyncpg's object, or plain BEGIN and COMMIT."""
 
         def __init__(self, connection) -> None:
             self.connection, self.open = connection, None
@@ -203,8 +203,7 @@ def test_jobs_are_part_of_asyncpgs_transaction(database, count, manual):
     asyncio.run(run())
 
 
-def test_asyncpg_without_a_transaction_and_with_codecs_of_its_own(database, count):
-    """Each call is all or nothing; a codec that the application has set changes nothing."""
+def test_each_call_is_atomic_on_asyncpg_without_a_transaction_and_with_custom_json_codecs(database, count):
     import json
 
     async def run() -> None:
@@ -227,7 +226,7 @@ def test_asyncpg_without_a_transaction_and_with_codecs_of_its_own(database, coun
     asyncio.run(run())
 
 
-def test_what_is_no_connection_is_rejected_by_name(database):
+def test_connection_parameter_rejects_unsupported_objects_and_names_the_expected_type(database):
     with engine(database) as made, pytest.raises(TypeError, match="connection must be .* not a .*Engine"):
         receipt.options(connection=made)
     with pytest.raises(TypeError, match="connection must be a connection or session of psycopg 3"):
@@ -244,7 +243,7 @@ def test_what_is_no_connection_is_rejected_by_name(database):
             receipt.options(connection=connection).enqueue(order_id=1)
 
 
-def test_no_library_is_imported_for_it(tmp_path):
+def test_importing_jobherd_imports_no_optional_library(tmp_path):
     code = (
         "import sys, jobherd, jobherd.sqlalchemy\n"
         "from jobherd import Client, AsyncClient, handler, enqueue_on\n"
@@ -255,7 +254,7 @@ def test_no_library_is_imported_for_it(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type:sqlalchemy.exc.SAWarning")
-def test_alembic_ignores_jobherds_schema_with_the_hook(database):
+def test_include_name_hook_makes_alembic_ignore_the_jobherd_schema(database):
     def found(**options) -> list[str]:
         with engine(database) as made, made.connect() as connection:
             context = MigrationContext.configure(connection, opts={"include_schemas": True, **options})
@@ -266,7 +265,7 @@ def test_alembic_ignores_jobherds_schema_with_the_hook(database):
     assert found(include_name=include_name) == []
 
 
-def test_alembic_creates_jobherds_schema_in_its_own_transaction(empty_database):
+def test_upgrade_creates_the_schema_in_the_transaction_of_the_callers_connection(empty_database):
     with engine(empty_database) as made, made.connect() as connection:
         assert upgrade(connection) > 0
         connection.rollback()

@@ -1,4 +1,4 @@
-"""Where producers find the database: the same places as the command line, in the same order."""
+"""Producers search for the database address in the same places as the command line, in the same order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def answering(folder):
-    """A socket that accepts connections where the embedded server of a folder has its own."""
+    """Listen on the socket that an embedded server in this folder would use."""
     data = folder / FOLDER / "postgres"
     data.mkdir(parents=True)
     server = socket.socket(socket.AF_UNIX)
@@ -43,7 +43,7 @@ def answering(folder):
     return server
 
 
-def test_each_place_goes_before_the_next_as_on_the_command_line(folder, monkeypatch):
+def test_producer_and_command_line_search_for_the_dsn_in_the_same_order(folder, monkeypatch):
     def both() -> str | None:
         found = find_dsn()
         assert Settings.load().dsn == found
@@ -66,7 +66,7 @@ def test_each_place_goes_before_the_next_as_on_the_command_line(folder, monkeypa
     assert both() == "postgresql://u@h/url"
 
 
-def test_a_file_without_a_dsn_hides_pyproject_as_on_the_command_line(folder):
+def test_jobherd_toml_without_a_dsn_hides_pyproject_for_producer_and_command_line(folder):
     (folder / "jobherd.toml").write_text("workers = 2\n")
     (folder / "pyproject.toml").write_text('[tool.jobherd]\ndsn = "dbname=pyproject"\n')
     assert Settings.load().dsn is None
@@ -74,7 +74,7 @@ def test_a_file_without_a_dsn_hides_pyproject_as_on_the_command_line(folder):
         find_dsn()
 
 
-def test_the_error_names_every_place_that_was_searched(folder):
+def test_error_names_every_place_searched_for_a_dsn(folder):
     (folder / "pyproject.toml").write_text("[project]\n")
     with Client() as client, pytest.raises(NotConfiguredError) as caught:
         client.enqueue("a:b")
@@ -85,7 +85,7 @@ def test_the_error_names_every_place_that_was_searched(folder):
     )
 
 
-def test_a_file_that_is_written_after_the_error_is_found(folder):
+def test_dsn_is_found_in_a_file_written_after_an_earlier_error(folder):
     with pytest.raises(NotConfiguredError):
         find_dsn()
     (folder / "jobherd.toml").write_text('dsn = "dbname=late"\n')
@@ -93,7 +93,7 @@ def test_a_file_that_is_written_after_the_error_is_found(folder):
 
 
 @pytest.mark.parametrize("text", ["dsn = 5", 'dsn = "hunter2 is my password"', 'dsn = ""'])
-def test_an_address_that_is_none_is_refused_without_its_text(folder, text):
+def test_invalid_dsn_in_a_file_is_rejected_and_its_text_is_not_shown(folder, text):
     (folder / "jobherd.toml").write_text(text + "\n")
     with pytest.raises(NotConfiguredError, match=r"dsn \(from jobherd\.toml\): must be a PostgreSQL address") as caught:
         find_dsn()
@@ -117,9 +117,7 @@ def test_an_address_that_is_none_is_refused_without_its_text(folder, text):
         ),
     ],
 )
-def test_an_invalid_address_gets_the_error_of_the_command_line_wherever_it_comes_from(
-    folder, monkeypatch, address, reason
-):
+def test_invalid_address_gets_the_error_of_the_command_line_from_every_source(folder, monkeypatch, address, reason):
     with Client(address) as client, pytest.raises(NotConfiguredError) as caught:
         client.enqueue("a:b")
     assert str(caught.value) == f"dsn: {reason}"
@@ -138,16 +136,16 @@ def test_an_invalid_address_gets_the_error_of_the_command_line_wherever_it_comes
     monkeypatch.setenv("JOBHERD_DSN", address)
     with pytest.raises(SettingsError) as refused:
         Settings.load(only=("dsn",))
-    assert reason.partition(" (")[0] in str(refused.value)  # the command line says the same
+    assert reason.partition(" (")[0] in str(refused.value)  # the command line reports the same reason
 
 
-def test_a_file_that_cannot_be_read_is_named(folder):
+def test_error_names_a_configuration_file_that_cannot_be_parsed(folder):
     (folder / "jobherd.toml").write_text("workers = \n")
     with pytest.raises(NotConfiguredError, match=r"jobherd\.toml cannot be read"):
         find_dsn()
 
 
-def test_the_address_to_listen_at_is_found_in_the_file(folder, monkeypatch):
+def test_listen_dsn_is_read_from_the_file_or_the_environment(folder, monkeypatch):
     (folder / "jobherd.toml").write_text('dsn = "dbname=pooled"\nlisten-dsn = "dbname=direct"\n')
     assert find_listen_dsn() == ("dbname=direct", True)
     assert find_listen_dsn("dbname=given") == ("dbname=given", False)
@@ -155,7 +153,7 @@ def test_the_address_to_listen_at_is_found_in_the_file(folder, monkeypatch):
     assert find_listen_dsn() == ("dbname=mine", True)
 
 
-def test_the_schema_is_found_in_the_same_places(folder, monkeypatch):
+def test_schema_is_read_from_the_file_the_environment_or_the_argument(folder, monkeypatch):
     assert find_schema() == Settings.load().schema == "jobherd"
     (folder / "jobherd.toml").write_text('schema = "jobs_file"\n')
     assert find_schema() == Settings.load().schema == Client().schema == "jobs_file"
@@ -167,7 +165,7 @@ def test_the_schema_is_found_in_the_same_places(folder, monkeypatch):
         Client()
 
 
-def test_a_job_on_a_connection_of_ones_own_goes_into_the_schema_of_the_file(folder, empty_database, monkeypatch):
+def test_enqueue_on_uses_the_schema_from_the_configuration_file(folder, empty_database, monkeypatch):
     monkeypatch.setattr(default, "_chosen", None)
     (folder / "jobherd.toml").write_text('schema = "jobs_eu"\n')
     with psycopg.connect(empty_database, autocommit=True) as connection:
@@ -175,7 +173,7 @@ def test_a_job_on_a_connection_of_ones_own_goes_into_the_schema_of_the_file(fold
         assert enqueue_on(connection, "a:b", {}) == 1
 
 
-def test_an_embedded_server_that_runs_is_found(folder, monkeypatch):
+def test_running_embedded_server_is_found_and_a_stale_socket_file_is_ignored(folder, monkeypatch):
     with answering(folder):
         assert find_dsn() == f"host={folder}/.jobherd/postgres dbname=postgres user=jobherd"
         monkeypatch.setenv("JOBHERD_EMBEDDED_DIR", str(folder / "other"))
@@ -184,11 +182,11 @@ def test_an_embedded_server_that_runs_is_found(folder, monkeypatch):
         monkeypatch.chdir("/")
         monkeypatch.setenv("JOBHERD_EMBEDDED_DIR", str(folder))
         assert find_dsn() == f"host={folder}/.jobherd/postgres dbname=postgres user=jobherd"
-    with pytest.raises(NotConfiguredError, match="not running"):  # its socket file is still there
+    with pytest.raises(NotConfiguredError, match="not running"):  # the socket file still exists
         find_dsn()
 
 
-def test_an_embedded_server_with_a_long_path_is_found_by_its_link(folder, monkeypatch):
+def test_embedded_server_with_a_long_path_is_found_through_a_private_symlink(folder, monkeypatch):
     deep = folder / ("d" * 120)
     deep.mkdir()
     monkeypatch.chdir(deep)
@@ -199,13 +197,13 @@ def test_an_embedded_server_with_a_long_path_is_found_by_its_link(folder, monkey
     with answering(deep):
         (private / link_name(data)).symlink_to(data)
         assert find_dsn() == f"host={private / link_name(data)} dbname=postgres user=jobherd"
-        private.chmod(0o777)  # then any user could have made the link
+        private.chmod(0o777)  # any user could have created the link now
         with pytest.raises(NotConfiguredError):
             find_dsn()
     assert len(link_folders()) == 2
 
 
-def test_an_embedded_server_of_another_user_is_not_used(folder, monkeypatch):
+def test_embedded_server_of_another_os_user_is_not_used(folder, monkeypatch):
     with answering(folder):
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(NotConfiguredError):

@@ -1,4 +1,4 @@
-"""A producer that finds no schema is told which command makes it, whatever driver and call it uses."""
+"""If the schema is missing, the error of every driver and call names the command that creates it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def receipt(order_id: int) -> None: ...
     ],
     ids=["enqueue", "unique", "many", "job", "cancel", "wait"],
 )
-def test_a_client_names_the_command(empty_database, call):
+def test_client_error_for_a_missing_schema_names_the_migrate_command(empty_database, call):
     with Client(empty_database) as client, pytest.raises(psycopg.ProgrammingError, match=COMMAND) as raised:
         call(client)
     assert "\n" not in str(raised.value)
     assert raised.value.diag.message_primary  # the error still has its details
 
 
-def test_another_schema_is_part_of_the_command(empty_database):
+def test_client_error_for_a_missing_custom_schema_names_it_in_the_command(empty_database):
     with (
         Client(empty_database, schema="orders") as client,
         pytest.raises(psycopg.errors.UndefinedTable, match="run `jobherd migrate --schema orders`"),
@@ -44,7 +44,7 @@ def test_another_schema_is_part_of_the_command(empty_database):
         client.enqueue("mail:receipt", {"order_id": 7})
 
 
-def test_connections_of_the_caller_name_the_command(empty_database):
+def test_errors_on_the_callers_connections_name_the_migrate_command(empty_database):
     async def enqueue() -> None:
         async with AsyncClient(empty_database) as client:
             with pytest.raises(psycopg.ProgrammingError, match=COMMAND):
@@ -65,14 +65,14 @@ def test_connections_of_the_caller_name_the_command(empty_database):
         enqueue_on(own, "mail:receipt", {"order_id": 7})
 
 
-def test_a_flow_names_the_command(empty_database):
+def test_flow_enqueue_error_for_a_missing_schema_names_the_migrate_command(empty_database):
     flow = Flow("orders")
     flow.add(receipt, order_id=7)
     with Client(empty_database) as client, pytest.raises(psycopg.ProgrammingError, match=COMMAND):
         flow.enqueue(client=client)
 
 
-def test_a_trigger_that_misses_its_own_table_keeps_its_message(database):
+def test_error_of_a_users_trigger_with_a_missing_table_keeps_its_message(database):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("""
             CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO notes VALUES (1); RETURN NEW; END $$;

@@ -1,4 +1,4 @@
-"""What is checked before anything is sent. No database."""
+"""Checks of options, kinds and payloads before anything is sent. No database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 def receipt(order_id: int) -> None: ...
 
 
-def test_options_are_in_the_units_of_the_statement():
+def test_options_become_seconds_and_parameters_of_the_statement():
     options = check_options(
         delay="10m", timeout=timedelta(minutes=1), priority=-5, queue="media", max_attempts=8, expires_at=MOMENT
     )
@@ -86,12 +86,12 @@ def test_options_are_in_the_units_of_the_statement():
     ],
     ids=str,
 )
-def test_a_wrong_option_is_named(options, problem, says):
+def test_error_names_the_invalid_option(options, problem, says):
     with pytest.raises(problem, match=says):
         one_by_name("mail:receipt", {}, options)
 
 
-def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_what_there_is():
+def test_error_for_an_unknown_option_names_the_call_and_the_options_it_has():
     client = Client(NOWHERE)
     for call in (client.enqueue_many, client.enqueue_stream):
         with pytest.raises(
@@ -99,7 +99,7 @@ def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_wha
             match=rf"^{call.__name__}\(\) has no option 'dely'; it has after, cost, debounce, delay, edge, encrypt",
         ) as caught:
             call("a:b", [], dely=5)
-        assert "payload_bytes" not in str(caught.value), "a list of jobs takes none"
+        assert "payload_bytes" not in str(caught.value), "bulk calls do not accept payload_bytes"
     for name in ("enqueue_many", "enqueue_stream"):
         with pytest.raises(TypeError, match=rf"^{name}\(\) has no option 'dely'"):
             asyncio.run(getattr(AsyncClient(NOWHERE), name)("a:b", [], dely=5))
@@ -111,7 +111,7 @@ def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_wha
             asyncio.run(other(None, "a:b", [], dely=5))
 
 
-def test_what_is_no_connection_or_client_is_refused_where_it_is_given():
+def test_object_that_is_not_a_connection_or_client_is_rejected():
     with pytest.raises(
         TypeError,
         match="connection must be a connection or session of psycopg 3, SQLAlchemy, Django or asyncpg, not a int",
@@ -137,12 +137,12 @@ def test_a_negative_delay_means_now():
 
 
 @pytest.mark.parametrize("kind", ["os.system()", "../../x", "a;drop table", "<script>", "x" * 10_000, "", None, 5])
-def test_a_bad_kind_is_refused(kind):
+def test_invalid_kind_is_rejected(kind):
     with pytest.raises(ValueError, match="is not a name"):
         one_by_name(kind, {}, {})
 
 
-def test_a_bad_payload_is_refused():
+def test_invalid_payload_is_rejected():
     with pytest.raises(PayloadError, match=r"^payload at \$\.a"):
         one_by_name("a:b", {"a": "\0"}, {})
 
@@ -150,6 +150,6 @@ def test_a_bad_payload_is_refused():
 @pytest.mark.parametrize(
     ("job_id", "problem"), [("7", TypeError), (True, TypeError), (None, TypeError), (2**63, ValueError)]
 )
-def test_an_id_that_is_none_is_refused(job_id, problem):
+def test_invalid_job_id_is_rejected(job_id, problem):
     with pytest.raises(problem, match="id"):
         show_job(job_id)

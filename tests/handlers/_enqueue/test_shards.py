@@ -1,4 +1,4 @@
-"""Queues divided over two databases, by one client."""
+"""One client enqueues to queues that are split over two databases."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def test_a_job_goes_to_the_database_of_its_queue(client, first, second):
     assert other in ids(second)
 
 
-def test_a_handler_brings_its_queue(client, first, second):
+def test_handler_enqueues_in_the_database_of_its_queue(client, first, second):
     assert receipt.options(client=client).enqueue(order_id=7) in ids(first)
     assert pdf.options(client=client).enqueue_many([7, 8])[1] in ids(second)
     assert receipt.options(client=client, queue="pdf").enqueue(order_id=7) in ids(second)
 
 
-def test_an_id_finds_its_database(client, shards):
+def test_client_finds_the_database_of_a_job_by_its_id(client, shards):
     mail, other = client.enqueue("a:b", queue="mail-in"), client.enqueue("a:b", queue="x")
-    with Client(shards=shards) as fresh:  # which has not enqueued anything
+    with Client(shards=shards) as fresh:  # has not enqueued anything yet
         assert [fresh.job(number)["queue"] for number in (mail, other)] == ["mail-in", "x"]
         assert next(fresh.watch(other))["id"] == other
         assert fresh.cancel(other, actor="ada") == "cancelled"
@@ -103,7 +103,7 @@ def test_an_id_finds_its_database(client, shards):
             fresh.wait(other, timeout=0)
 
 
-def test_asyncio(shards, second):
+def test_async_client_chooses_the_database_by_queue_and_by_id(shards, second):
     async def use():
         async with AsyncClient(shards=shards, timeout=LIMIT) as client:
             mail, other = await client.enqueue("a:b", queue="mail-in"), await client.enqueue("a:b", queue="x")
@@ -128,7 +128,7 @@ def test_asyncio(shards, second):
     asyncio.run(use())
 
 
-def test_a_queue_must_be_given_and_match(first):
+def test_client_with_shards_requires_a_queue_that_matches_a_shard(first):
     with Client(shards={"mail-*": first}) as client:
         with pytest.raises(ValueError, match="queue of 'a:b' is missing: a client with shards"):
             client.enqueue("a:b")
@@ -136,18 +136,18 @@ def test_a_queue_must_be_given_and_match(first):
             client.enqueue("a:b", queue="pdf")
 
 
-def test_an_id_of_no_shard_is_no_missing_job(client):
+def test_id_of_an_unknown_shard_raises_value_error(client):
     with pytest.raises(ValueError, match="is in shard 9, and shards has only shard 1, 2: add it"):
         client.job(first_id(9))
 
 
-def test_a_statement_about_no_job_is_rejected(client):
+def test_statement_without_a_job_id_is_rejected(client):
     with pytest.raises(ValueError, match="names no job"):
         client.run(ShardMap.show())
 
 
 @pytest.mark.parametrize("options", [{"unique": True}, {"unique_key": "k"}, {"debounce": 5}, {"unique": Unique("n")}])
-def test_a_job_that_would_be_unique_in_one_database_only_is_rejected(client, first, options):
+def test_job_unique_in_only_one_of_several_databases_is_rejected(client, first, options):
     with pytest.raises(ValueError, match=r"unique: with shards.*queue=True"):
         client.enqueue("a:b", {"n": 1}, queue="mail-in", **options)
     unique = options.get("unique")
@@ -156,23 +156,23 @@ def test_a_job_that_would_be_unique_in_one_database_only_is_rejected(client, fir
     assert job in ids(first)
 
 
-def test_a_unique_job_needs_nothing_with_one_database(first):
+def test_unique_needs_no_queue_if_all_shards_are_one_database(first):
     with Client(shards={"mail-*": first, "pdf": first}) as client:
         assert client.enqueue("a:b", {"n": 2}, queue="pdf", unique=True).new
 
 
-def test_a_job_waits_for_jobs_of_its_own_database_only(client, first, second):
+def test_job_can_depend_only_on_jobs_of_its_own_database(client, first, second):
     before = client.enqueue("a:b", queue="pdf")
     assert client.job(client.enqueue("a:b", queue="x", after=before))["state"] == "blocked"
     with pytest.raises(ValueError, match="after names job .* of shard 2, and queue 'mail-in' is in shard 1"):
         client.enqueue("a:b", queue="mail-in", after=before)
-    # also by plain SQL, which has no list of shards
+    # the same in plain SQL, which has no list of shards
     for dsn, other in ((first, first_id(2)), (second, 1)):
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="which does not exist"):
             ask(dsn, "SELECT * FROM jobherd.enqueue_after('a:b', ARRAY['{}'], ARRAY[%s]::bigint[])", other)
 
 
-def test_a_flow_is_in_one_database(client, first, second):
+def test_flow_must_be_in_one_database(client, first, second):
     flow = Flow("both")
     mail = flow.add(receipt, order_id=7)
     flow.add(pdf, order_id=7)
@@ -195,7 +195,7 @@ def test_a_flow_is_in_one_database(client, first, second):
     assert mail.name == "mail:receipt"
 
 
-def test_a_transaction_is_in_one_database(shards, as_default, first, second):
+def test_callers_transaction_is_limited_to_one_database(shards, as_default, first, second):
     wrong = r"connection leads to shard 1, and shards\['\*'\] is shard 2: one transaction"
     with psycopg.connect(first) as connection:
         with Client(shards=shards, connection=connection) as own:
@@ -218,7 +218,7 @@ def test_a_transaction_is_in_one_database(shards, as_default, first, second):
     assert number not in ids(first)
 
 
-def test_a_transaction_of_a_coroutine_is_in_one_database(as_default, second):
+def test_async_transaction_is_limited_to_one_database(as_default, second):
     async def use():
         async with await psycopg.AsyncConnection.connect(second) as connection:
             assert shard_of(await pdf.options(connection=connection).aenqueue(order_id=7)) == 2
@@ -234,7 +234,7 @@ def test_a_transaction_of_a_coroutine_is_in_one_database(as_default, second):
     asyncio.run(use())
 
 
-def test_a_jobs_transaction_is_in_one_database(as_default, first):
+def test_transaction_of_a_running_job_is_limited_to_one_database(as_default, first):
     with psycopg.connect(first) as connection:
         token = module.join(connection)
         try:
@@ -245,7 +245,7 @@ def test_a_jobs_transaction_is_in_one_database(as_default, first):
             module.part(token)
 
 
-def test_databases_with_the_same_ids_are_rejected(first, database, cluster, template):
+def test_databases_without_a_shard_number_or_with_the_same_one_are_rejected(first, database, cluster, template):
     with Client(shards={"a": first, "b": database}) as client:
         assert client.enqueue("a:b", queue="a")
         with pytest.raises(ValueError, match=r"the database shards\['b'\] has no shard: run"):
@@ -260,8 +260,8 @@ def test_databases_with_the_same_ids_are_rejected(first, database, cluster, temp
         assert ids(twin) == []
 
 
-def test_a_job_is_found_while_another_database_is_away(client, second):
-    """Each database is asked briefly before one that is away is waited for: that took the whole timeout, 30 s by default."""
+def test_client_finds_a_job_while_another_database_is_unreachable(client, second):
+    """The client queries each database briefly first. Otherwise an unreachable one would delay the answer by the timeout, 30 s by default."""
     number = client.enqueue("a:b", queue="pdf")
     there = {"mail-*": "host=/nonexistent dbname=x", "*": second}
 
@@ -293,19 +293,19 @@ def test_a_job_is_found_while_another_database_is_away(client, second):
         ({"ma*": "dbname=x", "mail-*": "dbname=y"}, "is never used"),
     ],
 )
-def test_invalid_shards_are_rejected_where_they_are_written(shards, problem):
+def test_invalid_shards_are_rejected_by_the_constructor(shards, problem):
     for kind in (Client, AsyncClient):
         with pytest.raises((TypeError, ValueError), match=problem):
             kind(shards=shards)
 
 
-def test_shards_exclude_one_address():
+def test_dsn_and_shards_exclude_each_other():
     for kind in (Client, AsyncClient):
         with pytest.raises(ValueError, match="dsn and shards exclude each other"):
             kind("dbname=x", shards={"*": "dbname=y"})
 
 
-def test_errors_name_no_address(first, database):
+def test_errors_of_a_client_with_shards_contain_no_address(first, database):
     with Client(shards={"a": first, "b": database + " application_name=hidden"}) as client:
         for queue in ("b", "c"):
             with pytest.raises(ValueError) as found:
@@ -313,7 +313,7 @@ def test_errors_name_no_address(first, database):
             assert "hidden" not in str(found.value)
 
 
-def test_ids_stay_in_their_shard(cluster, template):
+def test_shard_number_fixes_the_range_of_its_ids(cluster, template):
     with cluster.database(template=template) as dsn:
         assert become(dsn, MOST)
         assert not become(dsn, MOST)
@@ -325,7 +325,7 @@ def test_ids_stay_in_their_shard(cluster, template):
                 client.enqueue("a:b")
 
 
-def test_a_database_with_jobs_can_only_become_the_first_shard(cluster, template):
+def test_database_with_jobs_can_become_only_shard_1(cluster, template):
     with cluster.database(template=template) as dsn, Client(dsn) as client:
         number = client.enqueue("a:b")
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="already given ids up to"):
@@ -338,7 +338,7 @@ def test_a_database_with_jobs_can_only_become_the_first_shard(cluster, template)
             become(dsn, 900)
 
 
-def test_a_client_without_shards_loads_nothing_for_them():
+def test_client_without_shards_does_not_import_the_shard_modules():
     text = (
         "import sys; from jobherd import Client, AsyncClient; Client('dbname=x'); AsyncClient('dbname=x'); "
         "print(sorted(name for name in sys.modules if 'shard' in name))"
@@ -347,8 +347,8 @@ def test_a_client_without_shards_loads_nothing_for_them():
     assert done.stdout.strip() == "[]"
 
 
-def test_a_signal_to_a_topic_needs_a_client_of_one_database(client, shards):
-    """The databases are not asked: a topic has no database. The id of a job has one."""
+def test_signal_to_a_topic_needs_a_client_of_one_database(client, shards):
+    """A topic belongs to no database, so the client queries none. A signal to a job goes to the database of its id."""
     message = r"^shards: control/send_signal names no job .* Call it on a Client of one database"
 
     async def signal():

@@ -1,4 +1,4 @@
-"""`watch` yields what is new of a job, and ends with it."""
+"""`watch` yields each change of a job and ends when the job is finished."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def change(database):
         yield connection.execute
 
 
-def test_a_watcher_gets_each_change_once_and_the_end(database, change):
+def test_watch_yields_each_change_once_and_ends_with_the_final_state(database, change):
     with Client(database) as client:
         job = client.enqueue("mail:receipt")
         rows = client.watch(job, every="10ms")
         assert next(rows)["state"] == "ready"
-        change("SELECT jobherd.reprioritize(%s, 7)", [job])  # nothing that is watched
+        change("SELECT jobherd.reprioritize(%s, 7)", [job])  # watch does not report priorities
         client.cancel(job)
         assert next(rows)["state"] == "cancelled"
         assert list(rows) == []
@@ -32,7 +32,7 @@ def test_a_watcher_gets_each_change_once_and_the_end(database, change):
             next(client.watch(job, every=0))
 
 
-def test_a_coroutine_watches_the_same_way(database, change):
+def test_async_watch_yields_changes_and_raises_lookup_error_if_the_job_disappears(database, change):
     async def run() -> list[tuple[str, str | None]]:
         seen = []
         async with AsyncClient(database) as client:

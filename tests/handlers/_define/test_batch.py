@@ -1,4 +1,4 @@
-"""Batch handlers without a worker: what they may look like, and what their answers mean."""
+"""Batch handlers without a worker: allowed signatures, and the meaning of their answers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def send(jobs: list[Job], messages: list[Sms]) -> list[object]:
     return [f"{job.id} {message.to}" for job, message in zip(jobs, messages, strict=True)]
 
 
-def test_a_batch_handler_declares_its_size_and_its_patience():
+def test_batch_handler_declares_batch_size_and_linger():
     assert (send.policy.batch, send.policy.linger) == (50, 0.2)
     assert handler("a:b")(lambda: None).policy.batch is None
 
 
-def test_a_batch_of_a_test_is_called_as_a_worker_calls_it():
+def test_run_batch_records_one_outcome_per_job():
     ran = run_batch(send, [{"to": "a"}, {"too": "b"}, {"to": "c"}])
     assert [one.outcome.label for one in ran] == ["ok", "poison", "ok"]
     assert [one.result for one in ran] == ["1 a", None, "3 c"]
     assert run(send, Sms("x")).result == "1 x"
 
 
-def test_each_enqueued_job_is_one_payload_and_is_checked():
+def test_payload_of_a_batch_handler_is_one_message_and_is_checked():
     assert send.payload(Sms("x")) == {"to": "x"}
     with pytest.raises(ValueError, match="to"):
         send.payload({"too": "b"})  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def test_each_enqueued_job_is_one_payload_and_is_checked():
         lambda jobs, **more: None,
     ],
 )
-def test_a_batch_handler_of_another_shape_is_refused_where_it_is_written(function: Any):
+def test_batch_handler_with_other_parameters_is_rejected_at_the_decorator(function: Any):
     with pytest.raises(TypeError, match="takes batches, so its parameters are"):
         handler("a:b", batch=2)(function)
 
@@ -95,7 +95,7 @@ def paired(pairs: tuple[int, str]) -> None: ...
         (paired, "'pairs' gets a list of them: write pairs: list[tuple[int, str]]"),
     ],
 )
-def test_a_parameter_of_a_batch_that_is_no_list_is_refused_where_it_is_written(function: Any, remedy: str):
+def test_batch_parameter_that_is_not_a_list_is_rejected_at_the_decorator(function: Any, remedy: str):
     with pytest.raises(
         TypeError, match=f"{re.escape(function.__name__)} takes batches, so its parameter {re.escape(remedy)}"
     ):
@@ -106,7 +106,7 @@ def test_a_parameter_of_a_batch_that_is_no_list_is_refused_where_it_is_written(f
 
 
 def resolved(function: Any) -> Any:
-    """As a module without the import of annotations has it."""
+    """Return the function with evaluated annotations, as in a module without `from __future__ import annotations`."""
     copy = types.FunctionType(function.__code__, function.__globals__)
     copy.__annotations__ = get_type_hints(function)
     return copy
@@ -131,11 +131,11 @@ def unknown(numbers: NotThere) -> None: ...  # type: ignore[name-defined]  # noq
 
 
 @pytest.mark.parametrize("function", [bare, plain, sequence, anything, one_of_two, unknown])
-def test_what_a_list_fits_or_nobody_can_judge_is_let_be(function: Any):
+def test_batch_parameter_is_accepted_if_a_list_fits_or_the_annotation_is_unknown(function: Any):
     assert handler("a:b", batch=2)(function).policy.batch == 2
 
 
-def test_wrong_options_name_the_field_and_the_remedy():
+def test_error_names_the_invalid_batch_option_and_the_fix():
     for batch in (0, 501, True, "5", 2.0):
         with pytest.raises(ValueError, match="batch must be a whole number from 1 to 500"):
             handler("a:b", batch=batch)  # type: ignore[call-overload]
@@ -145,7 +145,7 @@ def test_wrong_options_name_the_field_and_the_remedy():
         handler("a:b", batch=2, linger="61s")
 
 
-def test_none_a_disposition_and_an_exception_hold_for_each():
+def test_none_a_disposition_or_an_exception_applies_to_every_job_of_the_batch():
     error = Raised(ValueError("x"))
     snooze = Snooze("1h")
     assert endings_of(None, [1, 2]) == [None, None]
@@ -153,7 +153,7 @@ def test_none_a_disposition_and_an_exception_hold_for_each():
     assert endings_of(snooze, [1, 2]) == [snooze, snooze]
 
 
-def test_answers_in_order_and_by_id():
+def test_batch_answers_are_matched_by_order_or_by_job_id():
     nack = Nack("1s")
     assert endings_of(["a", nack], [7, 8]) == ["a", nack]
     assert endings_of({8: "b", 7: None}, [7, 8]) == [None, "b"]
@@ -170,18 +170,18 @@ def test_answers_in_order_and_by_id():
         ({9: "x"}, "BATCH_ANSWER_MISSING"),
     ],
 )
-def test_an_answer_that_cannot_be_told_apart_fails_those_it_was_meant_for(answer: object, code: str):
+def test_invalid_or_missing_batch_answer_fails_the_affected_jobs(answer: object, code: str):
     for ending in endings_of(answer, [1, 2]):
         assert isinstance(ending, Failed)
         assert ending.code == code
 
 
-def test_an_answer_for_a_job_that_was_not_called_is_said(caplog: pytest.LogCaptureFixture):
+def test_answer_for_a_job_outside_the_batch_is_logged(caplog: pytest.LogCaptureFixture):
     assert endings_of({1: "a", "1": "b"}, [1]) == ["a"]
     assert "1 jobs that it was not called with" in caplog.text
 
 
-def test_an_asynchronous_batch_handler_may_gather_its_exceptions():
+def test_exceptions_returned_by_an_async_batch_handler_count_as_raised():
     @handler("web:fetch", batch=3)
     async def fetch(urls: list[str]) -> list[object]:
         return [ValueError(url) if url == "bad" else url for url in urls]

@@ -1,4 +1,4 @@
-"""Chains, groups and graphs as handlers' authors write them: what is sent, what is refused, and that it runs."""
+"""Chains, groups and graphs in the API for handlers: documents sent, errors and execution."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def queue(database):
 
 
 def work(queue):
-    """Run the handlers until nothing is left to do. Return the kinds in their order."""
+    """Run the handlers until no job is ready. Return the kinds and results in order."""
     ran = []
     resolve(queue)
     while found := queue.run("SELECT id, kind, payload::text FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1"):
@@ -78,7 +78,7 @@ def work(queue):
     return ran
 
 
-def test_a_chain_gives_each_job_the_result_of_the_one_before(queue):
+def test_chain_passes_the_result_of_each_job_to_the_next(queue):
     flow = chain(fetch.call(url="abc"), parse.call(deep=True), total.call(start=10), tidy.call()).enqueue(
         client=Client(connection=queue.connection)
     )
@@ -86,7 +86,7 @@ def test_a_chain_gives_each_job_the_result_of_the_one_before(queue):
     assert queue.run("SELECT id, name, state FROM jobherd.flows") == [(flow, "chain x:fetch", "completed")]
 
 
-def test_a_group_gives_its_results_in_order_to_the_job_after_it(queue):
+def test_group_passes_its_results_in_order_to_the_success_callback(queue):
     with psycopg.connect(queue.dsn) as other:
         group(
             [double.call(1), double.options(priority=-1).call(2), double.call(n=3)],
@@ -102,7 +102,7 @@ def test_a_group_gives_its_results_in_order_to_the_job_after_it(queue):
     assert queue.run("SELECT name, state FROM jobherd.flows") == [("numbers", "completed")]
 
 
-def test_a_graph_passes_results_to_the_nodes_that_name_them(queue):
+def test_graph_passes_results_to_the_nodes_that_use_them(queue):
     flow = Flow("graph")
     page = flow.add(fetch, url="abcd")
     numbers = flow.add(parse, page.result)
@@ -116,12 +116,12 @@ def test_a_graph_passes_results_to_the_nodes_that_name_them(queue):
     assert queue.run("SELECT priority FROM jobherd.history WHERE kind = 'x:total'") == [(3,)]
 
 
-def test_two_nodes_of_one_handler_have_two_names():
+def test_nodes_of_one_handler_get_numbered_names():
     flow = Flow("graph")
     assert [flow.add(tidy).name for _ in range(3)] == ["x:tidy", "x:tidy-2", "x:tidy-3"]
 
 
-def test_from_asyncio(queue):
+def test_async_client_enqueues_a_chain(queue):
     async def start():
         async with AsyncClient(queue.dsn) as client:
             return await chain(fetch.call("a"), tidy.call()).aenqueue(client=client)
@@ -130,7 +130,7 @@ def test_from_asyncio(queue):
     assert queue.run("SELECT state FROM jobherd.flows WHERE id = %s", flow) == [("open",)]
 
 
-def test_a_group_sends_jobs_of_one_kind_together():
+def test_group_sends_jobs_of_one_kind_as_one_node():
     nodes = group(fetch.call(str(n)) for n in range(4)).nodes()
     assert [(node["node"], len(node["payloads"])) for node in nodes] == [("x:fetch", 4)]
 
@@ -172,12 +172,12 @@ def test_a_group_sends_jobs_of_one_kind_together():
         (lambda: Flow("a").add(tidy).after(Flow("b").add(tidy)), "node 'x:tidy': after names node 'x:tidy', which"),
     ],
 )
-def test_a_mistake_is_named_where_it_is_made(make, words):
+def test_invalid_flow_definition_is_rejected_at_the_call(make, words):
     with pytest.raises((TypeError, ValueError), match=words):
         make()
 
 
-def test_a_node_cannot_run_after_one_that_was_added_later():
+def test_node_cannot_run_after_itself_or_a_node_added_later():
     flow = Flow("a")
     first, second = flow.add(tidy), flow.add(tidy)
     with pytest.raises(ValueError, match=r"node 'x:tidy': after names node 'x:tidy-2', which was added later"):
@@ -187,7 +187,7 @@ def test_a_node_cannot_run_after_one_that_was_added_later():
     assert [node.get("after") for node in (first.document(), second.after(first).document())] == [None, ["x:tidy"]]
 
 
-def test_a_node_gets_a_name_that_others_refer_to(queue):
+def test_named_node_is_referenced_by_its_new_name(queue):
     flow = Flow("a")
     first = flow.add(fetch, "a")
     last = flow.add(parse, page=first.result).after(first).named("read it")
@@ -209,13 +209,13 @@ def test_a_node_gets_a_name_that_others_refer_to(queue):
             first.named(wrong)
 
 
-def test_the_later_one_of_delay_and_run_at_counts():
+def test_run_at_replaces_an_earlier_delay_option():
     node = Flow("a").add(tidy.options(delay="1h")).options(run_at=datetime(2030, 1, 1, tzinfo=UTC))
     sent = node.document()["options"]
     assert (sent.get("delay"), sent["run_at"]) == (None, "2030-01-01T00:00:00+00:00")
 
 
-def test_a_member_adds_members(queue):
+def test_extend_adds_jobs_to_a_running_flow_and_fails_for_a_finished_one(queue):
     client = Client(connection=queue.connection)
     flow = group([double.call(1)], on_done=tidy.call()).enqueue(client=client)
     assert extend(flow, [double.call(5), fetch.call("a")], client=client) == 2
@@ -224,7 +224,7 @@ def test_a_member_adds_members(queue):
         extend(flow, [double.call(5)], client=client)
 
 
-def test_other_programs_add_members_before_the_seal(queue):
+def test_unsealed_flow_accepts_jobs_until_it_is_sealed(queue):
     client = Client(connection=queue.connection)
     flow = Flow("open", sealed=False)
     flow.on("done", tidy.call())
@@ -236,7 +236,7 @@ def test_other_programs_add_members_before_the_seal(queue):
     assert work(queue) == [("x:tidy", None)]
 
 
-def test_a_flow_is_started_once_for_a_key(queue):
+def test_flow_with_the_same_unique_key_is_enqueued_once(queue):
     client = Client(connection=queue.connection)
     flows = [Flow("daily", version=2, unique_key="monday") for _ in range(2)]
     for flow in flows:

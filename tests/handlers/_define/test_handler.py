@@ -22,14 +22,14 @@ def test_a_handler_can_be_called_like_its_function():
     assert isinstance(receipt, Handler)
 
 
-def test_a_handler_knows_where_it_is_written():
+def test_handler_has_the_file_and_line_of_its_function():
     assert receipt.file == __file__
     assert receipt.line > 1
     assert repr(receipt) == f"<Handler mail:receipt at {__file__}:{receipt.line}>"
 
 
 @pytest.mark.promise("A23", "A24", "A25", "A30", "A48")
-def test_the_defaults_are_those_of_the_documents():
+def test_default_policy_has_the_documented_values():
     policy = handler("demo:x")(lambda: None).policy
     assert (policy.queue, policy.priority, policy.timeout, policy.max_attempts, policy.max_crashes) == (
         "default",
@@ -43,7 +43,7 @@ def test_the_defaults_are_those_of_the_documents():
     assert (policy.keep_completed_days, policy.keep_failed_days) == (7, 30)
 
 
-def test_options_are_kept_checked():
+def test_handler_stores_checked_options_in_its_policy():
     policy = handler(
         "demo:x",
         timeout="2m",
@@ -83,7 +83,7 @@ def test_options_are_kept_checked():
     ],
 )
 @pytest.mark.promise("A18")
-def test_a_bad_kind_is_refused_with_the_rule(kind):
+def test_invalid_kind_is_rejected_and_the_error_shows_the_rule(kind):
     with pytest.raises(ValueError, match="is not a name like 'mail:receipt'") as caught:
         handler(kind)
     assert len(str(caught.value)) < 400
@@ -91,7 +91,7 @@ def test_a_bad_kind_is_refused_with_the_rule(kind):
 
 @pytest.mark.parametrize("kind", ["a", "0", "_x", "a" * 100, "os.system", "mail:receipt", "a-b.c:d_e"])
 @pytest.mark.promise("A18")
-def test_a_good_kind_is_taken(kind):
+def test_valid_kind_is_accepted(kind):
     assert handler(kind)(lambda: None).kind == kind
 
 
@@ -132,7 +132,7 @@ def test_a_good_kind_is_taken(kind):
     ],
     ids=str,
 )
-def test_a_wrong_option_is_named_where_it_is_written(options, problem, says):
+def test_error_at_the_decorator_names_the_invalid_option(options, problem, says):
     with pytest.raises(problem, match=says):
         handler("demo:x", **options)
 
@@ -160,7 +160,7 @@ def positional(x, /): ...
         (positional, "parameter 'x' has no name"),
     ],
 )
-def test_a_function_that_cannot_be_a_handler_is_refused(function, says):
+def test_function_that_cannot_be_a_handler_is_rejected(function, says):
     with pytest.raises(TypeError, match=says):
         handler("demo:x")(function)
 
@@ -179,7 +179,7 @@ def test_a_function_that_cannot_be_a_handler_is_refused(function, says):
     ],
 )
 @pytest.mark.parametrize("module", ["__main__", "mail", "my_handlers.mail", "jobherd_user.jobs_1a2b.mail"])
-def test_a_kind_may_be_told_from_file_and_function_however_the_module_came_in(file, name, kind, module):
+def test_default_kind_comes_from_file_and_function_and_not_from_the_module_name(file, name, kind, module):
     space = {"__name__": "__main__" if file == "<stdin>" else module}
     exec(compile(f"def {name}(): ...", file, "exec"), space)
     function = space[name]
@@ -187,19 +187,19 @@ def test_a_kind_may_be_told_from_file_and_function_however_the_module_came_in(fi
     assert handler(function).kind == handler()(function).kind == handler(queue="q")(function).kind == kind
 
 
-def test_a_module_that_gives_no_kind_says_what_to_do():
+def test_error_for_an_invalid_default_kind_shows_how_to_name_it():
     def Send(): ...
 
     with pytest.raises(ValueError, match=r"name it yourself: @handler\('mail:receipt'\)"):
         handler(Send)
 
 
-def test_what_is_no_function_is_refused():
+def test_handler_rejects_a_kind_that_is_neither_text_nor_a_function():
     with pytest.raises(TypeError, match="kind must be a name"):
         handler(5)
 
 
-def test_a_wrapped_function_keeps_its_signature_and_place():
+def test_wrapped_function_keeps_its_signature_and_file():
     def twice(function):
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
@@ -219,13 +219,13 @@ def test_a_wrapped_function_keeps_its_signature_and_place():
     assert wrapped.file == __file__
 
 
-def test_a_call_becomes_the_payload_of_what_was_given():
+def test_payload_contains_only_the_given_arguments():
     assert receipt.payload(7) == {"order_id": 7}
     assert receipt.payload(order_id=7, copies=2) == {"order_id": 7, "copies": 2}
     assert receipt.payload(7, copies=2) == {"order_id": 7, "copies": 2}
 
 
-def test_the_job_is_no_part_of_the_payload():
+def test_job_parameter_is_not_part_of_the_payload():
     @handler("demo:job")
     def with_job(job: Job, order_id: int) -> None: ...
 
@@ -241,19 +241,19 @@ def test_the_job_is_no_part_of_the_payload():
         ((), {"oder_id": 1}, "has no parameter 'oder_id'; it has copies, order_id"),
     ],
 )
-def test_a_wrong_call_is_a_type_error_at_once(arguments, named, says):
+def test_enqueue_with_wrong_arguments_raises_type_error(arguments, named, says):
     with pytest.raises(TypeError, match=says):
         receipt.enqueue(*arguments, **named)
 
 
-def test_a_value_that_does_not_fit_is_refused_before_it_reaches_the_database():
+def test_invalid_value_is_rejected_before_it_reaches_the_database():
     with pytest.raises(BindingError, match=r"\$\.order_id must be int, not str"):
         receipt.enqueue(order_id="7")
     with pytest.raises(PayloadError, match="NUL"):
         receipt.enqueue(order_id="\0")
 
 
-def test_options_make_another_producer_and_leave_the_handler_alone():
+def test_options_returns_a_new_producer_and_does_not_change_the_handler():
     later = receipt.options(delay="10m", priority=3)
     urgent = later.options(priority=-9)
     assert (later.set_options.delay, later.set_options.priority, later.set_options.queue) == (600, 3, "mail")
@@ -262,11 +262,11 @@ def test_options_make_another_producer_and_leave_the_handler_alone():
     assert receipt.set_options.priority == -5
 
 
-def test_enqueue_many_takes_dicts_and_tuples_only():
+def test_enqueue_many_accepts_only_dicts_and_tuples():
     with pytest.raises(TypeError, match="takes a dict or a tuple of arguments, not a int"):
         receipt.enqueue_many([7])
 
 
-def test_a_disposition_is_exported_and_raisable():
+def test_poison_is_exported_and_raisable():
     with pytest.raises(Poison):
         raise Poison("x")

@@ -1,4 +1,4 @@
-"""How hooks are declared, found, chosen for a kind, and ordered; and what is refused at the decoration."""
+"""Hooks: declaration, discovery, choice by kind, order, and errors at the decorator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def double(n: int) -> int:
     return 2 * n
 
 
-def test_a_kind_without_hooks_has_nothing_between_it_and_its_call():
+def test_hooks_of_a_kind_without_hooks_are_none():
     assert Hooks().of_kind("hook:double") is None
     assert Hooks([before_job("mail:receipt")(lambda: None)]).of_kind("hook:double") is None
 
 
-def test_the_middleware_declared_first_is_the_outermost_and_may_answer_itself():
+def test_first_declared_middleware_is_outermost_and_middleware_can_change_the_result():
     @middleware
     def outer(job, call_next):
         return ["outer", call_next()]
@@ -35,10 +35,10 @@ def test_the_middleware_declared_first_is_the_outermost_and_may_answer_itself():
     hooks = Hooks([outer, inner, another]).of_kind("hook:double")
     assert hooks is not None
     assert hooks.call(double, Job(id=1, kind="hook:double"), {"n": 2}) == ["outer", ["inner", 4]]
-    assert outer(None, lambda: 1) == ["outer", 1], "it is still a function"
+    assert outer(None, lambda: 1) == ["outer", 1], "a middleware is still a function"
 
 
-def test_hooks_that_end_a_job_run_in_the_opposite_order():
+def test_after_job_hooks_run_in_reverse_order():
     told = []
     first, second = after_job(lambda: told.append(1)), after_job(lambda: told.append(2))
     hooks = Hooks([first, second]).of_kind("hook:double")
@@ -58,12 +58,12 @@ def test_hooks_that_end_a_job_run_in_the_opposite_order():
         (lambda: after_job(lambda *, job: None), "cannot be called so"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_the_decoration(declare, words):
+def test_invalid_hook_is_rejected_at_the_decorator(declare, words):
     with pytest.raises((TypeError, ValueError), match=words):
         declare()
 
 
-def test_coroutines_and_generators_are_refused_where_nobody_would_run_them():
+def test_before_job_rejects_coroutines_and_generators():
     async def coroutine(job): ...
 
     def generator(job):
@@ -75,7 +75,7 @@ def test_coroutines_and_generators_are_refused_where_nobody_would_run_them():
         before_job(generator)
 
 
-def test_what_a_child_begins_it_ends_last_first_also_if_a_later_hook_raises():
+def test_child_start_hooks_end_in_reverse_order_even_if_a_later_one_raises():
     told = []
 
     @on_child_start
@@ -116,7 +116,7 @@ def test_what_a_child_begins_it_ends_last_first_also_if_a_later_hook_raises():
         assert child.resources == {"one": 1}
 
 
-def test_they_are_found_like_handlers_and_once_though_loaded_twice(tmp_path, monkeypatch):
+def test_hooks_are_found_like_handlers_and_only_once_if_loaded_twice(tmp_path, monkeypatch):
     tmp_path.chmod(0o755)
     (tmp_path / "_shared.py").write_text("from jobherd import before_job\n@before_job\ndef shared(): ...\n")
     (tmp_path / "trace_these.py").write_text(

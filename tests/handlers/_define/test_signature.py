@@ -97,7 +97,7 @@ UserId = NewType("UserId", int)
 
 
 def one(annotation, value):
-    """Bind one parameter of this annotation and return its argument."""
+    """Bind one parameter with this annotation and return its argument."""
 
     def function(x): ...
 
@@ -169,7 +169,7 @@ MOMENT = datetime(2025, 1, 31, 12, tzinfo=UTC)
         ("list[Address]", [{"street": "a"}], [Address("a")]),
     ],
 )
-def test_a_value_that_fits_becomes_the_argument(annotation, value, argument):
+def test_valid_value_is_converted_to_its_annotation(annotation, value, argument):
     found = one(annotation, value)
     assert found == argument
     assert type(found) is type(argument)
@@ -232,7 +232,7 @@ def test_a_value_that_fits_becomes_the_argument(annotation, value, argument):
         (Options, {"width": 1, "height": "2"}, "$.x.height", "must be int"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named_with_its_place(annotation, value, path, says):
+def test_error_for_an_invalid_value_names_its_path(annotation, value, path, says):
     with pytest.raises(BindingError) as caught:
         one(annotation, value)
     assert caught.value.path == path
@@ -241,13 +241,13 @@ def test_a_value_that_does_not_fit_is_named_with_its_place(annotation, value, pa
     assert isinstance(caught.value, PayloadError)
 
 
-def test_an_error_never_shows_the_value():
+def test_binding_error_never_contains_the_value():
     with pytest.raises(BindingError) as caught:
         one(dict[str, int], {"password": "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_type_that_mentions_itself_is_checked_all_the_way_down():
+def test_recursive_type_is_checked_at_every_level():
     inner = {"name": "b", "address": {"street": "x"}}
     bound = one(Customer, {"name": "a", "address": {"street": "x"}, "parent": inner})
     assert bound.parent.name == "b"
@@ -255,7 +255,7 @@ def test_a_type_that_mentions_itself_is_checked_all_the_way_down():
         one(Customer, {"name": "a", "address": {"street": "x"}, "parent": inner | {"parent": {"name": 5}}})
 
 
-def test_a_dataclass_makes_the_round_trip_with_its_derived_fields():
+def test_dataclass_with_derived_fields_survives_the_round_trip():
     customer = Customer("a", Address("b"), ["t"], Customer("c", Address("d")))
     assert one(Customer, decode_payload(check_payload(customer))) == customer
 
@@ -264,7 +264,7 @@ def test_a_dataclass_makes_the_round_trip_with_its_derived_fields():
 def mail(order_id: int, *, copies: int = 1, note: str | None = None) -> None: ...
 
 
-def test_only_what_was_given_is_bound():
+def test_bind_returns_only_the_given_parameters():
     assert mail.binding.bind({"order_id": 7}) == {"order_id": 7}
     assert mail.binding.bind({"note": None, "order_id": 7}) == {"order_id": 7, "note": None}
 
@@ -285,12 +285,12 @@ def test_only_what_was_given_is_bound():
         ({"order_id": 7, "x" * 10_000: 1}, "has a key 'x{80}'"),
     ],
 )
-def test_a_payload_that_is_not_the_handlers_is_refused(payload, says):
+def test_payload_that_does_not_match_the_parameters_is_rejected(payload, says):
     with pytest.raises(BindingError, match=says):
         mail.binding.bind(payload)
 
 
-def test_a_handler_without_parameters_takes_an_empty_object():
+def test_handler_without_parameters_accepts_only_an_empty_object():
     @handler("demo:tick")
     def tick() -> None: ...
 
@@ -300,7 +300,7 @@ def test_a_handler_without_parameters_takes_an_empty_object():
 
 
 @pytest.mark.parametrize("document", [None, 5, "x", [1], {}, {"payload": 1}, {"a": 1}])
-def test_a_handler_with_one_parameter_called_payload_takes_any_document_whole(document):
+def test_single_parameter_named_payload_receives_the_whole_document(document):
     @handler("demo:any")
     def whatever(job: Job, payload: Json) -> None: ...
 
@@ -308,7 +308,7 @@ def test_a_handler_with_one_parameter_called_payload_takes_any_document_whole(do
     assert whatever.payload(document) == document
 
 
-def test_the_whole_document_is_checked_too():
+def test_annotation_of_a_payload_parameter_is_checked():
     @handler("demo:ints")
     def ints(payload: list[int]) -> None: ...
 
@@ -316,7 +316,7 @@ def test_the_whole_document_is_checked_too():
         ints.binding.bind([1, "x"])
 
 
-def test_a_handler_with_double_star_takes_every_key():
+def test_handler_with_double_star_accepts_every_key():
     @handler("demo:open")
     def opened(a: int, **rest: Any) -> None: ...
 
@@ -333,11 +333,11 @@ def test_a_handler_with_double_star_takes_every_key():
         (lambda x, job: None, False),
     ],
 )
-def test_a_first_parameter_called_job_without_annotation_is_the_job(function, takes):
+def test_unannotated_parameter_named_job_receives_the_job_only_in_first_position(function, takes):
     assert handler("demo:x")(function).signature.takes_job is takes
 
 
-def test_a_first_parameter_annotated_job_is_the_job_whatever_its_name():
+def test_first_parameter_annotated_job_receives_the_job_whatever_its_name():
     def positional(me: Job, /, x: int): ...
 
     def quoted(me: "Job", x: int): ...  # noqa: UP037
@@ -350,7 +350,7 @@ def test_a_first_parameter_annotated_job_is_the_job_whatever_its_name():
     assert handler("demo:x")(other).binding.bind({"job": "x"}) == {"job": "x"}
 
 
-def test_an_annotation_that_only_type_checkers_can_resolve_is_not_checked_and_said_so():
+def test_parameter_with_an_unresolvable_annotation_is_listed_as_unchecked():
     @handler("demo:unknown")
     def unknown(known: int, odd: Unknown) -> None: ...
 
@@ -395,7 +395,7 @@ annotations = st.recursive(
 
 
 @given(annotations, documents)
-def test_any_document_for_any_annotation_is_bound_or_refused_with_a_path(annotation, document):
+def test_every_document_is_bound_or_rejected_with_a_path(annotation, document):
     try:
         one(annotation, document)
     except BindingError as problem:
@@ -441,7 +441,7 @@ READ = [
 
 @pytest.mark.parametrize("kind", [exact, whole_text, loose], ids=lambda kind: kind.kind)
 @pytest.mark.parametrize("text", READ, ids=lambda text: text[:40])
-def test_a_payload_that_is_read_at_once_gives_what_decoding_and_binding_give(kind, text: str):
+def test_reading_a_payload_directly_equals_decoding_and_binding_it(kind, text: str):
     def outcome(step):
         try:
             found = step()
@@ -453,7 +453,7 @@ def test_a_payload_that_is_read_at_once_gives_what_decoding_and_binding_give(kin
 
 
 @given(st.integers(), st.text(), st.booleans(), st.permutations(["n", "text", "yes"]))
-def test_so_it_does_for_any_values(n: int, text: str, yes: bool, order: list[str]):
+def test_reading_directly_equals_decoding_and_binding_for_random_values(n: int, text: str, yes: bool, order: list[str]):
     values = {"n": n, "text": text, "yes": yes}
     document = json.dumps({name: values[name] for name in order})
 

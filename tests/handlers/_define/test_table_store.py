@@ -1,4 +1,4 @@
-"""Stores: what may be declared, what is refused with which words, and how a row becomes a record."""
+"""Table stores: declaration, errors, and how a row becomes a record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Upload:
     size: float = 0.0
 
 
-def test_what_is_declared_is_the_handlers_policy():
+def test_table_store_options_become_the_policy_of_its_handler():
     store = TableStore(
         "uploads",
         table="app.lsif_uploads",
@@ -72,12 +72,12 @@ def test_what_is_declared_is_the_handlers_policy():
         ({"heartbeat_interval": "30s"}, r"heartbeat_interval \(30 s\) must be less than stalled_max_age \(30 s\)"),
     ],
 )
-def test_a_wrong_declaration_is_refused_where_it_is_written(given, said):
+def test_invalid_table_store_is_rejected_at_its_declaration(given, said):
     with pytest.raises((ValueError, TypeError), match=said):
         TableStore("uploads", **({"table": "uploads"} | given))
 
 
-def test_a_handler_takes_the_record_and_the_connection_and_nothing_else():
+def test_table_store_handler_takes_only_record_and_connection_and_cannot_be_enqueued():
     store = TableStore("uploads", table="uploads")
     for wrong in (lambda: None, lambda connection: None, lambda record, width: None, lambda record, **rest: None):
         with pytest.raises(TypeError, match="its parameters are the record and"):
@@ -96,7 +96,7 @@ def test_a_handler_takes_the_record_and_the_connection_and_nothing_else():
 
 
 @pytest.mark.promise("B34", "B35", "B59", "B60")
-def test_a_record_is_only_made_of_what_fits_it():
+def test_record_is_created_only_from_columns_and_types_that_fit_it():
     """B34, B35, B59, B60."""
     scanner = Scanner(Upload)
     assert scanner.record({"id": 7, "state": "queued", "failure_message": None, "size": 3}) == Upload(
@@ -124,7 +124,7 @@ def test_a_record_is_only_made_of_what_fits_it():
     assert Scanner(lambda row: row["id"] * 2).record({"id": 7}) == 14
 
 
-def test_columns_are_the_records_fields_unless_they_are_said():
+def test_table_store_selects_the_fields_of_the_record_unless_columns_are_given():
     store = TableStore("u", table="jobs", view="v j", scan=Upload, alternate_columns={"state": "status"})
     assert store.names.expressions == ('"j"."id"', '"j"."status" AS "state"', '"j"."failure_message"', '"j"."size"')
     assert (
@@ -133,7 +133,7 @@ def test_columns_are_the_records_fields_unless_they_are_said():
     )
 
 
-def test_a_folder_of_handlers_may_declare_stores(tmp_path):
+def test_folder_of_handlers_may_declare_table_stores(tmp_path):
     (tmp_path / "uploads.py").write_text(
         "from jobherd import TableStore\nstore = TableStore('uploads', table='uploads')\n@store.handler\ndef work(record): ...\n"
     )

@@ -1,4 +1,4 @@
-"""Calls that are ended by real signals, as the worker's alarm does it."""
+"""Calls that real signals interrupt, as the worker's alarm does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ inside = []
 
 
 def call_handler(handler, arguments):
-    """Call as a worker does, whose alarm rings for the handler and for nothing else."""
+    """Call as a worker does: the alarm acts only while the handler runs."""
     try:
         inside.append(True)
         return call(handler, JOB, arguments)
@@ -35,23 +35,23 @@ due = []
 
 
 def begun():
-    """Called by a handler: from now on it may be rung.
+    """Start the timer. A handler calls this function first.
 
-    A timer that runs before that may ring for nobody, or in the making of the call.
+    An earlier timer could expire before the handler runs, or while the call is prepared.
     """
     signal.setitimer(signal.ITIMER_REAL, *due)
 
 
 def begun_to_wait():
-    """Called by a handler right before it waits: as `begun`, once it does."""
+    """Start the timer once the event loop waits. A handler calls this function right before it waits."""
     asyncio.get_running_loop().call_soon(begun)
 
 
 @contextlib.contextmanager
 def interrupts(after, *, every=0.0, by_hook=True):
-    """Ring as the worker's timer does.
+    """Interrupt as the worker's timer does.
 
-    Once so many seconds after the handler has called `begun`, then every `every`.
+    The first signal comes `after` seconds after the handler has called `begun`; further ones follow `every` seconds.
     """
 
     def ring(number, frame):
@@ -76,22 +76,22 @@ def interrupts(after, *, every=0.0, by_hook=True):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_open():
-    gc.collect()  # a file that an earlier test left to the collector is not this test's
+    gc.collect()  # a file that an earlier test left to the collector must not count
     before = len(os.listdir("/proc/self/fd"))
     yield
-    gc.collect()  # an unclosed loop or a coroutine that was not awaited warns here, and a warning is an error
+    gc.collect()  # an unclosed loop or a coroutine that was not awaited warns here, and warnings are errors
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_function_is_called_with_its_arguments():
+def test_call_passes_the_arguments_to_the_function():
     assert call(handler("a:b")(lambda x, y=2: (x, y)), JOB, {"x": 1}) == (1, 2)
 
 
-def test_a_function_that_takes_the_job_gets_it():
+def test_call_passes_the_job_to_a_function_that_takes_it():
     assert call(handler("a:b")(lambda job, x: (job, x)), JOB, {"x": 1}) == (JOB, 1)
 
 
-def test_a_coroutine_is_run_to_its_end():
+def test_call_runs_a_coroutine_to_completion():
     @handler("a:b")
     async def work(job: Job, x: int) -> int:
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ def test_a_coroutine_is_run_to_its_end():
     assert call_handler(work, {"x": 1}) == 8
 
 
-def test_a_function_that_returns_a_coroutine_is_run_too():
+def test_call_awaits_a_coroutine_that_a_plain_function_returns():
     async def inner():
         return 5
 
@@ -108,7 +108,7 @@ def test_a_function_that_returns_a_coroutine_is_run_too():
 
 
 @pytest.mark.parametrize("problem", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
-def test_what_a_coroutine_raises_comes_out(problem):
+def test_call_raises_what_the_coroutine_raises(problem):
     @handler("a:b")
     async def work() -> None:
         await asyncio.sleep(0)
@@ -118,7 +118,7 @@ def test_what_a_coroutine_raises_comes_out(problem):
         call_handler(work, {})
 
 
-def test_what_a_coroutine_leaves_running_is_ended():
+def test_call_ends_tasks_generators_and_threads_that_a_coroutine_leaves_running():
     ended = []
 
     async def background():
@@ -150,7 +150,7 @@ def test_what_a_coroutine_leaves_running_is_ended():
 
 
 @pytest.mark.parametrize("by_hook", [True, False])
-def test_a_function_that_computes_for_ever_is_ended(by_hook):
+def test_alarm_interrupts_a_function_in_an_endless_loop(by_hook):
     def endless():
         begun()
         while True:
@@ -161,7 +161,7 @@ def test_a_function_that_computes_for_ever_is_ended(by_hook):
 
 
 @pytest.mark.parametrize("by_hook", [True, False])
-def test_a_coroutine_that_computes_for_ever_is_ended(by_hook):
+def test_alarm_interrupts_a_coroutine_in_an_endless_loop_once_and_runs_its_cleanup(by_hook):
     cleaned = []
 
     @handler("a:b")
@@ -180,7 +180,7 @@ def test_a_coroutine_that_computes_for_ever_is_ended(by_hook):
 
 
 @pytest.mark.parametrize("by_hook", [True, False])
-def test_a_coroutine_that_waits_for_ever_is_ended_and_may_clean_up_by_awaiting(by_hook):
+def test_alarm_interrupts_a_waiting_coroutine_once_and_lets_it_await_in_its_cleanup(by_hook):
     cleaned = []
 
     @handler("a:b")
@@ -198,7 +198,7 @@ def test_a_coroutine_that_waits_for_ever_is_ended_and_may_clean_up_by_awaiting(b
     assert len(rings) == 1
 
 
-def test_a_task_beside_the_coroutine_that_computes_for_ever_is_ended():
+def test_alarm_interrupts_an_endless_loop_in_another_task():
     @handler("a:b")
     async def work() -> None:
         async def endless():
@@ -213,7 +213,7 @@ def test_a_task_beside_the_coroutine_that_computes_for_ever_is_ended():
         call_handler(work, {})
 
 
-def test_a_coroutine_that_swallows_its_cancellation_is_ended_by_the_second_ring():
+def test_further_alarm_interrupts_a_coroutine_that_suppresses_its_cancellation():
     swallowed = []
 
     @handler("a:b")
@@ -233,7 +233,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_ended_by_the_second_ring(
     assert len(rings) >= 2
 
 
-def test_a_coroutine_that_cleans_up_for_ever_is_ended_by_the_second_ring():
+def test_second_alarm_interrupts_a_coroutine_whose_cleanup_never_ends():
     @handler("a:b")
     async def slow() -> None:
         try:
@@ -246,7 +246,7 @@ def test_a_coroutine_that_cleans_up_for_ever_is_ended_by_the_second_ring():
         call_handler(slow, {})
 
 
-def test_a_coroutine_that_answers_its_cancellation_with_a_value_has_finished():
+def test_value_that_a_coroutine_returns_on_cancellation_is_the_result():
     @handler("a:b")
     async def calm() -> str:
         try:
@@ -259,7 +259,7 @@ def test_a_coroutine_that_answers_its_cancellation_with_a_value_has_finished():
         assert call_handler(calm, {}) == "partial"
 
 
-def test_a_coroutine_that_answers_with_another_exception_is_heard():
+def test_exception_that_a_coroutine_raises_during_cancellation_is_raised_by_the_call():
     @handler("a:b")
     async def angry() -> None:
         try:
@@ -272,7 +272,7 @@ def test_a_coroutine_that_answers_with_another_exception_is_heard():
         call_handler(angry, {})
 
 
-def test_a_thread_that_never_ends_does_not_hold_the_call():
+def test_call_does_not_wait_for_a_thread_that_never_ends():
     import threading
 
     release = threading.Event()
@@ -292,14 +292,10 @@ def test_a_thread_that_never_ends_does_not_hold_the_call():
                 thread.join()
 
 
-# Python drops what is raised in a weak reference's callback. The ring is lost then, and the next
-# one is heard.
+# Python drops an exception raised in the callback of a weak reference. That alarm has no effect; the next one does.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_alarm_at_any_moment_ends_the_call_and_leaves_nothing_behind():
-    """Two hundred rings swept over the life of a call.
-
-    In its set-up, its work, its rest and its closing.
-    """
+def test_alarm_at_any_time_interrupts_the_call_and_leaves_no_open_files():
+    """Send 200 alarms at times spread over a call: set-up, work, idle time and clean-up."""
 
     @handler("a:b")
     async def work() -> str:
@@ -323,7 +319,7 @@ def test_an_alarm_at_any_moment_ends_the_call_and_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_an_alarm_that_does_not_say_what_it_interrupts_ends_the_call_too(waits):
+def test_alarm_without_the_interrupted_frame_interrupts_the_call(waits):
     cleaned = []
 
     @handler("a:b")
@@ -331,8 +327,7 @@ def test_an_alarm_that_does_not_say_what_it_interrupts_ends_the_call_too(waits):
         try:
             (begun_to_wait if waits else begun)()
             if not waits:
-                # Not `while cond:`, whose back edge CPython 3.12 and 3.13 leave out of the
-                # exception table: `finally` would be skipped.
+                # Not `while cond:`. CPython 3.12 and 3.13 leave its back edge out of the exception table, so `finally` would be skipped.
                 for _ in itertools.count():
                     pass
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Child jobs in tests without a database: a dict has their results."""
+"""Child jobs in tests without a database: a dict provides their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parent(job: Job, how: str = "") -> object:
     return [job.gather(one), job.gather(many), len(many)]
 
 
-def test_a_dict_has_the_results_of_the_children():
+def test_steps_dict_provides_the_results_of_child_jobs():
     assert run_payload(parent, {}).outcome.label == "suspended"
     assert run_payload(parent, {}, steps={"spawn:1": ["x"]}).outcome.label == "suspended"
     ran = run_payload(parent, {}, steps={"spawn:1": ["x"], "many": ["y", "z"]})
@@ -49,7 +49,7 @@ def test_what_is_wrong_is_said(how: str, steps: dict[str, object], error: str):
         assert run_payload(parent, {"how": how}, steps=steps).exception is None
 
 
-def test_an_error_names_the_child_and_how_many_have_not_completed():
+def test_error_names_the_failed_child_job_and_the_number_that_did_not_complete():
     one = ChildJobFailed(7, "a:b", "failed", "ValueError: no", failed=2, jobs=3)
     assert str(one) == "child job 7 (a:b) failed: ValueError: no; 2 of 3 child jobs have not completed"
     assert (one.code, one.job_id, one.kind, one.state, one.error) == (

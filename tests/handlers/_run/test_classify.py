@@ -91,12 +91,12 @@ MEANINGS = [
 """Each disposition, with the outcome of an attempt before the last."""
 
 
-def test_every_disposition_has_a_meaning():
+def test_every_disposition_has_an_expected_outcome():
     assert {type(said) for said, _ in MEANINGS} - {Retry} == set(get_args(Disposition))
 
 
 @pytest.mark.parametrize(("said", "expected"), MEANINGS, ids=repr)
-def test_a_disposition_means_the_same_returned_or_raised(said, expected):
+def test_disposition_means_the_same_returned_or_raised(said, expected):
     assert summary(judge(said)) == expected
     assert summary(judge(thrown(said))) == expected
 
@@ -116,11 +116,11 @@ def test_a_disposition_means_the_same_returned_or_raised(said, expected):
     ids=repr,
 )
 @pytest.mark.parametrize("attempt", [5, 6, 1000])
-def test_past_the_last_attempt_what_would_be_retried_fails(said, expected, attempt):
+def test_outcome_that_would_be_retried_fails_on_or_after_the_last_attempt(said, expected, attempt):
     assert summary(judge(thrown(said), attempt=attempt)) == expected
 
 
-def test_the_jobs_own_limit_outweighs_the_handlers():
+def test_max_attempts_of_the_job_goes_before_that_of_the_handler():
     assert judge(thrown(ValueError()), attempt=5, max_attempts=6).label == "retry"
     assert judge(thrown(ValueError()), attempt=1, max_attempts=1).label == "failed"
 
@@ -147,7 +147,7 @@ def test_a_return_value_is_the_result():
     ids=lambda value: repr(value)[:20],
 )
 @pytest.mark.promise("D23", "C36")
-def test_a_return_value_that_is_no_json_fails_at_once_with_the_reason(value, says):
+def test_return_value_that_is_not_valid_json_fails_permanently_with_the_reason(value, says):
     outcome = judge(value)
     assert summary(outcome) == ("failed", "failed", 0, True, "WORKER_SERIALIZATION_ERROR")
     assert says in outcome.error
@@ -170,31 +170,31 @@ def test_a_return_value_that_is_no_json_fails_at_once_with_the_reason(value, say
     ],
     ids=repr,
 )
-def test_any_exception_is_a_failed_attempt(exception):
+def test_every_exception_is_a_failed_attempt(exception):
     outcome = judge(thrown(exception))
     assert summary(outcome) == ("retry", "scheduled", 30, True, "UNHANDLED_ERROR")
     assert outcome.error.startswith(type(exception).__name__)
     assert "Traceback" in outcome.traceback
 
 
-def test_waits_grow_with_the_attempts():
+def test_retry_delay_grows_with_the_attempts():
     assert [judge(thrown(ValueError()), attempt=n, max_attempts=99).delay for n in (1, 2, 3, 9)] == [30, 60, 120, 3600]
 
 
-def test_an_exception_may_have_a_wait_of_its_own():
+def test_backoff_on_sets_the_delay_of_an_exception():
     assert judge(thrown(TimeoutError()), by=full).delay == 7
     assert judge(thrown(NotReady()), by=full, attempt=2).delay == 2
     assert judge(thrown(ValueError()), by=full, attempt=2).delay == 20
     assert judge(thrown(JobTimeout()), by=full).delay == 9
 
 
-def test_an_exception_may_be_poison():
+def test_poison_on_makes_an_exception_a_permanent_failure():
     outcome = judge(thrown(FileNotFoundError("gone")), by=full)
     assert summary(outcome) == ("poison", "failed", 0, True, "POISON")
     assert outcome.error == "FileNotFoundError: gone"
 
 
-def test_only_some_exceptions_may_be_retried():
+def test_retry_on_limits_retries_to_the_named_exceptions_and_timeouts():
     assert judge(thrown(ConnectionResetError()), by=picky).label == "retry"
     assert summary(judge(thrown(ValueError("x")), by=picky)) == ("failed", "failed", 0, True, "UNHANDLED_ERROR")
     assert judge(thrown(JobTimeout()), by=picky).label == "retry"
@@ -235,18 +235,18 @@ def hasty():
     ],
     ids=repr,
 )
-def test_rules_may_name_codes(ending, by, expected):
+def test_retry_on_poison_on_and_backoff_on_accept_error_codes(ending, by, expected):
     assert summary(judge(ending, by=by)) == expected
 
 
-def test_interruptions_have_their_own_ends():
+def test_each_interruption_has_its_own_outcome():
     assert summary(judge(thrown(JobTimeout()))) == ("retry", "scheduled", 30, True, "JOB_TIMEOUT")
     assert judge(thrown(JobTimeout("after 5 s"))).error == "JobTimeout: after 5 s"
     assert summary(judge(thrown(JobCancelled()))) == ("cancelled", "cancelled", 0, True, "JOB_CANCELLED")
     assert summary(judge(thrown(JobDrained()))) == ("abandoned", "ready", 0, False, None)
 
 
-def test_what_a_handler_makes_of_an_interruption_is_the_interruptions_consequence():
+def test_exception_that_follows_an_interruption_is_recorded_as_the_interruption():
     other = thrown(ValueError("clean-up failed"))
     assert judge(other, interruption=JobTimeout()).code == "JOB_TIMEOUT"
     assert "clean-up failed" in judge(other, interruption=JobTimeout()).traceback
@@ -254,17 +254,17 @@ def test_what_a_handler_makes_of_an_interruption_is_the_interruptions_consequenc
     assert judge(other, interruption=JobCancelled()).label == "cancelled"
 
 
-def test_a_handler_that_answers_an_interruption_is_heard():
+def test_value_or_disposition_after_an_interruption_is_the_outcome():
     assert judge({"done": 1}, interruption=JobTimeout()).label == "ok"
     assert judge(thrown(Nack(5)), interruption=JobTimeout()).delay == 5
     assert judge(thrown(Poison("x")), interruption=JobTimeout()).label == "poison"
 
 
-def test_an_error_of_the_door_inside_a_handler_is_an_ordinary_failure():
+def test_payload_error_raised_inside_a_handler_is_retried():
     assert judge(thrown(PayloadError("payload at $.x is nan"))).label == "retry"
 
 
-def test_a_payload_that_cannot_be_read_or_does_not_fit_is_poison():
+def test_invalid_payload_fails_permanently():
     for problem in (
         PayloadError("payload at $ is odd"),
         BindingError("payload at $.x is missing"),
@@ -275,7 +275,7 @@ def test_a_payload_that_cannot_be_read_or_does_not_fit_is_poison():
     assert unreadable(BindingError("payload at $.x is missing")).error == "payload at $.x is missing"
 
 
-def test_an_unknown_kind_is_given_back_for_a_day():
+def test_job_of_an_unknown_kind_is_snoozed_for_a_day_and_then_fails():
     young, old = unknown_kind("no:such", age=10), unknown_kind("no:such", age=86401)
     assert summary(young) == ("snoozed", "scheduled", 60, False, "WORKER_RESOLUTION_ERROR")
     assert summary(old) == ("failed", "failed", 0, False, "WORKER_RESOLUTION_ERROR")
@@ -311,7 +311,7 @@ class EvilResult:
         raise SystemExit
 
 
-def test_nothing_that_a_handler_does_keeps_its_end_from_being_written():
+def test_hostile_exceptions_and_results_still_get_an_outcome():
     by = handler("demo:evil", poison_on=(Evil,))(lambda: None)
     for ending in (thrown(Evil()), EvilNack(1), thrown(EvilNack(1)), thrown(ValueError()), EvilResult()):
         outcome = judge(ending, by=by)
@@ -335,12 +335,12 @@ class EvilError(Exception):
         (None, "scheduled", "UNHANDLED_ERROR"),
     ],
 )
-def test_who_was_told_to_end_has_ended_by_that_though_what_it_raised_cannot_be_judged(interruption, state, code):
-    """A cancelled job ran again."""
+def test_interruption_is_the_outcome_even_if_the_raised_exception_cannot_be_classified(interruption, state, code):
+    """Otherwise a canceled job would run again."""
     outcome = judge(thrown(EvilError()), interruption=interruption)
     assert (outcome.state, outcome.code) == (state, code)
     assert judge(EvilResult(), interruption=interruption).code == "UNHANDLED_ERROR", (
-        "a handler that returned all the same has finished"
+        "the outcome of a handler that returned comes from its result"
     )
     last = judge(thrown(EvilError()), interruption=interruption, attempt=5)
     assert last.state == ("failed" if state == "scheduled" else state)
@@ -352,14 +352,14 @@ def test_who_was_told_to_end_has_ended_by_that_though_what_it_raised_cannot_be_j
     [math.nan, math.inf, 1e300, "soon", -(10**400), object()],
     ids=["nan", "infinite", "far", "text", "long", "other"],
 )
-def test_a_delay_that_is_none_is_never_handed_to_the_database(of, delay):
-    """It would be refused in any words, and the job claimed again at once, for ever."""
+def test_invalid_delay_of_a_disposition_is_never_sent_to_the_database(of, delay):
+    """The database would reject it, and the job would be claimed again at once, indefinitely."""
     outcome = judge(type("Later", (of,), {"delay": property(lambda _: delay)})(5))
     assert (outcome.state, outcome.code) == ("scheduled", "UNHANDLED_ERROR")
     assert 0 < outcome.delay < 100
 
 
-def test_hostile_texts_are_stored_clean():
+def test_hostile_error_texts_are_sanitized_and_limited():
     for said in (
         Failed("a\0\ud800" * 9999, code="\0" * 999),
         Poison("\0", code="\ud800"),
@@ -382,12 +382,12 @@ def test_hostile_texts_are_stored_clean():
         ("MAIL_REFUSED", "MAIL_REFUSED"),
     ],
 )
-def test_a_code_is_one_printable_word_in_lists_and_metrics(code, kept):
+def test_error_code_has_only_printable_characters_and_at_most_100_bytes(code, kept):
     assert outcome_of(Failed("no", code=code)).code == kept
     assert len(outcome_of(Failed("no", code="\x00\x1b" * 500)).code.encode()) <= 100
 
 
-def test_only_jobherd_s_own_suspension_suspends():
+def test_only_a_suspension_made_by_jobherd_suspends_the_job():
     suspended = judge(Raised(JobSuspended("sleeps", 60.0)))
     assert (suspended.label, suspended.state, suspended.delay, suspended.counted) == (
         "suspended",

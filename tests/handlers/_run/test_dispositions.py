@@ -36,7 +36,7 @@ def test_a_disposition_is_a_value_and_an_exception(said):
 
 
 @pytest.mark.parametrize("said", EVERY, ids=repr)
-def test_a_disposition_survives_what_unwinding_does_to_exceptions(said):
+def test_disposition_passes_through_exit_stacks_and_exception_groups(said):
     @contextlib.contextmanager
     def transaction():
         yield
@@ -57,7 +57,7 @@ def test_dispositions_of_different_types_or_values_differ():
     assert Abandon() != None  # noqa: E711
 
 
-def test_what_a_disposition_says_is_closed_for_writing():
+def test_attributes_of_a_disposition_are_read_only():
     with pytest.raises(AttributeError, match=r"Nack.delay cannot be changed"):
         Nack(5).delay = 6
 
@@ -66,11 +66,11 @@ def test_what_a_disposition_says_is_closed_for_writing():
     ("said", "delay"), [(Nack("-5s"), 0), (Retry(-1), 0), (Snooze(-1e9), 0), (Nack("2m"), 120), (Nack(), None)]
 )
 @pytest.mark.promise("D21")
-def test_delays_are_seconds_and_negative_ones_count_as_zero(said, delay):
+def test_delays_become_seconds_and_negative_ones_become_zero(said, delay):
     assert said.delay == delay
 
 
-def test_retry_is_a_nack_by_another_name():
+def test_retry_is_a_subclass_of_nack():
     assert isinstance(Retry(5), Nack)
     assert Retry(5).after == Retry(5).delay == 5
     assert repr(Retry("1m", "why")) == "Retry(after=60.0, reason='why')"
@@ -79,17 +79,17 @@ def test_retry_is_a_nack_by_another_name():
 @pytest.mark.parametrize("make", [Nack, Retry, Snooze])
 @pytest.mark.parametrize("wrong", [float("nan"), 10**400, "soon", object()])
 @pytest.mark.promise("D23")
-def test_a_delay_that_is_none_is_refused_where_it_is_written(make, wrong):
+def test_invalid_delay_is_rejected_by_the_constructor(make, wrong):
     with pytest.raises((ValueError, TypeError), match=make.__name__):
         make(wrong)
 
 
-def test_poison_reads_like_an_exception():
+def test_poison_has_the_text_of_an_exception_and_a_default_code():
     assert str(Poison("row 7 is gone")) == "row 7 is gone"
     assert Poison("x").code == "POISON"
 
 
-def test_interruptions_pass_through_except_exception():
+def test_interruptions_are_not_caught_by_except_exception():
     for kind in (JobTimeout, JobCancelled, JobDrained):
         assert issubclass(kind, JobInterrupted)
         assert issubclass(kind, KeyboardInterrupt)

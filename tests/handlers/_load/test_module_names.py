@@ -1,6 +1,6 @@
-"""Under which names modules of handlers are loaded.
+"""Names under which handler modules are loaded.
 
-Once each, under the application's own name if there is one.
+Each module is loaded once, under the application's own name if it has one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLAIN = "from jobherd import handler\n@handler\ndef send(n: int): ...\n"
 
 @pytest.fixture
 def app(tmp_path):
-    """A folder of an application, with a way to run code in a new process that can import what is in it."""
+    """A folder of an application, with methods that run code in a new process which can import from the folder."""
     return App(tmp_path)
 
 
@@ -51,7 +51,7 @@ class App:
 
     def loaded(self, source: str, *more: str, path: str = ".") -> list[str]:
         """Load a source in a new process; return the names of its modules, then its problems and notes, then what `more` prints."""
-        # before the path may hold a json.py
+        # before sys.path is extended: the folder may contain a json.py
         lines = ["import os, sys", "from jobherd.handlers._load.registry import load"]
         lines += [
             f"sys.path[:0] = map(os.path.abspath, {path.split(':')!r})",
@@ -62,14 +62,14 @@ class App:
         return self.python("-c", "\n".join(lines), path="/nowhere")
 
 
-def test_a_folder_that_the_application_can_import_is_loaded_under_that_name(app):
+def test_importable_folder_is_loaded_under_the_name_the_application_uses(app):
     app.write(my_handlers__in__mail=PLAIN, my_handlers__in__deep__in__news=PLAIN.replace("send", "news"))
     assert app.loaded("my_handlers") == ["my_handlers.deep.news my_handlers.mail"]
     assert app.loaded("./my_handlers/mail.py") == ["my_handlers.mail"]
     assert app.loaded("my_handlers", path="elsewhere")[0].startswith("jobherd_user.my_handlers_")
 
 
-def test_a_module_that_another_one_imports_by_its_own_name_exists_once(app):
+def test_module_that_another_module_imports_by_name_exists_once(app):
     app.write(
         my_handlers__in__mail=PLAIN + "class MailError(Exception): ...\nSENT = []\nassert 'twice' not in globals()\n",
         my_handlers__in__shop="from jobherd import handler\nfrom my_handlers.mail import MailError, SENT\nfrom . import mail\n"
@@ -84,7 +84,7 @@ def test_a_module_that_another_one_imports_by_its_own_name_exists_once(app):
     assert said == ["my_handlers.mail my_handlers.shop", "['my_handlers.mail']"]
 
 
-def test_the_name_starts_at_the_first_package_and_is_the_shortest(app):
+def test_module_name_starts_at_the_top_package_and_is_the_shortest(app):
     app.write(
         src__in__shop____init__="",
         src__in__shop__in____init__="NAME = 'shop'",
@@ -98,7 +98,7 @@ def test_the_name_starts_at_the_first_package_and_is_the_shortest(app):
     assert app.loaded("src/shop/jobs/mail.py", path="src") == ["shop.jobs shop.jobs.mail"]
 
 
-def test_packages_above_that_do_not_load_are_not_needed(app):
+def test_folder_loads_even_if_a_package_above_it_does_not(app):
     app.write(
         shop__in____init__="raise RuntimeError('needs the application')",
         shop__in__jobs__in__mail=PLAIN,
@@ -108,7 +108,7 @@ def test_packages_above_that_do_not_load_are_not_needed(app):
     assert all(name.startswith("jobherd_user.jobs_") for name in said.split())
 
 
-def test_a_folder_on_the_path_itself_is_loaded_as_its_programs_import_it(app):
+def test_folder_on_the_import_path_is_loaded_as_top_level_modules_if_its_imports_allow(app):
     app.write(
         mail=PLAIN,
         shop="from mail import send\nfrom jobherd import handler\n@handler\ndef order(): ...",
@@ -124,7 +124,7 @@ def test_a_folder_on_the_path_itself_is_loaded_as_its_programs_import_it(app):
     assert all(name.startswith("jobherd_user.") for name in said.split())
 
 
-def test_a_file_whose_name_is_taken_shadows_nothing(app):
+def test_file_named_like_an_existing_module_shadows_nothing(app):
     app.write(json=PLAIN, mail=PLAIN.replace("send", "post"), handlers__in__json=PLAIN, sql__in__a=PLAIN)
     said = app.loaded(".", "import json; print(json.loads('3'))")
     names = said[0].split()
@@ -137,7 +137,7 @@ def test_a_file_whose_name_is_taken_shadows_nothing(app):
     assert app.loaded("sql", "from jobherd import sql; print(sql.SCHEMA)")[1:] == ["jobherd"]
 
 
-def test_a_module_that_is_loaded_twice_all_the_same_is_named(app):
+def test_note_names_a_module_that_is_loaded_under_two_names(app):
     app.write(
         lib__in__my_jobs__in__mail=PLAIN,
         lib__in__my_jobs__in__shop="import sys\nsys.path.insert(0, 'elsewhere')\nfrom tasks import other",
@@ -149,7 +149,7 @@ def test_a_module_that_is_loaded_twice_all_the_same_is_named(app):
     assert "--app-dir or PYTHONPATH" in note
 
 
-def test_a_kind_without_a_name_is_the_same_in_producer_worker_and_script(app):
+def test_default_kind_is_the_same_in_producer_worker_and_script(app):
     app.write(my_handlers__in__mail=PLAIN + "if __name__ == '__main__': print(send.kind)\n")
     assert app.loaded("my_handlers", "print(*loaded.kinds)")[-1] == "mail:send"
     assert app.loaded("my_handlers.mail", "print(*loaded.kinds)")[-1] == "mail:send"
@@ -159,7 +159,7 @@ def test_a_kind_without_a_name_is_the_same_in_producer_worker_and_script(app):
     assert app.python("my_handlers/mail.py", path="/nowhere") == ["mail:send"]
 
 
-def test_one_file_in_two_sources_is_loaded_once(tmp_path):
+def test_file_in_two_sources_is_loaded_once(tmp_path):
     (tmp_path / "jobs" / "deep").mkdir(parents=True)
     (tmp_path / "jobs" / "deep" / "mail.py").write_text(PLAIN)
     loaded = load([tmp_path / "jobs", tmp_path / "jobs" / "deep"])

@@ -43,7 +43,7 @@ def told(loaded: Loaded) -> list[str]:
 
 
 @pytest.mark.promise("A20", "A21")
-def test_the_modules_of_a_folder_are_loaded_in_the_order_of_their_names(write):
+def test_modules_of_a_folder_are_loaded_in_order_of_their_names(write):
     folder = write(
         b=HANDLER.format(kind="b"),
         a=HANDLER.format(kind="a"),
@@ -57,7 +57,7 @@ def test_the_modules_of_a_folder_are_loaded_in_the_order_of_their_names(write):
     assert loaded.kinds["a"].file == str(folder / "a.py")
 
 
-def test_kinds_are_told_from_the_place_in_the_folder(write):
+def test_default_kinds_come_from_the_file_path_in_the_folder(write):
     folder = write(
         mail="from jobherd import handler\n@handler\ndef send(to: str): ...",
         out__in__post="from jobherd import handler\n@handler\ndef handle(): ...",
@@ -80,7 +80,7 @@ def test_relative_imports_and_packages_work_inside_a_folder(write):
     assert sorted(loaded.kinds) == ["inner:package", "inner:shared", "uses:shared"]
 
 
-def test_a_folder_with_an_init_is_a_package_of_its_own(write):
+def test_folder_with_an_init_file_is_loaded_as_a_package(write):
     folder = write(
         __init__="from jobherd import handler\nX = 5\n@handler('top:one')\ndef work(): ...",
         a="from . import X\nassert X == 5",
@@ -90,7 +90,7 @@ def test_a_folder_with_an_init_is_a_package_of_its_own(write):
     assert kinds(loaded) == ["top:one"]
 
 
-def test_a_users_modules_shadow_nothing(tmp_path):
+def test_user_modules_do_not_shadow_other_modules(tmp_path):
     folder = tmp_path / "handlers"
     folder.mkdir()
     (folder / "json.py").write_text(HANDLER.format(kind="my:json"))
@@ -104,7 +104,7 @@ def test_a_users_modules_shadow_nothing(tmp_path):
     loaded.kinds["my:own"]()
 
 
-def test_two_folders_may_hold_modules_of_the_same_name(tmp_path):
+def test_two_folders_may_contain_modules_of_the_same_name(tmp_path):
     for name in ("one", "two"):
         folder = tmp_path / name / "jobs"
         folder.mkdir(parents=True)
@@ -113,14 +113,14 @@ def test_two_folders_may_hold_modules_of_the_same_name(tmp_path):
     assert kinds(loaded) == ["one", "two"]
 
 
-def test_a_single_file_is_a_source(write):
+def test_source_may_be_a_single_file(write):
     folder = write(
         a=HANDLER.format(kind="a"), b="from . import a\nfrom jobherd import handler\n@handler('b')\ndef work(): ..."
     )
     assert kinds(load([folder / "b.py"])) == ["b"]
 
 
-def test_a_dotted_name_is_a_source(tmp_path, monkeypatch):
+def test_source_may_be_a_dotted_module_name(tmp_path, monkeypatch):
     package = tmp_path / "registry_app" / "tasks"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
@@ -152,7 +152,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_module_is_told_with_file_and_line_and_the_others_load(write, name):
+def test_broken_module_is_reported_with_file_and_line_and_the_others_load(write, name):
     text, line, says = BROKEN[name]
     folder = write(a=HANDLER.format(kind="a"), z=HANDLER.format(kind="z"))
     (folder / "m.py").write_text(text)
@@ -167,7 +167,7 @@ def test_a_broken_module_is_told_with_file_and_line_and_the_others_load(write, n
 
 
 @pytest.mark.parametrize("raw", [b"x = 1\0\n", b"\xff\xfe", b"# coding: nothing\n", b"x = '\xff'"])
-def test_a_file_that_is_no_source_text_is_told(write, raw):
+def test_file_that_is_not_valid_source_text_is_reported(write, raw):
     folder = write(a=HANDLER.format(kind="a"))
     (folder / "m.py").write_bytes(raw)
     loaded = load([folder])
@@ -177,19 +177,19 @@ def test_a_file_that_is_no_source_text_is_told(write, raw):
     assert "\0" not in str(loaded.problems[0])
 
 
-def test_a_broken_init_takes_its_folder_with_it_and_says_so(write):
+def test_broken_init_file_is_reported_and_its_folder_is_not_loaded(write):
     folder = write(__init__="raise ValueError('no')", a=HANDLER.format(kind="a"))
     loaded = load([folder])
     assert loaded.kinds == {}
     assert "ValueError: no" in told(loaded)[0]
 
 
-def test_control_c_while_loading_passes(write):
+def test_keyboard_interrupt_during_loading_is_raised(write):
     with pytest.raises(KeyboardInterrupt):
         load([write(a="raise KeyboardInterrupt")])
 
 
-def test_a_kind_declared_twice_names_both_places(write):
+def test_duplicate_kind_is_reported_with_both_locations(write):
     folder = write(a=HANDLER.format(kind="same"), b="\n" + HANDLER.format(kind="same"))
     loaded = load([folder])
     (problem,) = loaded.problems
@@ -199,7 +199,7 @@ def test_a_kind_declared_twice_names_both_places(write):
     )
 
 
-def test_an_imported_handler_belongs_to_the_module_that_defines_it(write):
+def test_imported_handler_is_registered_only_by_its_defining_module_or_through_all(write):
     folder = write(
         _defs=HANDLER.format(kind="private:one") + "\n@handler('private:two')\ndef other() -> None: ...",
         a="from ._defs import work",
@@ -212,7 +212,7 @@ def test_an_imported_handler_belongs_to_the_module_that_defines_it(write):
     assert sorted(loaded.kinds) == ["d", "private:two"]
 
 
-def test_the_same_file_loaded_by_two_names_is_no_duplicate(tmp_path, monkeypatch):
+def test_file_loaded_under_two_names_is_not_a_duplicate(tmp_path, monkeypatch):
     (tmp_path / "registry_twice.py").write_text(HANDLER.format(kind="twice"))
     monkeypatch.syspath_prepend(str(tmp_path))
     loaded = load(["registry_twice", tmp_path / "registry_twice.py", tmp_path])
@@ -220,13 +220,13 @@ def test_the_same_file_loaded_by_two_names_is_no_duplicate(tmp_path, monkeypatch
     assert kinds(loaded) == ["twice"]
 
 
-def test_loading_again_finds_the_same_handlers(write):
+def test_loading_twice_returns_the_same_handlers(write):
     folder = write(a=HANDLER.format(kind="a"))
     assert load([folder]).kinds == load([folder]).kinds
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
-def test_a_folder_that_everybody_may_write_to_is_refused(write, mode):
+def test_world_writable_folder_or_file_is_rejected(write, mode):
     folder = write(a=HANDLER.format(kind="a"), inner__in__b=HANDLER.format(kind="b"))
     folder.chmod(mode)
     loaded = load([folder])
@@ -240,7 +240,7 @@ def test_a_folder_that_everybody_may_write_to_is_refused(write, mode):
     assert [problem.file for problem in loaded.problems] == [str(folder / "a.py"), str(folder / "inner")]
 
 
-def test_a_folder_whose_place_anybody_may_take_is_refused_unless_all_are_trusted(tmp_path, monkeypatch):
+def test_folder_below_a_world_writable_folder_is_rejected_unless_allowed_or_sticky(tmp_path, monkeypatch):
     above = tmp_path / "above"
     folder = above / "between" / "jobs"
     folder.mkdir(parents=True)
@@ -252,14 +252,14 @@ def test_a_folder_whose_place_anybody_may_take_is_refused_unless_all_are_trusted
         assert f"chmod o-w {above}" in told(loaded)[0]
         assert "JOBHERD_ALLOW_WRITABLE_HANDLERS=1" in told(loaded)[0]
     above.chmod(0o1777)
-    assert kinds(load([folder])) == ["a"], "as in /tmp, nobody may rename what is another's"
+    assert kinds(load([folder])) == ["a"], "the sticky bit keeps other OS users from renaming the folder"
     above.chmod(0o777)
     folder.chmod(0o777)
     monkeypatch.setenv("JOBHERD_ALLOW_WRITABLE_HANDLERS", "1")
     assert kinds(load([folder])) == ["a"]
 
 
-def test_links_that_lead_in_circles_are_harmless(write):
+def test_cyclic_and_dangling_links_are_ignored(write):
     folder = write(a=HANDLER.format(kind="a"), inner__in__b=HANDLER.format(kind="b"))
     (folder / "loop").symlink_to(folder)
     (folder / "inner" / "up").symlink_to(folder)
@@ -272,7 +272,7 @@ def test_links_that_lead_in_circles_are_harmless(write):
 
 
 @pytest.mark.parametrize("source", ["no/such/folder", "no_such_module_at_all", "a\0b", "", "..", "x y", "setup.cfg"])
-def test_a_source_that_is_none_is_told(source, tmp_path, monkeypatch):
+def test_invalid_source_is_reported(source, tmp_path, monkeypatch):
     folder = tmp_path / "here"
     folder.mkdir()
     (tmp_path / "here" / "setup.cfg").touch()
@@ -283,7 +283,7 @@ def test_a_source_that_is_none_is_told(source, tmp_path, monkeypatch):
     assert "\0" not in str(loaded.problems[0])
 
 
-def test_a_file_whose_name_cannot_be_imported_is_told(write):
+def test_file_whose_name_cannot_be_imported_is_reported(write):
     folder = write(a=HANDLER.format(kind="a"))
     (folder / "b.c.py").write_text("x = 1")
     loaded = load([folder])
@@ -291,7 +291,7 @@ def test_a_file_whose_name_cannot_be_imported_is_told(write):
     assert "rename the file" in told(loaded)[0]
 
 
-def test_the_handlers_of_the_package_are_loaded_by_their_real_names_and_only_from_its_folder(write):
+def test_jobherds_own_handlers_are_loaded_by_their_real_names_and_only_from_their_folder(write):
     assert not any(name.startswith("jobherd.") for name in load([write(a="")]).modules)
     loaded = load([os.path.dirname(handlers.__file__)])
     assert loaded.problems == ()
@@ -299,7 +299,7 @@ def test_the_handlers_of_the_package_are_loaded_by_their_real_names_and_only_fro
     assert "jobherd.handlers.testing" not in loaded.modules
 
 
-def test_names_are_the_same_in_every_process(write):
+def test_module_names_are_the_same_in_every_process(write):
     folder = write(a=HANDLER.format(kind="a"))
     code = "import sys; from jobherd.handlers._load.registry import load; print(load([sys.argv[1]]).modules[0])"
     ran = subprocess.run(
@@ -308,7 +308,7 @@ def test_names_are_the_same_in_every_process(write):
     assert ran.stdout.strip() == load([folder]).modules[0]
 
 
-def test_importing_the_public_names_imports_no_handler_and_no_test_tool():
+def test_importing_handlers_does_not_import_the_registry_or_test_tools():
     code = "import sys; from jobherd import handlers; print([n for n in sys.modules if n in ('pytest', 'jobherd.testing', 'jobherd.handlers.testing', 'jobherd.handlers._load.registry')])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
     assert ran.stdout.strip() == "[]"

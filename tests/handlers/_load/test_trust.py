@@ -1,6 +1,6 @@
-"""Code that another OS user could change is not loaded.
+"""Jobherd does not load code that another OS user could change.
 
-By its owner, its bytecode, the folders above and the links that lead to it.
+It checks owners, bytecode, the folders above and the links that lead to the code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fil
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a module and a private one."""
+    """A folder with a public and a private module."""
     made = tmp_path / "above" / "jobs"
     made.mkdir(parents=True)
     (made / "a.py").write_text(HANDLER.format(kind="a"))
@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 def refused(*sources, place, words):
-    """Nothing is loaded, because of this place, in these words."""
+    """Check that no handler is loaded because of `place`, with `words` in the message."""
     loaded = load(sources)
     assert loaded.kinds == {}
     assert [problem.file for problem in loaded.problems] == [str(place)]
@@ -49,7 +49,7 @@ def is_loaded(*sources):
 
 @as_root
 @pytest.mark.parametrize("what", ["", "a.py", "_private.py", ".."])
-def test_what_belongs_to_another_user_is_refused(folder, what, monkeypatch):
+def test_file_or_folder_of_another_os_user_is_rejected(folder, what, monkeypatch):
     assert is_loaded(folder)
     place = folder.parent if what == ".." else folder / what
     os.chown(place, NOBODY, -1)
@@ -62,15 +62,15 @@ def test_what_belongs_to_another_user_is_refused(folder, what, monkeypatch):
 
 
 @as_root
-def test_what_belongs_to_the_owner_of_jobherd_is_loaded_by_another_user(folder, monkeypatch):
-    """As where one account deploys the application with its packages, and another one runs it."""
+def test_file_of_the_owner_of_the_jobherd_package_is_loaded(folder, monkeypatch):
+    """One OS user deploys the application and its packages, another one runs it."""
     monkeypatch.setattr("jobherd.handlers._load.trust._trusted", lambda: {0, 12345, NOBODY})
     os.chown(folder / "a.py", NOBODY, -1)
     assert is_loaded(folder)
 
 
 def compile_as(folder, source):
-    """Put bytecode of other source in the place of the module's."""
+    """Replace the bytecode of the module with that of other source code."""
     other = folder.parent / "other.py"
     other.write_text(source)
     cached = importlib.util.cache_from_source(str(folder / "a.py"))
@@ -82,7 +82,7 @@ def compile_as(folder, source):
 
 @as_root
 @pytest.mark.parametrize("by", ["file", "folder", "mode", "link"])
-def test_bytecode_that_another_user_could_have_put_there_is_not_run(folder, by, monkeypatch, tmp_path):
+def test_bytecode_that_another_os_user_could_write_is_not_run(folder, by, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     cached = compile_as(folder, "raise SystemExit('bytecode was run')")
     place = cache = folder / "__pycache__"
@@ -103,7 +103,7 @@ def test_bytecode_that_another_user_could_have_put_there_is_not_run(folder, by, 
     assert refused(folder / "a.py", place=place, words="nothing is loaded from it")
 
 
-def test_a_folder_of_bytecode_for_all_is_judged_too(folder, monkeypatch, tmp_path):
+def test_shared_bytecode_folder_is_checked_too(folder, monkeypatch, tmp_path):
     prefix = tmp_path / "bytecode"
     monkeypatch.setattr(sys, "pycache_prefix", str(prefix))
     assert is_loaded(folder)
@@ -113,7 +113,7 @@ def test_a_folder_of_bytecode_for_all_is_judged_too(folder, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize("source", ["file", "folder", "inside", "chain"])
-def test_a_link_is_judged_by_where_it_leads_and_how(folder, source, tmp_path):
+def test_links_are_checked_with_their_targets_and_the_folders_between(folder, source, tmp_path):
     writable = tmp_path / "writable"
     writable.mkdir()
     (writable / "b.py").write_text(HANDLER.format(kind="b"))
@@ -138,7 +138,7 @@ def test_a_link_is_judged_by_where_it_leads_and_how(folder, source, tmp_path):
 
 
 @as_root
-def test_a_link_of_another_user_in_a_folder_like_tmp_is_refused(folder, tmp_path):
+def test_link_of_another_os_user_in_a_sticky_folder_is_rejected(folder, tmp_path):
     common = tmp_path / "common"
     common.mkdir()
     common.chmod(0o1777)
@@ -149,7 +149,7 @@ def test_a_link_of_another_user_in_a_folder_like_tmp_is_refused(folder, tmp_path
     assert refused(link, place=link, words="it belongs to nobody")
 
 
-def test_a_package_that_is_named_is_judged_before_it_is_run(tmp_path, monkeypatch):
+def test_package_is_checked_before_it_is_imported(tmp_path, monkeypatch):
     package = tmp_path / "trust_me"
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit('it was run')")
@@ -165,14 +165,14 @@ def test_a_package_that_is_named_is_judged_before_it_is_run(tmp_path, monkeypatc
         assert refused(name, place=place, words="every OS user may write to it")
 
 
-def test_circles_and_what_is_not_there_are_no_fault(tmp_path):
+def test_cyclic_links_and_missing_paths_have_no_fault(tmp_path):
     (tmp_path / "self").symlink_to(tmp_path / "self")
     assert find_fault(tmp_path / "self") is None
     assert find_fault(tmp_path / "no" / "where") is None
 
 
-def test_the_folder_of_the_application_must_be_safe_too(folder, tmp_path):
-    """It is the first of the import path: a module there comes in the place of any other."""
+def test_application_folder_is_checked_too(folder, tmp_path):
+    """It is the first entry of the import path, so a module in it could replace any other."""
     where = tmp_path / "where"
     where.mkdir()
     where.chmod(0o777)

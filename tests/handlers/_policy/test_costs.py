@@ -1,4 +1,4 @@
-"""What jobs cost, from where they are enqueued to the table where claims look."""
+"""Costs of jobs, from enqueue to the table that claims read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def costs(database):
         return dict(connection.execute("SELECT job, cost -> 'memory_mb' FROM jobherd.demands"))
 
 
-def test_only_what_its_kind_does_not_say_is_stored_with_a_job(database):
+def test_cost_is_stored_with_a_job_only_if_it_differs_from_the_fixed_cost_of_its_kind(database):
     with Client(database) as client:
         plain.options(client=client).enqueue()
         assert costs(database) == {}
@@ -43,13 +43,13 @@ def test_only_what_its_kind_does_not_say_is_stored_with_a_job(database):
     assert sorted(costs(database)) == sorted(ids)
 
 
-def test_a_chunk_that_is_copied_has_its_costs_too(database):
+def test_copied_jobs_have_their_computed_costs(database):
     with Client(database) as client:
         ids = computed.options(client=client).enqueue_many((n,) for n in range(2500))
     assert costs(database) == {job: 2 * n for n, job in enumerate(ids)}
 
 
-def test_a_job_and_its_cost_are_there_together_or_not_at_all(database):
+def test_job_and_its_cost_are_enqueued_together_or_not_at_all(database):
     with psycopg.connect(database) as connection:
         enqueue_on(connection, "cost:plain", {}, cost={"memory_mb": 1})
         connection.rollback()
@@ -61,13 +61,13 @@ def test_a_job_and_its_cost_are_there_together_or_not_at_all(database):
         assert connection.execute("SELECT count(*) FROM jobherd.ready").fetchone() == (0,)
 
 
-def test_in_a_pipeline(database):
+def test_job_on_a_pipeline_connection_has_its_cost(database):
     with psycopg.connect(database, autocommit=True) as connection, connection.pipeline():
         job = enqueue_on(connection, "cost:plain", {}, cost={"memory_mb": 3})
     assert costs(database) == {job: 3}
 
 
-def test_from_asyncio(database):
+def test_async_client_stores_the_computed_cost(database):
     async def enqueue():
         async with AsyncClient(database) as client:
             return await computed.options(client=client).aenqueue(n=3)
@@ -76,7 +76,7 @@ def test_from_asyncio(database):
     assert costs(database) == {job: 6}
 
 
-def test_a_cost_that_means_nothing_is_refused_where_it_is_said(database):
+def test_invalid_cost_is_rejected(database):
     with pytest.raises(ValueError, match=r"cost\['memory_mb'\] must be a number of 0 or more, not -4"):
         wrong.enqueue(n=4)
     with pytest.raises(TypeError, match="cost must be a dict of amounts"):

@@ -1,4 +1,4 @@
-"""Cron expressions against brute force over the changes of the clock in ten zones, and against cronsim on other days."""
+"""Cron expressions compared with brute force around clock changes in ten zones, and with cronsim on other days."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANGES = [
     ("Europe/Berlin", "2026-10-25"),
     ("America/New_York", "2026-03-08"),
     ("America/New_York", "2026-11-01"),
-    ("America/Santiago", "2026-09-06"),  # the day begins with the gap
+    ("America/Santiago", "2026-09-06"),  # the day begins with the skipped hour
     ("America/Santiago", "2026-04-05"),
     ("America/Havana", "2026-11-01"),  # midnight happens twice
     ("America/Havana", "2026-03-08"),
@@ -40,7 +40,7 @@ FIELDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 
 @cache
 def wall_clock(zone: str, day: str) -> list[tuple[datetime, datetime]]:
-    """Return each minute of six days in UTC, and what a clock on the wall shows then."""
+    """Return each minute of six days in UTC, and the local time then."""
     start = datetime.combine(date.fromisoformat(day) - timedelta(days=3), time(), UTC)
     minutes = [start + n * MINUTE for n in range(6 * 1440)]
     return [(minute, minute.astimezone(ZoneInfo(zone)).replace(tzinfo=None)) for minute in minutes]
@@ -57,7 +57,7 @@ def values(part: str, least: int, most: int) -> set[int]:
 
 
 def by_force(text: str, zone: str, day: str) -> list[datetime]:
-    """Return the instants of the four days in the middle, one minute after the other."""
+    """Return the instants of the four days in the middle, found by checking every minute."""
     parts = text.split()
     minutes, hours, days, months, weekdays = (values(part, *limits) for part, limits in zip(parts, FIELDS, strict=True))
     either = not parts[2].startswith("*") and not parts[4].startswith("*")
@@ -105,7 +105,7 @@ def expressions(seed: int, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("zone", "day"), CHANGES)
-def test_changes_of_the_clock_against_brute_force(zone: str, day: str):
+def test_cron_equals_brute_force_around_clock_changes(zone: str, day: str):
     clock = wall_clock(zone, day)
     for text in expressions(date.fromisoformat(day).toordinal(), 60):
         found = list(takewhile(lambda at: at < clock[5 * 1440][0], parse(text).after(clock[1440][0], ZoneInfo(zone))))
@@ -113,7 +113,7 @@ def test_changes_of_the_clock_against_brute_force(zone: str, day: str):
 
 
 @given(st.integers(0, 100_000), st.integers(0, 30_000))
-def test_ordinary_days_against_cronsim(seed: int, days: int):
+def test_cron_equals_cronsim_on_ordinary_days(seed: int, days: int):
     [text] = expressions(seed, 1)
     start = datetime(2000, 1, 1, 13, 37, tzinfo=UTC) + timedelta(days=days)
     other, found = CronSim(text, start), parse(text).after(start, UTC)
@@ -125,7 +125,7 @@ def first(text: str, after: str, zone: str, count: int = 1) -> list[str]:
     return [next(found).astimezone(ZoneInfo(zone)).isoformat() for _ in range(count)]
 
 
-def test_a_fixed_time_runs_once_on_each_day():
+def test_fixed_time_runs_once_a_day_across_clock_changes():
     assert first("30 2 * * *", "2026-03-28T12:00+01:00", "Europe/Berlin", 2) == [
         "2026-03-29T03:00:00+02:00",
         "2026-03-30T02:30:00+02:00",
@@ -136,7 +136,7 @@ def test_a_fixed_time_runs_once_on_each_day():
     ]
 
 
-def test_an_hourly_one_follows_real_time():
+def test_hourly_expression_follows_elapsed_time_across_clock_changes():
     assert first("0 * * * *", "2026-10-25T01:30+02:00", "Europe/Berlin", 3) == [
         "2026-10-25T02:00:00+02:00",
         "2026-10-25T02:00:00+01:00",
@@ -144,14 +144,14 @@ def test_an_hourly_one_follows_real_time():
     ]
 
 
-def test_a_leap_day_on_a_weekday_is_found():
+def test_leap_day_expressions_find_the_next_match_decades_later():
     assert first("0 0 29 2 *", "2097-01-01T00:00Z", "UTC") == ["2104-02-29T00:00:00+00:00"]
     assert first("0 0 29 2 */7", "2088-03-01T00:00Z", "UTC") == ["2128-02-29T00:00:00+00:00"], (
-        "40 years later: 2100 has none"
+        "the next match is 40 years later because 2100 is not a leap year"
     )
 
 
-def test_names_and_sunday_as_seven():
+def test_cron_accepts_names_and_7_as_sunday():
     assert parse("0 0 * JAN-mar,Dec mon,7") == parse("0 0 * 1,2,3,12 0,1")
     assert parse("@weekly") == parse("0 0 * * SUN")
 
@@ -171,7 +171,7 @@ def test_names_and_sunday_as_seven():
         ("٣ * * * *", "minute must be"),
     ],
 )
-def test_an_invalid_expression_says_what_is_wrong(text: str, says: str):
+def test_error_names_the_invalid_part_of_the_expression(text: str, says: str):
     with pytest.raises(ValueError, match="cron") as caught:
         parse(text)
     assert says in str(caught.value)

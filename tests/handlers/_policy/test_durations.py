@@ -30,7 +30,7 @@ from jobherd.handlers._policy.durations import LONGEST, at_least_zero, positive,
         (timedelta(seconds=-3), -3),
     ],
 )
-def test_a_span_is_read_in_every_form(written, meant):
+def test_duration_is_read_in_every_form(written, meant):
     assert seconds(written, field="delay") == pytest.approx(meant)
 
 
@@ -56,7 +56,7 @@ def test_a_span_is_read_in_every_form(written, meant):
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_what_is_no_span_is_refused_with_the_field_and_the_remedy(written):
+def test_invalid_duration_error_names_the_field_and_an_example(written):
     with pytest.raises(ValueError, match="delay") as caught:
         seconds(written, field="delay")
     assert "10m" in str(caught.value)
@@ -66,30 +66,30 @@ def test_what_is_no_span_is_refused_with_the_field_and_the_remedy(written):
 @pytest.mark.parametrize(
     "written", [float("nan"), float("inf"), -float("inf"), 10**400, 1e300, "999999w", LONGEST * 1.01, timedelta.max]
 )
-def test_a_span_beyond_a_hundred_years_is_refused(written):
+def test_duration_of_more_than_100_years_is_rejected(written):
     with pytest.raises(ValueError, match="delay is out of range"):
         seconds(written, field="delay")
 
 
 @pytest.mark.parametrize("written", [None, True, b"10m", [10], Fraction(1, 2), object()])
-def test_another_type_is_refused(written):
+def test_duration_of_another_type_is_rejected(written):
     with pytest.raises(TypeError, match="delay is not a duration"):
         seconds(written, field="delay")
 
 
-def test_a_negative_span_counts_as_zero_where_it_means_now():
+def test_at_least_zero_turns_a_negative_duration_into_zero():
     assert at_least_zero("-5s", field="delay") == 0
     assert at_least_zero(5, field="delay") == 5
 
 
 @pytest.mark.parametrize("written", [0, "0s", -1])
-def test_a_timeout_of_nothing_is_refused(written):
+def test_timeout_of_zero_or_less_is_rejected(written):
     with pytest.raises(ValueError, match="timeout must be more than 0"):
         positive(written, field="timeout")
 
 
 @given(st.text())
-def test_any_text_gives_seconds_or_a_value_error(text):
+def test_every_text_gives_seconds_or_a_value_error(text):
     try:
         span = seconds(text, field="delay")
     except ValueError as problem:
@@ -99,5 +99,5 @@ def test_any_text_gives_seconds_or_a_value_error(text):
 
 
 @given(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
-def test_the_parts_of_a_span_add_up(hours, minutes, secs):
+def test_parts_of_a_duration_add_up(hours, minutes, secs):
     assert seconds(f"{hours}h{minutes}m{secs}s", field="x") == hours * 3600 + minutes * 60 + secs

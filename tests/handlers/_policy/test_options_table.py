@@ -1,4 +1,4 @@
-"""The options of a handler are declared once: types, defaults, checks and the page agree."""
+"""Each handler option is declared once: its type, default, check and documentation agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobherd.handlers._policy.policy import OPTIONS, BatchOptions, HandlerOption
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "handler-options.md"
 
 
-def test_every_option_has_a_type_and_a_text():
+def test_every_option_has_a_type_and_a_description():
     typed = HandlerOptions.__annotations__ | BatchOptions.__annotations__
     assert typed.keys() == OPTIONS.keys() == {one.name for one in fields(Policy)}
     texts = options_table._texts()
@@ -22,18 +22,18 @@ def test_every_option_has_a_type_and_a_text():
     assert all(text.endswith(".") for text in texts.values())
 
 
-def test_the_page_has_the_table():
+def test_handler_options_page_contains_the_generated_table():
     assert options_table.render() in PAGE.read_text(encoding="utf-8"), (
         "run python -m jobherd.handlers._policy.options_table docs/reference/handler-options.md"
     )
 
 
-def test_the_defaults_are_what_their_own_check_makes_of_them():
+def test_defaults_pass_their_own_checks():
     assert check_policy() == Policy() == check_policy(**{name: one["default"] for name, one in OPTIONS.items()})
     assert Policy().timeout == 300.0
 
 
-def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
+def test_error_for_an_unknown_option_suggests_the_intended_one():
     with pytest.raises(TypeError, match=r"handler\(\) has no option 'time_out'; did you mean 'timeout'\?"):
         handler("a:b", time_out=5)
     with pytest.raises(

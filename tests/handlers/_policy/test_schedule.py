@@ -7,7 +7,7 @@ import pytest
 from jobherd import Job, Schedule, handler
 
 
-def test_a_definition_has_only_what_differs_from_the_defaults():
+def test_schedule_definition_contains_only_options_that_differ_from_the_defaults():
     one = Schedule(
         "feed", every="15m", payload={"a": 1}, jitter="30s", pause_after=3, starts_at=datetime(2026, 1, 1, tzinfo=UTC)
     )
@@ -42,13 +42,13 @@ def test_a_definition_has_only_what_differs_from_the_defaults():
         ),
     ],
 )
-def test_an_invalid_schedule_says_what_to_do(given, says):
+def test_error_for_an_invalid_schedule_names_the_problem_or_the_fix(given, says):
     with pytest.raises((ValueError, TypeError)) as caught:
         Schedule("feed", **given)
     assert says in str(caught.value)
 
 
-def test_a_handler_has_its_own_schedule_and_further_ones():
+def test_handler_has_its_own_schedule_and_additional_ones():
     @handler(
         "report:daily", cron="0 3 * * MON-FRI", tz="Europe/Berlin", schedules=[Schedule("now-and-then", every="2d")]
     )
@@ -60,14 +60,14 @@ def test_a_handler_has_its_own_schedule_and_further_ones():
     ]
 
 
-def test_a_payload_that_the_handler_cannot_take_fails_at_the_decorator():
+def test_schedule_payload_that_does_not_fit_the_handler_fails_at_the_decorator():
     with pytest.raises(TypeError, match="schedule 'poll:feed': .*region"):
 
         @handler("poll:feed", every="1m")
         def poll(region: str) -> None: ...
 
 
-def test_names_are_unique_and_timings_exclude_each_other():
+def test_schedule_names_are_unique_and_cron_every_and_encryption_exclude_each_other():
     with pytest.raises(ValueError, match="two schedules with the name 'a'"):
         handler("x:y", schedules=[Schedule("a", every=1), Schedule("a", every=2)])
     with pytest.raises(ValueError, match="exclude each other"):

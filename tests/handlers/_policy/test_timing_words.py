@@ -1,4 +1,4 @@
-"""Cron expressions in words."""
+"""Cron expressions described in English."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from jobherd.handlers._policy.timing_words import words_of
         ("0 0 1 JAN-MAR,12 *", "at 00:00, on day 1, in January to March and December"),
     ],
 )
-def test_an_expression_is_said_in_words(cron, words):
+def test_words_of_describes_a_cron_expression(cron, words):
     assert words_of(cron) == words
 
 
-def test_an_invalid_expression_has_no_words():
+def test_words_of_rejects_an_invalid_expression():
     with pytest.raises(ValueError, match="minute must be from 0 to 59"):
         words_of("60 * * * *")

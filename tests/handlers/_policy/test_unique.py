@@ -21,13 +21,13 @@ from jobherd.handlers._values.job_id import job_id, known_id
         ("$[2]", ["2"]),
     ],
 )
-def test_a_field_is_a_name_or_a_path(name, path):
+def test_unique_field_is_a_name_or_a_path(name, path):
     assert Unique(by=(name,)).paths == {name: path}
     assert check_unique(name, field="unique") == check_unique([name], field="unique") == Unique(by=(name,))
 
 
 @pytest.mark.parametrize("wrong", ["", "$", "$.", "$.a..b", "a.b", "$.a[x]", "$..a", 7, None])
-def test_what_is_no_field_is_an_error_that_shows_it(wrong):
+def test_invalid_unique_field_is_rejected(wrong):
     with pytest.raises(ValueError, match="by takes names of fields and paths"):
         Unique(by=(wrong,))
 
@@ -45,19 +45,19 @@ def test_what_is_no_field_is_an_error_that_shows_it(wrong):
         ({"conflict": "replace", "during": "never"}, "excludes during='never'"),
     ],
 )
-def test_a_wrong_value_is_an_error_where_it_is_written(values, says):
+def test_invalid_unique_value_is_rejected_by_the_constructor(values, says):
     with pytest.raises((ValueError, TypeError), match=says):
         Unique(**values)
 
 
-def test_what_unique_takes():
+def test_unique_option_accepts_a_boolean_or_fields():
     assert check_unique(False, field="unique") is None
     assert check_unique(True, field="unique") == Unique()
     with pytest.raises(TypeError, match="unique must be True, the fields of the payload"):
         check_unique(7, field="unique")
 
 
-def test_picks_like_the_database_what_makes_a_payload_unique():
+def test_unique_picks_the_same_payload_fields_as_the_database():
     unique = Unique(by=("$.doc.id", "$.tags[1]", "gone", "$.doc[0]"))
     assert unique.pick({"doc": {"id": 3}, "tags": ["a", "b"]}) == {
         "$.doc.id": 3, "$.tags[1]": "b", "gone": None, "$.doc[0]": None
@@ -65,7 +65,7 @@ def test_picks_like_the_database_what_makes_a_payload_unique():
     assert Unique().pick([1, 2]) == [1, 2]
 
 
-def test_never_needs_a_time():
+def test_unique_during_never_requires_unique_for():
     with pytest.raises(ValueError, match="requires unique_for"):
         handler("a:b", unique=Unique(during="never"))(lambda n: None)
     with pytest.raises(ValueError, match="requires unique_for"):
@@ -73,7 +73,7 @@ def test_never_needs_a_time():
     assert rule_of(check_options(unique=Unique(during="never"), unique_for="1m"))["for"] == 60.0
 
 
-def test_an_option_replaces_what_the_handler_declares():
+def test_unique_options_of_a_call_replace_those_of_the_handler():
     @handler("a:b", unique=("n",), unique_for="1h")
     def work(n: int) -> None: ...
 
@@ -88,12 +88,12 @@ def test_an_option_replaces_what_the_handler_declares():
 
 
 @pytest.mark.parametrize("key", ["", "x" * 1001, "a\0b", "a\nb"])
-def test_a_key_is_a_short_printable_text(key):
+def test_unique_key_is_1_to_1000_printable_characters(key):
     with pytest.raises(ValueError, match="unique_key must be 1 to 1000 printable characters"):
         check_options(unique_key=key)
 
 
-def test_an_id_says_whether_the_job_is_new():
+def test_job_id_has_a_flag_for_new_jobs():
     assert job_id(7) == 7
     assert job_id(7).new
     assert repr(known_id(7, new=False)) == "7"
@@ -122,7 +122,7 @@ COLLECT = Unique(by=("n",), conflict="collect", collect="items")
         ({"throttle": "1m", "edge": "both"}, "edge must be 'leading' or 'trailing', not 'both'"),
     ],
 )
-def test_options_that_contradict_each_other(options, says):
+def test_contradictory_unique_options_are_rejected(options, says):
     with pytest.raises(ValueError, match=says):
         check_options(**options)
     if "payload_bytes" not in options and "delay" not in options and options.get("unique") is not False:
@@ -130,7 +130,7 @@ def test_options_that_contradict_each_other(options, says):
             handler("a:b", **options)(lambda n, items: None)
 
 
-def test_the_rule_of_jobs_that_change():
+def test_debounce_and_throttle_become_the_rule_for_the_database():
     def rule(**options):
         return {
             name: value for name, value in rule_of(check_options(**options)).items() if name not in {"queue", "keep"}

@@ -1,6 +1,6 @@
-"""Bytes beside the payload.
+"""Bytes sent in addition to the payload.
 
-From the call that enqueues them to the handler's parameter, and what happens where they do not fit.
+They are tested from the enqueue call to the handler's parameter, including invalid ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def blind() -> None: ...
 
 
 @pytest.mark.promise("D34", "D36")
-def test_they_reach_the_handler_untouched(database: str):
+def test_payload_bytes_reach_the_handler_unchanged(database: str):
     with inline(database) as jobs:
         jobs.connection.execute("SELECT jobherd.enable_webhooks()")
         store.enqueue(payload_bytes=DATA, name="logo")
@@ -59,12 +59,12 @@ def test_they_reach_the_handler_untouched(database: str):
     assert [row[0] for row in found] == [DATA, None, DATA, DATA, None, None]
 
 
-def test_without_a_database():
+def test_payload_bytes_work_in_tests_without_a_database():
     assert run(store, payload_bytes=DATA, name="a").result == f"a {DATA.hex()}"
     assert run(maybe).result is True
 
 
-def test_wrong_bytes_are_refused_where_they_are_given(database: str):
+def test_invalid_payload_bytes_are_rejected_on_enqueue(database: str):
     with psycopg.connect(database) as connection, Client(connection=connection) as client:
         with pytest.raises(TypeError, match="payload_bytes must be bytes, not a str"):
             client.enqueue("image:looks", payload_bytes="text")
@@ -80,7 +80,7 @@ def test_wrong_bytes_are_refused_where_they_are_given(database: str):
             store.options(connection=connection).enqueue(DATA, "x")
 
 
-def test_wrong_tenants_and_webhooks_name_the_field(database: str):
+def test_error_for_an_invalid_tenant_or_webhook_names_the_field(database: str):
     with psycopg.connect(database) as connection, Client(connection=connection) as client:
         with pytest.raises(ValueError, match="tenant 'a b' is not a name"):
             client.enqueue("a:b", tenant="a b")
@@ -88,7 +88,7 @@ def test_wrong_tenants_and_webhooks_name_the_field(database: str):
             client.enqueue("a:b", webhook="https://me:secret@example.com")
 
 
-def test_many_jobs_of_a_tenant_are_all_its_own(database: str):
+def test_enqueue_many_stores_the_tenant_of_every_job(database: str):
     with psycopg.connect(database) as connection, Client(connection=connection) as client:
         assert len(client.enqueue_many("a:b", ({"n": n} for n in range(2500)), tenant="acme")) == 2500
         assert connection.execute("SELECT count(*) FROM jobherd.jobs WHERE tenant = 'acme'").fetchone() == (2500,)

@@ -1,4 +1,4 @@
-"""What is sealed opens with its key, in its place, and nowhere else; what is missing is said without showing a key."""
+"""Sealed text opens only with its key and in its place. Errors about keys never show a key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OLD, NEW = (f"{name}=" + base64.b64encode(bytes([n]) * 32).decode() for n, name 
 
 @pytest.fixture
 def keys(monkeypatch):
-    """Set the keys of this process; nothing that was read before counts."""
+    """Set the keys of this process and clear the cached ones."""
 
     def use(text="", **more):
         monkeypatch.setenv("JOBHERD_KEYS", text)
@@ -31,7 +31,7 @@ def keys(monkeypatch):
     ring.cache_clear()
 
 
-def test_the_newest_key_seals_and_every_key_opens(keys):
+def test_newest_key_seals_and_every_key_opens(keys):
     keys(OLD)
     before = sealing.seal_text("a secret", "error", "a:b", 7)
     keys(f"{NEW}, {OLD}")
@@ -49,13 +49,13 @@ def test_the_newest_key_seals_and_every_key_opens(keys):
 @pytest.mark.parametrize(
     "place", [("error", "a:c", 7), ("error", "a:b", 8), ("traceback", "a:b", 7), ("error", "a:b", "7")]
 )
-def test_what_belongs_elsewhere_does_not_open(keys, place):
+def test_sealed_text_does_not_open_for_another_kind_job_or_field(keys, place):
     keys(NEW)
     with pytest.raises(PayloadError, match="another kind or job"):
         sealing.open_text(sealing.seal_text("a secret", "error", "a:b", 7), *place)
 
 
-def test_every_changed_byte_is_found(keys):
+def test_every_changed_byte_and_every_truncation_is_detected(keys):
     keys(NEW)
     sealed = ring().seal(b"a secret", "payload", "a:b")
     for place in range(len(sealed)):
@@ -70,7 +70,7 @@ def test_every_changed_byte_is_found(keys):
 @pytest.mark.parametrize(
     "text", ["x", "2026=short", "2026=" + "A" * 60, f"{NEW},{NEW}", "=" + "A" * 43, NEW + "!", f"{NEW} nonsense"]
 )
-def test_bad_keys_are_refused_and_not_shown(keys, text):
+def test_invalid_keys_are_rejected_and_not_shown(keys, text):
     keys(text)
     with pytest.raises(KeyMissingError) as problem:
         ring()
@@ -78,7 +78,7 @@ def test_bad_keys_are_refused_and_not_shown(keys, text):
     assert NEW[5:] not in str(problem.value)
 
 
-def test_keys_come_from_a_file_with_comments_too(keys, tmp_path):
+def test_keys_are_read_from_a_file_with_comments(keys, tmp_path):
     file = tmp_path / "keys"
     file.write_text(f"# the newest first\n{NEW}\n{OLD}\n")
     keys(JOBHERD_KEYS_FILE=str(file))
@@ -88,7 +88,7 @@ def test_keys_come_from_a_file_with_comments_too(keys, tmp_path):
         ring()
 
 
-def test_a_producer_and_a_client_seal_and_the_cost_is_known_before(keys):
+def test_producer_and_client_encrypt_payloads_and_compute_the_cost_before(keys):
     keys(NEW)
 
     @handler("a:b", encrypt=True, cost=lambda payload: {"memory_mb": payload["size"]})
@@ -113,7 +113,7 @@ def test_a_producer_and_a_client_seal_and_the_cost_is_known_before(keys):
         Client(connection=None).enqueue("a:b", {}, encrypt="yes")
 
 
-def test_a_payload_in_clear_is_taken_unless_only_sealed_ones_are(keys):
+def test_unencrypted_payload_is_accepted_unless_only_encrypted_ones_are_allowed(keys):
     keys(NEW)
     assert sealing.open_payload({"size": 3}, "a:b", only=False) == {"size": 3}
     with pytest.raises(PayloadError, match="not encrypted"):
@@ -123,12 +123,12 @@ def test_a_payload_in_clear_is_taken_unless_only_sealed_ones_are(keys):
         sealing.open_payload({"size": 3}, "a:b", only=False)
 
 
-def test_a_job_whose_key_is_not_here_waits_and_loses_no_attempt():
+def test_job_with_a_missing_key_is_snoozed_and_its_attempt_is_not_counted():
     outcome = unreadable(KeyMissingError("no key"))
     assert (outcome.label, outcome.state, outcome.counted, outcome.code) == ("snoozed", "scheduled", False, KEY_MISSING)
 
 
-def test_what_is_covered_shows_nothing_of_it(keys):
+def test_cover_replaces_sealed_parts_of_a_text(keys):
     keys(NEW)
     sealed = sealing.seal_document('{"card": 4111}', "payload", "a:b")
     assert (
@@ -138,12 +138,12 @@ def test_what_is_covered_shows_nothing_of_it(keys):
 
 
 @pytest.mark.parametrize("value", ["yes", 1, None])
-def test_encrypt_is_a_switch_or_only(value):
+def test_encrypt_accepts_only_a_boolean_or_only(value):
     with pytest.raises(TypeError, match="encrypt must be"):
         handler("a:b", encrypt=value)
 
 
-def test_a_row_is_decrypted_whole(keys):
+def test_decrypt_opens_all_encrypted_fields_of_a_row(keys):
     keys(NEW)
     row = {
         "id": 7,

@@ -1,6 +1,6 @@
-"""What arrives equals what was enqueued, or it is refused.
+"""A value arrives exactly as it was enqueued, or enqueue rejects it.
 
-Over generated annotations and values of them, one job, many, and by name.
+Tested with generated annotations and values, for single jobs, bulk enqueue and enqueue by name.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Swapped(Both[V, K], Generic[K, V]):
 
 
 class Made(NamedTuple):
-    """An annotation, a strategy of its values, and whether none of them may be refused."""
+    """An annotation, a strategy for its values, and whether all of these values must be accepted."""
 
     annotation: Any
     values: Any
@@ -105,7 +105,7 @@ SCALARS = [
     Made(None, st.none()),
     Made(datetime, st.datetimes(timezones=zones).map(lambda one: one.replace(fold=0))),
     Made(date, st.dates()),
-    Made(time, st.times().map(lambda one: one.replace(fold=0))),  # which == does not see
+    Made(time, st.times().map(lambda one: one.replace(fold=0))),  # == ignores fold
     Made(UUID, st.uuids() | st.just(UUID(int=7))),
     Made(Decimal, st.decimals(allow_nan=False, allow_infinity=False) | st.just(Decimal(20300131))),
     Made(Color, st.sampled_from(Color)),
@@ -127,7 +127,7 @@ def objects(make: Any, parts: list[tuple[str, Made]]) -> Any:
 
 @st.composite
 def records(draw, inner):
-    """A class with some fields, of any of the libraries, with any of a dataclass's features."""
+    """Generate a class with 1 to 3 fields from any supported library, with random dataclass features."""
     parts = [(name, draw(inner)) for name in sorted(draw(st.sets(names, min_size=1, max_size=3)))]
     sure = all(part.sure for _, part in parts)
     hints = {name: part.annotation for name, part in parts}
@@ -225,13 +225,13 @@ ZONE = re.compile(r", tzinfo=[\w.]+(\([^()]*(\([^()]*\))?[^()]*\))?")
 
 
 def assert_arrived(arrived: object, value: object) -> None:
-    # Of the same types all the way down, but for the class of a zone.
+    # The types must be equal at every level, except the class of the time zone.
     assert ZONE.sub("", repr(arrived)) == ZONE.sub("", repr(value))
     assert arrived == value
 
 
 @given(annotations, st.data())
-def test_what_arrives_equals_what_was_enqueued_or_it_is_refused(made, data):
+def test_value_arrives_exactly_as_enqueued_or_is_rejected(made, data):
     value = data.draw(made.values)
     take = taker(made.annotation)
     try:
@@ -262,7 +262,7 @@ def test_what_arrives_equals_what_was_enqueued_or_it_is_refused(made, data):
         (dict[str, list[int]] | Page[int], {"items": [1]}, "would arrive as Page, not as dict"),
     ],
 )
-def test_what_a_union_would_take_for_another_member_is_refused(annotation, value, says):
+def test_value_that_a_union_would_convert_to_another_member_is_rejected(annotation, value, says):
     with pytest.raises(BindingError, match=says):
         taker(annotation).payload(x=value)
 
@@ -278,12 +278,12 @@ def test_what_a_union_would_take_for_another_member_is_refused(annotation, value
         (float | None, 7),
     ],
 )
-def test_what_a_union_can_tell_apart_arrives(annotation, value):
+def test_value_that_a_union_can_distinguish_arrives(annotation, value):
     take = taker(annotation)
     assert take.binding.bind(take.payload(x=value))["x"] == value
 
 
-def test_the_order_of_a_union_is_its_own():
+def test_union_members_are_tried_in_their_declared_order():
     assert taker(list[Level | Literal[1]]).binding.bind({"x": [1]})["x"] == [Level.LOW]
     # typing calls the two annotations equal
     assert type(taker(list[Literal[1] | Level]).binding.bind({"x": [1]})["x"][0]) is int
@@ -330,7 +330,7 @@ class Unset:
     later: int = field(init=False)
 
 
-def test_a_dataclass_that_makes_something_else_of_its_own_form_is_refused():
+def test_dataclass_that_does_not_survive_its_own_conversion_is_rejected():
     with pytest.raises(BindingError, match=r"\$\.x\.n would not arrive as it was given"):
         taker(Scaled).payload(x=Scaled(3))
     with pytest.raises(BindingError, match="lacks the field 'seed' of Needs, an InitVar"):
@@ -342,20 +342,20 @@ def test_a_dataclass_that_makes_something_else_of_its_own_form_is_refused():
         taker(list[Base]).payload(x=[Base(1), Sub(1)])
 
 
-def test_a_model_that_loses_a_field_of_a_dataclass_is_refused():
+def test_model_that_would_drop_a_field_of_a_dataclass_is_rejected():
     model = pydantic.create_model("Model", unset=(Unset, ...))
     value = Unset(1)
-    value.later = 5  # pydantic leaves out what __init__ does not take
+    value.later = 5  # pydantic drops fields that __init__ does not accept
     with pytest.raises(BindingError, match=r"\$\.x\.unset\.later would"):
         taker(model).payload(x=model.model_construct(unset=value))
 
 
-def test_a_dataclass_without_equality_or_with_a_field_not_set_arrives():
+def test_dataclass_without_equality_or_with_an_unset_field_is_accepted():
     assert taker(Unequal).payload(x=Unequal(1)) == {"x": {"n": 1}}
     assert taker(Unset).payload(x=Unset(1)) == {"x": {"n": 1}}
 
 
-def test_the_hour_that_comes_twice_arrives():
+def test_repeated_hour_of_a_clock_change_arrives_unchanged():
     moment = datetime(2030, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
     take = taker(Page[datetime])
     assert take.binding.bind(take.payload(x=Page([moment])))["x"].items[0].astimezone(UTC) == moment.astimezone(UTC)
@@ -366,7 +366,7 @@ class MoreWork(TypedDict, total=False):
     on: date
 
 
-def test_what_double_star_takes_is_checked_and_converted():
+def test_double_star_arguments_are_checked_and_converted():
     @handler("demo:more")
     def more(a: int, **rest: Unpack[MoreWork]) -> None: ...
 
@@ -395,7 +395,7 @@ class Parcel(TypedDict):
     to: str | date
 
 
-def test_a_typed_dict_in_another_order_arrives():
+def test_typed_dict_with_keys_in_another_order_arrives():
     parcel = {"to": date(2030, 1, 31), "page": Page([1])}
     take = taker(Parcel)
     assert take.binding.bind(take.payload(x=parcel))["x"] == parcel
@@ -406,7 +406,7 @@ class Point(NamedTuple):
     y: int = 0
 
 
-def test_enqueue_many_takes_what_enqueue_takes():
+def test_enqueue_many_accepts_the_values_that_enqueue_accepts():
     def texts_of(take, calls):
         return [text for chunk in take._many(calls) for text in chunk.texts]
 
@@ -445,7 +445,7 @@ SETS = (
         lambda two: Made(
             dict[two[0].annotation, two[1].annotation],
             st.dictionaries(two[0].values, two[1].values, max_size=3),
-            sure=two[0].sure and two[0].annotation is not Decimal,  # 1 and 1.0 are one key, and two texts
+            sure=two[0].sure and two[0].annotation is not Decimal,  # 1 and 1.0 are equal keys with different texts
         )
     )
 )
@@ -459,7 +459,7 @@ WIDE = (
 
 
 @given(WIDE, st.data())
-def test_a_set_and_keys_that_are_text_in_json_arrive_or_are_refused(made, data):
+def test_sets_and_non_text_keys_arrive_or_are_rejected(made, data):
     value = data.draw(made.values)
     take = taker(made.annotation)
     assert take.problems() == []
@@ -481,7 +481,7 @@ def test_a_set_and_keys_that_are_text_in_json_arrive_or_are_refused(made, data):
     [dict[float, str], dict[bool, str], dict[tuple[int, int], str], dict[int | str, str], dict[None, str]]
     + [set[list[int]], set[dict[str, int]], frozenset[Page[int]], set[Sequence[int]], set[MoreWork]],
 )
-def test_check_refuses_the_annotations_that_no_value_fits(annotation):
+def test_check_reports_annotations_that_no_value_can_fit(annotation):
     [problem] = taker(list[annotation]).problems()
     assert problem.startswith("parameter 'x' is annotated ")
     assert "which Jobherd cannot convert from JSON" in problem
@@ -507,7 +507,7 @@ class Tags:
         (set[date], {datetime(2030, 1, 31, tzinfo=UTC)}, r"payload at \$\.x"),
     ],
 )
-def test_a_set_given_for_something_else_is_refused_also_beside_a_parameter_that_takes_sets(annotation, value, says):
+def test_set_for_another_annotation_is_rejected_even_if_another_parameter_takes_sets(annotation, value, says):
     def take(x, own): ...
 
     take.__annotations__ = {"x": annotation, "own": set[int]}
@@ -518,12 +518,12 @@ def test_a_set_given_for_something_else_is_refused_also_beside_a_parameter_that_
         taker(annotation).payload(x=value)
 
 
-def test_the_members_of_a_set_have_an_order_in_the_payload():
+def test_members_of_a_set_are_sorted_in_the_payload():
     assert taker(set[str]).payload(x={"c", "a", "b"}) == {"x": ["a", "b", "c"]}
-    assert taker(set[str]).payload(x=["b", "a"]) == {"x": ["b", "a"]}  # a document in place of the set
+    assert taker(set[str]).payload(x=["b", "a"]) == {"x": ["b", "a"]}  # a list is kept as given
 
 
-def test_a_member_of_a_union_that_has_another_name_is_told_apart_like_the_type_itself():
+def test_type_alias_in_a_union_is_distinguished_like_its_type():
     text = typing_extensions.TypeAliasType("text", str)
     with pytest.raises(BindingError, match="would arrive as date, not as str"):
         taker(text | date).payload(x="2030-01-31")
@@ -538,7 +538,7 @@ def test_a_member_of_a_union_that_has_another_name_is_told_apart_like_the_type_i
         (Level | int, 7),
     ],
 )
-def test_a_job_is_compared_once_also_if_its_payload_was_made_before(annotation, value, monkeypatch):
+def test_value_is_compared_once_even_if_its_payload_was_created_before(annotation, value, monkeypatch):
     def take(payload): ...
 
     take.__annotations__ = {"payload": annotation}

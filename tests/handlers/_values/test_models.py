@@ -1,6 +1,6 @@
 """Payload types of Pydantic, msgspec and attrs.
 
-Taken, checked, and handed over as what the annotation says.
+Jobherd accepts and checks them, and passes them to the handler as annotated.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ TAGGED = Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
 
 
 def taker(annotation: Any) -> Any:
-    """Return a handler of one parameter that keeps what it gets in `taker.seen`."""
+    """Return a handler with one parameter that stores its argument in `taker.seen`."""
 
     def take(x):
         taker.seen = x
@@ -131,7 +131,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("annotation", "value"), VALUES, ids=lambda one: str(one)[:40])
-def test_the_handler_gets_what_its_annotation_says_and_its_result_is_dumped(annotation, value):
+def test_handler_receives_its_annotated_type_and_its_result_is_serialized(annotation, value):
     ran = run(taker(annotation), x=value)
     assert ran.outcome.label == "ok", ran.outcome
     assert type(taker.seen) is type(value)
@@ -162,7 +162,7 @@ def test_the_handler_gets_what_its_annotation_says_and_its_result_is_dumped(anno
         (Holder, {"order": {"id": 7}, "struct": {"id": "secret"}}, "$.x.struct.id", "Expected `int`"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_place_and_never_shown(annotation, document, path, says):
+def test_error_for_an_invalid_model_names_the_path_and_hides_the_value(annotation, document, path, says):
     ran = run_payload(taker(annotation), {"x": document})
     assert isinstance(ran.exception, BindingError)
     assert ran.outcome.code == "PAYLOAD_INVALID"
@@ -175,18 +175,18 @@ def test_what_does_not_fit_is_named_with_its_place_and_never_shown(annotation, d
     ("annotation", "document"),
     [(TAGGED, {"kind": "secret"}), (Pet | Toy, {"type": "secret", "n": 1}), (Toy, {"type": "toy", "n": "secret"})],
 )
-def test_a_value_that_its_library_quotes_is_not_shown(annotation, document):
+def test_error_hides_a_value_that_the_library_quotes(annotation, document):
     ran = run_payload(taker(annotation), {"x": document})
     assert isinstance(ran.exception, BindingError)
     assert "secret" not in str(ran.exception)
 
 
 @pytest.mark.parametrize("value", [Order(id=7, at=NAIVE), Struct(7, at=NAIVE), Attrs(7, Order(id=7, at=NAIVE))])
-def test_a_datetime_without_a_zone_inside_of_one_is_refused_with_its_place(value):
+def test_datetime_without_a_time_zone_in_a_model_is_rejected_with_its_path(value):
     with pytest.raises(PayloadError, match="has no time zone") as caught:
         check_payload({"order": [value]})
     assert caught.value.path in {"$.order[0].at", "$.order[0].order.at"}
-    assert outcome_of(value).label == "ok"  # a result says what it says
+    assert outcome_of(value).label == "ok"  # results may contain datetimes without a time zone
 
 
 class Lossy(pydantic.BaseModel):
@@ -209,7 +209,7 @@ class Doubling:
         (pydantic.BaseModel, Line(name="a"), "$.x"),
     ],
 )
-def test_what_would_not_arrive_as_it_was_given_is_refused(annotation, value, path):
+def test_model_that_would_not_arrive_unchanged_is_rejected_with_its_path(annotation, value, path):
     with pytest.raises(BindingError) as caught:
         taker(annotation).payload(x=value)
     assert caught.value.path == path
@@ -234,7 +234,7 @@ def fine(x: int): ...
 """
 
 
-def test_a_type_that_no_converter_knows_is_an_error_when_handlers_are_loaded(tmp_path):
+def test_annotation_that_cannot_be_converted_is_reported_on_load(tmp_path):
     (tmp_path / "jobs.py").write_text(SOURCE)
     found = [str(problem) for problem in load([tmp_path]).problems]
     assert [text.partition(", which")[0].partition(": ")[2] for text in found] == [
@@ -244,7 +244,7 @@ def test_a_type_that_no_converter_knows_is_an_error_when_handlers_are_loaded(tmp
     assert all("jobs.py:12: " in text for text in found)
 
 
-def test_no_library_is_imported_for_it():
+def test_enqueueing_a_dataclass_imports_no_model_library():
     code = (
         "import sys; from jobherd import handler, check_payload\n"
         "from dataclasses import dataclass\n"

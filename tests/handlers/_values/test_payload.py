@@ -98,7 +98,7 @@ documents = st.recursive(
 
 
 @given(documents)
-def test_every_good_document_comes_back_as_it_was(document):
+def test_valid_document_survives_the_round_trip(document):
     text = check_payload(document)
     assert decode_payload(text) == document
     assert decode_payload(text.encode()) == document
@@ -126,7 +126,7 @@ anything = st.recursive(
 
 
 @given(anything)
-def test_anything_else_is_stored_exactly_or_refused_with_a_path(value):
+def test_any_value_is_stored_as_valid_json_or_rejected_with_a_path(value):
     try:
         text = check_payload(value)
     except PayloadError as problem:
@@ -179,7 +179,7 @@ def test_anything_else_is_stored_exactly_or_refused_with_a_path(value):
         ({"<script>\n": math.nan}, '$["<script>\\n"]', "nan"),
     ],
 )
-def test_what_cannot_travel_is_refused_with_its_place_and_the_remedy(value, path, says):
+def test_error_for_an_unserializable_value_names_its_path_and_the_fix(value, path, says):
     with pytest.raises(PayloadError) as caught:
         check_payload(value)
     assert caught.value.path == path
@@ -188,13 +188,13 @@ def test_what_cannot_travel_is_refused_with_its_place_and_the_remedy(value, path
     assert str(caught.value).startswith(("payload at ", "a key of the payload at "))
 
 
-def test_an_error_never_shows_the_payloads_values():
+def test_payload_error_never_shows_values():
     with pytest.raises(PayloadError) as caught:
         check_payload({"password": "hunter2", "other": ["hunter2\0"]})
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_hundred_levels_are_allowed_and_one_more_is_not():
+def test_payload_may_have_100_levels_and_not_more():
     assert decode_payload(check_payload(deep(100))) == deep(100)
     for levels in (101, 254, 255, 900, 5000, 100_000):
         with pytest.raises(PayloadError, match="nested deeper than 100 levels"):
@@ -203,7 +203,7 @@ def test_a_hundred_levels_are_allowed_and_one_more_is_not():
     assert check_payload(wide).count("[") == 501
 
 
-def test_a_document_that_holds_itself_is_refused():
+def test_cyclic_document_is_rejected():
     with pytest.raises(PayloadError, match="holds itself"):
         check_payload(holding_itself())
     loop: dict[str, object] = {}
@@ -212,7 +212,7 @@ def test_a_document_that_holds_itself_is_refused():
         check_payload(loop)
 
 
-def test_little_stack_left_is_a_payload_error_and_not_a_crash():
+def test_check_payload_near_the_recursion_limit_raises_and_does_not_crash():
     def at_the_edge():
         try:
             at_the_edge()
@@ -226,12 +226,12 @@ def test_little_stack_left_is_a_payload_error_and_not_a_crash():
     assert check_payload({"a": 1})
 
 
-def test_integers_are_exact_up_to_a_thousand_digits():
+def test_integers_are_exact_up_to_1000_digits():
     for number in (2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**1000 - 1, 1 - 10**1000):
         assert decode_payload(check_payload({"n": number, "m": [number]})) == {"n": number, "m": [number]}
 
 
-def test_the_longest_payload_is_a_megabyte_of_utf8():
+def test_payload_limit_is_one_megabyte_of_utf8():
     assert check_payload("x" * 999_998)
     for value in ("x" * 999_999, "é" * 500_000, ["x" * 999_998], {"a": None, "b": "x" * 1_000_000}):
         with pytest.raises(PayloadError, match="more than 1,000,000"):
@@ -241,7 +241,7 @@ def test_the_longest_payload_is_a_megabyte_of_utf8():
         check_payload([1, 2, 3], max_bytes=5)
 
 
-def test_the_limit_comes_from_the_environment():
+def test_payload_limit_is_read_from_the_environment():
     code = "from jobherd import check_payload; check_payload('x' * 50)"
     environment = {**os.environ, "JOBHERD_MAX_PAYLOAD": "40"}
     ran = subprocess.run(
@@ -277,14 +277,14 @@ def test_the_limit_comes_from_the_environment():
     ],
 )
 @pytest.mark.parametrize("beside", [0, None, 2**70], ids=["fast", "with a null", "the long way"])
-def test_richer_types_are_stored_alike_on_every_way(value, stored, beside):
+def test_extended_types_are_serialized_the_same_by_the_fast_and_the_slow_encoder(value, stored, beside):
     assert json.loads(check_payload([value, beside])) == [stored, beside]
 
 
 @pytest.mark.parametrize(
     "text", ["\\u0000", "a\\u0000b", "null", "[[[[{{{{" * 100, "\u202eevil", "\u200b", "__proto__", "\x01\x1f\x7f"]
 )
-def test_innocent_texts_that_look_hostile_pass(text):
+def test_harmless_texts_that_look_hostile_are_accepted(text):
     assert decode_payload(check_payload({text: text, "constructor": None})) == {text: text, "constructor": None}
 
 
@@ -306,7 +306,7 @@ def test_innocent_texts_that_look_hostile_pass(text):
     ],
     ids=lambda value: repr(value)[:30] if isinstance(value, str) else "",
 )
-def test_what_raw_sql_lets_in_is_read_exactly(text, document):
+def test_payload_inserted_by_raw_sql_is_read_exactly(text, document):
     assert decode_payload(text) == document
     assert type(decode_payload(text)) is type(document)
 
@@ -341,27 +341,27 @@ def test_what_raw_sql_lets_in_is_read_exactly(text, document):
     ],
     ids=lambda text: repr(text[:30]),
 )
-def test_what_python_cannot_hold_is_a_payload_error_and_nothing_else(text):
+def test_payload_that_python_cannot_decode_raises_only_payload_error(text):
     with pytest.raises(PayloadError, match="the payload cannot be read") as caught:
         decode_payload(text)
-    assert caught.value.__context__ is None  # json's own error holds the document
+    assert caught.value.__context__ is None  # json's own error contains the document
     assert len(str(caught.value)) < 300
 
 
-def test_a_document_of_a_million_keys_is_read():
+def test_payload_with_a_million_keys_is_read():
     text = json.dumps({str(n): n for n in range(1_000_000)})
     assert len(decode_payload(text)) == 1_000_000
 
 
 @given(st.binary() | st.text())
-def test_any_bytes_are_read_or_refused(raw):
+def test_any_bytes_or_text_are_decoded_or_rejected(raw):
     try:
         decode_payload(raw)
     except PayloadError:
         pass
 
 
-def test_no_result_is_none_and_others_pass_the_same_door():
+def test_none_result_is_not_stored_and_other_results_are_checked_like_payloads():
     assert encode_result(None) is None
     assert encode_result({"pages": 3}) == '{"pages":3}'
     assert encode_result([]) == "[]"

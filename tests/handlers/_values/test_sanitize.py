@@ -14,7 +14,7 @@ from jobherd.handlers._values.sanitize import describe_exception, loading, sanit
 
 
 @given(st.text(st.characters()), st.integers(-5, 60))
-def test_any_text_comes_out_storable_and_within_the_limit(text, limit):
+def test_sanitized_text_is_storable_and_within_the_limit(text, limit):
     clean = sanitize(text, limit)
     assert "\0" not in clean
     assert len(clean.encode()) <= max(0, limit)
@@ -26,7 +26,7 @@ def test_nul_and_surrogates_become_replacement_characters():
     assert sanitize("a\0b\ud800c", 100) == "a\ufffdb\ufffdc"
 
 
-def test_a_long_text_is_cut_at_a_whole_character_and_says_so():
+def test_long_text_is_cut_at_a_whole_character_with_a_marker():
     assert sanitize("é" * 100, 20) == "é" * 7 + " [cut]"
 
 
@@ -61,11 +61,11 @@ class Endless:
 @pytest.mark.parametrize(
     "odd", [Mute(), Wrong(), Endless(), None, 5, b"\xff", object], ids=lambda odd: type(odd).__name__
 )
-def test_what_is_no_text_is_shown_or_said_to_be_unshowable(odd):
+def test_sanitize_accepts_objects_that_are_not_text(odd):
     assert sanitize(odd, 200).encode()
 
 
-def test_a_subclass_of_str_cannot_play_tricks():
+def test_sanitize_converts_a_hostile_subclass_of_str_to_str():
     clean = sanitize(Odd("hello\0"), 100)
     assert clean == "hello\ufffd"
     assert type(clean) is str
@@ -78,7 +78,7 @@ def failing(exception):
         return problem
 
 
-def test_an_ordinary_exception_is_told_with_file_line_and_source():
+def test_exception_is_described_with_file_line_and_source():
     message, trace = describe_exception(failing(ValueError("no such order")))
     assert message == "ValueError: no such order"
     assert trace.startswith("Traceback (most recent call last):\n  File ")
@@ -87,7 +87,7 @@ def test_an_ordinary_exception_is_told_with_file_line_and_source():
     assert trace.endswith("ValueError: no such order")
 
 
-def test_an_exception_of_a_module_is_named_with_it():
+def test_an_exception_of_a_module_is_described_with_the_module_name():
     class Local(Exception):
         pass
 
@@ -157,32 +157,32 @@ HOSTILE = [
 @pytest.mark.parametrize(
     "exception", HOSTILE, ids=lambda one: type(one).__qualname__ if type(one) is not Nameless else "Nameless"
 )
-def test_a_hostile_exception_is_described_all_the_same(exception):
+def test_hostile_exception_is_still_described(exception):
     message, trace = describe_exception(failing(exception))
     assert message.encode()
     assert "\0" not in message + trace
     assert "Traceback" in trace
 
 
-def test_the_description_says_why_there_is_no_text():
+def test_description_says_why_the_exception_text_is_missing():
     assert (
         describe_exception(Hostile())[0]
         == "tests.handlers._values.test_sanitize.Hostile: <its text cannot be shown: __str__ raised SystemExit>"
     )
 
 
-def test_a_text_of_a_hundred_megabytes_costs_no_more_than_its_head():
+def test_exception_text_of_100_mb_is_not_copied():
     exception = ValueError("x" * 100_000_000)
     tracemalloc.start()
     message, trace = describe_exception(exception)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 2_000_000, "its text is not copied"
+    assert peak < 2_000_000, "the text of the exception was copied"
     assert len(message) == 10_000
     assert len(trace.encode()) <= 64_000
 
 
-def test_a_chain_of_causes_is_told_oldest_first():
+def test_chain_of_causes_is_described_oldest_first():
     try:
         try:
             raise KeyError("inner")
@@ -193,7 +193,7 @@ def test_a_chain_of_causes_is_told_oldest_first():
     assert trace.index("KeyError: 'inner'") < trace.index("direct cause") < trace.index("ValueError: outer")
 
 
-def test_a_context_is_told_unless_it_was_suppressed():
+def test_context_is_described_unless_suppressed():
     def chained(suppressed):
         try:
             try:
@@ -209,7 +209,7 @@ def test_a_context_is_told_unless_it_was_suppressed():
     assert "KeyError" not in chained(suppressed=True)
 
 
-def test_a_chain_of_a_hundred_thousand_causes_is_told_in_bounded_space_and_time():
+def test_chain_of_100000_causes_is_described_in_bounded_space_and_time():
     exception = ValueError("0")
     for number in range(1, 100_000):
         following = ValueError(str(number))
@@ -217,22 +217,22 @@ def test_a_chain_of_a_hundred_thousand_causes_is_told_in_bounded_space_and_time(
         exception = following
     begun = time.process_time()
     trace = describe_exception(exception)[1]
-    assert time.process_time() - begun < 60, "code that goes through the chain for each of its links needs an hour"
+    assert time.process_time() - begun < 60, "code that walks the whole chain for each exception needs an hour"
     assert len(trace) < 10_000
     assert "(99,988 exceptions of the chain are not shown)" in trace
     assert trace.startswith("ValueError: 0\n")
     assert trace.endswith("ValueError: 99999")
-    while exception is not None:  # let go of it link by link
+    while exception is not None:  # frees the chain one exception at a time: deep recursion would crash
         exception = exception.__cause__
 
 
-def test_a_chain_that_bites_its_tail_ends():
+def test_cyclic_chain_of_exceptions_is_described_once():
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
     assert describe_exception(first)[1].count("ValueError: second") == 1
 
 
-def test_the_members_of_a_group_are_told_up_to_a_limit():
+def test_exception_group_is_described_up_to_a_limit():
     group = ExceptionGroup("several", [failing(ValueError(f"number {n}")) for n in range(50)])
     trace = describe_exception(group)[1]
     assert "ValueError: number 9" in trace
@@ -243,7 +243,7 @@ def test_the_members_of_a_group_are_told_up_to_a_limit():
     assert len(describe_exception(group)[1]) < 20_000
 
 
-def test_a_deep_traceback_shows_its_innermost_frames():
+def test_deep_traceback_shows_the_innermost_30_frames():
     def down(levels):
         if levels == 0:
             raise ValueError("bottom")
@@ -257,13 +257,13 @@ def test_a_deep_traceback_shows_its_innermost_frames():
     assert trace.count("  File ") == 30
 
 
-def test_notes_are_told():
+def test_notes_of_an_exception_are_described():
     exception = ValueError("x")
     exception.add_note("while sending mail 7\0")
     assert "while sending mail 7\ufffd" in describe_exception(exception)[1]
 
 
-def test_a_traceback_too_long_is_cut_in_the_middle():
+def test_long_traceback_is_cut_in_the_middle():
     exception = failing(ValueError("y" * 5000))
     trace = describe_exception(exception, traceback_bytes=500)[1]
     assert len(trace.encode()) <= 500
@@ -272,34 +272,34 @@ def test_a_traceback_too_long_is_cut_in_the_middle():
     assert trace.endswith("[cut]")
 
 
-def test_what_leads_to_a_handler_is_left_out():
+def test_jobherds_frames_before_the_handler_are_omitted():
     ours: dict = {}
     place = Path(handlers.__file__).parents[1] / "workers" / "run" / "executor.py"
     exec(compile("def step(handler):\n    handler()\n", str(place), "exec"), ours)
 
     def of_somebody():
-        ours["step"](lambda: next(iter([])))  # what comes after somebody's own frames is shown
+        ours["step"](lambda: next(iter([])))  # frames after the handler's own are shown
 
     try:
         ours["step"](of_somebody)
     except StopIteration as problem:
-        problem.__traceback__ = problem.__traceback__.tb_next  # a worker's own frame is the outermost
+        problem.__traceback__ = problem.__traceback__.tb_next  # makes the worker's frame the outermost
         trace = describe_exception(problem)[1]
     assert trace.startswith(f'Traceback (most recent call last):\n  File "{__file__}", line')
     assert trace.count("executor.py") == 1
 
 
-def test_an_exception_of_ours_alone_is_told_with_our_frames():
+def test_exception_raised_by_jobherd_alone_keeps_its_frames():
     with pytest.raises(PayloadError) as caught:
         decode_payload("{")
     problem = caught.value
-    problem.__traceback__ = problem.__traceback__.tb_next  # without this test's own frame
+    problem.__traceback__ = problem.__traceback__.tb_next  # drops the frame of this test
     trace = describe_exception(problem)[1]
     assert trace.startswith("Traceback (most recent call last):\n  File ")
     assert "handlers/_values/payload.py" in trace
 
 
-def test_a_file_that_was_changed_since_it_was_loaded_is_named(tmp_path, monkeypatch):
+def test_description_names_a_file_changed_after_it_was_loaded(tmp_path, monkeypatch):
     file = tmp_path / "mail.py"
     file.write_text("def send():\n    raise ValueError('no such order')\n")
     names: dict = {}
@@ -311,9 +311,9 @@ def test_a_file_that_was_changed_since_it_was_loaded_is_named(tmp_path, monkeypa
         except ValueError as problem:
             return describe_exception(problem)[1]
 
-    # another test of this process may have loaded some
+    # another test in this process may have loaded handlers
     monkeypatch.setattr("jobherd.handlers._values.sanitize._loaded_at", float("inf"))
-    assert "was changed" not in trace(), "it is not known when it was loaded"
+    assert "was changed" not in trace(), "the time of loading is unknown"
     loading(file.stat().st_mtime)
     assert "was changed" not in trace()
     loading(file.stat().st_mtime - 1)

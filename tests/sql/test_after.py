@@ -1,4 +1,4 @@
-"""Jobs that wait for other jobs: released after the last end, canceled if what they wait for cannot come."""
+"""Jobs that wait for upstream jobs: ready after the last end, canceled if the wanted end did not happen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mark(queue, most=1000):
 
 
 def resolve(queue, most=1000):
-    """Do what a maintenance process does, until nothing is left to do."""
+    """Run the maintenance process's statements until no ends are left."""
     while True:
         mark(queue)
         [row] = queue.connection.execute(queue.text("maintenance/resolve_ends"), {"most": most}).fetchall()
@@ -52,7 +52,7 @@ def end(queue, outcome="ok", **options):
 @pytest.mark.parametrize("outcome", ["ok", "failed", "poison", "expired", "cancelled"])
 @pytest.mark.parametrize("when", ["completed", "failed", "ended", None])
 @pytest.mark.parametrize("marked", [True, False])
-def test_a_job_starts_after_the_wanted_end_and_no_other(client, queue, outcome, when, marked):
+def test_job_becomes_ready_only_after_the_wanted_end_of_its_upstream_job(client, queue, outcome, when, marked):
     first = client.enqueue("a:b")
     later = client.enqueue("a:b", after=first, when=when)
     if marked:
@@ -75,7 +75,7 @@ def test_a_job_starts_after_the_wanted_end_and_no_other(client, queue, outcome, 
 
 
 @pytest.mark.parametrize("place", ["ready", "scheduled", "parked", "running", "history", "gone", "blocked"])
-def test_an_upstream_job_is_found_wherever_it_is(client, queue, place):
+def test_upstream_job_is_found_in_every_table_and_after_its_deletion(client, queue, place):
     root = client.enqueue("a:root", delay="1h") if place == "blocked" else None
     first = client.enqueue("a:b", delay="1h" if place == "scheduled" else None, after=root)
     if place == "parked":
@@ -104,7 +104,7 @@ def test_an_upstream_job_is_found_wherever_it_is(client, queue, place):
     assert queue.state(later) == "ready"
 
 
-def test_the_last_of_several_ends_releases(client, queue):
+def test_job_becomes_ready_after_the_last_of_several_upstream_jobs(client, queue):
     first = [client.enqueue("a:b"), client.enqueue("a:b")]
     later = client.enqueue("a:b", after=first)
     resolve(queue)
@@ -116,7 +116,7 @@ def test_the_last_of_several_ends_releases(client, queue):
     assert queue.state(later) == "ready"
 
 
-def test_a_failure_cancels_what_waits_for_it_and_what_waits_for_that(client, queue):
+def test_failure_cancels_direct_and_indirect_downstream_jobs_except_those_for_any_end(client, queue):
     first = client.enqueue("a:b")
     second = client.enqueue("a:b", after=first)
     third = client.enqueue("a:b", after=second)
@@ -127,7 +127,7 @@ def test_a_failure_cancels_what_waits_for_it_and_what_waits_for_that(client, que
     assert queue.states([second, third, tidy]) == ["cancelled", "cancelled", "ready"]
 
 
-def test_a_retry_is_not_an_end(client, queue):
+def test_retry_of_an_upstream_job_does_not_count_as_its_end(client, queue):
     first = client.enqueue("a:b", max_attempts=3)
     later = client.enqueue("a:b", after=first)
     resolve(queue)
@@ -139,7 +139,7 @@ def test_a_retry_is_not_an_end(client, queue):
     assert queue.state(later) == "ready"
 
 
-def test_a_released_job_keeps_its_options(client, queue):
+def test_blocked_job_keeps_its_options_when_it_becomes_ready(client, queue):
     queue.run("SELECT jobherd.enable_webhooks()")
     first = client.enqueue("a:b")
     options = {
@@ -163,7 +163,7 @@ def test_a_released_job_keeps_its_options(client, queue):
     assert queue.run("SELECT lane = jobherd.lane_of('p') FROM jobherd.ready WHERE id = %s", later) == [(True,)]
 
 
-def test_a_delay_counts_from_the_enqueue(client, queue):
+def test_blocked_job_with_a_delay_is_scheduled_after_its_upstream_job(client, queue):
     first = client.enqueue("a:b")
     later = client.enqueue("a:b", after=first, delay="1h")
     resolve(queue)
@@ -172,7 +172,7 @@ def test_a_delay_counts_from_the_enqueue(client, queue):
     assert queue.state(later) == "scheduled"
 
 
-def test_an_older_transaction_that_commits_late_waits_for_nothing_that_has_ended(client, queue):
+def test_job_whose_enqueue_commits_after_the_end_of_its_upstream_job_becomes_ready(client, queue):
     first = client.enqueue("a:b")
     with psycopg.connect(queue.dsn) as other:
         later = enqueue_on(other, "a:b", {}, after=first)
@@ -195,7 +195,7 @@ def test_an_upstream_job_whose_row_is_locked_is_marked_later(client, queue):
     assert queue.state(later) == "ready"
 
 
-def test_a_job_that_another_session_has_locked_delays_no_other(client, queue):
+def test_locked_blocked_job_does_not_delay_other_downstream_jobs(client, queue):
     first = client.enqueue("a:b")
     held, free = client.enqueue("a:b", after=first), client.enqueue("a:b", after=first)
     resolve(queue)
@@ -209,7 +209,7 @@ def test_a_job_that_another_session_has_locked_delays_no_other(client, queue):
 
 
 @pytest.mark.parametrize("most", [1, 2, 1000])
-def test_many_jobs_that_wait_for_one_are_released_in_pages(client, queue, most):
+def test_jobs_that_wait_for_one_upstream_job_become_ready_in_pages(client, queue, most):
     first = client.enqueue("a:b")
     later = client.enqueue_many("a:b", [{"n": n} for n in range(7)], after=first)
     mark(queue)
@@ -220,16 +220,16 @@ def test_many_jobs_that_wait_for_one_are_released_in_pages(client, queue, most):
     assert queue.states(later) == ["ready"] * 7
 
 
-def test_jobs_that_still_wait_for_another_one_count_as_told(client, queue):
+def test_resolve_ends_counts_downstream_jobs_that_still_wait_for_another_job(client, queue):
     both = [client.enqueue("a:b"), client.enqueue("a:b")]
     client.enqueue_many("a:b", [{"n": n} for n in range(5)], after=both)
     mark(queue)
     end(queue)
     told = [queue.run("SELECT ended, released FROM jobherd.resolve_ends(2)")[0] for _ in range(4)]
-    assert told == [(2, 0), (2, 0), (2, 0), (0, None)], "the last page takes the end away"
+    assert told == [(2, 0), (2, 0), (2, 0), (0, None)], "the last page deletes the end"
 
 
-def test_a_blocked_job_can_be_cancelled_changed_and_not_run(client, queue):
+def test_blocked_job_can_be_changed_and_canceled_but_not_run(client, queue):
     first = client.enqueue("a:b")
     later = client.enqueue("a:b", after=first)
     assert client.retry(later) == "blocked"
@@ -244,7 +244,7 @@ def test_a_blocked_job_can_be_cancelled_changed_and_not_run(client, queue):
     assert [queue.count(table) for table in ("blocked", "edges", "ends")] == [0, 0, 0]
 
 
-def test_a_cancelled_upstream_job_counts_as_cancelled(client, queue):
+def test_canceled_upstream_job_cancels_jobs_that_need_its_completion(client, queue):
     first = client.enqueue("a:b")
     later, tidy = client.enqueue("a:b", after=first), client.enqueue("a:b", after=first, when="ended")
     resolve(queue)
@@ -253,7 +253,7 @@ def test_a_cancelled_upstream_job_counts_as_cancelled(client, queue):
     assert queue.states([later, tidy]) == ["cancelled", "ready"]
 
 
-def test_sql_has_the_same_options(queue):
+def test_sql_enqueue_accepts_after_and_when(queue):
     first = queue.run("SELECT jobherd.enqueue('a:b')")[0][0]
     [(one, many)] = queue.run(
         """SELECT jobherd.enqueue('a:b', '{"n": 1}', jsonb_build_object('after', %s)),"""
@@ -278,7 +278,7 @@ def test_sql_has_the_same_options(queue):
         ('{"after": "soon"}', "after"),
     ],
 )
-def test_sql_rejects_what_is_wrong(queue, options, words):
+def test_sql_enqueue_rejects_invalid_values_of_after_and_when(queue, options, words):
     queue.run("SELECT jobherd.enqueue('a:b')")
     with pytest.raises(psycopg.Error, match=words) as caught:
         queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", options)
@@ -296,12 +296,12 @@ def test_sql_rejects_what_is_wrong(queue, options, words):
         ({"after": 1, "unique": True}, "excludes"),
     ],
 )
-def test_python_rejects_what_is_wrong_before_it_connects(options, words):
+def test_client_rejects_invalid_values_of_after_and_when_before_it_connects(options, words):
     with pytest.raises((TypeError, ValueError), match=words):
         Client("host=nowhere.invalid").enqueue("a:b", {}, **options)
 
 
-def test_a_tenant_cannot_wait_for_the_job_of_another(queue, client):
+def test_tenant_cannot_wait_for_the_job_of_another_tenant(queue, client):
     theirs, ours = client.enqueue("a:b", tenant="them"), client.enqueue("a:b", tenant="us")
     queue.run("DROP ROLE IF EXISTS after_tenant")
     queue.run("CREATE ROLE after_tenant")

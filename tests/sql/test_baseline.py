@@ -1,4 +1,4 @@
-"""The baseline: its text, its comments, and databases of development versions, which had another."""
+"""The baseline: its text, its comments, and databases of development versions with another baseline."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Child and parent write about one claim at the same time.
+"""The worker and the supervisor write about one claim at the same time.
 
-The one that has waited for the other finds the row as the other has left it.
+The second writer waits for the first, then must find the row as the first has left it.
 
-A row that was written while somebody waited for it is not to be seen in his snapshot. Sought by its
-place it was not found: a job was completed and still stood in running, or was given back and still
-stood there, and ran twice.
+The snapshot of the second writer does not contain the new row version. A search by row position
+missed that version: a completed or released job stayed in `running` too, and ran twice.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ def queue(database):
 
 
 def one_after_the_other(queue, first, second):
-    """Run the first in a transaction that stays open until the second waits for it; return what the second said."""
+    """Run the first in a transaction that stays open until the second waits for it; return the second's result."""
     said: list = []
     with psycopg.connect(queue.dsn) as connection:
         first(connection)
         thread = threading.Thread(target=lambda: said.append(second()))
         thread.start()
         while not queue.run(WAITS)[0][0]:
-            assert thread.is_alive(), "it did not wait"
+            assert thread.is_alive(), "the second call did not wait"
         connection.commit()
     thread.join(LIMIT)
     return said[0]
@@ -49,11 +48,11 @@ def held(queue):
 
 
 def everywhere(queue):
-    """Every job is in one place."""
+    """Return whether each job is in one table only."""
     return queue.run("SELECT id FROM jobherd.jobs GROUP BY id HAVING count(*) > 1") == []
 
 
-def test_a_settlement_that_has_waited_for_the_relief_of_its_claim(queue):
+def test_settlement_that_waits_for_a_release_of_its_claim_is_recorded(queue):
     ids = queue.enqueue_many("a:b", 4)
     child = queue.child()
     token = child.claim(10)[0].token
@@ -70,7 +69,7 @@ def test_a_settlement_that_has_waited_for_the_relief_of_its_claim(queue):
 
 
 @pytest.mark.parametrize("through", [1, 2, 3])
-def test_a_relief_that_has_waited_for_a_settlement(queue, through):
+def test_release_that_waits_for_a_settlement_returns_only_the_jobs_after_the_running_one(queue, through):
     ids = queue.enqueue_many("a:b", 4)
     child = queue.child()
     token = child.claim(10)[0].token
@@ -90,7 +89,7 @@ def test_a_relief_that_has_waited_for_a_settlement(queue, through):
     assert everywhere(queue)
 
 
-def test_two_settlements_of_one_claim(queue):
+def test_second_settlement_of_a_claim_records_only_the_remaining_jobs(queue):
     ids = queue.enqueue_many("a:b", 3)
     child = queue.child()
     token = child.claim(10)[0].token
@@ -105,10 +104,10 @@ def test_two_settlements_of_one_claim(queue):
     assert queue.count("history") == 3
 
 
-def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue, caplog):
-    """The parent revokes a claim first and writes then.
+def test_outcomes_that_the_supervisor_records_during_a_settlement_are_not_reported_as_lost(queue, caplog):
+    """The supervisor revokes a claim first, then writes.
 
-    A process that looks before it asks, and not after, misses both.
+    A worker that checks for the revocation only before its settlement misses both.
     """
     ids = queue.enqueue_many("a:b", 3)
     child = queue.child()
@@ -118,7 +117,7 @@ def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue
     class Slow(Line):
         def run(self, statement, parameters, *, patient=False):
             revoked.set()
-            child.settle(token, ids[:1], "ok")  # as the parent does, by the child's number and token
+            child.settle(token, ids[:1], "ok")  # as the supervisor does, with the child's number and token
             return super().run(statement, parameters, patient=patient)
 
     settler = Settler(Slow(child.connection, child.id), ran_on="host/1")
@@ -130,21 +129,23 @@ def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert queue.states(ids) == ["completed", "running", "running"]
     assert not settler.settle(token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)]), (
-        "a claim nobody has revoked is lost"
+        "without a revocation, the missing outcome means that the claim is lost"
     )
     assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]
 
 
-def test_who_was_helped_knows_by_its_last_job_whether_its_claim_stands(queue, caplog):
+def test_worker_detects_a_lost_claim_by_its_last_job_if_the_supervisor_recorded_the_others(queue, caplog):
     ids = queue.enqueue_many("a:b", 3)
     child = queue.child()
     token = child.claim(10)[0].token
     done = [Finished(job, OK, 0.001, time.monotonic(), 7) for job in ids]
     settler = Settler(Line(child.connection, child.id), ran_on="host/1")
-    child.settle(token, ids[:1], "ok")  # as the parent does
+    child.settle(token, ids[:1], "ok")  # as the supervisor does
     assert settler.settle(token, done[:2], own=lambda finished: finished[-1:])
     assert not caplog.records
     assert queue.states(ids) == ["completed", "completed", "running"]
     queue.run("DELETE FROM jobherd.running")
-    assert not settler.settle(token, done, own=lambda finished: finished[-1:]), "nobody but we writes the last one"
+    assert not settler.settle(token, done, own=lambda finished: finished[-1:]), (
+        "only this worker can have recorded the last job"
+    )
     assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]

@@ -1,6 +1,6 @@
-"""The budget of a host.
+"""The budget of a supervisor.
 
-What fits is claimed, room is given back however a claim ends, and no job waits for room for ever.
+A claim takes jobs that fit, every end of a claim frees its part, and no job waits indefinitely.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def queue(database):
 
 
 class Claimer:
-    """A child that claims within a budget, as a selective worker does."""
+    """A worker that claims within a budget, as a selective worker does."""
 
     def __init__(self, queue, *, budget=None, supervisor=None, by="claim/claim_jobs", **more):
         self.by = by
@@ -49,7 +49,7 @@ class Claimer:
         self.token = 0
 
     def claim(self, wanted=1, *conditions, avoided=()):
-        """The jobs of one turn over the queues."""
+        """Return the jobs of one pass over the queues."""
         avoided = list(avoided)
         while True:
             jobs = claimed_jobs(self.wire.exchange(*self.letters(wanted, conditions, avoided))[1])
@@ -68,13 +68,11 @@ class Claimer:
 
 
 @pytest.mark.promise("B7")
-def test_what_does_not_fit_is_passed_over_until_there_is_room(queue):
+def test_job_that_exceeds_the_free_budget_is_skipped_until_it_fits(queue):
     jobs = {kind: queue.enqueue(f"k:{kind}") for kind in ("large", "middle", "gpu", "none", "small")}
     one, other, third = Claimer(queue), Claimer(queue), Claimer(queue)
     assert one.claim() == [jobs["large"]]
-    assert [other.claim(), third.claim()] == [[jobs["gpu"]], [jobs["none"]]], (
-        "what costs nothing of it fits beside everything"
-    )
+    assert [other.claim(), third.claim()] == [[jobs["gpu"]], [jobs["none"]]], "a job without a memory cost always fits"
     other.settle(jobs["gpu"])
     assert other.claim() == []
     one.settle(jobs["large"])
@@ -86,7 +84,7 @@ def test_what_does_not_fit_is_passed_over_until_there_is_room(queue):
 @pytest.mark.parametrize(
     "end", ["ok", "retry", "failed", "snoozed", "abandoned", "cancelled", "released", "orphaned", "reclaimed"]
 )
-def test_room_is_given_back_however_the_claim_ends(queue, end):
+def test_every_end_of_a_claim_frees_its_part_of_the_budget(queue, end):
     supervisor = queue.supervisor()
     one, other = Claimer(queue, supervisor=supervisor), Claimer(queue, supervisor=supervisor)
     first, second = queue.enqueue("k:large"), queue.enqueue("k:large", priority=5)
@@ -111,7 +109,7 @@ def test_room_is_given_back_however_the_claim_ends(queue, end):
 
 
 @pytest.mark.promise("B9")
-def test_two_that_both_see_room_do_not_both_take_it(queue):
+def test_concurrent_claims_do_not_exceed_the_budget(queue):
     queue.enqueue("k:middle")
     queue.enqueue("k:middle")
     one, other = Claimer(queue), Claimer(queue)
@@ -120,17 +118,17 @@ def test_two_that_both_see_room_do_not_both_take_it(queue):
         with one.child.connection.transaction():
             for name, parameters in letters:
                 one.child.connection.execute(sql.load(name), parameters)
-            second = pool.submit(other.claim)  # it waits, and then sees what was committed meanwhile
+            second = pool.submit(other.claim)  # waits for the lock, then sees the committed claim
             waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             until = time.monotonic() + LIMIT
             while not queue.run(waiting)[0][0]:
                 assert time.monotonic() < until
-                assert not second.done(), "it did not wait"
+                assert not second.done(), "the second claim did not wait"
         assert second.result(20) == []
     assert queue.count("running") == 1
 
 
-def test_the_jobs_of_a_claim_run_one_after_the_other_and_another_supervisor_has_a_budget_of_its_own(queue):
+def test_claim_uses_only_the_budget_of_one_job_and_supervisors_have_separate_budgets(queue):
     queue.enqueue_many("k:small", 20)
     one, other, elsewhere = Claimer(queue), Claimer(queue), Claimer(queue, supervisor=queue.supervisor())
     assert len(one.claim(10)) == 10
@@ -139,8 +137,8 @@ def test_the_jobs_of_a_claim_run_one_after_the_other_and_another_supervisor_has_
     assert elsewhere.claim() == [large]
 
 
-def test_supervisors_of_two_schemas_with_one_number_do_not_wait_for_each_other(queue):
-    """Each schema counts from 1."""
+def test_supervisors_with_the_same_number_in_two_schemas_do_not_block_each_other(queue):
+    """Each schema numbers its supervisors from 1."""
     migrate(queue.connection, schema="jobs_eu")
     number = {"supervisor": queue.child().supervisor}
     with queue.child().connection as here, queue.child().connection as there, here.transaction(), there.transaction():
@@ -159,19 +157,19 @@ def age(queue, job):
 
 
 @pytest.mark.promise("B7")
-def test_room_is_kept_for_who_has_waited_long(queue):
+def test_budget_is_reserved_for_a_job_that_has_waited_too_long(queue):
     holder, passer = Claimer(queue), Claimer(queue)
     small = queue.enqueue("k:small")
     assert holder.claim() == [small]
     large = queue.enqueue("k:large", queue="slow")
     gpu = queue.enqueue("k:gpu", priority=7)
     first, second = queue.enqueue_many("k:small", 2)
-    assert passer.claim() == [first], "as long as it has not waited for long it is passed"
+    assert passer.claim() == [first], "a small job overtakes the large one until it has waited too long"
     passer.settle(first)
     age(queue, large)
-    assert passer.claim() == [gpu], "what needs nothing of it passes all the same"
+    assert passer.claim() == [gpu], "a job without a memory cost still overtakes it"
     holder.settle(small)
-    assert holder.claim(avoided=["slow"]) == [], "a small one would fit, but the room is kept"
+    assert holder.claim(avoided=["slow"]) == [], "a small job would fit, but the budget is reserved"
     assert holder.claim() == [large]
     passer.settle(gpu)
     assert passer.claim() == []
@@ -189,7 +187,7 @@ def test_room_is_kept_for_who_has_waited_long(queue):
         ({"budget": {"memory_mb": 800}}, ()),
     ],
 )
-def test_a_job_that_is_not_taken_here_is_kept_no_room(queue, more, conditions):
+def test_no_budget_is_reserved_without_patience_or_for_a_job_that_cannot_be_claimed_here(queue, more, conditions):
     large = queue.enqueue("k:large")
     first, second = queue.enqueue_many("k:small", 2)
     queue.run("SELECT jobherd.demand(%s, %s)", first, '{"memory_mb": 300}')
@@ -200,8 +198,8 @@ def test_a_job_that_is_not_taken_here_is_kept_no_room(queue, more, conditions):
     assert other.claim(1, *conditions) == [second]
 
 
-def test_caps_and_the_budget_hold_together(queue):
-    """A claim that looks at gates is narrowed as any other, and a job that its gate keeps out is kept no room."""
+def test_concurrency_limits_and_the_budget_apply_together(queue):
+    """A claim under concurrency limits also honors the budget. No budget is reserved for a job over its limit."""
     queue.run("SELECT jobherd.set_limit(queue => 'capped', max_running => 1)")
     gated = {"limited": None, "limits": None, "left_queue": None, "left_kind": None, "narrowed": True}
     holder, other = (Claimer(queue, by="claim/claim_gated", **gated) for _ in range(2))
@@ -213,7 +211,9 @@ def test_caps_and_the_budget_hold_together(queue):
     )
     assert holder.claim() == [first]
     age(queue, second)
-    assert other.claim() == [middle], "the large one does not fit, the second is one too many, and keeps no room"
+    assert other.claim() == [middle], (
+        "the large job does not fit; the second is over its limit, so no budget is reserved"
+    )
     third = Claimer(queue, by="claim/claim_gated", **gated)
     assert third.claim() == [small]
     third.settle(small)
@@ -228,8 +228,8 @@ def test_caps_and_the_budget_hold_together(queue):
     "cost",
     ['{"gpus": "many"}', '{"gpus": true}', '{"gpus": [1]}', '{"gpus": null}', '{"gpus": -100}', '{"a": 1, "b": {}}'],
 )
-def test_what_raw_sql_says_a_job_costs_is_amounts_or_refused(queue, cost):
-    """One that is none was met by every claim, and refused it."""
+def test_raw_sql_cannot_store_an_invalid_cost(queue, cost):
+    """Every claim that met an invalid cost would fail."""
     job = queue.enqueue("k:small")
     with pytest.raises(psycopg.errors.CheckViolation, match="demands_are_amounts"):
         queue.run("INSERT INTO jobherd.demands (job, cost) VALUES (%s, %s)", job, cost)
@@ -237,7 +237,7 @@ def test_what_raw_sql_says_a_job_costs_is_amounts_or_refused(queue, cost):
     assert Claimer(queue).claim() == [job]
 
 
-def test_what_a_single_job_costs_goes_before_its_kind_and_outlives_its_end(queue):
+def test_cost_of_a_single_job_overrides_its_kind_and_is_kept_as_long_as_the_job(queue):
     cheap = queue.run("SELECT jobherd.demand(jobherd.enqueue('k:large'), %s)", '{"memory_mb": 100.5}')[0][0]
     dear = queue.enqueue("k:none")
     queue.run("SELECT jobherd.demand(%s, %s)", dear, '{"memory_mb": 1}')
@@ -257,7 +257,7 @@ def test_what_a_single_job_costs_goes_before_its_kind_and_outlives_its_end(queue
     assert queue.run("SELECT job FROM jobherd.demands") == [(cheap,)]
 
 
-def test_an_operator_who_holds_what_a_job_costs_does_not_hold_up_the_maintenance_process(queue):
+def test_maintenance_process_skips_a_cost_that_an_operator_has_locked(queue):
     (job,) = queue.enqueue_many("a:b", 1)
     queue.run("SELECT jobherd.demand(%s, '{\"memory_mb\": 9}')", job)
     queue.run("SELECT jobherd.cancel(%s)", job)
@@ -271,7 +271,7 @@ def test_an_operator_who_holds_what_a_job_costs_does_not_hold_up_the_maintenance
     assert queue.run("SELECT job FROM jobherd.demands") == []
 
 
-def test_what_runs_is_read_once_however_many_jobs_have_a_cost(queue):
+def test_deletion_of_costs_reads_each_claim_once_for_any_number_of_costs(queue):
     jobs = queue.enqueue_many("a:b", 1000)
     child = queue.child()
     assert len(child.claim(100)) == len(child.claim(100)) == 100
@@ -303,18 +303,18 @@ def parts(plan):
         ('{"memory": "1"}', 'the bad amount "1"'),
     ],
 )
-def test_a_cost_that_is_none_is_refused(queue, cost, words):
+def test_demand_rejects_an_invalid_cost(queue, cost, words):
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=words):
         queue.run("SELECT jobherd.demand(jobherd.enqueue('a:b'), %s)", cost)
 
 
-def test_what_does_not_wait_cannot_be_given_a_cost(queue):
+def test_demand_rejects_a_job_that_is_not_waiting(queue):
     with pytest.raises(psycopg.errors.NoDataFound, match="no job 77 is waiting"):
         queue.run("SELECT jobherd.demand(77, '{}')")
 
 
 @pytest.mark.parametrize("by", ["claim/claim_jobs", "claim/claim_job"])
-def test_a_claim_that_finds_no_room_does_not_weigh_all_that_waits(queue, by):
+def test_claim_near_the_head_reads_fewer_than_half_of_the_jobs_that_do_not_fit(queue, by):
     first = queue.enqueue("k:large")
     queue.enqueue_many("k:large", 3000)
     last = queue.enqueue("k:none")
@@ -323,7 +323,7 @@ def test_a_claim_that_finds_no_room_does_not_weigh_all_that_waits(queue, by):
     assert holder.claim() == [first]
 
     def read():
-        # Every session that has read this table: a session's counts else arrive up to ten seconds later.
+        # Flush every session that has read this table: otherwise its counts arrive up to 10 s later.
         holder.child.connection.execute("SELECT pg_stat_force_next_flush()")
         other.child.connection.execute("SELECT pg_stat_force_next_flush()")
         queue.run("SELECT pg_stat_force_next_flush()")
@@ -341,8 +341,8 @@ def test_a_claim_that_finds_no_room_does_not_weigh_all_that_waits(queue, by):
     assert len(other.claim(1, "near_head")) == 1
 
 
-def test_the_state_of_the_budget_is_found_once_for_each_claim(queue):
-    """Else a claim among many waiting jobs would reckon it for each of them."""
+def test_claim_calculates_the_free_budget_once(queue):
+    """Otherwise a claim among many waiting jobs would calculate the free budget for each of them."""
     queue.enqueue_many("k:large", 300)
     claimer = Claimer(queue)
     claimer.given["budget"] = json.dumps({"memory_mb": 1})
@@ -361,7 +361,7 @@ def test_the_state_of_the_budget_is_found_once_for_each_claim(queue):
     assert "loops=1)" in line, plan
 
 
-def test_a_kind_that_fits_into_no_empty_host_is_named():
+def test_kind_that_costs_more_than_the_whole_budget_is_reported():
     @handler("k:huge", cost={"memory_mb": 5000, "gpus": 1})
     def huge() -> None: ...
 

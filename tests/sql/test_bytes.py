@@ -1,6 +1,6 @@
-"""Jobs that are large.
+"""Large jobs: the size limit of a row and of a claim.
 
-What a row may hold, and that no claim is more than a server, an answer and a worker can take.
+A larger claim would be too much for the server, for one answer or for a worker.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from jobherd import sql
 from tests.support.queue import Queue, jobs_of
 
 ONE = 1_000_000
-"""Bytes as stored that fill a batch."""
+"""Stored bytes that fill a claim."""
 MOST = 64 * 1024 * 1024
-"""Bytes that a job may have."""
+"""Maximum bytes of a job."""
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def queue(database):
 
 
 def large(size):
-    """A document of so many bytes that nothing can compress."""
+    """Return a JSON string of `size` random characters, which cannot be compressed."""
     return f'"{random.Random(size).randbytes(size // 2).hex()}"'
 
 
 @pytest.fixture
 def as_it_is(queue):
-    """Nothing is compressed, so that a test can reckon."""
+    """Store payloads uncompressed, so that a test can calculate sizes."""
     for table in ("ready", "scheduled"):
         queue.run(f"ALTER TABLE jobherd.{table} ALTER payload SET STORAGE EXTERNAL")
     return queue
@@ -62,7 +62,7 @@ def by_seeking(child, wanted):
 
 
 @pytest.mark.parametrize("claim", [by_plain, by_gates, by_seeking])
-def test_a_megabyte_fills_a_batch_and_what_is_larger_comes_alone(as_it_is, claim):
+def test_one_megabyte_fills_a_claim_and_a_larger_job_is_claimed_alone(as_it_is, claim):
     queue = as_it_is
     jobs = [
         queue.enqueue("a:b", large(size))
@@ -76,21 +76,21 @@ def test_a_megabyte_fills_a_batch_and_what_is_larger_comes_alone(as_it_is, claim
     assert found == [jobs[0:4], jobs[4:5], jobs[5:6], jobs[6:7], jobs[7:8]]
 
 
-def test_bytes_that_are_no_json_weigh_as_much(queue):
+def test_binary_payloads_count_toward_the_bytes_of_a_claim(queue):
     data = random.Random(1).randbytes(600_000)
     jobs = [queue.enqueue("a:b", payload_bytes=data) for _ in range(3)]
     child = queue.child()
     assert [[job.id for job in child.claim(100)] for _ in range(2)] == [jobs[:2], jobs[2:]]
 
 
-def test_small_jobs_fill_their_batch_as_ever(queue):
+def test_small_jobs_fill_the_claim_size(queue):
     jobs = queue.enqueue_many("a:b", 300)
     assert [job.id for job in queue.child().claim(200)] == jobs[:200]
 
 
 @pytest.mark.parametrize("payload", [large(400_000), f'"{"x" * 400_000}"'], ids=["random", "compressible"])
-def test_a_call_that_waits_for_more_is_filled_by_bytes_too(as_it_is, payload):
-    """Also if the row of the claim is stored compressed: the worker gets all bytes."""
+def test_claim_more_stops_when_the_claim_is_full_by_bytes(as_it_is, payload):
+    """Uncompressed bytes count even if the row of the claim is stored compressed: the worker gets all of them."""
     queue = as_it_is
     jobs = [queue.enqueue("a:b", payload) for _ in range(5)]
     child = queue.child()
@@ -98,11 +98,11 @@ def test_a_call_that_waits_for_more_is_filled_by_bytes_too(as_it_is, payload):
     known = {"supervisor": child.supervisor, "child": child.id, "token": first.token, "kind": "a:b", "wanted": 100}
     more = [row[1] for row in child.connection.execute(queue.text("claim/claim_more"), known)]
     assert (first.id, more) == (jobs[0], jobs[1:2])
-    assert list(child.connection.execute(queue.text("claim/claim_more"), known)) == [], "it is full"
+    assert list(child.connection.execute(queue.text("claim/claim_more"), known)) == [], "the claim is full"
     assert [job.id for job in child.claim(100)] == jobs[2:]
 
 
-def test_of_large_jobs_fewer_become_due_at_once(as_it_is):
+def test_fewer_large_jobs_are_promoted_at_once(as_it_is):
     queue = as_it_is
     for size in (6 * ONE, 6 * ONE, 10, 12 * ONE):
         queue.enqueue("a:b", large(size), delay=3600.0)
@@ -111,7 +111,7 @@ def test_of_large_jobs_fewer_become_due_at_once(as_it_is):
 
 
 @pytest.mark.parametrize(("table", "way"), [("ready", "insert"), ("scheduled", "insert"), ("ready", "copy")])
-def test_a_row_that_is_too_large_is_refused_in_words_that_name_the_columns(queue, table, way):
+def test_row_above_64_mb_is_rejected_with_an_error_that_names_the_columns(queue, table, way):
     with pytest.raises(
         psycopg.errors.CheckViolation,
         match=f'"{table}" violates .*"ready_payload_extras_and_last_error_are_at_most_64_mb"',
@@ -125,16 +125,16 @@ def test_a_row_that_is_too_large_is_refused_in_words_that_name_the_columns(queue
 
 
 def lying(queue, size: int) -> None:
-    """A payload of so many bytes in another table, where it takes a hundredth of that."""
+    """Store a document of `size` characters in another table, where compression reduces it to a hundredth."""
     queue.run("CREATE TABLE public.docs (doc json)")
     queue.run(f"INSERT INTO public.docs SELECT to_json(repeat('x', {size}))")
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
-def test_what_comes_compressed_is_as_long_as_it_is(queue, table):
-    """It was let in for what it took elsewhere, and never let back.
+def test_compressed_document_from_another_table_counts_with_its_full_length(queue, table):
+    """A job accepted by its compressed length could not be released.
 
-    All that its worker held stayed there.
+    All jobs of that worker then stayed claimed.
     """
     lying(queue, MOST)
     with pytest.raises(
@@ -145,8 +145,8 @@ def test_what_comes_compressed_is_as_long_as_it_is(queue, table):
     assert queue.count(table) == 0
 
 
-def test_a_producer_s_own_functions_do_not_measure_its_jobs(queue):
-    """With a search path of its own, a producer could else store a job that no worker can claim."""
+def test_producer_cannot_replace_the_function_that_measures_its_jobs(queue):
+    """Otherwise a producer could set a search path and store a job that no worker can claim."""
     queue.run("CREATE SCHEMA mine")
     queue.run("CREATE FUNCTION mine.pg_column_size(json) RETURNS integer LANGUAGE sql AS 'SELECT 1'")
     queue.run("SET search_path = mine, pg_catalog")
@@ -154,7 +154,7 @@ def test_a_producer_s_own_functions_do_not_measure_its_jobs(queue):
         queue.run(f"INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', to_json(repeat('x', {MOST})))")
 
 
-def test_what_was_let_in_compressed_is_let_back(queue):
+def test_job_from_a_compressed_document_can_be_released(queue):
     lying(queue, MOST - 6)
     queue.run("INSERT INTO jobherd.ready (kind, payload) SELECT 'a:b', doc FROM public.docs")
     child = queue.child()
@@ -164,7 +164,7 @@ def test_what_was_let_in_compressed_is_let_back(queue):
     assert queue.state(row["id"]) == "ready"
 
 
-def test_what_is_just_small_enough_is_claimed_and_can_come_back(queue):
+def test_job_just_below_the_size_limit_can_be_claimed_and_retried(queue):
     queue.run("ALTER TABLE jobherd.ready ALTER payload SET STORAGE EXTERNAL")
     queue.run("INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', %s)", large(MOST - 20))
     child = queue.child()
@@ -176,7 +176,7 @@ def test_what_is_just_small_enough_is_claimed_and_can_come_back(queue):
     assert queue.state(row["id"]) == "retrying"
 
 
-def test_the_function_refuses_what_is_longer_than_a_payload_may_be_with_the_remedy(queue):
+def test_enqueue_rejects_a_payload_above_1_mb_and_says_to_store_it_elsewhere(queue):
     with pytest.raises(
         psycopg.errors.ProgramLimitExceeded, match="payload is 1000002 bytes, more than 1000000"
     ) as caught:

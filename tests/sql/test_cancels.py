@@ -1,7 +1,4 @@
-"""Requests to cancel a running job.
-
-Who sees them, and what becomes of those that are committed late.
-"""
+"""Requests to cancel a running job: which supervisor finds them, and the effect of late commits."""
 
 from __future__ import annotations
 
@@ -34,40 +31,42 @@ def found(queue: Queue, child: Child) -> list[tuple[int, int, int]]:
 
 
 def late(queue: Queue, child: Child, outcome: str, **more: object) -> int:
-    """A job whose request to cancel is committed after the settlement of its run."""
+    """Return a job whose request to cancel commits after the outcome of its attempt."""
     (job,) = child.claim(1)
     with psycopg.connect(queue.dsn) as caller:
         assert caller.execute("SELECT jobherd.cancel(%s)", [job.id]).fetchall() == [("cancelling",)]
-        assert found(queue, child) == [], "it is not committed yet"
-        assert child.settle(job.token, [job.id], outcome, **more) == [job.id], "the settlement does not wait for it"
+        assert found(queue, child) == [], "the request is not committed yet"
+        assert child.settle(job.token, [job.id], outcome, **more) == [job.id], (
+            "the settlement does not wait for the request"
+        )
     return job.id
 
 
-def test_a_request_is_found_by_the_supervisor_of_the_job(queue: Queue) -> None:
+def test_cancel_request_is_found_only_by_the_supervisor_of_the_job(queue: Queue) -> None:
     jobs = queue.enqueue_many("a:b", 3)
     child, stranger = queue.child(), queue.supervisor().child()
     claim = child.claim(3)
     assert queue.cancel(jobs[1]) == queue.cancel(jobs[1]) == "cancelling"
-    assert queue.count("cancels") == 1, "twice is once"
+    assert queue.count("cancels") == 1, "a second request adds no row"
     assert found(queue, child) == [(child.incarnation, claim[0].token, jobs[1])]
     assert found(queue, stranger) == []
-    assert apply(queue) == [], "it runs: its supervisor ends it"
+    assert apply(queue) == [], "the job runs, so its supervisor cancels it"
     assert child.settle(claim[0].token, [jobs[1]], "cancelled", code="JOB_CANCELLED", error="cancelled") == [jobs[1]]
     assert found(queue, child) == apply(queue) == []
-    assert queue.count("cancels") == 0, "it is answered"
+    assert queue.count("cancels") == 0, "the outcome deletes the request"
 
 
 @pytest.mark.parametrize(
     ("outcome", "delay", "before"),
     [("retry", 30.0, "retrying"), ("snoozed", 30.0, "scheduled"), ("abandoned", None, "ready")],
 )
-def test_a_late_request_ends_the_job_where_it_waits(
+def test_late_cancel_request_cancels_a_waiting_job(
     queue: Queue, outcome: str, delay: float | None, before: str
 ) -> None:
     queue.enqueue("a:b")
     job = late(queue, queue.child(), outcome, delay=delay, error="why")
     assert queue.state(job) == before
-    assert queue.run(queue.text("maintenance/end_pauses"))[0][4], "the maintenance process is told"
+    assert queue.run(queue.text("maintenance/end_pauses"))[0][4], "the maintenance process sees a request"
     assert apply(queue) == [job]
     row = queue.job(job)
     assert (row["state"], row["error_code"]) == ("cancelled", "JOB_CANCELLED")
@@ -75,7 +74,7 @@ def test_a_late_request_ends_the_job_where_it_waits(
     assert not queue.run(queue.text("maintenance/end_pauses"))[0][4]
 
 
-def test_a_late_request_ends_a_parked_job(queue: Queue) -> None:
+def test_late_cancel_request_cancels_a_parked_job(queue: Queue) -> None:
     queue.enqueue("slow:one")
     job = late(queue, queue.child(), "abandoned")
     queue.run("SELECT jobherd.pause(kind => 'slow:one')")
@@ -85,7 +84,7 @@ def test_a_late_request_ends_a_parked_job(queue: Queue) -> None:
     assert (queue.state(job), queue.count("parked")) == ("cancelled", 0)
 
 
-def test_a_late_request_reaches_the_next_run(queue: Queue) -> None:
+def test_late_cancel_request_cancels_the_next_attempt(queue: Queue) -> None:
     queue.enqueue("a:b")
     child, other = queue.child(), queue.supervisor().child()
     job = late(queue, child, "abandoned")
@@ -97,7 +96,7 @@ def test_a_late_request_reaches_the_next_run(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["ok", "failed"])
-def test_a_request_about_a_finished_job_is_forgotten(queue: Queue, outcome: str) -> None:
+def test_cancel_request_for_a_finished_job_is_deleted(queue: Queue, outcome: str) -> None:
     queue.enqueue("a:b")
     job = late(queue, queue.child(), outcome, error="why")
     assert apply(queue) == []
@@ -106,7 +105,7 @@ def test_a_request_about_a_finished_job_is_forgotten(queue: Queue, outcome: str)
 
 
 @pytest.mark.parametrize("swept", [False, True])
-def test_a_request_does_not_outlive_a_retry_by_hand(queue: Queue, *, swept: bool) -> None:
+def test_late_cancel_request_does_not_cancel_a_job_that_is_run_again_by_hand(queue: Queue, *, swept: bool) -> None:
     queue.enqueue("a:b")
     child = queue.child()
     job = late(queue, child, "failed", error="why")
@@ -121,7 +120,7 @@ def test_a_request_does_not_outlive_a_retry_by_hand(queue: Queue, *, swept: bool
     assert queue.state(job) == "scheduled"
 
 
-def test_a_request_that_is_rolled_back_was_none(queue: Queue) -> None:
+def test_rolled_back_cancel_request_has_no_effect(queue: Queue) -> None:
     queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -133,7 +132,7 @@ def test_a_request_that_is_rolled_back_was_none(queue: Queue) -> None:
     assert queue.state(job.id) == "scheduled"
 
 
-def test_two_callers_do_not_wait_for_each_other(queue: Queue) -> None:
+def test_two_callers_of_cancel_do_not_wait_for_each_other(queue: Queue) -> None:
     queue.enqueue("a:b")
     (job,) = queue.child().claim(1)
     with psycopg.connect(queue.dsn) as one:
@@ -143,7 +142,7 @@ def test_two_callers_do_not_wait_for_each_other(queue: Queue) -> None:
     assert queue.count("cancels") == 2
 
 
-def test_a_job_that_another_session_has_locked_is_left_for_the_next_time(queue: Queue) -> None:
+def test_late_cancel_request_for_a_locked_job_is_applied_in_a_later_pass(queue: Queue) -> None:
     queue.enqueue("a:b")
     job = late(queue, queue.child(), "abandoned")
     queue.run("SET lock_timeout TO '10ms'")

@@ -1,4 +1,4 @@
-"""Child jobs and the parent that waits for them, by the statements: each in its transaction, in every order."""
+"""Child jobs and the parent job that waits for them: each statement in its transaction, in every order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def queue(database):
 
 
 def family(queue, *, outlives: bool = False) -> tuple[int, int]:
-    """A suspended parent that waits for one child, and their flow."""
+    """Return a suspended parent job that waits for one child job, and their flow."""
     job = wait(queue, "flow")
     nodes = '[{"node": "c", "kind": "c:d", "item": 0, "payloads": ["{}"], "options": {"delay": "1d"}}]'
     flow = queue.run("SELECT jobherd.start_flow('spawn a:b', %s)", nodes)[0][0]
@@ -32,7 +32,7 @@ def end(queue, flow: int, state: str = "completed") -> None:
     queue.run("UPDATE jobherd.flows SET state = %s WHERE id = %s", state, flow)
 
 
-def test_the_end_of_the_children_wakes_a_parent_that_was_looked_at_before(queue):
+def test_end_of_the_child_jobs_wakes_a_parent_job_that_was_checked_before(queue):
     job, flow = family(queue)
     assert match(queue) == (0, False)
     end(queue, flow)
@@ -40,7 +40,7 @@ def test_the_end_of_the_children_wakes_a_parent_that_was_looked_at_before(queue)
     assert ready(queue) == [job]
 
 
-def test_a_parent_that_waits_after_the_end_is_woken(queue):
+def test_parent_job_that_starts_to_wait_after_the_end_is_woken(queue):
     job, flow = family(queue)
     waits = queue.run("DELETE FROM jobherd.waits RETURNING job, name, topic, flow")[0]
     end(queue, flow)
@@ -50,14 +50,14 @@ def test_a_parent_that_waits_after_the_end_is_woken(queue):
     assert ready(queue) == [job]
 
 
-def test_a_signal_of_that_topic_does_not_wake_a_parent_whose_children_run(queue):
+def test_signal_of_the_flow_topic_does_not_wake_a_parent_whose_child_jobs_run(queue):
     family(queue)
     queue.run("SELECT jobherd.signal(topic) FROM jobherd.waits")
     assert match(queue) == (0, False)
     assert ready(queue) == []
 
 
-def test_children_that_run_again_keep_the_parent_waiting(queue):
+def test_child_jobs_that_run_again_keep_the_parent_job_waiting(queue):
     _, flow = family(queue)
     end(queue, flow, "failed")
     end(queue, flow, "open")
@@ -66,7 +66,7 @@ def test_children_that_run_again_keep_the_parent_waiting(queue):
     assert match(queue) == (1, False)
 
 
-def test_a_flow_that_is_deleted_wakes_the_parent(queue):
+def test_deletion_of_the_flow_wakes_the_parent_job(queue):
     job, _ = family(queue)
     assert match(queue) == (0, False)
     queue.run("DELETE FROM jobherd.flows")
@@ -76,14 +76,14 @@ def test_a_flow_that_is_deleted_wakes_the_parent(queue):
 
 
 @pytest.mark.parametrize("outlives", [False, True])
-def test_the_children_of_a_cancelled_parent_are_stopped(queue, outlives):
+def test_cancellation_of_a_parent_job_stops_child_jobs_that_must_not_outlive_it(queue, outlives):
     job, _ = family(queue, outlives=outlives)
     assert queue.run("SELECT jobherd.cancel(%s)", job) == [("cancelled",)]
     assert queue.run("SELECT last, stopped FROM jobherd.sweep_children(NULL, 10)") == [(job, 0)]
     assert queue.run(STOPPING) == [(None if outlives else "the parent job was canceled",)]
 
 
-def test_a_cancellation_does_not_wait_for_a_locked_flow_and_the_sweep_stops_it(queue, database):
+def test_cancellation_does_not_wait_for_a_locked_flow_and_a_later_sweep_stops_it(queue, database):
     job, _ = family(queue)
     other, _ = family(queue)
     with psycopg.connect(database) as session:
@@ -95,7 +95,7 @@ def test_a_cancellation_does_not_wait_for_a_locked_flow_and_the_sweep_stops_it(q
     assert queue.run("SELECT last, stopped FROM jobherd.sweep_children(%s, 1)", other) == [(None, 0)]
 
 
-def test_flows_that_no_job_has_spawned_add_no_signal(queue):
+def test_end_of_a_flow_that_no_job_spawned_adds_no_signal(queue):
     _, flow = family(queue)
     queue.run("UPDATE jobherd.flows SET step = NULL")
     end(queue, flow)

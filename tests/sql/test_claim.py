@@ -1,4 +1,4 @@
-"""Claiming: the order, the bound, the fence, and what it costs."""
+"""Claims: the order of jobs, the claim size, the fencing token and the cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def queue(database):
 
 
 @pytest.mark.promise("C10", "C11", "E10")
-def test_priority_then_first_in_first_out(queue):
+def test_jobs_are_claimed_by_priority_then_first_in_first_out(queue):
     low = queue.enqueue("a:b", priority=5)
     first, second = queue.enqueue("a:b"), queue.enqueue("a:b")
     urgent = queue.enqueue("a:b", priority=-1)
@@ -29,7 +29,7 @@ def test_priority_then_first_in_first_out(queue):
 
 
 @pytest.mark.promise("A33", "E9")
-def test_no_more_than_asked_under_any_plan(queue):
+def test_claim_returns_at_most_the_claim_size_under_any_query_plan(queue):
     queue.enqueue_many("a:b", 50)
     child = queue.child()
     for setting in GUCS:
@@ -40,7 +40,7 @@ def test_no_more_than_asked_under_any_plan(queue):
 
 
 @pytest.mark.promise("A6", "A33", "A34", "C39", "E1", "E12")
-def test_two_children_never_get_the_same(queue):
+def test_concurrent_claims_of_two_workers_share_no_job(queue):
     queue.enqueue_many("a:b", 20)
     one, other = queue.child(), queue.child()
     with one.connection.transaction():
@@ -52,7 +52,7 @@ def test_two_children_never_get_the_same(queue):
 
 
 @pytest.mark.promise("C17", "E26")
-def test_a_batch_never_mixes_queues_and_the_served_order_rules(queue):
+def test_claim_takes_jobs_of_one_queue_in_the_served_order(queue):
     queue.enqueue("a:b", queue="slow", priority=-9)
     queue.enqueue("a:b", queue="fast")
     queue.enqueue("a:b", queue="fast")
@@ -62,13 +62,13 @@ def test_a_batch_never_mixes_queues_and_the_served_order_rules(queue):
     assert {job.queue for job in child.claim(10)} == {"slow"}
 
 
-def test_without_named_queues_the_most_urgent_job_of_all_comes_first(queue):
+def test_claim_without_named_queues_takes_the_most_urgent_job_of_all_queues(queue):
     queue.enqueue("a:b", queue="aaa", priority=1)
     urgent = queue.enqueue("a:b", queue="zzz", priority=0)
     assert [job.id for job in queue.child().claim(1)] == [urgent]
 
 
-def test_a_paused_queue_is_passed_over(queue):
+def test_claim_skips_a_paused_queue_until_it_is_resumed(queue):
     queue.enqueue("a:b", queue="held")
     queue.run("SELECT jobherd.pause('held', 'because')")
     child = queue.child()
@@ -77,7 +77,7 @@ def test_a_paused_queue_is_passed_over(queue):
     assert len(child.claim(1)) == 1
 
 
-def test_a_claim_says_how_long_its_jobs_are_good_for(queue):
+def test_claim_returns_the_time_left_until_each_job_expires(queue):
     late = queue.enqueue("a:b", expires_at="2020-01-01")
     good = queue.enqueue("a:b", expires_at="2999-01-01")
     ever = queue.enqueue("a:b")
@@ -98,7 +98,7 @@ def test_a_claim_waits_for_its_fsync_unless_all_of_its_jobs_are_short(queue, sho
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
 
 
-def test_a_job_that_is_to_run_alone_ends_the_batch_before_it(queue):
+def test_job_marked_alone_is_claimed_separately(queue):
     first, alone, last = queue.enqueue("a:b"), queue.enqueue("a:b"), queue.enqueue("a:b")
     queue.run("UPDATE jobherd.ready SET alone = true WHERE id = %s", alone)
     child = queue.child()
@@ -108,7 +108,7 @@ def test_a_job_that_is_to_run_alone_ends_the_batch_before_it(queue):
 
 
 @pytest.mark.promise("E11", "E18")
-def test_the_attempt_is_counted_in_the_claim_and_the_token_grows(queue):
+def test_each_claim_counts_an_attempt_and_raises_the_fencing_token(queue):
     queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -119,7 +119,7 @@ def test_the_attempt_is_counted_in_the_claim_and_the_token_grows(queue):
     assert again.token > job.token
 
 
-def test_a_child_of_a_lapsed_or_unknown_supervisor_takes_nothing(queue):
+def test_worker_claims_nothing_if_its_supervisor_is_unknown_or_its_lease_has_expired(queue):
     queue.enqueue("a:b")
     child = queue.child()
     queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 second'")
@@ -129,7 +129,7 @@ def test_a_child_of_a_lapsed_or_unknown_supervisor_takes_nothing(queue):
     assert queue.count("ready") == 1
 
 
-def test_rows_in_other_hands_are_told_from_an_empty_queue(queue):
+def test_claim_distinguishes_locked_rows_from_an_empty_queue(queue):
     queue.enqueue("a:b")
     one, other = queue.child(), queue.child()
     with one.connection.transaction():
@@ -138,7 +138,7 @@ def test_rows_in_other_hands_are_told_from_an_empty_queue(queue):
     assert other.claim_raw(1) == []
 
 
-def test_a_queue_whose_rows_are_in_other_hands_does_not_starve_the_others(queue):
+def test_queue_with_locked_rows_does_not_starve_other_queues(queue):
     queue.enqueue("a:b", queue="held", priority=-1)
     other = queue.enqueue("a:b", queue="free")
     child = queue.child()
@@ -153,7 +153,7 @@ def test_a_queue_whose_rows_are_in_other_hands_does_not_starve_the_others(queue)
 
 
 def explain(queue, child, wanted=10):
-    """The shape of the claim's plan and the buffers it touched, in a transaction that is rolled back."""
+    """Return the shape of the claim's plan and the buffers it touched; roll the claim back."""
     with psycopg.connect(queue.dsn) as connection:
         connection.execute(queue.text("session/force_index_plans"), {"local": False})
         connection.execute("SET LOCAL enable_seqscan = off")
@@ -170,8 +170,8 @@ def explain(queue, child, wanted=10):
 
 
 @pytest.mark.promise("E4", "E23")
-def test_a_claim_costs_the_same_with_200_and_with_200_000_waiting_and_scheduled(queue):
-    """Right after the bulk load, without any ANALYZE, and after one."""
+def test_claim_costs_the_same_with_200_and_200_000_ready_and_scheduled_jobs(queue):
+    """Measured right after the bulk load, without ANALYZE, and again after ANALYZE."""
     child = queue.child()
     queue.enqueue_many("a:b", 200)
     queue.enqueue_many("a:b", 200, delay=86400)
@@ -189,7 +189,7 @@ def test_a_claim_costs_the_same_with_200_and_with_200_000_waiting_and_scheduled(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_lone_claim_takes_what_a_batch_of_one_would(queue, seed):
+def test_claim_job_takes_the_same_job_as_claim_jobs_with_claim_size_1(queue, seed):
     dice = random.Random(seed)
     for number in range(40):
         options = {"queue": dice.choice(["a", "b", "c"]), "priority": dice.choice([-1, 0, 0, 3])}
@@ -219,7 +219,7 @@ def test_a_lone_claim_takes_what_a_batch_of_one_would(queue, seed):
             assert found[0] == found[1]
 
 
-def test_a_lone_claim_takes_nothing_under_a_lapsed_lease(queue):
+def test_claim_job_takes_nothing_under_an_expired_lease(queue):
     queue.enqueue("a:b")
     child = queue.child()
     queue.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 second'")
@@ -227,8 +227,8 @@ def test_a_lone_claim_takes_nothing_under_a_lapsed_lease(queue):
 
 
 @pytest.mark.parametrize("odd", ["attempts, 32767", "crashes, 32767", "timeout, 'NaN'", "timeout, 'infinity'"])
-def test_what_no_claim_could_count_is_refused_at_the_table(queue, odd):
-    """A claim that is refused by what it finds ends its worker, and the next one that comes to that job."""
+def test_tables_reject_counts_and_timeouts_that_would_make_every_claim_fail(queue, odd):
+    """A claim that fails on a row's value ends its worker. Each later worker would fail on the same row."""
     column, value = odd.split(", ")
     for table in ("ready", "scheduled"):
         with pytest.raises(psycopg.errors.CheckViolation):

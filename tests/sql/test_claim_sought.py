@@ -1,4 +1,4 @@
-"""A claim that seeks takes what one that walks takes, except of what lies before a place, and without walking past what died there."""
+"""A claim from a position takes the jobs of a full scan except those before it, and skips the dead index entries there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def queue(database):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_it_takes_what_a_walking_claim_takes_of_all_that_is_not_before_the_place(queue, seed):
+def test_claim_from_a_position_takes_the_jobs_of_a_full_scan_after_that_position(queue, seed):
     dice = random.Random(seed)
     ids = []
     for number in range(60):
@@ -54,8 +54,8 @@ def test_it_takes_what_a_walking_claim_takes_of_all_that_is_not_before_the_place
             place = (dice.choice(["a", "b", "c", "d", "0", "zz"]), dice.choice([-1, 0, 3]), dice.choice(ids))
             parameters = child.parameters(dice.choice([1, 5, 30])) | {"served": dice.choice([None, ["b", "a"]])}
             sought = parameters | dict(zip(PLACE, place, strict=True)) | {"back": False}
-            # From a more urgent job it may go on into what is before the place: nobody seeks there,
-            # but it is not forbidden.
+            # From a more urgent job, the claim may also take jobs before the position. It does not
+            # scan there on purpose, but such jobs are allowed.
             assert claimed(SOUGHT, sought) in (
                 claimed("claim/claim_jobs", parameters, without=place),
                 claimed("claim/claim_jobs", parameters),
@@ -74,7 +74,7 @@ def buffers(queue, name, parameters):
         return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
-def test_behind_a_place_the_dead_of_an_old_snapshot_are_not_walked_past(queue):
+def test_claim_from_a_position_does_not_scan_dead_rows_of_an_old_snapshot(queue):
     child = queue.child()
     with psycopg.connect(queue.dsn) as old:
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -91,11 +91,11 @@ def test_behind_a_place_the_dead_of_an_old_snapshot_are_not_walked_past(queue):
         assert first
         old.execute("SELECT 1")
     print(f"fresh {fresh}, behind a place {behind}, walked {walked} buffers")
-    assert walked > fresh + 100  # a page for some hundred of them
+    assert walked > fresh + 100  # one page for some hundred dead rows
     assert behind <= fresh + 20
 
 
-def test_named_queues_are_sought_by_their_names(queue):
+def test_claim_from_a_position_goes_directly_to_the_named_queues(queue):
     queue.run(
         "INSERT INTO jobherd.ready (kind, queue) SELECT 'a:b', 'q' || lpad(n::text, 4, '0') FROM generate_series(1, 500) AS n"
     )
@@ -108,7 +108,7 @@ def test_named_queues_are_sought_by_their_names(queue):
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
-def test_it_looks_back_for_what_was_moved_to_a_time_before_it_was_enqueued(queue, table):
+def test_claim_that_looks_back_finds_a_job_rescheduled_to_before_its_enqueue(queue, table):
     child = queue.child()
     moved = queue.enqueue("a:b", delay=3600.0 if table == "scheduled" else None)
     queue.enqueue_many("a:b", 20)
@@ -117,7 +117,7 @@ def test_it_looks_back_for_what_was_moved_to_a_time_before_it_was_enqueued(queue
     assert [job["id"] for job in jobs_of(child.connection.execute(queue.text(SOUGHT), parameters))] == [moved]
 
 
-def test_it_looks_back_for_what_came_from_a_delay_or_for_a_retry_and_walks_no_way_to_it(queue):
+def test_claim_that_looks_back_finds_returned_jobs_without_a_full_scan(queue):
     child = queue.child()
     with psycopg.connect(queue.dsn) as old:
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -148,9 +148,7 @@ def test_it_looks_back_for_what_came_from_a_delay_or_for_a_retry_and_walks_no_wa
         ]
 
     assert sought(place) == [last[0]]
-    assert [sought(back) for _ in range(3)] == [[later], [retried], [last[1]]], (
-        "what was given back is found by a walk alone"
-    )
+    assert [sought(back) for _ in range(3)] == [[later], [retried], [last[1]]], "only a full scan finds a released job"
     assert [job.id for job in child.claim(1)] == [given_back]
     print(f"not looking back {none}, looking {looked}, found {found} buffers")
     assert max(looked, found) <= none + 20

@@ -1,8 +1,7 @@
-"""Each hot statement touches the rows of one queue, or of one child and its token.
+"""Each hot statement touches only the rows of one queue, or of one child and its token.
 
-What a queue costs does not depend on its neighbours.
-
-It is also what lets queues be parted over several databases or nodes (docs/explanation/scaling.md).
+So the cost of a queue does not depend on other queues, and queues can be distributed over several
+databases or nodes (docs/explanation/scaling.md).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def plan_of(connection, text, parameters):
 
 
 def looks(node, table, within=()):
-    """The nodes that look into a table, each with the names of the parts of the statement around it."""
+    """Yield the plan nodes that read a table, each with the names of the subplans around it."""
     within = (*within, node.get("Subplan Name", ""))
     if node.get("Relation Name") == table and node["Node Type"] != "ModifyTable":
         yield node, within
@@ -41,7 +40,7 @@ def looks(node, table, within=()):
 
 
 @pytest.mark.parametrize("statement", ["claim/claim_jobs", "claim/claim_job", SOUGHT])
-def test_a_claim_touches_rows_of_its_queue_alone(queue, statement):
+def test_claim_reads_only_rows_of_its_queue(queue, statement):
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
         connection.execute(queue.text("session/force_index_plans"), {"local": False})
@@ -51,14 +50,14 @@ def test_a_claim_touches_rows_of_its_queue_alone(queue, statement):
     assert len(found) >= 4
     for node, within in found:
         if within[-1:] == ("CTE head",) or {"CTE head", "CTE way"} & set(within):
-            assert node["Actual Rows"] <= 1, "the way looks at one row of a queue"
+            assert node["Actual Rows"] <= 1, "the search for a queue reads one row of each queue"
         else:
             assert "TID Cond" in node or "(queue =" in node["Index Cond"], node
     sought = [node for node, within in found if "CTE way" in within and node["Actual Loops"]]
     assert all("queue <=" in node["Index Cond"] or "queue =" in node["Index Cond"] for node in sought)
 
 
-def test_a_settlement_touches_the_row_of_its_claim_alone(queue):
+def test_settlement_reads_only_the_row_of_its_claim(queue):
     child, other = queue.child(), queue.child()
     batch = child.claim(10, ["own"])
     other.claim(5, ["other"])
@@ -73,7 +72,7 @@ def test_a_settlement_touches_the_row_of_its_claim_alone(queue):
         assert "TID Cond" in node or ("(child =" in node["Index Cond"] and "(token =" in node["Index Cond"]), node
 
 
-def test_what_a_claim_costs_does_not_depend_on_a_neighbours_backlog(queue):
+def test_claim_cost_does_not_depend_on_the_backlog_of_other_queues(queue):
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
         connection.execute(queue.text("session/force_index_plans"), {"local": False})
@@ -87,4 +86,4 @@ def test_what_a_claim_costs_does_not_depend_on_a_neighbours_backlog(queue):
         queue.enqueue_many("a:b", 20_000, queue="aside")
         queue.enqueue_many("a:b", 20_000, queue="other")
         beside = [buffers(), buffers()][1]
-    assert beside <= alone * 1.15 + 10  # a level more of the index
+    assert beside <= alone * 1.15 + 10  # the index may be one level deeper

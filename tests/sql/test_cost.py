@@ -1,10 +1,10 @@
-"""What a job costs the database, in everything that does not depend on the machine.
+"""Database cost of a job in units that do not depend on the machine.
 
-Transactions, round trips, rows, buffers, WAL.
+The units are transactions, round trips, rows, buffers and WAL.
 
-A slower machine changes none of these, so a bound that breaks is a change of ours. Each bound is
-what was measured when it was set, and MARGIN. A change that makes the engine lighter moves the figures
-down: `pytest -rP tests/sql/test_cost.py` prints what they are now.
+A slower machine changes none of them, so only a change of the code breaks a bound. Each bound is the
+value measured when it was set, times MARGIN. After a change that lowers the cost, lower the bounds:
+`pytest -rP tests/sql/test_cost.py` prints the current values.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tests.support.remote import Gateway
 OK = Outcome("ok")
 WORK = Path(__file__).parents[1] / "bench" / "work.py"
 MARGIN = 1.15
-"""Over what was measured.
+"""Factor over the measured value.
 
-Runs, and PostgreSQL 15 and 18, differ by less than 0.01; a page more or less may be split.
+Runs, and PostgreSQL 15 and 18, differ by less than 0.01. The number of page splits varies.
 """
 ROUNDS = 20
 WHEN_SET = {
-    # Per job, settled and claimed in batches of so many: buffers touched, WAL bytes, rows read by
-    # index or scan, rows written. Settlement and claim are two transactions since one of both would
-    # hold the claim's locks for as long as the settlement waits for its fsync, and 256 claimers got
-    # a third of what they get now; only the settlement waits.
+    # Per job, for each claim size: buffers touched, WAL bytes, rows read by index or scan, rows
+    # written. Settlement and claim are two transactions, and only the settlement waits for its fsync.
+    # A single transaction would hold the claim's locks during the fsync: 256 claimers then claimed
+    # only a third as many jobs.
     1: {"buffers": 29.0, "wal": 754.0, "read": 11.0, "written": 4.0, "commits": 2.0, "exchanges": 1.0},
     100: {"buffers": 10.3, "wal": 451.0, "read": 3.4, "written": 2.12, "commits": 0.02, "exchanges": 0.01},
 }
@@ -55,9 +55,9 @@ COUNTED = {
 
 @pytest.fixture(scope="module")
 def still():
-    """A migrated database where nothing writes but the test.
+    """Provide a migrated database to which only the test writes.
 
-    A page image or a vacuum at its own time would be counted as ours.
+    Otherwise page images and autovacuum would count as cost of the jobs.
     """
     with Cluster({"full_page_writes": "off", "autovacuum": "off"}) as cluster, cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -66,7 +66,7 @@ def still():
 
 
 class Watch:
-    """What the server has counted for one database, read from outside of it."""
+    """The server's statistics of one database, read through another database."""
 
     def __init__(self, cluster, measured):
         self.measured = measured
@@ -74,7 +74,7 @@ class Watch:
         self.outside = psycopg.connect(cluster.dsn(), autocommit=True)
 
     def read(self):
-        self.measured.execute("SELECT pg_stat_force_next_flush()")  # or the counts come up to a second late
+        self.measured.execute("SELECT pg_stat_force_next_flush()")  # otherwise the counts arrive up to 1 s late
         counts = self.outside.execute(
             f"SELECT {', '.join(COUNTED.values())}, pg_current_wal_insert_lsn() - '0/0' FROM pg_stat_database WHERE datname = %s",
             [self.name],
@@ -84,7 +84,7 @@ class Watch:
 
 @pytest.fixture(params=["nothing", "a flow with a parent"])
 def beside(request, still):
-    """What else there is in the database: a job of no flow costs the same."""
+    """Add nothing, or a flow with a parent job: a job outside of flows must cost the same."""
     if request.param == "nothing":
         yield
         return
@@ -107,7 +107,7 @@ def beside(request, still):
 @pytest.mark.parametrize("batch", WHEN_SET)
 @pytest.mark.promise("E22")
 @pytest.mark.usefixtures("beside")
-def test_what_a_job_costs_the_database(still, batch):
+def test_job_costs_the_database_no_more_than_the_bounds(still, batch):
     cluster, dsn = still
     with Queue(dsn) as queue:
         child = queue.child()
@@ -124,7 +124,7 @@ def test_what_a_job_costs_the_database(still, batch):
             done = [Finished(job.id, OK, ran=0.001, ended=0.0) for job in jobs]
             return settler.settle_and_claim(jobs[0].token, done, claim)
 
-        for _ in range(10):  # until the plans are made for good and every page is in memory
+        for _ in range(10):  # until PostgreSQL has chosen its final plans and every page is in memory
             rows = turn(rows)
         watch = Watch(cluster, child.connection)
         before, line.exchanges = watch.read(), 0
@@ -148,8 +148,8 @@ CHECKS_WHEN_SET = 11_899
 """Characters of the constraints of `ready`, as PostgreSQL 18 stores them."""
 
 
-def test_the_text_of_the_constraints_which_each_enqueue_reads(still):
-    """PostgreSQL parses it for each INSERT: it was 19,668 characters, and more than a third of a single enqueue."""
+def test_constraints_of_ready_do_not_grow(still):
+    """PostgreSQL parses them for each INSERT. With 19,668 characters, that took over a third of a single enqueue."""
     with psycopg.connect(still[1]) as connection:
         found = "SELECT sum(length(conbin::text)) FROM pg_constraint WHERE conrelid = 'jobherd.ready'::regclass AND contype = 'c'"
         [(length,)] = connection.execute(found).fetchall()
@@ -157,8 +157,8 @@ def test_the_text_of_the_constraints_which_each_enqueue_reads(still):
     assert length <= MARGIN * CHECKS_WHEN_SET
 
 
-def test_the_jobs_of_a_claim_are_compressed_where_the_server_has_lz4(still):
-    """It halves the log of a claim. The other method takes more processor time than it is worth."""
+def test_jobs_of_a_claim_are_compressed_only_if_the_server_has_lz4(still):
+    """The method lz4 halves the WAL of a claim. The other method costs too much processor time."""
     with psycopg.connect(still[1]) as connection:
         [(stored,)] = connection.execute(
             "SELECT attstorage::text || attcompression::text FROM pg_attribute WHERE attrelid = 'jobherd.running'::regclass AND attname = 'jobs'"
@@ -174,7 +174,7 @@ REMOTE_WHEN_SET = {"buffers": 11.6, "wal": 486.0, "read": 3.6, "written": 2.25, 
 """Per job of a remote worker, claimed and settled for 16 slots that want 8 each: two statements for 128 jobs."""
 
 
-def test_what_a_job_of_a_remote_worker_costs_the_database(still):
+def test_job_of_a_remote_worker_costs_the_database_no_more_than_the_bounds(still):
     cluster, dsn = still
     with Queue(dsn) as queue:
         gateway = Gateway(queue)
@@ -198,7 +198,7 @@ def test_what_a_job_of_a_remote_worker_costs_the_database(still):
             nothing = dict.fromkeys(("results", "usages", "progresses"))
             assert len(line.run("remote/settle_claims", nothing | per_claim | per_job)) == SLOTS
 
-        for _ in range(10):  # until the plans are made for good and every page is in memory
+        for _ in range(10):  # until PostgreSQL has chosen its final plans and every page is in memory
             turn()
         watch = Watch(cluster, gateway.connection)
         before, line.exchanges = watch.read(), 0
@@ -216,11 +216,11 @@ def test_what_a_job_of_a_remote_worker_costs_the_database(still):
 
 @pytest.fixture
 def on_disk():
-    """A migrated database whose commits wait for a disk.
+    """Provide a migrated database whose commits wait for a disk.
 
-    One that answers at once has often answered the settlement before the claim, sent right behind
-    it, has come by: nobody has waited for that answer, and it would be counted as a round trip of
-    its own.
+    Without that wait, the database often answers the settlement before the claim behind it has
+    passed the proxy. The proxy would count that answer as a separate round trip, although the worker
+    did not wait for it.
     """
     with Cluster() as cluster, cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -229,7 +229,7 @@ def on_disk():
 
 
 def drained(dsn, jobs, batch):
-    """Round trips of a supervisor's one worker, from its start to its end, while it drains so many jobs."""
+    """Return the round trips of a supervisor's only worker, from its start to its exit after `jobs` jobs."""
     with Queue(dsn) as queue:
         queue.enqueue_many("bench:noop", jobs)
     with Proxy(dsn) as proxy:
@@ -254,18 +254,17 @@ def drained(dsn, jobs, batch):
             env=environment(proxy.dsn),
             capture_output=True,
             check=True,
-            timeout=8 * LIMIT,  # a drain of thousands of jobs is no single wait
+            timeout=8 * LIMIT,  # thousands of jobs take longer than a single wait
         )
         return proxy.round_trips(of_workers=True)
 
 
 @pytest.mark.parametrize(("batch", "more", "when_set"), [(1, 400, 1.0), (100, 8000, 0.01)])
-def test_round_trips_of_a_real_supervisor(on_disk, batch, more, when_set):
-    """The difference between many and few, so that its start and its end, which cost the same for both, do not count."""
+def test_worker_of_a_real_supervisor_needs_no_more_round_trips_than_the_bound(on_disk, batch, more, when_set):
+    """Measures the difference between many and few jobs: the equal costs of start and exit cancel out."""
     few, many = batch, batch + more
     found = (drained(on_disk, many, batch) - drained(on_disk, few, batch)) / (many - few)
     print(f"batch {batch}: {found} round trips a job")
-    # Parent and maintenance process speak by the clock and are not counted. A worker that is held up writes what
-    # it has finished before its batch is over: on a busy machine now and then, but not for every
-    # batch.
+    # The supervisor and the maintenance process query at intervals and are not counted. A delayed worker
+    # records outcomes before the end of its claim: sometimes on a busy machine, but not for every claim.
     assert 0 < found <= MARGIN * when_set + min(0.1, when_set)

@@ -1,4 +1,4 @@
-"""What an autoscaler reads: as many workers as the jobs need, and no fewer than are busy."""
+"""The number that an autoscaler reads: as many workers as the jobs need, and at least those that are busy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def demand(queue, queues=None):
     return queue.run("SELECT jobherd.demand_for_workers(%s)", queues)[0][0]
 
 
-def test_nothing_to_do_needs_no_worker(queue):
+def test_no_worker_is_needed_without_due_jobs(queue):
     queue.enqueue("a:b", run_at=LATER)
     assert demand(queue) == 0
 
@@ -38,7 +38,7 @@ def test_waiting_jobs_and_busy_workers_both_count(queue):
     assert demand(queue) == 2, "a pod whose worker is busy must not be removed"
 
 
-def test_queues_are_named_as_for_a_supervisor(queue):
+def test_demand_counts_the_queues_that_names_and_patterns_select(queue):
     for name in ("mail", "media-a", "media-b", "other"):
         queue.enqueue("a:b", queue=name)
     assert demand(queue, ["mail"]) == 1
@@ -56,7 +56,7 @@ def test_a_due_job_counts_before_a_maintenance_process_has_promoted_it(queue):
     assert demand(queue, ["other"]) == 0
 
 
-def test_what_a_pause_holds_back_needs_no_worker(queue):
+def test_paused_jobs_need_no_worker(queue):
     queue.enqueue_many("a:b", 3, queue="mail")
     queue.enqueue("a:b")
     queue.run("SELECT jobherd.pause(queue => 'mail')")
@@ -65,7 +65,7 @@ def test_what_a_pause_holds_back_needs_no_worker(queue):
     assert demand(queue) == 0
 
 
-def test_what_a_concurrency_limit_holds_back_needs_no_worker(queue):
+def test_jobs_over_a_concurrency_limit_need_no_worker(queue):
     queue.enqueue_many("a:b", 9, queue="mail")
     queue.run("SELECT jobherd.set_limit('mail', 2)")
     assert demand(queue) == 2
@@ -76,7 +76,7 @@ def test_what_a_concurrency_limit_holds_back_needs_no_worker(queue):
     [("paused_at = now()", 0), ("max_running = 2, limited_at = now()", 2), ("paused_at = null", 9)],
     ids=["paused", "limited", "free again"],
 )
-def test_jobs_set_aside_count_as_far_as_their_kind_lets_them_run(queue, rule, counted):
+def test_parked_jobs_count_as_far_as_the_pause_or_limit_of_their_kind_allows(queue, rule, counted):
     queue.enqueue_many("a:b", 9)
     queue.run("INSERT INTO jobherd.parked SELECT * FROM jobherd.ready")
     queue.run("DELETE FROM jobherd.ready")
@@ -89,7 +89,7 @@ def test_jobs_set_aside_count_as_far_as_their_kind_lets_them_run(queue, rule, co
     assert demand(queue, ["other"]) == 0
 
 
-def test_a_due_schedule_needs_a_maintenance_process_so_one_worker(queue):
+def test_due_schedule_needs_one_worker_unless_it_is_paused(queue):
     queue.run("SELECT jobherd.schedule('nightly', kind => 'a:b', cron => '0 3 * * *')")
     queue.run("UPDATE jobherd.schedules SET asked = '{}', next_at = now() + interval '1 h'")
     assert demand(queue) == 0
@@ -99,7 +99,7 @@ def test_a_due_schedule_needs_a_maintenance_process_so_one_worker(queue):
     assert demand(queue) == 0
 
 
-def test_readers_may_call_it_and_tenants_may_not(queue, database):
+def test_readers_can_call_demand_for_workers_but_tenants_and_producers_cannot(queue, database):
     queue.run("SET client_min_messages = error")
     name = queue.connection.info.dbname
     roles = {role: f"{role}_{name}".replace("-", "_") for role in ("reader", "tenant", "producer")}
@@ -125,7 +125,7 @@ def test_readers_may_call_it_and_tenants_may_not(queue, database):
             queue.run(f"DROP ROLE {role}")
 
 
-def test_a_large_backlog_is_counted_up_to_a_bound(queue):
+def test_backlog_is_counted_up_to_10_000_jobs(queue):
     queue.run("INSERT INTO jobherd.ready (kind) SELECT 'a:b' FROM generate_series(1, 30000)")
     queue.run("ANALYZE jobherd.ready")
     assert demand(queue) == 10_000

@@ -1,6 +1,6 @@
-"""How the sessions of dead processes are found and ended.
+"""Finding and ending the database sessions of dead processes.
 
-Also by roles that must not end them, and by login roles that become another.
+Also by roles that must not end them, and by login roles that switch to another role.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ OWNER, LOGIN, OTHER = "t_end_owner", "t_end_login", "t_end_other"
 
 @pytest.fixture
 def logins(database):
-    """A DSN for each login.
+    """Provide a DSN for each login role.
 
-    One that becomes the role that works, and one that is only its member and sees all sessions.
+    LOGIN switches to the role OWNER. OTHER is only a member of that role, and sees all sessions.
     """
     with psycopg.connect(database, autocommit=True) as connection:
 
@@ -35,7 +35,7 @@ def logins(database):
 
 
 def transaction(dsn, child, job):
-    """A session in which a transaction of the child's job is open."""
+    """Return a session with an open transaction of the child's job."""
     connection = psycopg.connect(dsn)
     child.queue.opened.append(connection)
     connection.execute(child.queue.text("settle/register_transaction_session"), {"child": child.id})
@@ -51,7 +51,7 @@ def ended(queue, child):
     ).fetchone()
 
 
-def test_a_login_role_that_becomes_another_role_registers_and_its_sessions_are_ended(logins):
+def test_login_role_that_switches_to_another_role_can_register_and_end_sessions(logins):
     with Queue(logins[LOGIN]) as queue:
         assert queue.run("SELECT current_user, session_user") == [(OWNER, LOGIN)]
         child = queue.child()
@@ -61,10 +61,10 @@ def test_a_login_role_that_becomes_another_role_registers_and_its_sessions_are_e
             pass
         with pytest.raises(psycopg.OperationalError):
             child.connection.execute("SELECT 1")
-        assert queue.run("SELECT current_user, session_user") == [(OWNER, LOGIN)], "it is again who it was"
+        assert queue.run("SELECT current_user, session_user") == [(OWNER, LOGIN)], "the role is restored"
 
 
-def test_where_nobody_may_end_sessions_it_is_said_and_nothing_is_refused(database):
+def test_role_that_must_not_end_a_session_reports_it_and_can_release_its_jobs(database):
     with Queue(database) as queue, psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS t_plain")
         connection.execute("CREATE ROLE t_plain LOGIN IN ROLE jobherd_work")
@@ -74,7 +74,7 @@ def test_where_nobody_may_end_sessions_it_is_said_and_nothing_is_refused(databas
                 job = queue.enqueue("a:b")
                 child = plain.child()
                 [claimed] = child.claim(1)
-                assert ended(plain, child) == (1, 1), "it lives, and must not be ended"
+                assert ended(plain, child) == (1, 1), "the session exists, and the role must not end it"
                 child.connection.close()
                 while ended(plain, child) != (0, 0):
                     pass
@@ -87,8 +87,8 @@ def test_where_nobody_may_end_sessions_it_is_said_and_nothing_is_refused(databas
             connection.execute("DROP ROLE t_plain")
 
 
-def test_a_session_that_must_not_be_ended_stops_the_reclaiming_of_no_other_job(logins):
-    """One reclaims under a login that sees the other's session and must not end it, in which a dead host's job has its transaction open."""
+def test_session_that_cannot_be_ended_blocks_reclaiming_only_of_its_own_job(logins):
+    """The reclaiming login sees the session but must not end it. It has a dead supervisor's job transaction open."""
     with Queue(logins[LOGIN]) as queue, Queue(logins[OTHER]) as other:
         held, free = (queue.enqueue("a:b") for _ in range(2))
         dead = queue.supervisor()
@@ -99,14 +99,14 @@ def test_a_session_that_must_not_be_ended_stops_the_reclaiming_of_no_other_job(l
         reaper = other.supervisor()
         assert reaper.reclaim(dead=[dead.id]) == (1, 1)
         assert other.states([held, free]) == ["running", "retrying"]
-        assert other.orphans() == [], "its transaction holds it"
+        assert other.orphans() == [], "the open transaction locks the job"
         open_.close()
         while not other.orphans():
             pass
         assert other.states([held, free]) == ["retrying", "retrying"]
 
 
-def test_a_process_id_that_another_session_has_by_now_counts_as_gone(database):
+def test_session_whose_process_id_was_reused_counts_as_gone(database):
     with Queue(database) as queue:
         child = queue.child()
         queue.run("UPDATE jobherd.children SET backend_started = backend_started - interval '1 s'")

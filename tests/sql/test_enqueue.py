@@ -1,7 +1,4 @@
-"""The function that strangers call.
-
-What it takes, what it refuses and how it says so, and who is woken.
-"""
+"""The SQL function `enqueue`: accepted and rejected arguments, error messages, and which sessions are notified."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def enqueue(queue, kind="mail:receipt", payload="{}", options="{}"):
 
 
 def listen(queue):
-    """A session for whose sake producers notify; when they need not: test_wake.py."""
+    """Return a session that makes producers notify. test_wake.py covers when they need not."""
     connection = psycopg.connect(queue.dsn, autocommit=True)
     queue.opened.append(connection)
     connection.execute(queue.text("wake/listen_jobs"))
@@ -34,7 +31,7 @@ def listen(queue):
 
 
 def heard(connection, stop_after):
-    """What was notified until the marker; a notification is delivered in the order of commits."""
+    """Return the notifications before the marker. PostgreSQL delivers them in the order of commits."""
     notes = []
     for note in connection.notifies(timeout=LIMIT, stop_after=None):
         if note.payload == stop_after:
@@ -47,14 +44,14 @@ def mark(queue, word):
     queue.run("SELECT pg_notify('jobherd_jobs', %s)", word)
 
 
-def test_one_word_is_enough(queue):
+def test_enqueue_needs_only_the_kind(queue):
     row = queue.job(queue.run("SELECT jobherd.enqueue('mail:receipt')")[0][0])
     assert (row["state"], row["queue"], row["priority"], row["attempts"], row["max_attempts"], row["payload"]) == (
         "ready", "default", 0, 0, 5, {},
     )  # fmt: skip
 
 
-def test_every_option(queue):
+def test_enqueue_stores_every_option(queue):
     number = enqueue(
         queue,
         payload='{"order_id": 7}',
@@ -78,11 +75,11 @@ def test_every_option(queue):
         ('{"run_at": "2020-01-01"}', "ready"),
     ],
 )
-def test_when_it_is_due(queue, options, state):
+def test_job_with_a_future_time_is_scheduled_and_one_with_a_past_time_is_ready(queue, options, state):
     assert queue.state(enqueue(queue, options=options)) == state
 
 
-def test_a_kind_that_declares_its_queue_and_priority_gets_them(queue):
+def test_job_gets_the_queue_priority_and_attempts_that_its_kind_declares(queue):
     queue.run(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed) "
         "VALUES ('image:thumbnail', 'media', 3, 8, 3, 7, 30)"
@@ -116,7 +113,7 @@ def test_a_kind_that_declares_its_queue_and_priority_gets_them(queue):
         ("[]", "options must be a JSON object"),
     ],
 )
-def test_a_bad_option_is_refused_by_name(queue, options, words):
+def test_enqueue_rejects_an_invalid_option_and_names_it(queue, options, words):
     queue.run("SET timezone = 'Etc/GMT+11'")
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=words):
         enqueue(queue, options=options)
@@ -124,7 +121,7 @@ def test_a_bad_option_is_refused_by_name(queue, options, words):
 
 
 @pytest.mark.parametrize("kind", [None, "", "A:b", "a b", "x" * 101, "a;drop table b", "<script>", "../x", "a\nb"])
-def test_a_kind_that_is_no_name_is_refused(queue, kind):
+def test_enqueue_rejects_an_invalid_kind_name(queue, kind):
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="kind"):
         enqueue(queue, kind=kind)
 
@@ -150,13 +147,13 @@ def test_a_kind_that_is_no_name_is_refused(queue, kind):
         ("[" + ", ".join(["1e100000"] * 12) + "]", psycopg.errors.ProgramLimitExceeded, "more than 1000000"),
     ],
 )
-def test_a_hostile_payload_is_refused_with_its_path(queue, payload, error, words):
+def test_enqueue_rejects_a_payload_beyond_its_limits(queue, payload, error, words):
     with pytest.raises(error, match=words):
         enqueue(queue, payload=payload)
     assert queue.count("ready") == 0
 
 
-def test_what_another_table_keeps_compressed_is_measured_as_long_as_it_is(queue):
+def test_enqueue_measures_a_compressed_payload_by_its_full_length(queue):
     queue.run("CREATE TABLE kept (document jsonb)")
     queue.run("INSERT INTO kept VALUES (%s::jsonb)", '{"n": ' + "1" * 8000 + "}")
     assert queue.run("SELECT pg_column_size(document) < 200 FROM kept") == [(True,)]
@@ -164,7 +161,7 @@ def test_what_another_table_keeps_compressed_is_measured_as_long_as_it_is(queue)
         queue.run("SELECT jobherd.enqueue('a:b', document) FROM kept")
 
 
-def test_what_only_looks_hostile_is_taken(queue):
+def test_enqueue_accepts_a_payload_at_its_limits_or_with_brackets_and_digits_in_strings(queue):
     for payload in (
         '{"text": "' + "[{" * 200 + '"}',
         '{"text": "' + "9" * 2000 + '"}',
@@ -174,7 +171,7 @@ def test_what_only_looks_hostile_is_taken(queue):
         assert queue.state(enqueue(queue, payload=payload)) == "ready"
 
 
-def test_it_is_part_of_the_callers_transaction(queue):
+def test_enqueue_and_its_notification_are_part_of_the_callers_transaction(queue):
     ear = listen(queue)
     with psycopg.connect(queue.dsn) as caller:
         number = caller.execute("SELECT jobherd.enqueue('a:b')").fetchone()[0]
@@ -190,7 +187,7 @@ def test_it_is_part_of_the_callers_transaction(queue):
     assert queue.state(number) == "ready"
 
 
-def test_one_notification_for_each_queue_of_a_transaction(queue):
+def test_transaction_sends_one_notification_for_each_queue(queue):
     ear = listen(queue)
     with queue.connection.transaction():
         queue.enqueue_many("a:b", 500)
@@ -200,7 +197,7 @@ def test_one_notification_for_each_queue_of_a_transaction(queue):
     assert sorted(heard(ear, "done")) == ["default", "mail"]
 
 
-def test_only_a_new_earliest_time_is_news_to_the_maintenance_processes(queue):
+def test_maintenance_process_is_notified_only_of_an_earlier_due_time(queue):
     ear = listen(queue)
     queue.enqueue("a:b", delay=60)
     queue.enqueue("a:b", delay=120)
@@ -209,7 +206,7 @@ def test_only_a_new_earliest_time_is_news_to_the_maintenance_processes(queue):
     assert heard(ear, "done") == ["@due", "@due"]
 
 
-def test_ids_come_in_the_order_of_the_payloads(queue):
+def test_ids_follow_the_order_of_the_payloads(queue):
     numbers = queue.enqueue_many("a:b", 1000)
     assert numbers == sorted(numbers)
     rows = queue.run("SELECT (payload ->> 'n')::int FROM jobherd.ready ORDER BY id")
@@ -228,7 +225,7 @@ def test_ids_come_in_the_order_of_the_payloads(queue):
         "crashes = -1",
     ],
 )
-def test_the_table_itself_refuses_what_no_door_would_let_in(queue, column):
+def test_table_constraints_reject_values_that_enqueue_would_reject(queue, column):
     queue.enqueue("a:b")
     with pytest.raises(psycopg.errors.CheckViolation):
         queue.run(f"UPDATE jobherd.ready SET {column}")
@@ -236,7 +233,7 @@ def test_the_table_itself_refuses_what_no_door_would_let_in(queue, column):
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
 @pytest.mark.parametrize("moment", ["9000-01-01 00:00Z", "200000-01-01", "1900-01-01 00:00Z", "0044-03-15 BC"])
-def test_raw_sql_creates_no_job_in_a_time_that_nobody_could_list(queue, table, moment):
+def test_raw_sql_cannot_create_a_job_outside_the_valid_time_range(queue, table, moment):
     # `scheduled` has the constraints of `ready`, with their names.
     with pytest.raises(psycopg.errors.CheckViolation, match=f'"{table}" violates.*"ready_is_created_in_our_time"'):
         queue.run(f"INSERT INTO jobherd.{table} (kind, created_at) VALUES ('a:b', %s)", moment)

@@ -1,4 +1,4 @@
-"""Idempotency keys: which are deleted, and that a producer's lock delays no maintenance."""
+"""Idempotency keys: which keys are deleted, and that a producer's lock does not delay the deletion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def keys(queue: Queue) -> list[str]:
     return [row[0] for row in queue.run("SELECT key FROM jobherd.enqueue_keys ORDER BY key")]
 
 
-def test_old_keys_are_deleted_a_limited_number_at_a_time_except_those_in_use(database: str):
+def test_old_keys_are_deleted_in_limited_steps_except_locked_ones(database: str):
     with Queue(database) as queue:
         delete_in_steps(queue)
 

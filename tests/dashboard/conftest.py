@@ -1,11 +1,9 @@
-"""What tests of the page share.
+"""Fixtures of the tests of the dashboard.
 
-The application in this process, and one browser before one real supervisor for all of them.
-
-Most tests ask the application directly: ``page`` over a fresh database. ``tab`` is a new window of
-a browser, ``herd`` the supervisor that it looks at; both take a second to start, and are there once
-for all tests of this folder. Playwright keeps an event loop in this thread, so a test here that
-runs something asynchronous does it by ``tests.dashboard.support.finish``.
+Most tests use ``page``, a client of the application in this process, over a fresh database. ``tab``
+is a new browser window at the dashboard of ``herd``, a real supervisor. The browser and the
+supervisor take a second to start, so all tests of this folder share them. Playwright keeps an event
+loop in this thread, so tests here run coroutines with ``tests.dashboard.support.finish``.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that is about one of the page's limits sets it itself."""
+    """Raise the time limits of the dashboard. A test of a limit sets that limit itself."""
     be_patient(monkeypatch.setattr, monkeypatch.setitem)
 
 
 @pytest.fixture
 def page(database: str) -> Iterator[Page]:
-    """The application over a fresh database, as somebody on this machine sees it who may do everything."""
+    """A client on this host with the role operate, over a fresh database."""
     with Page(application(database)) as client:
         yield client
 
@@ -47,7 +45,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip(f"there is no {CHROMIUM}: make chromium")
     from playwright.sync_api import expect, sync_playwright
 
-    # else five seconds, of which a list that is looked at every three takes most
+    # Playwright's default of 5 s is too short for a list that is updated every 3 s.
     expect.set_options(timeout=LIMIT * 1000)
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
@@ -57,16 +55,16 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def herd(cluster, template) -> Iterator[Shown]:
-    """A real supervisor with jobs of every sort behind its page."""
+    """A real supervisor with the handlers of ``work.py`` and a dashboard."""
     with cluster.database(template=template) as dsn, Shown(dsn) as shown:
         yield shown
 
 
 @pytest.fixture
 def tab(browser: Browser, herd: Shown) -> Iterator[Tab]:
-    """A new window.
+    """A new browser window.
 
-    Whatever its console complains of, a breach of the security policy too, fails the test.
+    An error or a warning in its console fails the test, including a violation of the security policy.
     """
     with herd.window(browser) as opened:
         yield opened

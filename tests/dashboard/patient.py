@@ -1,8 +1,7 @@
-"""A supervisor whose page waits for as long as a test does: `python -m tests.dashboard.patient run ...`, or `dashboard`.
+"""A supervisor whose dashboard has the time limits of a test: `python -m tests.dashboard.patient run ...`, or `dashboard`.
 
-The page's own limits of two and three seconds are for people who wait for it; on a machine that
-stands still for a moment they would be a complaint in a browser's console. Children are forked, and
-have them from here.
+The dashboard's own limits are 2 s and 3 s. If the machine stalls, they would cause an error in the
+browser's console and fail a test. Child processes are forked, so they inherit the raised limits.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def be_patient(set_attribute: Callable[[Any, str, Any], object], set_item: Callable[[Any, str, Any], object]) -> None:
-    """Raise the limits, by these two."""
+    """Raise the limits with these two functions, such as those of `monkeypatch`."""
     from jobherd.workers.dashboard import database, fleet, listing
 
     set_attribute(database, "STATEMENT", LIMIT)

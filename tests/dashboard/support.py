@@ -1,6 +1,7 @@
-"""The page under test.
+"""Clients for tests of the dashboard.
 
-In this process by HTTP without a network, or behind a real supervisor with work of every sort.
+`Page` sends HTTP requests to an application in this process, without a network. `Shown` runs a real
+supervisor with a dashboard.
 """
 
 from __future__ import annotations
@@ -48,39 +49,39 @@ W01 = (
     "a\u0000b".replace("\u0000", "\ufffd"),
     "&lt;b&gt; &amp; <b>bold</b>",
 )
-"""Texts that must be shown and never obeyed."""
+"""Hostile texts. Pages must show them as text and never execute them."""
 
 
 class Page(TestClient):
-    """The application, asked as a browser would.
+    """An HTTP client of the application that behaves like a browser.
 
-    ``page.act("/queues/action", queue="mail")`` sends a form as the page itself does.
+    ``page.act("/queues/action", queue="mail")`` sends a form with its CSRF token.
 
-    address: whence it is asked; default this machine.
+    address: IP address of the client; default this host.
     """
 
     def __init__(self, app: ASGIApp, *, host: str = "localhost", address: str = "127.0.0.1", **more: Any) -> None:
         super().__init__(app, base_url=f"http://{host}", client=(address, 50000), **more)
 
     def csrf(self, path: str = "/") -> str:
-        """The token that forms of this page carry."""
+        """Return the CSRF token of the forms on the page `path`."""
         found = re.search(r'<meta name="csrf" content="([^"]*)">', self.get(path).text)
         assert found, f"{path} has no token"
         return found[1]
 
     def act(self, path: str, *, follow: bool = False, **fields: Any) -> Response:
-        """Send a form with its token. follow: go where the answer leads."""
+        """Send a form with its token. follow: follow the redirect."""
         return self.act_at("/", path, follow=follow, **fields)
 
     def act_at(self, form: str, path: str, *, follow: bool = False, **fields: Any) -> Response:
-        """Send a form that stands on the page `form`, which is asked for first."""
+        """Load the page `form`, then send a form with its token."""
         sent = {"csrf": self.csrf(form), **fields}
         headers = {"Origin": str(self.base_url).rstrip("/"), "Referer": str(self.base_url.join(form))}
         return self.post(path, data=sent, headers=headers, follow_redirects=follow)
 
 
 class Shown(Herd):
-    """A supervisor with its page at `url`, over the handlers of ``work.py``."""
+    """A supervisor with its dashboard at `url` and the handlers of ``work.py``."""
 
     def __init__(self, dsn: str, *flags: str, workers: int = 2) -> None:
         self.gate = Gate()
@@ -107,7 +108,7 @@ class Shown(Herd):
         return self
 
     def __exit__(self, *how: object) -> None:
-        self.gate.close()  # a handler that still waits there fails, and the drain need not wait for it
+        self.gate.close()  # a handler that still waits at the gate fails, so the drain does not wait for it
         super().__exit__(*how)
 
     def enqueue(self, kind: str, payload: object = None, **options: object) -> int:
@@ -119,15 +120,15 @@ class Shown(Herd):
             return int(row[0])
 
     def window(self, browser: Browser, **options: Any) -> contextlib.AbstractContextManager[Tab]:
-        """A new window of the browser. Otherwise as `window_at`."""
+        """Open a new browser window at this dashboard. Otherwise as `window_at`."""
         return window_at(self.url, browser, **options)
 
 
 @contextlib.contextmanager
 def window_at(url: str, browser: Browser, **options: Any) -> Iterator[Tab]:
-    """A new window of the browser; fails at its end with what its console has complained of.
+    """Open a new browser window; fail at exit if its console has an error or a warning.
 
-    url: of the dashboard. options: of Playwright's new_context, like `java_script_enabled=False`.
+    url: of the dashboard. options: of Playwright's new_context, such as `java_script_enabled=False`.
     """
     context = browser.new_context(base_url=url, **options)
     context.set_default_timeout(LIMIT * 1000)
@@ -144,10 +145,7 @@ def window_at(url: str, browser: Browser, **options: Any) -> Iterator[Tab]:
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run something asynchronous to its end, in a thread of its own.
-
-    This thread may have Playwright's event loop.
-    """
+    """Run a coroutine to its end in a separate thread, since Playwright's event loop may run in this one."""
     done: list[T] = []
     failed: list[BaseException] = []
 
@@ -160,7 +158,7 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     thread = threading.Thread(target=run)
     thread.start()
     thread.join(LIMIT)
-    assert not thread.is_alive(), "it did not end"
+    assert not thread.is_alive(), "the coroutine did not end"
     if failed:
         raise failed[0]
     return done[0]

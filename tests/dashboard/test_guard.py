@@ -1,6 +1,6 @@
-"""Who is let in, who may act, and what every answer carries.
+"""Host checks, tokens, roles, CSRF protection and response headers of the dashboard.
 
-Nothing here needs a database: who is refused never reaches one.
+All tests but the last run without a database: a rejected request never reaches one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def open_page(host="localhost", address="127.0.0.1", **options):
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8790", "127.0.0.1:1", "[::1]:8790", "LOCALHOST"])
-def test_without_a_token_this_machine_is_answered_by_its_own_names(host):
+def test_dashboard_without_tokens_accepts_the_names_of_the_loopback_address(host):
     assert open_page().get("/look", headers={"Host": host}).status_code == 200
 
 
@@ -93,22 +93,22 @@ def test_without_a_token_this_machine_is_answered_by_its_own_names(host):
         "localhost evil",
     ],
 )
-def test_a_name_that_somebody_has_pointed_here_is_refused(host):
+def test_dashboard_without_tokens_rejects_other_or_malformed_host_names(host):
     answer = open_page().get("/look", headers={"Host": host})
     assert (answer.status_code, "localhost only" in answer.text) == (403, True)
     assert "evil" not in answer.text
 
 
-def test_without_a_token_another_machine_is_refused_whatever_it_calls_us():
+def test_dashboard_without_tokens_rejects_remote_clients_with_any_host_name():
     assert open_page(address="10.1.2.3").get("/look").status_code == 403
     named = open_page(host="jobs.example", address="10.1.2.3", hosts=["jobs.example"])
-    assert named.get("/look").status_code == 403, "any client can send that name"
+    assert named.get("/look").status_code == 403, "any client can send that host name"
     assert open_page(host="jobs.example", hosts=["jobs.example"]).get("/look").status_code == 200, (
-        "a proxy on this host"
+        "a proxy on this host may send it"
     )
 
 
-def test_a_name_that_is_set_is_answered_and_no_other():
+def test_dashboard_accepts_a_configured_host_name_and_rejects_others():
     page = open_page(hosts=["Jobs.Example"], operate_tokens=[OPERATE])
     sent = {"Authorization": f"Bearer {OPERATE}"}
     assert page.get("/look", headers={"Host": "jobs.example:443", **sent}).status_code == 200
@@ -118,7 +118,7 @@ def test_a_name_that_is_set_is_answered_and_no_other():
 # -- tokens and roles
 
 
-def test_without_its_token_nobody_is_let_in():
+def test_dashboard_with_tokens_rejects_requests_without_a_valid_one():
     page = open_page(operate_tokens=[OPERATE], view_tokens=[VIEW], address="10.1.2.3", host="jobs.example")
     for path in ("/", "/jobs", "/jobs/1", "/live?topic=overview", "/search?q=1", "/no/such/page"):
         answer = page.get(path, follow_redirects=False)
@@ -132,7 +132,7 @@ def test_without_its_token_nobody_is_let_in():
     assert done == []
 
 
-def test_a_token_is_good_for_its_role():
+def test_view_token_cannot_act_but_operate_token_can():
     page = open_page(operate_tokens=[f"alice={OPERATE}"], view_tokens=[VIEW])
     view, operate = ({"Authorization": f"Bearer {token}"} for token in (VIEW, OPERATE))
     assert page.get("/look", headers=view).status_code == 200
@@ -143,7 +143,7 @@ def test_a_token_is_good_for_its_role():
     assert done == [("dashboard:alice", {"a": "b"})]
 
 
-def test_the_form_lets_a_browser_in_and_out():
+def test_browser_logs_in_and_out_with_forms():
     page = open_page(operate_tokens=[f"alice={OPERATE}"])
     wrong = page.act_at("/login", "/login", token="wrong-0123456789abcdef", next="/look")
     assert (wrong.status_code, "not valid for this dashboard" in wrong.text) == (403, True)
@@ -161,7 +161,7 @@ def test_the_form_lets_a_browser_in_and_out():
 @pytest.mark.parametrize(
     "onward", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "evil"]
 )
-def test_after_the_login_nobody_is_sent_elsewhere(onward):
+def test_login_redirects_to_the_overview_unless_next_is_a_local_path(onward):
     page = open_page(operate_tokens=[OPERATE])
     assert page.act_at("/login", "/login", token=OPERATE, next=onward).headers["location"] == "/"
 
@@ -169,7 +169,7 @@ def test_after_the_login_nobody_is_sent_elsewhere(onward):
 SERVER = (b"s" * 32,)
 
 
-def test_a_session_ends_and_cannot_be_forged():
+def test_session_expires_and_a_forged_one_is_rejected():
     keys = Keys(operate=(f"alice={OPERATE}",))
     signer = Signer(keys, SERVER)
     cookie = signer.open_session(keys.known[0], now=1000.0)
@@ -193,17 +193,17 @@ def test_a_session_ends_and_cannot_be_forged():
     ):
         assert opened(forged) is None
     for tokens in ({"operate": ("other-0123456789abcdef",)}, {"view": (VIEW,)}):
-        assert opened(signer=Signer(Keys(**tokens), SERVER)) is None, "a token that is withdrawn ends its sessions"
-    assert opened(signer=Signer(keys, SERVER)), "another process with the same secret takes it"
-    assert opened(signer=Signer(keys, (b"t" * 32,))) is None, "another secret does not"
+        assert opened(signer=Signer(Keys(**tokens), SERVER)) is None, "removing a token must end its sessions"
+    assert opened(signer=Signer(keys, SERVER)), "a process with the same secret must accept the session"
+    assert opened(signer=Signer(keys, (b"t" * 32,))) is None, "a process with another secret must reject it"
     assert opened(signer=Signer(keys, SERVER, frozenset({found.id}))) is None
     other = Signer(Keys(view=("x" * 16,)), SERVER)
     assert other.cookie != signer.cookie != Signer(keys, (b"t" * 32,)).cookie, (
-        "dashboards on one host do not overwrite each other's"
+        "dashboards on one host must not overwrite each other's cookies"
     )
 
 
-def test_a_token_of_another_role_or_name_gives_its_sessions_that_role_and_name():
+def test_session_gets_the_role_and_name_that_its_token_has_now():
     cookies = {
         (signer := Signer(keys := Keys(operate=(f"alice={OPERATE}",)), SERVER)).cookie: signer.open_session(
             keys.known[0]
@@ -213,7 +213,7 @@ def test_a_token_of_another_role_or_name_gives_its_sessions_that_role_and_name()
     assert (found.role, found.name) == (Role.VIEW, "bob")
 
 
-def test_a_secret_that_was_replaced_is_accepted_and_signs_nothing_new():
+def test_replaced_secret_verifies_old_signatures_but_signs_nothing_new():
     keys = Keys(operate=(OPERATE,))
     old, both, new = (Signer(keys, server) for server in (SERVER, (b"n" * 32, *SERVER), (b"n" * 32,)))
     before = {old.cookie: old.open_session(keys.known[0])}
@@ -225,10 +225,10 @@ def test_a_secret_that_was_replaced_is_accepted_and_signs_nothing_new():
     assert new.session(before) is None
 
 
-def test_who_knows_every_token_can_sign_neither_a_session_nor_a_form():
-    """The key was derived from the tokens.
+def test_all_tokens_together_do_not_suffice_to_forge_a_session_or_a_form():
+    """Regression: the signing key was derived from the tokens.
 
-    The holder of a view token forged sessions of the role operate, in any name.
+    The holder of a view token could forge sessions with the role operate and any name.
     """
     app = made(view_tokens=[f"bob={VIEW}"])
     page = Page(app)
@@ -245,18 +245,18 @@ def test_who_knows_every_token_can_sign_neither_a_session_nor_a_form():
     key = hashlib.sha256(b"jobherd page" + hashlib.sha256(VIEW.encode()).digest()).digest()
     old = hmac.new(key, f"csrf\0{visit}".encode(), hashlib.sha256).digest()
     assert text != base64.urlsafe_b64encode(old).decode().rstrip("="), (
-        "a guess of the token can be checked against the form"
+        "a guessed token could be verified against the form"
     )
 
 
-def test_a_token_that_can_be_guessed_is_refused_and_not_repeated():
+def test_short_token_is_rejected_and_no_error_or_repr_contains_a_token():
     with pytest.raises(ValueError, match="16 to 200") as refused:
         application(DSN, operate_tokens=["alice=short"])
     assert "short" not in str(refused.value)
     assert OPERATE not in repr(Keys(operate=(OPERATE,)))
 
 
-def test_a_sites_own_authentication_decides():
+def test_authorize_function_of_a_site_decides_who_may_view_and_who_may_act():
     roles = {"root": Role.OPERATE, "guest": Role.VIEW}
 
     async def authorize(request):
@@ -275,13 +275,13 @@ def test_a_sites_own_authentication_decides():
     assert [actor for actor, _ in done] == ["root"]
 
 
-def test_read_only_refuses_every_user():
+def test_read_only_dashboard_rejects_actions_even_with_an_operate_token():
     page = open_page(read_only=True, operate_tokens=[OPERATE])
     answer = page.post("/change", data={"a": "b"}, headers={"Authorization": f"Bearer {OPERATE}"})
     assert (answer.status_code, "read-only" in answer.text, done) == (403, True, [])
 
 
-# -- other sites
+# -- requests from other sites
 
 
 @pytest.mark.parametrize(
@@ -297,13 +297,13 @@ def test_read_only_refuses_every_user():
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-def test_what_another_site_sends_is_refused_even_with_the_right_token(headers):
+def test_cross_site_request_is_rejected_even_with_a_valid_csrf_token(headers):
     page = open_page()
     answer = page.post("/change", data={"csrf": page.csrf("/look")}, headers=headers)
     assert (answer.status_code, "another site" in answer.text, done) == (403, True, [])
 
 
-def test_a_form_without_its_token_is_refused():
+def test_form_without_a_valid_csrf_token_is_rejected():
     page, other = open_page(), open_page()
     for token in ("", "x", other.csrf("/look"), page.csrf("/look")[:-1]):
         answer = page.post("/change", data={"csrf": token}, headers={"Origin": "http://localhost"})
@@ -312,7 +312,7 @@ def test_a_form_without_its_token_is_refused():
     assert page.act_at("/look", "/change").status_code == 303
 
 
-def test_a_token_is_of_one_browser():
+def test_csrf_token_of_one_browser_is_rejected_from_another():
     app = made()
     page, other = Page(app), Page(app)
     stolen, own = page.csrf("/look"), other.csrf("/look")
@@ -333,20 +333,20 @@ def test_a_token_is_of_one_browser():
         ("application/x-www-form-urlencoded", b"reason=a%00b", 400),
     ],
 )
-def test_only_a_form_is_taken_and_no_endless_one(content_type, body, status):
+def test_action_rejects_other_content_types_and_malformed_or_large_forms(content_type, body, status):
     page = open_page()
     answer = page.post("/change", content=body, headers={"Content-Type": content_type})
     assert (answer.status_code, done) == (status, [])
 
 
 @pytest.mark.parametrize("path", ["/jobs/" + "1" * 5000, "/jobs/bulk/" + "1" * 5000, "/jobs/7/inside/" + "1" * 5000])
-def test_an_address_of_thousands_of_digits_is_nothing_that_is_there(path, caplog):
+def test_path_with_an_id_of_thousands_of_digits_is_not_found(path, caplog):
     assert open_page().get(path).status_code == 404
     assert caplog.records == []
 
 
-def test_nothing_is_changed_by_looking():
-    """Each route that takes a POST is an action, or lets people in and out; none that takes a GET is one."""
+def test_get_requests_change_nothing():
+    """Each POST route is an action, the login or the logout. No GET route is an action."""
     for module in PAGES:
         for route in module.routes:
             is_action = getattr(route.endpoint, "is_action", False)
@@ -354,10 +354,10 @@ def test_nothing_is_changed_by_looking():
             assert not (is_action and "GET" in route.methods), route.path
 
 
-# -- what every answer carries
+# -- response headers
 
 
-def test_every_answer_carries_the_headers_whatever_it_says():
+def test_every_response_has_the_security_headers():
     page, locked = open_page(), open_page(operate_tokens=[OPERATE])
     answers = [
         page.get("/look"),
@@ -385,23 +385,23 @@ def test_every_answer_carries_the_headers_whatever_it_says():
     assert not {"'unsafe-inline'", "'unsafe-eval'", "*", "https:", "data:"} & set(re.split(r"[ ;]+", policy))
 
 
-def test_what_fails_is_said_without_its_secrets():
+def test_error_page_does_not_contain_the_exception_message():
     answer = open_page().get("/break")
     assert (answer.status_code, "log has the details" in answer.text, "secret" in answer.text) == (500, True, False)
 
 
-def test_nothing_is_kept_but_files_that_never_change():
+def test_only_versioned_static_files_may_be_cached():
     page = open_page()
     assert page.get("/look").headers["cache-control"] == "no-store"
     (style,) = re.findall(r'href="(/static/dashboard.css\?[0-9a-f]+)"', page.get("/look").text)
     assert "immutable" in page.get(style).headers["cache-control"]
 
 
-# -- what is said after an action
+# -- messages after an action
 
 
 @pytest.mark.parametrize("text", W01)
-def test_what_an_action_says_is_shown_once_and_escaped(text):
+def test_message_of_an_action_is_escaped_and_shown_once(text):
     page = open_page()
     answer = page.act_at("/look", "/change", say=text)
     assert (answer.status_code, answer.headers["location"]) == (303, "/look")
@@ -412,8 +412,8 @@ def test_what_an_action_says_is_shown_once_and_escaped(text):
     assert 'class="banner good"' not in page.get("/look").text
 
 
-def test_who_names_no_place_where_the_form_was_is_sent_to_the_first_page():
-    """What was asked for is done by then: a failure would be a lie."""
+def test_action_without_a_usable_referer_redirects_to_the_overview():
+    """The action has taken effect by then, so an error would be misleading."""
     page = open_page()
     for referer in ("http://[", "", "x"):
         headers = {"Referer": referer, "Origin": "http://localhost"}
@@ -422,13 +422,13 @@ def test_who_names_no_place_where_the_form_was_is_sent_to_the_first_page():
     assert len(done) == 3
 
 
-def test_what_did_not_go_well_looks_so():
+def test_message_of_a_failed_action_is_shown_as_a_failure():
     page = open_page()
     page.act_at("/look", "/change", badly="1", say="No.")
     assert re.search(r'class="banner bad" role="status">No\.<', page.get("/look").text)
 
 
-def test_nobody_else_can_put_words_into_the_page():
+def test_forged_message_cookie_is_ignored():
     page = open_page()
     page.cookies.set("jobherd_said", "MVBheSBoZXJl.forged")
     assert "banner good" not in page.get("/look").text
@@ -438,14 +438,14 @@ def test_nobody_else_can_put_words_into_the_page():
     ("path", "answer"),
     [("/a?b=c", "/a?b=c"), ("//a", None), ("/\\a", None), ("https:/a", None), ("", None), ("/a\nb", None), ("a", None)],
 )
-def test_only_a_path_of_this_host_is_gone_to(path, answer):
+def test_local_returns_only_paths_of_this_host(path, answer):
     assert local(path) == answer
 
 
-# -- mounted
+# -- mounted below a path, and compression
 
 
-def test_mounted_below_a_path_every_link_leads_below_it():
+def test_links_of_a_mounted_dashboard_start_with_its_mount_path():
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
@@ -462,7 +462,7 @@ def test_mounted_below_a_path_every_link_leads_below_it():
     assert page.get("/ops/jobs/search?q=17", follow_redirects=False).headers["location"] == "/ops/jobs/jobs/17"
 
 
-def test_pages_are_compressed_and_have_their_headers(page):
+def test_compressed_pages_have_the_security_headers(page):
     plain = page.get("/", headers={"accept-encoding": "identity"})
     packed = page.get("/", headers={"accept-encoding": "gzip"})
     assert packed.headers["content-encoding"] == "gzip"

@@ -1,4 +1,4 @@
-"""The page and the metrics at one port: who answers what, and what each does to the other."""
+"""The dashboard and the metrics on one port: routing, handoff of connections, and connection limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def get(connection, path, **headers):
     return answer.status, answer.read().decode()
 
 
-def test_the_page_is_at_the_root_and_metrics_stay_where_they_were(web):
+def test_dashboard_is_served_at_the_root_next_to_health_and_metrics(web):
     status, headers, text = web.ask("/login")
     assert (status, "server" in headers) == (303, False)
     assert web.ask("/static/dashboard.css")[0] == 200
@@ -53,10 +53,10 @@ def test_the_page_is_at_the_root_and_metrics_stay_where_they_were(web):
     )
 
 
-def test_one_connection_gets_both(web):
-    """A browser keeps its connection.
+def test_one_connection_reaches_both_dashboard_and_metrics(web):
+    """A browser reuses its connection.
 
-    Also the addresses that the small server answers must be found on one that began with the page.
+    A connection that began with the dashboard must still reach the paths of the small metrics server.
     """
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)
     assert get(connection, "/static/dashboard.css")[0] == 200
@@ -69,8 +69,8 @@ def test_one_connection_gets_both(web):
     connection.close()
 
 
-def test_a_request_that_comes_in_pieces_is_put_together(web):
-    """What was read before the page took over is not lost, nor what comes after it."""
+def test_request_that_arrives_in_pieces_is_read_completely(web):
+    """Bytes that were read before the handoff to the dashboard must not be lost, nor bytes that follow it."""
     with socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as sent:
         body = b"csrf=x&token=y"
         head = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nConnection: close\r\n"
@@ -81,16 +81,16 @@ def test_a_request_that_comes_in_pieces_is_put_together(web):
     assert b"This form is too old" in answer
 
 
-def test_nobody_is_believed_to_come_from_elsewhere(web):
-    """A client that may claim another address could also claim to be on this machine."""
+def test_forwarded_for_header_is_ignored(web):
+    """A client that can claim another address could also claim to be on this host."""
     assert web.ask("/login", **{"X-Forwarded-For": "10.0.0.1"})[0] == 303
 
 
 @pytest.mark.parametrize("path", ["/live?topic=test", "/"])
 def test_the_exit_waits_until_running_queries_are_canceled(monkeypatch, path):
-    """A stream's query and the one for the strip of all pages. The loop was closed over them.
+    """Regression: the event loop was closed while a query of a stream or of the attention strip still ran.
 
-    A session was left to the garbage collector, with an error in the log.
+    The garbage collector then closed its session, with an error in the log.
     """
     begun, ended, original = threading.Event(), threading.Event(), dashboard.application
 
@@ -119,21 +119,21 @@ def test_the_exit_waits_until_running_queries_are_canceled(monkeypatch, path):
         assert ended.is_set()
 
 
-def test_what_names_itself_otherwise_is_refused(web):
+def test_request_with_another_host_name_is_rejected(web):
     assert web.ask("/login", Host="evil.example")[0] == 403
 
 
 @pytest.mark.parametrize(
     "head", [b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"nonsense\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n"]
 )
-def test_nonsense_is_refused_and_the_child_goes_on(web, head):
+def test_malformed_request_is_rejected_and_the_process_keeps_serving(web, head):
     with socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as sent:
         sent.sendall(head)
         assert sent.recv(65536).split(b"\r\n")[0].split(b" ")[1] in {b"400", b"403"}
     assert web.ask("/livez")[0] == 503
 
 
-def test_a_stream_ends_when_the_child_leaves(web):
+def test_open_stream_does_not_delay_the_exit_of_the_process(web):
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)
     connection.request("GET", "/live?topic=test")
     assert connection.getresponse().status in {200, 404}
@@ -141,7 +141,7 @@ def test_a_stream_ends_when_the_child_leaves(web):
     connection.close()
 
 
-def test_off_this_machine_there_is_no_page_without_a_token():
+def test_dashboard_at_a_public_address_requires_a_token():
     with Web(http=("0.0.0.0", 0), dashboard=True) as child:
         status, _, text = child.ask("/")
         assert (status, "no token" in text) == (200, True)
@@ -151,14 +151,14 @@ def test_off_this_machine_there_is_no_page_without_a_token():
         assert child.ask("/", Host="jobs.example", Authorization="Bearer wrong-0123456789abcdef")[0] == 401
 
 
-def test_without_the_extra_the_root_says_how_to_get_it(monkeypatch):
+def test_root_shows_how_to_install_the_missing_extra(monkeypatch):
     monkeypatch.setattr("jobherd.workers.web.page_handoff.find_spec", lambda name: None)
     with Web(dashboard=True) as child:
         assert "pip install 'jobherd[web]'" in child.ask("/")[2]
         assert child.ask("/login")[0] == 404
 
 
-def test_nothing_of_the_page_is_loaded_before_somebody_opens_it():
+def test_importing_the_web_process_does_not_import_the_dashboard():
     code = (
         "import sys; from jobherd.workers.web import run; from jobherd.workers.web.page_handoff import why_off\n"
         "sys.exit(', '.join(sorted({'starlette', 'uvicorn', 'jinja2', 'jobherd.workers.dashboard'} & set(sys.modules))) or None)"
@@ -167,7 +167,7 @@ def test_nothing_of_the_page_is_loaded_before_somebody_opens_it():
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_the_supervisor_refuses_to_show_the_page_to_a_network_without_a_token(tmp_path):
+def test_supervisor_does_not_start_with_a_public_dashboard_without_a_valid_token(tmp_path):
     words = ("run", "--workers", "0", "--http", "0.0.0.0:0")
     ran = jobherd(*words, dsn=NO_DATABASE, cwd=tmp_path)
     assert ran.code == 78
@@ -180,7 +180,7 @@ def test_the_supervisor_refuses_to_show_the_page_to_a_network_without_a_token(tm
     assert (short.code, "short-secret" in short.err + short.out, "16 to 200" in short.err) == (78, False, True)
 
 
-def test_the_reason_for_no_page_is_a_sentence():
+def test_why_off_explains_why_the_dashboard_is_off():
     from jobherd.workers.process.spec import ChildSettings
 
     def reason(**options):
@@ -196,12 +196,12 @@ def test_the_reason_for_no_page_is_a_sentence():
     assert "no token" in reason(dashboard=True, http=("jobs.example", 1))
 
 
-# -- people who take places
+# -- connection limits
 
 
 @pytest.fixture
 def held():
-    """Open so many connections that send this and stay open. The end of the test closes them."""
+    """Returns a function that opens `count` connections and sends `request` on each. The test's end closes them."""
     with contextlib.ExitStack() as kept:
 
         def held(port, request, count, *, answered=False):
@@ -221,18 +221,18 @@ HALF_A_FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: applica
 
 
 @pytest.mark.parametrize("request_", [b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n", HALF_A_FORM])
-def test_people_without_a_token_cannot_shut_the_page(request_, monkeypatch, held):
-    """300 connections, each with one request and kept open, had everybody else told 503 for as long as they liked."""
+def test_clients_without_a_token_cannot_use_up_all_connections(request_, monkeypatch, held):
+    """Regression: while a client kept 300 connections open with one request each, all others received 503."""
     monkeypatch.setattr(page_handoff, "CONNECTIONS", 30)
     with Web(dashboard=True, dashboard_operate_token=(TOKEN,)) as web:
         held(web.port, request_, 60)
         for _ in range(3):
             assert web.ask("/login")[0] == 200
             assert web.ask("/static/dashboard.css")[0] == 200
-        assert not [line for line in web.log.lines if "failed" in line], "nor fill the log"
+        assert not [line for line in web.log.lines if "failed" in line], "the connections must not fill the log"
 
 
-def test_a_connection_without_a_token_ends_with_its_answer_and_one_with_a_token_does_not():
+def test_only_connections_with_a_token_stay_open_after_a_response():
     with Web(dashboard=True, dashboard_operate_token=(TOKEN,)) as web:
         connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)
         for path in ("/login", "/jobs", "/static/dashboard.css"):
@@ -249,7 +249,7 @@ def test_a_connection_without_a_token_ends_with_its_answer_and_one_with_a_token_
         connection.close()
 
 
-def test_who_has_shown_a_token_keeps_a_place_before_those_who_have_not(monkeypatch, held):
+def test_new_connections_displace_those_without_a_token_first(monkeypatch, held):
     monkeypatch.setattr(page_handoff, "CONNECTIONS", 10)
     monkeypatch.setattr(page_handoff, "STRANGERS", 1000)
     with Web(dashboard=True, dashboard_operate_token=(TOKEN,)) as web:
@@ -261,14 +261,14 @@ def test_who_has_shown_a_token_keeps_a_place_before_those_who_have_not(monkeypat
         assert web.ask("/login")[0] == 200
         for connection in known:
             connection.sendall(sent)
-            answers = b""  # the rest of the first one, and the second
+            answers = b""  # the rest of the first response, then the second one
             while b"HTTP/1.1 200" not in answers:
                 more = connection.recv(2**20)
-                assert more, "it is still there"
+                assert more, "the server closed a connection that has a token"
                 answers += more
-        # Only idle connections give way: those whose request is still being answered keep their places.
+        # New connections displace only idle ones: one whose request is still being answered stays open.
         held(web.port, sent, 30, answered=True)
-        assert web.ask("/login")[0] == 200, "those who are idle give way, too"
+        assert web.ask("/login")[0] == 200, "a new connection must displace an idle one that has a token"
 
 
 @pytest.mark.parametrize("path", [b"/login", b"/metrics", b"/jobs"])
@@ -279,8 +279,8 @@ def test_who_has_shown_a_token_keeps_a_place_before_those_who_have_not(monkeypat
         b"POST %b HTTP/1.0\r\nTransfer-Encoding: chunked",
     ],
 )
-def test_a_request_of_two_lengths_is_refused_and_what_follows_is_not_read(web, path, head):
-    """A proxy that goes by the other length sees one request where the page answered two."""
+def test_request_with_two_lengths_is_rejected_and_the_rest_is_not_read(web, path, head):
+    """A proxy that uses the other length would see one request where the dashboard answers two."""
     first = (head % path) + b"\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\n0\r\n\r\n"
     with socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as sent:
         sent.sendall(first + b"GET /static/dashboard.css HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -1,8 +1,4 @@
-"""The page of one job.
-
-What it was given, why it is where it is, what it left, where it comes from, and what can be done
-with it.
-"""
+"""The page of one job: its payload, state, attempts, result, parent and child jobs, and actions."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ def queue(database):
 
 
 def words(page: Page, path: str, status: int = 200) -> str:
-    """What somebody reads there: the text of the main part, in one line."""
+    """Return the text of the page's main part in one line."""
     answer = page.get(path)
     assert answer.status_code == status, answer.text
     return text_of(answer.text)
@@ -40,7 +36,7 @@ def text_of(page: str) -> str:
 
 
 def fail(queue: Queue, job: int, outcome: str = "failed", **more: object) -> int:
-    """Let a job have an attempt that ends so, and return its token."""
+    """Claim the job, record this outcome, and return the fencing token."""
     child = queue.child()
     token = child.claim(10)[0].token
     child.settle(token, [job], outcome, **{"error": "boom", **more})
@@ -55,7 +51,7 @@ def declare(queue, kind):
     )
 
 
-def test_what_does_not_exist_is_said_in_a_sentence(page):
+def test_missing_job_is_not_found_with_an_explanation(page):
     for number in (1, 2**63 - 1):
         assert "it was deleted, or its retention has ended" in words(page, f"/jobs/{number}", 404)
         assert f"Job {number} does not exist" in words(page, f"/jobs/{number}", 404)
@@ -71,7 +67,7 @@ def test_what_does_not_exist_is_said_in_a_sentence(page):
     assert page.act("/jobs/1/action", do="eat").status_code == 400
 
 
-def test_a_job_whose_kind_no_worker_has_says_so_first_and_offers_no_run(queue, page):
+def test_job_of_an_undeclared_kind_says_so_first_and_has_no_run_button(queue, page):
     job = queue.run("SELECT jobherd.enqueue('invoice:print', '{}', '{\"delay\": 3600}')")[0][0]
     said = words(page, f"/jobs/{job}")
     assert said.index("Waiting: no worker has ever declared the kind invoice:print") < said.index(
@@ -85,7 +81,7 @@ def test_a_job_whose_kind_no_worker_has_says_so_first_and_offers_no_run(queue, p
     assert 'href="/kinds/invoice%3Aprint"' in page.get(f"/jobs/{job}").text
 
 
-def test_every_state_is_explained_with_what_can_be_done(queue, page):
+def test_each_state_is_explained_with_its_possible_actions(queue, page):
     declare(queue, "mail:receipt")
     job = queue.run(
         'SELECT jobherd.enqueue(\'mail:receipt\', \'{"order_id": 7}\', \'{"delay": 3600, "queue": "mail", "priority": -3}\')'
@@ -133,7 +129,7 @@ def test_every_state_is_explained_with_what_can_be_done(queue, page):
     assert "Completed at" in said and '"sent": true' in said
 
 
-def test_a_death_is_explained_with_its_stack_and_its_last_words(queue, page):
+def test_crashed_attempt_shows_its_post_mortem_with_stack_and_last_output(queue, page):
     job = queue.enqueue("video:encode")
     told = {
         "sentence": "Process 7 died of SIGSEGV.",
@@ -160,10 +156,12 @@ def test_a_death_is_explained_with_its_stack_and_its_last_words(queue, page):
         "processor time of the process 1.2 s",
     ):
         assert part in said, part
-    assert "of processor" not in said, "the process had run other jobs: its time is not the attempt's"
+    assert "of processor" not in said, (
+        "the process ran other jobs too, so its processor time is not that of the attempt"
+    )
 
 
-def test_what_a_death_left_has_its_units_and_is_said_once(queue, page):
+def test_post_mortem_values_have_units_and_the_stack_is_shown_once(queue, page):
     job = queue.enqueue("video:encode")
     memory = {
         "counted": "control group",
@@ -195,7 +193,7 @@ def test_what_a_death_left_has_its_units_and_is_said_once(queue, page):
     assert said.count("in shrink") == 1
 
 
-def test_what_an_attempt_said_stands_with_it(queue, page):
+def test_attempt_shows_its_output_and_log_entries(queue, page):
     job = queue.enqueue("mail:receipt")
     log = {
         "output": "building the report",
@@ -207,7 +205,7 @@ def test_what_an_attempt_said_stands_with_it(queue, page):
         assert part in said, part
 
 
-def test_what_led_to_it_and_what_it_set_off_are_links(queue, page):
+def test_parent_and_child_jobs_are_links(queue, page):
     first = queue.enqueue("shop:day", parent_id=10**15, traceparent=TRACE)
     second = queue.enqueue("shop:order", parent_id=first)
     third = queue.enqueue("mail:receipt", parent_id=second)
@@ -223,7 +221,7 @@ def test_what_led_to_it_and_what_it_set_off_are_links(queue, page):
     assert f'href="/jobs/{third}"' in page.get(f"/jobs/{second}").text
 
 
-def test_a_long_document_is_folded_and_there_is_a_way_to_all_of_it(queue, page):
+def test_long_payload_is_folded_and_a_very_long_one_has_a_link_to_its_full_text(queue, page):
     short, long, longest = (queue.enqueue("a:b", json.dumps({"text": "x" * size})) for size in (10, 10_000, 300_000))
     assert "Show all" not in words(page, f"/jobs/{short}")
     assert "Show all 9.8 KiB" in words(page, f"/jobs/{long}")
@@ -234,7 +232,7 @@ def test_a_long_document_is_folded_and_there_is_a_way_to_all_of_it(queue, page):
     assert page.get(f"/jobs/{longest}/documents/result").status_code == 404
 
 
-def test_documents_that_python_cannot_hold_are_shown_all_the_same(queue, page):
+def test_page_loads_for_payloads_that_python_cannot_represent(queue, page):
     for text in (
         '{"n": 1e999}',
         '{"half": "\\ud83d"}',
@@ -249,7 +247,7 @@ def test_documents_that_python_cannot_hold_are_shown_all_the_same(queue, page):
         answer.content.decode()
 
 
-def test_an_edited_payload_runs_as_a_new_job_and_the_old_one_stays(queue, page):
+def test_edited_payload_runs_as_a_new_job_and_the_old_job_does_not_change(queue, page):
     job = queue.run(
         "SELECT jobherd.enqueue_bytes('mail:receipt', 'abc', %s::jsonb, '{\"order_id\": \"seven\"}')",
         json.dumps({"queue": "mail", "priority": -3, "tenant": "acme", "max_attempts": 2, "traceparent": TRACE}),
@@ -289,7 +287,7 @@ def test_an_edited_payload_runs_as_a_new_job_and_the_old_one_stays(queue, page):
         ('{"text": "' + "x" * 1_000_001 + '"}', "more than 1,000,000"),
     ],
 )
-def test_what_may_not_be_a_payload_is_refused_with_its_place_and_nothing_is_lost(queue, page, payload, says):
+def test_invalid_payload_is_rejected_with_its_position_and_stays_in_the_form(queue, page, payload, says):
     job = queue.enqueue("mail:receipt")
     fail(queue, job)
     answer = page.act(f"/jobs/{job}/edit/action", payload=payload)
@@ -299,7 +297,7 @@ def test_what_may_not_be_a_payload_is_refused_with_its_place_and_nothing_is_lost
     assert queue.count("ready") == 0
 
 
-def test_who_may_only_look_is_shown_no_buttons_and_cannot_act(queue, database):
+def test_read_only_page_has_no_buttons_and_rejects_actions(queue, database):
     job = queue.enqueue("mail:receipt")
     fail(queue, job)
     with Page(application(database, read_only=True)) as page:
@@ -313,7 +311,7 @@ def test_who_may_only_look_is_shown_no_buttons_and_cannot_act(queue, database):
     assert queue.state(job) == "failed"
 
 
-def test_what_cannot_be_seen_is_made_visible_and_what_is_sent_back_stays_as_it_is(page, queue):
+def test_control_characters_are_shown_as_symbols_but_unchanged_in_form_values(page, queue):
     code, error = "NO\x1b[1mPAPER\x9b", "the printer said\x07\nand no more"
     job = queue.enqueue("a:b", max_attempts=1)
     fail(queue, job, code=code, error=error)
@@ -326,7 +324,7 @@ def test_what_cannot_be_seen_is_made_visible_and_what_is_sent_back_stays_as_it_i
     assert f'href="/jobs/{job}"' in with_filter
 
 
-def test_a_unique_job_shows_its_key_and_its_holder(page, queue):
+def test_unique_job_shows_its_key_and_which_job_holds_it(page, queue):
     client = Client(connection=queue.connection)
     first = client.enqueue("a:b", {"n": 1}, unique=("n",))
     assert 'Unique key {"n": 1} This job holds it.' in words(page, f"/jobs/{first}")
@@ -355,19 +353,19 @@ def test_a_long_error_is_folded_and_kind_queue_and_host_are_links(page, database
         assert f'<dd><a href="{to}"' in text or f'<a href="{to}">its errors' in text, to
 
 
-def test_a_completed_job_asks_before_it_runs_again(page, database):
+def test_only_a_completed_job_asks_for_confirmation_before_it_runs_again(page, database):
     asks = "its effects happen twice"
     assert asks in page.get(f"/jobs/{past(database, 'completed')}").text
     assert asks not in page.get(f"/jobs/{past(database, 'failed')}").text
 
 
-def test_a_running_job_says_how_much_of_its_timeout_is_left(page, database):
+def test_running_job_shows_the_time_left_until_its_timeout(page, database):
     send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"timeout\": \"1h\"}')")
     job = claim(database, child(database, supervisor(database)))
     assert re.search(r"1 h <span class=\"note\">ends <time[^>]*>in (59 min|1 h)", page.get(f"/jobs/{job}").text)
 
 
-def test_it_shows_the_steps_that_it_has_recorded_redacted(page, database, queue):
+def test_recorded_steps_are_shown_without_redacted_parts(page, database, queue):
     job = queue.enqueue("a:b")
     send(
         database,
@@ -389,7 +387,7 @@ def test_it_shows_the_steps_that_it_has_recorded_redacted(page, database, queue)
 
 
 @pytest.mark.parametrize("topic", ["job/{}/approved", "order/7"])
-def test_a_form_sends_the_signal_that_the_job_waits_for(page, database, topic):
+def test_form_sends_the_signal_that_a_suspended_job_waits_for(page, database, topic):
     job = send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1d\"}')")[0][0]
     where, topic = f"/jobs/{job}", topic.format(job)
     assert "Send the signal" not in page.get(where).text
@@ -408,10 +406,10 @@ def test_a_form_sends_the_signal_that_the_job_waits_for(page, database, topic):
     [(action, target, reason)] = send(database, "SELECT action, target, reason FROM jobherd.audit")
     assert (action, reason) == ("signal", "she said so")
     assert target == {"job": job, "signal": given.get("topic", "approved")}
-    assert page.post(f"{where}/signal", data=given).status_code == 403, "no token of the form"
+    assert page.post(f"{where}/signal", data=given).status_code == 403, "the CSRF token is missing"
 
 
-def test_a_signal_to_a_job_that_is_gone_is_said(page, queue):
+def test_signal_to_a_missing_job_shows_an_error(page, queue):
     job = queue.enqueue("a:b")
     answer = page.act_at(f"/jobs/{job}", f"/jobs/{job + 1}/signal", follow=True, name="approved")
     assert f"Job {job + 1} does not exist any more." in answer.text
@@ -429,7 +427,7 @@ def test_a_job_that_waits_for_child_jobs_has_no_form_for_signals(page, database)
     assert "Send the signal" not in text
 
 
-def test_attempts_of_a_second_run_are_numbered_with_it(page, queue):
+def test_attempts_of_a_second_run_show_the_run_number(page, queue):
     job = queue.enqueue("mail:send")
     fail(queue, job)
     assert "Attempt 1 ✕ failed" in words(page, f"/jobs/{job}")

@@ -1,4 +1,4 @@
-"""The list of jobs as a viewer sees it, and the way to doing something to many of them."""
+"""The list of jobs: its rows, filter and tabs, and the confirmation of bulk actions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.patience import LIMIT
 
 
 def listed(answer):
-    """The ids that a page lists, in order."""
+    """Return the job ids that a page lists, in order."""
     return [int(number) for number in re.findall(r'<tr id="job-(\d+)">', answer.text)]
 
 
-def test_the_list_shows_each_state_in_words_and_links_to_each_job(page, database):
+def test_list_names_the_state_of_each_job_and_links_to_the_job(page, database):
     made = fill(database)
     answer = page.get("/jobs")
     assert listed(answer) == sorted(made.values(), reverse=True)
@@ -35,7 +35,7 @@ def test_the_list_shows_each_state_in_words_and_links_to_each_job(page, database
     assert "it broke" in answer.text
 
 
-def test_the_filter_stands_in_the_address_and_in_the_form(page, database):
+def test_filter_is_read_from_the_url_and_shown_in_the_form(page, database):
     made = fill(database)
     asked = "state=failed&state=expired&kind=mail%3Areceipt&queue=default&code=BOOM&since=24h&until=2100-01-01+08%3A00"
     answer = page.get(f"/jobs?{asked}")
@@ -57,7 +57,7 @@ def test_the_filter_stands_in_the_address_and_in_the_form(page, database):
         ("before=" + "0" * 19 + "1" + "9" * 30, None),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_said_beside_its_field_and_left_out(page, database, asked, said):
+def test_invalid_filter_value_is_reported_and_ignored(page, database, asked, said):
     number = past(database, "failed")
     answer = page.get(f"/jobs?{asked}")
     assert answer.status_code == 200
@@ -67,7 +67,7 @@ def test_what_makes_no_sense_is_said_beside_its_field_and_left_out(page, databas
     assert listed(answer) == [number] or "since=-" in asked
 
 
-def test_pages_by_key(page, database):
+def test_pagination_lists_each_job_once_newest_first(page, database):
     first = past(database, "completed", many=120) - 119
     seen, path = [], "/jobs"
     while path:
@@ -78,14 +78,14 @@ def test_pages_by_key(page, database):
     assert seen == list(range(first + 119, first - 1, -1))
 
 
-def test_empty_states_say_what_to_do_next(page, database):
+def test_empty_list_shows_how_to_enqueue_or_that_no_job_matches(page, database):
     assert "jobherd enqueue" in page.get("/jobs").text
     past(database, "completed")
     assert "No job matches this filter" in page.get("/jobs?state=failed").text
 
 
 @pytest.mark.parametrize("word", W01)
-def test_what_jobs_say_is_shown_and_not_obeyed(page, database, word):
+def test_list_escapes_texts_of_jobs_and_of_the_filter(page, database, word):
     past(database, "failed", error=word)
     send(
         database,
@@ -100,7 +100,7 @@ def test_what_jobs_say_is_shown_and_not_obeyed(page, database, word):
         assert "<svg/onload" not in text
 
 
-def test_who_may_only_look_is_shown_no_box_and_no_button(database):
+def test_read_only_list_has_no_bulk_controls_and_rejects_bulk_actions(database):
     past(database, "failed")
     with Page(application(database, read_only=True)) as page:
         text = page.get("/jobs").text
@@ -111,10 +111,10 @@ def test_who_may_only_look_is_shown_no_box_and_no_button(database):
     assert send(database, "SELECT count(*) FROM jobherd.bulks") == [(0,)]
 
 
-# -- before something is done
+# -- confirmation of bulk actions
 
 
-def test_a_page_says_what_will_happen_and_to_how_many(page, database):
+def test_confirmation_shows_the_effect_and_the_number_of_jobs_and_changes_nothing(page, database):
     past(database, "failed", many=7)
     past(database, "completed", many=5)
     answer = page.act("/jobs/confirm", action="retry", all="1", state="failed")
@@ -127,7 +127,7 @@ def test_a_page_says_what_will_happen_and_to_how_many(page, database):
     assert send(database, "SELECT count(*) FROM jobherd.history") == [(12,)]
 
 
-def test_counting_stops_and_says_so(page, database, monkeypatch):
+def test_confirmation_shows_a_minimum_if_more_jobs_match_than_are_counted(page, database, monkeypatch):
     monkeypatch.setattr("jobherd.workers.dashboard.bulk_choice.COUNTED", 10)
     past(database, "failed", many=30)
     answer = page.act("/jobs/confirm", action="retry", all="1", state="failed")
@@ -143,7 +143,7 @@ def test_counting_stops_and_says_so(page, database, monkeypatch):
         ({"action": "cancel", "all": "1", "since": "soon"}, "since is no time"),
     ],
 )
-def test_a_choice_that_cannot_be_is_refused_in_a_sentence(page, fields, said):
+def test_invalid_bulk_action_is_rejected_with_a_reason(page, fields, said):
     for path in ("/jobs/confirm", "/jobs/action"):
         answer = page.act(path, **fields)
         assert answer.status_code == 400
@@ -154,7 +154,7 @@ def test_a_choice_that_cannot_be_is_refused_in_a_sentence(page, fields, said):
     ("action", "value"),
     [("reprioritize", "urgent"), ("reprioritize", "99999"), ("reschedule", "soon"), ("reschedule", "")],
 )
-def test_a_priority_or_a_time_that_cannot_be_is_refused_in_a_sentence(page, database, action, value):
+def test_invalid_priority_or_time_of_a_bulk_action_is_rejected(page, database, action, value):
     send(database, "SELECT jobherd.enqueue('a:b', '{}')")
     answer = page.act("/jobs/action", action=action, all="1", value=value)
     assert answer.status_code == 400
@@ -162,7 +162,7 @@ def test_a_priority_or_a_time_that_cannot_be_is_refused_in_a_sentence(page, data
     assert send(database, "SELECT count(*) FROM jobherd.bulks") == [(0,)]
 
 
-def test_states_are_those_of_the_view(database):
+def test_filter_has_all_nine_states(database):
     assert set(STATES) == {
         "ready",
         "blocked",
@@ -177,7 +177,7 @@ def test_states_are_those_of_the_view(database):
 
 
 def tabs(answer):
-    """The tabs of the states: their words, by address."""
+    """Return the address of each state tab, and whether the tab is selected, by its text."""
     nav = re.search(r'<nav class="tabs".*?</nav>', answer.text, re.DOTALL)[0]
     found = re.findall(r'<a href="([^"]*)"( aria-current="true")?>(.*?)</a>', nav)
     return {
@@ -186,7 +186,7 @@ def tabs(answer):
     }
 
 
-def test_the_states_are_tabs_with_counts_and_keep_the_other_conditions(page, database):
+def test_state_tabs_show_counts_and_keep_the_other_conditions(page, database):
     fill(database)
     send(database, "INSERT INTO jobherd.ready (kind, attempts) SELECT 'a:b', 1 FROM generate_series(1, 3)")
     shown = tabs(page.get("/jobs"))
@@ -200,7 +200,7 @@ def test_the_states_are_tabs_with_counts_and_keep_the_other_conditions(page, dat
     assert shown["all"] == ("/jobs?kind=mail%3Areceipt", False)
 
 
-def test_the_counts_of_the_tabs_are_kept_for_all_viewers(page, database, monkeypatch):
+def test_tab_counts_are_cached_for_all_viewers(page, database, monkeypatch):
     monkeypatch.setattr(jobs, "PERIOD", LIMIT)
     past(database, "failed")
     assert "failed 1" in tabs(page.get("/jobs"))
@@ -210,7 +210,7 @@ def test_the_counts_of_the_tabs_are_kept_for_all_viewers(page, database, monkeyp
     assert "failed 2" in tabs(page.get("/jobs"))
 
 
-def test_the_counts_of_the_tabs_say_where_they_stopped(page, database, monkeypatch):
+def test_tab_counts_end_with_a_plus_sign_if_counting_stopped(page, database, monkeypatch):
     monkeypatch.setattr(jobs, "COUNTED", 20)
     send(database, "INSERT INTO jobherd.ready (kind) SELECT 'a:b' FROM generate_series(1, 30)")
     past(database, "failed", many=3)
@@ -220,7 +220,7 @@ def test_the_counts_of_the_tabs_say_where_they_stopped(page, database, monkeypat
     assert "cancelled" in shown
 
 
-def test_a_row_has_its_payload_without_the_redacted_parts(page, database):
+def test_row_shows_the_payload_without_redacted_parts(page, database):
     send(database, 'SELECT jobherd.enqueue(\'mail:x\', \'{"to": "<b>ann</b>", "text": "%s"}\')' % ("long " * 100))
     send(database, 'SELECT jobherd.enqueue(\'card:charge\', \'{"card": "4111222233334444", "amount": 5}\')')
     send(database, """SELECT jobherd.enqueue('no:handler', '{"pin": "5555-6666"}')""")
@@ -235,10 +235,10 @@ def test_a_row_has_its_payload_without_the_redacted_parts(page, database):
     assert "long " * 40 not in text
     assert "«redacted»" in text
     assert "41112222" not in text
-    assert "5555-66" not in text, "what must be hidden of a kind that no worker has declared is not known"
+    assert "5555-66" not in text, "a payload of an undeclared kind must be hidden: its redacted paths are unknown"
 
 
-def test_each_condition_is_a_chip_with_a_link_that_removes_it(page, database):
+def test_each_filter_condition_has_a_link_that_removes_it(page, database):
     past(database, "failed")
     text = page.get("/jobs?state=failed&kind=mail:receipt&since=24h").text
     chips = re.search(r'<ul class="chips".*?</ul>', text, re.DOTALL)[0]
@@ -252,7 +252,7 @@ def test_each_condition_is_a_chip_with_a_link_that_removes_it(page, database):
     assert 'href="/jobs?state=failed&amp;queue=default"' in row
 
 
-def test_the_search_finds_kinds_and_queues_too(page, database):
+def test_search_also_matches_kinds_and_queues(page, database):
     number = past(database, "failed", kind="image:thumbnail", queue="media")
     waits = send(database, "SELECT jobherd.enqueue('image:thumbnail', '{}')")[0][0]
     assert listed(page.get("/jobs?q=thumb")) == [waits, number]
@@ -268,7 +268,7 @@ def test_the_search_finds_kinds_and_queues_too(page, database):
         ("since=yesterday&tz=No/Where", 0),
     ],
 )
-def test_a_time_is_read_as_a_person_writes_it(asked, hour):
+def test_filter_accepts_times_of_day_and_the_words_today_and_yesterday(asked, hour):
     wanted, problems = Wanted.read(QueryParams(asked))
     assert problems == {}
     assert wanted.is_relative
@@ -278,7 +278,7 @@ def test_a_time_is_read_as_a_person_writes_it(asked, hour):
     assert since == expected.get(asked, datetime(2026, 3, day, hour, tzinfo=UTC))
 
 
-def test_a_time_of_day_is_the_last_one_and_a_timestamp_is_in_the_viewers_zone():
+def test_time_of_day_means_its_last_occurrence_and_timestamps_use_the_viewers_zone():
     now = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
     assert Wanted(since="23:15").parameters(now)["since"] == datetime(2026, 3, 9, 23, 15, tzinfo=UTC)
     read = Wanted.read(QueryParams("since=2026-03-01 08:00&tz=Europe/Berlin"))[0]
@@ -287,7 +287,7 @@ def test_a_time_of_day_is_the_last_one_and_a_timestamp_is_in_the_viewers_zone():
     assert Wanted.read(QueryParams("tz=Europe/Berlin"))[0].is_everything
 
 
-def test_a_bulk_action_without_a_job_stays_on_the_list_with_its_filter(page, database):
+def test_bulk_action_without_ticked_jobs_returns_to_the_filtered_list(page, database):
     past(database, "failed")
     answer = page.act_at("/jobs?state=failed", "/jobs/confirm", action="retry", state="failed")
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?state=failed")

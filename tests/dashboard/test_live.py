@@ -1,4 +1,4 @@
-"""The hub: one query for all watchers, none without a watcher, and nothing is kept for a slow one."""
+"""The hub of live updates: one query for all viewers, none without viewers, and no backlog for a slow viewer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE, LOOKING = Audience("", acting=True), Audience("", acting=False)
 
 
 class Asked:
-    """A topic's question, answered by the test. Each is counted with the time at which it came."""
+    """The query of a topic, answered by the test. Records the time of each call."""
 
     def __init__(self):
         self.at = []
@@ -47,7 +47,7 @@ async def _goes_on():
 
 
 class Wire:
-    """The other end of a stream: takes what is sent, or does not."""
+    """The client end of a stream. It stops reading while `stalled` is cleared."""
 
     def __init__(self, hub, viewer):
         self.events = asyncio.Queue()
@@ -92,7 +92,7 @@ async def hub_of(asked, every=0.05, name="state"):
 
 @pytest.fixture(autouse=True)
 def _template(monkeypatch):
-    """A fragment that says what was answered, and to whom."""
+    """Render a fragment as the root, whether the viewer may act, and the answer."""
     monkeypatch.setattr(
         "jobherd.workers.dashboard.live_updates.fragment",
         lambda app, root, template, context, acting: f"{root}|{acting}|{context['title']}",
@@ -104,7 +104,7 @@ def shown(event):
     return event[1]["html"].rpartition("|")[2]
 
 
-def test_however_many_watch_it_is_asked_once():
+def test_hub_runs_one_query_for_all_viewers():
     async def watch():
         asked = Asked()
         asked.current = "a"
@@ -114,14 +114,14 @@ def test_however_many_watch_it_is_asked_once():
             asked.answers.put_nowait("b")
             assert {shown(await wire.next()) for wire in wires} == {"b"}
             assert hub.queries == len(asked.at)
-            # So often as one viewer would ask: once each `every`, not once a viewer. A process that
-            # is held up before the first of two stamps takes up to half of the time between them.
+            # One query each `every` (0.05 s), not one per viewer. The margin is for a process that
+            # stalls before it records the first of two times.
             assert all(later - earlier >= 0.02 for earlier, later in pairwise(asked.at))
 
     finish(watch())
 
 
-def test_what_cannot_change_any_more_is_not_asked_for_until_somebody_comes():
+def test_hub_does_not_repeat_a_final_query_until_another_viewer_arrives():
     async def watch():
         asked = Asked()
         asked.current = "last"
@@ -142,7 +142,7 @@ def test_what_cannot_change_any_more_is_not_asked_for_until_somebody_comes():
     finish(watch())
 
 
-def test_what_changes_seldom_is_asked_for_seldom():
+def test_hub_queries_a_slow_topic_less_often():
     async def watch():
         asked = Asked()
         asked.current = "slow"
@@ -159,7 +159,7 @@ def test_what_changes_seldom_is_asked_for_seldom():
     finish(watch())
 
 
-def test_nobody_watches_nothing_is_asked():
+def test_hub_cancels_the_query_when_the_last_viewer_leaves():
     async def watch():
         asked = Asked()
         asked.current = "a"
@@ -171,12 +171,12 @@ def test_nobody_watches_nothing_is_asked():
             await asyncio.wait_for(wire.task, LIMIT)
             assert hub._watched == {}
             await asyncio.wait((watch.task,), timeout=LIMIT)
-            assert watch.task.cancelled(), "the client that asked has gone"
+            assert watch.task.cancelled(), "the only viewer has left"
 
     finish(watch())
 
 
-def test_what_has_not_changed_is_not_sent_again():
+def test_hub_does_not_send_an_unchanged_answer_again():
     async def watch():
         asked = Asked()
         asked.current = "a"
@@ -186,12 +186,12 @@ def test_what_has_not_changed_is_not_sent_again():
             for _ in range(10):
                 await asyncio.wait_for(asked.came.get(), LIMIT)
             asked.answers.put_nowait("b")
-            assert shown(await wire.next()) == "b", "what came between was not sent"
+            assert shown(await wire.next()) == "b", "an unchanged answer must not be sent"
 
     finish(watch())
 
 
-def test_a_later_watcher_sees_at_once_what_the_others_see():
+def test_later_viewer_gets_the_current_answer_without_a_new_query():
     async def watch():
         asked = Asked()
         asked.current = "a"
@@ -204,7 +204,7 @@ def test_a_later_watcher_sees_at_once_what_the_others_see():
     finish(watch())
 
 
-def test_who_is_slow_gets_the_latest_and_holds_up_nobody():
+def test_slow_viewer_gets_only_the_latest_answer_and_delays_no_other_viewer():
     async def watch():
         asked = Asked()
         asked.current = 0
@@ -220,12 +220,12 @@ def test_who_is_slow_gets_the_latest_and_holds_up_nobody():
             got = [shown(await slow.next())]
             while got[-1] != "29":
                 got.append(shown(await slow.next()))
-            assert len(got) <= 2, "one that was on its way, and the latest"
+            assert len(got) <= 2, "expected the answer that was being sent, and the latest"
 
     finish(watch())
 
 
-def test_who_takes_nothing_is_left(monkeypatch):
+def test_hub_disconnects_a_viewer_that_stops_reading(monkeypatch):
     monkeypatch.setattr("jobherd.workers.dashboard.event_stream.SLOW", 0.05)
 
     async def watch():
@@ -242,7 +242,7 @@ def test_who_takes_nothing_is_left(monkeypatch):
     finish(watch())
 
 
-def test_a_silent_stream_says_that_it_lives(monkeypatch):
+def test_idle_stream_sends_a_keepalive_comment(monkeypatch):
     monkeypatch.setattr("jobherd.workers.dashboard.event_stream.ALIVE", 0.01)
 
     async def watch():
@@ -256,7 +256,7 @@ def test_a_silent_stream_says_that_it_lives(monkeypatch):
     finish(watch())
 
 
-def test_an_outage_is_said_and_heals():
+def test_stream_reports_outages_and_errors_without_secrets_and_recovers():
     async def watch():
         asked = Asked()
         asked.current = "a"
@@ -269,7 +269,7 @@ def test_an_outage_is_said_and_heals():
             asked.answers.put_nowait("a")
             while (event := await wire.next())[0] == "outage":
                 pass
-            assert shown(event) == "a", "sent again though it is what was sent before: it ends the banner"
+            assert shown(event) == "a", "the unchanged answer must be sent again: it ends the outage banner"
             asked.answers.put_nowait(psycopg.errors.QueryCanceled("of a card 4111"))
             name, said = await wire.next()
             assert (name, "4111" in said["reason"]) == ("trouble", False)
@@ -281,7 +281,7 @@ def test_an_outage_is_said_and_heals():
     finish(watch())
 
 
-def test_the_streams_end_when_the_child_leaves():
+def test_closing_the_hub_ends_all_streams_and_rejects_new_viewers():
     async def watch():
         asked = Asked()
         asked.current = "a"
@@ -297,8 +297,8 @@ def test_the_streams_end_when_the_child_leaves():
     finish(watch())
 
 
-def test_who_ends_it_waits_for_questions_that_are_being_called_back():
-    """A loop that was closed before left a session open, and the collector complained of it in the log."""
+def test_close_returns_tasks_that_wait_until_running_queries_are_canceled():
+    """Regression: the event loop was closed before, and the garbage collector logged an error about an open session."""
 
     async def watch():
         begun, go_on, ended = asyncio.Queue(), asyncio.Event(), []
@@ -307,7 +307,7 @@ def test_who_ends_it_waits_for_questions_that_are_being_called_back():
             begun.put_nowait(argument)
             try:
                 await asyncio.Event().wait()
-            except asyncio.CancelledError:  # as the driver does: it tells the server, and waits for the answer
+            except asyncio.CancelledError:  # like the driver, which cancels on the server and waits for its reply
                 await go_on.wait()
                 ended.append(argument)
                 raise
@@ -327,7 +327,7 @@ def test_who_ends_it_waits_for_questions_that_are_being_called_back():
     finish(watch())
 
 
-def test_it_takes_so_many_viewers_and_topics_and_no_more():
+def test_hub_limits_the_number_of_viewers_and_topics():
     async def watch():
         asked = Asked()
         asked.current = "a"
@@ -352,7 +352,7 @@ def test_it_takes_so_many_viewers_and_topics_and_no_more():
     finish(watch())
 
 
-def test_a_slow_question_is_not_all_that_is_asked():
+def test_hub_waits_after_a_slow_query_before_the_next_one():
     async def watch():
         spans = asyncio.Queue()
 

@@ -1,7 +1,4 @@
-"""The overview and the kinds, over a database in which something has happened.
-
-What is written is what is so.
-"""
+"""The overview and the pages of kinds, over a database with finished, running and waiting jobs."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def plain(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-def test_a_page_without_jobs_says_how_to_begin(page, queue):
+def test_overview_without_jobs_shows_the_next_step(page, queue):
     assert "No supervisor is running" in page.get("/").text
     queue.supervisor()
     assert "No handler is loaded" in page.get("/").text
@@ -66,7 +63,7 @@ def test_a_page_without_jobs_says_how_to_begin(page, queue):
     assert "Ready 1 oldest" in plain(text)
 
 
-def test_jobs_that_retry_are_counted_and_listed_by_kind_and_code(page, queue):
+def test_retrying_jobs_are_counted_and_listed_by_kind_and_code(page, queue):
     assert "Retrying 0 none" in plain(page.get("/").text)
     end(queue, "api:sync", "retry", count=3, error="OSError: refused", code="DOWN", delay=3600.0)
     text = page.get("/").text
@@ -80,7 +77,7 @@ def test_jobs_that_retry_are_counted_and_listed_by_kind_and_code(page, queue):
     assert "Jobs that retry" not in page.get("/kinds/other:kind").text
 
 
-def test_a_failure_that_is_not_counted_yet_is_said_and_not_denied(page, queue):
+def test_failure_that_the_rollup_has_not_counted_yet_is_mentioned(page, queue):
     declare(queue, "mail:send", "other:kind")
     look(queue)
     end(queue, "mail:send", "failed", error="broken")
@@ -97,7 +94,7 @@ def test_a_failure_that_is_not_counted_yet_is_said_and_not_denied(page, queue):
 
 
 @pytest.mark.parametrize(("outcome", "which"), [("failed", "last"), ("retry", "for example")])
-def test_a_group_of_failures_does_not_name_one_exception_as_that_of_all(page, queue, outcome, which):
+def test_failure_group_marks_its_exception_as_the_last_one_or_an_example(page, queue, outcome, which):
     declare(queue, "mail:send")
     for error in ("ValueError: no address", "ConnectionError: refused"):
         end(queue, "mail:send", outcome, error=error, code="UNHANDLED_ERROR", delay=100.0)
@@ -115,7 +112,7 @@ def test_a_group_of_failures_does_not_name_one_exception_as_that_of_all(page, qu
         assert "ValueError" in found
 
 
-def test_failed_attempts_are_in_the_failure_chart_and_told_apart(page, queue):
+def test_failure_chart_shows_failed_attempts_apart_from_failed_jobs(page, queue):
     declare(queue, "mail:send")
     look(queue)
     end(queue, "mail:send", "retry", count=2, ran=1.0, error="again", delay=100.0)
@@ -131,7 +128,7 @@ def test_failed_attempts_are_in_the_failure_chart_and_told_apart(page, queue):
     assert "Failed 1 100 % of ended jobs, 2 failed attempts" in plain(page.get("/").text)
 
 
-def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
+def test_overview_shows_finished_failed_running_and_waiting_jobs(page, queue):
     declare(queue, "mail:send")
     look(queue)
     end(queue, "mail:send", count=3, ran=0.25)
@@ -140,7 +137,7 @@ def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
     holder = queue.child()
     queue.enqueue_many("mail:send", 2, queue="slow")
     assert len(holder.claim(2)) == 2
-    queue.enqueue("mail:later", delay=5039.0)  # and a minute until it would say less
+    queue.enqueue("mail:later", delay=5039.0)  # shown as 1 h 23 min for the next 59 s
     queue.run("SELECT jobherd.pause('bulk', 'night')")
     for window in ("hour", "day", "week"):
         answer = page.get(f"/?window={window}")
@@ -166,7 +163,7 @@ def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
     assert "Scheduled 1 for later" in text
 
 
-def test_the_charts_of_one_kind_are_chosen_without_a_script(page, queue):
+def test_charts_can_be_limited_to_one_kind_without_scripts(page, queue):
     declare(queue, "mail:send", "other:kind")
     look(queue)
     end(queue, "mail:send", count=3)
@@ -184,7 +181,7 @@ def test_the_charts_of_one_kind_are_chosen_without_a_script(page, queue):
     assert "Completed 0" in plain(page.get("/?kind=%22%3E%3Cscript%3E").text)
 
 
-def test_the_charts_of_a_queue_and_of_a_host_count_its_jobs_and_say_what_they_leave_out(page, queue):
+def test_charts_of_a_queue_or_host_count_its_jobs_and_say_what_they_leave_out(page, queue):
     declare(queue, "mail:send")
     look(queue)
     end(queue, "mail:send", count=3, ran=2.0)
@@ -219,20 +216,20 @@ def test_the_charts_of_a_queue_and_of_a_host_count_its_jobs_and_say_what_they_le
     assert "Failed 1 25 % of ended jobs, 1 failed attempts" in plain(text)
     assert "Duration 1.8 s average" in plain(text)
     assert "A job that never started has no host." in text
-    assert "/jobs?state=completed" not in text, "the list has no filter for a host"
+    assert "/jobs?state=completed" not in text, "the list of jobs has no filter for a host"
     assert "data-jobs" not in text and listed(page, text) == []
     assert "From Completed Failed Expired" in plain(page.get("/figures?of=host+host").text)
     assert "Completed 0" in plain(page.get("/?host=%22%3E%3Cscript%3E").text)
 
 
-def test_what_is_asked_of_the_page_is_answered_whatever_it_is(page):
+def test_invalid_query_values_do_not_break_the_pages(page):
     for path in ("/?window=century", "/kinds?window=&sort=no", "/kinds?sort=p99&window=week"):
         assert page.get(path).status_code == 200
     assert "No supervisor has ever loaded" in page.get("/kinds/no:such").text
     assert page.get("/kinds/no%00such").status_code == 404
 
 
-def test_a_kind_has_a_page_of_its_own(page, queue):
+def test_page_of_a_kind_shows_only_that_kind(page, queue):
     declare(queue, "mail:send")
     look(queue)
     end(queue, "mail:send", ran=0.25)
@@ -246,7 +243,7 @@ def test_a_kind_has_a_page_of_its_own(page, queue):
     assert "No supervisor has ever loaded" in page.get("/kinds/other:job").text
 
 
-def test_the_dearest_kind_comes_first_and_each_column_sorts(page, queue):
+def test_kinds_are_sorted_by_processor_time_or_by_another_column(page, queue):
     declare(queue, "a:cheap", "b:dear", "c:idle")
     look(queue)
     end(queue, "a:cheap", count=5, ran=0.002)
@@ -298,7 +295,7 @@ def test_errors_are_escaped_and_redacted(page, queue):
     assert "{{7*7}}" in page.get("/").text
 
 
-def test_no_statement_of_these_pages_reads_the_whole_of_a_hot_table(queue):
+def test_no_statement_of_these_pages_scans_a_whole_hot_table(queue):
     queue.run("INSERT INTO jobherd.ready (kind, queue) SELECT 'a:b', 'q' || n % 3 FROM generate_series(1, 60000) AS n")
     queue.run(
         "INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'a:b', now() + n * interval '1 s' FROM generate_series(1, 60000) AS n"
@@ -341,7 +338,7 @@ def nodes(plan):
         yield from nodes(part)
 
 
-def test_queues_are_named_once_and_the_deepest_comes_first():
+def test_queues_are_listed_once_with_the_deepest_first():
     held = {
         "ready": [{"queue": "b", "jobs": 3, "capped": False, "oldest": 1.5}],
         "scheduled": [{"queue": "b", "jobs": 10, "capped": True, "oldest": 0.0}],
@@ -357,14 +354,14 @@ def test_queues_are_named_once_and_the_deepest_comes_first():
     assert rows[0]["gate"] is None
 
 
-def test_a_queue_at_its_limit_is_marked_and_so_is_everything_if_all_is_paused(page, queue, database):
+def test_overview_marks_queues_at_their_limit_and_all_queues_if_everything_is_paused(page, queue, database):
     def shown(name):
         found = re.search(rf'<th scope="row"><a href="/jobs\?queue={name}">.*?</th>', page.get("/").text)
         return plain(found[0])
 
     queue.run("SELECT jobherd.set_limit('media', 1), jobherd.set_limit('roomy', 9)")
     queue.enqueue_many("a:b", 2, queue="media")
-    assert shown("media") == "media", "a worker may start one"
+    assert shown("media") == "media", "no job of the queue runs yet, so a worker may start one"
     claim(database, child(database, supervisor(database)))
     queue.enqueue_many("a:b", 2, queue="roomy")
     assert shown("media").endswith("at its limit")
@@ -373,7 +370,7 @@ def test_a_queue_at_its_limit_is_marked_and_so_is_everything_if_all_is_paused(pa
     assert shown("media").endswith("paused") and shown("roomy").endswith("paused")
 
 
-def test_a_kind_of_which_nothing_ended_divides_by_nothing():
+def test_kind_with_only_cancelled_jobs_has_no_failure_rate_and_no_cpu_share():
     row = {
         "kind": "a",
         "completed": 0,
@@ -394,7 +391,7 @@ def test_a_kind_of_which_nothing_ended_divides_by_nothing():
 
 
 def test_pages_show_a_failed_job_whose_id_is_below_1(page, queue):
-    """A database that was in use before the tables rejected such ids may hold it, and the overview links to it."""
+    """A database that is older than the constraint against such ids may contain one, and the overview links to it."""
     queue.connection.execute("ALTER TABLE jobherd.ready DROP CONSTRAINT ready_counts_are_counts")
     queue.run("INSERT INTO jobherd.ready (id, kind) VALUES (-7, 'mail:send')")
     child = queue.child()
@@ -406,7 +403,7 @@ def test_pages_show_a_failed_job_whose_id_is_below_1(page, queue):
     assert page.get("/jobs/--7").status_code == 404
 
 
-def test_the_charts_have_clock_times_and_lead_to_their_jobs(page, queue):
+def test_charts_show_times_of_day_and_link_to_their_jobs(page, queue):
     declare(queue, "mail:send")
     look(queue)
     end(queue, "mail:send", "failed", error="Refused: no", code="REFUSED")
@@ -422,8 +419,8 @@ def test_the_charts_have_clock_times_and_lead_to_their_jobs(page, queue):
     assert listed(page, text) == [(f"{to}&kind=mail%3Asend", 1)]
 
 
-def test_a_page_reads_in_one_transaction_or_one_for_each_of_its_parts(page, queue, monkeypatch):
-    """Each transaction costs four round trips, and more of the server's time than most statements of these pages."""
+def test_each_page_reads_in_at_most_three_transactions(page, queue, monkeypatch):
+    """Cost: a transaction takes four round trips, and more server time than most statements of these pages."""
     begun = []
     transaction = Database._transaction
 
@@ -432,25 +429,25 @@ def test_a_page_reads_in_one_transaction_or_one_for_each_of_its_parts(page, queu
         return transaction(self, **more)
 
     async def known(self):
-        """What needs attention is asked at other times."""
+        """Skip the query of the attention strip, which runs at other times."""
 
     monkeypatch.setattr(Attention, "refresh", known)
     monkeypatch.setattr(Database, "_transaction", count)
     job = queue.enqueue("mail:send")
-    page.get(f"/jobs/{job}")  # what is hidden is kept
+    page.get(f"/jobs/{job}")  # fills the cache of redacted paths
     paths = ("/", "/?window=week&queue=default", "/figures", "/kinds", "/kinds/mail:send", "/queues", f"/jobs/{job}")
     for path in paths:
         begun.clear()
         assert page.get(path).status_code == 200
         most = 3 if path in {"/", "/kinds/mail:send"} else 2 if path.startswith("/?") else 1
         assert begun == [{"read_only": True}] * most, path
-    page.get("/jobs")  # the counts of the states are kept
+    page.get("/jobs")  # fills the cache of state counts
     begun.clear()
     page.get("/jobs")
-    assert len(begun) == 3, "the live jobs, the finished ones, and all else"
+    assert len(begun) == 3, "expected one for live jobs, one for finished jobs, one for everything else"
 
 
-def test_the_figures_are_those_of_the_charts_and_leave_out_what_is_empty(page, queue):
+def test_figures_equal_those_of_the_charts_without_empty_rows(page, queue):
     assert "No job ended in this period." in page.get("/figures").text
     declare(queue, "mail:send", "other:kind")
     look(queue)
@@ -461,13 +458,13 @@ def test_the_figures_are_those_of_the_charts_and_leave_out_what_is_empty(page, q
     for of, completed, failed, again in (("", 3, 1, 1), ("mail:send", 3, 0, 1), ("queue mail", 3, 1, 0)):
         text = page.get("/figures", params={"window": "week", "of": of}).text
         rows = [[int(cell) for cell in re.findall(r">(\d+)</td>", row)] for row in text.split("<tr>")[2:]]
-        assert len(rows) <= 2, "an hour ended meanwhile, or not"
+        assert len(rows) <= 2, "expected one row, or two if an hour ended during the test"
         assert [sum(cells) for cells in zip(*rows, strict=True)][:5] == [completed, failed, 0, again, 0]
     assert page.get("/figures?window=%00&of=%00queue+").status_code == 200
 
 
 def listed(page, text):
-    """The links of the figures that a page leads to, and how many jobs each lists."""
+    """Return the links in the table of figures of a page, and how many jobs each link lists."""
     (to,) = re.findall(r'href="(/figures[^"]*)">These figures as a table</a>', text)
     figures = page.get(unescape(to)).text
     links = [unescape(one) for one in re.findall(r'<th scope="row"><a href="(/jobs[^"]*)"', figures)]

@@ -1,7 +1,4 @@
-"""The pages of the queues and of the audit.
-
-What is shown, what is done from there, and what is noted of it.
-"""
+"""The pages of queues and of the audit log: contents, actions and audit entries."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ from tests.dashboard.support import W01, Page
 
 
 def row_of(text, name):
-    """The row of a table that begins with a queue's name."""
+    """Return the table row of a queue."""
     return text.partition(f">{name}</a></th>")[2].partition("</tr>")[0]
 
 
-def test_without_a_queue_it_says_how_to_get_one(page):
+def test_page_without_queues_shows_how_to_enqueue(page):
     assert "jobherd enqueue" in page.get("/queues").text
 
 
-def test_depth_age_what_runs_and_what_is_paused_is_shown(page, database, monkeypatch):
+def test_page_shows_depth_limits_pauses_and_tenants(page, database, monkeypatch):
     monkeypatch.setattr(queues, "MOST", 1000)
     send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"mail\"}') FROM generate_series(1, 3)")
     claim(database, child(database, supervisor(database)))
@@ -39,13 +36,13 @@ def test_depth_age_what_runs_and_what_is_paused_is_shown(page, database, monkeyp
     assert re.findall(r'data-name="Ready">(.*?)<', mail)[0] == "3"
     assert "by anna" in mail
     assert "provider &lt;b&gt;down" in mail
-    assert "1,000+" in row_of(text, "deep"), "counting stops somewhere"
+    assert "1,000+" in row_of(text, "deep"), "counting must stop at 1,000 jobs"
     assert "0 of 9" in row_of(text, "media")
     assert "kind k:slow" in text
     assert "acme" in text
 
 
-def test_more_queues_than_it_shows_by_name_are_counted_together(page, database, monkeypatch):
+def test_queues_beyond_the_limit_are_counted_in_one_row(page, database, monkeypatch):
     monkeypatch.setattr(queues, "QUEUES", 2)
     send(
         database,
@@ -56,7 +53,7 @@ def test_more_queues_than_it_shows_by_name_are_counted_together(page, database, 
     assert ">3<" in text.partition(f">{queues.OTHERS}</th>")[2].partition("</tr>")[0].replace("\n", "")
 
 
-def test_a_backlog_behind_a_limit_is_told_from_an_open_queue(page, database):
+def test_only_queues_and_kinds_with_jobs_behind_a_limit_are_marked(page, database):
     send(database, "SELECT jobherd.set_limit('media', 1), jobherd.set_limit('roomy', 2), jobherd.limit('mail', '1/h')")
     send(database, "SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)")
     add = "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('queue', %s::text))"
@@ -77,7 +74,7 @@ def test_a_backlog_behind_a_limit_is_told_from_an_open_queue(page, database):
     assert "at its limit" in text.partition('<tr id="kind-a:b">')[2].partition("</tr>")[0]
 
 
-def test_a_rate_limit_is_shown_with_its_tokens(page, database):
+def test_rate_limit_is_shown_with_the_tokens_left(page, database):
     send(database, "SELECT jobherd.limit('mail', '1/h', burst => 3), jobherd.limit(kind => 'k:rare', rate => '5/2h')")
     send(database, "INSERT INTO jobherd.buckets VALUES ('queue', 'mail', now() + interval '150 min')")
     text = page.get("/queues").text
@@ -85,7 +82,7 @@ def test_a_rate_limit_is_shown_with_its_tokens(page, database):
     assert "5/2h, 1 of 1 left" in text
 
 
-def test_rules_of_partitions_are_shown(page, database):
+def test_rules_for_partitions_are_shown(page, database):
     send(database, "SELECT jobherd.limit_each_rate('crm', '10/s', burst => 5), jobherd.limit_each_rate('own', '1/h')")
     send(database, "SELECT jobherd.limit_each('crm', 2), jobherd.fair('crm', '{\"acme\": 3}'), jobherd.fair('fair')")
     text = page.get("/queues").text
@@ -102,7 +99,7 @@ def test_the_partitions_with_the_most_jobs_are_listed(page, database, monkeypatc
         for _ in range(count):
             send(database, "SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", json.dumps(options))
     send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"crm\"}') FROM generate_series(1, 5)")
-    assert "Partitions with the most jobs" not in page.get("/queues").text, "no queue has a rule for them"
+    assert "Partitions with the most jobs" not in page.get("/queues").text, "no queue has a rule for partitions yet"
     send(database, "SELECT jobherd.fair('crm')")
     claim(database, child(database, supervisor(database)))
     send(database, "UPDATE jobherd.ready SET run_at = now() - interval '2 h' WHERE (extras).partition = 'small'")
@@ -159,7 +156,7 @@ def noted(dsn):
         ({"scope": "queue", "name": "mail", "do": "dance"}, "Choose an action", None),
     ],
 )  # fmt: skip
-def test_what_is_done_from_the_page_is_said_and_noted(page, database, fields, said, note):
+def test_action_shows_a_message_and_each_change_gets_an_audit_entry(page, database, fields, said, note):
     shown = page.act("/queues/action", follow=True, **fields)
     assert said in shown.text
     found = [(actor, action, {name: value for name, value in target.items() if name != "resume_at"}, reason)
@@ -167,7 +164,7 @@ def test_what_is_done_from_the_page_is_said_and_noted(page, database, fields, sa
     assert found == ([("dashboard", *note)] if note else [])
 
 
-def test_a_pause_has_a_button_that_ends_it_and_everything_shows_everywhere(page, database):
+def test_pause_of_a_queue_or_of_everything_is_shown_and_can_be_resumed(page, database):
     send(database, "SELECT jobherd.pause('mail'), jobherd.pause('*', 'moving')")
     text = page.get("/queues").text
     assert "Nothing starts on any host" in text
@@ -176,20 +173,20 @@ def test_a_pause_has_a_button_that_ends_it_and_everything_shows_everywhere(page,
     assert "Nothing starts on any host" not in page.get("/queues").text
 
 
-def test_who_may_only_look_sees_no_form(database):
+def test_read_only_page_has_no_form_and_rejects_actions(database):
     with Page(application(database, read_only=True)) as page:
         assert "/queues/action" not in page.get("/queues").text
         assert page.act("/queues/action", scope="queue", name="mail", do="pause").status_code == 403
 
 
-def test_the_form_is_filled_in_from_the_address(page):
+def test_form_is_filled_in_from_the_url(page):
     text = page.get("/queues?kind=mail:receipt").text
     assert 'value="mail:receipt"' in text
     assert '<option value="kind" selected>' in text
 
 
 @pytest.mark.parametrize("text", W01)
-def test_whatever_was_said_is_shown_and_never_obeyed(page, database, text):
+def test_pages_escape_reasons_actors_actions_and_targets(page, database, text):
     send(database, "SELECT jobherd.pause('mail', %s, actor => %s)", text, text)
     send(
         database,
@@ -203,16 +200,16 @@ def test_whatever_was_said_is_shown_and_never_obeyed(page, database, text):
             assert breach not in answer.text
 
 
-# -- the audit
+# -- the audit log
 
 
-def test_an_empty_audit_says_what_would_be_there(page):
+def test_audit_page_without_entries_says_why(page):
     assert "No audit entries yet" in page.get("/audit").text
     assert "No match" in page.get("/audit?actor=nobody").text
     assert "No older entries" in page.get("/audit?before=1").text
 
 
-def test_it_is_paged_by_number_and_narrowed_by_who_and_what(page, database, monkeypatch):
+def test_audit_log_is_paginated_and_filtered_by_actor_and_action(page, database, monkeypatch):
     monkeypatch.setattr(audit, "MOST", 3)
     for actor in ("anna", "bert"):
         for number in range(4):
@@ -241,11 +238,11 @@ def test_it_is_paged_by_number_and_narrowed_by_who_and_what(page, database, monk
     "query",
     ["before=x", "before=-1", "before=99999999999999999999", "actor=" + "x" * 5000, "before=%00", "action=%F0%28"],
 )
-def test_odd_addresses_break_nothing(page, query):
+def test_invalid_query_values_do_not_break_the_audit_page(page, query):
     assert page.get(f"/audit?{query}").status_code == 200
 
 
-def test_queues_are_sorted_as_people_count_and_are_paused_on_their_row(page, database):
+def test_queues_are_sorted_numerically_and_paused_with_a_button_in_their_row(page, database):
     for name in ("q-10", "q-2", "q-1"):
         send(database, "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('queue', %s::text))", name)
     text = page.get("/queues").text
@@ -258,7 +255,7 @@ def test_queues_are_sorted_as_people_count_and_are_paused_on_their_row(page, dat
     assert ">Resume</button>" in row_of(page.get("/queues").text, "q-2")
 
 
-def test_a_queues_limit_is_set_and_removed_on_its_row(page, database):
+def test_concurrency_limit_of_a_queue_is_set_and_removed_in_its_row(page, database):
     send(database, "SELECT jobherd.enqueue('mail:send', '{}', '{\"queue\": \"mail\"}')")
     assert 'aria-label="Most jobs of mail running at a time"' in page.get("/queues").text
     said = page.act("/queues/action", follow=True, scope="queue", name="mail", do="limit", max_running="3")

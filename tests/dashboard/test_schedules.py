@@ -1,7 +1,4 @@
-"""The page of the schedules.
-
-When each runs, what became of its instants, who paused it and why, and what is done from there.
-"""
+"""The pages of schedules: timing, instants, pauses, edits and actions."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def add(dsn, name="feed", kind="feed:poll", **options):
 
 
 def planned(dsn, after="1 h"):
-    """Plan all schedules as a maintenance process does."""
+    """Plan all schedules like a maintenance process."""
     send(
         dsn,
         "UPDATE jobherd.schedules SET next_at = date_trunc('minute', now()) + %s::interval, plan_from = NULL, revision = revision + 1",
@@ -46,15 +43,15 @@ def tick(dsn, decided, *, job=None, missed=0, because=None, ago="1 min", since=N
 
 
 def row_of(text, name):
-    """The row of the table that begins with a schedule's name."""
+    """Return the table row of a schedule."""
     return text.partition(f">{name}</a></th>")[2].partition("</tr>")[0]
 
 
-def test_without_a_schedule_it_says_how_to_get_one(page):
+def test_page_without_schedules_shows_how_to_add_one(page):
     assert "jobherd schedule add" in page.get("/schedules").text
 
 
-def test_each_schedule_has_its_time_in_words_its_zone_and_its_next_instant(page, database):
+def test_list_shows_the_timing_in_words_the_zone_and_the_next_instant(page, database):
     add(database, cron="0 3 * * MON-FRI", tz="Europe/Berlin")
     add(database, "often", every="90 s")
     planned(database)
@@ -83,7 +80,7 @@ def test_each_schedule_has_its_time_in_words_its_zone_and_its_next_instant(page,
         ({"decided": "edited"}, ["its timing was edited"]),
     ],
 )  # fmt: skip
-def test_what_became_of_an_instant_is_said(page, database, given, shown):
+def test_pages_explain_what_was_decided_about_an_instant(page, database, given, shown):
     add(database, every="1 h")
     tick(database, **given)
     for path in ("/schedules", "/schedules/feed"):
@@ -92,7 +89,7 @@ def test_what_became_of_an_instant_is_said(page, database, given, shown):
             assert part in text, path
 
 
-def test_the_job_of_an_instant_is_shown_with_its_state_and_names_its_schedule(page, database):
+def test_schedule_shows_the_state_of_its_job_and_the_job_links_to_the_schedule(page, database):
     add(database, every="1 h")
     [(job,)] = send(database, "SELECT jobherd.enqueue('feed:poll')")
     tick(database, "ran", job=job)
@@ -104,7 +101,7 @@ def test_the_job_of_an_instant_is_shown_with_its_state_and_names_its_schedule(pa
     assert "<dt>Schedule</dt>" not in page.get(f"/jobs/{other}").text
 
 
-def test_the_states_of_schedules(page, database):
+def test_list_shows_the_state_of_each_schedule_with_its_reason(page, database):
     for name in ("sound", "late", "broken", "gone", "stopped", "fails"):
         add(database, name, cron="0 3 * * *")
     planned(database)
@@ -132,7 +129,7 @@ def test_the_states_of_schedules(page, database):
     assert "They do not run while the schedule has the state paused" in page.get("/schedules/stopped").text
 
 
-def test_one_schedule_shows_its_next_instants_in_its_zone(page, database):
+def test_schedule_shows_its_next_instants_in_its_zone(page, database):
     add(database, cron="0 3 * * *", tz="Asia/Tokyo")
     text = page.get("/schedules/feed").text
     assert text.count(" 03:00:00 JST") == schedules.UPCOMING
@@ -140,11 +137,11 @@ def test_one_schedule_shows_its_next_instants_in_its_zone(page, database):
         database, "UPDATE jobherd.schedules SET next_at = date_trunc('day', now(), 'UTC') + interval '1 day 4 h 30 min'"
     )
     text = page.get("/schedules/feed").text
-    assert text.count(" 13:30:00 JST") == 1, "what is planned counts"
+    assert text.count(" 13:30:00 JST") == 1, "the planned instant must be the first"
     assert text.count(" 03:00:00 JST") == schedules.UPCOMING - 1
 
 
-def test_a_schedule_that_this_host_cannot_read_breaks_no_page(page, database):
+def test_schedule_with_an_invalid_cron_or_zone_does_not_break_the_pages(page, database):
     send(database, "SELECT jobherd.schedule('feed', 'a:b', cron => '61 * * * *'), "
                    "jobherd.schedule('zone', 'a:b', cron => '* * * * *', tz => 'Mars/Olympus')")  # fmt: skip
     assert page.get("/schedules").status_code == 200
@@ -152,7 +149,7 @@ def test_a_schedule_that_this_host_cannot_read_breaks_no_page(page, database):
     assert "not a known time zone" in page.get("/schedules/zone").text
 
 
-def test_its_payload_is_shown_without_what_its_kind_hides(page, database):
+def test_payload_is_shown_without_redacted_parts(page, database):
     send(
         database,
         "SELECT jobherd.schedule('feed', 'a:b', every => '1 h', payload => '{\"card\": \"4711-0815\", \"n\": 1}')",
@@ -188,14 +185,14 @@ def noted(dsn):
         ({"do": "dance"}, "Choose an action", None),
     ],
 )  # fmt: skip
-def test_what_is_done_from_the_page_is_said_and_noted(page, database, fields, said, note):
+def test_action_shows_a_message_and_each_change_gets_an_audit_entry(page, database, fields, said, note):
     add(database, every="1 h")
     shown = page.act("/schedules/action", follow=True, **{"name": "feed", **fields})
     assert said.lower() in shown.text.lower()
     assert noted(database) == ([("dashboard", *note)] if note else [])
 
 
-def test_a_pause_ends_at_its_time_or_by_its_button(page, database):
+def test_pause_has_an_end_and_a_button_resumes_earlier(page, database):
     add(database, every="1 h")
     page.act("/schedules/action", name="feed", do="pause", **{"for": "30m"})
     assert send(
@@ -207,7 +204,7 @@ def test_a_pause_ends_at_its_time_or_by_its_button(page, database):
     assert '<a href="/schedules/feed">schedule feed</a>' in page.get("/audit").text
 
 
-def test_a_backfill_is_asked_for_in_utc(page, database):
+def test_backfill_form_reads_its_start_as_utc(page, database):
     add(database, every="1 h")
     [(start,)] = send(database, "SELECT date_trunc('minute', now() - interval '1 day')")
     given = start.astimezone(UTC).strftime("%Y-%m-%dT%H:%M")
@@ -218,7 +215,7 @@ def test_a_backfill_is_asked_for_in_utc(page, database):
     ) == [(start, 4)]
 
 
-def test_a_new_time_is_shown_before_it_is_stored(page, database):
+def test_edit_form_previews_a_new_timing_before_it_is_stored(page, database):
     add(database, every="1 h")
     text = page.get("/schedules/feed/edit").text
     assert 'value="3600.0"' in text
@@ -245,7 +242,7 @@ def test_a_new_time_is_shown_before_it_is_stored(page, database):
         ("cron=%00", "Fill in"),
     ],
 )
-def test_an_invalid_time_is_refused_with_a_reason(page, database, query, says):
+def test_invalid_timing_is_rejected_with_a_reason(page, database, query, says):
     add(database, every="1 h")
     answer = page.get(f"/schedules/feed/edit?{query}")
     assert answer.status_code == 422
@@ -256,7 +253,7 @@ def test_an_invalid_time_is_refused_with_a_reason(page, database, query, says):
     assert send(database, "SELECT every FROM jobherd.schedules") == [(3600,)]
 
 
-def test_the_time_of_a_schedule_that_does_not_exist_cannot_be_edited(page, database):
+def test_timing_of_a_missing_schedule_cannot_be_edited(page, database):
     assert page.get("/schedules/none/edit").status_code == 404
     assert (
         "Schedule none does not exist any more" in page.act("/schedules/none/edit/action", follow=True, every="1h").text
@@ -264,7 +261,7 @@ def test_the_time_of_a_schedule_that_does_not_exist_cannot_be_edited(page, datab
 
 
 def hide(page, database):
-    """Declare that the kind hides its card."""
+    """Declare that the kind redacts the field `card`."""
     send(database, "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, redact)"
                    " VALUES ('feed:poll', 'default', 0, 5, 3, 7, 30, '[\"$.card\"]')")  # fmt: skip
     page.app.state.redactions._until = -float("inf")
@@ -274,7 +271,7 @@ def payloads(dsn):
     return send(dsn, "SELECT payload, every, tz FROM jobherd.schedules")
 
 
-def test_a_payload_is_edited_and_what_is_hidden_stays(page, database):
+def test_payload_edit_keeps_redacted_values(page, database):
     add(database, every="1 h", tz="Asia/Tokyo")
     send(database, """UPDATE jobherd.schedules SET payload = '{"card": "4711-0815", "n": 1}'""")
     hide(page, database)
@@ -302,7 +299,7 @@ def test_a_payload_is_edited_and_what_is_hidden_stays(page, database):
         ('{"n": "' + "x" * 100_000 + '"}', "store the data elsewhere"),
     ],
 )
-def test_an_invalid_payload_is_refused_with_a_reason_and_stays_in_the_form(page, database, payload, says):
+def test_invalid_payload_is_rejected_with_a_reason_and_stays_in_the_form(page, database, payload, says):
     add(database, every="1 h")
     send(database, """UPDATE jobherd.schedules SET payload = '{"card": "{4711-0815}"}'""")
     hide(page, database)
@@ -315,7 +312,7 @@ def test_an_invalid_payload_is_refused_with_a_reason_and_stays_in_the_form(page,
     assert payloads(database) == [({"card": "{4711-0815}"}, 3600, "UTC")]
 
 
-def test_the_payload_of_a_schedule_that_does_not_exist_cannot_be_edited(page):
+def test_payload_of_a_missing_schedule_cannot_be_edited(page):
     assert page.get("/schedules/none/payload").status_code == 404
     assert page.act("/schedules/none/payload/action", payload="{}").status_code == 404
 
@@ -330,7 +327,7 @@ def test_only_a_schedule_that_a_user_has_edited_can_be_reset(page, database):
     assert "the next worker that starts stores it again" in text
 
 
-def test_more_schedules_than_are_listed_are_mentioned(page, database, monkeypatch):
+def test_list_says_so_if_it_shows_only_the_first_schedules(page, database, monkeypatch):
     monkeypatch.setattr(schedules, "MOST", 1)
     add(database, every="1 h")
     assert "Only the first" not in page.get("/schedules").text
@@ -338,12 +335,12 @@ def test_more_schedules_than_are_listed_are_mentioned(page, database, monkeypatc
     assert "Only the first 1 schedules" in page.get("/schedules").text
 
 
-def test_a_schedule_that_does_not_exist_is_not_found(page):
+def test_missing_schedule_is_not_found(page):
     for name in ("none", "%00", "a%2Fb"):
         assert page.get(f"/schedules/{name}").status_code == 404
 
 
-def test_who_may_only_look_sees_no_form(database):
+def test_read_only_pages_have_no_forms_and_reject_actions(database):
     add(database, every="1 h")
     with Page(application(database, read_only=True)) as page:
         for path in ("/schedules", "/schedules/feed"):
@@ -358,7 +355,7 @@ def test_who_may_only_look_sees_no_form(database):
 
 
 @pytest.mark.parametrize("text", W01)
-def test_whatever_was_said_is_shown_and_never_obeyed(page, database, text):
+def test_pages_escape_reasons_actors_errors_and_payloads(page, database, text):
     add(database, every="1 h")
     send(database, "SELECT jobherd.pause_schedule('feed', %s, actor => %s)", text, text)
     send(database, "UPDATE jobherd.schedules SET error = %s, payload = jsonb_build_object('a', %s::text)", text, text)

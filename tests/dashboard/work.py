@@ -1,4 +1,4 @@
-"""Jobs of every sort for the page to show: what goes well, what fails, what takes its time."""
+"""Handlers for tests of the dashboard: some succeed, some fail, some crash, one runs until the test ends it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def encode(job: Job) -> None:
 
 @handler("video:wait", queue="media", timeout="10m")
 def wait(job: Job, name: str) -> None:
-    """Runs until the test lets it go."""
+    """Run until the test opens the gate."""
     job.progress(0.25, "frame 250")
     job.log.info("encoding %s", name)
     print("a line that is only printed")

@@ -1,4 +1,4 @@
-"""Servers and clients of gRPC for tests that run apart, see tests/support/apart.py."""
+"""gRPC servers and clients for tests that run in a separate process: see tests/support/apart.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jobherd.workers.gateway.authentication import Authenticator
 
 ALONE = (("grpc.use_local_subchannel_pool", 1),)
-"""A channel with a connection of its own: otherwise a later one would need no handshake."""
+"""Gives each channel its own connection. Otherwise a later channel would need no handshake."""
 
 
 @contextlib.asynccontextmanager
@@ -32,7 +32,7 @@ async def serving(
     address: tuple[str, int] | str = ("127.0.0.1", 0),
     credentials: grpc.ServerCredentials | None = None,
 ) -> AsyncIterator[str]:
-    """Serve, and give the address."""
+    """Serve, and yield the address."""
     server = make_server(handlers, streams=10)
     where = listen(server, address, credentials)
     await server.start()
@@ -46,7 +46,7 @@ async def serving(
 async def calling(
     where: str, *, trusts: Path | None = None, shows: tuple[Path, Path] | None = None
 ) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to that address: with TLS if it trusts an authority, and shows a certificate and its key."""
+    """Yield a channel to that address. `trusts` is an authority for TLS, `shows` a client certificate with its key."""
     if trusts is None:
         channel = grpc.aio.insecure_channel(where, ALONE)
     else:
@@ -63,7 +63,7 @@ def _trust(authority: Path, shows: tuple[Path, Path] | None) -> grpc.ChannelCred
 
 
 async def health(where: str, *, service: str = "", **tls: Any) -> str:
-    """The health, or the code of the error."""
+    """Return the health, or the code of the error."""
     async with calling(where, **tls) as channel:
         try:
             answer = await client_call(channel, HEALTH.methods["Check"])(
@@ -85,7 +85,7 @@ async def watch(where: str) -> None:
 
 
 def asking_who(authenticator: Authenticator, **admit: Any) -> grpc.GenericRpcHandler:
-    """A service that answers with the name of the client's principal."""
+    """Return a service that answers with the name of the client's principal."""
 
     async def who(_request: bytes, context: Any) -> bytes:
         return (await authenticator.admit(context, **admit)).name.encode()
@@ -94,7 +94,7 @@ def asking_who(authenticator: Authenticator, **admit: Any) -> grpc.GenericRpcHan
 
 
 async def who(where: str, *metadata: tuple[str, str], **tls: Any) -> str:
-    """The name of the principal that a client is for the server, or the code of the error."""
+    """Return the name of the principal that the server identifies, or the code of the error."""
     async with calling(where, **tls) as channel:
         try:
             return (await channel.unary_unary("/t.Who/Who")(b"", metadata=metadata, timeout=20)).decode()
@@ -103,14 +103,14 @@ async def who(where: str, *metadata: tuple[str, str], **tls: Any) -> str:
 
 
 def authority(folder: Path, name: str) -> tuple[Path, Path]:
-    """The certificate and key of a new authority."""
+    """Create an authority, and return its certificate and key."""
     chain, key = folder / f"{name}.crt", folder / f"{name}.key"
     openssl("req", "-x509", *NEW_KEY, "-days", "2", "-subj", f"/CN={name}", "-keyout", key, "-out", chain)
     return chain, key
 
 
 def signed(folder: Path, by: tuple[Path, Path], name: str, *alternative: str) -> tuple[Path, Path]:
-    """The certificate and key of that name, signed by an authority."""
+    """Create a certificate of that name, signed by an authority, and return it and its key."""
     chain, key, request, more = (folder / f"{name}{end}" for end in (".crt", ".key", ".csr", ".ext"))
     openssl("req", *NEW_KEY, "-subj", f"/CN={name}", "-keyout", key, "-out", request)
     more.write_text("subjectAltName=" + ",".join(f"DNS:{each}" for each in alternative or (name,)))
@@ -129,7 +129,7 @@ def openssl(*words: str | Path) -> None:
 
 
 async def main(what: str, where: str) -> None:
-    """Serve the tests whose process must not load gRPC."""
+    """Make a call for tests whose process must not load gRPC."""
     if what == "watch":
         await watch(where)
     else:

@@ -1,9 +1,9 @@
-"""Bytes and messages of any content, given to what reads them: the gateway, its clients, its producers.
+"""Fuzzes the code that reads messages: the gateway, its clients and its producers.
 
-`python -m tests.workers.gateway.fuzz --minutes 10` (`make fuzz`). A process of its own: some of it
-loads gRPC. There is no database and no connection: what is tested is that each message is either
-taken or rejected by the error that its reader documents, that the bookkeeping stays within its
-limits, and that what would be recorded can be stored.
+`python -m tests.workers.gateway.fuzz --minutes 10` (`make fuzz`). It runs in a separate process, because
+some targets load gRPC. There is no database and no connection. Each message must be accepted or
+rejected with the error that its reader documents. The bookkeeping must stay within its limits. The
+database must be able to store what would be recorded.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ REAL = (2.0, 3.0, 60.0, 0.25, 0.0, -0.0, 1.0, 0.5, -1.0, 1e-300, 1e300, float("n
 TEXTS = ("", "a", "a:b", "*", "a:*", "a\0b", "é\U0010ffff", "x" * 5000, "2030-01-31T08:00Z", "https://example.org/x")
 BYTES = (b"", b"{}", b"null", b"1e999", b'{"a":"\\u0000"}', b'"\\ud800"', b"[" * 2000, b"\xff\0", b'{"n":1}' * 2)
 KNOWN = {"task_id": (11, 12, 21), "claim": (41, 41, 42), "kind": ("a:b",), "payload": (b"{}",), "queue": ("", "q")}
-"""Values of fields without which a message would lead to nothing: mostly those of the streams' jobs."""
+"""Valid values, mostly of the streams' jobs. The gateway would ignore most messages without them."""
 LIMITS = Limits(streams=3, slots=8, poll=30.0)
 
 
 def filled(message: Any, dice: Random, depth: int = 0) -> Any:
-    """Fill some fields of a message with values that are at the edges of what its type can have."""
+    """Fill some fields of a message with edge values of their types."""
     chosen = [dice.choice(oneof.fields) for oneof in message.DESCRIPTOR.oneofs if dice.random() < 0.9]
     for field in message.DESCRIPTOR.fields:
         if field not in chosen if field.containing_oneof else dice.random() < 0.5:
@@ -97,7 +97,7 @@ CLASSES = {each.DESCRIPTOR.name: each for each in vars(m).values() if hasattr(ea
 
 
 def encoded(kind: Any, dice: Random) -> bytes:
-    """The bytes of a message, whole or damaged, or any bytes at all."""
+    """Return the bytes of a message, valid or damaged, or random bytes."""
     data = filled(kind(), dice).SerializeToString()
     match dice.randrange(6):
         case 0:
@@ -112,7 +112,7 @@ def encoded(kind: Any, dice: Random) -> bytes:
 
 
 def decoded(kind: Any, data: bytes) -> Any:
-    """The message, or None: the stream or call would end with INVALID_ARGUMENT."""
+    """Return the message, or None if the stream or call would end with INVALID_ARGUMENT."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -120,7 +120,7 @@ def decoded(kind: Any, data: bytes) -> Any:
 
 
 def coordinator_with(peer_count: int) -> tuple[Coordinator, list[Peer]]:
-    """A coordinator whose database never answers, with streams that have the jobs 11 and 12, and 13 and 14."""
+    """Return a coordinator whose database never answers, and its streams, with jobs 11 and 12, 21 and 22, and so on."""
     spec: Any = SimpleNamespace(
         supervisor=1,
         control=SimpleNamespace(gates=0, lease_deadline=float("inf"), epoch=0, notified=True),
@@ -150,7 +150,7 @@ def coordinator_with(peer_count: int) -> tuple[Coordinator, list[Peer]]:
 
 
 def recorded(coordinator: Coordinator) -> None:
-    """Take what waits for the database, and see that it can be stored."""
+    """Take the requests that wait for the database, and check that it can store them."""
     for request in coordinator.queue.take(coordinator.state):
         if not isinstance(request, Outcomes):
             continue
@@ -166,7 +166,7 @@ def recorded(coordinator: Coordinator) -> None:
 
 
 def try_gateway(dice: Random) -> None:
-    """Messages of one stream: they end at most that stream, and the other one has what it had."""
+    """Check that messages of one stream end at most that stream and leave the tasks of the other unchanged."""
     coordinator, (peer, other) = coordinator_with(2)
     incoming = Incoming(coordinator)
     theirs = coordinator.session_of(other)
@@ -211,7 +211,7 @@ def try_producer(dice: Random) -> None:
 
 
 def try_client(dice: Random) -> None:
-    """A gateway that sends anything: the client's state raises nothing and answers each Ready at most once."""
+    """Check that no response of a gateway makes the client raise, or answer a Ready more than once."""
     state, now = ClientState(m.Hello()), 0.0
     state.hello()
     state.on_response(m.WorkResponse(hello_ack=m.HelloAck(session="7", session_seconds=30.0)), now)
@@ -237,7 +237,7 @@ TARGETS = (try_gateway, try_hello, try_producer, try_client)
 
 
 def run(examples: int, number: int) -> None:
-    """Try each target so often."""
+    """Run each target with this number of examples."""
     with asyncio.Runner() as runner:
         for target in TARGETS:
             attempt(target, examples, number, runner)

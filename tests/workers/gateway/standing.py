@@ -1,4 +1,4 @@
-"""A gateway's bookkeeping in a state of one's choice, and what is asked of it."""
+"""Builds a gateway's bookkeeping in a given state for the tests."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def opening() -> State:
 
 
 def open_stream() -> State:
-    """Stream 1 of session 7, child 107, attached 1."""
+    """Return a state with stream 1 of session 7, child 107, attached 1."""
     state = opening()
     assert sessions.on_opened(state, 1, opened(), NOW, NOW) == [a.Welcome(1, 7, (), 30.0)]
     return state
 
 
 def waiting(count: int = 2, number: int = 1) -> State:
-    """With a Ready."""
+    """Return a state with a waiting Ready."""
     state = open_stream()
     assert assignment.on_ready(state, 1, number, ANY, count, lease=0.0, now=NOW) == []
     return state
 
 
 def claiming() -> tuple[State, a.Claim]:
-    """With a claim on its way."""
+    """Return a state with a claim that is not answered yet."""
     state = waiting()
     claim = assignment.next_claim(state, 0, NOW)
     assert claim == a.Claim(ANY, (a.Share(1, 1, 7, 107, 1, 2),), 0)
@@ -56,7 +56,7 @@ def claiming() -> tuple[State, a.Claim]:
 
 
 def unsent() -> State:
-    """With jobs 11 and 12 of claim 41, not handed to gRPC."""
+    """Return a state with jobs 11 and 12 of claim 41, not handed to gRPC."""
     state, claim = claiming()
     found = assignment.on_claimed(state, claim, [a.Found(41, jobs(11, 12))], NOW)
     assert found == [a.SendTasks(1, 1, 41)]
@@ -64,7 +64,7 @@ def unsent() -> State:
 
 
 def out() -> State:
-    """With jobs 11 and 12 at the worker."""
+    """Return a state with jobs 11 and 12 at the worker."""
     state = unsent()
     assert assignment.on_handed(state, 1, 1, NOW) == []
     assignment.on_written(state, 1, 1)
@@ -72,7 +72,7 @@ def out() -> State:
 
 
 def lingering() -> State:
-    """The same, and the stream broke."""
+    """Return the state of `out` after its stream broke."""
     state = out()
     assert sessions.on_break(state, 1, NOW) == []
     return state
@@ -83,5 +83,5 @@ def refs(claim: int, *ids: int) -> tuple[a.TaskRef, ...]:
 
 
 def ends(stream: int, status: a.Status, found: list[Any]) -> bool:
-    """Whether the first action ends that stream so."""
+    """Return whether the first action ends that stream with this status."""
     return bool(found) and isinstance(found[0], a.EndStream) and (found[0].stream, found[0].status) == (stream, status)

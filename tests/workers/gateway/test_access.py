@@ -1,4 +1,4 @@
-"""Which client is which principal, and what the access file may say. Neither gRPC nor a clock is needed."""
+"""Tests which principal a client is, and how the access file is validated. Needs neither gRPC nor a clock."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def problems(text: str, *, certificates: bool = True) -> tuple[str, ...]:
 
 
 @pytest.mark.promise("D8")
-def test_a_token_names_its_principal_with_its_rights():
+def test_token_identifies_its_principal_with_its_rights():
     mailer = every().identify(MAIL, ())
     assert (mailer.name, mailer.kinds, mailer.queues, mailer.tenants) == (
         "mailer",
@@ -71,26 +71,26 @@ def test_a_token_names_its_principal_with_its_rights():
     assert (admin.name, admin.role, admin.kinds, admin.queues, admin.tenants) == ("admin", Role.BOTH, (), (), ())
 
 
-def test_a_token_of_the_settings_without_a_name_has_one_for_people():
+def test_unnamed_token_from_the_settings_gets_a_default_name():
     assert access_list([ADMIN], "", certificates=False).identify(ADMIN, ()).name == "token"
 
 
 @pytest.mark.parametrize("token", ["", "wrong", MAIL[:-1], MAIL + "x", sha(MAIL), "\udcff" * 20])
-def test_another_token_or_none_is_rejected(token):
+def test_unknown_or_missing_token_is_rejected(token):
     assert every().identify(token, ()) is None
 
 
-def test_a_certificate_names_its_principal_and_the_first_name_that_is_known_counts():
+def test_first_known_name_of_a_certificate_identifies_its_principal():
     assert every().identify("", ("unknown", "lab-2", "lab.example.com")).name == "lab"
     assert every().identify("", ("unknown",)) is None
 
 
-def test_a_wrong_token_is_not_forgiven_because_of_a_right_certificate():
+def test_token_takes_precedence_over_the_certificate():
     assert every().identify("wrong", ("lab-2",)) is None
     assert every().identify(BUILD, ("lab-2",)).name == "build"
 
 
-def test_without_any_principal_a_local_client_or_a_signed_certificate_may_do_everything():
+def test_without_principals_local_clients_and_signed_certificates_have_all_rights():
     assert access_list([], "", certificates=False).identify("", ()) == Principal("local")
     assert access_list([], "", certificates=False).identify("a token although none is needed", ()).name == "local"
     signed = access_list([], "", certificates=True)
@@ -98,7 +98,7 @@ def test_without_any_principal_a_local_client_or_a_signed_certificate_may_do_eve
     assert signed.identify("", ()) is None, "a certificate without a name"
 
 
-def test_a_token_is_compared_with_each_one(monkeypatch):
+def test_token_is_compared_with_every_stored_hash(monkeypatch):
     from jobherd.workers.system import tokens
 
     compared = []
@@ -107,21 +107,23 @@ def test_a_token_is_compared_with_each_one(monkeypatch):
     for token in (ADMIN, MAIL, "wrong"):
         compared.clear()
         every().identify(token, ())
-        assert len(compared) == 4, "the time taken must not tell which one fits"
+        assert len(compared) == 4, "an early exit would reveal through its timing which token matches"
 
 
-def test_no_token_is_in_what_is_shown_of_a_principal():
+def test_repr_of_the_access_list_contains_no_token_or_hash():
     shown = repr(every())
     assert all(each not in shown for token in (MAIL, BUILD, ADMIN) for each in (token, sha(token)))
     assert str(bytes.fromhex(sha(MAIL)))[2:-1] not in shown
 
 
-def test_a_principal_of_an_earlier_list_is_admitted_while_it_is_the_same():
+def test_new_access_list_admits_only_unchanged_principals_of_the_earlier_list():
     old = every()
     mailer = old.identify(MAIL, ())
     assert every().admits(mailer)
-    assert not every(FILE.replace(sha(MAIL), sha("another-token-of-the-test"))).admits(mailer), "withdrawn"
-    assert not every(FILE.replace('"mail.*", ', "")).admits(mailer), "it may do less now"
+    assert not every(FILE.replace(sha(MAIL), sha("another-token-of-the-test"))).admits(mailer), (
+        "its token was withdrawn"
+    )
+    assert not every(FILE.replace('"mail.*", ', "")).admits(mailer), "its rights were reduced"
     lab = old.identify("", ("lab-2",))
     assert every().admits(lab)
     assert not every(FILE.replace(', "lab-2"', "")).admits(lab)
@@ -148,7 +150,7 @@ def test_a_principal_of_an_earlier_list_is_admitted_while_it_is_the_same():
     ],
 )
 @pytest.mark.promise("D8")
-def test_what_is_wanted_is_narrowed_to_what_is_allowed(wanted, allowed, found):
+def test_requested_names_are_narrowed_to_the_allowed_names(wanted, allowed, found):
     assert narrow(wanted, allowed) == found
 
 
@@ -156,7 +158,7 @@ def test_what_is_wanted_is_narrowed_to_what_is_allowed(wanted, allowed, found):
     ("header", "token"),
     [("Bearer abc", "abc"), ("bearer  abc ", "abc"), ("Basic abc", ""), ("Bearer", ""), ("Bearer a b", ""), ("", "")],
 )
-def test_the_token_of_an_authorization_header(header, token):
+def test_token_is_read_from_the_authorization_header(header, token):
     assert token_in(header) == token
 
 
@@ -181,21 +183,21 @@ def test_the_token_of_an_authorization_header(header, token):
         ('[principals.x]\ncertificate = "c"\n[principals.y]\ncertificate = "c"', "has the certificate 'c'"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(text, says):
+def test_error_in_the_access_file_is_reported(text, says):
     assert any(says in problem for problem in problems(text)), problems(text)
 
 
-def test_everything_that_is_wrong_is_said_at_once_and_never_a_token():
+def test_all_errors_of_an_access_file_are_reported_at_once_without_any_token():
     found = problems(f'[principals.x]\ntoken_sha256 = "{MAIL}"\nrole = 3\n[principals.y]\nkinds = []')
     assert len(found) == 3
     assert MAIL not in "".join(found)
 
 
-def test_certificates_without_an_authority_that_signs_them_are_an_error():
+def test_certificate_principals_without_a_client_ca_are_an_error():
     assert "gateway_client_ca" in problems(FILE, certificates=False)[0]
 
 
-def test_the_file_that_the_documentation_shows_is_sound():
+def test_access_file_in_the_documentation_is_valid():
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "operate" / "security.md").read_text()
     block = page.partition("```toml\n[principals.")[2].partition("```")[0]
     shown = access_list([], f"[principals.{block}", certificates=True)
@@ -205,7 +207,7 @@ def test_the_file_that_the_documentation_shows_is_sound():
 # -- the file
 
 
-def test_a_file_that_changes_is_read_again_and_one_that_does_not_is_not(tmp_path, monkeypatch):
+def test_access_file_is_read_again_only_after_it_changes(tmp_path, monkeypatch):
     path = tmp_path / "access.toml"
     path.write_text(FILE)
     access = LiveAccess([], path, certificates=True)
@@ -218,11 +220,11 @@ def test_a_file_that_changes_is_read_again_and_one_that_does_not_is_not(tmp_path
     path.write_text(FILE.replace(sha(MAIL), sha("another-token-of-the-test")))
     assert access.identify(MAIL, ()) is None
     assert access.identify("another-token-of-the-test", ()).name == "mailer"
-    assert not access.admits(mailer), "its streams end"
+    assert not access.admits(mailer), "the streams of this principal must end"
     assert len(reads) == 1
 
 
-def test_a_file_of_the_same_size_and_time_is_noticed_if_it_is_another_one(tmp_path):
+def test_replaced_file_with_the_same_size_and_mtime_is_read_again(tmp_path):
     path, new = tmp_path / "access.toml", tmp_path / "new"
     path.write_text(FILE)
     new.write_text(FILE.replace("mailer", "writer"))
@@ -234,7 +236,7 @@ def test_a_file_of_the_same_size_and_time_is_noticed_if_it_is_another_one(tmp_pa
 
 
 @pytest.mark.parametrize("broken", ["[principals.x", None], ids=["wrong", "gone"])
-def test_a_file_that_becomes_wrong_or_is_gone_changes_nothing_and_is_warned_of_once(tmp_path, caplog, broken):
+def test_invalid_or_missing_file_keeps_the_principals_and_is_logged_once(tmp_path, caplog, broken):
     path = tmp_path / "access.toml"
     path.write_text(FILE)
     access = LiveAccess([], path, certificates=True)
@@ -251,7 +253,7 @@ def test_a_file_that_becomes_wrong_or_is_gone_changes_nothing_and_is_warned_of_o
     assert access.identify(MAIL, ()).name == "writer"
 
 
-def test_a_file_that_cannot_be_read_at_the_start_is_an_error(tmp_path):
+def test_unreadable_file_at_startup_is_an_error(tmp_path):
     with pytest.raises(AccessError, match="cannot be read"):
         LiveAccess([], tmp_path / "missing", certificates=False)
     (tmp_path / "latin").write_bytes(b"\xff")

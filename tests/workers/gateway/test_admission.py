@@ -1,4 +1,4 @@
-"""A client that was not admitted makes the gateway neither parse nor receive large requests."""
+"""Tests that a client that is not admitted cannot make the gateway parse or receive large requests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 EMPTY = b"\x0a\x00"
-"""An empty message as field 1: two bytes, of which a parsed message needs more than a hundred."""
+"""An empty message as field 1. It has two bytes, and more than a hundred once it is parsed."""
 EMPTY_KIND = b"\x2a\x00"
 """The same as field 5 of a Hello."""
 LARGE = EMPTY * (4 << 20)
 MOST_GROWTH = 150 << 10
-"""KiB: parsed, the requests of these tests take 600,000 and more."""
+"""In KiB. The requests of these tests would take at least 600,000 if they were parsed."""
 
 
 def peak() -> int:
@@ -69,7 +69,7 @@ async def refused(call: Any) -> tuple[str, str]:
 
 
 @apart
-async def test_a_request_is_parsed_only_for_a_client_that_was_admitted(_folder):
+async def test_request_of_a_rejected_client_is_not_parsed(_folder):
     from tests.workers.gateway.calls import calling, serving
 
     async with serving(producing(Door(opens=False))) as where, calling(where) as channel:
@@ -81,7 +81,7 @@ async def test_a_request_is_parsed_only_for_a_client_that_was_admitted(_folder):
 
 
 @apart
-async def test_calls_of_clients_that_were_admitted_get_their_requests(_folder):
+async def test_calls_of_admitted_clients_get_their_requests(_folder):
     import grpc
 
     from jobherd.handlers._remote import messages as m
@@ -108,7 +108,7 @@ async def test_calls_of_clients_that_were_admitted_get_their_requests(_folder):
 
 
 @apart
-async def test_a_hello_is_parsed_only_once_its_token_was_admitted(_folder):
+async def test_hello_is_not_parsed_before_its_token_is_admitted(_folder):
     from jobherd.handlers._remote import messages as m
     from jobherd.workers.gateway.admission import token_in_hello
     from tests.workers.gateway.calls import calling
@@ -134,7 +134,7 @@ def varint(number: int) -> bytes:
 
 
 @apart
-async def test_the_token_of_a_hello_is_read_without_parsing_the_rest(_folder):
+async def test_token_of_a_hello_is_read_without_parsing_the_other_fields(_folder):
     import pytest
     from google.protobuf.message import DecodeError
 

@@ -1,4 +1,4 @@
-"""Which Readys make which claim, and that each is answered once."""
+"""Tests which Readys a claim serves, and that each Ready is answered once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nothing(state: State, claim: a.Claim, now: float = NOW) -> list[a.Action]:
     return assignment.on_claimed(state, claim, [a.Found(0)] * len(claim.shares), now)
 
 
-def test_a_group_that_a_rate_limit_holds_back_looks_again_when_it_opens():
+def test_group_held_by_a_rate_limit_claims_again_when_the_limit_opens():
     state = streams(1)
     ask(state, 1, 1)
     claim = assignment.next_claim(state, 0, NOW)
@@ -62,16 +62,16 @@ def test_a_group_that_a_rate_limit_holds_back_looks_again_when_it_opens():
     assert state.groups[ANY].look_at == NOW + 1 + state.limits.poll, "the poll comes first"
 
 
-def test_one_claim_takes_the_readys_of_all_streams_in_turns():
+def test_claim_serves_the_readys_of_all_streams_in_turns():
     state = streams(3)
     for stream, number, count in ((1, 1, 4), (1, 2, 4), (1, 3, 4), (2, 1, 2), (3, 1, 1), (3, 2, 1)):
         ask(state, stream, number, count)
     claim = assignment.next_claim(state, 0, NOW)
     assert shares(claim) == [(1, 1, 4), (2, 1, 2), (3, 1, 1), (1, 2, 4), (3, 2, 1), (1, 3, 4)]
-    assert assignment.next_claim(state, 0, NOW) is None, "one at a time"
+    assert assignment.next_claim(state, 0, NOW) is None, "one claim at a time"
 
 
-def test_a_claim_asks_for_at_most_500_jobs_and_the_stream_left_out_is_first_in_the_next():
+def test_claim_has_at_most_500_jobs_and_the_next_one_serves_the_skipped_stream_first():
     state = streams(3)
     for stream, count in ((1, 300), (2, 300), (3, 200)):
         ask(state, stream, 1, count)
@@ -83,7 +83,7 @@ def test_a_claim_asks_for_at_most_500_jobs_and_the_stream_left_out_is_first_in_t
     assert shares(assignment.next_claim(state, 0, NOW)) == [(2, 1, 300)]
 
 
-def test_groups_take_turns_and_an_empty_one_waits_for_a_wake_up_or_the_poll():
+def test_groups_take_turns_and_an_empty_group_waits_for_a_wake_or_the_poll():
     state = streams(2)
     ask(state, 1, 1)
     ask(state, 2, 1, accepts=X)
@@ -95,7 +95,7 @@ def test_groups_take_turns_and_an_empty_one_waits_for_a_wake_up_or_the_poll():
         assert nothing(state, claim) == []
     assert assignment.next_claim(state, 0, NOW) is None and assignment.is_idle(state, NOW)
     ask(state, 1, 2)
-    assert assignment.next_claim(state, 0, NOW) is None, "a wake-up would have come"
+    assert assignment.next_claim(state, 0, NOW) is None, "new jobs would have caused a wake"
     assert min(deadlines.wake_at(state, NOW + 10), NOW + 30) == NOW + 5
     assert assignment.next_claim(state, 0, NOW + 29.9) is None
     assert not assignment.is_idle(state, NOW + 30)
@@ -103,7 +103,7 @@ def test_groups_take_turns_and_an_empty_one_waits_for_a_wake_up_or_the_poll():
     assert shares(assignment.next_claim(state, 0, NOW + 30)) == [(1, 1, 1), (1, 2, 1)]
 
 
-def test_a_wake_up_during_an_empty_claim_is_not_lost():
+def test_wake_during_an_empty_claim_starts_another_claim():
     state, claim = claiming()
     assignment.on_wake(state)
     nothing(state, claim)
@@ -111,7 +111,7 @@ def test_a_wake_up_during_an_empty_claim_is_not_lost():
     assert assignment.next_claim(state, 0, NOW) is not None
 
 
-def test_a_claim_that_found_a_job_is_followed_by_the_next():
+def test_claim_that_found_a_job_is_followed_by_another_claim_at_once():
     state = streams(2)
     ask(state, 1, 1)
     ask(state, 2, 1)
@@ -121,7 +121,7 @@ def test_a_claim_that_found_a_job_is_followed_by_the_next():
     assert shares(assignment.next_claim(state, 0, NOW)) == [(2, 1, 1)]
 
 
-def test_a_stream_with_an_unwritten_batch_makes_no_claim():
+def test_stream_with_an_unwritten_task_batch_makes_no_claim():
     state = unsent()
     ask(state, 1, 2)
     assert assignment.next_claim(state, 0, NOW) is None and not assignment.is_idle(state, NOW)
@@ -131,7 +131,7 @@ def test_a_stream_with_an_unwritten_batch_makes_no_claim():
     assert shares(assignment.next_claim(state, 0, NOW)) == [(1, 2, 1)]
 
 
-def test_a_client_that_does_not_read_for_a_lease_loses_its_stream():
+def test_stream_ends_if_its_client_reads_nothing_for_one_lease():
     state = unsent()
     assignment.on_handed(state, 1, 1, NOW + 1)
     assert all(not isinstance(one, a.EndStream) for one in deadlines.due(state, NOW + 30.9))
@@ -142,7 +142,7 @@ def test_a_client_that_does_not_read_for_a_lease_loses_its_stream():
     assignment.on_written(state, 9, 1)
 
 
-def test_one_timer_is_enough_for_all_batches_of_a_stream():
+def test_number_of_timers_does_not_grow_with_the_batches_of_a_stream():
     state = waiting()
     for number in range(1, 200):
         claim = assignment.next_claim(state, 0, NOW)
@@ -157,11 +157,11 @@ def test_one_timer_is_enough_for_all_batches_of_a_stream():
 
 
 @pytest.mark.parametrize("unsent_bytes, claims", [(0, True), (63_000_000, True), (63_000_001, False)])
-def test_payloads_that_wait_for_their_write_are_bounded(unsent_bytes, claims):
+def test_claims_stop_while_too_many_payload_bytes_are_unwritten(unsent_bytes, claims):
     assert (assignment.next_claim(waiting(), unsent_bytes, NOW) is not None) is claims
 
 
-def test_no_claim_without_the_lease_of_the_session():
+def test_expired_session_makes_no_claim():
     assert assignment.next_claim(waiting(), 0, NOW + 30) is None
 
 
@@ -171,10 +171,10 @@ def test_no_claim_without_the_lease_of_the_session():
     ids=["nothing", "jobs", "stale"],
 )
 @pytest.mark.parametrize("meanwhile", ["nothing", "taken back", "break", "resume", "takeover", "drain"])
-def test_every_answer_to_a_claim_after_everything_that_may_happen_meanwhile(found, meanwhile):
+def test_each_answer_to_a_claim_after_each_concurrent_event(found, meanwhile):
     state, claim = claiming()
     if meanwhile == "taken back":
-        assert ask(state, 1, 1, 0) == [], "the claim answers it"
+        assert ask(state, 1, 1, 0) == [], "the answer to the claim serves this Ready"
     elif meanwhile == "break":
         sessions.on_break(state, 1, NOW)
     elif meanwhile == "resume":
@@ -189,17 +189,17 @@ def test_every_answer_to_a_claim_after_everything_that_may_happen_meanwhile(foun
     released = [a.Release(7, 107, refs(41, 11))]
     token = found[0].token
     if token == a.STALE:
-        assert (7 in state.sessions) is (meanwhile == "resume"), "the answer is about the attachment before"
+        assert (7 in state.sessions) is (meanwhile == "resume"), "the answer concerns the earlier attachment"
         assert ends(1, Status.ABORTED, actions) is (meanwhile in ("nothing", "taken back", "drain"))
     elif meanwhile in ("break", "resume", "takeover"):
-        assert actions == (released if token else []), "its answer finds no stream"
+        assert actions == (released if token else []), "the stream of the answer is gone"
     elif token:
         assert actions == [a.SendTasks(1, 1, 41)]
     else:
         assert actions == ([] if meanwhile == "nothing" else [a.SendTasks(1, 1, 0)])
 
 
-def test_a_stale_session_does_not_make_the_others_wait():
+def test_stale_session_does_not_delay_other_sessions():
     state = streams(2)
     ask(state, 1, 1)
     claim = assignment.next_claim(state, 0, NOW)
@@ -209,7 +209,7 @@ def test_a_stale_session_does_not_make_the_others_wait():
     assert shares(assignment.next_claim(state, 0, NOW)) == [(2, 1, 1)]
 
 
-def test_after_a_claim_without_an_answer_its_jobs_are_looked_for_before_the_next():
+def test_failed_claim_is_checked_for_unacknowledged_jobs_before_the_next_claim():
     state, claim = claiming()
     assert assignment.on_claim_failed(state, claim, NOW) == []
     assert assignment.next_claim(state, 0, NOW) is None
@@ -219,13 +219,13 @@ def test_after_a_claim_without_an_answer_its_jobs_are_looked_for_before_the_next
     assert shares(assignment.next_claim(state, 0, NOW + 1)) == [(1, 1, 2)]
 
 
-def test_a_ready_taken_back_during_a_claim_without_an_answer_is_answered():
+def test_ready_withdrawn_during_a_failed_claim_is_answered_as_empty():
     state, claim = claiming()
     ask(state, 1, 1, 0)
     assert assignment.on_claim_failed(state, claim, NOW) == [a.SendTasks(1, 1, 0)]
 
 
-def test_a_waiting_ready_is_taken_back_at_once_and_an_answered_one_is_ignored():
+def test_withdrawal_answers_a_waiting_ready_at_once_and_ignores_an_answered_one():
     state = waiting()
     assert ask(state, 1, 1, 0) == [a.SendTasks(1, 1, 0)]
     assert ask(state, 1, 1, 0) == [] and not state.groups
@@ -233,13 +233,13 @@ def test_a_waiting_ready_is_taken_back_at_once_and_an_answered_one_is_ignored():
 
 
 @pytest.mark.parametrize("count, size", [(0, 1), (1, 1), (500, 500), (501, 500)])
-def test_the_count_of_a_ready(count, size):
+def test_count_of_a_ready_is_limited_to_1_through_500(count, size):
     state = streams(1)
     ask(state, 1, 1, count)
     assert shares(assignment.next_claim(state, 0, NOW)) == [(1, 1, size)]
 
 
-def test_more_slots_than_allowed_end_the_stream_and_reported_tasks_need_none():
+def test_ready_over_the_slot_limit_ends_the_stream_but_reported_tasks_use_no_slot():
     state = out()
     assert ask(state, 1, 2, 6) == []
     tasks.on_results(state, 1, 1, refs(41, 11), NOW)
@@ -247,7 +247,7 @@ def test_more_slots_than_allowed_end_the_stream_and_reported_tasks_need_none():
     assert ends(1, Status.RESOURCE_EXHAUSTED, ask(state, 1, 4, 1))
 
 
-def test_a_million_readys_end_their_stream_only():
+def test_too_many_readys_end_only_their_own_stream():
     state = streams(2, slots=64)
     found = [ask(state, 1, number) for number in range(1, 100)]
     assert ends(1, Status.RESOURCE_EXHAUSTED, found[64]) and not any(found[:64]) and not any(found[65:])
@@ -257,7 +257,7 @@ def test_a_million_readys_end_their_stream_only():
 @pytest.mark.parametrize(
     "lease, expected", [(0.0, 60.0), (-1.0, 60.0), (float("nan"), 60.0), (5.0, 5.0), (600.0, 600.0)]
 )
-def test_the_lease_of_a_ready_counts_from_the_sending(lease, expected):
+def test_task_lease_counts_from_the_time_its_batch_is_sent(lease, expected):
     state = open_stream()
     assignment.on_ready(state, 1, 1, ANY, 1, lease=lease, now=NOW)
     claim = assignment.next_claim(state, 0, NOW)
@@ -267,7 +267,7 @@ def test_the_lease_of_a_ready_counts_from_the_sending(lease, expected):
     assert state.sessions[7].claims[41][11].deadline == NOW + 3 + expected
 
 
-def test_nothing_happens_for_streams_that_are_gone():
+def test_ready_of_a_broken_stream_is_ignored():
     state = lingering()
     assert ask(state, 1, 2) == [] and not state.groups
     assert assignment.next_claim(state, 0, NOW) is None and not assignment.is_idle(state, NOW)

@@ -1,4 +1,4 @@
-"""The tasks of a claim as clients get them, and which results are sent together with a claim."""
+"""Tests the tasks that clients get from a claim, and which results are sent together with a claim."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ PLAIN = {
         ({"good_for": 0.0}, {"expires_in_seconds": -1.0}),
     ],
 )
-def test_a_task_has_what_its_row_has(of_row, of_task):
+def test_task_has_the_values_of_its_row(of_row, of_task):
     message = m.WorkResponse()
     _add_task(message.tasks, ROW._replace(**of_row))
     assert list(message.tasks.tasks) == [m.Task(**PLAIN, **of_task)]
 
 
 def results(*claims: int) -> Outcomes:
-    """The plain results of jobs 11 and 12, a statement for each claim that is not whole."""
+    """Return plain results of jobs 11 and 12 for these claims, of which only claim 41 is known as whole."""
     state = out()
     found = {ref: Finished(ref.task, OK, 1.0) for claim in claims for ref in refs(claim, 11, 12)}
     settle = a.Settle(1, 1, 7, 107, tuple(found))
@@ -69,7 +69,7 @@ def results(*claims: int) -> Outcomes:
     ],
     ids=["nothing", "one statement", "two statements", "behind another request"],
 )
-def test_a_claim_takes_results_along_that_one_statement_records(monkeypatch, requests, sent):
+def test_claim_is_sent_together_with_results_that_need_only_one_statement(monkeypatch, requests, sent):
     session = SimpleNamespace(next=("of a claim that was not sent", {}))
     seen = []
     monkeypatch.setattr(SlotClaims, "make", lambda *_: seen.append(session.next))

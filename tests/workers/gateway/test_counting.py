@@ -1,4 +1,4 @@
-"""Attempts of remote workers in the counters of the gateway's status board."""
+"""Tests the counters of remote workers on the gateway's status board."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_streams_and_slots_are_on_the_board_until_the_process_is_replaced(board)
     assert (board.streams, board.wanted) == ({"work": 0, "dispatch": 0}, 0)
 
 
-def test_what_passes_over_streams_is_counted(board):
+def test_messages_sessions_and_refusals_of_streams_are_counted(board):
     metrics, peer = StreamCounts(board), Peer(1)
 
     async def write() -> None:
@@ -109,11 +109,13 @@ def test_what_passes_over_streams_is_counted(board):
     assert counts.counter("refused") == dict.fromkeys(COUNTERS["refused"], 1) | {"invalid": 3}
 
 
-def test_results_are_counted_once_they_are_recorded_and_not_before(board):
+def test_results_are_counted_only_once_they_are_recorded(board):
     metrics = StreamCounts(board)
     refs = [TaskRef(number, 41) for number in range(4)]
     of_stream = Reported(Settle(1, 1, 7, 107, tuple(refs)), "", {})
-    own = Reported(Settle(0, 0, 7, 107, (TaskRef(9, 41),)), "", {})  # The gateway's: a task too large for the client.
+    own = Reported(
+        Settle(0, 0, 7, 107, (TaskRef(9, 41),)), "", {}
+    )  # From the gateway: a task too large for the client.
     request = Outcomes([of_stream, own], Transaction((), (), ()))
     metrics.answered(request, ValueError("the worker sends them again"))
     assert not any(board.remote.counter("results").values())
@@ -122,7 +124,7 @@ def test_results_are_counted_once_they_are_recorded_and_not_before(board):
     assert board.remote.counter("results") == {"recorded": 2, "lost": 1, "invalid": 2, "unstorable": 1}
 
 
-def test_a_lost_result_that_is_also_reworded_is_counted_once(board):
+def test_result_that_is_both_lost_and_reworded_is_counted_only_as_lost(board):
     ref = TaskRef(11, 41)
     reported = Reported(Settle(1, 1, 7, 107, (ref,)), "", {})
     answer = Recorded(lost={ref}, reworded={ref})

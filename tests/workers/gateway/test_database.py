@@ -1,4 +1,4 @@
-"""What the gateway sends together with a claim: each has its own fate."""
+"""Tests a request that the gateway sends together with a claim. Each succeeds or fails independently."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CLAIM = ("session/show_backend", {})
-"""In place of a claim: it is sent in the same way."""
+"""Stands for a claim. The session sends it in the same way."""
 
 
 @pytest.fixture
@@ -66,32 +66,34 @@ def find(session: GatewaySession) -> tuple[str, dict[str, object]]:
     return "recover/find_child", {"child": session.child}
 
 
-def test_both_are_sent_together_and_the_second_is_not_sent_again(session: GatewaySession, sent: list[list[str]]):
+def test_claim_and_following_request_are_sent_together_and_each_only_once(
+    session: GatewaySession, sent: list[list[str]]
+):
     session.next = following = find(session)
     assert session.transact_once(CLAIM) == [(session.backend,)]
     [rows] = session.transact(following)
     assert len(rows) == 1
     assert sent == [["session/show_backend", "recover/find_child"]]
-    assert session.transact(following) == [rows], "once more: it is sent as any other"
+    assert session.transact(following) == [rows], "a repetition is sent as any other request"
     assert session.transact_once(CLAIM) == [(session.backend,)]
     assert sent[1:] == [["recover/find_child"], ["session/show_backend"]]
 
 
-def test_the_answer_is_for_that_request_only(session: GatewaySession, sent: list[list[str]]):
+def test_early_answer_is_used_only_for_its_own_request(session: GatewaySession, sent: list[list[str]]):
     session.next = find(session)
     session.transact_once(CLAIM)
     assert session.transact(CLAIM) == [[(session.backend,)]]
     assert sent[1:] == [["session/show_backend"]]
 
 
-def test_what_is_rejected_costs_the_claim_nothing(session: GatewaySession):
+def test_rejected_following_request_does_not_affect_the_claim(session: GatewaySession):
     session.next = following = ("session/set_lock_timeout", {"milliseconds": "none"})
     assert session.transact_once(CLAIM) == [(session.backend,)]
     with pytest.raises(psycopg.errors.InvalidTextRepresentation):
         session.transact(following)
 
 
-def test_a_rejected_claim_costs_what_follows_nothing(session: GatewaySession, sent: list[list[str]]):
+def test_rejected_claim_does_not_affect_the_following_request(session: GatewaySession, sent: list[list[str]]):
     session.next = following = find(session)
     with pytest.raises(psycopg.errors.InvalidTextRepresentation):
         session.transact_once(("session/set_lock_timeout", {"milliseconds": "none"}))
@@ -99,14 +101,14 @@ def test_a_rejected_claim_costs_what_follows_nothing(session: GatewaySession, se
     assert len(sent) == 1
 
 
-def test_what_cannot_be_sent_costs_the_claim_nothing(session: GatewaySession):
+def test_following_request_that_cannot_be_encoded_does_not_affect_the_claim(session: GatewaySession):
     session.next = following = ("recover/find_child", {"child": "\0"})
     assert session.transact_once(CLAIM) == [(session.backend,)]
     with pytest.raises(ValueError, match="NUL"):
         session.transact(following)
 
 
-def test_after_a_break_the_claim_has_no_answer_and_what_follows_is_sent_again(
+def test_after_a_lost_session_the_claim_has_no_answer_and_the_following_request_is_resent(
     session: GatewaySession, sent: list[list[str]], database: str
 ):
     before = session.backend
@@ -123,7 +125,7 @@ def test_after_a_break_the_claim_has_no_answer_and_what_follows_is_sent_again(
 @pytest.mark.parametrize(
     "problem", [psycopg.errors.DeadlockDetected(), psycopg.OperationalError("the session has ended")]
 )
-def test_what_was_not_executed_and_can_be_is_sent_again(
+def test_following_request_that_was_not_executed_is_sent_again(
     session: GatewaySession, sent: list[list[str]], monkeypatch: pytest.MonkeyPatch, problem: psycopg.Error
 ):
     session.next = following = find(session)

@@ -1,4 +1,4 @@
-"""What the gateway stores of the kinds that a remote worker declares."""
+"""Tests what the gateway stores about the kinds that a remote worker declares."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stored(queue: Queue) -> dict[str, tuple]:
     return {row[0]: row[1:] for row in rows}
 
 
-def test_each_field_is_stored_and_has_a_default(queue):
+def test_each_declared_field_is_stored_and_each_missing_one_gets_its_default(queue):
     store(queue, *KINDS)
     assert stored(queue) == {
         "image:resize": ("gpu", -5, 9, 2, 3, 30, ["$.card"]),
@@ -51,14 +51,14 @@ def test_each_field_is_stored_and_has_a_default(queue):
     assert limits == [("kind", "image:resize", 4, "@handler")]
 
 
-def test_what_a_worker_does_not_declare_keeps_the_retention_and_hides_what_was_hidden(queue):
+def test_undeclared_retention_and_redaction_keep_their_stored_values(queue):
     store(queue, *KINDS)
     store(queue, m.KindPolicy(kind="image:resize", keep_failed_days=0))
     assert stored(queue)["image:resize"] == ("default", 0, 5, 3, 3, 0, ["$.card"])
-    assert queue.run("SELECT 1 FROM jobherd.gates") == [], "a limit that no handler declares any more ends"
+    assert queue.run("SELECT 1 FROM jobherd.gates") == [], "a limit that no handler declares any more is removed"
 
 
-def test_the_same_declaration_writes_nothing(queue):
+def test_repeated_declaration_writes_nothing(queue):
     store(queue, *KINDS)
     rows = "SELECT array_agg(xmin::text ORDER BY name) FROM jobherd.kinds"
     before = queue.run(rows)
@@ -66,14 +66,14 @@ def test_the_same_declaration_writes_nothing(queue):
     assert queue.run(rows) == before
 
 
-def test_a_client_declares_only_what_it_may_run_for_all_tenants():
+def test_client_declares_only_kinds_that_it_may_run_for_all_tenants():
     assert declare(*KINDS, kinds=("mail:*",)).kinds["names"] == ["mail:receipt"]
     assert declare(*KINDS, kinds=("report",)) is None
     assert declare(*KINDS, tenants=("acme",)) is None
     assert declare() is None
 
 
-def test_a_name_without_a_policy_changes_nothing_that_is_stored(queue):
+def test_kind_without_a_policy_keeps_all_stored_values(queue):
     store(queue, *KINDS)
     before = stored(queue), queue.run("SELECT name, max_running FROM jobherd.gates")
     store(queue, m.KindPolicy(kind="image:resize"), m.KindPolicy(kind="a:new"))

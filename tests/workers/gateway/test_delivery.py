@@ -1,4 +1,4 @@
-"""What a stream gets of a claim: never a message that its client cannot receive."""
+"""Tests that a TaskBatch never exceeds the message size that its client can receive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def sent(sizes: Sequence[int], *, most: int, timeout: float = 0.0) -> tuple[Any, list[int], list[int], int]:
-    """The message with tasks of so many bytes, the jobs that are released and snoozed, and what counts as unsent."""
+    """Send tasks with payloads of these sizes: the message, the released and the snoozed jobs, and the unsent bytes."""
     from jobherd.handlers._remote import messages as m
     from jobherd.workers.gateway.access import Principal
     from jobherd.workers.gateway.actions import SendTasks
@@ -32,7 +32,7 @@ def sent(sizes: Sequence[int], *, most: int, timeout: float = 0.0) -> tuple[Any,
 
 
 @apart
-async def test_all_that_fits_is_sent_with_its_lease(_folder):
+async def test_tasks_that_fit_are_sent_with_their_lease(_folder):
     message, over, too_large, unsent = sent([10, 20, 30], most=64 << 10)
     assert [task.id for task in message.tasks.tasks] == [1, 2, 3]
     assert {task.lease_seconds for task in message.tasks.tasks} == {60.0}
@@ -42,22 +42,22 @@ async def test_all_that_fits_is_sent_with_its_lease(_folder):
 
 
 @apart
-async def test_many_small_tasks_are_no_larger_than_the_client_can_receive(_folder):
-    """Their leases were not counted: such a message ended the stream, again after each reconnect."""
+async def test_batch_of_many_small_tasks_stays_within_the_limit_of_the_client(_folder):
+    """The size includes the leases. Otherwise such a message ends the stream, again after each reconnect."""
     for size in range(90, 140, 7):
         message, over, too_large, _ = sent([size] * 500, most=64 << 10)
         assert message.ByteSize() <= 64 << 10, size
         assert (len(message.tasks.tasks) + len(over), too_large) == (500, [])
-    assert over, "the largest do not fit all"
+    assert over, "not all of the largest tasks fit"
 
 
 @apart
-async def test_a_task_that_no_message_carries_holds_up_no_other(_folder):
+async def test_task_too_large_for_any_message_does_not_block_other_tasks(_folder):
     message, over, too_large, unsent = sent([10, 70_000, 20], most=64 << 10)
     assert [task.id for task in message.tasks.tasks] == [1, 3]
     assert (over, too_large, unsent) == ([], [2], message.ByteSize())
     message, over, _, _ = sent([2 << 20, 2 << 20, 10], most=8 << 20)
     assert [task.id for task in message.tasks.tasks] == [1]
-    assert over == [2, 3], "several tasks have 3 MiB at most"
+    assert over == [2, 3], "a message with several tasks has at most 3 MiB"
     message, over, _, _ = sent([4 << 20], most=8 << 20)
     assert ([task.id for task in message.tasks.tasks], over) == ([1], [])

@@ -1,4 +1,4 @@
-"""The end of the gateway's process."""
+"""Tests how the gateway's process ends."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ os._exit(gateway.run(None))
 """
 
 
-def test_a_signal_while_its_event_loop_closes_changes_nothing():
-    """asyncio closes one end of its socket first. A signal wrote to the other, which raised SIGPIPE, and that again."""
+def test_signal_while_the_event_loop_closes_is_harmless():
+    """asyncio closes one end of its socket first. A signal then writes to the other end: each write raises SIGPIPE."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         env=os.environ | {"PYTHONPATH": import_path()},

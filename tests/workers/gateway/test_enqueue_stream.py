@@ -1,4 +1,4 @@
-"""Which requests of an EnqueueStream are enqueued together, and how many may wait."""
+"""Tests which requests of an EnqueueStream are enqueued together, and how many may wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def request(number: int, *, jobs: int = 1, key: str = "", size: int = 0) -> m.En
 
 
 class Stream:
-    """What a client has sent. `read`: how much of it was taken."""
+    """The requests that a client has sent. `read` counts those that were read."""
 
     def __init__(self, requests: Iterable[m.EnqueueStreamRequest], error: Exception | None = None) -> None:
         self.read = 0
@@ -44,7 +44,7 @@ async def rounds(arrivals: Arrivals) -> list[list[int]]:
 
 
 def taken(*requests: m.EnqueueStreamRequest) -> list[list[int]]:
-    """The numbers of the requests of each transaction, of those that have arrived before the first one."""
+    """Return the request numbers of each transaction. All requests arrive before the first transaction."""
 
     async def run() -> list[list[int]]:
         arrivals = Arrivals(RequestMemory())
@@ -54,20 +54,20 @@ def taken(*requests: m.EnqueueStreamRequest) -> list[list[int]]:
     return asyncio.run(run())
 
 
-def test_what_has_arrived_is_enqueued_together_up_to_the_jobs_of_a_transaction():
+def test_waiting_requests_share_a_transaction_up_to_its_job_limit():
     assert taken() == []
     assert taken(*map(request, range(1, 6))) == [[1, 2, 3, 4, 5]]
     large = [request(1, jobs=6000), request(2, jobs=4000), request(3), request(4, jobs=20_000), request(5)]
     assert taken(*large) == [[1, 2], [3], [4], [5]]
 
 
-def test_a_request_with_a_key_that_waits_is_in_a_later_transaction():
+def test_request_with_a_key_that_is_already_waiting_goes_into_a_later_transaction():
     requests = [request(1, key="a"), request(2), request(3), request(4, key="b"), request(5, key="a"), request(6)]
     assert taken(*requests) == [[1, 2, 3, 4], [5, 6]]
 
 
 @pytest.mark.parametrize("size", [0, 2 << 20])
-def test_reading_stops_while_too_much_waits(monkeypatch, size: int):
+def test_reading_stops_while_too_many_requests_or_bytes_wait(monkeypatch, size: int):
     monkeypatch.setattr(enqueue_stream, "MOST_REQUESTS", 4)
 
     async def run() -> None:
@@ -83,7 +83,7 @@ def test_reading_stops_while_too_much_waits(monkeypatch, size: int):
     asyncio.run(run())
 
 
-def test_what_has_arrived_before_an_error_is_taken_first():
+def test_requests_that_arrived_before_an_error_are_taken_first():
     async def run() -> None:
         arrivals = Arrivals(RequestMemory())
         reader = asyncio.create_task(arrivals.read(Stream([request(1), request(2)], ValueError("no message"))))
@@ -101,7 +101,7 @@ def large(count: int) -> Stream:
     return Stream([request(number, size=SIZE) for number in range(1, count + 1)])
 
 
-def test_all_streams_together_hold_a_bounded_amount(monkeypatch):
+def test_memory_of_all_streams_together_is_bounded(monkeypatch):
     monkeypatch.setattr(request_memory, "MOST_BYTES", 10 * SIZE)
 
     async def run() -> None:
@@ -110,7 +110,9 @@ def test_all_streams_together_hold_a_bounded_amount(monkeypatch):
         readers = [asyncio.create_task(arrivals.read(stream)) for arrivals, stream in pairs]
         for _ in range(50):
             await asyncio.sleep(0)
-        assert sum(stream.read for _, stream in pairs) < 10 + len(pairs), "one request of each is read when it is full"
+        assert sum(stream.read for _, stream in pairs) < 10 + len(pairs), (
+            "once the memory is full, each stream reads at most one more request"
+        )
         found = await asyncio.gather(*(rounds(arrivals) for arrivals, _ in pairs))
         assert [[number for each in one for number in each] for one in found] == [[*range(1, 21)]] * len(pairs)
         await asyncio.gather(*readers)
@@ -119,14 +121,14 @@ def test_all_streams_together_hold_a_bounded_amount(monkeypatch):
     asyncio.run(run())
 
 
-def test_a_stream_continues_while_others_hold_the_memory_and_until_they_end(monkeypatch):
+def test_stream_continues_one_request_at_a_time_while_another_stream_fills_the_memory(monkeypatch):
     monkeypatch.setattr(request_memory, "MOST_BYTES", 3 * SIZE)
 
     async def run() -> None:
         memory = RequestMemory()
         stuck, stream = Arrivals(memory), large(20)
         filling = asyncio.create_task(stuck.read(large(3)))
-        await stuck.take()  # its client reads no answers
+        await stuck.take()  # the client of this stream reads no answers
         assert memory.is_full
         arrivals = Arrivals(memory)
         reader = asyncio.create_task(arrivals.read(stream))

@@ -1,4 +1,4 @@
-"""Messages of any content, for some seconds. `make fuzz` takes ten minutes."""
+"""Runs the fuzzer of the gateway's messages for some seconds. `make fuzz` takes ten minutes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.checkout import import_path
 from tests.support.patience import LIMIT
 
 
-def test_messages_of_any_content_are_taken_or_rejected():
+def test_arbitrary_messages_are_accepted_or_rejected():
     done = subprocess.run(
         [sys.executable, "-m", "tests.workers.gateway.fuzz", "--examples", "60"],
         env=os.environ | {"PYTHONPATH": import_path()},

@@ -1,4 +1,4 @@
-"""What a producer's request becomes, and what is wrong with it."""
+"""Tests how the gateway translates and validates a producer's request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new(kind: str = "a:b", **fields: Any) -> m.NewJob:
     return m.NewJob(kind=kind, **fields)
 
 
-def test_neighbours_that_differ_only_in_their_payload_are_one_chunk_and_the_order_stays():
+def test_consecutive_jobs_that_differ_only_in_payload_form_one_chunk_in_order():
     jobs = [new(payload=b'{"n":1}'), new(payload=b'{"n":2}'), new(priority=0), new(), new("a:c")]
     chunks = chunks_of(jobs, ANYONE)
     assert [(chunk.kind, chunk.texts, chunk.options.priority) for chunk in chunks] == [
@@ -59,7 +59,7 @@ SENT = (
 
 
 @pytest.mark.parametrize("options", SENT)
-def test_what_a_python_client_sends_arrives(options: dict[str, Any]):
+def test_options_of_a_python_client_arrive_unchanged(options: dict[str, Any]):
     sent = Chunk("a:b", ['{"n":[1]}', '{"n":[2]}'], check_options(**options))
     [arrived] = chunks_of(request_of([sent]).jobs, ANYONE)
     cost = options.get("cost")
@@ -67,11 +67,11 @@ def test_what_a_python_client_sends_arrives(options: dict[str, Any]):
     assert arrived == Chunk("a:b", sent.texts, expected, None if cost is None else [cost, cost])
 
 
-def test_no_option_is_lost_on_the_way():
+def test_tested_options_include_every_option():
     assert {name for options in SENT for name in options} == set(Options.__slots__)
 
 
-def test_the_costs_of_single_jobs_arrive():
+def test_costs_of_single_jobs_arrive_unchanged():
     costs = [{"memory_mb": 1.0}, {"memory_mb": 2.0}, {}]
     sent = Chunk("a:b", ["{}"] * 3, check_options(), costs)
     jobs = request_of([sent]).jobs
@@ -87,7 +87,7 @@ def test_large_payloads_are_split_into_chunks():
     assert [len(chunk.texts) for chunk in chunks_of([new(payload=text)] * 6, ANYONE)] == [4, 2]
 
 
-def test_chunks_of_several_requests_are_merged_as_far_as_a_statement_takes_them():
+def test_chunks_of_several_requests_are_merged_up_to_the_limits_of_a_statement():
     def merge(*requests: list[m.NewJob]) -> list[tuple[str, int]]:
         found = merged(chunk for jobs in requests for chunk in chunks_of(jobs, ANYONE))
         return [(chunk.kind, len(chunk.texts)) for chunk in found]
@@ -99,7 +99,9 @@ def test_chunks_of_several_requests_are_merged_as_far_as_a_statement_takes_them(
     assert merge([large] * 3, [large], [large]) == [("a:b", 4), ("a:b", 1)]
     chunks = chunks_of([new()], ANYONE)
     merged([*chunks, *chunks])
-    assert chunks[0].texts == ["{}"], "a request that is enqueued alone later has its own jobs only"
+    assert chunks[0].texts == ["{}"], (
+        "the merge must not change the chunks of a request, which may be enqueued separately later"
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_chunks_of_several_requests_are_merged_as_far_as_a_statement_takes_them(
         (new(cost=m.Cost(amounts=[m.Amount(resource="gpus", amount=-1)])), "cost"),
     ],
 )
-def test_an_invalid_job_is_named_with_its_field(job: m.NewJob, words: str):
+def test_error_names_the_invalid_job_and_its_field(job: m.NewJob, words: str):
     with pytest.raises(NewJobsError) as caught:
         chunks_of([new(), job], ANYONE)
     assert str(caught.value).startswith("jobs[1]: ")
@@ -132,7 +134,7 @@ def test_an_invalid_job_is_named_with_its_field(job: m.NewJob, words: str):
 
 
 @pytest.mark.parametrize("count", [0, MOST_JOBS + 1])
-def test_a_request_has_a_job_and_not_too_many(count: int):
+def test_request_without_jobs_or_with_too_many_is_rejected(count: int):
     with pytest.raises(NewJobsError, match="^jobs "):
         chunks_of([new()] * count, ANYONE)
 
@@ -146,7 +148,7 @@ def test_a_request_has_a_job_and_not_too_many(count: int):
         ({"tenants": ("acme",)}, new(tenant="other"), "for the tenant 'other'"),
     ],
 )
-def test_what_a_principal_may_not_enqueue_is_not_allowed(rights: dict[str, Any], job: m.NewJob, words: str):
+def test_principal_cannot_enqueue_outside_its_rights(rights: dict[str, Any], job: m.NewJob, words: str):
     with pytest.raises(NotAllowedError, match=words):
         chunks_of([job], Principal("p", **rights))
 
@@ -154,13 +156,13 @@ def test_what_a_principal_may_not_enqueue_is_not_allowed(rights: dict[str, Any],
 @pytest.mark.parametrize(
     ("rights", "words"), [({"queues": ("out",)}, "name the queue"), ({"tenants": ("a", "b")}, "name the tenant")]
 )
-def test_what_only_the_database_or_nothing_decides_must_be_named(rights: dict[str, Any], words: str):
+def test_restricted_principal_must_name_the_queue_or_tenant(rights: dict[str, Any], words: str):
     with pytest.raises(NewJobsError, match=words) as caught:
         chunks_of([new()], Principal("p", **rights))
     assert not isinstance(caught.value, NotAllowedError)
 
 
-def test_what_a_principal_may_enqueue_passes():
+def test_principal_can_enqueue_within_its_rights():
     [chunk] = chunks_of(
         [new("mail:x", queue="out")], Principal("p", kinds=("mail:*",), queues=("o*",), tenants=("acme",))
     )
@@ -169,7 +171,7 @@ def test_what_a_principal_may_enqueue_passes():
     assert chunks_of([new("jobs:purge")], ANYONE)
 
 
-def test_two_requests_have_one_digest_only_with_the_same_jobs_in_the_same_order():
+def test_digests_are_equal_only_for_the_same_jobs_in_the_same_order():
     one, two = new(payload=b"1"), new(payload=b"2")
     assert digest_of([one, two]) == digest_of([new(payload=b"1"), new(payload=b"2")])
     different = [[one], [two, one], [new("a:b1", payload=b"1"), two], [one, two, new()]]
@@ -177,17 +179,17 @@ def test_two_requests_have_one_digest_only_with_the_same_jobs_in_the_same_order(
 
 
 @pytest.mark.parametrize("key", ["", "k", "~" * 200, "550e8400-e29b-41d4-a716-446655440000"])
-def test_a_key_is_short_printable_ascii(key: str):
+def test_short_printable_ascii_key_is_valid(key: str):
     assert check_key(key) == key
 
 
 @pytest.mark.parametrize("key", ["~" * 201, "é", "a\n", "\0"])
-def test_another_key_is_invalid(key: str):
+def test_long_or_unprintable_or_non_ascii_key_is_invalid(key: str):
     with pytest.raises(NewJobsError, match="^idempotency_key"):
         check_key(key)
 
 
-def test_a_token_of_tenants_has_the_tenant_as_partition():
+def test_partition_of_a_principal_with_one_tenant_is_that_tenant():
     jobs = [new(partition="other"), new(), new(tenant="acme", partition="acme")]
     chunks = chunks_of(jobs, Principal("p", tenants=("acme",)))
     assert {chunk.options.partition for chunk in chunks} == {"acme"}

@@ -1,4 +1,4 @@
-"""What waits for a stream, and when nothing more is read from its client."""
+"""Tests the messages that wait for a stream, and when the gateway stops reading from its client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def taken(peer: Peer) -> m.WorkResponse | None:
     return asyncio.run(peer.next())
 
 
-def test_an_acknowledgement_travels_with_the_next_tasks_and_alone_if_there_are_none():
+def test_acknowledgement_is_sent_with_the_next_tasks_or_separately_if_there_are_none():
     peer = Peer(1)
     peer.acknowledge(3)
     peer.send(m.WorkResponse(tasks=m.TaskBatch(ready=1)))
@@ -30,7 +30,7 @@ def test_an_acknowledgement_travels_with_the_next_tasks_and_alone_if_there_are_n
     assert taken(peer) == m.WorkResponse(result_ack=m.ResultAck(up_to=5))
 
 
-def test_a_refusal_is_said_with_its_batch_and_not_before():
+def test_refusal_is_sent_with_the_acknowledgement_of_its_batch():
     peer = Peer(1)
     peer.refuse(1, m.Refusal(message="one"))
     peer.refuse(3, m.Refusal(message="three"))
@@ -41,8 +41,10 @@ def test_a_refusal_is_said_with_its_batch_and_not_before():
 
 
 @pytest.mark.promise("D27", "D28")
-def test_it_is_full_with_many_messages_or_many_bytes_of_results_and_eased_by_progress():
-    assert MOST_WAITING == tasks.MOST_UNSETTLED == MOST_UNCONFIRMED == 256, "here and in the client"
+def test_peer_is_full_with_too_many_messages_or_result_bytes_until_some_are_handled():
+    assert MOST_WAITING == tasks.MOST_UNSETTLED == MOST_UNCONFIRMED == 256, (
+        "the gateway and the client use the same limit"
+    )
     peer = Peer(1)
     for _ in range(MOST_WAITING):
         assert not peer.is_full
@@ -62,7 +64,7 @@ def test_it_is_full_with_many_messages_or_many_bytes_of_results_and_eased_by_pro
     assert peer.eased.is_set()
 
 
-def test_an_end_discards_what_waits_and_lets_all_that_wait_go_on():
+def test_end_of_a_stream_discards_its_messages_and_wakes_all_waiters():
     peer = Peer(1)
     peer.send(m.WorkResponse(drain=m.Drain()))
     peer.end(Status.ABORTED, "because")
@@ -71,7 +73,7 @@ def test_an_end_discards_what_waits_and_lets_all_that_wait_go_on():
     assert peer.eased.is_set()
 
 
-def test_an_end_ends_a_write_that_the_client_never_takes():
+def test_end_of_a_stream_stops_a_write_that_the_client_never_reads():
     async def scene() -> None:
         peer = Peer(1)
         endless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,8 +81,8 @@ def test_an_end_ends_a_write_that_the_client_never_takes():
         await asyncio.sleep(0)  # until it waits
         peer.end(Status.RESOURCE_EXHAUSTED, "it does not read")
         ended, _ = await asyncio.wait({writing}, timeout=LIMIT)
-        assert ended, "the write goes on"
+        assert ended, "the write still waits"
         assert endless.cancelled()
-        await asyncio.sleep(0)  # and its task goes on, uncancelled
+        await asyncio.sleep(0)  # the task of the write continues, uncancelled
 
     asyncio.run(scene())

@@ -1,4 +1,4 @@
-"""The bookkeeping does no I/O: it can neither reach a network, a database nor a clock."""
+"""Tests that the gateway's bookkeeping does no I/O. It reaches no network, database or clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALLOWED = {"__future__", "typing", "dataclasses", "enum", "heapq", "collections.
 
 
 @pytest.mark.parametrize("name", ["actions", "state", "sessions", "tasks", "deadlines", "assignment", "settlements"])
-def test_it_imports_values_only(name):
+def test_bookkeeping_module_imports_no_module_for_io_or_time(name):
     tree = ast.parse((ROOT / "workers" / "gateway" / f"{name}.py").read_text())
     found = set()
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""What a worker is told if its session could not be attached."""
+"""Tests the answers to attach and renewal requests whose session may be missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Database:
 @pytest.mark.parametrize(
     ("exists", "status", "why"), [(False, a.Status.NOT_FOUND, GONE), (True, a.Status.UNAVAILABLE, AWAY)]
 )
-def test_a_session_is_gone_only_if_it_does_not_exist(exists: bool, status: a.Status, why: str):
+def test_failed_attach_is_not_found_only_if_the_session_does_not_exist(exists: bool, status: a.Status, why: str):
     state = connected()
     [attach] = sessions.on_hello(state, 1, sessions.Hello("p", 7), NOW)
     asked = Open(attach, SimpleNamespace())
@@ -39,14 +39,16 @@ def test_a_session_is_gone_only_if_it_does_not_exist(exists: bool, status: a.Sta
 
 
 @pytest.mark.parametrize(("answer", "known"), [({7}, [7]), (None, [7]), (RuntimeError(), [7]), (set(), [])])
-def test_a_session_is_kept_if_none_can_be_renewed_and_forgotten_if_it_is_missing(answer: object, known: list[int]):
-    """None: the gateway's supervisor has no lease, as after an outage of the database."""
+def test_session_is_removed_only_if_a_successful_renewal_does_not_include_it(answer: object, known: list[int]):
+    """The answer None means that the gateway's supervisor has no lease, as after an outage of the database."""
     state = open_stream()
     Renew(a.RenewSessions(((7, 1),))).apply(state, answer, {}, NOW)
     assert list(state.sessions) == known
 
 
 @pytest.mark.parametrize(("rows", "answer"), [([(7, True)], {7}), ([(7, False)], None), ([], set())])
-def test_sessions_that_are_served_and_not_renewed_are_no_missing_ones(rows: list[tuple[int, bool]], answer: object):
+def test_sessions_that_exist_but_were_not_renewed_are_not_reported_as_missing(
+    rows: list[tuple[int, bool]], answer: object
+):
     session = SimpleNamespace(transact=lambda *_: [rows])
     assert Transactions(session, 1, 3.0).renew(a.RenewSessions(((7, 1),))) == answer

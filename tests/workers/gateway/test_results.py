@@ -1,4 +1,4 @@
-"""What is recorded for each outcome that a remote worker can send."""
+"""Tests what the gateway records for each outcome that a remote worker can send."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST = FIRST._replace(attempt=5)
 
 
 class Middle:
-    """Dice without jitter."""
+    """A random generator that produces no jitter."""
 
     def random(self) -> float:
         return 0.5
@@ -59,7 +59,7 @@ OUTCOMES = [
 @pytest.mark.parametrize(
     ("fields", "attempt", "expected"), [case[1:] for case in OUTCOMES], ids=[case[0] for case in OUTCOMES]
 )
-def test_each_outcome_is_that_of_a_local_attempt(fields: Any, attempt: Job, expected: Any) -> None:
+def test_each_remote_outcome_becomes_the_outcome_of_a_local_attempt(fields: Any, attempt: Job, expected: Any) -> None:
     finished = record(attempt, **fields)
     outcome = finished.outcome
     assert (outcome.label, outcome.delay, outcome.code, outcome.error) == expected
@@ -68,12 +68,12 @@ def test_each_outcome_is_that_of_a_local_attempt(fields: Any, attempt: Job, expe
     assert (finished.job, finished.ran, finished.ended, finished.crashed) == (7, 1.5, 100.0, 0)
 
 
-def test_the_table_above_has_every_outcome_of_the_protocol() -> None:
+def test_tested_outcomes_include_every_outcome_of_the_protocol() -> None:
     tested = {m.Result(**case[1]).WhichOneof("outcome") for case in OUTCOMES} | {"expired"}
     assert tested == {field.name for field in m.Result.DESCRIPTOR.oneofs_by_name["outcome"].fields}
 
 
-def test_a_job_that_expired_or_did_not_start_counts_no_attempt() -> None:
+def test_expired_or_unstarted_job_counts_no_attempt() -> None:
     expired = record(expired=m.Cancelled(), ran_seconds=-1)
     assert (expired.outcome.label, expired.outcome.counted, expired.ran) == ("expired", False, None)
     cancelled = record(cancelled=m.Cancelled(), ran_seconds=-1)
@@ -90,7 +90,7 @@ def test_a_job_that_expired_or_did_not_start_counts_no_attempt() -> None:
         (FIRST._replace(max_attempts=1), ("failed", 0.0)),
     ],
 )
-def test_a_crash_runs_again_at_once_the_first_time_and_fails_after_max_crashes(attempt: Job, expected: Any) -> None:
+def test_first_crash_is_retried_at_once_and_the_last_allowed_crash_fails_the_job(attempt: Job, expected: Any) -> None:
     crash = m.Failed(error="killed by signal 9", crash=m.Crash(signal=9, post_mortem=b'{"sentence":"oom"}'))
     finished = record(attempt, failed=crash)
     assert (finished.outcome.label, finished.outcome.delay) == expected
@@ -98,7 +98,7 @@ def test_a_crash_runs_again_at_once_the_first_time_and_fails_after_max_crashes(a
     assert (finished.crashed, finished.post_mortem) == (1, '{"sentence":"oom"}')
 
 
-def test_a_result_is_stored_as_json_and_refused_if_it_is_not() -> None:
+def test_result_is_stored_as_json_and_invalid_json_is_rejected() -> None:
     assert record(completed=m.Completed(result=b'{"pages": 3}')).outcome.result == '{"pages":3}'
     for text in (b"{", b"\xff", b"NaN", b'"\\ud800"'):
         with pytest.raises(InvalidResultError, match=r"completed\.result"):
@@ -107,7 +107,7 @@ def test_a_result_is_stored_as_json_and_refused_if_it_is_not() -> None:
     assert (nul.outcome.label, nul.outcome.code) == ("failed", "WORKER_SERIALIZATION_ERROR")
 
 
-def test_a_result_without_an_outcome_is_refused() -> None:
+def test_result_without_an_outcome_is_rejected() -> None:
     with pytest.raises(InvalidResultError, match="outcome: none is set"):
         record()
 
@@ -121,12 +121,12 @@ def test_a_result_without_an_outcome_is_refused() -> None:
         ("failed.retry_after_seconds", {"failed": m.Failed(retry_after_seconds=-math.inf)}),
     ],
 )
-def test_a_number_that_is_none_is_refused_and_named(field: str, fields: Any) -> None:
+def test_nan_or_infinite_number_is_rejected_with_the_name_of_its_field(field: str, fields: Any) -> None:
     with pytest.raises(InvalidResultError, match=field.replace(".", r"\.")):
         record(**fields)
 
 
-def test_reports_that_cannot_be_stored_do_not_cost_the_outcome() -> None:
+def test_invalid_log_or_usage_is_dropped_and_the_outcome_is_kept() -> None:
     kept = record(completed=m.Completed(), log=b'{"output": "hello"}', usage=b'{"cpu": 1}')
     assert (kept.log, kept.usage) == ('{"output":"hello"}', '{"cpu":1}')
     assert not is_plain([kept])
@@ -144,12 +144,12 @@ def test_reports_that_cannot_be_stored_do_not_cost_the_outcome() -> None:
         ({"ran_seconds": 1e300}, (LONGEST, None, None, True)),
     ],
 )
-def test_a_completed_job_without_a_result_keeps_what_else_is_reported(fields: Any, kept: Any) -> None:
+def test_completed_job_without_a_result_keeps_its_run_time_usage_and_log(fields: Any, kept: Any) -> None:
     finished = record(completed=m.Completed(), **fields)
     assert (finished.ran, finished.usage, finished.log, finished.outcome.started) == kept
 
 
-def test_texts_are_bounded_and_made_storable() -> None:
+def test_error_texts_are_shortened_and_lose_nul_characters() -> None:
     finished = record(failed=m.Failed(error="a\0" + "x" * 50_000, code="c" * 500, traceback="t" * 200_000))
     outcome = finished.outcome
     assert "\0" not in (outcome.error or "")
@@ -158,7 +158,7 @@ def test_texts_are_bounded_and_made_storable() -> None:
     assert len((outcome.traceback or "").encode()) <= 64_000
 
 
-def test_the_rules_of_a_kind_are_those_that_the_client_declares() -> None:
+def test_rules_of_a_kind_are_those_that_the_client_declares() -> None:
     rules = rules_of(
         m.KindPolicy(kind="mail", max_attempts=2, backoff_base_seconds=10, backoff_factor=3, keep_completed_days=0)
     )
@@ -180,14 +180,14 @@ def test_the_rules_of_a_kind_are_those_that_the_client_declares() -> None:
         ("queue", m.KindPolicy(queue="\n")),
     ],
 )
-def test_an_invalid_policy_is_refused_and_the_field_named(field: str, declared: Any) -> None:
+def test_invalid_policy_is_rejected_with_the_name_of_its_field(field: str, declared: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=field):
         rules_of(declared)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200), st.integers(1, 9), st.integers(0, 9))
-def test_whatever_a_client_sends_is_refused_or_can_be_recorded(data: bytes, attempts: int, crashes: int) -> None:
+def test_any_result_message_is_rejected_or_can_be_recorded(data: bytes, attempts: int, crashes: int) -> None:
     try:
         result = m.Result.FromString(data)
     except m.DECODE_ERRORS:

@@ -1,4 +1,4 @@
-"""The server of the gateway: its address, its limits, TLS, who is admitted, and its health."""
+"""Tests the server of the gateway: address, limits, TLS, authentication and health."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.herd import ROOT
 
 
 @apart
-async def test_health_is_that_of_the_supervisor_and_a_client_that_watches_is_told(_folder):
+async def test_health_is_that_of_the_supervisor_and_watching_clients_receive_changes(_folder):
     from jobherd.handlers._remote.grpc_methods import client_call
     from jobherd.handlers._remote.messages import HealthCheckRequest, HealthCheckResponse
     from jobherd.handlers._remote.schema import HEALTH
@@ -50,8 +50,8 @@ async def test_health_is_that_of_the_supervisor_and_a_client_that_watches_is_tol
         unknown.cancel()
 
 
-def test_grpc_has_each_option_that_server_and_clients_set():
-    """Otherwise it ignores the option: idle streams ended after 30 s with ENHANCE_YOUR_CALM."""
+def test_grpc_supports_each_option_that_server_and_clients_set():
+    """gRPC ignores unknown options. Idle streams then end after 30 s with ENHANCE_YOUR_CALM."""
     [place] = importlib.util.find_spec("grpc").submodule_search_locations
     library = next(Path(place, "_cython").glob("cygrpc*.so")).read_bytes()
     for module in ("workers/gateway/server.py", "handlers/_remote/channels.py"):
@@ -61,7 +61,7 @@ def test_grpc_has_each_option_that_server_and_clients_set():
 
 
 @apart
-async def test_a_client_can_ask_for_the_services_if_the_package_is_there(_folder):
+async def test_server_reflection_works_if_grpc_reflection_is_installed(_folder):
     import grpc
 
     from jobherd.workers.gateway.server import describe, listen, make_server
@@ -101,7 +101,7 @@ async def test_a_port_is_never_shared_with_another_process_or_server(_folder):
 
 
 @apart
-async def test_a_socket_is_for_this_user_only_and_is_not_taken_from_a_server_that_lives(folder):
+async def test_unix_socket_has_mode_600_and_replaces_only_the_socket_of_a_dead_process(folder):
     from jobherd.workers.gateway.health import Health
     from jobherd.workers.gateway.server import CannotListenError
     from tests.workers.gateway.calls import health, serving
@@ -120,7 +120,7 @@ async def test_a_socket_is_for_this_user_only_and_is_not_taken_from_a_server_tha
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     async with serving(handler, address=where):
-        assert await health(where) == "SERVING", "what a dead process has left does not hinder the next one"
+        assert await health(where) == "SERVING", "the socket of a dead process does not prevent the start"
     path.unlink(missing_ok=True)
     path.write_text("precious")
     with pytest.raises(CannotListenError, match="not a socket"):
@@ -133,7 +133,7 @@ async def test_a_socket_is_for_this_user_only_and_is_not_taken_from_a_server_tha
 
 
 @apart
-async def test_messages_and_headers_have_limits_and_only_the_one_over_them_is_refused(_folder):
+async def test_only_messages_and_headers_over_their_limits_are_rejected(_folder):
     import grpc
 
     from tests.workers.gateway.calls import calling, serving
@@ -158,8 +158,8 @@ async def test_messages_and_headers_have_limits_and_only_the_one_over_them_is_re
 
 
 @apart
-async def test_little_is_buffered_of_a_stream_that_is_not_read(_folder):
-    """What the limits of the gateway count is only what it has read. gRPC must not read far ahead of it."""
+async def test_grpc_buffers_less_than_2_mib_of_a_stream_that_is_not_read(_folder):
+    """The limits of the gateway count only what it has read. gRPC must not read far ahead of it."""
     import grpc
 
     from tests.workers.gateway.calls import calling, serving
@@ -171,7 +171,7 @@ async def test_little_is_buffered_of_a_stream_that_is_not_read(_folder):
         size = 0
         async for request in requests:
             size += len(request)
-            if size == 8 << 20:  # Until then, gRPC finds out how fast the client is.
+            if size == 8 << 20:  # Until then, gRPC measures the speed of the client.
                 await may_read.wait()
         return str(size).encode()
 
@@ -203,7 +203,7 @@ async def test_little_is_buffered_of_a_stream_that_is_not_read(_folder):
 
 @pytest.mark.promise("D7")
 @apart
-async def test_a_client_is_admitted_by_the_token_in_its_metadata_and_a_wrong_one_is_refused_slowly(_folder):
+async def test_metadata_token_admits_a_client_and_a_wrong_token_is_rejected_after_a_delay(_folder):
     from jobherd.workers.gateway import authentication
     from jobherd.workers.gateway.access import Role
     from jobherd.workers.gateway.access_file import LiveAccess
@@ -226,13 +226,15 @@ async def test_a_client_is_admitted_by_the_token_in_its_metadata_and_a_wrong_one
         assert len(lines) == 1, "once a minute"
         assert "wrong-token" not in str(lines[0].__dict__)
     async with serving(asking_who(authenticator, token="wrong-token-of-this-test")) as where:
-        assert await who(where, ("authorization", f"Bearer {right}")) == "UNAUTHENTICATED", "that of the Hello counts"
+        assert await who(where, ("authorization", f"Bearer {right}")) == "UNAUTHENTICATED", (
+            "the token of the Hello takes precedence"
+        )
     async with serving(asking_who(authenticator, token=right, role=Role.WORK)) as where:
         assert await who(where) == "lab"
 
 
 @apart
-async def test_a_role_is_enough_for_its_calls_only(folder):
+async def test_role_permits_only_its_own_calls(folder):
     from jobherd.workers.gateway.access import Role
     from jobherd.workers.gateway.access_file import LiveAccess
     from jobherd.workers.gateway.authentication import Authenticator
@@ -259,7 +261,7 @@ async def test_a_role_is_enough_for_its_calls_only(folder):
 
 
 @apart
-async def test_a_certificate_is_replaced_without_a_restart_and_one_that_does_not_fit_changes_nothing(folder):
+async def test_server_certificate_is_reloaded_without_a_restart_once_it_matches_its_key(folder):
     from jobherd.workers.gateway.health import Health
     from jobherd.workers.gateway.tls import Certificates, TlsError
     from tests.workers.gateway.calls import authority, health, serving, signed
@@ -271,9 +273,9 @@ async def test_a_certificate_is_replaced_without_a_restart_and_one_that_does_not
     async with serving(Health(lambda: True).handler(), credentials=certificates.credentials()) as where:
         assert await health(where, trusts=old[0]) == "SERVING"
         assert await health(where, trusts=new[0]) == "UNAVAILABLE"
-        assert await health(where) == "UNAVAILABLE", "no TLS"
+        assert await health(where) == "UNAVAILABLE", "the client uses no TLS"
         shutil.copy(second[0], chain)
-        assert await health(where, trusts=old[0]) == "SERVING", "the key is still the one of the first"
+        assert await health(where, trusts=old[0]) == "SERVING", "the key still belongs to the first certificate"
         shutil.copy(second[1], key)
         assert await health(where, trusts=new[0]) == "SERVING"
         assert await health(where, trusts=old[0]) == "UNAVAILABLE"
@@ -285,7 +287,7 @@ async def test_a_certificate_is_replaced_without_a_restart_and_one_that_does_not
 
 @pytest.mark.promise("D7")
 @apart
-async def test_a_client_is_known_by_its_certificate(folder):
+async def test_client_certificate_identifies_its_principal(folder):
     from jobherd.workers.gateway.access_file import LiveAccess
     from jobherd.workers.gateway.authentication import Authenticator
     from jobherd.workers.gateway.tls import Certificates
@@ -305,10 +307,10 @@ async def test_a_client_is_known_by_its_certificate(folder):
         assert await who(where, trusts=ours[0], shows=lab) == "laboratory"
         assert await who(where, trusts=ours[0], shows=guest) == "UNAUTHENTICATED"
         assert await who(where, trusts=ours[0], shows=stranger) == "UNAVAILABLE"
-        assert await who(where, trusts=ours[0]) == "UNAVAILABLE", "it shows none"
+        assert await who(where, trusts=ours[0]) == "UNAVAILABLE", "the client presents no certificate"
         access.write_text('[principals.laboratory]\ncertificate = ["lab", "guest"]\n')
         assert await who(where, trusts=ours[0], shows=guest) == "laboratory"
-        assert await who(where, trusts=ours[0], shows=lab) == "laboratory", "its common name counts too"
+        assert await who(where, trusts=ours[0], shows=lab) == "laboratory", "the common name also identifies the client"
     every = asking_who(Authenticator(LiveAccess([], None, certificates=True)))
     async with serving(every, credentials=Certificates(chain, key, ours[0]).credentials()) as where:
         assert await who(where, trusts=ours[0], shows=lab) == "lab.example.com"

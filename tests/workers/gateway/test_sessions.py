@@ -1,4 +1,4 @@
-"""Streams and sessions: connect, Hello, break, resume, renewal, takeover, drain."""
+"""Tests streams and sessions: connect, Hello, break, resume, renewal, takeover, drain."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def test_a_stream_without_hello_ends_after_five_seconds():
     assert deadlines.wake_at(state, NOW + 5) == NEVER
 
 
-def test_the_stream_over_the_limit_is_rejected_and_no_earlier_one():
+def test_stream_over_the_limit_is_rejected_and_earlier_streams_are_kept():
     state = State(LIMITS)
     found = [sessions.on_connect(state, number, NOW) for number in range(1, 6)]
     assert [len(one) for one in found] == [0, 0, 0, 1, 1] and ends(4, Status.RESOURCE_EXHAUSTED, found[3])
     assert list(state.streams) == [1, 2, 3]
 
 
-def test_a_session_without_a_stream_ends_after_the_linger():
+def test_session_without_a_stream_ends_after_its_linger_time():
     state = lingering()
     assert deadlines.due(state, NOW + 4.9) == []
     assert deadlines.due(state, NOW + 5) == [a.EndSession(7, 1)]
@@ -139,7 +139,7 @@ def resume(state: State, held: tuple[a.TaskRef, ...] = (), principal: str = "p")
     return sessions.on_hello(state, 2, sessions.Hello(principal, 7, held), NOW + 1)
 
 
-def test_a_resume_says_what_is_lost_and_keeps_deadlines_and_cancellations():
+def test_resume_reports_lost_tasks_and_keeps_deadlines_and_cancellations():
     state = out()
     tasks.on_heartbeat(state, 1, 1, refs(41, 12), extend=500.0, now=NOW)
     sessions.on_break(state, 1, NOW)
@@ -155,7 +155,7 @@ def test_a_resume_says_what_is_lost_and_keeps_deadlines_and_cancellations():
     assert state.sessions[7].claims[41][12].deadline == NOW + 500
     assert state.sessions[7].out == 1
     assert deadlines.due(state, NOW + 6) == [a.ReleaseUnacknowledged(7, 107, 2, (41,))], (
-        "no linger any more, but the check"
+        "the session no longer lingers, but its claims are checked"
     )
 
 
@@ -163,16 +163,16 @@ def test_a_resume_ends_the_earlier_stream_before_the_session_is_attached():
     state = unsent()
     found = resume(state)
     assert ends(1, Status.ABORTED, found) and found[1:] == [*UNSENT, a.AttachSession(2, 7, "p", ())]
-    assert deadlines.due(state, NOW + 20) == [a.RenewSessions(((7, 1),))], "it does not linger meanwhile"
+    assert deadlines.due(state, NOW + 20) == [a.RenewSessions(((7, 1),))], "the session does not linger meanwhile"
 
 
-def test_another_principal_does_not_get_the_session():
+def test_another_principal_cannot_resume_the_session():
     state = out()
     assert ends(2, Status.PERMISSION_DENIED, resume(state, principal="q"))
     assert state.sessions[7].stream == 1 and 1 in state.streams
 
 
-def test_the_answer_to_an_earlier_attach_does_not_undo_a_later_one():
+def test_late_answer_to_an_earlier_attach_does_not_undo_a_later_attach():
     state = lingering()
     resume(state)
     sessions.on_connect(state, 3, NOW + 1)
@@ -192,7 +192,7 @@ def test_a_later_attach_ends_the_stream_of_an_earlier_one():
     assert ends(2, Status.ABORTED, found) and state.sessions[7].stream == 3
 
 
-def test_a_session_whose_stream_broke_before_the_answer_lingers():
+def test_session_lingers_if_its_stream_broke_before_it_was_opened():
     state = opening()
     sessions.on_break(state, 1, NOW)
     assert sessions.on_opened(state, 1, opened(), NOW, NOW + 1) == []
@@ -200,7 +200,7 @@ def test_a_session_whose_stream_broke_before_the_answer_lingers():
 
 
 @pytest.mark.parametrize("status", [Status.NOT_FOUND, Status.UNAVAILABLE])
-def test_a_resume_that_failed(status):
+def test_failed_resume_removes_the_session_only_if_it_was_not_found(status):
     state = lingering()
     resume(state)
     assert ends(2, status, sessions.on_not_opened(state, 2, status, "", NOW + 1))
@@ -208,7 +208,7 @@ def test_a_resume_that_failed(status):
     assert deadlines.due(state, NOW + 6) == ([] if status is Status.NOT_FOUND else [a.EndSession(7, 1)])
 
 
-def test_a_result_on_its_way_survives_the_resume_and_a_lapse_does_not():
+def test_resume_keeps_a_pending_result_and_drops_a_pending_expiry():
     state = out()
     tasks.on_results(state, 1, 1, refs(41, 11), NOW)
     lapse = a.ExpireTasks(7, 107, 1, refs(41, 12))
@@ -217,18 +217,20 @@ def test_a_result_on_its_way_survives_the_resume_and_a_lapse_does_not():
     resume(state, refs(41, 11, 12))
     sessions.on_opened(state, 2, opened(7, 2, {41: jobs(11, 12)}), NOW + 61, NOW + 61)
     assert state.sessions[7].out == 1
-    assert sessions.on_taken_over(state, 7, 1, NOW + 61) == [], "the check of the lapse failed: it is attached again"
+    assert sessions.on_taken_over(state, 7, 1, NOW + 61) == [], (
+        "the expiry failed because the session is attached again"
+    )
     assert tasks.on_expired(state, lapse, {}, NOW + 61) == []
     assert state.sessions[7].claims[41][12].state.counts
 
 
-def test_leases_are_renewed_each_third_of_a_lease():
+def test_session_lease_is_renewed_after_each_third_of_its_duration():
     state = open_stream()
-    assert deadlines.wake_at(state, NOW) == NOW + 5, "the timer of Hello comes for nothing"
+    assert deadlines.wake_at(state, NOW) == NOW + 5, "the timer of the Hello fires without effect"
     assert deadlines.due(state, NOW + 5) == [] and deadlines.wake_at(state, NOW + 5) == NOW + 10
     asked = a.RenewSessions(((7, 1),))
     assert deadlines.due(state, NOW + 10) == [asked]
-    assert deadlines.due(state, NOW + 20) == [], "one at a time"
+    assert deadlines.due(state, NOW + 20) == [], "one renewal at a time"
     assert sessions.on_renewed(state, asked, {7}, NOW + 10, NOW + 21) == []
     assert state.sessions[7].lease_until == NOW + 40, "counted from the sending"
     assert deadlines.due(state, NOW + 30) == [asked]
@@ -238,14 +240,14 @@ def test_leases_are_renewed_each_third_of_a_lease():
     assert not state.sessions and deadlines.due(state, NOW + 60) == [] and deadlines.wake_at(state, NOW) == NEVER
 
 
-def test_the_check_waits_for_the_claim_and_the_next_claim_for_the_check():
+def test_check_for_unacknowledged_jobs_and_claims_wait_for_each_other():
     state = lingering()
     resume(state)
     sessions.on_opened(state, 2, opened(7, 2), NOW + 1, NOW + 1)
     assignment.on_ready(state, 2, 1, ANY, 1, lease=0.0, now=NOW + 1)
     claim = assignment.next_claim(state, 0, NOW + 1)
     assert claim is not None
-    assert deadlines.due(state, NOW + 2.5) == [], "what it claims just now would be released"
+    assert deadlines.due(state, NOW + 2.5) == [], "the check would release the jobs of the running claim"
     assignment.on_claimed(state, claim, [a.Found(0)], NOW + 3)
     assignment.on_wake(state)
     assert assignment.next_claim(state, 0, NOW + 3) is None
@@ -268,13 +270,13 @@ def test_a_stream_that_opens_during_the_drain_is_notified():
     assert sessions.on_opened(state, 1, opened(), NOW, NOW) == [a.Welcome(1, 7, (), 30.0), a.SendDrain(1, 9.0)]
 
 
-def test_it_is_drained_once_nothing_is_out():
+def test_gateway_is_drained_once_no_task_is_out():
     state = out()
     assert not sessions.is_drained(state)
     sessions.on_drain(state, 9.0)
     assert not sessions.is_drained(state)
     [settle] = tasks.on_results(state, 1, 1, refs(41, 11, 12), NOW)
-    assert not sessions.is_drained(state), "they are not committed"
+    assert not sessions.is_drained(state), "the results are not committed"
     assert tasks.on_settled(state, settle) == [a.SendAck(1, 1)]
     assert sessions.is_drained(state)
 
@@ -293,7 +295,7 @@ def test_a_drain_ends_soon_after_its_workers_have_moved_to_another_gateway():
     assert sessions.is_drained(state)
 
 
-def test_a_drain_answers_the_ready_of_the_claim_on_its_way_too():
+def test_drain_also_answers_the_ready_of_a_running_claim():
     state, claim = claiming()
     sessions.on_drain(state, 9.0)
     assert not sessions.is_drained(state)

@@ -1,4 +1,4 @@
-"""Which results are recorded by which statement."""
+"""Tests which statement records which results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def results(claim: int, ids, *, plain: bool = True, session: int = 7) -> list[Re
     return [Result(session, one, claim, plain) for one in ids]
 
 
-def test_large_whole_claims_small_whole_claims_and_the_rest():
+def test_results_are_split_into_large_and_small_whole_claims_and_the_rest():
     state = holding(c1=range(50), c2=range(100, 149), c3=range(200, 203), c4=range(300, 360), c5=range(400, 402))
     mixed = [*results(5, [400]), *results(5, [401], plain=False)]
     planned = plan_transaction(
@@ -38,12 +38,12 @@ def test_large_whole_claims_small_whole_claims_and_the_rest():
     assert planned.rest == (tuple(results(3, [200, 201])), tuple(results(4, range(300, 360), session=8)), tuple(mixed))
 
 
-def test_a_whole_claim_is_in_the_order_of_its_row_and_may_come_in_parts():
+def test_results_of_a_whole_claim_may_arrive_in_parts_and_are_ordered_like_its_row():
     planned = plan_transaction(holding(c1=range(3)), [*results(1, [2]), *results(1, [1, 0])])
     assert planned.small == (tuple(results(1, [0, 1, 2])),) and not planned.large and not planned.rest
 
 
-def test_a_result_that_came_twice_is_recorded_once():
+def test_duplicate_result_never_enters_a_whole_claim_statement():
     planned = plan_transaction(holding(c1=range(2)), [*results(1, [0, 1]), *results(1, [1])])
     assert planned.small == (tuple(results(1, [0, 1])),) and planned.rest == (tuple(results(1, [1])),)
     planned = plan_transaction(holding(c1=range(3)), [*results(1, [0, 1]), *results(1, [1])])
@@ -54,5 +54,5 @@ def test_a_result_that_came_twice_is_recorded_once():
     "sizes, count",
     [([], 0), ([1], 1), ([5000], 1), ([5000, 1], 1), ([MOST_RESULTS, 1], 1), ([1000, 1000, 1], 2), ([1, 2, 3], 3)],
 )
-def test_a_transaction_has_2000_results_at_most_and_divides_no_batch(sizes, count):
+def test_transaction_has_at_most_2000_results_unless_its_first_batch_is_larger(sizes, count):
     assert batches_that_fit(sizes) == count

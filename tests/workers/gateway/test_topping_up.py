@@ -1,4 +1,4 @@
-"""Streams whose clients send no Readys, claims that are answered in any case, and what unary calls say."""
+"""Tests streams whose clients send no Readys, Readys that must not wait, and the effects of unary calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def top_up(state: State) -> dict[int, int]:
     return readys(state)
 
 
-def test_a_stream_asks_for_as_many_tasks_as_it_has_slots_and_once():
+def test_top_up_requests_a_task_for_each_slot_only_once():
     state = open_stream()
     assert top_up(state) == {1: LIMITS.slots}
     assert top_up(state) == {1: LIMITS.slots}
@@ -30,7 +30,7 @@ def test_a_stream_asks_for_as_many_tasks_as_it_has_slots_and_once():
     assert [share.size for share in claim.shares] == [LIMITS.slots]
 
 
-def test_room_goes_to_the_ready_that_waits_and_beside_one_that_claims():
+def test_free_slots_go_to_a_waiting_ready_or_to_a_new_one_while_it_claims():
     state = open_stream()
     top_up(state)
     claim = assignment.next_claim(state, 0, NOW)
@@ -46,17 +46,17 @@ def test_room_goes_to_the_ready_that_waits_and_beside_one_that_claims():
     assert top_up(state) == {2: LIMITS.slots - 2, 3: 1}
 
 
-def test_tasks_that_were_not_sent_take_room():
+def test_unsent_tasks_occupy_slots():
     assert top_up(unsent()) == {2: LIMITS.slots - 2}
 
 
-def test_a_large_stream_asks_by_readys_of_at_most_one_claim():
+def test_large_top_up_is_split_into_readys_of_at_most_500():
     state = open_stream()
     state.streams[1].slots = 1200
     assert top_up(state) == {1: 500, 2: 500, 3: 200}
 
 
-def test_nothing_is_asked_for_a_stream_that_is_gone_or_while_the_gateway_drains():
+def test_top_up_requests_nothing_for_a_broken_stream_or_during_a_drain():
     state = open_stream()
     sessions.on_drain(state, 5.0)
     assert top_up(state) == {}
@@ -65,10 +65,10 @@ def test_nothing_is_asked_for_a_stream_that_is_gone_or_while_the_gateway_drains(
     assert not state.groups
 
 
-def test_a_ready_that_does_not_wait_is_answered_by_a_claim_that_is_made_in_any_case():
+def test_ready_that_must_not_wait_is_answered_by_the_next_claim_even_if_it_is_empty():
     state, claim = claiming()
     assignment.on_claimed(state, claim, [a.Found(0)], NOW)
-    assert assignment.next_claim(state, 0, NOW) is None, "it waits for a wake-up"
+    assert assignment.next_claim(state, 0, NOW) is None, "an empty group waits for a wake"
     assignment.on_ready(state, 1, 2, ANY, 1, lease=0.0, now=NOW)
     assignment.answer_by_next_claim(state, 1, 2)
     again = assignment.next_claim(state, 0, NOW)
@@ -77,7 +77,7 @@ def test_a_ready_that_does_not_wait_is_answered_by_a_claim_that_is_made_in_any_c
     assert list(state.streams[1].readys) == [1]
 
 
-def test_a_call_of_a_worker_ends_the_silence_of_its_stream_and_keeps_a_session_without_one():
+def test_unary_call_keeps_the_session_of_its_worker_with_or_without_a_stream():
     state = out()
     later = NOW + LIMITS.task_lease
     assert [type(action) for action in deadlines.due(state, later)][0] is a.ExpireTasks
@@ -89,7 +89,7 @@ def test_a_call_of_a_worker_ends_the_silence_of_its_stream_and_keeps_a_session_w
     assert state.sessions[7].keep_until == NOW + LIMITS.session_lease
 
 
-def test_tasks_that_ended_elsewhere_are_forgotten_unless_their_end_is_on_its_way_here():
+def test_tasks_that_ended_elsewhere_are_removed_unless_their_result_was_reported_here():
     state = out()
     tasks.on_reported(state, 7, refs(41, 12))
     tasks.on_ended_elsewhere(state, 7, refs(41, 11, 12))
@@ -97,7 +97,7 @@ def test_tasks_that_ended_elsewhere_are_forgotten_unless_their_end_is_on_its_way
     assert state.sessions[7].out == 0
 
 
-def test_a_session_of_a_script_lasts_as_long_as_the_leases_of_its_tasks():
+def test_session_of_unary_calls_lasts_as_long_as_its_longest_task_lease():
     state = out()
     tasks.extend_tasks(state.sessions[7], refs(41, 12), 300.0, NOW)
     calls = Unary(SimpleNamespace(state=state))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A stream at the service itself: how long it may be silent, and how often its client is checked."""
+"""Tests a stream at the worker service: how long it may be silent, and how often its client is checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.asynccontextmanager
 async def service(*, admits: Any = None, **limits: float) -> AsyncIterator[tuple[str, Any, Any]]:
-    """A server whose database never answers. Gives the address, the coordinator and the tokens that were checked."""
+    """Run a server whose database never answers. Yield the address, the coordinator and the checked tokens."""
     from jobherd.workers.gateway.access import Principal
     from jobherd.workers.gateway.coordinator import Coordinator
     from jobherd.workers.gateway.state import Limits
@@ -60,7 +60,7 @@ def call(channel: Any) -> Any:
 
 
 @apart
-async def test_a_stream_without_hello_ends(_folder: Path) -> None:
+async def test_stream_without_hello_ends(_folder: Path) -> None:
     from tests.workers.gateway.calls import calling
 
     async with service(hello=0.05) as (where, coordinator, _), calling(where) as channel:
@@ -71,7 +71,7 @@ async def test_a_stream_without_hello_ends(_folder: Path) -> None:
 
 @pytest.mark.promise("D5")
 @apart
-async def test_a_client_is_checked_once_a_stream(_folder: Path) -> None:
+async def test_token_is_checked_once_per_stream(_folder: Path) -> None:
     from jobherd.handlers._remote import messages as m
     from jobherd.workers.gateway import sessions
     from jobherd.workers.gateway.actions import Opened
@@ -87,5 +87,5 @@ async def test_a_client_is_checked_once_a_stream(_folder: Path) -> None:
             await stream.write(m.WorkRequest(ready=m.Ready(number=number)))
             await stream.write(m.WorkRequest(heartbeat=m.Heartbeat(number=number)))
             assert (await stream.read()).heartbeat_ack.number == number
-        assert checked.tokens == ["one"], "the token is checked once a stream, not for each claim"
+        assert checked.tokens == ["one"], "the token is checked once per stream, not for each claim"
         stream.cancel()

@@ -967,7 +967,9 @@ MUTANTS = (
         "workers/run/transaction_session.py",
         "prepared=False, patience=PATIENCE",
         "prepared=False",
-        ("tests/workers/run/test_transaction.py::test_a_session_that_is_swallowed_while_nobody_needed_it_is_given_up",),
+        (
+            "tests/workers/run/test_transaction.py::test_transaction_session_that_went_silent_fails_one_attempt_and_is_replaced",
+        ),
     ),
     Mutant(
         "what has answered counts as done, whatever becomes of its transaction",

@@ -9,14 +9,14 @@ SIGNALS_SQL = "sql/schema/37_signals.sql"
 CHILDREN_SQL = "sql/schema/38_children.sql"
 SIGNALS = ("tests/sql/test_signals.py",)
 CHILDREN = ("tests/sql/test_children.py",)
-LOST = ("tests/workers/run/test_steps.py::test_a_lost_claim_interrupts_the_run_and_nothing_is_recorded",)
+LOST = ("tests/workers/run/test_steps.py::test_lost_claim_interrupts_the_job_and_records_no_further_step",)
 WORKER = "tests/workers/run/test_children.py::"
 COUNT = "tests/workers/run/test_attempt_count.py::"
 
 INPUTS = "tests/workers/run/test_inputs.py::"
 FIND_INPUTS = "sql/queries/steps/find_inputs.sql"
-UNREADABLE = (f"{INPUTS}test_where_results_cannot_be_read_the_error_says_what_to_do",)
-SAID = (f"{INPUTS}test_what_a_node_does_not_give_is_said",)
+UNREADABLE = (f"{INPUTS}test_reading_a_result_in_a_transaction_or_another_thread_raises_an_error",)
+SAID = (f"{INPUTS}test_missing_input_raises_an_error_with_the_reason",)
 
 STEPPING = (
     Mutant(
@@ -38,14 +38,14 @@ STEPPING = (
         "workers/run/attempt_count.py",
         "        if first and not transactions.own_session.is_lost:\n",
         "        if False:\n",
-        (f"{COUNT}test_a_step_that_was_not_recorded_begins_no_count",),
+        (f"{COUNT}test_attempt_whose_step_was_not_recorded_counts_toward_max_attempts",),
     ),
     Mutant(
         "the status board keeps the count that a step has ended",
         "workers/run/attempt_count.py",
         "    board.say(now._replace(attempts=attempt))\n",
         "",
-        (f"{COUNT}test_the_supervisor_of_a_dead_worker_finds_the_new_count",),
+        (f"{COUNT}test_status_board_and_job_row_show_the_reset_attempt_count",),
     ),
     Mutant(
         "a step's name is used twice in one attempt",
@@ -136,21 +136,21 @@ STEPPING = (
         CHILDREN_SQL,
         "    IF FOUND THEN\n        RETURN done;\n",
         "    IF false THEN\n        RETURN done;\n",
-        (f"{WORKER}test_the_same_statement_sent_twice_enqueues_the_children_once",),
+        (f"{WORKER}test_repeated_spawn_statement_enqueues_the_child_jobs_once",),
     ),
     Mutant(
         "children are spawned under a lost claim",
         CHILDREN_SQL,
         "    IF NOT FOUND THEN\n        RETURN NULL;\n",
         "    IF false THEN\n        RETURN NULL;\n",
-        (f"{WORKER}test_the_same_statement_sent_twice_enqueues_the_children_once",),
+        (f"{WORKER}test_repeated_spawn_statement_enqueues_the_child_jobs_once",),
     ),
     Mutant(
         "the failure of a child is recorded, so that it cannot be run again",
         STEPS,
         '        if not failures and any("failed" in entry for entry in entries):\n',
         "        if False:\n",
-        (f"{WORKER}test_a_failed_child_fails_the_parent_and_both_can_be_run_again",),
+        (f"{WORKER}test_failed_child_job_fails_its_parent_job_and_both_can_be_run_again",),
     ),
     Mutant(
         "a job reads the result of a node that it did not wait for",
@@ -164,14 +164,14 @@ STEPPING = (
         FIND_INPUTS,
         "f.is_copied OR f.is_past AS is_stored",
         "true AS is_stored",
-        (f"{INPUTS}test_a_result_that_was_deleted_is_not_taken_for_an_empty_one",),
+        (f"{INPUTS}test_deleted_result_raises_an_error_and_is_not_read_as_empty",),
     ),
     Mutant(
         "a result that was passed on is read from the history",
         FIND_INPUTS,
         "CASE WHEN f.is_copied THEN f.copy ELSE f.original END",
         "f.original",
-        (f"{INPUTS}test_a_result_that_is_passed_as_an_argument_is_read_without_the_history",),
+        (f"{INPUTS}test_result_passed_as_an_argument_can_be_read_after_its_job_was_deleted",),
     ),
     Mutant(
         "a large result ends the reading of many",

@@ -1,6 +1,6 @@
-"""A child whose `before_claim` hook declines or narrows.
+"""A worker whose `before_claim` hook rejects or narrows its claims.
 
-What it may not take stays, nothing is lost, and nobody is kept from it.
+Jobs that the worker must not claim stay ready, and other workers can claim them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHOOSY = str(Path(__file__).parents[1] / "choosy.py")
 
 @pytest.fixture
 def choose(tmp_path, monkeypatch):
-    """Tell the hook what to answer from now on."""
+    """Return a function that sets the result of the hook from now on."""
     file = tmp_path / "answer"
     file.touch()
     monkeypatch.setenv("CHOOSES", str(file))
@@ -49,7 +49,7 @@ def choose(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_only_what_it_let_through_is_claimed_in_any_queue(bench: Bench, choose, answer, takes):
+def test_worker_claims_only_the_jobs_that_its_hook_allows_in_any_queue(bench: Bench, choose, answer, takes):
     choose(answer)
     jobs = {"a": bench.enqueue("pick:a"), "b": bench.enqueue("pick:b", n=1), "c": bench.enqueue("pick:c")}
     child = bench.start(handlers=(CHOOSY,))
@@ -64,18 +64,20 @@ def test_only_what_it_let_through_is_claimed_in_any_queue(bench: Bench, choose, 
 
 
 @pytest.mark.promise("B4", "B5")
-def test_who_declines_claims_nothing_and_asks_again_by_itself(bench: Bench, choose, monkeypatch):
+def test_worker_whose_hook_rejects_claims_calls_the_hook_again_without_a_wake(bench: Bench, choose, monkeypatch):
     monkeypatch.setattr(jobherd.workers.claim.restriction, "HOOK_PAUSE", 0.05)
     choose("nothing")
     job = bench.enqueue("pick:a")
     child = bench.start(handlers=(CHOOSY,))
     child.wait_idle()
-    assert (child.board.claims, bench.job(job)["state"]) == ((0, 0), "ready"), "it did not even ask the database"
+    assert (child.board.claims, bench.job(job)["state"]) == ((0, 0), "ready"), "no claim was sent to the database"
     choose("")
     bench.wait(job, "completed")
 
 
-def test_who_declines_every_claim_gives_back_what_it_never_heard_of(bench: Bench, choose, monkeypatch):
+def test_worker_whose_hook_rejects_every_claim_releases_a_job_whose_claim_answer_was_lost(
+    bench: Bench, choose, monkeypatch
+):
     monkeypatch.setattr(jobherd.workers.claim.restriction, "HOOK_PAUSE", 600.0)
     monkeypatch.setattr(jobherd.workers.claim.claimer, "CHECK", 0.0)
     choose("nothing")
@@ -90,18 +92,18 @@ def test_who_declines_every_claim_gives_back_what_it_never_heard_of(bench: Bench
     assert bench.wait(job, "completed")["attempts"] == 1
 
 
-def test_news_that_it_may_not_use_is_passed_on_once(bench: Bench, choose, monkeypatch):
-    # or it wakes by itself, and says it of its own accord
+def test_worker_passes_on_a_wake_only_once_while_its_hook_rejects_claims(bench: Bench, choose, monkeypatch):
+    # Otherwise the worker calls the hook again after a pause, and may report without a wake.
     monkeypatch.setattr("jobherd.workers.claim.restriction.HOOK_PAUSE", 600.0)
     choose("nothing")
-    bench.control.notified = True  # or it would say each time that it is idle
+    bench.control.notified = True  # Otherwise the worker reports each time that it is idle.
     child = bench.start(handlers=(CHOOSY,))
     child.wait_idle()
     child.nudge()
     child.wait_report(MoreWork)
     child.wait_idle()
     times = child.board.times_idle
-    pipes.wake(child.wake)  # no news: another process has passed it on
+    pipes.wake(child.wake)  # A wake without a new job: another process has passed it on.
     until = time.monotonic() + LIMIT
     while child.board.times_idle < times + 1:
         assert time.monotonic() < until
@@ -118,7 +120,7 @@ def test_news_that_it_may_not_use_is_passed_on_once(bench: Bench, choose, monkey
         ("Only(max_cost={'memory mb': 1})", "is not a name"),
     ],
 )
-def test_a_hook_that_fails_lets_nothing_through_and_says_why(bench: Bench, choose, answer, says):
+def test_failing_hook_allows_no_claim_and_its_error_is_logged(bench: Bench, choose, answer, says):
     choose(answer)
     job = bench.enqueue("pick:a")
     child = bench.start(handlers=(CHOOSY,))
@@ -130,7 +132,7 @@ def test_a_hook_that_fails_lets_nothing_through_and_says_why(bench: Bench, choos
     bench.wait(job, "completed")
 
 
-def test_a_hook_that_hangs_is_interrupted_and_its_child_replaced(bench: Bench, choose, monkeypatch):
+def test_hanging_before_claim_hook_is_interrupted_and_its_worker_replaced(bench: Bench, choose, monkeypatch):
     monkeypatch.setattr(jobherd.workers.run.hooks, "LIMIT", 0.1)
     choose("hangs")
     job = bench.enqueue("pick:a")
@@ -139,7 +141,7 @@ def test_a_hook_that_hangs_is_interrupted_and_its_child_replaced(bench: Bench, c
     assert bench.job(job)["state"] == "ready"
 
 
-def test_what_the_hook_prints_is_no_job_s(bench: Bench, choose):
+def test_output_of_the_hook_is_not_stored_with_a_job(bench: Bench, choose):
     choose("talks")
     job = bench.enqueue("pick:talks")
     child = bench.fork(handlers=(CHOOSY,), capture=True)
@@ -158,6 +160,6 @@ def test_what_the_hook_prints_is_no_job_s(bench: Bench, choose):
         ({"parameters": {"a": 1}}, "parameters are those of a condition"),
     ],
 )
-def test_a_filter_that_means_nothing_is_refused_where_it_is_made(given, words):
+def test_invalid_filter_raises_when_it_is_created(given, words):
     with pytest.raises((TypeError, ValueError), match=words):
         Only(**given)

@@ -1,4 +1,4 @@
-"""`attempts_per_step`: an attempt that has recorded a step is the first one of its count."""
+"""`attempts_per_step`: an attempt that has recorded a step counts as the first one."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_max_attempts_limits_attempts_without_progress(bank: Bench, how: str):
     assert [attempt for _, attempt, _ in records(bank, row["id"]).values()] == [1, 1, 1]
 
 
-def test_a_step_that_was_not_recorded_begins_no_count(bank: Bench):
+def test_attempt_whose_step_was_not_recorded_counts_toward_max_attempts(bank: Bench):
     row = run(bank, start(bank), "step:progress", how="broken")
     assert attempts(row) == [(1, "retry"), (2, "failed")]
     assert records(bank, row["id"]) == {}
 
 
-def test_a_sleep_begins_the_count(bank: Bench):
+def test_attempt_that_sleeps_counts_as_the_first_one(bank: Bench):
     child = start(bank)
     job = bank.enqueue("step:progress", how="sleep")
     child.nudge()
@@ -46,13 +46,13 @@ def test_a_sleep_begins_the_count(bank: Bench):
     assert records(bank, job)["sleep:1"][1] == 1
 
 
-def test_the_supervisor_of_a_dead_worker_finds_the_new_count(bank: Bench, gate: Gate):
+def test_status_board_and_job_row_show_the_reset_attempt_count(bank: Bench, gate: Gate):
     child = start(bank)
     job = bank.enqueue("step:progress", how="gate")
     child.nudge()
     arrival = gate.wait_arrival("gate")
     now = child.board.now()
     assert now is not None
-    assert (now.job, now.attempts, now.max_attempts) == (job, 1, 2), "the second attempt, which has recorded a step"
+    assert (now.job, now.attempts, now.max_attempts) == (job, 1, 2), "the second attempt has recorded a step"
     assert bank.job(job)["attempts"] == 1
     arrival.open()

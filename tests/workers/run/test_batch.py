@@ -1,7 +1,4 @@
-"""Batch handlers in a child.
-
-What is called together, and that one job of a call never decides over another.
-"""
+"""Batch handlers in a worker: which jobs share a call, and that no job of a call decides the outcome of another."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def sms(bench: Bench, *says: str) -> list[int]:
 
 
 @pytest.mark.promise("D30")
-def test_each_job_of_a_call_gets_its_own_answer(bench: Bench):
+def test_batch_handler_gives_each_job_its_own_outcome(bench: Bench):
     put(bench, "sms:send", '{"wrong": 1}')
     ids = sms(bench, "ok", "nack", "poison", "error", "object", "silent", "ok")
     child = start(bench)
@@ -45,7 +42,7 @@ def test_each_job_of_a_call_gets_its_own_answer(bench: Bench):
         bench.wait(job, "completed", "failed", "retrying") for job in (ids[0] - 1, *ids)
     )
     assert (unfit["state"], unfit["error_code"]) == ("failed", "PAYLOAD_INVALID")
-    assert first["result"] == {"to": "0", "together": 4}, "the fifth of the call did not fit"
+    assert first["result"] == {"to": "0", "together": 4}, "the fifth job of the call has an invalid payload"
     assert (nack["state"], nack["error_code"], nack["error"]) == ("retrying", "NACK", "busy")
     assert (poison["state"], poison["error_code"]) == ("failed", "POISON")
     assert (error["state"], error["error_code"]) == ("retrying", "UNHANDLED_ERROR")
@@ -57,7 +54,7 @@ def test_each_job_of_a_call_gets_its_own_answer(bench: Bench):
     assert count_of(child, "sms:send", "ok") == 2
 
 
-def test_an_error_of_the_whole_call_is_each_one_s_attempt_and_the_last_attempt_is_alone(bench: Bench):
+def test_exception_of_a_call_fails_each_jobs_attempt_and_a_job_on_its_last_attempt_runs_alone(bench: Bench):
     ids = sms(bench, "ok", "ok", "all")
     bench.ask("UPDATE jobherd.ready SET attempts = 2 WHERE id = %(id)s", id=ids[0])
     child = start(bench)
@@ -70,7 +67,7 @@ def test_an_error_of_the_whole_call_is_each_one_s_attempt_and_the_last_attempt_i
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_an_error_that_ends_the_code_that_asks_what_it_is_is_one_like_any_other(bench: Bench):
+def test_exception_whose_class_cannot_be_read_fails_the_attempts_and_not_the_worker(bench: Bench):
     ids = sms(bench, "ok", "lies")
     child = start(bench)
     rows = [bench.wait(job, "retrying") for job in ids]
@@ -78,21 +75,21 @@ def test_an_error_that_ends_the_code_that_asks_what_it_is_is_one_like_any_other(
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_exit_while_payloads_are_read_fails_every_job_of_the_call(bench: Bench):
+def test_system_exit_while_payloads_are_read_fails_every_job_of_the_call(bench: Bench):
     jobs = sms(bench, "ok", "exit", "ok")
     start(bench)
     rows = [bench.wait(job, "completed", "failed", "retrying") for job in jobs]
     assert [(row["state"], row["error_code"]) for row in rows] == [("retrying", "UNHANDLED_ERROR")] * 3
 
 
-def test_who_has_crashed_a_process_is_called_alone(bench: Bench):
+def test_job_that_has_crashed_a_worker_runs_alone(bench: Bench):
     ids = sms(bench, "ok", "ok", "ok")
     bench.ask("UPDATE jobherd.ready SET crashes = 1 WHERE id = %(id)s", id=ids[1])
     start(bench)
     assert [bench.wait(job, "completed")["result"]["together"] for job in ids] == [2, 1, 2]
 
 
-def test_cancelling_one_of_a_call_interrupts_no_neighbour(bench: Bench, gate: Gate):
+def test_canceling_one_job_of_a_call_does_not_interrupt_the_others(bench: Bench, gate: Gate):
     ids = put(bench, "sms:gated", "{}", "{}", "{}")
     child = start(bench)
     arrival = gate.wait_arrival("gate 3")
@@ -112,7 +109,7 @@ def test_cancelling_one_of_a_call_interrupts_no_neighbour(bench: Bench, gate: Ga
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_drain_hands_all_of_a_call_back_with_their_attempts(bench: Bench, gate: Gate):
+def test_drain_releases_all_jobs_of_a_call(bench: Bench, gate: Gate):
     ids = put(bench, "sms:gated", "{}", "{}")
     child = start(bench)
     gate.wait_arrival("gate 2")
@@ -122,28 +119,28 @@ def test_a_drain_hands_all_of_a_call_back_with_their_attempts(bench: Bench, gate
     assert [(bench.wait(job, "ready")["attempts"]) for job in ids] == [0, 0]
 
 
-def test_the_timeout_is_the_call_s(bench: Bench, gate: Gate):
+def test_timeout_interrupts_the_whole_batch_call(bench: Bench, gate: Gate):
     ids = put(bench, "sms:slow", "{}", "{}")
     child = start(bench)
     assert [bench.wait(job, "retrying")["error_code"] for job in ids] == ["JOB_TIMEOUT"] * 2
     assert child.wait() == EXIT_RECYCLE
 
 
-def test_other_kinds_of_the_claim_are_run_and_a_call_takes_no_more_than_its_batch(bench: Bench):
+def test_call_has_no_more_jobs_than_its_batch_size_and_other_kinds_of_the_claim_run(bench: Bench):
     with bench.connection.transaction():
         ids = sms(bench, "ok", "ok", "ok")
         other = bench.insert("sms:single", "{}")
         ids += sms(bench, "ok", "ok", "ok", "ok")
     start(bench)
-    # Claimed as a kind that was never seen, "sms:single" is taken for long and ends the claim; what
-    # is called is up to the claims.
+    # The worker has never run "sms:single", so this kind counts as long and ends the claim. The size
+    # of a call therefore depends on the claims.
     sizes = [bench.wait(job, "completed")["result"]["together"] for job in ids]
     assert max(sizes) <= 5
     assert sizes[0] >= 3
     bench.wait(other, "completed")
 
 
-def test_a_call_lingers_for_more_and_starts_when_it_is_full(bench: Bench):
+def test_lingering_call_starts_when_it_is_full_or_another_kind_needs_the_worker(bench: Bench):
     child = start(bench)
     child.wait_idle()
     first = bench.insert("sms:linger", "1")
@@ -158,7 +155,7 @@ def test_a_call_lingers_for_more_and_starts_when_it_is_full(bench: Bench):
     other = bench.insert("sms:single", "{}")
     child.heard.clear()
     child.nudge()
-    assert bench.wait(rest[2], "completed")["result"] == 1, "somebody else was to be served"
+    assert bench.wait(rest[2], "completed")["result"] == 1, "a job of another kind ends the wait"
     bench.wait(other, "completed")
     child.wait_report(MoreWork)
     assert {bench.job(job)["attempts"] for job in (first, *rest)} == {1}
@@ -167,20 +164,20 @@ def test_a_call_lingers_for_more_and_starts_when_it_is_full(bench: Bench):
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_call_lingers_no_longer_than_it_may(bench: Bench):
+def test_lingering_call_starts_after_its_linger_time(bench: Bench):
     job = bench.insert("sms:lingers_shortly", "1")
     start(bench)
     assert bench.wait(job, "completed")["result"] == 1
 
 
-def test_a_call_does_not_linger_in_a_claim_of_which_a_letter_of_the_parent_may_be_on_its_way(bench: Bench, gate: Gate):
-    """It may speak of a job that has come back meanwhile, and would find it again under the same token."""
+def test_call_does_not_linger_if_the_supervisor_has_flushed_outcomes_of_its_claim(bench: Bench, gate: Gate):
+    """The supervisor's request may still be on its way. It must not find one of its jobs again under the same token."""
     with bench.connection.transaction():
         ids = [bench.insert("sms:gated", "{}"), bench.insert("sms:linger", "1")]
     child = start(bench, claim_window=0.0)
     arrival = gate.wait_arrival("gate 1")
     assert (now := child.board.now()) is not None
-    assert bench.job(ids[1])["state"] == "running", "of the same claim"
+    assert bench.job(ids[1])["state"] == "running", "the job belongs to the same claim"
     child.board.announce_flush(now.token)
     later = bench.insert("sms:linger", "2")
     arrival.open()
@@ -189,7 +186,7 @@ def test_a_call_does_not_linger_in_a_claim_of_which_a_letter_of_the_parent_may_b
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_who_is_dismissed_while_it_lingers_hands_its_jobs_back(bench: Bench):
+def test_worker_dismissed_while_a_call_lingers_releases_its_job(bench: Bench):
     child = start(bench)
     child.wait_idle()
     job = bench.insert("sms:linger", "1")
@@ -200,7 +197,7 @@ def test_who_is_dismissed_while_it_lingers_hands_its_jobs_back(bench: Bench):
     assert bench.wait(job, "ready")["attempts"] == 0
 
 
-def test_a_job_that_is_cancelled_while_it_waits_for_others_does_not_run(bench: Bench):
+def test_job_canceled_while_its_call_lingers_does_not_run(bench: Bench):
     child = start(bench)
     child.wait_idle()
     first = bench.insert("sms:linger", "1")
@@ -217,7 +214,7 @@ def test_a_job_that_is_cancelled_while_it_waits_for_others_does_not_run(bench: B
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_nothing_joins_a_claim_of_a_paused_queue_or_a_lost_lease(bench: Bench, paused: bool):
+def test_no_job_joins_a_lingering_call_if_the_queue_is_paused_or_the_lease_has_expired(bench: Bench, paused: bool):
     child = start(bench)
     child.wait_idle()
     first = bench.insert("sms:linger", "1")
@@ -235,7 +232,7 @@ def test_nothing_joins_a_claim_of_a_paused_queue_or_a_lost_lease(bench: Bench, p
     os.kill(child.pid, signal.SIGKILL)
 
 
-def test_hooks_are_told_of_each_job_of_a_call(bench: Bench, capfd: pytest.CaptureFixture[str]):
+def test_hooks_run_for_each_job_of_a_batch_call(bench: Bench, capfd: pytest.CaptureFixture[str]):
     ids = put(bench, "sms:hooked", '"one"', '"refused"', '"two"')
     child = start(bench)
     assert [bench.wait(job, "completed", "failed")["result"] for job in ids] == [

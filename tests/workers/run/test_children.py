@@ -1,4 +1,4 @@
-"""Jobs that spawn child jobs and wait for them: each child is enqueued once, and the job holds no worker meanwhile."""
+"""Jobs that spawn child jobs and wait for them: each child job is enqueued once, and the parent job occupies no worker."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FLOWS = "SELECT id, name, state, step, parent_id, stopping FROM jobherd.flows OR
 
 
 def run(bank: Bench, worker: Child, how: str = "", kind: str = "step:parent", **payload: object):
-    """Enqueue a parent and return its row when it has ended."""
+    """Enqueue a parent job and return its row when it has finished."""
     return end(bank, worker, bank.enqueue(kind, **({"how": how} if how else {}), **payload))
 
 
 def end(bank: Bench, worker: Child, job: int):
-    """Wake the worker whenever a job is ready, and return the row of one that has ended."""
+    """Wake the worker whenever a job is ready, and return the row of this job when it has finished."""
 
     def over():
         if bank.ask("SELECT FROM jobherd.ready LIMIT 1"):
@@ -37,7 +37,7 @@ def end(bank: Bench, worker: Child, job: int):
 
 
 def spawned(bank: Bench, worker: Child, how: str = "", **payload: object) -> int:
-    """Enqueue a parent whose children wait in a paused kind, and return its id when it is suspended."""
+    """Enqueue a parent job whose child jobs have a paused kind, and return its id when it is suspended."""
     bank.ask("SELECT jobherd.pause(kind => 'step:child')")
     job = bank.enqueue("step:parent", **({"how": how} if how else {}), **payload)
     worker.nudge()
@@ -45,7 +45,7 @@ def spawned(bank: Bench, worker: Child, how: str = "", **payload: object) -> int
     return job
 
 
-def test_a_job_waits_for_its_children_and_gets_their_results_in_order(bank: Bench):
+def test_parent_job_gets_the_results_of_its_child_jobs_in_order(bank: Bench):
     worker, _ = fleet(bank)
     row = run(bank, worker)
     assert row["result"] == [["child 1", "child 2", "child 3"], 1]
@@ -65,25 +65,25 @@ def test_a_job_waits_for_its_children_and_gets_their_results_in_order(bank: Benc
     assert bank.ask("SELECT 1 FROM jobherd.waits") == []
 
 
-def test_single_children_are_numbered_and_results_have_the_type_of_the_handler(bank: Bench):
+def test_single_child_jobs_get_numbered_steps_and_results_of_the_handlers_type(bank: Bench):
     worker, _ = fleet(bank)
     row = run(bank, worker, "one")
     assert row["result"] == ["child 7", "child 8"]
     assert list(records(bank, row["id"])) == ["spawn:1", "gather:spawn:1", "spawn:2", "gather:spawn:2"]
 
 
-def test_coroutines_as_children_and_as_parents(bank: Bench):
+def test_coroutines_can_be_child_jobs_and_parent_jobs(bank: Bench):
     worker, _ = fleet(bank)
     assert run(bank, worker, "async")["result"] == [2, 4, 6]
     assert run(bank, worker, kind="step:aparent")["result"] == [2, ["4", "Charge(id='child 3', cents=3)"]]
 
 
-def test_no_children_end_at_once(bank: Bench):
+def test_gather_of_no_child_jobs_returns_at_once(bank: Bench):
     worker = start(bank)
     assert run(bank, worker, numbers=[])["result"] == [[], 1]
 
 
-def test_a_retry_has_the_children_of_the_first_attempt(bank: Bench):
+def test_retry_uses_the_child_jobs_of_the_first_attempt(bank: Bench):
     worker = start(bank)
     row = run(bank, worker, "fails after")
     assert (row["result"][1], row["attempts"]) == (3, 3)
@@ -91,7 +91,7 @@ def test_a_retry_has_the_children_of_the_first_attempt(bank: Bench):
     assert len(bank.ask(CHILDREN)) == 3
 
 
-def test_a_suspended_parent_holds_no_worker_and_survives_a_run_by_hand(bank: Bench):
+def test_suspended_parent_job_occupies_no_worker_and_waits_again_if_it_is_run_early(bank: Bench):
     worker, _ = fleet(bank)
     job = spawned(bank, worker)
     assert bank.ask("SELECT 1 FROM jobherd.running") == []
@@ -100,18 +100,20 @@ def test_a_suspended_parent_holds_no_worker_and_survives_a_run_by_hand(bank: Ben
     bank.ask("SELECT jobherd.retry(%(job)s)", job=job)
     worker.nudge()
     bank.wait(job, "scheduled")
-    assert list(records(bank, job)) == ["all"], "run early, it waits again"
+    assert list(records(bank, job)) == ["all"], "a parent job that is run early waits again"
     bank.ask("SELECT jobherd.resume(kind => 'step:child')")
     assert end(bank, worker, job)["result"][0] == ["child 1", "child 2", "child 3"]
 
 
-def test_children_that_end_before_the_parent_is_suspended_wake_it(bank: Bench, gate: Gate):
+def test_child_jobs_that_finish_before_the_parent_job_is_suspended_wake_it(bank: Bench, gate: Gate):
     worker, _ = fleet(bank)
     other = start(bank)
     job = bank.enqueue("step:parent", how="gate")
     worker.nudge()
     arrival = gate.wait_arrival("gate")
-    assert bank.ask("SELECT 1 FROM jobherd.waits") == [], "it has looked, and is not suspended yet"
+    assert bank.ask("SELECT 1 FROM jobherd.waits") == [], (
+        "the parent job has checked its child jobs and is not suspended yet"
+    )
     bank.wait_until(
         lambda: other.nudge() or [one for one in bank.ask(FLOWS) if one["state"] == "completed"], "the end of the flow"
     )
@@ -119,7 +121,7 @@ def test_children_that_end_before_the_parent_is_suspended_wake_it(bank: Bench, g
     assert end(bank, worker, job)["result"] == 3
 
 
-def test_a_failed_child_fails_the_parent_and_both_can_be_run_again(bank: Bench):
+def test_failed_child_job_fails_its_parent_job_and_both_can_be_run_again(bank: Bench):
     worker, _ = fleet(bank)
     row = run(bank, worker, numbers=[1, -5, -6])
     children = [one["id"] for one in bank.ask(CHILDREN)]
@@ -139,7 +141,7 @@ def test_a_failed_child_fails_the_parent_and_both_can_be_run_again(bank: Bench):
     assert end(bank, worker, row["id"])["result"][0] == ["child 1", "child 9", "child 9"]
 
 
-def test_failures_in_the_place_of_results_are_recorded(bank: Bench):
+def test_gather_with_return_exceptions_records_failures_in_place_of_results(bank: Bench):
     worker, _ = fleet(bank)
     row = run(bank, worker, "exceptions", numbers=[4, -1])
     assert row["result"][0] == 4
@@ -148,7 +150,7 @@ def test_failures_in_the_place_of_results_are_recorded(bank: Bench):
     assert list(records(bank, row["id"])) == ["all", "gather:all"]
 
 
-def test_results_that_are_too_large_together_fail_the_parent(bank: Bench):
+def test_results_over_the_total_size_limit_fail_the_parent_job(bank: Bench):
     worker, _ = fleet(bank)
     row = run(bank, worker, "large", numbers=[600_000, 600_000])
     assert (row["state"], row["error_code"]) == ("failed", "CHILD_JOB_FAILED")
@@ -156,7 +158,9 @@ def test_results_that_are_too_large_together_fail_the_parent(bank: Bench):
 
 
 @pytest.mark.parametrize(("how", "goes_on"), [("", False), ("leave", True)])
-def test_children_of_a_cancelled_parent_are_cancelled_unless_they_are_to_go_on(bank: Bench, how: str, goes_on: bool):
+def test_child_jobs_are_canceled_with_their_parent_job_unless_on_parent_cancel_is_leave(
+    bank: Bench, how: str, goes_on: bool
+):
     worker, _ = fleet(bank)
     job = spawned(bank, worker, how)
     bank.ask("SELECT jobherd.cancel(%(job)s)", job=job)
@@ -171,7 +175,7 @@ def test_children_of_a_cancelled_parent_are_cancelled_unless_they_are_to_go_on(b
     assert {one["state"] for one in bank.ask(CHILDREN)} == {"completed" if goes_on else "cancelled"}
 
 
-def test_a_cancellation_does_not_wait_for_a_session_that_has_locked_the_flow(bank: Bench):
+def test_canceling_a_parent_job_does_not_wait_for_a_lock_on_its_flow(bank: Bench):
     worker = start(bank)
     job = spawned(bank, worker)
     with psycopg.connect(bank.dsn) as session:
@@ -185,7 +189,7 @@ def test_a_cancellation_does_not_wait_for_a_session_that_has_locked_the_flow(ban
     assert bank.ask(FLOWS)[0]["stopping"] == "the parent job was canceled"
 
 
-def test_the_same_statement_sent_twice_enqueues_the_children_once(bank: Bench, gate: Gate):
+def test_repeated_spawn_statement_enqueues_the_child_jobs_once(bank: Bench, gate: Gate):
     worker = start(bank)
     job = bank.enqueue("step:parent", how="gate")
     worker.nudge()
@@ -214,7 +218,7 @@ def test_the_same_statement_sent_twice_enqueues_the_children_once(bank: Bench, g
         ("inside", "a durable step cannot be inside a transaction of the job"),
     ],
 )
-def test_what_cannot_be_a_child_says_why(bank: Bench, how: str, error: str):
+def test_spawn_that_is_not_possible_fails_the_job_with_the_reason(bank: Bench, how: str, error: str):
     worker = start(bank)
     job = bank.enqueue("step:parent", options={"max_attempts": 1}, how=how)
     assert error in end(bank, worker, job)["error"]

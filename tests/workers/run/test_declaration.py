@@ -1,4 +1,4 @@
-"""Which schedules a worker stores, if its handlers divide queues over several databases."""
+"""Which schedules a worker stores if its client divides the queues over several databases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HANDLERS = {one.kind: one for one in (digest, clean)}
 
 
 class Session:
-    """Answers with a shard, and keeps which schedules are declared."""
+    """Returns a shard number, and keeps the names of the declared schedules."""
 
     def __init__(self, shard):
         self.shard = shard
@@ -62,7 +62,7 @@ def declared(shard, dsn=""):
     return session.declared
 
 
-def test_without_shards_all_are_stored():
+def test_all_schedules_are_stored_if_there_are_no_shards():
     with default.keeping_default():
         configure(client=Client("dbname=x"))
         assert declared(0) == ["mail:digest", "clean", "elsewhere"]
@@ -73,10 +73,10 @@ def test_each_schedule_is_stored_in_the_database_of_its_queue(divide):
     divide({"mail-*": first, "*": second}, {first: 1, second: 2})
     assert declared(1) == ["mail:digest", "elsewhere"]
     assert declared(2) == ["clean"]
-    assert declared(0) == declared(7) == ["mail:digest", "clean", "elsewhere"]  # the database is none of these
+    assert declared(0) == declared(7) == ["mail:digest", "clean", "elsewhere"]  # No shard has these numbers.
 
 
-def test_a_database_that_is_away_is_not_needed(divide):
+def test_schedules_are_stored_while_another_database_is_unreachable(divide):
     first, second = NOWHERE + "a", NOWHERE + "b"
     divide({"mail-*": first, "*": second}, {second: 2})
     assert declared(2) == ["clean"]

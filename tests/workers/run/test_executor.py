@@ -1,4 +1,4 @@
-"""Every disposition end to end, and everything a handler can do to spoil the writing of its outcome."""
+"""Every disposition end to end, and handlers whose outcome is hard to record."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(bench: Bench, kind: str, *states: str, options: dict[str, object] | None
     ],
 )
 @pytest.mark.promise("A26", "D18", "D21")
-def test_what_a_handler_says_becomes_the_job_s_state(
+def test_disposition_decides_state_attempts_and_error_code_of_the_job(
     bench: Bench, what: str, thrown: bool, state: str, attempts: int, label: str, code: str
 ):
     child, row = run(bench, "act:says", state, what=what, thrown=thrown)
@@ -53,13 +53,13 @@ def test_what_a_handler_says_becomes_the_job_s_state(
 
 
 @pytest.mark.parametrize(("what", "least", "most"), [("nack", 295, 300), ("retry", 55, 60), ("snooze", 3590, 3600)])
-def test_the_delay_it_asked_for_is_kept(bench: Bench, what: str, least: float, most: float):
+def test_job_is_scheduled_with_the_delay_of_its_disposition(bench: Bench, what: str, least: float, most: float):
     _, row = run(bench, "act:says", "retrying", "scheduled", what=what)
     left = bench.ask("SELECT extract(epoch FROM run_at - clock_timestamp())::float AS s FROM jobherd.scheduled")[0]["s"]
     assert least < left <= most
 
 
-def test_an_abandoned_job_is_ready_again_with_its_attempt_given_back(bench: Bench):
+def test_attempt_of_an_abandoned_job_is_not_counted(bench: Bench):
     child = bench.start(served=("default",))
     child.wait_idle()
     job = bench.enqueue("act:says", what="abandon")
@@ -90,7 +90,7 @@ def test_an_abandoned_job_is_ready_again_with_its_attempt_given_back(bench: Benc
     ],
 )
 @pytest.mark.promise("A22", "A28", "C6", "C28", "C35")
-def test_any_exception_is_a_failed_attempt_and_the_child_lives_on(bench: Bench, what: str, says: str):
+def test_any_exception_fails_the_attempt_and_the_worker_runs_the_next_job(bench: Bench, what: str, says: str):
     child, row = run(bench, "act:raises", "retrying", what=what)
     assert says in row["error"]
     assert len(row["error"].encode()) <= 10_000
@@ -116,10 +116,10 @@ NO_TEXT = "<its text cannot be shown: __str__ raised "
         ("endless result", "could not be judged: jobherd.JobTimeout: ran longer than 0.5 s"),
     ],
 )
-def test_what_never_ends_when_it_is_looked_at_is_given_up_after_some_seconds(
+def test_worker_stops_reading_an_endless_exception_or_result_and_is_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str, says: str
 ):
-    monkeypatch.setattr("jobherd.workers.run.judge.JUDGING", 0.5)  # the child is a fork of this process
+    monkeypatch.setattr("jobherd.workers.run.judge.JUDGING", 0.5)  # The child is a fork of this process.
     child, row = run(bench, "act:raises", "retrying", what=what)
     assert row["error_code"] == "UNHANDLED_ERROR"
     assert says in row["error"]
@@ -132,7 +132,7 @@ def test_what_never_ends_when_it_is_looked_at_is_given_up_after_some_seconds(
 
 
 @pytest.mark.promise("A31", "D20")
-def test_the_last_attempt_fails_for_good(bench: Bench):
+def test_job_fails_if_its_last_attempt_raises(bench: Bench):
     _, row = run(bench, "act:raises", "failed", options={"max_attempts": 1}, what="value")
     assert (row["attempts"], row["error_code"]) == (1, "UNHANDLED_ERROR")
     assert "raise ValueError" in row["history"][-1]["traceback"]
@@ -140,7 +140,7 @@ def test_the_last_attempt_fails_for_good(bench: Bench):
 
 @pytest.mark.parametrize("kind", ["act:unstorable", "act:large"])
 @pytest.mark.promise("C36")
-def test_a_result_that_cannot_be_stored_fails_the_job_once_and_says_so(bench: Bench, kind: str):
+def test_result_that_cannot_be_stored_fails_the_job_after_one_attempt(bench: Bench, kind: str):
     _, row = run(bench, kind, *ALL[:1], "failed")
     assert (row["state"], row["error_code"], row["attempts"]) == ("failed", "WORKER_SERIALIZATION_ERROR", 1)
 
@@ -160,7 +160,7 @@ def test_a_result_that_cannot_be_stored_fails_the_job_once_and_says_so(bench: Be
     ids=["deep", "digits", "exponent", "surrogate", "list", "number", "null", "unknown key"],
 )
 @pytest.mark.promise("A26", "C15")
-def test_a_payload_by_raw_sql_that_cannot_be_read_is_poison_and_hurts_nobody(bench: Bench, payload: str):
+def test_unreadable_payload_from_raw_sql_fails_its_job_and_no_other(bench: Bench, payload: str):
     job, neighbour = bench.insert("act:returns", payload), bench.enqueue("act:returns", value=1)
     child = bench.start(most_claimed=10)
     row = bench.wait(job, "failed")
@@ -169,7 +169,7 @@ def test_a_payload_by_raw_sql_that_cannot_be_read_is_poison_and_hurts_nobody(ben
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_nul_in_a_payload_by_raw_sql_reaches_the_handler_and_its_result_is_refused_with_words(bench: Bench):
+def test_payload_with_a_nul_reaches_the_handler_and_a_result_with_a_nul_fails_the_job(bench: Bench):
     job = bench.insert("act:returns", '{"value": "a\\u0000b"}')
     child = bench.start()
     row = bench.wait(job, "failed")
@@ -178,7 +178,7 @@ def test_a_nul_in_a_payload_by_raw_sql_reaches_the_handler_and_its_result_is_ref
 
 
 @pytest.mark.promise("C37")
-def test_a_kind_that_nobody_knows_is_given_back_with_its_attempt(bench: Bench):
+def test_job_of_an_unknown_kind_is_scheduled_again_and_its_attempt_is_not_counted(bench: Bench):
     child, row = run(bench, "no:such", "scheduled")
     assert (row["attempts"], row["error_code"]) == (0, "WORKER_RESOLUTION_ERROR")
     assert "no:such" in row["error"]
@@ -186,7 +186,7 @@ def test_a_kind_that_nobody_knows_is_given_back_with_its_attempt(bench: Bench):
 
 
 @pytest.mark.promise("C37")
-def test_a_kind_that_nobody_has_known_for_a_day_fails(bench: Bench):
+def test_job_of_an_unknown_kind_fails_after_a_day(bench: Bench):
     job = bench.enqueue("no:such")
     bench.ask("UPDATE jobherd.ready SET created_at = now() - interval '25 hours'")
     bench.start()
@@ -194,7 +194,7 @@ def test_a_kind_that_nobody_has_known_for_a_day_fails(bench: Bench):
 
 
 @pytest.mark.promise("C13")
-def test_a_job_that_expires_between_its_claim_and_its_start_does_not_run(bench: Bench, gate):
+def test_job_that_expires_between_its_claim_and_its_start_does_not_run(bench: Bench, gate):
     child = bench.start(most_claimed=2)
     child.wait_idle()
     with bench.connection.transaction():
@@ -203,7 +203,7 @@ def test_a_job_that_expires_between_its_claim_and_its_start_does_not_run(bench: 
         bench.ask("UPDATE jobherd.ready SET expires_at = clock_timestamp() + interval '3 s' WHERE id = %(id)s", id=job)
     child.nudge()
     arrival = gate.wait_arrival("a")
-    # The worker counts from the answer to its claim, which has arrived: from then on at most 3 s are left.
+    # The worker has received the answer to its claim, and counts from then on. At most 3 s are left.
     bench.ask("SELECT pg_sleep(3.1)")
     arrival.open()
     row = bench.wait(job, "expired")
@@ -213,21 +213,21 @@ def test_a_job_that_expires_between_its_claim_and_its_start_does_not_run(bench: 
     assert count_of(child, "act:gated", "expired") == 1
 
 
-def test_what_a_long_run_used_is_kept_with_it(bench: Bench):
+def test_resource_usage_of_a_long_attempt_is_recorded(bench: Bench):
     _, row = run(bench, "act:burns", "completed", seconds=0.1)
     usage = row["history"][-1]["usage"]
     assert 0.09 < usage["cpu_user"] + usage["cpu_system"] < 1
     assert usage["max_rss"] > 1_000_000
 
 
-def test_what_an_idle_worker_used_is_no_jobs(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_cpu_time_of_an_idle_worker_is_not_charged_to_the_next_job(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     def burn(*_: object) -> bool:
         until = time.process_time() + 0.2
         while time.process_time() < until:
             pass
         return False
 
-    monkeypatch.setattr(Claimer, "_requeue_unacknowledged", burn)  # what it does before each sleep
+    monkeypatch.setattr(Claimer, "_requeue_unacknowledged", burn)  # The worker calls it before each sleep.
     child = bench.start()
     child.wait_idle()
     child.nudge()
@@ -239,19 +239,19 @@ def test_what_an_idle_worker_used_is_no_jobs(bench: Bench, monkeypatch: pytest.M
     assert usage["cpu_user"] + usage["cpu_system"] < 0.2
 
 
-def test_a_short_run_asks_the_kernel_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    # in the child too, which is a fork of this process: it may be held up
+def test_resource_usage_of_a_short_attempt_is_not_measured(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    # This also applies to the child, a fork of this process. A busy machine could make the attempt long.
     monkeypatch.setattr("jobherd.workers.run.executor.LONG", 600.0)
     _, row = run(bench, "act:nothing", "completed")
     assert "usage" not in row["history"][-1]
 
 
-def test_progress_is_kept_and_is_always_json_that_postgresql_takes(bench: Bench):
+def test_recorded_progress_is_json_that_postgresql_accepts(bench: Bench):
     _, row = run(bench, "act:progress", "completed")
     assert row["progress"] == {"fraction": 0.0}
 
 
-def test_the_progress_of_one_job_is_not_shown_for_the_next(bench: Bench, gate):
+def test_progress_of_one_job_is_not_shown_for_the_next(bench: Bench, gate):
     child = bench.start()
     first, then = bench.enqueue("act:gated_job", name="a"), bench.enqueue("act:gated", name="b")
     child.nudge()
@@ -265,7 +265,7 @@ def test_the_progress_of_one_job_is_not_shown_for_the_next(bench: Bench, gate):
     assert bench.wait(then, "completed")["progress"] is None
 
 
-def test_lines_that_a_handler_logs_carry_the_job_and_no_payload(bench: Bench):
+def test_log_lines_of_a_handler_name_the_job_and_leave_out_its_payload(bench: Bench):
     child, row = run(bench, "act:logs", "completed", text="a\nforged line")
     line = next(line for line in child.log().splitlines() if "here:" in line)
     assert f"job={row['id']}" in line
@@ -275,7 +275,7 @@ def test_lines_that_a_handler_logs_carry_the_job_and_no_payload(bench: Bench):
     assert "\\nforged" in line
 
 
-def test_a_failure_with_the_code_of_a_missing_key_is_encrypted_all_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_failure_with_the_error_code_of_a_missing_key_is_still_encrypted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JOBHERD_KEYS", "2026=" + base64.b64encode(bytes(32)).decode())
     ring.cache_clear()
     row = JobRow(1, 7, "card:charge", "default", "{}", 1, None, 0, 0, None, 0.0, 0.0, None, 0.0, True)
@@ -285,4 +285,4 @@ def test_a_failure_with_the_code_of_a_missing_key_is_encrypted_all_the_same(monk
     assert "4111 11" not in f"{outcome}{log}"
     assert log is not None
     missing, _ = encrypt(unreadable(KeyMissingError("there is no key")), None, row)
-    assert missing.error == "there is no key", "of which nothing is the job's"
+    assert missing.error == "there is no key", "this text contains nothing of the job"

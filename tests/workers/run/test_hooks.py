@@ -1,7 +1,4 @@
-"""Hooks in a real child.
-
-Their order, what they are told, and what becomes of a job whose hook misbehaves.
-"""
+"""Hooks in a real worker: their order, their arguments, and the outcome of a job whose hook misbehaves."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ HOOKED = str(Path(__file__).parents[1] / "hooked.py")
 
 @pytest.fixture
 def said(tmp_path, monkeypatch):
-    """What the hooks wrote down so far, line by line."""
+    """Return a function that returns the lines that the hooks have written so far."""
     file = tmp_path / "said"
     file.touch()
     monkeypatch.setenv("HOOKED", str(file))
@@ -26,7 +23,7 @@ def said(tmp_path, monkeypatch):
 
 
 @pytest.mark.promise("B8", "B10", "B13")
-def test_the_hooks_of_a_child_s_whole_life_in_their_order(bench: Bench, said):
+def test_hooks_run_in_order_from_start_to_exit_of_a_worker(bench: Bench, said):
     child = bench.start(handlers=(HOOKED,))
     job = bench.enqueue("hook:returns", value="x")
     child.nudge()
@@ -46,7 +43,7 @@ def test_the_hooks_of_a_child_s_whole_life_in_their_order(bench: Bench, said):
 
 
 @pytest.mark.promise("B13")
-def test_a_failure_is_told_with_its_exception_and_then_the_end_is(bench: Bench, said):
+def test_on_failure_hook_gets_the_exception_before_the_after_job_hook_runs(bench: Bench, said):
     child = bench.start(handlers=(HOOKED,))
     jobs = [bench.enqueue("hook:raises", what="x"), bench.enqueue("hook:raises", nothing=1), bench.enqueue("hook:busy")]
     child.nudge()
@@ -66,7 +63,7 @@ def test_a_failure_is_told_with_its_exception_and_then_the_end_is(bench: Bench, 
     ]
 
 
-def test_a_hook_s_error_that_ends_the_code_that_asks_what_it_is_ends_nothing(bench: Bench, said):
+def test_hook_exception_whose_class_cannot_be_read_does_not_end_the_worker(bench: Bench, said):
     child = bench.start(handlers=(HOOKED,))
     job = bench.enqueue("hook:lied_to")
     child.nudge()
@@ -76,7 +73,7 @@ def test_a_hook_s_error_that_ends_the_code_that_asks_what_it_is_ends_nothing(ben
     assert said().count("after ok") == 1
 
 
-def test_a_hook_after_the_job_changes_nothing_of_it(bench: Bench, said):
+def test_exception_in_an_after_job_hook_does_not_change_the_outcome(bench: Bench, said):
     child = bench.start(handlers=(HOOKED,))
     job = bench.enqueue("hook:spoiled")
     child.nudge()
@@ -85,10 +82,10 @@ def test_a_hook_after_the_job_changes_nothing_of_it(bench: Bench, said):
     wait_for_line(child, "spoils")
     assert "RuntimeError: spoiled" in child.log()
     assert child.dismiss() == EXIT_REQUESTED
-    assert said().count("after ok") == 1, "the hooks behind one that raised run all the same"
+    assert said().count("after ok") == 1, "hooks after one that raised still run"
 
 
-def test_a_hook_that_hangs_is_interrupted_and_its_child_replaced(bench: Bench, said, monkeypatch):
+def test_hanging_hook_is_interrupted_and_its_worker_replaced(bench: Bench, said, monkeypatch):
     monkeypatch.setattr(jobherd.workers.run.hooks, "LIMIT", 2.0)
     child = bench.start(handlers=(HOOKED,))
     job = bench.enqueue("hook:hangs")
@@ -101,7 +98,7 @@ def test_a_hook_that_hangs_is_interrupted_and_its_child_replaced(bench: Bench, s
     assert said()[-2:] == ["exit loaded", "cleans up"]
 
 
-def test_the_hooks_of_a_job_past_its_time_have_time_of_their_own(bench: Bench, said, monkeypatch):
+def test_hooks_of_a_timed_out_job_have_their_own_time_limit(bench: Bench, said, monkeypatch):
     monkeypatch.setattr(jobherd.workers.run.hooks, "LIMIT", 60.0)
     child = bench.start(handlers=(HOOKED,))
     job = bench.enqueue("hook:slow")
@@ -112,7 +109,7 @@ def test_the_hooks_of_a_job_past_its_time_have_time_of_their_own(bench: Bench, s
     assert sum(counts.timeouts for counts in child.board.tally.kind_counts()) == 1
 
 
-def test_a_start_that_fails_is_told_and_what_was_begun_is_cleaned_up(bench: Bench, said, monkeypatch):
+def test_failing_start_hook_is_reported_and_earlier_start_hooks_clean_up(bench: Bench, said, monkeypatch):
     monkeypatch.setenv("HOOKED_FAILS", "1")
     child = bench.fork(handlers=(HOOKED,))
     problem = child.wait_report(Problem).text
@@ -122,7 +119,7 @@ def test_a_start_that_fails_is_told_and_what_was_begun_is_cleaned_up(bench: Benc
     assert said() == ["start 0", "cleans up"]
 
 
-def test_hooks_named_in_a_setting_are_called_for_jobs_from_elsewhere(bench: Bench, said):
+def test_hooks_named_in_a_setting_run_for_jobs_of_other_modules(bench: Bench, said):
     child = bench.start(hooks=(HOOKED,))
     job, stranger = bench.enqueue("act:returns", value=1), bench.enqueue("hook:spoiled")
     child.nudge()

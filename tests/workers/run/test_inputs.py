@@ -36,7 +36,7 @@ def begin(bench: Bench, *nodes: dict[str, Any], **options: Any) -> int:
 
 
 def work(bench: Bench, child: Child) -> None:
-    """Run all jobs, and pass their ends on, until nothing is left."""
+    """Run all jobs and resolve their flows until no job is left."""
     while True:
         for row in bench.ask("SELECT id FROM jobherd.jobs WHERE state IN ('ready', 'running') ORDER BY id"):
             child.nudge()
@@ -52,7 +52,7 @@ def work(bench: Bench, child: Child) -> None:
 
 
 def run_index(bench: Bench, child: Child) -> int:
-    """Run the first job alone and return its id: while the worker still claims, it would start what is released next."""
+    """Run only the first job and return its id once the worker is idle. Otherwise it would claim the next jobs too."""
     [index] = bench.ask("SELECT id FROM jobherd.jobs WHERE kind = 'input:index'")
     child.nudge()
     bench.wait(index["id"], *OVER)
@@ -71,13 +71,13 @@ def total(*nodes: str, how: str = "", **fields: Any) -> dict[str, Any]:
     return {"node": "total", "kind": "input:total", "payload": {"nodes": nodes, "how": how}, **fields}
 
 
-def test_a_handler_reads_the_results_of_the_nodes_before_it(bench: Bench):
+def test_handler_reads_the_results_of_the_nodes_before_it(bench: Bench):
     begin(bench, *MAPPED, total("index", "*page", after=["page", "index"]))
     work(bench, start(bench))
     assert result(bench) == [[7, 8, 9], [[7, 3], [8, 3], [9, 3]]]
 
 
-def test_a_result_that_is_passed_as_an_argument_is_read_without_the_history(bench: Bench):
+def test_result_passed_as_an_argument_can_be_read_after_its_job_was_deleted(bench: Bench):
     begin(bench, *MAPPED, {"node": "page2", "kind": "input:page", "bind": {"item": "index"}, "map": "item"})
     child = start(bench)
     run_index(bench, child)
@@ -89,13 +89,13 @@ def test_a_result_that_is_passed_as_an_argument_is_read_without_the_history(benc
     assert [row["result"] for row in rows] == [[7, 3], [8, 3], [9, 3]] * 2
 
 
-def test_a_job_that_runs_after_the_flow_reads_any_of_its_nodes(bench: Bench):
+def test_job_that_runs_after_the_flow_reads_any_of_its_nodes(bench: Bench):
     begin(bench, *MAPPED, total("index", "*page", on="success"))
     work(bench, start(bench))
     assert result(bench) == [[7, 8, 9], [[7, 3], [8, 3], [9, 3]]]
 
 
-def test_a_node_that_was_added_to_a_running_flow_is_read_by_its_name(bench: Bench):
+def test_node_added_to_a_running_flow_is_read_by_its_name(bench: Bench):
     flow = begin(bench, {"node": "first", "kind": "input:nothing"})
     index, pages = MAPPED
     more = [index | {"node": "more"}, pages | {"node": "pages", "bind": {"item": "more"}, "kind": "input:index"}]
@@ -140,7 +140,7 @@ def test_large_results_are_read_a_few_at_a_time(bench: Bench):
     assert pages == [[0], [1], [2, 3], [4]]
 
 
-def test_what_a_node_does_not_give_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_missing_input_raises_an_error_with_the_reason(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JOBHERD_KEYS", f"one={'A' * 43}=")
     keys.ring.cache_clear()
     try:
@@ -175,7 +175,7 @@ def test_what_a_node_does_not_give_is_said(bench: Bench, monkeypatch: pytest.Mon
     ]
 
 
-def test_a_result_that_was_deleted_is_not_taken_for_an_empty_one(bench: Bench):
+def test_deleted_result_raises_an_error_and_is_not_read_as_empty(bench: Bench):
     begin(bench, {"node": "index", "kind": "input:index", "payload": {"items": []}}, total("index", after=["index"]))
     child = start(bench)
     index = run_index(bench, child)
@@ -190,13 +190,13 @@ def test_a_result_that_was_deleted_is_not_taken_for_an_empty_one(bench: Bench):
 @pytest.mark.parametrize(
     ("how", "says"), [("transaction", "inside a transaction of the job"), ("thread", "the session serves one thread")]
 )
-def test_where_results_cannot_be_read_the_error_says_what_to_do(bench: Bench, how: str, says: str):
+def test_reading_a_result_in_a_transaction_or_another_thread_raises_an_error(bench: Bench, how: str, says: str):
     begin(bench, MAPPED[0], total("index", how=how, after=["index"]))
     work(bench, start(bench))
     assert says in result(bench)[0]
 
 
-def test_a_result_of_another_type_fails_the_attempt_with_what_is_wrong(bench: Bench):
+def test_result_of_another_type_fails_the_attempt_with_the_reason(bench: Bench):
     begin(bench, MAPPED[0], total("index", how="typed", after=["index"], options={"max_attempts": 1}))
     work(bench, start(bench))
     [row] = bench.ask("SELECT state, error FROM jobherd.jobs WHERE kind = 'input:total'")
@@ -204,7 +204,7 @@ def test_a_result_of_another_type_fails_the_attempt_with_what_is_wrong(bench: Be
     assert "the result of node 'index' is not dict[str, int]: " in row["error"]
 
 
-def test_a_job_outside_of_a_flow_a_batch_and_a_coroutine(bench: Bench):
+def test_input_works_in_a_coroutine_and_fails_outside_a_flow_and_in_a_batch(bench: Bench):
     child = start(bench)
     alone = bench.enqueue("input:total", nodes=["index"])
     many = bench.enqueue("input:batch")
@@ -215,7 +215,7 @@ def test_a_job_outside_of_a_flow_a_batch_and_a_coroutine(bench: Bench):
     assert result(bench, "input:coroutine") == [7, 8, 9]
 
 
-def test_tests_give_the_results_of_nodes():
+def test_run_payload_takes_the_results_of_nodes_as_inputs():
     @handler("input:test")
     def tested(job: Job) -> object:
         return [job.input("index", returns=tuple[int, ...]), list(job.inputs("page"))]

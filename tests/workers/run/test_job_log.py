@@ -1,7 +1,4 @@
-"""The log lines about finished jobs.
-
-Which outcomes get one, what it says, and how a flood is limited.
-"""
+"""The log lines about finished jobs: which outcomes get one, their text and fields, and their rate limit."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ def test_the_mode_decides_which_outcomes_get_a_line(
     assert written(caplog, mode, RETRY, FAILED, POISON, OK, SNOOZED) == lines
 
 
-def test_the_fields_name_the_job_and_the_place(caplog: pytest.LogCaptureFixture):
+def test_log_fields_name_the_job_and_the_source_line(caplog: pytest.LogCaptureFixture):
     trace = 'Traceback (most recent call last):\n  File "/app/mail.py", line 12, in receipt\n    f()\nValueError: no such order'
     written(caplog, "failures", Outcome("retry", delay=1.0, error="e", code="C", traceback=trace))
     fields: dict[str, Any] = vars(caplog.records[0])
@@ -81,7 +78,7 @@ def test_the_fields_name_the_job_and_the_place(caplog: pytest.LogCaptureFixture)
     assert {name: fields[name] for name in wanted} == wanted
 
 
-def test_a_record_of_an_own_table_is_not_called_a_job(caplog: pytest.LogCaptureFixture):
+def test_record_of_a_table_store_is_logged_as_a_record_and_not_as_a_job(caplog: pytest.LogCaptureFixture):
     log = JobLog("failures", Clock())
     log.note(row(queue=""), FAILED, 5, 0.0, hidden=False)
     log.write()
@@ -89,17 +86,17 @@ def test_a_record_of_an_own_table_is_not_called_a_job(caplog: pytest.LogCaptureF
     assert "job" not in vars(caplog.records[0])
 
 
-def test_the_error_of_a_kind_that_redacts_is_not_quoted(caplog: pytest.LogCaptureFixture):
+def test_error_text_of_a_redacting_kind_is_not_logged(caplog: pytest.LogCaptureFixture):
     assert written(caplog, "failures", FAILED, hidden=True) == [("ERROR", "job failed: UNHANDLED_ERROR")]
 
 
-def test_a_long_error_is_cut(caplog: pytest.LogCaptureFixture):
+def test_long_error_text_is_cut(caplog: pytest.LogCaptureFixture):
     [(_, message)] = written(caplog, "failures", Outcome("failed", error="x" * 10_000, code="C"))
     assert len(message) < 600
     assert message.endswith(" [cut]")
 
 
-def test_a_flood_is_limited_and_counted_apart_for_each_kind(caplog: pytest.LogCaptureFixture):
+def test_log_lines_are_rate_limited_per_kind_and_left_out_lines_are_counted(caplog: pytest.LogCaptureFixture):
     clock = Clock()
     log = JobLog("failures", clock)
     for job in range(BURST + 30):
@@ -108,14 +105,14 @@ def test_a_flood_is_limited_and_counted_apart_for_each_kind(caplog: pytest.LogCa
     log.note(row(job=1001), FAILED, 5, 0.0, hidden=False)
     log.write()
     jobs = [vars(record)["job"] for record in caplog.records]
-    assert jobs == [*range(BURST), 1000, 1001], "other kinds and final failures have limits of their own"
+    assert jobs == [*range(BURST), 1000, 1001], "other kinds and final failures have their own limits"
     clock.now += 1.0
     log.note(row(job=2000), RETRY, 5, 0.0, hidden=False)
     log.write()
     assert (vars(caplog.records[-1])["job"], vars(caplog.records[-1])["left_out"]) == (2000, 30)
 
 
-def test_an_idle_worker_logs_what_it_left_out_at_most_once_a_second(caplog: pytest.LogCaptureFixture):
+def test_idle_worker_logs_the_number_of_left_out_lines_at_most_once_a_second(caplog: pytest.LogCaptureFixture):
     clock = Clock()
     log = JobLog("failures", clock)
 
@@ -137,7 +134,7 @@ def test_an_idle_worker_logs_what_it_left_out_at_most_once_a_second(caplog: pyte
     assert summaries()[1:] == [f"left out {BURST + 5} lines about finished jobs: too many a second"]
 
 
-def test_a_log_handler_that_raises_harms_nothing():
+def test_log_filter_that_raises_does_not_stop_the_job_log():
     class Broken(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
             raise RuntimeError(record.getMessage())
@@ -154,7 +151,7 @@ def test_a_log_handler_that_raises_harms_nothing():
     assert log.waiting == []
 
 
-def test_the_place_is_in_the_application_not_in_a_library():
+def test_logged_source_line_is_in_the_application_and_not_in_a_library():
     trace = (
         "Traceback (most recent call last):\n"
         '  File "/app/mail.py", line 12, in receipt\n    send()\n'

@@ -18,7 +18,7 @@ def origins(bench: Bench, ids: list[int]) -> set[tuple[int | None, str | None]]:
     return {(row["parent_id"], row["traceparent"]) for row in rows}
 
 
-def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench):
+def test_job_enqueued_inside_a_handler_has_the_running_job_as_its_parent_job(bench: Bench):
     child = bench.start(handlers=(ANCESTRY,), served=("default",))
     job = bench.enqueue("line:root", options={"traceparent": TRACE}, dsn=bench.dsn)
     child.nudge()
@@ -35,7 +35,7 @@ def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench)
         "copied": {(job, TRACE)},
     }
     assert len(found["large"]) == 2500
-    # Nothing else may wait before the jobs below: 2500 jobs take a slow machine longer than a test waits.
+    # These 2500 jobs must stay in a queue that is not served: a slow machine needs longer for them than a test waits.
     leaves = bench.ask("SELECT DISTINCT queue, state FROM jobherd.jobs WHERE kind = 'line:leaf'")
     assert leaves == [{"queue": "aside", "state": "ready"}]
     assert origins(bench, [bench.enqueue("line:leaf")]) == {(None, None)}
@@ -64,7 +64,7 @@ def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench)
     assert bench.wait(with_bytes, "completed")["result"] == [first, None, 3]
 
 
-def test_an_id_means_nothing_in_another_database(bench: Bench, watched: Lending):
+def test_job_enqueued_in_another_database_has_no_parent_job(bench: Bench, watched: Lending):
     child = bench.start(handlers=(ANCESTRY,), served=("default",))
     with watched.database() as other, Bench(other, watched=True) as elsewhere:
         job = bench.enqueue("line:elsewhere", dsn=other)

@@ -1,4 +1,4 @@
-"""What handlers print and log is kept with the attempt, whichever code wrote it, and however much."""
+"""Output and log lines of handlers are stored with the attempt, from any code and of any size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(bench: Bench, child: Child, kind: str = "talk:says", **payload: object):
 
 
 @pytest.mark.promise("B28", "B59")
-def test_output_is_kept_whichever_code_wrote_it(bench: Bench):
+def test_output_of_any_code_is_stored_with_the_attempt(bench: Bench):
     child = start(bench)
     for how, said in (
         ("print", ["printed print", "to stderr, without an end"]),
@@ -62,11 +62,11 @@ def test_output_is_kept_whichever_code_wrote_it(bench: Bench):
     assert build == {"key": "build", "command": "make", "exit_code": 2}
     (log,) = run(bench, child, how="secret")
     assert log["output"] == "postgresql://app:***@db/jobs\n"
-    assert run(bench, child) == [], "who says nothing has no log"
+    assert run(bench, child) == [], "a job without output has no log"
     assert run(bench, child, "talk:silent") == []
 
 
-def test_binary_and_floods_do_no_harm_and_the_latest_survives(bench: Bench):
+def test_binary_output_is_stored_and_a_flood_is_cut_to_its_latest_part(bench: Bench):
     child = start(bench, log_size=65536)
     (log,) = run(bench, child, how="binary")
     assert "ABCDEF" in log["output"]
@@ -74,15 +74,13 @@ def test_binary_and_floods_do_no_harm_and_the_latest_survives(bench: Bench):
     assert log["output"].endswith("line 39999\n")
     assert 60_000 < len(log["output"]) <= 65536
     (log,) = run(bench, child, how="fork floods")
-    assert all(f"line {n:05d}\n" in log["output"] for n in range(3000)), (
-        "a copy of the process takes nothing for itself"
-    )
+    assert all(f"line {n:05d}\n" in log["output"] for n in range(3000)), "the output of a forked process is complete"
     (log,) = run(bench, child, how="one flood")
     assert log["output"].endswith("xxthe end\n")
     assert len(log["output"]) <= 65536
 
 
-def test_in_a_batch_each_has_its_own(bench: Bench):
+def test_each_job_of_a_claim_has_its_own_log(bench: Bench):
     child = start(bench, most_claimed=100)
     run(bench, child)
     with bench.connection.transaction():
@@ -96,7 +94,7 @@ def test_in_a_batch_each_has_its_own(bench: Bench):
     assert "logged" in kept[jobs[2]]
 
 
-def test_a_job_s_own_transaction_keeps_its_log_whether_it_is_committed_or_not(bench: Bench):
+def test_log_is_stored_whether_or_not_the_transaction_of_the_job_commits(bench: Bench):
     bench.ask("CREATE TABLE public.unique_in_the_end (n int, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
     child = start(bench)
     for how in ("", "late"):
@@ -104,9 +102,7 @@ def test_a_job_s_own_transaction_keeps_its_log_whether_it_is_committed_or_not(be
         assert (log["output"], [entry["key"] for entry in log["entries"]]) == ("paid\n", ["pay"])
 
 
-def test_what_was_printed_is_passed_on_and_what_was_logged_is_not_said_twice(
-    bench: Bench, capfd: pytest.CaptureFixture[str]
-):
+def test_printed_output_and_log_lines_reach_stderr_once(bench: Bench, capfd: pytest.CaptureFixture[str]):
     child = start(bench)
     run(bench, child, how="print")
     run(bench, child, how="logs")
@@ -117,13 +113,11 @@ def test_what_was_printed_is_passed_on_and_what_was_logged_is_not_said_twice(
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
-def test_what_was_printed_cannot_pass_for_a_line_of_the_log(
-    bench: Bench, capfd: pytest.CaptureFixture[str], log_format: str
-):
-    """A handler that prints part of a payload wrote lines of its own between those of the log, with whatever moves a cursor."""
+def test_printed_output_cannot_forge_a_log_line(bench: Bench, capfd: pytest.CaptureFixture[str], log_format: str):
+    """A handler that printed part of a payload could insert log lines and terminal control characters."""
     child = start(bench, log_format=log_format)
     (log,) = run(bench, child, how="forges")
-    assert log["output"].startswith(FORGED), "kept as it was"
+    assert log["output"].startswith(FORGED), "the stored output is unchanged"
     child.dismiss()
     said = capfd.readouterr().err
     assert not [letter for letter in ("\x1b", "\u202e", "\x9b", "\r") if letter in said]
@@ -143,7 +137,7 @@ def test_what_was_printed_cannot_pass_for_a_line_of_the_log(
     assert {(event["level"], event["process"], event["kind"]) for event in own} == {("info", "worker 0", "talk:says")}
 
 
-def test_what_there_is_to_keep():
+def test_digest_separates_output_from_entries():
     assert digest(b"") is None
     assert digest(b"plain\n") == '{"output":"plain\\n"}'
     assert digest(b"\x1e[1]\n\x1ftwo") == '{"output":"two","entries":[[1]]}'

@@ -1,4 +1,4 @@
-"""Durable steps of a worker's jobs: each is recorded once, and a later attempt returns what is recorded."""
+"""Durable steps of a worker's jobs: each is recorded once, and a later attempt returns the recorded result."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def notes(bank: Bench, job: int) -> list[str]:
     return [row["note"] for row in bank.ask("SELECT note FROM public.ledger WHERE job = %(job)s", job=job)]
 
 
-def test_a_retry_returns_what_earlier_attempts_have_recorded(bank: Bench):
+def test_retry_returns_the_results_that_earlier_attempts_have_recorded(bank: Bench):
     child = start(bank)
     row = run(bank, child, "step:order", order=7, fails=2)
     created = bank.ask(
@@ -67,10 +67,10 @@ def test_a_retry_returns_what_earlier_attempts_have_recorded(bank: Bench):
     assert found["charge"] == (charge, 1, 3)
     assert found["nothing"] == (None, 3, 3)
     assert list(found) == ["charge", "item 0", "item 1", "item 2", "nothing"]
-    assert child.dismiss() == EXIT_REQUESTED, "steps do not wear a worker out"
+    assert child.dismiss() == EXIT_REQUESTED, "steps do not make a worker due for replacement"
 
 
-def test_a_step_transaction_and_its_record_are_one(bank: Bench):
+def test_step_transaction_and_its_record_commit_together_or_not_at_all(bank: Bench):
     child = start(bank)
     row = run(bank, child, "step:bank", fails=1)
     assert (row["result"], notes(bank, row["id"])) == ([{"attempt": 1}, True], ["a"])
@@ -88,7 +88,7 @@ def test_a_step_transaction_and_its_record_are_one(bank: Bench):
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_coroutines_have_steps_too(bank: Bench):
+def test_coroutine_handlers_have_async_steps(bank: Bench):
     child = start(bank)
     row = run(bank, child, "step:async")
     assert (row["result"], notes(bank, row["id"])) == (["a", {"b": 1}, 1], ["b"])
@@ -107,7 +107,7 @@ def test_coroutines_have_steps_too(bank: Bench):
         ("step:batch", None, "declare the handler without batch=N"),
     ],
 )
-def test_a_step_that_cannot_be_says_why(bank: Bench, kind: str, how: str | None, says: str):
+def test_step_that_is_not_possible_fails_the_job_with_the_reason(bank: Bench, kind: str, how: str | None, says: str):
     child = start(bank)
     row = run(bank, child, kind, **{} if how is None else {"how": how})
     assert row["state"] == "failed"
@@ -115,16 +115,16 @@ def test_a_step_that_cannot_be_says_why(bank: Bench, kind: str, how: str | None,
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_step_that_raised_can_be_tried_again_in_the_same_attempt(bank: Bench):
+def test_step_that_raised_can_be_called_again_in_the_same_attempt(bank: Bench):
     assert run(bank, start(bank), "step:odd", how="raises and again")["result"] == 7
 
 
-def test_another_thread_has_no_steps(bank: Bench):
+def test_step_in_another_thread_is_rejected(bank: Bench):
     [says] = run(bank, start(bank), "step:odd", how="thread")["result"]
     assert "a thread that a handler has started" in says
 
 
-def test_a_record_that_does_not_fit_is_refused_with_the_remedy(bank: Bench):
+def test_recorded_result_of_another_type_fails_the_job_with_a_suggested_step_name(bank: Bench):
     child = start(bank)
     job = bank.enqueue("step:odd", how="misfit")
     bank.ask(
@@ -138,7 +138,7 @@ def test_a_record_that_does_not_fit_is_refused_with_the_remedy(bank: Bench):
     assert "'old:v2'" in row["error"]
 
 
-def test_results_are_encrypted_where_the_kind_is(bank: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_step_results_of_an_encrypted_kind_are_encrypted(bank: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JOBHERD_KEYS", f"one={'A' * 43}=")
     keys.ring.cache_clear()
     try:
@@ -150,7 +150,7 @@ def test_results_are_encrypted_where_the_kind_is(bank: Bench, monkeypatch: pytes
     assert list(records(bank, row["id"])["a"][0]) == ["jobherd:sealed"]
 
 
-def test_a_lost_claim_interrupts_the_run_and_nothing_is_recorded(bank: Bench, gate: Gate):
+def test_lost_claim_interrupts_the_job_and_records_no_further_step(bank: Bench, gate: Gate):
     child = start(bank)
     job = bank.enqueue("step:odd", how="gate")
     child.nudge()
@@ -162,7 +162,7 @@ def test_a_lost_claim_interrupts_the_run_and_nothing_is_recorded(bank: Bench, ga
     assert bank.job(job) is None, "nothing was settled under the lost claim"
 
 
-def test_a_cancelled_step_leaves_nothing(bank: Bench, gate: Gate):
+def test_canceled_step_transaction_leaves_no_effect_and_no_record(bank: Bench, gate: Gate):
     child = start(bank)
     job = bank.enqueue("step:bank", how="gate")
     child.nudge()
@@ -176,7 +176,7 @@ def test_a_cancelled_step_leaves_nothing(bank: Bench, gate: Gate):
 @pytest.mark.parametrize(
     ("point", "kept"), [("step.done", False), ("step.recorded", True), ("transaction.settled", False)]
 )
-def test_a_worker_that_dies_leaves_effect_and_record_or_neither(
+def test_death_of_a_worker_leaves_both_effect_and_record_of_a_step_or_neither(
     bank: Bench, point: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path / "points"))
@@ -192,7 +192,7 @@ def test_a_worker_that_dies_leaves_effect_and_record_or_neither(
     assert (notes(bank, job), list(records(bank, job))) == ((["a"], ["reserve"]) if kept else ([], []))
 
 
-def test_steps_go_with_their_job(bank: Bench):
+def test_steps_are_deleted_with_their_job_and_when_a_completed_job_runs_again(bank: Bench):
     child = start(bank)
     deleted, purged, again = (run(bank, child, "step:bank")["id"] for _ in range(3))
     failed = run(bank, child, "step:odd", how="misfit")["id"]
@@ -212,7 +212,7 @@ def test_steps_go_with_their_job(bank: Bench):
     bank.ask("SELECT jobherd.retry(%(a)s), jobherd.retry(%(b)s)", a=again, b=failed)
     left = "SELECT DISTINCT job FROM jobherd.steps ORDER BY job"
     assert [row["job"] for row in bank.ask(left)] == [failed, 2**40], (
-        "a completed job begins anew, a failed one does not"
+        "a completed job starts without steps, a failed one keeps them"
     )
     bank.start("maintenance")
     bank.wait_until(lambda: len(bank.ask(left)) == 1, "the end of steps whose job does not exist")

@@ -1,4 +1,4 @@
-"""Jobs that suspend themselves: each is a scheduled row, written in one transaction with its record."""
+"""Jobs that suspend themselves: the scheduled row and the step's record are written in one transaction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def suspend(bank: Bench, child: Child, kind: str = "step:sleeps", **payload: obj
 
 
 def wake(bank: Bench, child: Child, job: int, *, early: bool = False) -> None:
-    """Let the time of a sleep pass."""
+    """Run a sleeping job again: after its sleep has ended, or early."""
     if not early:
         bank.ask(
             "UPDATE jobherd.steps SET result = json_build_object('until', clock_timestamp()) WHERE job = %(job)s AND result->>'until' IS NOT NULL",
@@ -41,7 +41,7 @@ def wake(bank: Bench, child: Child, job: int, *, early: bool = False) -> None:
     child.nudge()
 
 
-def test_a_job_sleeps_as_a_scheduled_row_and_its_attempt_does_not_count(bank: Bench):
+def test_sleeping_job_is_scheduled_and_its_attempt_is_not_counted(bank: Bench):
     child = start(bank)
     row = suspend(bank, child)
     assert (row["state"], row["attempts"], row["history"], row["error"]) == ("scheduled", 0, [], None)
@@ -63,10 +63,10 @@ def test_a_job_sleeps_as_a_scheduled_row_and_its_attempt_does_not_count(bank: Be
     assert row["result"] == [3, 1, 1], "three runs, one call of the step, the first attempt"
     assert [one["outcome"] for one in row["history"]] == ["completed"]
     assert count_of(child, "step:sleeps", "suspended") == 2
-    assert child.dismiss() == EXIT_REQUESTED, "a suspension does not wear a worker out"
+    assert child.dismiss() == EXIT_REQUESTED, "a suspension does not make a worker due for replacement"
 
 
-def test_a_job_that_is_run_early_sleeps_for_the_rest(bank: Bench):
+def test_sleeping_job_that_is_run_early_sleeps_for_the_remaining_time(bank: Bench):
     child = start(bank)
     row = suspend(bank, child)
     wake(bank, child, row["id"], early=True)
@@ -80,7 +80,7 @@ def test_a_job_that_is_run_early_sleeps_for_the_rest(bank: Bench):
     assert abs((due - until).total_seconds()) < 60
 
 
-def test_a_coroutine_sleeps(bank: Bench):
+def test_coroutine_handler_can_sleep(bank: Bench):
     child = start(bank)
     row = suspend(bank, child, "step:asleeps")
     assert (row["state"], list(records(bank, row["id"]))) == ("scheduled", ["night"])
@@ -98,17 +98,19 @@ def test_a_coroutine_sleeps(bank: Bench):
         ("made up", "failed", "UNHANDLED_ERROR", "JobSuspended: by hand"),
     ],
 )
-def test_a_suspension_that_cannot_be_fails_the_attempt(bank: Bench, how: str, state: str, code: str, says: str):
+def test_suspension_that_is_not_possible_fails_the_job_with_the_reason(
+    bank: Bench, how: str, state: str, code: str, says: str
+):
     child = start(bank)
     row = suspend(bank, child, how=how)
     row = bank.wait(row["id"], *OVER)
     assert (row["state"], row["error_code"]) == (state, code)
     assert says in row["error"]
-    assert list(records(bank, row["id"])) == ["a"], "nothing is recorded of it"
+    assert list(records(bank, row["id"])) == ["a"], "the suspension is not recorded"
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_cancel_while_the_handler_cleans_up_goes_first(bank: Bench, gate: Gate):
+def test_cancellation_while_the_handler_cleans_up_prevents_the_suspension(bank: Bench, gate: Gate):
     child = start(bank)
     job = bank.enqueue("step:sleeps", how="gate")
     child.nudge()
@@ -119,7 +121,7 @@ def test_a_cancel_while_the_handler_cleans_up_goes_first(bank: Bench, gate: Gate
     assert list(records(bank, job)) == ["a"]
 
 
-def test_a_claim_that_is_lost_before_the_settlement_suspends_nothing(bank: Bench, gate: Gate):
+def test_job_is_not_suspended_if_its_claim_is_lost_before_the_settlement(bank: Bench, gate: Gate):
     child = start(bank)
     job = bank.enqueue("step:sleeps", how="gate")
     child.nudge()
@@ -132,7 +134,7 @@ def test_a_claim_that_is_lost_before_the_settlement_suspends_nothing(bank: Bench
 
 
 @pytest.mark.parametrize(("point", "kept"), [("transaction.settled", False), ("transaction.committed", True)])
-def test_a_worker_that_dies_in_the_commit_leaves_record_and_row_or_neither(
+def test_death_of_a_worker_in_the_commit_leaves_both_record_and_scheduled_row_or_neither(
     bank: Bench, point: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path / "points"))
@@ -148,7 +150,7 @@ def test_a_worker_that_dies_in_the_commit_leaves_record_and_row_or_neither(
     assert (row["state"], list(records(bank, job))) == (("scheduled", ["a", "sleep:1"]) if kept else ("running", ["a"]))
 
 
-def test_a_retry_sleeps_too(bank: Bench):
+def test_job_that_sleeps_in_its_second_attempt_shows_as_retrying(bank: Bench):
     child = start(bank)
     job = bank.enqueue("step:sleeps", how="failing")
     child.nudge()

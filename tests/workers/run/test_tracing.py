@@ -1,4 +1,4 @@
-"""Spans of enqueues and attempts, in one trace; nothing of it where nobody has set up an SDK."""
+"""Spans of enqueues and attempts, in one trace. Without an OpenTelemetry SDK, no spans are made."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def run(program: str, *words: str) -> str:
     return done.stdout
 
 
-def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path, monkeypatch):
+def test_each_enqueue_and_each_attempt_has_a_span_in_one_trace(bench: Bench, tmp_path, monkeypatch):
     produced = json.loads(run(PRODUCER, bench.dsn, PARENT))
     sent = {span["name"]: span for span in produced["spans"] if span["name"] != "enqueue trace:works"}
     one, alone = [span for span in produced["spans"] if span["name"] == "enqueue trace:works"]
@@ -144,12 +144,12 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
         "jobherd.outcome": "ok",
     }
     inside = next(each for each in made if each["name"] == "inside" and each["trace"] == one["trace"])
-    assert inside["parent"] == span["id"], "what the handler does is below its attempt"
+    assert inside["parent"] == span["id"], "a span inside the handler is below the span of the attempt"
     assert by_job[last]["parent"] == alone["id"]
     assert all(each["links"] == ([] if each["parent"] is None else [each["parent"]]) for each in by_job.values())
     enqueued = next(each for each in made if each["kind"] == "PRODUCER")
     assert (enqueued["trace"], enqueued["parent"]) == (one["trace"], inside["id"])
-    assert by_job[set_off]["parent"] == enqueued["id"], "what a job sets off is of its trace"
+    assert by_job[set_off]["parent"] == enqueued["id"], "a child job belongs to the trace of its parent job"
     for job in failing:
         assert (by_job[job]["status"], by_job[job]["attributes"]["error.type"]) == ("ERROR", "UNHANDLED_ERROR")
         assert by_job[job]["events"][0]["exception.message"] == "no such thing"
@@ -164,11 +164,11 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
     assert f"span_id={span['id']}" in line
 
 
-def test_without_an_sdk_a_log_line_has_the_trace_and_nothing_else_is_done(bench: Bench):
+def test_without_an_sdk_log_lines_have_the_trace_and_no_spans_are_made(bench: Bench):
     assert tracer() is None
     assert spans() is None
     assert HookCaller(Hooks(), Child(), None, None).of_kind("trace:works") is None, (
-        "a job of it is run without a look at hooks"
+        "jobs of this kind run without hook calls"
     )
     child = bench.start(handlers=(TRACED,))
     (row,) = bench.ask(
@@ -192,7 +192,7 @@ def test_without_an_sdk_a_log_line_has_the_trace_and_nothing_else_is_done(bench:
     assert "trace_id" not in child.log().splitlines()[-1]
 
 
-def test_state_and_baggage_of_the_producer_reach_the_handler_and_what_it_enqueues(bench: Bench, tmp_path, monkeypatch):
+def test_trace_state_and_baggage_reach_the_handler_and_the_jobs_that_it_enqueues(bench: Bench, tmp_path, monkeypatch):
     job = int(run(CONTINUES, bench.dsn, json.dumps(HEADERS)))
     stored = "SELECT max(id) AS id, max(traceparent) AS trace FROM jobherd.jobs WHERE id >= %(id)s"
     (row,) = bench.ask(stored, id=job)
@@ -211,7 +211,7 @@ def test_state_and_baggage_of_the_producer_reach_the_handler_and_what_it_enqueue
     assert [span["attributes"] for span in made if span["name"] == "inside"] == [{"user": "7"}, {"user": "7"}]
 
 
-def test_what_a_job_cannot_store_of_a_trace_is_left_out_the_baggage_first(monkeypatch):
+def test_invalid_trace_state_and_oversized_baggage_are_not_stored(monkeypatch):
     def stored(**headers: str) -> str:
         return run(STORES, json.dumps(HEADERS | headers)).strip()
 
@@ -232,11 +232,11 @@ def test_what_a_job_cannot_store_of_a_trace_is_left_out_the_baggage_first(monkey
         "jobherd.supervisor.__main__, jobherd.supervisor.loop",
     ],
 )
-def test_nothing_imports_opentelemetry_by_itself(what):
+def test_jobherd_does_not_import_opentelemetry(what):
     run(f"import sys, {what}\nassert not [name for name in sys.modules if name.startswith('opentelemetry')]")
 
 
-def test_the_api_alone_makes_no_spans():
+def test_opentelemetry_api_without_an_sdk_makes_no_spans():
     run(
         "from opentelemetry import trace\n"
         "from jobherd.handlers._enqueue.tracing import tracer\n"
@@ -247,6 +247,6 @@ def test_the_api_alone_makes_no_spans():
     )
 
 
-def test_ids_of_a_trace():
+def test_ids_of_returns_the_trace_and_span_id_of_a_traceparent():
     assert ids_of(None) == {}
     assert ids_of(PARENT) == {"trace_id": PARENT[3:35], "span_id": PARENT[36:52]}

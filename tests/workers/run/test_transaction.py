@@ -1,7 +1,4 @@
-"""A job's writes, the jobs it enqueues and its completion are one.
-
-All of it is there, or nothing.
-"""
+"""A job's writes, the jobs that it enqueues and its completion commit together or not at all."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ def run(bank: Bench, child: Child, kind: str, **payload: object):
     return row, notes, bank.ask("SELECT count(*) AS n FROM jobherd.jobs WHERE kind = 'bank:nothing'")[0]["n"] - before
 
 
-def test_what_goes_well_is_committed_whole_and_what_does_not_leaves_no_trace(bank: Bench):
+def test_successful_job_transaction_commits_everything_and_a_failed_one_nothing(bank: Bench):
     child = start(bank)
     row, notes, enqueued = run(bank, child, "bank:declared", how="well")
     assert (row["state"], row["result"], notes, enqueued) == ("completed", {"how": "well"}, ["well"], 1)
@@ -76,11 +73,11 @@ def test_what_goes_well_is_committed_whole_and_what_does_not_leaves_no_trace(ban
         row, notes, enqueued = run(bank, child, "bank:declared", how=how)
         assert (row["state"], row["error_code"], notes, enqueued) == (state, code, [], 0), how
         assert says in row["error"], how
-    assert child.dismiss() == EXIT_REQUESTED, "nothing of this wears a child out"
+    assert child.dismiss() == EXIT_REQUESTED, "none of these jobs makes the worker due for replacement"
     assert count_of(child, "bank:declared", "ok") == 3
 
 
-def test_a_handler_that_commits_by_itself_is_found_out(bank: Bench):
+def test_job_fails_if_its_handler_ends_the_transaction_itself(bank: Bench):
     child = start(bank)
     for how, left in (("COMMIT", 1), ("COMMIT and raise", 1), ("COMMIT and no more", 1)):
         row, notes, enqueued = run(bank, child, "bank:declared", how=how)
@@ -92,7 +89,7 @@ def test_a_handler_that_commits_by_itself_is_found_out(bank: Bench):
     assert (row["state"], notes) == ("completed", ["well"])
 
 
-def test_one_job_leaves_nothing_in_the_session_of_the_next(bank: Bench):
+def test_session_state_of_one_job_does_not_reach_the_next_job(bank: Bench):
     child = start(bank)
     run(bank, child, "bank:declared", how="leaves its mark")
     row, _, _ = run(bank, child, "bank:declared", how="looks for marks")
@@ -103,9 +100,7 @@ HELD = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AN
 
 
 @pytest.mark.parametrize(("how", "state"), [("well", "completed"), ("raises", "retrying"), ("COMMIT", "failed")])
-def test_a_lock_that_a_handler_took_for_its_session_is_let_go_when_its_transaction_has_ended(
-    bank: Bench, how: str, state: str
-):
+def test_session_lock_of_a_handler_is_released_after_the_transaction_of_its_job(bank: Bench, how: str, state: str):
     child = start(bank)
     row, _, _ = run(bank, child, "bank:locks", how=how)
     assert row["state"] == state
@@ -114,7 +109,7 @@ def test_a_lock_that_a_handler_took_for_its_session_is_let_go_when_its_transacti
 
 
 @pytest.mark.parametrize("how", ["part", "part raises"])
-def test_and_not_only_when_its_job_has(bank: Bench, gate: Gate, how: str):
+def test_session_lock_of_a_handler_is_released_before_its_job_ends(bank: Bench, gate: Gate, how: str):
     child = start(bank)
     job = bank.enqueue("bank:locks", how=how)
     child.nudge()
@@ -124,7 +119,7 @@ def test_and_not_only_when_its_job_has(bank: Bench, gate: Gate, how: str):
     assert bank.wait(job, *OVER)["state"] == "completed"
 
 
-def test_coroutines_have_transactions_too(bank: Bench):
+def test_coroutine_handlers_have_transactions(bank: Bench):
     child = start(bank)
     row, notes, enqueued = run(bank, child, "bank:async", how="well")
     assert (row["state"], row["result"], notes, enqueued) == ("completed", "well", ["well"], 1)
@@ -137,7 +132,7 @@ def test_coroutines_have_transactions_too(bank: Bench):
     assert (row["state"], notes) == ("completed", ["apart"])
 
 
-def test_a_part_of_a_handler_completes_its_job(bank: Bench):
+def test_transaction_within_a_handler_completes_its_job(bank: Bench):
     child = start(bank)
     row, notes, enqueued = run(bank, child, "bank:part", how="well")
     assert (row["state"], row["result"], notes, enqueued) == ("completed", {"how": "well"}, ["well"], 1)
@@ -160,7 +155,9 @@ def test_a_part_of_a_handler_completes_its_job(bank: Bench):
 
 
 @pytest.mark.parametrize(("kind", "payload"), [("bank:sleeps", {}), ("bank:async", {"how": "sleeps"})])
-def test_a_job_past_its_time_is_torn_out_of_its_statement_and_undone(bank: Bench, kind: str, payload: dict[str, str]):
+def test_timeout_interrupts_the_statement_of_a_job_and_rolls_back_its_transaction(
+    bank: Bench, kind: str, payload: dict[str, str]
+):
     child = start(bank)
     job = bank.enqueue(kind, options={"timeout": "200ms", "max_attempts": 1}, **payload)
     child.nudge()
@@ -170,7 +167,7 @@ def test_a_job_past_its_time_is_torn_out_of_its_statement_and_undone(bank: Bench
     assert child.wait() == EXIT_RECYCLE
 
 
-def test_it_is_cancelled_while_its_transaction_is_open_and_cancelling_does_not_wait(bank: Bench, gate: Gate):
+def test_cancel_does_not_wait_for_the_open_transaction_of_the_job(bank: Bench, gate: Gate):
     child = start(bank)
     job = bank.enqueue("bank:declared", how="gate")
     child.nudge()
@@ -182,28 +179,28 @@ def test_it_is_cancelled_while_its_transaction_is_open_and_cancelling_does_not_w
     assert bank.ask("SELECT * FROM public.ledger") == []
 
 
-def test_a_lost_claim_is_noticed_before_anything_is_written(bank: Bench, gate: Gate):
+def test_lost_claim_is_detected_before_the_handler_writes(bank: Bench, gate: Gate):
     child = start(bank)
     job = bank.enqueue("bank:part", how="twice")
     bank.ask(
         "CREATE FUNCTION public.rob() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM jobherd.running; RETURN NULL; END $$"
     )
-    # The claim is taken away in the moment in which it is made: the child hears of it, and has it
-    # no more.
+    # The claim is deleted at the end of the transaction that makes it: the child receives the answer
+    # but does not have the claim.
     bank.ask(
         "CREATE CONSTRAINT TRIGGER rob AFTER INSERT ON jobherd.running DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.rob()"
     )
     child.nudge()
     assert child.wait() == EXIT_RECYCLE
     assert bank.ask("SELECT * FROM public.ledger") == []
-    assert bank.job(job) is None, "nobody else wrote of it"
+    assert bank.job(job) is None, "no outcome was recorded"
     assert "the claim was lost" in child.log()
 
 
-def test_a_job_that_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone_from_then_on(
+def test_transaction_releases_the_rest_of_its_claim_and_its_kind_is_then_claimed_alone(
     bank: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
-    # in the child too; of "bank:part" it does not know yet how long it takes
+    # This also applies to the child. It does not know yet how long "bank:part" takes.
     monkeypatch.setattr("jobherd.workers.worker.HELD", 600.0)
     child = start(bank, most_claimed=100)
     with bank.connection.transaction():
@@ -213,12 +210,12 @@ def test_a_job_that_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_al
         rest = [bank.enqueue("bank:part", how="well") for _ in range(3)]
     child.nudge()
     first = gate.wait_arrival("gate first")
-    assert bank.ask("SELECT cardinality(jobs) AS n FROM jobherd.running") == [{"n": 8}], "one claim of all"
+    assert bank.ask("SELECT cardinality(jobs) AS n FROM jobherd.running") == [{"n": 8}], "one claim has all jobs"
     first.open()
     arrival = gate.wait_arrival("gate asks")
     for job in (*jobs, held):
-        assert bank.job(job)["state"] == "completed", "what was finished before is written before"
-    assert [bank.job(job)["state"] for job in rest] == ["ready"] * 3, "what was behind it is given back"
+        assert bank.job(job)["state"] == "completed", "outcomes of earlier jobs are recorded first"
+    assert [bank.job(job)["state"] for job in rest] == ["ready"] * 3, "later jobs of the claim are released"
     arrival.open()
     for job in (asks, *rest):
         assert bank.wait(job, "completed")["attempts"] == 1
@@ -226,20 +223,18 @@ def test_a_job_that_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_al
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_whole_batches_do_not_hold_jobs_with_transactions(bank: Bench):
+def test_jobs_declared_transactional_are_claimed_alone(bank: Bench):
     child = bank.fork(handlers=(ACTING, BANKING), served=("default",), most_claimed=100)
     with bank.connection.transaction():
         jobs = [bank.enqueue("bank:declared", how=str(n)) for n in range(3)]
-    child.nudge()  # it may have looked already
+    child.nudge()  # The worker may have tried to claim before this commit.
     for job in jobs:
         bank.wait(job, "completed")
     assert len({bank.job(job)["token"] for job in jobs}) == 3
     assert "released" not in child.log()
 
 
-def test_a_session_that_ended_in_between_is_replaced_and_one_that_ends_in_the_middle_fails_the_attempt(
-    bank: Bench, gate: Gate
-):
+def test_lost_transaction_session_is_replaced_between_jobs_and_fails_an_attempt_during_a_job(bank: Bench, gate: Gate):
     child = start(bank)
     run(bank, child, "bank:declared", how="well")
     ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE '%%:transaction'"
@@ -256,7 +251,9 @@ def test_a_session_that_ended_in_between_is_replaced_and_one_that_ends_in_the_mi
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_commit_whose_answer_was_lost_is_looked_up(bank: Bench, monkeypatch: pytest.MonkeyPatch, committed: bool):
+def test_worker_finds_out_whether_a_commit_with_a_lost_answer_took_effect(
+    bank: Bench, monkeypatch: pytest.MonkeyPatch, committed: bool
+):
     commit = psycopg.Connection.commit
 
     def lose(self: psycopg.Connection[object]) -> None:
@@ -283,10 +280,10 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(bank: Bench, monkeypatch: p
     assert count_of(child, "bank:declared", "ok") == committed
 
 
-def test_the_claim_is_settled_by_the_next_session_exactly_when_the_transaction_did_not(bank: Bench, gate: Gate):
-    """A dead child, before and after its commit, as its parent finds it.
+def test_job_of_a_dead_worker_is_released_only_if_its_transaction_did_not_commit(bank: Bench, gate: Gate):
+    """The worker dies before or after its commit.
 
-    Both sessions ended, then settled under the fence.
+    As a supervisor does, the test ends both of its sessions and then releases its jobs under the fencing token.
     """
     outcome = {}
     for how in ("dies", "gate"):
@@ -307,14 +304,14 @@ def test_the_claim_is_settled_by_the_next_session_exactly_when_the_transaction_d
             {row["id"] for row in bank.ask(sql.load("recover/requeue_child"), cleared=None, error="", **me)},
             job,
         )
-    assert outcome["gate"][0] == {outcome["gate"][1]}, "given back: nothing was committed"
-    assert outcome["dies"][0] == set(), "nothing to give back: it is completed"
+    assert outcome["gate"][0] == {outcome["gate"][1]}, "released: nothing was committed"
+    assert outcome["dies"][0] == set(), "not released: the job is completed"
     notes = {row["job"]: row["note"] for row in bank.ask("SELECT job, note FROM public.ledger")}
     assert notes == {outcome["dies"][1]: "dies"}
     assert bank.job(outcome["dies"][1])["state"] == "completed"
 
 
-def test_a_transaction_that_is_or_was_open_for_long_is_warned_about(bank: Bench, gate: Gate):
+def test_worker_and_maintenance_process_warn_about_a_long_transaction(bank: Bench, gate: Gate):
     child = start(bank, long_transaction=0.0)
     job = bank.enqueue("bank:declared", how="gate")
     child.nudge()
@@ -327,12 +324,10 @@ def test_a_transaction_that_is_or_was_open_for_long_is_warned_about(bank: Bench,
 
 
 @pytest.mark.parametrize("how", ["gate", "well"])
-def test_a_crash_of_the_server_gives_the_transactions_number_to_another_and_that_one_proves_nothing(
-    gate: Gate, how: str, monkeypatch
-):
-    """What was not flushed never was.
+def test_reused_transaction_id_after_a_server_crash_does_not_count_as_a_commit(gate: Gate, how: str, monkeypatch):
+    """A crash loses a transaction id that was not flushed.
 
-    After recovery the same number is handed out again, and its commit is somebody else's.
+    After recovery, the server assigns the same id again, and the commit of that id belongs to another session.
     """
     with bench_of_its_own(wal_writer_delay="10s") as (own, bench):
         bench.ask("CREATE TABLE public.ledger (job bigint, token bigint, note text)")
@@ -366,22 +361,24 @@ def test_a_crash_of_the_server_gives_the_transactions_number_to_another_and_that
             assert connection.execute("SELECT count(*) FROM public.ledger WHERE job > 0").fetchone() == (0,)
 
 
-def test_a_session_that_is_swallowed_while_nobody_needed_it_is_given_up(bank: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_transaction_session_that_went_silent_fails_one_attempt_and_is_replaced(
+    bank: Bench, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("jobherd.workers.run.transaction_session.PATIENCE", 1.0)
     with Network(bank.dsn) as network:
         child = start(bank, dsn=network.dsn)
         assert run(bank, child, "bank:declared", how="well")[0]["state"] == "completed"
-        child.wait_idle()  # with the first one behind it to the last
+        child.wait_idle()  # All work for the first job is done.
         assert network.stall("*:transaction") == 1
         row, notes, _ = run(bank, child, "bank:declared", how="well")
         assert (row["state"], notes) == ("retrying", [])
         assert "no word from the server" in row["error"]
-        assert run(bank, child, "bank:declared", how="well")[0]["state"] == "completed", "in a session of its own"
+        assert run(bank, child, "bank:declared", how="well")[0]["state"] == "completed", "in a new session"
         assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_what_one_job_listened_to_is_not_heard_by_the_next(bank: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Notified after the commit and before the session is made as good as new."""
+def test_notifications_for_one_job_do_not_reach_the_next_job(bank: Bench, monkeypatch: pytest.MonkeyPatch):
+    """The notification arrives after the commit and before the session is reset."""
 
     def notify(point: str) -> None:
         if point == "transaction.committed":
@@ -400,10 +397,13 @@ def test_what_one_job_listened_to_is_not_heard_by_the_next(bank: Bench, monkeypa
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
 @pytest.mark.parametrize("kind", ["bank:repeats", "bank:arepeats"])
-def test_behind_a_pooler_nothing_is_prepared_in_a_jobs_transaction(
+def test_no_statement_is_prepared_in_a_job_transaction_behind_a_pooler(
     bank: Bench, monkeypatch: pytest.MonkeyPatch, kind: str
 ):
-    """The backend kept it, for DISCARD ALL reached another one; what the next job there prepared first had that name already."""
+    """The backend kept prepared statements, because DISCARD ALL reached another backend.
+
+    The first PREPARE of the next job on that backend then failed, because the name was in use.
+    """
     with Pooler(bank.dsn, "transaction") as pooler:
         monkeypatch.setattr(
             "jobherd.workers.run.transaction.reach",

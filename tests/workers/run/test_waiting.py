@@ -1,4 +1,4 @@
-"""Jobs that wait for signals: each gets every signal of its topic once, whichever of the two comes first."""
+"""Jobs that wait for signals: each gets every signal of its topic once, whether the job or the signal comes first."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WAITS = "SELECT count(*) AS n FROM jobherd.waits"
 
 
 def fleet(bank: Bench):
-    """A worker and a maintenance process. The test sends the nudges."""
+    """Start a worker and a maintenance process. The test sends the wakes."""
     maintenance = bank.start("maintenance", poll=0.5)
     return start(bank), maintenance
 
 
 def wait_for_end(bank: Bench, worker, job: int):
-    """Wait until a job has ended, and wake the worker when it is ready again."""
+    """Wait until a job has finished, and wake the worker when the job is ready again."""
 
     def over():
         row = bank.job(job)
@@ -42,7 +42,7 @@ def suspended(bank: Bench, worker, how: str = "", kind: str = "step:waits") -> i
     return job
 
 
-def test_a_signal_wakes_the_job_that_waits_for_it(bank: Bench):
+def test_signal_wakes_the_job_that_waits_for_it(bank: Bench):
     worker, _ = fleet(bank)
     job, other = suspended(bank, worker), suspended(bank, worker)
     with Client(bank.dsn) as client:
@@ -56,7 +56,7 @@ def test_a_signal_wakes_the_job_that_waits_for_it(bank: Bench):
     assert [row["job"] for row in bank.ask("SELECT job FROM jobherd.waits")] == [other]
 
 
-def test_a_signal_that_was_sent_before_is_found_without_suspending(bank: Bench):
+def test_job_gets_an_earlier_signal_without_being_suspended(bank: Bench):
     worker = start(bank)
     with psycopg.connect(bank.dsn) as connection:  # one transaction, so that no worker sees the job without its signals
         client = Client(connection=connection)
@@ -70,7 +70,7 @@ def test_a_signal_that_was_sent_before_is_found_without_suspending(bank: Bench):
     assert records(bank, other)["approved"][0] == {"payload": None}
 
 
-def test_each_job_gets_every_signal_of_a_topic_once_the_oldest_first(bank: Bench):
+def test_each_job_gets_every_signal_of_a_topic_once_oldest_first(bank: Bench):
     worker, _ = fleet(bank)
     one, two = suspended(bank, worker, "topic"), suspended(bank, worker, "topic")
     for number in (1, 2):
@@ -80,7 +80,7 @@ def test_each_job_gets_every_signal_of_a_topic_once_the_oldest_first(bank: Bench
     assert bank.ask(WAITS)[0]["n"] == 0
 
 
-def test_a_signal_of_an_open_transaction_counts_after_its_commit(bank: Bench):
+def test_job_gets_a_signal_of_an_open_transaction_after_its_commit(bank: Bench):
     worker, _ = fleet(bank)
     with psycopg.connect(bank.dsn) as sender:
         sender.execute("SELECT jobherd.signal('job/1/approved', '1')")
@@ -91,7 +91,7 @@ def test_a_signal_of_an_open_transaction_counts_after_its_commit(bank: Bench):
     assert wait_for_end(bank, worker, job)["result"][0] == 1
 
 
-def test_a_signal_that_is_rolled_back_wakes_nothing(bank: Bench):
+def test_rolled_back_signal_does_not_reach_the_job(bank: Bench):
     worker, _ = fleet(bank)
     job = suspended(bank, worker)
     with psycopg.connect(bank.dsn) as sender:
@@ -101,13 +101,13 @@ def test_a_signal_that_is_rolled_back_wakes_nothing(bank: Bench):
     assert wait_for_end(bank, worker, job)["result"][0] == 2
 
 
-def test_a_timeout_is_recorded_and_the_next_wait_goes_on(bank: Bench):
+def test_timeout_of_a_wait_is_recorded_and_the_next_wait_begins(bank: Bench):
     worker = start(bank)
     job = suspended(bank, worker, "timeout")
     bank.ask("SELECT jobherd.retry(%(job)s)", job=job)
     worker.nudge()
     bank.wait(job, "scheduled")
-    assert records(bank, job) == {}, "run early, it waits for the rest"
+    assert records(bank, job) == {}, "a job that is run early waits for the remaining time"
     bank.ask("UPDATE jobherd.waits SET until = clock_timestamp()")
     bank.ask("SELECT jobherd.retry(%(job)s)", job=job)
     worker.nudge()
@@ -120,7 +120,7 @@ def test_a_timeout_is_recorded_and_the_next_wait_goes_on(bank: Bench):
     assert bank.wait(job, *OVER)["result"] == [None, 2]
 
 
-def test_a_payload_of_another_form_fails_with_the_remedy(bank: Bench):
+def test_signal_payload_of_another_type_fails_the_job_with_the_reason(bank: Bench):
     worker = start(bank)
     job = bank.enqueue("step:waits", options={"max_attempts": 1}, how="typed")
     bank.ask("SELECT jobherd.signal_job(%(job)s, 'charged', '{}')", job=job)
@@ -128,7 +128,7 @@ def test_a_payload_of_another_form_fails_with_the_remedy(bank: Bench):
     assert "is not Charge" in bank.wait(job, *OVER)["error"]
 
 
-def test_a_cancelled_job_waits_no_longer(bank: Bench):
+def test_wait_of_a_canceled_job_is_deleted(bank: Bench):
     worker, _ = fleet(bank)
     job = suspended(bank, worker)
     bank.ask("SELECT jobherd.cancel(%(job)s)", job=job)
@@ -137,7 +137,7 @@ def test_a_cancelled_job_waits_no_longer(bank: Bench):
 
 
 @pytest.mark.parametrize("payload", ["{", None])
-def test_what_is_no_signal_is_refused(bank: Bench, payload: str | None):
+def test_signal_without_a_topic_or_with_invalid_json_is_rejected(bank: Bench, payload: str | None):
     with pytest.raises(psycopg.Error):
         bank.ask(
             "SELECT jobherd.signal(%(topic)s, %(payload)s::jsonb)",

@@ -1,4 +1,4 @@
-"""A supervisor that is built and does not run."""
+"""The fixture `supervisor`: built with default settings, but not running."""
 
 from __future__ import annotations
 

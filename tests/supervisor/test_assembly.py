@@ -1,4 +1,4 @@
-"""What a supervisor has once it is built."""
+"""What a supervisor has loaded when it is built."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from jobherd import sql
 
 
 @pytest.mark.parametrize("supervisor", ["never_read_before"], indirect=True)
-def test_it_reads_no_statement_later(supervisor, monkeypatch):
-    """There may be no file left to be opened: a parent died of that, in the middle of its work."""
+def test_built_supervisor_has_loaded_its_sql_statements(supervisor, monkeypatch):
+    """Later, the process may have reached its limit of open files: a supervisor died of that."""
     monkeypatch.setattr(sql, "files", lambda *_: pytest.fail("a statement is read now"))
     for name in (
         "wake/disable_notify",

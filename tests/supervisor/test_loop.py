@@ -1,6 +1,6 @@
-"""What the loop itself must not forget.
+"""When the loop must turn at once, and the order within a turn.
 
-Its policies are tested as plans, its turns by real supervisors.
+Other tests check the policies as plans, and whole turns with real supervisors.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def nothing_is_due(supervisor, now):
 
 
 @pytest.mark.parametrize("call", ["called", "all_idle_called", "database_up", "the maintenance process"])
-def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor, call):
-    """It comes with the last answers of a turn; the next one would begin with a wait for something else to happen, up to a second."""
+def test_wakeup_requested_after_the_plan_of_a_turn_causes_the_next_turn_at_once(supervisor, call):
+    """The request comes with the last answers of a turn. Without this, it would wait for another event, up to 1 s."""
     now = time.monotonic()
     nothing_is_due(supervisor, now)
     assert supervisor.loop.wake_at(now) > now
@@ -46,7 +46,7 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
 
 
 @pytest.mark.parametrize("found", [False, True])
-def test_a_look_that_finds_a_straggler_is_followed_by_a_whole_turn(supervisor, monkeypatch, found):
+def test_full_turn_follows_only_if_a_straggler_is_found(supervisor, monkeypatch, found):
     now = time.monotonic()
     slot = next(supervisor.fleet.workers())
     supervisor.fleet.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
@@ -67,21 +67,16 @@ def test_a_look_that_finds_a_straggler_is_followed_by_a_whole_turn(supervisor, m
     assert len(turns) == found
 
 
-def test_who_is_drained_does_not_ask_whether_anything_is_left(supervisor):
-    """It would turn, and ask, for as long as the last job runs: at once, again and again."""
+def test_draining_supervisor_does_not_query_whether_jobs_are_left(supervisor):
+    """Otherwise the loop would spin and query until the last job has finished."""
     supervisor.fleet.limits.until_empty = True
     assert supervisor.until_empty.wake_at(0.0) == 0.0
     supervisor.fleet.enter_state(RunState.DRAINING, time.monotonic())
     assert supervisor.until_empty.wake_at(0.0) == float("inf")
 
 
-def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_before_a_child_gets_it(
-    supervisor, monkeypatch
-):
-    """What is still waited for under that number cannot be waited for again.
-
-    The parent died of it.
-    """
+def test_lost_session_unregisters_its_descriptor_before_a_new_child_can_get_that_number(supervisor, monkeypatch):
+    """The selector rejects a descriptor number that is still registered: a supervisor died of that."""
     number, other = os.pipe()
     lost, planned = [], []
     monkeypatch.setattr(supervisor.db, "fileno", lambda: -1 if lost else number)

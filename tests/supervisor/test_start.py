@@ -1,4 +1,4 @@
-"""What a start says that the kernel refuses."""
+"""Errors when the kernel prevents a start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobherd.supervisor import start
 from jobherd.supervisor.settings.definitions import Settings
 
 
-def test_a_start_without_proc_names_proc(monkeypatch):
+def test_start_error_names_proc_only_if_it_is_not_mounted(monkeypatch):
     def without_proc(*_, **__):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/proc/self/stat")
 

@@ -1,17 +1,17 @@
-"""What the commands print: paths."""
+"""How commands print paths."""
 
 from __future__ import annotations
 
 from jobherd.supervisor.cli import console, demo
 
 
-def test_a_path_below_the_working_directory_is_shown_relative_to_it(tmp_path, monkeypatch):
+def test_path_below_the_working_directory_is_printed_relative_to_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert console.near(str(tmp_path / "mail.py")) == "mail.py"
     assert console.near("/elsewhere/mail.py") == "/elsewhere/mail.py"
 
 
-def test_a_path_is_shown_whole_once_the_working_directory_was_removed(tmp_path, monkeypatch, capsys):
+def test_path_is_printed_in_full_if_the_working_directory_was_removed(tmp_path, monkeypatch, capsys):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -1,4 +1,4 @@
-"""What a finding is made of: one row that is well, and one that is not, for every judge."""
+"""Findings of `jobherd doctor`: for each check, a row without and a row with a problem."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def settings(**changed):
     return list(server.settings([{"name": name, "setting": value} for name, value in (WELL | changed).items()]))
 
 
-def test_a_server_that_is_well_is_ok():
+def test_healthy_server_has_only_ok_findings():
     assert weights(settings()) == [("ok", "settings")]
     assert weights(server.server(SERVER, seen=0.1, limit=100)) == [("ok", "clocks")]
     assert weights(server.pooler(told=7, real=7)) == []
@@ -56,7 +56,7 @@ def test_a_server_that_is_well_is_ok():
         ("session_replication_role", "replica", "wrong"), ("row_security", "off", "note"),
     ],
 )  # fmt: skip
-def test_each_setting_that_harms_is_named_with_its_remedy(name, value, weight):
+def test_harmful_server_setting_is_named_with_its_remedy(name, value, weight):
     (found,) = settings(**{name: value})
     assert found.weight == weight
     assert name in found.text or "read-only" in found.text
@@ -70,26 +70,24 @@ def test_each_setting_that_harms_is_named_with_its_remedy(name, value, weight):
         ({"sees_all": False}, "privileges"), ({"open_schemas": ["public"]}, "privileges"),
     ],
 )  # fmt: skip
-def test_each_trouble_of_the_server_is_found(changed, about):
+def test_each_problem_of_the_server_is_found_with_a_remedy(changed, about):
     bad = [one for one in server.server(SERVER | changed, seen=0.0, limit=100) if one.weight != "ok"]
     assert [one.about for one in bad] == [about]
     assert bad[0].remedy
 
 
-def test_clocks_that_differ_are_told_with_their_direction():
+def test_clock_difference_is_reported_with_its_direction():
     assert "ahead of" in next(iter(server.server(SERVER, seen=3.0, limit=100))).text
     assert "behind" in next(iter(server.server(SERVER, seen=-3.0, limit=100))).text
 
 
-def test_a_backend_that_is_not_the_one_we_were_told_of_is_a_poolers():
+def test_pooler_is_detected_by_a_different_backend_pid():
     (found,) = server.pooler(told=7, real=8)
     assert found.weight == "wrong"
     assert "--listen-dsn" in found.remedy
     assert weights(server.pooler(told=7, real=7, listens=True)) == []
     (found,) = server.pooler(told=7, real=8, listens=True)
-    assert (found.weight, "session mode" in found.text) == ("note", True), (
-        "which mode it is in cannot be seen from here"
-    )
+    assert (found.weight, "session mode" in found.text) == ("note", True), "the pooler's mode cannot be detected"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +101,7 @@ def test_a_backend_that_is_not_the_one_we_were_told_of_is_a_poolers():
         ({"what": "standby", "seconds": None, "age": 2_000_000}, "wrong"),
     ],
 )  # fmt: skip
-def test_a_session_that_holds_back_vacuum_for_long_is_named_with_the_statement_that_ends_it(changed, weight):
+def test_finding_names_what_holds_back_vacuum_and_how_to_end_it(changed, weight):
     (found,) = vacuum.holders([HOLDER | changed])
     assert found.weight == weight
     if weight != "ok":
@@ -112,7 +110,7 @@ def test_a_session_that_holds_back_vacuum_for_long_is_named_with_the_statement_t
         ) in found.remedy
 
 
-def test_the_name_of_a_prepared_transaction_is_no_sql():
+def test_name_of_a_prepared_transaction_is_quoted_as_an_sql_literal():
     (found,) = vacuum.holders([HOLDER | {"what": "prepared", "handle": "x'; DROP TABLE y; --", "seconds": 4000.0}])
     assert "ROLLBACK PREPARED 'x''; DROP TABLE y; --'" in found.remedy
 
@@ -121,7 +119,7 @@ def test_the_name_of_a_prepared_transaction_is_no_sql():
     ("what", "weight", "word"),
     [("wake", "wrong", "poll"), ("wait", "wrong", "do not return"), ("keep", "note", "partitions")],
 )
-def test_a_session_that_holds_an_advisory_lock_for_longer_than_a_minute_is_named(what, weight, word):
+def test_session_with_an_advisory_lock_for_over_a_minute_is_named(what, weight, word):
     lock = {
         "pid": 77,
         "role": "stranger",
@@ -137,20 +135,20 @@ def test_a_session_that_holds_an_advisory_lock_for_longer_than_a_minute_is_named
     assert "pg_terminate_backend(77)" in found.remedy
 
 
-def test_who_locks_a_table_for_long_is_named_with_the_statement_that_ends_it():
+def test_session_with_a_long_table_lock_is_named_with_its_pid():
     lock = {"pid": 77, "name": "psql", "state": "idle in transaction", "tables": "ready", "seconds": 100.0}
     (found,) = vacuum.locks([lock, lock | {"seconds": 1.0}, lock | {"seconds": None}])
     assert (found.weight, found.about) == ("wrong", "locks")
     assert "77" in found.remedy
 
 
-def test_dead_rows_count_against_the_live_ones():
+def test_dead_rows_are_a_problem_only_relative_to_live_rows():
     table = {"name": "ready", "live": 1_000_000, "dead": 900_000, "vacuumed_ago": 5.0}
     assert weights(vacuum.tables([table])) == [("ok", "bloat")]
     assert weights(vacuum.tables([table | {"live": 10, "vacuumed_ago": None}])) == [("wrong", "bloat")]
 
 
-def test_an_index_that_was_not_built_to_the_end():
+def test_invalid_index_is_found():
     assert weights(schema.indexes([{"name": "i", "of": "ready", "called": "jobherd.i"}])) == [("wrong", "indexes")]
 
 
@@ -162,11 +160,11 @@ def test_an_index_that_was_not_built_to_the_end():
         ({"versions": ["1", "2"]}, [("ok", "fleet"), ("note", "fleet")]),
     ],
 )  # fmt: skip
-def test_a_fleet(changed, expected):
+def test_fleet_findings(changed, expected):
     assert weights(fleet.fleet(FLEET | changed, [], [])) == expected
 
 
-def test_a_queue_that_waits_while_all_are_busy_is_no_fault():
+def test_waiting_queue_is_wrong_only_if_a_worker_is_idle():
     queue = {"queue": "q", "id": 1, "kind": "a:b", "waited": 90.0, "idle": 0}
     assert weights(fleet.fleet(FLEET, [queue], [])) == [("ok", "fleet"), ("note", "queues")]
     assert weights(fleet.fleet(FLEET, [queue | {"idle": 1}], [])) == [("ok", "fleet"), ("wrong", "queues")]

@@ -1,4 +1,4 @@
-"""What is said of the settings of the gateway before anything is started."""
+"""Problems with the gateway's settings are reported before anything starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "a-token-of-this-test"
 
 @pytest.fixture
 def files(tmp_path):
-    """Files that can be read, by the setting that names them."""
+    """Readable files, by the setting that names them."""
     found = {name: tmp_path / name for name in ("gateway_cert", "gateway_key", "gateway_client_ca", "gateway_access")}
     for path in found.values():
         path.touch()
@@ -29,18 +29,18 @@ def problems(**flags: str) -> list[str]:
     return gateway_problems(Settings.load(flags, environ={}, directory=Path("/nonexistent")))
 
 
-def test_without_a_gateway_nothing_is_checked(monkeypatch):
+def test_nothing_is_checked_without_a_gateway(monkeypatch):
     monkeypatch.setattr(gateway_check, "find_spec", lambda name: pytest.fail(name))
     assert problems(gateway_access="/missing", gateway_cert="/missing") == []
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9091", "localhost", "[::1]:9091", "unix:/run/jobs.sock"])
-def test_what_only_this_host_reaches_needs_nothing(address):
+def test_address_that_only_this_host_can_reach_needs_no_tls_or_token(address):
     assert problems(gateway=address) == []
 
 
 @pytest.mark.parametrize("address", [":9091", "0.0.0.0:9091", "10.0.0.1", "jobs.example.com", "[::]:9091"])
-def test_what_others_reach_needs_tls_and_a_way_to_know_them(address, files):
+def test_address_that_other_hosts_can_reach_needs_tls_and_authentication(address, files):
     assert [problem.partition("other hosts")[2] for problem in problems(gateway=address)] == [
         " without TLS: set gateway_cert and gateway_key",
         ", and every client could connect: set JOBHERD_GATEWAY_TOKEN (`openssl rand -hex 20` makes one), gateway_access or gateway_client_ca",
@@ -53,7 +53,7 @@ def test_what_others_reach_needs_tls_and_a_way_to_know_them(address, files):
     assert problems(gateway=address, **tls, gateway_token=TOKEN) == []
 
 
-def test_a_certificate_needs_its_key_and_client_certificates_need_tls(files):
+def test_certificate_needs_its_key_and_client_certificates_need_tls(files):
     local = {"gateway": "127.0.0.1:1"}
     assert problems(**local, gateway_cert=files["gateway_cert"]) == [
         "gateway_cert (from --gateway-cert) needs gateway_key: give both, or neither"
@@ -66,7 +66,7 @@ def test_a_certificate_needs_its_key_and_client_certificates_need_tls(files):
     ]
 
 
-def test_a_file_that_cannot_be_read_or_used_is_named_with_each_error(tmp_path):
+def test_unreadable_or_invalid_file_is_named_with_each_error(tmp_path):
     assert problems(gateway="[::1]", gateway_cert="/missing/cert", gateway_key="/missing/key") == [
         "gateway_cert = /missing/cert (from --gateway-cert) cannot be read",
         "gateway_key = /missing/key (from --gateway-key) cannot be read",
@@ -80,14 +80,14 @@ def test_a_file_that_cannot_be_read_or_used_is_named_with_each_error(tmp_path):
     )
 
 
-def test_no_token_is_in_a_problem(tmp_path):
+def test_problems_never_contain_a_token(tmp_path):
     access = tmp_path / "access.toml"
     access.write_text(f'[principals.a]\ntoken_sha256 = "{TOKEN}"\n')
     assert TOKEN not in "".join(problems(gateway=":1", gateway_token=TOKEN, gateway_access=str(access)))
 
 
 @pytest.mark.parametrize("missing", ["grpc", "google", "google.protobuf"])
-def test_a_missing_extra_is_said_with_how_to_install_it(monkeypatch, missing):
+def test_missing_extra_is_reported_with_how_to_install_it(monkeypatch, missing):
     real, found = gateway_check.find_spec, gateway_check.PathFinder.find_spec
     monkeypatch.setattr(gateway_check, "find_spec", lambda name: None if name == missing else real(name))
     monkeypatch.setattr(
@@ -99,7 +99,7 @@ def test_a_missing_extra_is_said_with_how_to_install_it(monkeypatch, missing):
     )
 
 
-def test_the_check_imports_neither_grpc_nor_protobuf():
+def test_check_imports_neither_grpc_nor_protobuf():
     text = (
         "import sys; from jobherd.supervisor.cli.gateway_check import gateway_problems as check; "
         "from jobherd.supervisor.settings.definitions import Settings; "

@@ -11,7 +11,7 @@ from jobherd.supervisor.policy.run_state import RunState
 
 
 def test_second_drain_command_is_ignored(supervisor):
-    """A second SIGTERM interrupts running jobs, but a second click on Drain in the dashboard must not."""
+    """A second SIGTERM releases running jobs, but a second click on Drain in the dashboard must not."""
     now = time.monotonic()
     order = FleetCommand(1, "drain", {}, "anna")
     assert supervisor.signals.carry_out(order, now) == {"workers": 4, "running": 0}

@@ -1,7 +1,4 @@
-"""What a parent says of its children.
-
-Looked at a few at a time, written once, and true of real processes.
-"""
+"""The fleet report: what a supervisor writes to the database about its child processes."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from tests.support.patience import LIMIT
 
 
 class Post:
-    """A courier that keeps the letters."""
+    """Replaces the database session and stores the requests."""
 
     link = Link.UP
     epoch = 1
@@ -48,7 +45,7 @@ class Post:
 
 
 class Book:
-    """Where orders are answered."""
+    """Stores the answers to fleet commands."""
 
     def __init__(self):
         self.answers = {}
@@ -58,7 +55,7 @@ class Book:
 
 
 class Scene:
-    """A fleet of so many children that are all this process, and what is said of them."""
+    """A fleet whose children all have the pid of this process, and its report."""
 
     def __init__(self, children=1):
         self.post, self.book, self.now = Post(), Book(), 1000.0
@@ -82,7 +79,7 @@ class Scene:
         self.facts.step(self.now)
 
     def written(self):
-        """The last document."""
+        """Return the last report that was written."""
         name, parameters, _ = self.post.letters[-1]
         assert (name, parameters["supervisor"]) == ("lease/store_report", 7)
         return json.loads(parameters["facts"])
@@ -105,7 +102,7 @@ def scene():
         one.close()
 
 
-def test_nobody_asks_nothing_is_said(scene):
+def test_no_report_is_written_without_a_request(scene):
     one = scene()
     for _ in range(100):
         one.turn(0.1)
@@ -113,7 +110,7 @@ def test_nobody_asks_nothing_is_said(scene):
     assert one.facts.wake_at(one.now) == float("inf")
 
 
-def test_a_report_is_written_and_answered_once_it_is(scene):
+def test_report_command_is_answered_after_the_report_is_written(scene):
     one = scene(2)
     one.boards[1].set_held(4)
     one.report(5)
@@ -121,16 +118,16 @@ def test_a_report_is_written_and_answered_once_it_is(scene):
     one.turn()
     document = one.written()
     assert [child["name"] for child in document["children"]] == ["worker 0", "worker 1"]
-    assert [child["held"] for child in document["children"]] == [0, 4], "claimed, and not started"
+    assert [child["held"] for child in document["children"]] == [0, 4], "jobs that are claimed but not started"
     assert document["course"] == "serving"
     assert (document["queues"], document["turns"], document["tiers"]) == (["mail"], True, [0])
-    assert one.book.answers == {}, "not before it is written"
+    assert one.book.answers == {}, "answered before the report was written"
     one.post.letters[-1][2]([])
     assert one.book.answers == {5: "done"}
     assert one.facts.wake_at(one.now) == float("inf")
 
 
-def test_what_could_not_be_written_is_said(scene):
+def test_report_that_cannot_be_written_is_answered_with_an_error(scene):
     one = scene()
     one.report(5)
     one.turn()
@@ -138,7 +135,7 @@ def test_what_could_not_be_written_is_said(scene):
     assert "could not be written" in one.book.answers[5]
 
 
-def test_sixty_children_are_looked_at_a_few_in_each_turn(scene, monkeypatch):
+def test_report_of_sixty_children_reads_a_few_processes_in_each_turn(scene, monkeypatch):
     one = scene(60)
     looks = []
     monkeypatch.setattr(fleet_report, "look", lambda pid, now: looks.append(pid))
@@ -148,12 +145,12 @@ def test_sixty_children_are_looked_at_a_few_in_each_turn(scene, monkeypatch):
         before = len(looks)
         one.turn()
         counts.append(len(looks) - before)
-        assert one.post.letters or one.facts.wake_at(one.now) <= one.now, "it goes on in the next turn"
-    assert max(counts) <= 9, "and the parent itself in the last one"
+        assert one.post.letters or one.facts.wake_at(one.now) <= one.now, "the report continues in the next turn"
+    assert max(counts) <= 9, "up to 8 children, and the supervisor itself in the last turn"
     assert len(one.written()["children"]) == 60
 
 
-def test_once_a_second_at_the_most_however_many_ask_and_as_long_as_somebody_looks_on(scene):
+def test_report_is_written_once_a_second_until_the_last_request_ends(scene):
     one = scene()
     for number in range(50):
         one.report(number, **{"for": 3})
@@ -162,28 +159,28 @@ def test_once_a_second_at_the_most_however_many_ask_and_as_long_as_somebody_look
     for _ in range(600):
         one.turn(0.01)
     times = len(one.post.letters)
-    assert 4 <= times <= 5, "now, and after each second until the last one asked for is over"
+    assert 4 <= times <= 5, "one report at once, then one each second until the last request has ended"
     for _ in range(600):
         one.turn(0.01)
     assert len(one.post.letters) == times
 
 
-def test_now_and_then_it_goes_along_with_a_beat(scene):
+def test_report_is_written_with_every_third_renewal(scene):
     one = scene()
     for _ in range(12):
         one.now += 5.0
         one.facts.renewed(one.now)
         one.turn()
-    assert len(one.post.letters) == 4, "with every third beat"
+    assert len(one.post.letters) == 4, "12 renewals, a report with every third"
 
 
 @pytest.mark.parametrize("span", [-1, 61, "long", None, True, float("nan")])
-def test_a_span_that_is_none_is_refused(scene, span):
+def test_invalid_duration_of_a_report_is_rejected(scene, span):
     with pytest.raises(CommandRejected, match="a number of seconds from 0 to 60"):
         scene().report(**{"for": span})
 
 
-def test_what_a_child_works_on_and_how_it_ended_before(scene):
+def test_report_names_the_current_job_of_a_child_and_the_last_death_in_its_slot(scene):
     one = scene()
     slot, board = one.fleet.slots[0], one.boards[0]
     numbers = board.tally.declare([Policy("mail:receipt"), Policy("own:store", table=True)])
@@ -230,11 +227,13 @@ def test_what_a_child_works_on_and_how_it_ended_before(scene):
     one.report()
     one.turn(1.0)
     [child] = one.written()["children"]
-    assert ("job" in child, child["record"], child["left"]) == (False, 17, None), "a record's number is no job's"
+    assert ("job" in child, child["record"], child["left"]) == (False, 17, None), (
+        "a record of an application table must not be reported as a job"
+    )
     assert child["progress"] == {"fraction": None, "note": None}
 
 
-def test_who_rests_after_a_crash_is_said_with_why(scene):
+def test_report_shows_a_slot_that_rests_after_a_crash_with_the_cause(scene):
     one = scene(2)
     slot = one.fleet.slots[1]
     one.fleet.on_exit(
@@ -250,7 +249,7 @@ def test_who_rests_after_a_crash_is_said_with_why(scene):
     assert resting["left"] > 0
 
 
-def test_who_was_stopped_is_not_called_idle(scene):
+def test_stopped_process_is_reported_as_stopped_not_idle(scene):
     one = scene()
     one.fleet.on_stopped(one.fleet.slots[0], signal.SIGSTOP, one.now)
     one.report()
@@ -258,7 +257,7 @@ def test_who_was_stopped_is_not_called_idle(scene):
     assert one.written()["children"][0]["state"] == "stopped"
 
 
-def test_an_end_that_was_asked_for_is_no_news(scene):
+def test_requested_exit_is_not_listed_among_the_deaths(scene):
     one = scene()
     one.fleet.on_explained(one.fleet.slots[0], End("worker 0", 1, "requested", "It exited as requested.", one.now))
     assert not one.fleet.ends
@@ -286,7 +285,7 @@ def until(condition):
         ("import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()", "waiting", "a lock"),
     ],
 )
-def test_whether_it_computes_or_waits_and_on_what(scene, program, state, waits_on):
+def test_report_shows_whether_a_process_computes_or_what_it_waits_on(scene, program, state, waits_on):
     one = scene()
     with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process:
         try:
@@ -313,22 +312,22 @@ def test_whether_it_computes_or_waits_and_on_what(scene, program, state, waits_o
 
 
 def _tells(pid):
-    """Whether this kernel tells what a process sleeps in."""
+    """Return whether the kernel shows the function that a process sleeps in."""
     with open(f"/proc/{pid}/wchan", "rb") as file:
         return file.read() not in (b"", b"0")
 
 
-def test_the_share_of_a_core_is_what_was_used_between_two_looks():
+def test_cpu_share_is_calculated_from_two_readings():
     tick = os.sysconf("SC_CLK_TCK")
     assert share(Look(10.0, "R", 0, 1), Look(12.0, "R", tick, 1)) == 0.5
     assert share(None, Look(12.0, "R", tick, 1)) is None
-    assert share(Look(12.0, "R", 0, 1), Look(12.0, "R", tick, 1)) is None, "no time between"
+    assert share(Look(12.0, "R", 0, 1), Look(12.0, "R", tick, 1)) is None, "no time has passed between the readings"
     assert look(2**22 + 1, 0.0) is None
     assert look(os.getpid(), 1.0).rss > 1e6
 
 
 def listened(scene, job=5, **policy):
-    """A scene whose child runs a job that has said something."""
+    """Return a scene whose child runs a job with captured output."""
     one = scene()
     board = one.boards[0]
     kind = board.tally.declare([Policy("mail:receipt", **policy)])["mail:receipt"]
@@ -339,11 +338,11 @@ def listened(scene, job=5, **policy):
     return one
 
 
-def test_what_a_job_says_is_written_while_somebody_asks_for_it(scene):
+def test_output_of_a_job_is_reported_only_while_a_request_asks_for_it(scene):
     one = listened(scene)
     one.report()
     one.turn()
-    assert one.written()["said"] == {}, "nobody has"
+    assert one.written()["said"] == {}, "no request has asked for output"
     before = time.monotonic()
     one.report(**{"for": 2, "tail": 5})
     one.turn(1.0)
@@ -352,15 +351,15 @@ def test_what_a_job_says_is_written_while_somebody_asks_for_it(scene):
     assert (lines[0], len(lines)) == ("line 11", 40)
     assert lines[-1].endswith(" the last")
     assert 0 < said["for"] <= 2
-    assert one.boards[0].watched > before, "the parent hands it on soon"
+    assert one.boards[0].watched > before, "the board must show that output is wanted"
     for _ in range(3):
         one.turn(1.0)
     one.report()
     one.turn(1.0)
-    assert one.written()["said"] == {}, "it is over"
+    assert one.written()["said"] == {}, "the request has ended"
 
 
-def test_of_a_job_that_is_not_here_and_of_what_is_encrypted_nothing_is_said(scene):
+def test_output_is_not_reported_for_encrypted_table_or_absent_jobs(scene):
     one = listened(scene)
     one.report(**{"for": 9, "tail": 6})
     one.turn()
@@ -372,7 +371,7 @@ def test_of_a_job_that_is_not_here_and_of_what_is_encrypted_nothing_is_said(scen
         assert one.written()["said"]["5"]["text"] is None, policy
 
 
-def test_a_few_jobs_can_be_listened_to_at_a_time(scene):
+def test_output_of_at_most_eight_jobs_is_reported_at_a_time(scene):
     one = listened(scene)
     for job in range(fleet_report.MOST_TAILS):
         one.report(**{"for": 9, "tail": job})
@@ -384,6 +383,6 @@ def test_a_few_jobs_can_be_listened_to_at_a_time(scene):
 
 
 @pytest.mark.parametrize("job", ["5", True, 1.5])
-def test_a_job_that_is_no_id_is_refused(scene, job):
+def test_invalid_job_id_is_rejected(scene, job):
     with pytest.raises(CommandRejected, match="the id of a job"):
         scene().report(**{"for": 9, "tail": job})

@@ -1,4 +1,4 @@
-"""What the parent says, to somebody who does not read."""
+"""The supervisor's standard error never blocks, even if its reader has stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def line(number: int) -> str:
 
 
 def drink(fd: int, wanted: int, voice: LogStream) -> bytes:
-    """Read so much."""
+    """Read `wanted` bytes from `fd` while the stream flushes."""
     said = b""
     while len(said) < wanted:
         voice.flush()
@@ -36,7 +36,7 @@ def drink(fd: int, wanted: int, voice: LogStream) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "a pipe of somebody else's"])
-def test_a_reader_that_stops_holds_nobody_up_and_loses_nothing_it_may_still_get(kind, monkeypatch):
+def test_stopped_reader_does_not_block_and_gets_all_kept_lines_later(kind, monkeypatch):
     monkeypatch.setattr("jobherd.supervisor.observe.log_stream.MOST", 16_384)
     if kind == "socket":
         one, other = socket.socketpair()
@@ -51,7 +51,7 @@ def test_a_reader_that_stops_holds_nobody_up_and_loses_nothing_it_may_still_get(
         voice.flush()
     assert voice.dropped
     assert voice.waits
-    assert os.get_blocking(writing), "others write there too"
+    assert os.get_blocking(writing), "other processes write to this descriptor too"
     kept = LINES - voice.dropped
     assert drink(reading, kept * 100, voice).decode().splitlines(keepends=True) == [
         line(number) for number in range(kept)
@@ -64,7 +64,7 @@ def test_a_reader_that_stops_holds_nobody_up_and_loses_nothing_it_may_still_get(
     os.close(writing)
 
 
-def test_a_reader_that_is_gone_is_forgotten():
+def test_output_is_dropped_after_the_reader_has_closed():
     reading, writing = os.pipe()
     voice = LogStream(writing)
     os.close(reading)
@@ -75,7 +75,7 @@ def test_a_reader_that_is_gone_is_forgotten():
     os.close(writing)
 
 
-def test_a_file_is_written_where_its_other_writers_are():
+def test_file_is_written_at_the_offset_that_it_shares_with_other_writers():
     with tempfile.TemporaryFile() as file:
         os.write(file.fileno(), b"before\n")
         voice = LogStream(file.fileno())
@@ -86,10 +86,10 @@ def test_a_file_is_written_where_its_other_writers_are():
         assert file.read() == b"before\nsaid\nafter\n"
 
 
-def test_who_runs_in_the_background_of_a_terminal_that_stops_such_is_not_held_up_by_what_it_says():
-    """Under `stty tostop` the kernel says SIGTTOU at each write.
+def test_background_process_can_write_to_a_terminal_with_tostop():
+    """Under `stty tostop`, the kernel sends SIGTTOU at each write.
 
-    A process that gets it and tries again does so indefinitely.
+    A process that handles the signal and retries the write would do so indefinitely.
     """
     leader, terminal = pty.fork()
     if leader == 0:
@@ -108,11 +108,11 @@ def test_who_runs_in_the_background_of_a_terminal_that_stops_such_is_not_held_up
                     voice = LogStream(2)
                     voice.write("said\n")
                     voice.flush()
-                    code = len(signals.read())  # nor is it told to have a worker less
+                    code = len(signals.read())  # SIGTTOU must not remove a worker either
         finally:
             os._exit(code)
     said = b""
-    with contextlib.suppress(OSError):  # nobody has it open any more
+    with contextlib.suppress(OSError):  # no process has the terminal open anymore
         while data := os.read(terminal, 1000):
             said += data
     os.close(terminal)
@@ -120,7 +120,7 @@ def test_who_runs_in_the_background_of_a_terminal_that_stops_such_is_not_held_up
     assert said == b"said\r\n"
 
 
-def test_lateness_is_counted_by_how_much():
+def test_late_turns_of_the_loop_are_counted_in_histogram_buckets():
     late = LoopLag()
     for seconds in (0.0001, 0.05, 0.0501, 7.0):
         late.note(seconds)

@@ -1,6 +1,6 @@
-"""Asking processes where they are.
+"""Stacks and profiles of running jobs.
 
-Real ones, that answer in C code and under the interpreter's lock, and those that do not answer.
+The processes are real: in C code, holding the interpreter's lock, or unable to answer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Place:
         self.pid = 0
 
     def start(self, work) -> None:
-        """Fork a worker that is at job 42 and does `work`, called with a function that says that it has begun."""
+        """Fork a worker that runs job 42 as `work`, which gets a function to call once it has begun."""
         ready, say = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -69,7 +69,7 @@ class Place:
         self.answers.append((answer, error))
 
     def wait(self, count: int = 1) -> tuple[dict | None, str | None]:
-        """Go on until so many answers have come; return the last."""
+        """Step the sampler until there are `count` answers; return the last."""
         until = time.monotonic() + LIMIT
         while len(self.answers) < count:
             assert time.monotonic() < until, "no answer"
@@ -79,7 +79,7 @@ class Place:
         return self.answers[-1]
 
     def until(self, condition) -> None:
-        """Go on until that is so."""
+        """Step the sampler until the condition is true."""
         until = time.monotonic() + LIMIT
         while not condition():
             assert time.monotonic() < until
@@ -109,7 +109,7 @@ class Place:
 
 @pytest.fixture
 def place(monkeypatch):
-    # a process that may answer will, however seldom a busy machine lets it run
+    # on a busy machine, an answer may take long
     monkeypatch.setattr(sampler, "PATIENCE", LIMIT)
     found = Place()
     yield found
@@ -118,7 +118,7 @@ def place(monkeypatch):
 
 def sleep_in_c(begun):
     begun()
-    while True:  # the kernel does not go on with a sleep that a signal has interrupted
+    while True:  # the kernel does not resume a sleep that a signal has interrupted
         ctypes.CDLL(None).sleep(3600)
 
 
@@ -135,11 +135,11 @@ def spin(begun):
 
 
 @pytest.mark.parametrize("work", [sleep_in_c, sleep_with_the_lock, spin])
-def test_a_process_says_where_it_is_whatever_it_is_at(place, work):
+def test_stack_is_read_in_c_code_under_the_interpreter_lock_and_in_a_loop(place, work):
     place.start(work)
     place.stack()
     answer, error = place.wait()
-    # it is not back in its sleep yet
+    # the process has not returned to its sleep yet
     while error is None and work is not spin and answer["tasks"][0]["state"] == "runs":
         place.stack()
         answer, error = place.wait(len(place.answers) + 1)
@@ -156,10 +156,10 @@ def test_a_process_says_where_it_is_whatever_it_is_at(place, work):
     )
     assert answer["tasks"][0]["tid"] == place.pid
     assert answer["tasks"][0]["state"] == ("runs" if work is spin else "waits")
-    assert place.sampler.wake_at(0.0) == sampler.NEVER, "nothing is left to do"
+    assert place.sampler.wake_at(0.0) == sampler.NEVER, "no request is left"
 
 
-def test_all_threads_are_shown_and_a_second_answer_is_not_mixed_with_the_first(place):
+def test_stack_shows_all_threads_and_a_second_answer_replaces_the_first(place):
     def several(begun):
         threading.Thread(target=sleep_in_c, args=(lambda: None,), daemon=True).start()
         deep(50, begun)
@@ -181,7 +181,7 @@ def deep(more, begun):
         sleep_in_c(begun)
 
 
-def test_what_does_not_answer_is_explained_and_not_harmed(place, monkeypatch):
+def test_process_that_does_not_answer_is_reported_with_the_reason(place, monkeypatch):
     monkeypatch.setattr(sampler, "PATIENCE", 0.1)
 
     def blocks(begun):
@@ -204,7 +204,7 @@ def test_what_does_not_answer_is_explained_and_not_harmed(place, monkeypatch):
     )
 
 
-def test_one_that_took_the_handler_away_is_not_asked_for_that_would_end_it(place, monkeypatch):
+def test_process_without_the_sigusr1_handler_is_not_signaled_because_that_would_kill_it(place, monkeypatch):
     monkeypatch.setattr(sampler, "PATIENCE", 0.1)
 
     def deaf(begun):
@@ -216,10 +216,10 @@ def test_one_that_took_the_handler_away_is_not_asked_for_that_would_end_it(place
     place.stack()
     answer, _ = place.wait()
     assert "has taken away what answers SIGUSR1" in answer["silent"]
-    assert os.waitpid(place.pid, os.WNOHANG) == (0, 0), "it lives"
+    assert os.waitpid(place.pid, os.WNOHANG) == (0, 0), "the process must be alive"
 
 
-def test_a_job_that_does_not_run_is_refused_with_what_runs_instead(place):
+def test_stack_of_a_job_that_does_not_run_is_rejected_with_the_job_that_does(place):
     place.start(spin)
     place.board.tally.declare([Policy()])
     place.stack(43)
@@ -236,10 +236,10 @@ def test_a_job_that_does_not_run_is_refused_with_what_runs_instead(place):
     assert "no job's id" in place.answers[-1][1]
 
 
-def test_a_stack_is_never_that_of_the_next_job(place):
+def test_stack_of_the_next_job_is_not_returned_for_an_ended_one(place):
     def moves_on(begun):
         faulthandler.unregister(signal.SIGUSR1)
-        # It is asked, and goes on to another job before it answers.
+        # The process gets the request and starts another job before it answers.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         faulthandler.register(signal.SIGUSR1, file=place.board.fd, all_threads=True)
         begun()
@@ -256,7 +256,7 @@ def test_a_stack_is_never_that_of_the_next_job(place):
     assert error == "job 42 ended, and worker 0 runs (other) #43 now: there is no stack of it any more"
 
 
-def test_a_profile_counts_where_the_time_goes(place):
+def test_profile_counts_samples_by_function(place):
     turn, on = os.pipe()
 
     def two_places(begun):
@@ -272,7 +272,7 @@ def test_a_profile_counts_where_the_time_goes(place):
     assert place.answers.pop() == (None, "worker 0 is being profiled already: wait until the profile has ended")
     place.stack()
     answer, _ = place.wait()
-    assert answer["threads"], "a stack can be had meanwhile"
+    assert answer["threads"], "a stack can be read during a profile"
     for part, least in (("long_part", 30), ("short_part", 10)):
         place.until(lambda: seen_in(place.sampler._questions[0].counts, part) >= least)  # noqa: B023
         os.write(on, b".")
@@ -302,10 +302,10 @@ def short_part(turn):
     os.read(turn, 1)
 
 
-def test_a_profile_ends_after_its_time(place):
+def test_profile_ends_after_its_duration(place):
     place.start(spin)
     found = None
-    while found is None:  # where nobody lets it run for so long, there is no sample
+    while found is None:  # if the machine does not let the process run for that long, there is no sample
         place.profile(seconds=0.5, rate=100)
         found, _ = place.wait(len(place.answers) + 1)
     assert found["samples"] + found["missed"] == 50
@@ -313,7 +313,7 @@ def test_a_profile_ends_after_its_time(place):
     assert found["processor"] >= 0
 
 
-def test_a_profile_ends_with_its_job_and_keeps_what_it_has(place):
+def test_profile_ends_with_its_job_and_keeps_its_samples(place):
     gone, go = os.pipe()
 
     def ends(begun):

@@ -17,7 +17,7 @@ from jobherd.workers.ipc.status_board import StatusBoard
         (Phase.TOGETHER, True, True),
     ],
 )
-def test_a_worker_that_waits_for_the_database_is_not_busy(phase, with_database, without):
+def test_worker_that_only_waits_for_the_database_is_not_busy(phase, with_database, without):
     board = StatusBoard("test")
     board.say(CurrentWork(phase))
     board.set_idle(idle=phase is Phase.IDLE)

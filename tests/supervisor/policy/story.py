@@ -24,19 +24,19 @@ LEFT = Exit(EXIT_REQUESTED, None)
 
 class _Pickler(pickle.Pickler):
     def persistent_id(self, value):
-        """Kinds are constants with functions, which have no value to compare."""
+        """Store kinds by name: they contain functions, which cannot be pickled."""
         return value.name if isinstance(value, ChildKind) else None
 
 
 def snapshot(fleet):
-    """Everything that a fleet stores, by value."""
+    """Return everything that a fleet stores, by value."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(fleet)
     return buffer.getvalue()
 
 
 def without_writing(decide, fleet, *rest):
-    """Return what a policy decides, and see that it has changed nothing."""
+    """Return what a policy decides; assert that it has not changed the fleet."""
     before = snapshot(fleet)
     todo = decide(fleet, *rest)
     assert snapshot(fleet) == before, "a plan has written to the fleet"
@@ -44,7 +44,7 @@ def without_writing(decide, fleet, *rest):
 
 
 class Story:
-    """A fleet and its time; forks succeed at once."""
+    """A fleet and its time. Forks succeed at once, and each step asserts that plans write nothing."""
 
     def __init__(self, **limits):
         self.now = 100.0

@@ -13,7 +13,7 @@ from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE, EXIT_REQUESTE
 from tests.supervisor.policy.story import Story
 
 
-def test_a_slot_rests_longer_after_each_death_without_a_finished_job():
+def test_slot_rests_longer_after_each_death_without_a_finished_job():
     story = Story().up()
     rests = []
     for _ in range(12):
@@ -26,7 +26,7 @@ def test_a_slot_rests_longer_after_each_death_without_a_finished_job():
     assert rests == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0])
 
 
-def test_a_child_that_has_finished_jobs_is_replaced_at_once_however_often_it_is_killed():
+def test_killed_worker_that_had_finished_jobs_is_always_replaced_at_once():
     story = Story().up()
     for _ in range(20):
         story.now += 1
@@ -36,19 +36,19 @@ def test_a_child_that_has_finished_jobs_is_replaced_at_once_however_often_it_is_
         story.ready(0)
 
 
-def test_a_child_that_exits_to_be_recycled_is_replaced_without_rest():
+def test_child_that_exits_to_be_recycled_is_replaced_without_rest():
     story = Story().up()
     assert story.dies(0, Exit(EXIT_RECYCLE, None)).cause == "recycled"
     assert story.names() == [("Fork", 0)]
 
 
-def test_an_exit_with_0_that_the_supervisor_did_not_ask_for_is_a_failure():
+def test_unrequested_exit_with_code_0_is_a_failure():
     story = Story().up()
     assert story.dies(0, Exit(EXIT_REQUESTED, None)).cause == "exit"
     assert story.fleet.slots[0].rest_until > story.now
 
 
-def test_handlers_that_do_not_load_any_more_only_delay_the_restart():
+def test_handlers_that_no_longer_load_only_delay_the_restart():
     story = Story().up()
     story.dies(0)
     story.step(1)
@@ -57,7 +57,7 @@ def test_handlers_that_do_not_load_any_more_only_delay_the_restart():
     assert story.fleet.slots[0].rest_until > story.now
 
 
-def test_a_refused_fork_is_tried_again_after_a_rest():
+def test_failed_fork_is_retried_after_a_rest():
     story = Story()
     slot = story.fleet.slots[0]
     story.fleet.on_fork_failed(slot, story.now + 0.1)

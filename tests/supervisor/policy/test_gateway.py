@@ -1,4 +1,4 @@
-"""The two columns `called` and `drains` of a kind that claims jobs and runs none here.
+"""The fields `claims` and `drains` of the gateway, a kind that claims jobs but runs none on this host.
 
 Each test is a fleet, a number for the current time, and a list of actions.
 """
@@ -18,28 +18,28 @@ def with_gateway(**limits) -> tuple[Story, object]:
     return story, next(slot for slot in story.fleet.slots if slot.kind is GATEWAY)
 
 
-def test_a_kind_that_works_claims_and_drains():
+def test_kind_that_works_also_claims_and_drains():
     assert (WORKER.claims, WORKER.drains) == (True, True)
     assert [kind.name for kind in KINDS if kind.claims] == [kind.name for kind in KINDS if kind.drains]
     assert [kind.name for kind in KINDS if kind.claims and not kind.works] == ["gateway"]
 
 
-def test_there_is_a_gateway_only_if_it_is_wanted():
+def test_gateway_is_forked_only_if_the_settings_have_one():
     assert not [action for action in Story().step() if isinstance(action, Fork) and action.slot.kind is GATEWAY]
     _, gateway = with_gateway()
     assert gateway.alive
 
 
-def test_a_request_wakes_the_idle_gateway_in_addition_to_one_worker():
+def test_request_wakes_the_idle_gateway_in_addition_to_one_worker():
     story, gateway = with_gateway()
     story.idle(0, 1, gateway.number)
     story.fleet.request_wakeups()
     assert story.names() == [("WakeChild", 0), ("WakeChild", gateway.number)]
     story.fleet.request_wakeups()
-    assert story.names() == [("WakeChild", 1)], "its first wake-up is still under way"
+    assert story.names() == [("WakeChild", 1)], "the gateway's first wake-up is still under way"
 
 
-def test_a_gateway_is_woken_although_every_worker_is_busy_or_there_is_none():
+def test_gateway_is_woken_although_every_worker_is_busy_or_there_is_none():
     story, gateway = with_gateway()
     story.idle(gateway.number)
     story.fleet.request_wakeups()
@@ -50,7 +50,7 @@ def test_a_gateway_is_woken_although_every_worker_is_busy_or_there_is_none():
     assert story.step() == [WakeChild(gateway)]
 
 
-def test_a_gateway_for_which_no_remote_worker_waits_is_not_woken():
+def test_gateway_for_which_no_remote_worker_waits_is_not_woken():
     story, gateway = with_gateway()
     story.idle(0)
     story.fleet.on_idle_flag(gateway, idle=False, claims=0)
@@ -58,7 +58,7 @@ def test_a_gateway_for_which_no_remote_worker_waits_is_not_woken():
     assert story.names() == [("WakeChild", 0)]
 
 
-def test_a_drain_dismisses_the_gateway_with_the_workers_and_gives_it_the_drain_timeout():
+def test_drain_dismisses_the_gateway_with_the_workers_and_gives_it_the_drain_timeout():
     story, gateway = with_gateway(workers=1, drain_timeout=60.0, grace=5.0, spawn_timeout=10.0)
     story.fleet.on_signal(signal.SIGTERM, story.now)
     assert story.step() == [Dismiss(story.fleet.slots[0]), Dismiss(gateway)]
@@ -77,7 +77,7 @@ def test_a_drain_dismisses_the_gateway_with_the_workers_and_gives_it_the_drain_t
     assert story.step() == [Finish(0)]
 
 
-def test_a_gateway_that_left_by_itself_lets_the_drain_end_at_once():
+def test_drain_ends_at_once_after_the_gateway_has_exited():
     story, gateway = with_gateway(workers=1)
     story.fleet.on_signal(signal.SIGTERM, story.now)
     story.step()
@@ -87,7 +87,7 @@ def test_a_gateway_that_left_by_itself_lets_the_drain_end_at_once():
     assert story.step(0.01) == [Dismiss(maintenance(story))]
 
 
-def test_a_second_request_to_stop_ends_the_gateway_within_a_second():
+def test_second_request_to_stop_ends_the_gateway_within_a_second():
     story, gateway = with_gateway()
     for after in (0.0, 1.0):
         story.now += after
@@ -98,7 +98,7 @@ def test_a_second_request_to_stop_ends_the_gateway_within_a_second():
     assert Kill(gateway, signal.SIGKILL) in story.step(0.5)
 
 
-def test_a_gateway_that_a_reload_of_the_settings_makes_superfluous_may_drain():
+def test_gateway_removed_by_a_reload_of_the_settings_gets_the_drain_timeout():
     story, gateway = with_gateway(drain_timeout=60.0, grace=5.0, spawn_timeout=10.0)
     story.fleet.limits.has_gateway = False
     assert story.step() == [Dismiss(gateway)]
@@ -106,7 +106,7 @@ def test_a_gateway_that_a_reload_of_the_settings_makes_superfluous_may_drain():
     assert story.step(0.2) == [Kill(gateway, signal.SIGKILL)]
 
 
-def test_a_gateway_that_dies_is_replaced():
+def test_gateway_that_dies_is_replaced():
     story, gateway = with_gateway()
     story.dies(gateway.number)
     assert Fork(gateway) in story.step(0.2)

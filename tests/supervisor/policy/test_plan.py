@@ -1,4 +1,4 @@
-"""The order of a plan: what one policy has decided, the next one sees."""
+"""The order of policies in a plan: each one sees the decisions of the ones before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobherd.supervisor.policy.state_changes import apply
 from tests.supervisor.policy.story import Story, without_writing
 
 
-def test_a_plan_that_is_not_applied_changes_nothing():
+def test_plan_changes_the_fleet_only_when_applied():
     story = Story().up()
     story.runs(0)
     story.fleet.on_signal(signal.SIGQUIT, story.now)
@@ -22,8 +22,8 @@ def test_a_plan_that_is_not_applied_changes_nothing():
     assert not plan(story.fleet, story.now).actions
 
 
-def test_the_claim_of_a_child_that_is_dismissed_is_not_offloaded():
-    """The child releases it itself."""
+def test_claim_of_a_dismissed_worker_is_not_offloaded():
+    """A dismissed worker releases its claim itself."""
     story = Story(claim_window=0.05).up()
     slot = story.runs(0)
     story.fleet.on_held_claim(slot, HeldClaim(slot.seen.work, story.now + 1))

@@ -26,7 +26,7 @@ def test_missing_children_are_forked_once_the_supervisor_is_registered():
     assert all(not isinstance(action, Fork) for action in story.step())
 
 
-def test_a_reload_replaces_one_worker_after_another_and_never_goes_below_the_wanted_number():
+def test_reload_replaces_workers_one_by_one_and_keeps_the_wanted_number():
     story = Story().up()
     story.fleet.on_signal(signal.SIGHUP, story.now)
     for old, new in ((0, 2), (1, 0)):
@@ -41,7 +41,7 @@ def test_a_reload_replaces_one_worker_after_another_and_never_goes_below_the_wan
 
 
 @pytest.mark.promise("C17", "C18")
-def test_a_queue_keeps_its_reserved_workers_when_workers_are_replaced():
+def test_queue_keeps_its_reserved_workers_when_workers_are_replaced():
     story = Story(workers=3, reserved=(("high", 1), ("low", 1))).up()
 
     def served():
@@ -61,7 +61,7 @@ def test_a_queue_keeps_its_reserved_workers_when_workers_are_replaced():
     assert not story.fleet.reloading
 
 
-def test_a_reload_of_broken_code_keeps_the_old_workers():
+def test_reload_of_broken_code_keeps_the_old_workers():
     story = Story().up()
     story.fleet.on_signal(signal.SIGHUP, story.now)
     story.step()
@@ -82,7 +82,7 @@ def test_sigttin_adds_a_worker_and_sigttou_removes_one():
 
 
 @pytest.mark.parametrize("limit", [{"max_jobs": 100}, {"max_age": 50.0}, {"max_rss": 1000}])
-def test_a_worker_over_a_limit_is_replaced_before_it_exits(limit):
+def test_worker_over_a_limit_is_replaced_before_it_exits(limit):
     story = Story(**limit).up()
     story.now += 51
     slot = story.fleet.slots[0]

@@ -1,4 +1,4 @@
-"""How the fleet ends, after signals and failures.
+"""How the fleet shuts down after signals and failures.
 
 Each test is a fleet, a number for the current time, and a list of actions.
 """
@@ -18,7 +18,7 @@ from jobherd.workers.ipc.pipes import EXIT_HANDLERS
 from tests.supervisor.policy.story import LEFT, Story, maintenance
 
 
-def test_a_drain_dismisses_waits_for_running_jobs_and_stops_them_at_its_end():
+def test_drain_dismisses_workers_and_stops_running_jobs_after_the_drain_timeout():
     story = Story(drain_timeout=60.0).up()
     busy = story.runs(0)
     story.idle(1)
@@ -31,7 +31,7 @@ def test_a_drain_dismisses_waits_for_running_jobs_and_stops_them_at_its_end():
     assert story.step(5) == [Kill(busy, signal.SIGTERM)]
     assert story.step(5) == [Kill(busy, signal.SIGKILL)]
     assert story.dies(0).cause == "drain"
-    assert story.step() == []  # its job is not given back yet
+    assert story.step() == []  # the job of the dead worker is not released yet
     story.fleet.unrecovered.pop()
     assert story.step() == [Dismiss(maintenance(story))]
     story.dies(maintenance(story).number, LEFT)
@@ -39,7 +39,7 @@ def test_a_drain_dismisses_waits_for_running_jobs_and_stops_them_at_its_end():
     assert story.step() == [Finish(0)]
 
 
-def test_a_second_sigterm_stops_running_jobs_but_a_repetition_of_the_first_does_not():
+def test_second_sigterm_stops_running_jobs_but_not_within_half_a_second_of_the_first():
     story = Story().up()
     busy = story.runs(0)
     story.fleet.on_signal(signal.SIGTERM, story.now)
@@ -54,7 +54,7 @@ def test_a_second_sigterm_stops_running_jobs_but_a_repetition_of_the_first_does_
     assert Kill(busy, signal.SIGKILL) in story.step(0.5)
 
 
-def test_a_second_request_counts_half_a_second_after_the_first_however_many_signals_come_between():
+def test_signal_to_stop_counts_as_a_second_request_only_half_a_second_after_the_first():
     story = Story().up()
     story.runs(0)
     for after in (0.0, 0.001, 0.02, 0.1, 0.3, 0.499):
@@ -79,7 +79,7 @@ def test_sigquit_kills_every_child_at_once():
     assert killed == [0, 1, maintenance(story).number]
 
 
-def test_an_exit_does_not_wait_for_a_database_that_is_down():
+def test_shutdown_does_not_wait_for_a_database_that_is_down():
     story = Story().up()
     story.runs(0)
     story.fleet.on_signal(signal.SIGTERM, story.now)
@@ -90,13 +90,15 @@ def test_an_exit_does_not_wait_for_a_database_that_is_down():
     assert story.step() == []
     assert story.step(3.1) == [Dismiss(maintenance(story))]
     assert story.step(9) == []
-    assert story.step(1.1) == [Kill(maintenance(story), signal.SIGKILL)], "it may hang for ever, and holds nothing"
+    assert story.step(1.1) == [Kill(maintenance(story), signal.SIGKILL)], (
+        "the maintenance process may hang indefinitely, but has no jobs"
+    )
 
 
-def test_a_new_session_does_not_extend_the_time_of_a_hanging_maintenance_process():
-    """Somebody locks a table.
+def test_new_session_does_not_extend_the_time_of_a_hanging_maintenance_process():
+    """For example when another client locks a table.
 
-    The maintenance process's statement waits, and so do ours, whose session is made again every few seconds.
+    Statements of the maintenance process and the supervisor wait, and the supervisor reconnects every few seconds.
     """
     story = Story().up()
     story.fleet.on_signal(signal.SIGTERM, story.now)
@@ -114,7 +116,7 @@ def test_a_new_session_does_not_extend_the_time_of_a_hanging_maintenance_process
 
 
 @pytest.mark.promise("C31")
-def test_a_database_that_failed_too_often_causes_a_drain_with_an_exit_code_other_than_0():
+def test_supervisor_drains_and_exits_with_69_after_too_many_failed_connections():
     story = Story().up()
     story.fleet.on_database_down()
     for _ in range(2):
@@ -138,7 +140,7 @@ def test_after_a_second_request_the_exit_does_not_wait_for_the_database():
         story.now += 1
     story.step()
     story.dies(0, LEFT)
-    story.dies(1, LEFT)  # and the database, which is there, refuses to say what became of their jobs
+    story.dies(1, LEFT)  # the database is up, but the jobs of the dead workers are not recovered
     assert story.step(1) == []
     assert story.step(2.1) == [Dismiss(maintenance(story))]
     assert story.step(0.5) == [Kill(maintenance(story), signal.SIGTERM)]
@@ -151,7 +153,7 @@ def test_handlers_that_do_not_load_stop_a_supervisor_that_never_had_a_ready_work
     story.ready(maintenance(story).number)
     for slot in [slot for slot in story.fleet.alive() if slot.kind.works]:
         story.dies(slot.number, Exit(EXIT_HANDLERS, None))
-        story.step()  # the others are dismissed at once, and say the same thing on their way out
+        story.step()  # the other workers are dismissed at once and exit with the same code
     story.fleet.unrecovered.clear()
     assert story.step() == [Dismiss(maintenance(story))]
     story.dies(maintenance(story).number, LEFT)
@@ -160,17 +162,17 @@ def test_handlers_that_do_not_load_stop_a_supervisor_that_never_had_a_ready_work
     assert set(story.fleet.deaths) == {"handlers", "requested"}
 
 
-def test_a_drain_ends_although_a_lock_keeps_the_jobs_of_dead_children_from_being_released():
-    """It answers, and a lock on a table that somebody else holds keeps each statement waiting."""
+def test_drain_ends_even_if_a_lock_prevents_releasing_jobs_of_dead_workers():
+    """The database is up, but each statement waits for another client's lock on a table."""
     story = Story(drain_timeout=60.0).up()
     story.runs(0)
     story.fleet.on_signal(signal.SIGTERM, story.now)
     story.step()
     story.dies(0)
     story.dies(1, LEFT)
-    assert story.step(30) == [], "there is time"
+    assert story.step(30) == [], "the drain timeout has not passed"
     assert story.step(30) == []
     story.fleet.on_recovered(next(iter(story.fleet.unrecovered)), story.now + 3)
-    assert story.step(PATIENCE_WITH_DATABASE + 2) == [], "one got through: the other may too"
+    assert story.step(PATIENCE_WITH_DATABASE + 2) == [], "one worker was recovered, so the other one may be too"
     assert story.wake_at == pytest.approx(story.now + 1)
     assert story.step(1) == [Dismiss(maintenance(story))]

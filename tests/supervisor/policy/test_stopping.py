@@ -1,4 +1,4 @@
-"""Why a child is stopped, step by step.
+"""When and how the supervisor stops a child process.
 
 Each test is a fleet, a number for the current time, and a list of actions.
 """
@@ -13,7 +13,7 @@ from jobherd.workers.ipc.current_work import CurrentWork, Interruption, Phase, R
 from tests.supervisor.policy.story import Story, maintenance
 
 
-def test_a_child_that_is_not_ready_in_time_is_killed_but_not_while_the_database_is_down():
+def test_child_that_is_not_ready_in_time_is_killed_but_not_while_the_database_is_down():
     story = Story()
     story.step()
     story.fleet.on_database_down()
@@ -27,7 +27,7 @@ def test_a_child_that_is_not_ready_in_time_is_killed_but_not_while_the_database_
     assert story.dies(0).cause == "spawn"
 
 
-def test_a_process_stopped_between_two_jobs_is_killed_unless_it_continues_in_time():
+def test_process_stopped_between_two_jobs_is_killed_unless_it_continues_in_time():
     story = Story().up()
     story.idle(0, 1)
     stopped, other = story.fleet.slots[:2]
@@ -43,10 +43,10 @@ def test_a_process_stopped_between_two_jobs_is_killed_unless_it_continues_in_tim
     death = story.dies(0)
     assert death.cause == "stopped"
     assert ("Fork", 0) in story.names(1)
-    assert not stopped.process.stopped_at, "it was another one that was stopped"
+    assert not stopped.process.stopped_at, "the new process was not stopped"
 
 
-def test_a_process_stopped_during_a_job_has_the_time_limit_of_that_job():
+def test_process_stopped_during_a_job_is_killed_after_the_jobs_timeout():
     story = Story().up()
     slot = story.runs(0, deadline=story.now + 100)
     story.fleet.on_stopped(slot, signal.SIGSTOP, story.now)
@@ -55,18 +55,18 @@ def test_a_process_stopped_during_a_job_has_the_time_limit_of_that_job():
     assert story.dies(0).cause == "timeout"
 
 
-def test_a_stopped_maintenance_process_is_replaced_too():
+def test_stopped_maintenance_process_is_replaced_too():
     story = Story().up()
     story.fleet.on_stopped(maintenance(story), signal.SIGSTOP, story.now)
     assert story.step(10) == [Kill(maintenance(story), signal.SIGKILL)]
 
 
-def test_the_stop_sequence_of_a_timeout():
+def test_job_past_its_timeout_is_terminated_and_then_killed():
     story = Story().up()
     slot = story.runs(0, deadline=story.now + 10)
     assert story.step() == []
     assert story.wake_at <= story.now + 10
-    assert story.step(10) == []  # the child's own timer
+    assert story.step(10) == []  # the child's own timer acts first
     assert story.step(4.9) == []
     assert story.step(0.2) == [Kill(slot, signal.SIGTERM)]
     assert story.step(4.8) == []
@@ -79,34 +79,34 @@ def hooks(story, *, until=0.0):
     story.fleet.on_status(story.fleet.slots[0], work=CurrentWork(Phase.CLAIMING), started=0, rss=0, hook=until)
 
 
-def test_a_hook_between_two_jobs_has_a_stop_sequence_too():
+def test_hook_past_its_timeout_is_terminated_and_then_killed():
     story = Story().up()
     slot = story.fleet.slots[0]
     hooks(story, until=story.now + 5)
     assert story.step() == []
     assert story.wake_at <= story.now + 5
-    assert story.step(5) == []  # the child's own timer
+    assert story.step(5) == []  # the child's own timer acts first
     assert story.step(4.9) == []
     assert story.step(0.2) == [Kill(slot, signal.SIGTERM)]
     assert story.step(5) == [Kill(slot, signal.SIGKILL)]
     death = story.dies(0)
     assert death.cause == "hook"
-    assert slot.rest_until > story.now, "one that hangs each time is not forked without a rest"
+    assert slot.rest_until > story.now, "without a rest, a hook that always hangs would cause a fork loop"
 
 
-def test_that_sequence_ends_with_its_hook():
+def test_stop_sequence_of_a_hook_ends_with_the_hook():
     story = Story().up()
     hooks(story, until=story.now + 5)
     story.step(7)
     assert story.fleet.slots[0].sent.stop.why is StopReason.HOOK
-    hooks(story, until=story.now + 5)  # the next one
+    hooks(story, until=story.now + 5)  # the next hook
     assert story.step() == []
     assert story.fleet.slots[0].sent.stop is None
     hooks(story)
     assert story.step(20) == []
 
 
-def test_a_stop_sequence_ends_with_its_claim():
+def test_stop_sequence_ends_with_its_claim():
     story = Story().up()
     story.runs(0, deadline=story.now + 10)
     story.step(12)
@@ -116,7 +116,7 @@ def test_a_stop_sequence_ends_with_its_claim():
     assert story.step(5) == []
 
 
-def test_a_canceled_job_has_the_same_stop_sequence():
+def test_canceled_job_is_interrupted_then_terminated_then_killed():
     story = Story().up()
     slot = story.runs(0)
     story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
@@ -127,7 +127,7 @@ def test_a_canceled_job_has_the_same_stop_sequence():
     assert story.step(5) == [Kill(slot, signal.SIGKILL)]
 
 
-def test_a_cancellation_that_has_sent_a_signal_is_not_delayed_by_the_timeout():
+def test_cancellation_that_has_sent_a_signal_is_not_delayed_by_the_timeout():
     story = Story().up()
     slot = story.runs(0, deadline=story.now + 6)
     story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
@@ -138,17 +138,17 @@ def test_a_cancellation_that_has_sent_a_signal_is_not_delayed_by_the_timeout():
     assert slot.sent.stop.why is StopReason.CANCEL
 
 
-def test_a_cancellation_that_arrives_before_the_board_shows_the_claim_is_kept():
+def test_cancellation_that_arrives_before_the_board_shows_the_claim_is_kept():
     story = Story().up()
     slot = story.runs(0, token=9)
-    # the database knows of its next claim already
+    # the database has the next claim already
     story.fleet.on_cancel(incarnation=slot.process.incarnation, token=10, job=6)
     story.step()
-    story.runs(0, token=9)  # and the board does not yet
+    story.runs(0, token=9)  # but the board does not show it yet
     story.runs(0, token=10, job=6)
     assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 10, 6))]
     story.runs(0, token=11, job=7)
-    assert not slot.seen.cancels, "its claim is over"
+    assert not slot.seen.cancels, "the canceled job's claim has ended"
 
 
 def test_canceling_an_unstarted_job_notifies_the_child_and_spares_the_running_job():
@@ -160,12 +160,12 @@ def test_canceling_an_unstarted_job_notifies_the_child_and_spares_the_running_jo
     assert story.wake_at <= story.now + 0.05
     assert story.step(0.05) == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 7))]
     assert story.step(60) == []
-    story.runs(0, job=7)  # it started it all the same: it had not heard in time
+    story.runs(0, job=7)  # the worker started the job before it read the message
     assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 7))]
     assert story.step(5) == [Kill(slot, signal.SIGTERM)]
 
 
-def test_a_child_that_waits_for_the_database_to_settle_is_not_killed_for_its_timeout():
+def test_worker_that_waits_to_record_outcomes_is_not_killed_for_the_jobs_timeout():
     story = Story().up()
     slot = story.runs(0, deadline=story.now + 10)
     story.now += 9
@@ -178,7 +178,7 @@ def test_a_child_that_waits_for_the_database_to_settle_is_not_killed_for_its_tim
     assert Kill(slot, signal.SIGKILL) in story.step(0) + story.step(1.1)
 
 
-def test_an_exclusive_job_is_ended_before_the_lease_can_expire():
+def test_exclusive_job_is_killed_before_the_lease_can_expire():
     story = Story().up()
     slot = story.runs(0)
     slot.seen.exclusive = True
@@ -187,7 +187,7 @@ def test_an_exclusive_job_is_ended_before_the_lease_can_expire():
     assert story.step(0.2) == [Kill(slot, signal.SIGKILL)]
 
 
-def test_a_dismissed_child_that_does_not_exit_is_killed():
+def test_dismissed_child_that_does_not_exit_is_killed():
     story = Story().up()
     story.idle(1)
     story.fleet.on_signal(signal.SIGTTOU, story.now)

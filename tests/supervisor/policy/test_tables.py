@@ -1,4 +1,4 @@
-"""The tables of the policies answer everything: each state, event, stage and reason has its row."""
+"""The tables of the policies are complete: each state, event, stage and reason has its row."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from jobherd.supervisor.policy.stopping import ENDS
 from jobherd.workers.ipc.current_work import Interruption, Reason
 
 
-def test_each_state_of_a_slot_answers_each_event():
+def test_slot_transitions_cover_each_state_and_event():
     assert set(TRANSITIONS) == set(State)
     assert {state: set(answers) for state, answers in TRANSITIONS.items()} == dict.fromkeys(State, set(SlotEvent))
-    assert {state for answers in TRANSITIONS.values() for state in answers.values()} == set(State), "each is reached"
+    assert {state for answers in TRANSITIONS.values() for state in answers.values()} == set(State), (
+        "each state can be reached"
+    )
 
 
 def test_only_a_fork_fills_a_slot_and_an_exit_always_empties_it():
@@ -25,11 +27,11 @@ def test_only_a_fork_fills_a_slot_and_an_exit_always_empties_it():
     assert {TRANSITIONS[state][SlotEvent.EXITED] for state in State} == {State.EMPTY}
 
 
-def test_a_dismissed_child_is_never_ready_again():
+def test_dismissed_child_is_never_ready_again():
     assert TRANSITIONS[State.LEAVING][SlotEvent.LOADED] is State.LEAVING
 
 
-def test_each_stage_of_the_stop_sequence_has_a_rule_and_none_comes_before_the_one_before_it():
+def test_each_stage_of_the_stop_sequence_has_a_rule_in_order_of_time():
     assert set(STAGES) == set(Stage)
     assert [rule.graces for rule in STAGES.values()] == sorted(rule.graces for rule in STAGES.values())
     assert list(STAGES) == sorted(Stage, key=lambda stage: stage.value)
@@ -40,7 +42,7 @@ def test_each_reason_to_stop_has_a_rule_for_its_start_and_one_for_its_end():
     assert set(ENDS) == set(StopReason)
 
 
-def test_each_phase_answers_each_signal_to_stop_and_never_goes_back():
+def test_each_run_state_has_a_rule_for_each_stop_signal_and_never_goes_back():
     assert set(AFTER_STOP) == set(AFTER_QUIT) == set(RunState)
     assert set(AFTER_SIGNAL) == {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
     for table in AFTER_SIGNAL.values():
@@ -51,7 +53,7 @@ def stops(why=StopReason.CANCEL, since=100.0, grace=5.0, stage=Stage.REQUESTED):
     return StopSequence(why, since, 9, 5, stage, grace)
 
 
-def test_the_steps_of_a_sequence():
+def test_stop_sequence_interrupts_then_terminates_then_kills():
     sequence, steps, due = advance(stops(), 100.0)
     assert (sequence.stage, steps, due) == (Stage.INTERRUPTED, [Interruption(Reason.CANCEL, 9, 5)], 105.0)
     assert advance(sequence, 104.9) == (sequence, [], 105.0)
@@ -62,17 +64,19 @@ def test_the_steps_of_a_sequence():
     assert advance(sequence, 1000.0) == (sequence, [], float("inf"))
 
 
-def test_a_late_step_replaces_the_ones_before_it():
+def test_overdue_sigkill_replaces_sigterm_but_not_the_interrupt():
     assert advance(stops(), 1000.0)[1] == [Interruption(Reason.CANCEL, 9, 5), signal.SIGKILL]
-    assert advance(stops(StopReason.SPAWN, grace=0.0), 100.0)[1] == [signal.SIGKILL], "it runs no job"
+    assert advance(stops(StopReason.SPAWN, grace=0.0), 100.0)[1] == [signal.SIGKILL], (
+        "a process that is starting has no job to interrupt"
+    )
 
 
 @pytest.mark.parametrize("why", StopReason)
-def test_what_has_no_sequence_gets_the_wanted_one(why):
+def test_stop_sequence_begins_if_there_is_none(why):
     assert begin(None, stops(why)) == stops(why)
 
 
-def test_a_sequence_is_only_replaced_by_one_that_ends_earlier():
+def test_stop_sequence_is_replaced_only_by_one_that_ends_earlier():
     current = stops(StopReason.TIMEOUT)
     assert begin(current, stops(StopReason.DRAIN, since=101.0)) is current
     earlier = stops(StopReason.QUIT, since=101.0, grace=0.0)
@@ -81,7 +85,7 @@ def test_a_sequence_is_only_replaced_by_one_that_ends_earlier():
     assert begin(killed, earlier) is killed, "SIGKILL was sent already"
 
 
-def test_a_cancellation_becomes_a_timeout_at_the_deadline_until_it_has_sent_a_signal():
+def test_timeout_replaces_a_cancellation_that_has_not_sent_a_signal_yet():
     timeout = stops(StopReason.TIMEOUT, since=103.0, stage=Stage.INTERRUPTED)
     assert begin(stops(stage=Stage.INTERRUPTED), timeout) is timeout
     terminated = stops(stage=Stage.TERMINATED)

@@ -1,4 +1,4 @@
-"""A fleet whose jobs come over an uplink: which children it has, in which order they leave, what a gateway can do to it.
+"""A fleet with an uplink to a gateway: its children, the order in which they exit, and rejection by the gateway.
 
 Each test is a fleet, a number for the current time, and a list of actions.
 """
@@ -18,27 +18,27 @@ def story(**limits) -> tuple[Story, object]:
     return story, next(slot for slot in story.fleet.slots if slot.kind is UPLINK)
 
 
-def test_it_has_workers_and_one_uplink_and_no_maintenance_process():
+def test_fleet_with_an_uplink_has_workers_and_no_maintenance_process():
     told, _ = story(workers=2)
     forked = [action.slot.kind.name for action in told.step() if isinstance(action, Fork)]
     assert forked == ["worker", "worker", "uplink"]
     assert "uplink" not in [action.slot.kind.name for action in Story().step() if isinstance(action, Fork)]
 
 
-def test_a_drain_dismisses_the_uplink_after_the_workers_and_their_recovery():
+def test_drain_dismisses_the_uplink_after_the_workers_and_their_recovery():
     told, uplink = story()
     told.up()
     told.fleet.on_signal(signal.SIGTERM, told.now)
     assert [action.slot.number for action in told.step() if isinstance(action, Dismiss)] == [0]
     death = told.dies(0, LEFT)
-    assert told.step() == [], "outcomes of the worker may be on their way"
+    assert told.step() == [], "the worker's outcomes may not be written yet"
     told.fleet.on_recovered(death.incarnation, told.now)
     assert told.step() == [Dismiss(uplink)]
     told.dies(uplink.number, LEFT)
-    assert told.step() == [Finish(0)], "nothing of the uplink is recovered, and no uplink could"
+    assert told.step() == [Finish(0)], "the uplink itself needs no recovery"
 
 
-def test_a_gateway_that_has_never_accepted_this_host_ends_it():
+def test_supervisor_drains_with_exit_code_78_if_no_gateway_ever_accepted_its_host():
     told, _ = story()
     told.up()
     told.fleet.rejected = True

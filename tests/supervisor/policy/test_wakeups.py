@@ -24,7 +24,7 @@ def test_one_request_wakes_one_idle_child_and_a_wakeup_under_way_counts():
     story.idle(0, 1)
     story.fleet.request_wakeups()
     assert story.names() == [("WakeChild", 0)]
-    story.idle(0, 1)  # its board does not show the claim yet
+    story.idle(0, 1)  # the first worker's board does not show its claim yet
     story.fleet.request_wakeups()
     assert story.names() == [("WakeChild", 1)]
     story.idle(0, claims=2)
@@ -32,14 +32,14 @@ def test_one_request_wakes_one_idle_child_and_a_wakeup_under_way_counts():
     assert story.names() == [("WakeChild", 0)]
 
 
-def test_a_request_that_no_child_can_take_is_dropped_since_busy_workers_claim_again():
+def test_wakeup_request_is_dropped_if_no_child_is_idle():
     story = Story().up()
     story.fleet.request_wakeups(3)
     assert story.step() == []
     assert story.fleet.pending_wakeups == 0
 
 
-def test_a_worker_that_found_more_work_wakes_the_next():
+def test_worker_that_found_more_work_wakes_the_next():
     story = Story().up()
     story.idle(0, 1)
     story.fleet.on_message(story.fleet.slots[0], MoreWork(), story.now)
@@ -47,7 +47,7 @@ def test_a_worker_that_found_more_work_wakes_the_next():
 
 
 class Patient:
-    """Settings whose poll never comes."""
+    """Settings with a poll interval so long that no poll is due."""
 
     poll = 1e9
     now = property(lambda self: self)
@@ -67,38 +67,38 @@ def test_one_worker_is_woken_when_a_rate_limit_opens_and_the_earliest_counts():
     assert story.names() == []
     poll.step(story.now + 2.0)
     assert story.names() == [("WakeChild", 0)]
-    assert poll.wake_at(story.now) > story.now + 1e6, "the worker reports the next one"
+    assert poll.wake_at(story.now) > story.now + 1e6, "the worker reports the next opening"
 
 
-def test_the_maintenance_process_is_woken_for_ends_that_it_passes_on():
+def test_maintenance_process_is_woken_when_jobs_of_a_flow_have_ended():
     story = Story().up()
     story.fleet.kinds_to_wake.clear()
     story.fleet.on_message(story.fleet.slots[0], MembersEnded(), story.now)
     assert story.fleet.kinds_to_wake == {MAINTENANCE}
 
 
-def test_the_report_of_ends_arrives_as_it_was_sent():
+def test_members_ended_message_survives_the_pipe():
     reading, writing = open_pipe()
     send(writing, MembersEnded())
     with os.fdopen(reading, "rb") as pipe, os.fdopen(writing, "wb"):
         assert Inbox().take(pipe.read(64)) == [MembersEnded()]
 
 
-def test_the_report_of_an_opening_arrives_as_it_was_sent():
+def test_opens_in_message_survives_the_pipe():
     reading, writing = open_pipe()
     send(writing, OpensIn(0.25))
     with os.fdopen(reading, "rb") as pipe, os.fdopen(writing, "wb"):
         assert Inbox().take(pipe.read(64)) == [OpensIn(0.25)]
 
 
-def test_each_child_is_woken_when_the_database_is_back():
+def test_each_child_is_woken_when_the_database_reconnects():
     story = Story().up()
     story.fleet.on_database_down()
     story.fleet.on_database_up(story.now)
     assert {name for name, _ in story.names()} == {"WakeChild"}
 
 
-def test_a_stopped_worker_is_not_woken_until_it_continues():
+def test_stopped_worker_is_not_woken_until_it_continues():
     story = Story().up()
     stopped = story.fleet.slots[0]
     story.fleet.on_stopped(stopped, signal.SIGSTOP, story.now)
@@ -110,7 +110,7 @@ def test_a_stopped_worker_is_not_woken_until_it_continues():
     assert story.names() == [("WakeChild", 0)]
 
 
-def test_a_wakeup_of_a_child_that_died_goes_to_the_next():
+def test_wakeup_of_a_dead_child_goes_to_the_next_idle_child():
     story = Story().up()
     story.idle(0, 1)
     story.fleet.request_wakeups()
@@ -127,20 +127,20 @@ def test_with_reserved_workers_a_request_wakes_each_idle_worker():
 
 
 def looked(story, **idle):
-    """The boards were looked at: `w0=(idle, times idle)`."""
+    """Report a reading of the status boards: `w0=(idle, times idle)`."""
     story.fleet.on_idle_counts({int(name[1:]): seen for name, seen in idle.items()}, story.now)
 
 
 def test_producers_notify_until_every_worker_has_been_busy_for_a_while():
     story = Story().up()
-    assert wants_notify(story.fleet, story.now), "before the first look one may be idle"
+    assert wants_notify(story.fleet, story.now), "before the first reading, a worker may be idle"
     looked(story, w0=(False, 0), w1=(False, 0))
     assert wants_notify(story.fleet, story.now + BUSY - 0.01)
     assert not wants_notify(story.fleet, story.now + BUSY)
 
 
 @pytest.mark.parametrize("w1", [(True, 4), (False, 4)], ids=["is idle", "has been idle since the last look"])
-def test_an_idle_worker_restarts_that_time(w1):
+def test_idle_worker_restarts_the_time_until_notifications_end(w1):
     story = Story().up()
     looked(story, w0=(False, 0), w1=(False, 3))
     looked(story, w0=(False, 0), w1=(False, 3))
@@ -151,7 +151,7 @@ def test_an_idle_worker_restarts_that_time(w1):
     assert not wants_notify(story.fleet, story.now + BUSY)
 
 
-def test_a_report_of_an_idle_worker_counts_at_once_and_a_fleet_without_workers_counts_as_idle():
+def test_idle_message_counts_at_once_and_a_fleet_without_workers_counts_as_idle():
     story = Story().up()
     looked(story, w0=(False, 0), w1=(False, 0))
     story.fleet.on_message(story.fleet.slots[0], WentIdle(), story.now)
@@ -162,7 +162,7 @@ def test_a_report_of_an_idle_worker_counts_at_once_and_a_fleet_without_workers_c
     assert wants_notify(story.fleet, story.now + 10)
 
 
-def test_once_notifications_are_on_each_idle_worker_is_woken_and_no_other():
+def test_request_for_all_wakeups_wakes_each_idle_worker_once():
     story = Story(workers=3).up()
     story.idle(0, 2)
     story.fleet.request_all_wakeups()

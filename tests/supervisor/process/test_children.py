@@ -1,4 +1,4 @@
-"""What a supervisor does to its child processes."""
+"""How the supervisor kills child processes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ signal.pause()
 """
 
 
-def test_who_has_left_its_group_is_killed_with_those_it_has_left_there(supervisor):
-    """A signal to a group succeeds if it reaches anybody, and a kill is sent once.
+def test_kill_reaches_a_child_that_left_its_process_group_and_the_processes_left_there(supervisor):
+    """A signal to a group succeeds if it reaches any process, and the supervisor sends SIGKILL only once.
 
-    Such a child would have lived, and run its job, for ever.
+    Without a signal to its own pid, such a child would have run its job indefinitely.
     """
     slot = next(supervisor.fleet.workers())
     with subprocess.Popen([sys.executable, "-c", _MOVES], process_group=0, stdout=subprocess.PIPE) as child:
@@ -30,6 +30,6 @@ def test_who_has_left_its_group_is_killed_with_those_it_has_left_there(superviso
         supervisor.children._signal(slot, signal.SIGKILL, group=True)
         try:
             assert child.wait(LIMIT) == -signal.SIGKILL
-            assert child.stdout.read() == b"", "nobody is left who could say anything"
+            assert child.stdout.read() == b"", "a process of the group is alive and keeps the pipe open"
         finally:
             child.kill()

@@ -1,4 +1,4 @@
-"""Stragglers: which claims are offloaded, by the status boards and the load, and what is written for them."""
+"""Stragglers: when claims are offloaded, by status boards and load, and what the supervisor writes for them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def supervisor():
 
 
 def spec(fleet, number, now):
-    """A worker that is READY, of no process."""
+    """Return the slot of a worker that is READY but has no process."""
     slot = list(fleet.workers())[number]
     fleet.on_fork(slot, pid=number + 1, incarnation=number + 1, now=now, started=0, jitter=0.0)
     fleet.on_message(slot, Ready(number + 1, 7), now)
     return slot
 
 
-def test_a_worker_under_load_keeps_its_jobs_until_another_worker_is_idle(supervisor, monkeypatch):
+def test_worker_under_load_keeps_its_jobs_until_another_worker_is_idle(supervisor, monkeypatch):
     fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
     offloader = supervisor.offloader
     slots = [spec(fleet, number, now) for number in range(2)]
@@ -49,14 +49,16 @@ def test_a_worker_under_load_keeps_its_jobs_until_another_worker_is_idle(supervi
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 8.0)
     offloader.hurry(now)
     offloader.step(now)
-    assert offload(fleet, slots[0]) is None, "it may only be waiting for a processor"
-    assert offloader.wake_at(now) <= now + fleet.limits.patience + 0.001, "looked at as often as ever"
+    assert offload(fleet, slots[0]) is None, "under load, the job may only be waiting for a processor"
+    assert offloader.wake_at(now) <= now + fleet.limits.patience + 0.001, (
+        "the load must not delay the next read of the boards"
+    )
     boards[slots[1].number].set_idle(idle=True)
     offloader.step(offloader.wake_at(now))
     assert offload(fleet, slots[0]) == Offload(slots[0], 9, release=True)
 
 
-def test_the_load_is_read_when_there_may_be_a_straggler_and_not_before(supervisor, monkeypatch):
+def test_load_is_read_only_if_there_may_be_a_straggler(supervisor, monkeypatch):
     fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
     offloader = supervisor.offloader
     slot = spec(fleet, 0, now)
@@ -68,13 +70,13 @@ def test_the_load_is_read_when_there_may_be_a_straggler_and_not_before(superviso
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: looks.append(now) or 1.0)
     offloader.hurry(now)
     offloader.step(now)
-    assert not looks, "or a hundredth of a processor goes to reading a file, while short jobs run"
+    assert not looks, "reading the load while short jobs run costs a hundredth of a processor"
     offloader.hurry(now)
     offloader.step(now + fleet.limits.patience)
     assert len(looks) == 1
 
 
-def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(supervisor, monkeypatch):
+def test_outcome_does_not_wait_for_several_jobs_that_each_stay_below_the_limit(supervisor, monkeypatch):
     fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
     offloader = supervisor.offloader
     patience = fleet.limits.patience
@@ -88,25 +90,23 @@ def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(su
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now + patience / 2, now + 60))
     offloader.hurry(now)
     offloader.step(now + patience)
-    assert offload(fleet, slot) is None, "it has hardly run"
+    assert offload(fleet, slot) is None, "the job has run for half the time"
     due = offloader.wake_at(now)
-    assert now + patience < due < now + patience * 1.25, "sooner than when this job alone would be late"
+    assert now + patience < due < now + patience * 1.25, "earlier than this job alone would be late"
     offloader.step(due)
     assert offload(fleet, slot) == Offload(slot, 9, release=True)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 6, 1, 1, 5, 0, due, now + 60))
     offloader.hurry(due)
     offloader.step(due)
-    assert offload(fleet, slot) is None, "another one has just started, and may be through in a moment"
+    assert offload(fleet, slot) is None, "the next job has just started and may finish soon"
     board.say_unwritten(0.0)
     offloader.hurry(due)
     offloader.step(due + patience / 2)
     assert offload(fleet, slot) is None
-    assert offloader.wake_at(now) == pytest.approx(due + patience), "what was written by now waits for nobody"
+    assert offloader.wake_at(now) == pytest.approx(due + patience), "outcomes that are written no longer count"
 
 
-def test_under_load_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_before_with_them(
-    supervisor, monkeypatch
-):
+def test_load_does_not_delay_writing_outcomes_of_this_and_the_earlier_claim(supervisor, monkeypatch):
     fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
     offloader = supervisor.offloader
     slot = spec(fleet, 0, now)
@@ -123,7 +123,7 @@ def test_under_load_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_
     assert offload(fleet, slot) == Offload(slot, 9, release=False)
 
 
-def test_after_a_flush_the_child_continues_and_writes_what_it_finished_later(supervisor, monkeypatch):
+def test_flush_writes_earlier_outcomes_and_leaves_later_ones_to_the_worker(supervisor, monkeypatch):
     fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
     slot = spec(fleet, 0, now)
     board, asked = boards[slot.number], []
@@ -140,14 +140,14 @@ def test_after_a_flush_the_child_continues_and_writes_what_it_finished_later(sup
     board.outcomes.enter(Finished(4, OK, 0.001, now).as_entry())
     supervisor.offloader.do(Offload(slot, 9, release=False), now)
     assert asked == [("settle/settle_jobs", 8, [3], 9), ("settle/settle_jobs", 9, [4], 9)], (
-        "said first: the child may miss it a moment later"
+        "the flush must be announced before its requests: the worker may finish the job right after them"
     )
     assert board.revoked == 0
     board.say(running._replace(phase=Phase.SETTLING))
     supervisor.offloader.do(Offload(slot, 9, release=False), now)
     board.say(running)
     supervisor.offloader.do(Offload(slot, 10, release=False), now)
-    assert len(asked) == 2, "it writes that itself, or is in another claim"
+    assert len(asked) == 2, "the worker writes these outcomes itself, or has another claim"
 
     real = offload_module.outcomes_of
 
@@ -158,7 +158,7 @@ def test_after_a_flush_the_child_continues_and_writes_what_it_finished_later(sup
 
     monkeypatch.setattr(offload_module, "outcomes_of", goes_on)
     supervisor.offloader.do(Offload(slot, 9, release=False), now)
-    assert len(asked) == 2, "what was read may be of a later one"
+    assert len(asked) == 2, "the worker has started another job, so the outcomes may be later ones"
 
     monkeypatch.setattr(offload_module, "outcomes_of", real)
     board.say(running)
@@ -166,11 +166,11 @@ def test_after_a_flush_the_child_continues_and_writes_what_it_finished_later(sup
     board.outcomes.enter(Finished(7, OK, 0.001, now).as_entry())
     supervisor.offloader.do(Offload(slot, 9, release=False), now)
     assert len(asked) == 2, (
-        "it is through with that job, and with one that was not announced: expired, or of the same call"
+        "the worker has finished that job and one that was not announced (expired, or of the same call)"
     )
 
 
-def test_what_is_read_of_the_next_claim_during_a_release_is_not_written(supervisor, monkeypatch):
+def test_offload_of_one_claim_does_not_write_outcomes_of_the_next_claim(supervisor, monkeypatch):
     fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
     slot = spec(fleet, 0, now)
     board, asked = boards[slot.number], []
@@ -192,14 +192,16 @@ def test_what_is_read_of_the_next_claim_during_a_release_is_not_written(supervis
 
     monkeypatch.setattr(board.outcomes, "claims", goes_on)
     supervisor.offloader.do(Offload(slot, 9, release=True), now)
-    assert asked == [], "its child was notified of the one claim, and would take the other for lost"
+    assert asked == [], "the release was announced for one claim: the worker would treat the next one as lost"
 
 
 @pytest.mark.parametrize("release", [False, True])
-def test_a_request_that_was_rejected_after_a_long_wait_is_repeated_a_pause_after_that(supervisor, monkeypatch, release):
-    """The server refuses what waits for a lock after seconds.
+def test_rejected_offload_is_retried_a_pause_after_the_rejection_not_after_the_request(
+    supervisor, monkeypatch, release
+):
+    """The server rejects a statement only after it has waited for a lock for seconds.
 
-    Counted from the request, the pause would have passed by then, and one request would follow the other.
+    Counted from the request, the pause would have passed by then, so requests would follow each other without a pause.
     """
     fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic() - 60
     slot = spec(fleet, 0, now)
@@ -215,11 +217,11 @@ def test_a_request_that_was_rejected_after_a_long_wait_is_repeated_a_pause_after
     assert fleet.offload_failed_at >= before
 
 
-def test_there_is_always_at_least_one_process_for_a_processor():
+def test_runnable_processes_per_processor_are_at_least_one():
     assert procfs.runnable_per_processor() >= 1.0
 
 
-def test_a_new_child_sees_nothing_of_an_offload_of_its_predecessor(supervisor):
+def test_cleared_board_shows_no_offload_of_the_previous_worker(supervisor):
     board = supervisor.boards[0]
     board.announce_flush(9)
     board.revoke(8)

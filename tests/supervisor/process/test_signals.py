@@ -1,4 +1,4 @@
-"""To be told to stop before the loop stands, at the moments at which Python passes on no exception as it is."""
+"""Signals to stop before the loop runs, at points where Python swallows or wraps exceptions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ run.connect = connect
 
 
 @pytest.mark.parametrize("torn", [CLASS, FINALIZER], ids=["class", "finalizer"])
-def test_told_to_stop_where_no_exception_passes_is_an_orderly_stop(torn: str):
+def test_stop_signal_where_python_hides_exceptions_stops_with_exit_code_0(torn: str):
     done = subprocess.run(
         [sys.executable, "-c", TOLD.format(torn=torn)], capture_output=True, text=True, timeout=LIMIT, check=False
     )
@@ -68,14 +68,14 @@ def test_told_to_stop_where_no_exception_passes_is_an_orderly_stop(torn: str):
     assert "RuntimeError" not in done.stderr
 
 
-def test_what_is_torn_while_it_is_made_is_no_cause_for_a_warning():
+def test_stop_signal_during_a_connection_attempt_causes_no_resource_warning():
     command = [sys.executable, "-W", "error", "-c", TOLD.format(torn=UNCLOSED)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0
     assert "ResourceWarning" not in done.stderr
 
 
-def test_an_error_of_the_start_is_not_taken_for_a_stop():
+def test_error_during_the_start_does_not_count_as_a_stop_request():
     torn = CLASS.replace("tell()", "raise ValueError(name)")
     done = subprocess.run(
         [sys.executable, "-c", TOLD.format(torn=torn)], capture_output=True, text=True, timeout=LIMIT, check=False

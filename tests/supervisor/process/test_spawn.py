@@ -1,4 +1,4 @@
-"""What forking leaves behind in the parent."""
+"""What a fork leaves open in the supervisor, and how it treats garbage collection."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tests.support.patience import LIMIT
 
 
 class Link:
-    """One half of a circle that only the collector can open."""
+    """Half of a reference cycle that only the garbage collector can free."""
 
 
 @pytest.fixture
 def usual_collector():
-    """As a supervisor has it; what checks types in this process has it collect a hundred times more seldom."""
+    """Collector thresholds as in a supervisor: the type checker in this process makes collections 100 times rarer."""
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
     yield
     gc.set_threshold(*before)
 
 
-def test_who_is_dismissed_while_a_name_is_looked_up_hears_of_it(monkeypatch):
-    """By the end of its pipe.
+def test_name_lookup_does_not_keep_the_pipes_of_children_open(monkeypatch):
+    """A dismissed child reads the end of its wake pipe.
 
-    Another process that holds it open keeps that from it, for as long as a name server is silent.
+    If the lookup process keeps the pipe open, the child notices nothing while a name server does not answer.
     """
     monkeypatch.setattr(name_lookup, "PATIENCE", 2 * LIMIT)
     monkeypatch.setattr(name_lookup, "_look_up", lambda _host, _write: signal.pause())
@@ -39,7 +39,7 @@ def test_who_is_dismissed_while_a_name_is_looked_up_hears_of_it(monkeypatch):
     os.close(writing)
     try:
         assert select.select([reading], [], [], LIMIT)[0]
-        assert lookup.read() is None, "it is still looked up"
+        assert lookup.read() is None, "the lookup must still be running"
     finally:
         lookup.close()
         os.waitpid(lookup.pid, 0)
@@ -47,7 +47,7 @@ def test_who_is_dismissed_while_a_name_is_looked_up_hears_of_it(monkeypatch):
 
 
 @pytest.mark.usefixtures("usual_collector")
-def test_garbage_between_forks_does_not_pile_up():
+def test_garbage_is_collected_between_forks():
     ends = []
     for _ in range(100):
         for _ in range(20):
@@ -59,8 +59,8 @@ def test_garbage_between_forks_does_not_pile_up():
     assert sum(end() is not None for end in ends) < len(ends) / 2
 
 
-def test_the_childs_collector_leaves_alone_what_its_parent_had():
-    before = gc.get_freeze_count()  # the suite's own heap is frozen already
+def test_fork_freezes_the_parents_objects_in_the_child_only():
+    before = gc.get_freeze_count()  # the tests have frozen their own heap already
     young = [[number] for number in range(2000)]
     status = os.waitpid(spawn.fork(lambda: os._exit(gc.get_freeze_count() >= before + len(young))), 0)[1]
     assert os.waitstatus_to_exitcode(status) == 1

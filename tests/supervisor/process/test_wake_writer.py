@@ -1,4 +1,4 @@
-"""That a request wakes idle children, on the one path there is."""
+"""How a wake-up request reaches idle children through their wake pipes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobherd.workers.ipc.pipes import Ready, open_pipe
 
 @pytest.fixture
 def ends(supervisor):
-    """Two READY workers and the maintenance process, without processes: the ends of their wake pipes."""
+    """The read ends of the wake pipes of two READY workers and the maintenance process, which have no processes."""
     fleet, now, pipes = supervisor.fleet, time.monotonic(), {}
     slots = [*list(fleet.workers())[:2], next(slot for slot in fleet.slots if slot.kind is MAINTENANCE)]
     for place, slot in enumerate(slots):
@@ -40,7 +40,7 @@ def woken(pipes):
     return found
 
 
-def test_as_many_idle_workers_are_woken_as_were_asked_for_and_none_for_nothing(supervisor, ends):
+def test_request_wakes_one_idle_worker_and_no_worker_is_woken_without_a_request(supervisor, ends):
     now = time.monotonic()
     wakeups = WakeWriter(supervisor.fleet, supervisor.board_reader, supervisor.children)
     first, second, maintenance = ends
@@ -51,14 +51,14 @@ def test_as_many_idle_workers_are_woken_as_were_asked_for_and_none_for_nothing(s
     supervisor.fleet.request_wakeups()
     assert wakeups.wake_at(now) <= now
     wakeups.step(now)
-    assert woken(ends) == [second], "the other one is busy, and looks again before it goes idle"
+    assert woken(ends) == [second], "the other worker is busy and claims again before it goes idle"
     assert wakeups.wake_at(now) == float("inf"), "a request that no worker can take is not kept"
     supervisor.fleet.kinds_to_wake.add(MAINTENANCE)
     wakeups.step(now)
     assert woken(ends) == [maintenance]
 
 
-def test_an_idle_gateway_is_woken_too_although_enough_workers_are_idle(supervisor, ends):
+def test_idle_gateway_is_woken_in_addition_to_an_idle_worker(supervisor, ends):
     fleet, boards = supervisor.fleet, supervisor.boards
     gateway = next(slot for slot in fleet.slots if slot.kind is GATEWAY)
     fleet.on_fork(gateway, pid=9, incarnation=9, now=time.monotonic(), started=0, jitter=0.0)

@@ -1,4 +1,4 @@
-"""What `--reload` watches."""
+"""The files and folders that `--reload` watches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jobherd.supervisor.process.watcher import look, places_of
 from jobherd.supervisor.settings.definitions import Settings
 
 
-def test_python_files_are_seen_and_environments_and_caches_are_not(tmp_path: Path):
+def test_watcher_sees_python_files_except_in_environments_and_caches(tmp_path: Path):
     for name in (
         "a.py",
         "b.txt",

@@ -1,4 +1,4 @@
-"""Settings: where they come from, what they may be, how they are explained."""
+"""Settings: their sources, allowed values, errors and reference page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refused(flags=None, environ=None, directory=Path("/nonexistent")) -> tuple[s
 
 
 @pytest.mark.promise("A44", "D25")
-def test_nothing_given_is_the_defaults():
+def test_settings_have_their_defaults_if_none_is_given():
     assert load() == Settings()
     assert (Settings().workers, Settings().lease, Settings().http, Settings().queues) == (
         4,
@@ -38,7 +38,7 @@ def test_nothing_given_is_the_defaults():
 
 
 @pytest.mark.promise("A45", "A46", "C43")
-def test_flags_go_before_environment_before_file_before_defaults(tmp_path):
+def test_flags_override_environment_which_overrides_file_which_overrides_defaults(tmp_path):
     (tmp_path / "jobherd.toml").write_text("workers = 1\nclaim_size = 1\npoll = 1\n")
     found = load({"workers": "3"}, {"JOBHERD_WORKERS": "2", "JOBHERD_CLAIM_SIZE": "2"}, tmp_path)
     assert (found.workers, found.claim_size, found.poll, found.lease) == (3, 2, 1.0, 15.0)
@@ -47,7 +47,7 @@ def test_flags_go_before_environment_before_file_before_defaults(tmp_path):
     ]  # fmt: skip
 
 
-def test_what_was_given_as_the_default_still_goes_before_the_next_place(tmp_path):
+def test_value_equal_to_the_default_still_overrides_the_next_source(tmp_path):
     (tmp_path / "jobherd.toml").write_text("workers = 9\n")
     assert load({"workers": "4"}, {"JOBHERD_WORKERS": "7"}, tmp_path).workers == 4
     assert load({}, {"JOBHERD_WORKERS": "4"}, tmp_path).workers == 4
@@ -55,7 +55,7 @@ def test_what_was_given_as_the_default_still_goes_before_the_next_place(tmp_path
     assert load({}, {"JOBHERD_UNTIL_EMPTY": "no"}).source("until_empty") == "JOBHERD_UNTIL_EMPTY"
 
 
-def test_the_folder_handlers_is_the_default_unless_it_is_jobherds_own(tmp_path):
+def test_folder_handlers_is_the_default_unless_it_is_jobherds_own(tmp_path):
     (tmp_path / "handlers").mkdir()
     assert (load(directory=tmp_path).handlers, load(directory=tmp_path).source("handlers")) == (
         ("handlers",),
@@ -66,20 +66,20 @@ def test_the_folder_handlers_is_the_default_unless_it_is_jobherds_own(tmp_path):
     assert load(directory=tmp_path).handlers == load(directory=ROOT).handlers == ()
 
 
-def test_an_empty_variable_is_not_set():
+def test_empty_environment_variable_counts_as_not_set():
     found = load({}, {"JOBHERD_WORKERS": "", "JOBHERD_DSN": "", "DATABASE_URL": "postgresql:///app"})
     assert (found.workers, found.dsn, found.source("dsn")) == (4, "postgresql:///app", "DATABASE_URL")
 
 
 @pytest.mark.promise("C43")
-def test_the_database_comes_from_its_own_variable_first():
+def test_jobherd_dsn_overrides_database_url():
     both = {"JOBHERD_DSN": "dbname=a", "DATABASE_URL": "dbname=b"}
     assert load({}, both).dsn == "dbname=a"
     assert load({"dsn": "dbname=c"}, both).dsn == "dbname=c"
     assert load({}, {"DATABASE_URL": "postgresql+asyncpg://u@h/d"}).dsn == "postgresql://u@h/d"
 
 
-def test_pyproject_counts_when_there_is_no_file_of_our_own(tmp_path):
+def test_pyproject_is_read_only_if_there_is_no_jobherd_toml(tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "x"\n[tool.jobherd]\nmax-jobs = 7\nqueues = ["a", "b"]\n'
     )
@@ -88,7 +88,7 @@ def test_pyproject_counts_when_there_is_no_file_of_our_own(tmp_path):
     assert (load(directory=tmp_path).max_jobs, load(directory=tmp_path).queues) == (8, ())
 
 
-def test_an_error_names_the_setting_the_place_the_value_and_the_range(tmp_path):
+def test_error_names_setting_source_value_and_range(tmp_path):
     (tmp_path / "jobherd.toml").write_text("lease = 1\n")
     assert refused({"workers": "65"}, {"JOBHERD_CLAIM_SIZE": "many"}, tmp_path) == (
         'lease = 1 (from jobherd.toml): must be a duration from 3s to 1h ("30s", "5m", or a number of seconds)',
@@ -97,12 +97,12 @@ def test_an_error_names_the_setting_the_place_the_value_and_the_range(tmp_path):
     )
 
 
-def test_a_setting_that_does_not_exist_is_named_with_its_neighbour(tmp_path):
+def test_error_for_an_unknown_setting_suggests_the_closest_name(tmp_path):
     (tmp_path / "jobherd.toml").write_text("worker = 3\n")
     assert refused(directory=tmp_path) == ("worker (from jobherd.toml): unknown setting; did you mean workers?",)
 
 
-def test_a_file_that_is_no_toml_is_named(tmp_path):
+def test_error_names_a_settings_file_that_cannot_be_parsed(tmp_path):
     (tmp_path / "jobherd.toml").write_text("workers = \n")
     assert "jobherd.toml cannot be read" in refused(directory=tmp_path)[0]
     (tmp_path / "jobherd.toml").unlink()
@@ -118,12 +118,12 @@ def test_a_file_that_is_no_toml_is_named(tmp_path):
         ("queues = " + "[" * 5000 + "]" * 5000, "cannot be read"),
     ],
 )
-def test_a_file_with_what_python_cannot_hold_is_refused(tmp_path, text, says):
+def test_file_with_values_that_python_cannot_parse_is_rejected(tmp_path, text, says):
     (tmp_path / "jobherd.toml").write_text(text)
     assert says in refused(directory=tmp_path)[0]
 
 
-def test_a_dsn_is_never_in_an_error():
+def test_errors_and_repr_never_contain_the_password_of_a_dsn():
     problems = refused({"dsn": "hunter2 is my password"}, {"JOBHERD_LISTEN_DSN": "postgresql://u:hunter2@[h/d"})
     assert len(problems) == 2
     assert not any("hunter2" in problem for problem in problems)
@@ -152,7 +152,7 @@ def test_a_dsn_is_never_in_an_error():
         ("gateway_access", "/etc/access.toml", Path("/etc/access.toml")), ("gateway_linger", "0", 0.0),
     ],
 )  # fmt: skip
-def test_values_are_read(name, text, value):
+def test_valid_values_are_parsed(name, text, value):
     found = getattr(load({name: text}), name)
     assert (found, type(found)) == (value, type(value))
 
@@ -175,7 +175,7 @@ def test_values_are_read(name, text, value):
         ("gateway", "unix:"), ("gateway", "unix:/" + "x" * 107), ("gateway_access", ""), ("gateway_streams", "0"),
     ],
 )  # fmt: skip
-def test_what_is_out_of_range_is_refused(name, value):
+def test_invalid_values_are_rejected_with_the_allowed_range(name, value):
     (problem,) = refused({name: value})
     assert problem.startswith(name)
     assert f"(from {flag_of(name)}): must be {specifications()[name].reader.allowed}" in problem
@@ -183,13 +183,13 @@ def test_what_is_out_of_range_is_refused(name, value):
 
 @pytest.mark.parametrize("port", ["abc", "0", "70000", "5432,x", "-1"])
 @pytest.mark.parametrize("name", ["dsn", "listen_dsn"])
-def test_a_port_that_is_none_is_refused_in_words_without_the_password(name, port):
+def test_error_for_an_invalid_port_omits_the_password(name, port):
     (problem,) = refused({name: f"host=a,b port={port} password=hunter2"})
     assert problem.endswith("; a port is a whole number from 1 to 65,535")
     assert "hunter2" not in problem
 
 
-def test_an_address_may_leave_ports_out_and_name_one_for_each_host():
+def test_dsn_may_omit_ports_or_list_one_for_each_host():
     for dsn in (
         "host=a,b port=5432,6432",
         "host=a,b port=,6432",
@@ -200,11 +200,8 @@ def test_an_address_may_leave_ports_out_and_name_one_for_each_host():
         assert load({"dsn": dsn}).dsn == dsn
 
 
-def test_a_parameter_that_libpq_does_not_know_is_named():
-    """Other libraries add their own to DATABASE_URL.
-
-    The rest of libpq's message repeats the address.
-    """
+def test_error_names_an_unknown_connection_parameter_and_omits_the_password():
+    """Other libraries add their own parameters to DATABASE_URL. libpq's own message would repeat the address."""
     for dsn, name in (
         ("postgresql://app:hunter2@db/jobs?pgbouncer=true&connection_limit=1", "pgbouncer"),
         ("postgresql://app:hunter2@db/jobs?schema=public", "schema"),
@@ -215,7 +212,7 @@ def test_a_parameter_that_libpq_does_not_know_is_named():
         assert "hunter2" not in problem
 
 
-def test_a_service_must_be_defined(tmp_path, monkeypatch):
+def test_undefined_or_invalid_service_is_rejected(tmp_path, monkeypatch):
     services = tmp_path / "services"
     services.write_text(
         "[app]\nhost=a,b\nport=1,2\nhostaddr=192.0.2.1,192.0.2.2\npassword=hunter2\n[broken]\nno_option=1\n"
@@ -229,7 +226,7 @@ def test_a_service_must_be_defined(tmp_path, monkeypatch):
     assert "no service 'nope' can be read" in refused({"dsn": "service=nope"})[0]
 
 
-def test_settings_that_cannot_both_be_meant_are_refused():
+def test_contradicting_settings_are_rejected():
     (problem,) = refused({"workers": "9"}, {"JOBHERD_MAX_WORKERS": "8"})
     assert "workers = 9 (from --workers) is more than max_workers = 8 (from JOBHERD_MAX_WORKERS)" in problem
     assert "respawn_max" in refused({"respawn_initial": "50"})[0]
@@ -242,15 +239,15 @@ def test_settings_that_cannot_both_be_meant_are_refused():
 
 
 @pytest.mark.promise("C21")
-def test_queues_are_served_in_the_order_of_their_names_or_of_their_numbers():
+def test_queues_are_served_in_the_given_order_or_by_queue_priorities():
     assert load({"queues": "b,a:1", "workers": "2"}).served == ("b", "a")
     assert load({"queues": "b,a,c", "queue_priorities": "a=-1,b=9"}).served == ("a", "c", "b")
     assert load({"queue_priorities": "bulk=5,high=-1"}).served == ("high", "*", "bulk"), (
-        "all others are served too, as if with 0"
+        "all other queues are served with priority 0"
     )
 
 
-def test_weights_need_turns():
+def test_queue_weights_are_rejected_with_strict_queue_order():
     (problem,) = refused({"queue_weights": "a=2", "queue_order": "strict"})
     assert problem == (
         "queue_weights (from --queue-weights) has no effect with queue_order = strict (from --queue-order): remove one of them"
@@ -258,13 +255,13 @@ def test_weights_need_turns():
 
 
 @pytest.mark.promise("C19", "C20")
-def test_a_claim_takes_no_more_than_each_of_its_limits():
+def test_claim_size_is_the_lowest_of_its_limits():
     assert child_settings(load({}), dsn="x").most_claimed == 500
     assert child_settings(load({"max_claim_batch": "20"}), dsn="x").most_claimed == 20
     assert child_settings(load({"max_claim_batch": "20", "max_claim_per_worker": "7"}), dsn="x").most_claimed == 7
 
 
-def test_which_queues_are_served():
+def test_serves_matches_queue_names_and_prefixes():
     served = load({"queues": "high:1,batch*"})
     assert [queue for queue in ("high", "higher", "batch", "batch-eu", "b") if served.serves(queue)] == [
         "high",
@@ -274,7 +271,7 @@ def test_which_queues_are_served():
     assert load({}).serves("any")
 
 
-def test_a_schema_that_is_a_reserved_word_is_refused_in_words():
+def test_schema_named_like_a_reserved_word_is_rejected_with_the_reason():
     assert "'order' is a reserved word of SQL" in refused({"schema": "order"})[0]
 
 
@@ -282,18 +279,18 @@ def test_a_schema_that_is_a_reserved_word_is_refused_in_words():
     ("name", "value"),
     [("queue_max_concurrency", "a=1,a=2"), ("queue_priorities", "b*=1,a=2,b*=0"), ("queues", "a:1,b,a:2")],
 )
-def test_two_values_for_one_queue_are_refused(name, value):
+def test_queue_that_is_named_twice_is_rejected(name, value):
     assert "is named twice" in refused({name: value})[0]
 
 
-def test_only_what_is_asked_for_is_read():
+def test_load_reads_only_the_settings_in_only():
     found = Settings.load(
         {}, environ={"JOBHERD_WORKERS": "many", "JOBHERD_SCHEMA": "x"}, directory=Path("/nonexistent"), only=("schema",)
     )
     assert (found.schema, found.workers) == ("x", 4)
 
 
-def test_reading_again_sees_the_file_as_it_is_now_and_keeps_the_flags(tmp_path, monkeypatch):
+def test_reload_reads_the_changed_file_and_keeps_the_flags(tmp_path, monkeypatch):
     monkeypatch.delenv("JOBHERD_WORKERS", raising=False)
     file = tmp_path / "jobherd.toml"
     file.write_text("claim_size = 2\n")
@@ -306,7 +303,7 @@ def test_reading_again_sees_the_file_as_it_is_now_and_keeps_the_flags(tmp_path, 
         first.again()
 
 
-def test_a_file_that_is_gone_when_it_is_read_again_does_not_mean_the_defaults(tmp_path, monkeypatch):
+def test_reload_fails_if_the_settings_file_is_gone(tmp_path, monkeypatch):
     for name in ("WORKERS", "BATCH"):
         monkeypatch.delenv(f"JOBHERD_{name}", raising=False)
     ours, other = tmp_path / "jobherd.toml", tmp_path / "pyproject.toml"
@@ -315,7 +312,7 @@ def test_a_file_that_is_gone_when_it_is_read_again_does_not_mean_the_defaults(tm
     other.write_text("[tool.other]\n")
     with pytest.raises(SettingsError, match=r"pyproject\.toml is gone, or holds no settings any more: put it back"):
         first.again()
-    ours.write_text("workers = 8\n")  # which goes before the other
+    ours.write_text("workers = 8\n")  # overrides pyproject.toml
     second = first.again()
     other.write_text("[tool.jobherd]\nworkers = 7\n")
     ours.unlink()
@@ -325,8 +322,8 @@ def test_a_file_that_is_gone_when_it_is_read_again_does_not_mean_the_defaults(tm
     assert (second.workers, second.again().workers) == (8, 4)
 
 
-def test_what_holds_for_good_stays_as_it_was_at_the_start_and_is_named(tmp_path, monkeypatch):
-    """Children in another schema than their parent's would claim under a registration that is not there."""
+def test_reload_keeps_and_lists_settings_that_need_a_restart(tmp_path, monkeypatch):
+    """If a child used another schema than the supervisor, it would claim without a registration there."""
     for name in ("WORKERS", "MAX_WORKERS", "SCHEMA", "DSN", "HTTP"):
         monkeypatch.delenv(f"JOBHERD_{name}", raising=False)
     file = tmp_path / "jobherd.toml"
@@ -345,7 +342,7 @@ def test_what_holds_for_good_stays_as_it_was_at_the_start_and_is_named(tmp_path,
         first.again()
 
 
-def test_children_are_told_what_they_need():
+def test_child_settings_contain_what_children_need():
     told = child_settings(
         load({"dsn": "dbname=a", "queues": "x,y", "db_retry_max": "9", "log_format": "json"}), dsn="dbname=b"
     )
@@ -358,12 +355,12 @@ def test_children_are_told_what_they_need():
     )
 
 
-def test_they_cannot_be_changed():
+def test_settings_are_immutable():
     with pytest.raises(FrozenInstanceError):
         Settings().workers = 5
 
 
-def test_every_field_is_a_setting_with_a_default_that_is_allowed():
+def test_every_field_is_a_setting_with_a_valid_default():
     told = specifications()
     assert set(told) == {each.name for each in fields(Settings)} - {"given"}
     for each in fields(Settings):
@@ -372,7 +369,7 @@ def test_every_field_is_a_setting_with_a_default_that_is_allowed():
             assert told[each.name].reader.read(value) == each.default
 
 
-def test_the_page_is_the_one_that_the_code_makes():
+def test_settings_page_is_up_to_date():
     page = render_settings_markdown()
     assert (ROOT / "docs" / "reference" / "settings.md").read_text() == page, (
         "run: python -m jobherd.supervisor.settings.page > docs/reference/settings.md"
@@ -392,9 +389,7 @@ def test_the_page_is_the_one_that_the_code_makes():
         ("poll", 5.0, "1s", "300s", ("999ms", "301s")),
     ],
 )
-def test_what_a_database_that_is_away_may_cost_has_the_documents_defaults_and_ranges(
-    name, default, least, most, beyond
-):
+def test_reconnect_and_poll_settings_have_the_documented_defaults_and_ranges(name, default, least, most, beyond):
     assert getattr(Settings(), name) == default
     others = {"db_retry_max": "300s"} if name == "db_retry_initial" else {"db_retry_initial": "100ms"}
     for value in (least, most):
@@ -405,7 +400,7 @@ def test_what_a_database_that_is_away_may_cost_has_the_documents_defaults_and_ra
         assert f"must be {specifications()[name].reader.allowed}" in problem
 
 
-def test_a_working_folder_that_was_removed_holds_no_file(tmp_path, monkeypatch):
+def test_settings_load_in_a_working_directory_that_was_removed(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -413,7 +408,7 @@ def test_a_working_folder_that_was_removed_holds_no_file(tmp_path, monkeypatch):
     assert Settings.load({"workers": "3"}, environ={}).again().workers == 3
 
 
-def test_each_kind_of_child_is_told_only_the_secrets_that_it_needs():
+def test_each_kind_of_child_gets_only_the_secrets_it_needs():
     settings = load(
         {
             "dsn": "postgresql:///x",
@@ -448,6 +443,6 @@ def test_each_kind_of_child_is_told_only_the_secrets_that_it_needs():
     assert all(each.webhooks for each in told.values())
 
 
-def test_every_secret_but_the_database_is_taken_out_of_the_environment_of_children():
+def test_every_secret_except_database_addresses_is_removed_from_childrens_environment():
     secret = {variable_of(name) for name, told in specifications().items() if told.secret}
     assert secret - {"JOBHERD_DSN", "JOBHERD_LISTEN_DSN"} == set(SECRETS)

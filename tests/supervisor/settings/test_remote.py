@@ -1,4 +1,4 @@
-"""The settings of `jobherd work`: where they come from, what they rule out, what the uplink gets of them."""
+"""The settings of `jobherd work`: their sources, settings that they exclude, and those that the uplink gets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refused(**values):
     return caught.value.problems
 
 
-def test_addresses_are_read_as_grpc_takes_them():
+def test_gateway_addresses_are_parsed_into_the_form_that_grpc_accepts():
     given = "jobs.example.com, 10.0.0.1:7000,[::1]:9091,unix:/run/gateway.sock"
     assert load(gateway_addresses=given).gateway_addresses == (
         "jobs.example.com:9091",
@@ -37,7 +37,7 @@ def test_addresses_are_read_as_grpc_takes_them():
         assert "must be a list of HOST:PORT" in refused(gateway_addresses=wrong)[0]
 
 
-def test_it_needs_a_gateway():
+def test_gateway_address_is_required():
     assert refused(gateway_addresses="") == (
         "no gateway is named: give --gateway HOST:PORT, or set JOBHERD_GATEWAY_ADDRESSES",
     )
@@ -46,25 +46,25 @@ def test_it_needs_a_gateway():
 @pytest.mark.parametrize(
     ("name", "value"), [("budget", "memory_mb=100"), ("queue_max_concurrency", "mail=2"), ("until_empty", True)]
 )
-def test_what_needs_the_database_is_rejected_and_not_ignored(name, value):
+def test_setting_that_needs_the_database_is_rejected_not_ignored(name, value):
     (problem,) = refused(**{name: value})
     assert problem.startswith(f"{name} (from {flag_of(name)}) needs the database")
 
 
-def test_a_certificate_needs_its_key():
+def test_client_certificate_without_its_key_is_rejected():
     (problem,) = refused(gateway_client_cert="/a.crt")
     assert problem == "--gateway-cert (from --gateway-cert) needs --gateway-key: give both, or neither"
 
 
-def test_the_same_file_can_configure_run_and_work(tmp_path):
+def test_one_file_can_configure_run_and_work(tmp_path):
     (tmp_path / "jobherd.toml").write_text('gateway = ":9091"\ngateway_addresses = ["a:1"]\nhttp = "127.0.0.1:8790"\n')
     here, there = (kind.load({}, environ={}, directory=tmp_path) for kind in (Settings, RemoteSettings))
     limits = [(each.web, each.has_gateway, each.has_uplink) for each in (Limits.of(here), Limits.of(there))]
     assert limits == [(True, True, False), (False, False, True)]
-    assert Limits.of(there.again()).has_uplink, "a reload changes nothing of that"
+    assert Limits.of(there.again()).has_uplink, "a reload must keep the uplink"
 
 
-def test_each_command_has_its_own_flag_of_one_name():
+def test_run_and_work_have_separate_settings_for_the_same_flag():
     assert flag_of("gateway") == flag_of("gateway_addresses") == "--gateway"
     assert {"gateway", "gateway_cert"} <= set(flags_of_run())
     for names in (flags_of_run(), FLAGS):
@@ -72,7 +72,7 @@ def test_each_command_has_its_own_flag_of_one_name():
     assert set(flags_of_run()) | set(FLAGS) == set(specifications())
 
 
-def test_the_uplink_gets_what_it_connects_with(tmp_path):
+def test_uplink_settings_contain_addresses_credentials_and_worker_id(tmp_path):
     settings = load(gateway_token_file="/token", gateway_ca="/ca.crt", task_lease="90s")
     uplink = uplink_settings(settings, tmp_path)
     assert (uplink.folder, uplink.addresses) == (tmp_path, ("jobs.example.com:9091",))

@@ -1,4 +1,4 @@
-"""The supervisor's side of its connection to the uplink, against a socket that stands for one."""
+"""The supervisor's connection to its uplink process, tested against a socket of the test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.patience import LIMIT
 
 
 class Uplink:
-    """The other end."""
+    """Replaces the uplink process: listens on its socket."""
 
     def __init__(self, folder):
         self.listener = socket.socket(socket.AF_UNIX)
@@ -96,7 +96,7 @@ def connect(link, uplink, fleet, now=1.0):
     return uplink.read()
 
 
-def test_it_connects_once_the_uplink_is_ready_and_names_the_workers_that_live(link, uplink, fleet):
+def test_link_connects_when_the_uplink_is_ready_and_lists_living_workers(link, uplink, fleet):
     link.step(1.0)
     assert (link.link, link.wake_at(1.0)) == (Link.AWAY, float("inf"))
     fleet.on_fork(fleet.slots[0], pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
@@ -104,7 +104,7 @@ def test_it_connects_once_the_uplink_is_ready_and_names_the_workers_that_live(li
     assert (link.link, link.is_quiet) == (Link.UP, True)
 
 
-def test_it_names_a_dead_worker_until_that_one_is_recovered(link, uplink, fleet):
+def test_link_lists_a_dead_worker_until_it_is_recovered(link, uplink, fleet):
     worker = fleet.slots[0]
     fleet.on_fork(worker, pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
     work = CurrentWork(Phase.BOOTING)
@@ -119,14 +119,14 @@ def test_it_names_a_dead_worker_until_that_one_is_recovered(link, uplink, fleet)
     assert uplink.read()["begin"]["living"] == [8]
 
 
-def test_an_uplink_that_does_not_listen_yet_is_tried_again(link, fleet):
+def test_link_retries_an_uplink_that_does_not_listen_yet(link, fleet):
     start(fleet)
     link.step(1.0)
     assert link.link is Link.AWAY
     assert 1.0 < link.wake_at(1.0) < 2.0
 
 
-def test_a_request_of_the_turn_in_which_it_connects_is_answered(link, uplink, fleet):
+def test_request_made_while_the_link_connects_is_sent_on_the_new_connection(link, uplink, fleet):
     answers = []
 
     def again(rows):
@@ -139,10 +139,10 @@ def test_a_request_of_the_turn_in_which_it_connects_is_answered(link, uplink, fl
     assert (link.link, answers) == (Link.UP, [None])
     uplink.accept()
     assert "begin" in uplink.read()
-    assert uplink.read()["ask"] == "recover/requeue_rest", "it was asked on this connection"
+    assert uplink.read()["ask"] == "recover/requeue_rest", "the request was sent on this connection"
 
 
-def test_a_request_gets_the_rows_of_its_own_answer(link, uplink, fleet):
+def test_each_request_gets_its_own_answer_in_any_order(link, uplink, fleet):
     connect(link, uplink, fleet)
     answers = []
     link.ask("recover/requeue_child", {"supervisor": 1, "incarnation": 2}, lambda rows: answers.append(("one", rows)))
@@ -156,7 +156,7 @@ def test_a_request_gets_the_rows_of_its_own_answer(link, uplink, fleet):
     assert link.is_quiet
 
 
-def test_a_request_that_is_rejected_for_good_says_so_to_who_can_act_on_it(link, uplink, fleet):
+def test_permanent_rejection_calls_the_refused_callback_or_answers_none(link, uplink, fleet):
     connect(link, uplink, fleet)
     answers = []
     link.ask("settle/settle_jobs", {}, answers.append, lambda: answers.append("refused"))
@@ -166,7 +166,7 @@ def test_a_request_that_is_rejected_for_good_says_so_to_who_can_act_on_it(link, 
     assert answers == ["refused", None]
 
 
-def test_an_uplink_that_dies_answers_none_and_the_next_one_gets_its_session(link, uplink, fleet):
+def test_dead_uplink_answers_none_and_the_next_one_gets_its_session(link, uplink, fleet):
     connect(link, uplink, fleet)
     answers = []
     uplink.say({"event": "session", "connected": True, "session": "17"})
@@ -182,7 +182,7 @@ def test_an_uplink_that_dies_answers_none_and_the_next_one_gets_its_session(link
     assert link.epoch == 2
 
 
-def test_a_request_without_an_uplink_is_answered_at_the_next_step(link):
+def test_request_without_an_uplink_is_answered_with_none_in_the_next_step(link):
     answers = []
     link.ask("recover/requeue_child", {}, answers.append)
     assert (answers, link.wake_at(1.0)) == ([], 0.0)
@@ -190,11 +190,11 @@ def test_a_request_without_an_uplink_is_answered_at_the_next_step(link):
     assert answers == [None]
 
 
-def test_what_the_socket_does_not_take_at_once_follows_and_lines_may_come_in_pieces(link, uplink, fleet):
+def test_long_request_is_sent_in_parts_and_lines_may_arrive_in_parts(link, uplink, fleet):
     connect(link, uplink, fleet)
     long = "x" * 3_000_000
     link.ask("settle/settle_jobs", {"results": [long]}, lambda rows: None)
-    assert link._unsent, "the socket's buffer is smaller"
+    assert link._unsent, "the request must be longer than the socket's buffer"
     received = b""
     while not received.endswith(b"\n"):
         received += uplink.lines.read1()
@@ -225,12 +225,12 @@ def test_events(line, event):
     [b"", b"no json", b"7", b"[]", b"{}", b'{"event": "later version"}', b'{"event": "cancel", "token": 1}', b'{"id": 1}',
      b'{"id": 1, "rows": 7}', b'{"event": []}', b"[" * 100_000, b"\xff"],
 )  # fmt: skip
-def test_a_line_that_is_nothing_known_is_ignored(line):
+def test_parse_ignores_unknown_and_invalid_lines(line):
     assert parse(line) is None
 
 
-def test_nothing_is_recovered_for_a_dead_uplink_and_everything_for_a_dead_worker(fleet):
-    """At the end of a drain no uplink is left that could answer."""
+def test_dead_worker_needs_recovery_and_a_dead_uplink_does_not(fleet):
+    """At the end of a drain, no uplink is left to answer a request for recovery."""
     slot = start(fleet, incarnation=2)
     worker = fleet.slots[0]
     fleet.on_fork(worker, pid=2, incarnation=3, now=1.0, started=0, jitter=0.0)

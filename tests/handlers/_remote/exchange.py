@@ -1,7 +1,7 @@
-"""Every message over the wire, and every shape of call through a real server: a program for any version of grpc.
+"""Send every message and every type of call through a real server, with any version of grpc.
 
-`python -m tests.handlers._remote.exchange` ends with a line that names the versions, or fails.
-It runs in a process of its own: grpc starts threads, and other tests fork.
+`python -m tests.handlers._remote.exchange` prints a line with the versions at its end, or fails.
+It runs in its own process: grpc starts threads, and other tests fork.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from google.protobuf.descriptor import FieldDescriptor
 from jobherd.handlers._remote import grpc_methods, messages, schema
 
 LIMIT = 60
-"""Seconds for a call that fails; none waits for it."""
+"""Seconds until a call fails. No successful call takes this long."""
 LATER = b"\xa2\x38\x05later"
-"""A field that no message has."""
+"""An encoded field that no message has."""
 TEXTS = {FieldDescriptor.TYPE_STRING: "größe", FieldDescriptor.TYPE_BYTES: b"\0\xff", FieldDescriptor.TYPE_DOUBLE: 0.1}
 
 
 def filled(cls):
-    """Return a message with all fields that can be set together."""
+    """Return a message with every field set that can be set at the same time."""
     message = cls()
     for number, field in enumerate(cls.DESCRIPTOR.fields, 1):
         if field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -61,7 +61,7 @@ def answer(request):
 
 @contextmanager
 def served():
-    """Yield the address of a server that echoes."""
+    """Yield the address of a server that answers with parts of the request."""
 
     def work(requests, _context):
         yield from map(answer, requests)
@@ -114,7 +114,7 @@ def check_calls(address):
 
 
 async def check_calls_in_a_loop(address):
-    """The same handlers and callables serve grpc.aio."""
+    """Check that the same handlers and callables work with grpc.aio."""
 
     async def work(requests, _context):
         async for request in requests:

@@ -1,7 +1,7 @@
-"""A gateway that a test scripts: a real server of grpc whose streams the test reads and answers.
+"""A gateway controlled by a test: a real grpc server whose streams the test reads and answers.
 
-It keeps no rules. A test takes the next stream, reads its requests and sends responses, and ends it
-with a status. What it waits for, it waits for at most `LIMIT` seconds.
+It enforces no rules. A test takes the next stream, reads its requests, sends responses and ends it with a status.
+Each wait ends after at most `LIMIT` seconds.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jobherd.handlers._remote import grpc_methods, schema
 from jobherd.handlers._remote import messages as m
 
 LIMIT = float(os.environ.get("SCENE_LIMIT", "50"))
-"""Seconds for an event that does not come."""
+"""Seconds to wait for an event that does not come."""
 END = object()
 
 
 class Stream:
-    """One connected stream, from the side of the gateway."""
+    """One connected stream, as the gateway sees it."""
 
     def __init__(self, context, requests):
         self.context, self.token = context, None
@@ -45,14 +45,14 @@ class Stream:
         self._write.put(END)
 
     def responses(self):
-        """What the server sends, until the test ends the stream."""
+        """Yield the scripted responses until the test ends the stream."""
         while (response := self._write.get()) is not END:
             yield response
         if self._status is not None:
             self.context.abort(*self._status)
 
     def read(self, kind=None):
-        """Return the next request, or the next one of a kind; heartbeats of an idle worker aside."""
+        """Return the next request, or the next one of a kind; skip heartbeats and Readys before it."""
         while True:
             request = self._read.get(timeout=LIMIT)
             if request is END:
@@ -64,7 +64,7 @@ class Stream:
             assert found in ("heartbeat", "ready"), f"{found} instead of {kind}"
 
     def read_ready(self):
-        """Return the next Ready, alone or with results."""
+        """Return the next Ready, whether it came alone or with results."""
         request = self.read()
         return request.results.ready if request.WhichOneof("event") == "results" else request.ready
 
@@ -72,7 +72,7 @@ class Stream:
         self._write.put(m.WorkResponse(**event))
 
     def welcome(self, session="1", **fields):
-        """Read Hello and accept it. Returns Hello."""
+        """Read Hello and accept it. Return Hello."""
         hello = self.read("hello")
         fields = {"session_seconds": 30.0, "lease_seconds": 60.0, "max_slots": 100, **fields}
         self.send(hello_ack=m.HelloAck(session=session, **fields))
@@ -87,13 +87,13 @@ class Stream:
         self.send(result_ack=m.ResultAck(up_to=batch.number, refusals=refusals))
 
     def end(self, status=None, details=""):
-        """End the stream, with a status or in order."""
+        """End the stream with a status, or normally without one."""
         self._status = (getattr(grpc.StatusCode, status), details) if status else None
         self._write.put(END)
 
 
 class FakeGateway:
-    """A server on a port of its own. `producer`: functions for the methods of ProducerService."""
+    """A server on its own port. `producer`: functions for the methods of ProducerService."""
 
     def __init__(self, address="127.0.0.1:0", credentials=None, **producer):
         self.streams = SimpleQueue()

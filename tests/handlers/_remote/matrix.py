@@ -1,6 +1,6 @@
-"""The exchange under each pair of versions of protobuf and grpcio: an environment each, below `.bench/grpc/`.
+"""Run `exchange` with each pair of versions of protobuf and grpcio, each in its own environment below `.bench/grpc/`.
 
-`make grpc-matrix` runs it. It is not part of `make test`: it installs packages, and takes some minutes.
+`make grpc-matrix` runs this module. `make test` does not: it installs packages and takes several minutes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.support.checkout import ROOT, import_path
 
 PROTOBUF = {"4.25": "== 4.25.*", "5.29": "== 5.29.*", "6.33": "== 6.33.*", "newest": ">= 4.25"}
 GRPCIO = {"1.62": "== 1.62.*", "newest": ">= 1.62"}
-"""Oldest and newest, and of protobuf the last one of each major version."""
+"""The oldest and the newest version of each; for protobuf also the last one of each major version."""
 
 
 def exchange(protobuf: str, grpcio: str) -> str:
-    """Return the last line of the exchange under these versions."""
+    """Return the last line that `exchange` prints with these versions."""
     place = ROOT / ".bench" / "grpc" / f"protobuf-{protobuf}-grpcio-{grpcio}"
     python = place / "bin" / "python"
     if not python.exists():

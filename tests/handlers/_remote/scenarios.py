@@ -1,7 +1,7 @@
-"""Scenes between the public client and a scripted gateway: a program, one scene a process.
+"""Scenes between the public client and a scripted gateway: a program that runs one scene per process.
 
-`python -m tests.handlers._remote.scenarios NAME` fails with a traceback, or ends without a word.
-grpc starts threads, and other tests fork.
+`python -m tests.handlers._remote.scenarios NAME` fails with a traceback, or prints nothing.
+Each scene has its own process: grpc starts threads, and other tests fork.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def scene(function):
 
 
 class Running:
-    """A worker whose `run` is in a thread."""
+    """A worker whose `run` method runs in a thread."""
 
     def __init__(self, address, handler, **options):
         self.worker = Worker(address, **{"token": "secret", "concurrency": 1, **options})
@@ -75,7 +75,7 @@ def working(handler, **options):
 
 
 class Relay:
-    """Passes bytes on between one client and a port, until it swallows them all."""
+    """Forwards bytes between one client and a port. After `swallow` it drops them all."""
 
     def __init__(self, port):
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -106,11 +106,11 @@ class Relay:
                 if not self._swallows:
                     target.sendall(data)
         except OSError:
-            pass  # the scene is over
+            pass  # the scene has ended
 
 
 class Log(logging.Handler):
-    """What the client logs, to wait for."""
+    """Collects the log messages of the client, so that a scene can wait for one."""
 
     def __init__(self):
         super().__init__()
@@ -133,7 +133,7 @@ def ref(task, claim=1):
 
 
 def finish(stream, worker):
-    """Close an idle worker: its Ready is taken back, its results are confirmed, the stream ends in order."""
+    """Close an idle worker: its Ready is withdrawn, its results are confirmed, the stream ends normally."""
     worker.worker.close()
     while (request := stream.read()) is not END:
         kind = request.WhichOneof("event")
@@ -147,12 +147,12 @@ def finish(stream, worker):
 
 
 def until_cancelled(task):
-    """What a handler does that checks `cancelled` now and then."""
+    """Wait until the task is canceled, as a handler that checks `cancelled` does."""
     while not task.cancelled:
         threading.Event().wait(0.001)
 
 
-# A stream that does not break.
+# An unbroken stream.
 
 
 @scene
@@ -188,7 +188,7 @@ def every_slot_asks_on_one_stream():
     barrier = threading.Barrier(4)
 
     def handle(_task):
-        barrier.wait(LIMIT)  # passes only if four run at the same time
+        barrier.wait(LIMIT)  # passes only if four tasks run at the same time
 
     with working(handle, concurrency=4) as (gateway, worker, stream):
         for task in range(1, 5):
@@ -251,7 +251,7 @@ def a_task_that_must_not_start_is_not_started():
         assert started.wait(LIMIT)
         stream.send(cancel=m.Cancel(task=ref(2), reason=m.Cancel.REASON_CANCELLED))
         stream.send(cancel=m.Cancel(task=ref(3), reason=m.Cancel.REASON_LOST))
-        stream.read("heartbeat")  # a worker that lost a task shows that it is alive
+        stream.read("heartbeat")  # after losing a task, the worker sends a heartbeat
         gate.set()
         found = {}
         while len(found) < 4:
@@ -279,14 +279,14 @@ def a_lease_is_extended_only_when_the_handler_asks():
 
     with working(handle) as (_, worker, stream):
         stream.give(stream.read("ready").number, {"id": 5})
-        stream.send(release_rest=m.ReleaseRest())  # nothing waits: no answer
+        stream.send(release_rest=m.ReleaseRest())  # without unstarted tasks, the worker sends no answer
         gate.set()
         beat = stream.read()
         assert beat.WhichOneof("event") == "heartbeat"
         assert (list(beat.heartbeat.tasks), beat.heartbeat.extend_seconds) == ([ref(5)], 60.0)
         stream.send(heartbeat_ack=m.HeartbeatAck(number=beat.heartbeat.number, lost=[ref(5)], session_seconds=30))
         assert told.get(timeout=LIMIT) == 5
-        stream.read("ready")  # and no result
+        stream.read("ready")  # the next message is a Ready: no result was sent
         finish(stream, worker)
 
 
@@ -384,7 +384,7 @@ def cut_at(cut):
         held, recorded = until_cut(gateway.stream(), cut, started, gate)
         stream = gateway.stream()
         hello = stream.welcome()
-        if cut != "hello":  # after HelloAck, which may be lost with the stream
+        if cut != "hello":  # HelloAck may be lost with the stream
             assert hello.session == "1" or cut == "hello_ack", cut
         assert list(hello.held) == held, cut
         gate.set()
@@ -399,7 +399,7 @@ def cut_at(cut):
 
 
 def until_cut(stream, cut, started, gate):
-    """Be a gateway until that message. Returns what the worker must hold, and which jobs are recorded."""
+    """Act as the gateway until that message. Return the tasks that the worker must hold, and the recorded jobs."""
     stream.read("hello")
     if cut == "hello":
         stream.end("UNAVAILABLE", "cut")
@@ -424,7 +424,7 @@ def until_cut(stream, cut, started, gate):
         return [ref(5)], {5}
     stream.confirm(batch)
     stream.send(drain=m.Drain(within_seconds=9))
-    assert stream.over.wait(LIMIT)  # the worker leaves because the acknowledgement has arrived
+    assert stream.over.wait(LIMIT)  # the worker exits only because the acknowledgement has arrived
     stream.end()
     return [], {5}
 
@@ -522,7 +522,7 @@ def a_gateway_that_does_not_answer_hello_is_left():
 
 @scene
 def a_network_that_swallows_everything_is_left():
-    """No packet says that the peer is gone: only the missing answer to a ping does."""
+    """No packet shows that the peer is gone. The client detects it only by the missing answer to a ping."""
     options = dict(channels.OPTIONS) | {
         "grpc.keepalive_time_ms": 1000, "grpc.keepalive_timeout_ms": 1000, "grpc.http2.ping_timeout_ms": 1000,
     }  # fmt: skip
@@ -564,7 +564,7 @@ def a_draining_gateway_keeps_the_running_task_and_then_loses_the_worker():
 
 @scene
 def a_slow_gateway_holds_the_worker_back():
-    """It confirms nothing: after 256 batches results and Readys wait, and nothing is dropped."""
+    """The gateway confirms nothing: after 256 batches, results and Readys wait, and none is dropped."""
     with FakeGateway() as gateway:
         worker = Running(gateway.address, lambda task: None)
         stream = gateway.stream()
@@ -579,7 +579,7 @@ def a_slow_gateway_holds_the_worker_back():
             if batch.ready.number:
                 given += 1
                 stream.give(batch.ready.number, {"id": given}, claim=given)
-        if given > len(reported):  # the last batch had a Ready with it: its result waits
+        if given > len(reported):  # the last batch came with a Ready: the result of its task waits
             stream.confirm(batches[0])
             batches.append(stream.read("results"))
             reported.update(one.task_id for one in batches[-1].results)
@@ -612,7 +612,7 @@ def a_wrong_token_ends_the_worker():
 
 @scene
 def a_file_that_cannot_be_read_ends_the_worker():
-    """It ends before most slots have asked for tasks: none of them waits."""
+    """The worker ends before most slots have requested tasks. No slot waits."""
     worker = Running("127.0.0.1:1", lambda task: None, ca="/nonexistent/ca.pem", concurrency=50)
     worker.join()
     assert str(worker.error) == "cannot read /nonexistent/ca.pem: No such file or directory"
@@ -640,7 +640,7 @@ def a_token_that_is_withdrawn_ends_the_worker_after_its_tasks():
 
     with working(handle) as (_, worker, stream):
         stream.give(stream.read("ready").number, {"id": 5})
-        # The end of a stream can overtake what was sent on it before.
+        # The end of a stream can arrive before messages that were sent on it earlier.
         assert begun.get(timeout=LIMIT) == 5
         stream.end("UNAUTHENTICATED", "the token was withdrawn")
         worker.join()
@@ -660,7 +660,7 @@ def kinds_that_the_token_does_not_allow_end_the_worker():
         assert "kinds: b" in str(worker.error)
 
 
-# Leaving.
+# Closing.
 
 
 @scene
@@ -756,7 +756,7 @@ def a_worker_does_not_wait_for_a_confirmation_without_end():
 
 
 def certificate(name):
-    """Make a certificate that vouches for itself. Returns its file and that of its key."""
+    """Create a self-signed certificate. Return its file and its key's file."""
     folder = Path(tempfile.mkdtemp())
     cert, key = folder / "cert.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
@@ -782,7 +782,7 @@ def a_worker_checks_the_gateways_certificate():
 
 
 def answering(*answers, seen):
-    """A method of a producer: each call gets the next answer, a status or a response."""
+    """Return a method of a fake producer service: each call gets the next answer, a status or a response."""
     left = iter(answers)
 
     def method(request, context):
@@ -877,4 +877,4 @@ if __name__ == "__main__":
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # threads of the scene still wait
+        os._exit(1)  # threads of the scene may still be waiting

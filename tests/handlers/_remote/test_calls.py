@@ -1,4 +1,4 @@
-"""The protocol through a real server and client of grpc."""
+"""The protocol over a real grpc server and client."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.checkout import import_path
 
 
 @pytest.mark.parametrize("runtime", ["upb", "python"])
-def test_every_message_and_shape_of_call_goes_over_a_real_connection(runtime):
-    """Protobuf has a runtime in pure Python, for platforms without a binary wheel."""
+def test_every_message_and_call_type_works_over_a_real_connection(runtime):
+    """Protobuf also has a runtime in pure Python, for platforms without a binary wheel."""
     command = [sys.executable, "-W", "error", "-m", "tests.handlers._remote.exchange"]
     done = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""The decisions of the client that need no stream: outcomes, statuses, delays, addresses, the view of a task."""
+"""Parts of the client that need no stream: outcomes, statuses, delays, addresses and `Task`."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ class Strange(Snooze):
     ],
     ids=repr,
 )  # fmt: skip
-def test_each_ending_is_an_outcome(ending, expected):
+def test_each_ending_becomes_its_outcome(ending, expected):
     name, value = outcome(ending)
     if name == "failed":
         value.traceback = ""
     assert (name, value) == expected
 
 
-def test_a_failure_has_its_traceback():
+def test_failed_outcome_has_the_traceback():
     try:
         raise KeyError("x")
     except KeyError as problem:
@@ -99,7 +99,7 @@ def test_a_result_that_is_not_json_fails_permanently():
 
 
 @pytest.mark.parametrize("ending", [Raised(Rude()), Strange(1)])
-def test_what_cannot_be_judged_is_a_failure(ending):
+def test_exception_or_disposition_that_cannot_be_read_becomes_a_failure(ending):
     assert outcome(ending)[0] == "failed"
 
 
@@ -107,14 +107,14 @@ def test_what_cannot_be_judged_is_a_failure(ending):
     ("stop", "expected"),
     [(Stop.CANCELLED, ("cancelled", "")), (Stop.TIMEOUT, ("failed", "JOB_TIMEOUT")), (Stop.LOST, ("failed", ""))],
 )
-def test_an_exception_after_a_stop_is_the_stop(stop, expected):
+def test_exception_after_a_stop_is_recorded_as_the_stop(stop, expected):
     name, value = outcome(Raised(OSError("closed")), stop)
     assert (name, value.code if name == "failed" else "") == expected
     assert outcome({"a": 1}, stop)[0] == "completed"
     assert outcome(Raised(Snooze(1)), stop)[0] == "snooze"
 
 
-def test_tasks_that_were_not_started_have_no_duration():
+def test_outcomes_of_unstarted_tasks_have_no_duration():
     found = [cancelled(REF), expired(REF), unreadable(REF, ValueError("a\0b"))]
     assert [one.WhichOneof("outcome") for one in found] == ["cancelled", "expired", "failed"]
     assert all(one.ran_seconds < 0 and (one.task_id, one.claim) == REF for one in found)
@@ -140,13 +140,13 @@ GIVE_UP, NEW, RETRY = Verdict.GIVE_UP, Verdict.NEW_SESSION, Verdict.RETRY
         ("CANCELLED", RETRY, RETRY, RETRY),
     ],
 )
-def test_a_status_decides_what_follows(status, fresh, resuming, opened):
+def test_status_decides_between_giving_up_a_new_session_and_a_retry(status, fresh, resuming, opened):
     assert judge_stream(status, resumed=False, opened=False) is fresh
     assert judge_stream(status, resumed=True, opened=False) is resuming
     assert judge_stream(status, resumed=True, opened=True) is opened
 
 
-def test_the_delay_doubles_over_all_addresses_and_starts_again_after_a_long_stream():
+def test_delay_doubles_over_all_addresses_and_is_reset_after_a_long_stream():
     reconnect = Reconnect(["a", "b"], random=lambda: 1.0)
     seen = [(reconnect.address, reconnect.failed(lived)) for lived in (0, 0, 0, 0, 0, 0, 0, 0, LONGEST_DELAY, 0)]
     assert [address for address, _ in seen] == ["a", "b"] * 5
@@ -154,7 +154,7 @@ def test_the_delay_doubles_over_all_addresses_and_starts_again_after_a_long_stre
 
 
 @given(st.floats(0, 1), st.lists(st.floats(0, 30), max_size=20))
-def test_the_delay_is_random_and_bounded(random, lives):
+def test_reconnect_delay_is_random_and_bounded(random, lives):
     reconnect = Reconnect(["a"], random=lambda: random)
     assert all(0 <= reconnect.failed(lived) <= random * LONGEST_DELAY for lived in lives)
     assert Reconnect(["a"], random=lambda: random).failed() == FIRST_DELAY * random
@@ -168,12 +168,12 @@ def test_the_delay_is_random_and_bounded(random, lives):
         (["unix:/run/jobherd.sock", "b:2"], ["unix:/run/jobherd.sock", "b:2"]),
     ],
 )
-def test_addresses_are_read(given, found):
+def test_addresses_are_parsed(given, found):
     assert read_addresses(given) == found
 
 
 @pytest.mark.parametrize("given", ["", " , ", "a", "a:", ":1", "a:http", "a:0", "a:65536", []])
-def test_invalid_addresses_are_named(given):
+def test_invalid_addresses_are_rejected(given):
     with pytest.raises(ValueError, match="address"):
         read_addresses(given)
 
@@ -182,7 +182,7 @@ def make_task(extend=lambda *_: True, **fields):
     return Task(m.Task(id=5, claim=7, kind="a", **fields), extend)
 
 
-def test_a_task_shows_what_the_gateway_sent():
+def test_task_has_the_fields_that_the_gateway_sent():
     task = make_task(created_at_micros=1_500_000, timeout_seconds=9, tenant="t", attempt=2)
     assert repr(task) == "Task(id=5, kind='a', attempt=2)"
     assert (task.traceparent, task.trace_headers) == (None, {})
@@ -194,7 +194,7 @@ def test_a_task_shows_what_the_gateway_sent():
     ] * 5
 
 
-def test_an_extension_of_a_lost_task_cancels_it():
+def test_failed_extension_marks_the_task_as_lost_and_cancelled():
     asked = []
     task = make_task(lambda *given: asked.append(given) or len(asked) < 2)
     task.extend("1m")

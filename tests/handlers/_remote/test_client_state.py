@@ -1,4 +1,4 @@
-"""What a remote worker remembers of its session, against a gateway that is a few dicts."""
+"""The state that a remote worker keeps of its session, tested against a gateway made of a few dicts."""
 
 from __future__ import annotations
 
@@ -72,19 +72,19 @@ def held(state):
     return [(one.task_id, one.claim) for one in state.hello().held]
 
 
-def test_hello_names_what_the_worker_declared_and_no_session_at_first():
+def test_first_hello_has_the_declared_fields_and_no_session():
     hello = ClientState(m.Hello(token="secret", worker_id="here")).hello()
     assert hello == m.Hello(token="secret", worker_id="here")
 
 
-def test_nothing_is_sent_before_the_gateway_accepts_the_worker():
+def test_client_sends_nothing_before_the_gateway_accepts_the_worker():
     state = ClientState(m.Hello())
     ask(state)
     assert requests(state, 1e9) == []
     assert state.wake_at() == float("inf")
 
 
-def test_a_ready_is_answered_by_its_tasks():
+def test_gateway_answers_a_ready_with_tasks():
     state, _ = opened()
     number = ask(state, 2)
     assert requests(state) == [m.WorkRequest(ready=m.Ready(number=number, kinds=["a"], count=2, lease_seconds=60))]
@@ -100,7 +100,7 @@ def test_tasks_for_an_unknown_ready_are_released():
     assert state.is_settled
 
 
-def test_a_ready_that_was_not_sent_is_taken_back_at_once():
+def test_unsent_ready_is_withdrawn_at_once():
     state, _ = opened()
     number = ask(state)
     assert state.take_back(number) == [ReadyAnswered(number)]
@@ -108,7 +108,7 @@ def test_a_ready_that_was_not_sent_is_taken_back_at_once():
     assert state.take_back(number) == []
 
 
-def test_a_sent_ready_is_taken_back_by_a_message_once():
+def test_sent_ready_is_withdrawn_by_one_message():
     state, _ = opened()
     number = ask(state)
     requests(state)
@@ -118,7 +118,7 @@ def test_a_sent_ready_is_taken_back_by_a_message_once():
     assert (event.number, len(event.tasks)) == (number, 0)
 
 
-def test_a_break_answers_the_readys_that_were_taken_back_and_repeats_the_others():
+def test_broken_stream_answers_withdrawn_readys_and_repeats_the_others():
     state, _ = opened()
     kept, withdrawn, unsent = ask(state), ask(state), None
     requests(state)
@@ -129,7 +129,7 @@ def test_a_break_answers_the_readys_that_were_taken_back_and_repeats_the_others(
     assert [one.ready.number for one in requests(state)] == [kept, unsent]
 
 
-def test_a_rejected_ready_is_answered_and_told():
+def test_rejected_ready_is_answered_without_tasks_and_reported_once():
     state, _ = opened()
     number = ask(state)
     requests(state)
@@ -141,7 +141,7 @@ def test_a_rejected_ready_is_answered_and_told():
     assert state.on_response(m.WorkResponse(refusal=refusal), 0.0) == []
 
 
-def test_no_more_is_asked_for_than_the_gateway_allows():
+def test_client_requests_no_more_tasks_than_max_slots():
     state, _ = opened(slots=3)
     first, second = ask(state, 2), ask(state, 2)
     ask(state)
@@ -156,7 +156,7 @@ def test_no_more_is_asked_for_than_the_gateway_allows():
     assert state.is_settled
 
 
-def test_a_result_of_a_whole_claim_goes_out_at_once_with_the_next_ready():
+def test_results_of_a_whole_claim_are_sent_at_once_with_the_next_ready():
     state = holding(5, 6)
     assert state.report(done(5), 0.0)
     assert requests(state) == []
@@ -168,7 +168,7 @@ def test_a_result_of_a_whole_claim_goes_out_at_once_with_the_next_ready():
     assert (request.results.number, request.results.ready.number) == (1, number)
 
 
-def test_a_result_waits_for_its_claim_only_for_a_while():
+def test_result_waits_a_limited_time_for_the_rest_of_its_claim():
     state = holding(5, 6)
     state.report(done(5), 1.0)
     assert requests(state, 1.0 + LONGEST_WAIT / 2) == []
@@ -179,7 +179,7 @@ def test_a_result_waits_for_its_claim_only_for_a_while():
     assert ([one.task_id for one in request.results.results], request.results.number) == ([6], 2)
 
 
-def test_a_result_is_held_until_it_is_confirmed():
+def test_task_is_held_until_its_result_is_confirmed():
     state = holding(5)
     state.report(done(5), 0.0)
     assert not state.report(done(5), 0.0), "a task has one result"
@@ -190,7 +190,7 @@ def test_a_result_is_held_until_it_is_confirmed():
     assert state.is_settled
 
 
-def test_an_acknowledgement_can_come_with_tasks():
+def test_acknowledgement_may_arrive_with_tasks():
     state = holding(5)
     state.report(done(5), 0.0)
     number = ask(state)
@@ -199,7 +199,7 @@ def test_an_acknowledgement_can_come_with_tasks():
     assert held(state) == [(8, 2)]
 
 
-def test_results_are_sent_again_after_a_break_before_later_ones():
+def test_unconfirmed_results_are_sent_again_before_later_ones():
     state = holding(5, 6, 7)
     for task, now in ((5, 0.0), (6, 1.0)):
         state.report(done(task), now)
@@ -214,14 +214,14 @@ def test_results_are_sent_again_after_a_break_before_later_ones():
     assert state.is_settled
 
 
-def test_a_batch_of_results_fits_into_a_message():
+def test_result_batches_stay_below_the_message_limit():
     state = holding(5, 6, 7)
     for task in (5, 6, 7):
         state.report(done(task, completed=m.Completed(result=b'"' + b"x" * (BATCH_BYTES // 2) + b'"')), 0.0)
     assert [len(one.results.results) for one in requests(state)] == [1, 1, 1]
 
 
-def test_what_is_not_confirmed_holds_back_results_and_readys():
+def test_too_many_unconfirmed_batches_delay_results_and_readys():
     state, _ = opened(slots=0)
     for number in range(1, MOST_UNCONFIRMED + 2):
         ready = ask(state)
@@ -236,7 +236,7 @@ def test_what_is_not_confirmed_holds_back_results_and_readys():
     assert (request.results.number, request.results.ready.number) == (MOST_UNCONFIRMED + 1, ready)
 
 
-def test_a_lost_result_is_told_and_forgotten():
+def test_result_of_a_lost_task_is_reported_and_dropped():
     state = holding(5)
     state.report(done(5), 0.0)
     requests(state)
@@ -245,7 +245,7 @@ def test_a_lost_result_is_told_and_forgotten():
     assert state.is_settled
 
 
-def test_an_invalid_result_leaves_its_task_open():
+def test_task_with_an_invalid_result_accepts_another_result():
     state = holding(5)
     state.report(m.Result(task_id=5, claim=1), 0.0)
     requests(state)
@@ -257,7 +257,7 @@ def test_an_invalid_result_leaves_its_task_open():
     assert state.is_settled
 
 
-def test_a_release_names_the_running_task_and_is_sent_after_earlier_results():
+def test_release_names_the_running_task_and_is_sent_after_earlier_results():
     state = holding(5, 6, 7, 8)
     state.report(done(5), 0.0)
     state.release(1, behind=6)
@@ -268,7 +268,7 @@ def test_a_release_names_the_running_task_and_is_sent_after_earlier_results():
     assert not state.report(done(7), 0.0)
 
 
-def test_a_release_without_open_tasks_sends_nothing():
+def test_release_without_unstarted_tasks_sends_nothing():
     state = holding(5)
     state.release(1, behind=5)
     state.release(2)
@@ -278,7 +278,7 @@ def test_a_release_without_open_tasks_sends_nothing():
     assert len(requests(state)) == 1
 
 
-def test_a_release_is_not_repeated_on_a_stream_whose_hello_does_not_name_the_tasks():
+def test_release_is_not_repeated_after_a_break():
     state = holding(5)
     state.release(1)
     state.on_break()
@@ -296,7 +296,7 @@ def test_extensions_of_the_same_length_share_a_heartbeat():
     assert not state.extend(Ref(9, 1), 60.0)
 
 
-def test_an_unanswered_extension_is_sent_again_unless_its_task_is_reported():
+def test_unanswered_extension_is_sent_again_unless_its_task_is_reported():
     state = holding(5, 6)
     state.extend(Ref(5, 1), 60.0)
     state.extend(Ref(6, 1), 60.0)
@@ -308,7 +308,7 @@ def test_an_unanswered_extension_is_sent_again_unless_its_task_is_reported():
     assert list(beat.tasks) == [ref(5)]
 
 
-def test_an_idle_worker_sends_a_heartbeat_each_third_of_the_session():
+def test_idle_worker_sends_a_heartbeat_each_third_of_the_session():
     state, _ = opened(seconds=30.0, now=100.0)
     assert state.wake_at() == 110.0
     assert requests(state, 109.0) == []
@@ -316,7 +316,7 @@ def test_an_idle_worker_sends_a_heartbeat_each_third_of_the_session():
     assert state.wake_at() == 120.0
 
 
-def test_a_session_of_almost_no_time_does_not_make_the_client_send_without_end():
+def test_tiny_session_time_does_not_cause_endless_heartbeats():
     state = ClientState(m.Hello())
     state.hello()
     state.on_response(m.WorkResponse(hello_ack=m.HelloAck(session="7", session_seconds=1e-300)), 100.0)
@@ -324,7 +324,7 @@ def test_a_session_of_almost_no_time_does_not_make_the_client_send_without_end()
     assert state.next_request(101.0) is None
 
 
-def test_the_session_is_safe_from_when_the_heartbeat_was_sent():
+def test_session_deadline_counts_from_the_time_the_heartbeat_was_sent():
     state, _ = opened(seconds=30.0, now=100.0)
     requests(state, 110.0)
     ack = m.HeartbeatAck(number=1, session_seconds=25.0)
@@ -334,7 +334,7 @@ def test_the_session_is_safe_from_when_the_heartbeat_was_sent():
     assert state.session_until == 135.0
 
 
-def test_a_heartbeat_names_lost_tasks():
+def test_lost_tasks_in_a_heartbeat_acknowledgement_are_stopped():
     state = holding(5)
     state.extend(Ref(5, 1), 60.0)
     requests(state)
@@ -343,7 +343,7 @@ def test_a_heartbeat_names_lost_tasks():
     assert not state.report(done(5), 0.0)
 
 
-def test_a_cancel_reaches_only_tasks_that_are_open():
+def test_cancel_stops_only_open_tasks():
     state = holding(5)
 
     def cancel(task, reason):
@@ -354,8 +354,8 @@ def test_a_cancel_reaches_only_tasks_that_are_open():
     assert cancel(6, m.Cancel.REASON_CANCELLED) == cancel(5, 99) == []
 
 
-def test_the_worker_speaks_after_its_lease_has_lapsed():
-    """Until then the gateway ignores its Readys."""
+def test_worker_sends_a_heartbeat_after_a_task_is_lost():
+    """Until the heartbeat arrives, the gateway ignores the worker's Readys."""
     state = holding(5)
     cancel = m.Cancel(task=ref(5), reason=m.Cancel.REASON_LOST)
     assert state.on_response(m.WorkResponse(cancel=cancel), 0.0) == [TaskStopped(Ref(5, 1), Stop.LOST)]
@@ -363,7 +363,7 @@ def test_the_worker_speaks_after_its_lease_has_lapsed():
     assert state.is_settled
 
 
-def test_a_resumed_session_names_what_it_has_lost():
+def test_tasks_lost_during_a_resumed_session_are_stopped():
     state = holding(5, 6)
     state.report(done(6), 0.0)
     state.on_break()
@@ -374,7 +374,7 @@ def test_a_resumed_session_names_what_it_has_lost():
     assert state.is_settled
 
 
-def test_another_session_means_that_all_is_lost():
+def test_new_session_stops_all_tasks_as_lost():
     for end in (lambda s: s.on_session_over(), lambda s: opened(state=s, session="8")[1]):
         state = holding(5, 6)
         state.report(done(5), 0.0)
@@ -384,7 +384,7 @@ def test_another_session_means_that_all_is_lost():
         assert state.hello().session in {"", "8"}
 
 
-def test_a_draining_gateway_gets_no_readys_and_the_next_one_does():
+def test_draining_gateway_receives_no_readys_and_the_next_one_does():
     state, _ = opened()
     state.on_response(m.WorkResponse(drain=m.Drain(within_seconds=5)), 0.0)
     number = ask(state)
@@ -395,7 +395,7 @@ def test_a_draining_gateway_gets_no_readys_and_the_next_one_does():
     assert [one.ready.number for one in requests(state)] == [number]
 
 
-def test_a_changed_limit_asks_for_a_release():
+def test_release_rest_message_requests_a_release():
     state, _ = opened()
     assert state.on_response(m.WorkResponse(release_rest=m.ReleaseRest()), 0.0) == [ReleaseRequested()]
     assert state.on_response(m.WorkResponse(), 0.0) == []
@@ -407,7 +407,7 @@ SLOTS = 12
 class Session(RuleBasedStateMachine):
     """One session over many streams. Messages wait in two queues; a break loses both.
 
-    The gateway owns each task in exactly one way: with the worker, recorded, or given back.
+    For the gateway, each task is in one of three sets: out at the worker, recorded, or returned.
     """
 
     @initialize()
@@ -443,7 +443,7 @@ class Session(RuleBasedStateMachine):
             self.take(self.state.on_session_over())
         hello = self.state.hello()
         held_now = {Ref(one.task_id, one.claim) for one in hello.held}
-        if not hello.session:  # a new one, or its HelloAck was lost: then no worker has its tasks
+        if not hello.session:  # new session, or its HelloAck was lost: then no worker has its tasks
             assert not held_now
             self.back |= self.out
             self.out = set()

@@ -1,4 +1,4 @@
-"""What unique jobs become in a request of ProducerService, and what its answer becomes."""
+"""How unique jobs are encoded in a request of ProducerService, and how its response is decoded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def unique_of(*, keys: list[str] | None = None, **options: object) -> list[m.Uni
     return [job.unique for job in request_of([chunk]).jobs]
 
 
-def test_the_options_of_a_unique_job_are_sent():
+def test_request_contains_the_unique_options():
     rule = Unique(by=("n",), queue=True, conflict="collect", collect="items")
     one, two = unique_of(unique=rule, debounce="30s", max_wait="5m")
     assert one == two == m.Unique(
@@ -28,13 +28,13 @@ def test_the_options_of_a_unique_job_are_sent():
     assert not request_of([Chunk("a:b", ["{}"], check_options(unique=False))]).jobs[0].HasField("unique")
 
 
-def test_a_key_made_by_a_producer_that_encrypts_is_sent_without_what_it_is_made_of():
+def test_request_with_an_encrypted_unique_key_omits_its_fields_and_key():
     one, two = unique_of(unique=("n",), unique_key="secret text", keys=["x", "y"])
     assert (one.secret_key, two.secret_key) == ("x", "y")
     assert (list(one.by), one.key) == ([], "")
 
 
-def test_an_answer_says_which_jobs_are_new_or_who_holds_the_key():
+def test_response_flags_new_jobs_and_names_the_job_with_the_same_unique_key():
     found = ids_of(m.EnqueueResponse(ids=[4, 5, 4], existing=[1, 2]))
     assert [(int(job), getattr(job, "new", None)) for job in found] == [(4, True), (5, False), (4, False)]
     for holder, id_ in ((7, 7), (0, None)):

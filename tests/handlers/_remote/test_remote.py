@@ -34,19 +34,19 @@ def test_scene(scene):
 
 
 @pytest.mark.parametrize("package", ["grpc", "google"])
-def test_a_missing_extra_is_named(package):
+def test_import_error_names_the_missing_extra(package):
     done = run("-c", f"import sys; sys.modules[{package!r}] = None; import jobherd.remote")
     assert done.stderr.endswith(
         "ImportError: jobherd.remote requires grpcio and protobuf. Install them with: pip install 'jobherd[grpc]'\n"
     )
 
 
-def test_the_package_loads_neither_grpc_nor_protobuf():
+def test_importing_jobherd_loads_neither_grpc_nor_protobuf():
     code = "import sys, jobherd, jobherd.handlers, jobherd.testing; sys.exit('grpc' in sys.modules or 'google.protobuf' in sys.modules)"
     assert run("-c", code).returncode == 0
 
 
-def test_every_public_name_has_an_example():
+def test_every_public_name_of_the_remote_client_has_an_example():
     code = """
 import jobherd.remote as remote
 for name in ("Worker", "Producer", "Task"):

@@ -1,4 +1,4 @@
-"""The checked-in protocol is that of the `.proto` files, and every message survives the wire."""
+"""The generated files match the `.proto` files, and every message survives encoding and decoding."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NUMBERS = {
     FieldDescriptor.TYPE_UINT32: st.integers(0, 2**32 - 1),
     FieldDescriptor.TYPE_SINT32: st.integers(-(2**31), 2**31 - 1),
     FieldDescriptor.TYPE_BOOL: st.booleans(),
-    FieldDescriptor.TYPE_ENUM: st.integers(-(2**31), 2**31 - 1),  # values that this version lacks, too
+    FieldDescriptor.TYPE_ENUM: st.integers(-(2**31), 2**31 - 1),  # includes values that this version does not have
     FieldDescriptor.TYPE_STRING: st.text(max_size=8),
     FieldDescriptor.TYPE_BYTES: st.binary(max_size=8),
 }
-"""Values of a field by its type."""
+"""Strategies for the values of a field, by field type."""
 names = st.sampled_from(sorted(schema.MESSAGES))
 
 
@@ -40,22 +40,22 @@ def values(field: FieldDescriptor) -> st.SearchStrategy[object]:
 
 
 def filled(cls: type) -> st.SearchStrategy[object]:
-    """Messages of that class with any of their fields set. No message contains itself."""
+    """Return a strategy for messages of that class with any fields set. No message contains itself."""
     fields = {field.name: values(field) for field in cls.DESCRIPTOR.fields}
     return st.fixed_dictionaries({}, optional=fields).map(lambda given: cls(**given))
 
 
-def test_the_descriptor_set_is_that_of_the_files():
+def test_descriptor_set_matches_the_proto_files():
     assert FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()) == FileDescriptorSet.FromString(build()), (
         "make schema"
     )
 
 
-def test_the_types_are_those_of_the_descriptor_set():
+def test_type_stubs_match_the_descriptor_set():
     assert formatted(stub(DESCRIPTORS.read_bytes())) == STUB.read_text(), "make schema"
 
 
-def test_the_reference_is_that_of_the_files():
+def test_protocol_reference_page_matches_the_proto_files():
     assert protocol_page.render() == protocol_page.PAGE.read_text(encoding="utf-8"), "make schema"
 
 
@@ -65,7 +65,7 @@ def test_every_message_can_be_imported_with_its_type():
     assert all(getattr(messages, name) is cls for name, cls in schema.MESSAGES.items())
 
 
-def test_no_two_messages_have_one_name():
+def test_message_names_are_unique():
     written = [
         name
         for file in PROTO.rglob("*.proto")
@@ -74,7 +74,7 @@ def test_no_two_messages_have_one_name():
     assert sorted(written) == sorted(schema.MESSAGES)
 
 
-def test_the_services_have_the_methods_and_kinds_of_calls_of_the_files():
+def test_services_have_the_declared_methods_and_call_types():
     kinds = {
         method.path: (method.request.DESCRIPTOR.name, method.streams_requests, method.response.DESCRIPTOR.name, method.streams_responses)
         for service in schema.SERVICES
@@ -98,7 +98,7 @@ def test_the_services_have_the_methods_and_kinds_of_calls_of_the_files():
 @pytest.mark.parametrize("name", schema.MESSAGES)
 @settings(max_examples=10)
 @given(data=st.data())
-def test_a_message_is_the_same_after_the_wire(name, data):
+def test_message_survives_encoding_and_decoding(name, data):
     cls = schema.MESSAGES[name]
     sent = data.draw(filled(cls))
     assert cls.FromString(sent.SerializeToString()) == sent
@@ -106,7 +106,7 @@ def test_a_message_is_the_same_after_the_wire(name, data):
 
 @settings(max_examples=1000)
 @given(name=names, content=st.binary(max_size=200))
-def test_random_bytes_are_a_message_or_a_decoding_error(name, content):
+def test_random_bytes_decode_or_raise_a_decoding_error(name, content):
     try:
         found = schema.MESSAGES[name].FromString(content)
     except messages.DECODE_ERRORS:
@@ -116,7 +116,7 @@ def test_random_bytes_are_a_message_or_a_decoding_error(name, content):
 
 @settings(max_examples=300)
 @given(name=names, data=st.data())
-def test_a_damaged_message_is_a_message_or_a_decoding_error(name, data):
+def test_corrupted_message_decodes_or_raises_a_decoding_error(name, data):
     cls = schema.MESSAGES[name]
     content = bytearray(data.draw(filled(cls)).SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
@@ -132,36 +132,36 @@ def varint(number: int) -> bytes:
     return bytes([number % 128 + 128]) + varint(number // 128) if number > 127 else bytes([number])
 
 
-def test_a_field_of_a_later_version_is_ignored():
+def test_unknown_field_of_a_later_version_is_ignored():
     sent = messages.Ready(number=7, count=3).SerializeToString() + varint(900 << 3 | 2) + b"\x05later"
     assert (messages.Ready.FromString(sent).number, messages.Ready.FromString(sent).count) == (7, 3)
 
 
-def test_an_event_of_a_later_version_is_none():
+def test_unknown_event_of_a_later_version_reads_as_none():
     later = messages.WorkResponse.FromString(varint(900 << 3 | 2) + b"\x05later")
     assert later.WhichOneof("event") is None
 
 
-def test_an_outcome_of_a_later_version_is_none():
+def test_unknown_outcome_of_a_later_version_reads_as_none():
     later = messages.Result.FromString(
         messages.Result(task_id=1, claim=2).SerializeToString() + varint(900 << 3 | 2) + b"\0"
     )
     assert (later.task_id, later.claim, later.WhichOneof("outcome")) == (1, 2, None)
 
 
-def test_an_enum_value_of_a_later_version_is_a_number():
+def test_unknown_enum_value_of_a_later_version_stays_a_number():
     later = messages.Cancel.FromString(messages.Cancel(reason=900).SerializeToString())
     assert later.reason == 900
     assert later.reason not in messages.Cancel.Reason.values()
 
 
-def test_text_that_is_not_utf_8_is_a_decoding_error():
+def test_invalid_utf_8_raises_a_decoding_error():
     with pytest.raises(messages.DECODE_ERRORS):
         messages.Hello.FromString(b"\x0a\x01\xff")
 
 
-def test_the_default_pool_of_the_process_stays_untouched():
-    """A handler may load the health protocol itself, in another form."""
+def test_schema_does_not_register_in_the_default_descriptor_pool():
+    """A handler may load another version of the health protocol."""
     from google.protobuf.descriptor_pool import Default
 
     with pytest.raises(KeyError):
@@ -169,8 +169,8 @@ def test_the_default_pool_of_the_process_stays_untouched():
     assert schema.POOL.FindFileByName("grpc/health/v1/health.proto") is not None
 
 
-def test_what_is_not_set_can_be_told_from_zero_where_they_differ():
-    """Nack without a delay means the backoff of the kind, and with 0 at once."""
+def test_unset_field_is_distinguished_from_zero():
+    """Nack without a delay uses the backoff of the kind; Nack with delay 0 retries at once."""
     assert not messages.Nack.FromString(messages.Nack().SerializeToString()).HasField("delay_seconds")
     assert messages.Nack.FromString(messages.Nack(delay_seconds=0).SerializeToString()).HasField("delay_seconds")
     policy = messages.KindPolicy.FromString(messages.KindPolicy(keep_completed_days=0).SerializeToString())

@@ -1,4 +1,4 @@
-"""A database with the forge's tables, the default client pointed at it, and a way to run what waits in it."""
+"""A database with the forge's tables, the default client connected to it, and a method that runs its ready jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Forge:
     folder: Path
     connection: psycopg.Connection[Any]
     ran: list[tuple[str, Any, Ran]] = field(default_factory=list)
-    """What `run_waiting` has run: kind, payload, what became of it."""
+    """The jobs that `run_waiting` has run: kind, payload and result."""
 
     def rows(self, statement: str, *parameters: object) -> list[dict[str, Any]]:
         with self.connection.cursor(row_factory=dict_row) as cursor:
@@ -60,9 +60,9 @@ class Forge:
     def run_waiting(
         self, *, backwards: bool = False, kinds: tuple[str, ...] = (), expect: str | None = "ok"
     ) -> list[tuple[str, Any, Ran]]:
-        """Run what is ready, and what that enqueues, each job once, as a worker would.
+        """Run the ready jobs, and those that they enqueue, each once, as a worker would.
 
-        `backwards`: the latest first.
+        `backwards`: latest first.
         """
         first = len(self.ran)
         while jobs := [job for job in self.waiting() if not kinds or job["kind"] in kinds]:
@@ -85,7 +85,7 @@ def forges(cluster: Cluster, template: str) -> Lending:
 
 @pytest.fixture
 def forge(forges: Lending, tmp_path: Path) -> Iterator[Forge]:
-    """A fresh database; handlers of this process work on it."""
+    """A fresh database, used by the handlers in this process."""
     before = default._chosen
     with forges.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         client = configure(dsn)

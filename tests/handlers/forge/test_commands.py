@@ -1,4 +1,4 @@
-"""`jobherd forge`: what people type."""
+"""The commands of `jobherd forge`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.handlers.forge.conftest import Forge
 from tests.support.repositories import generated, push
 
 
-def test_init_repo_makes_everything_in_an_empty_database_and_prints_the_path(empty_database: str, forge: Forge) -> None:
+def test_init_repo_creates_the_schema_and_prints_the_path(empty_database: str, forge: Forge) -> None:
     path = forge.folder / "new.git"
     said = jobherd("forge", "init-repo", path, dsn=empty_database)
     assert (said.code, said.out, said.err) == (0, f"{path}\n", "")
@@ -24,7 +24,7 @@ def test_init_repo_makes_everything_in_an_empty_database_and_prints_the_path(emp
     assert "trending:compute" in str(listed)
 
 
-def test_init_repo_on_a_repository_with_commits_says_what_it_has_set_off(forge: Forge) -> None:
+def test_init_repo_enqueues_jobs_for_existing_commits_and_says_so(forge: Forge) -> None:
     there = generated(forge.folder / "project.git", 10)
     said = jobherd("forge", "init-repo", there, "--dsn", forge.dsn)
     assert said.code == 0
@@ -35,14 +35,14 @@ def test_init_repo_on_a_repository_with_commits_says_what_it_has_set_off(forge: 
     assert (again.code, again.err) == (0, "")
 
 
-def test_init_repo_refuses_a_folder_that_is_something_else(forge: Forge) -> None:
+def test_init_repo_rejects_a_folder_that_is_not_a_repository(forge: Forge) -> None:
     (forge.folder / "letter.txt").write_text("dear")
     said = jobherd("forge", "init-repo", forge.folder, dsn=forge.dsn)
     assert said.code == 1
     assert "is not a git repository: name another folder" in said.err
 
 
-def test_catch_up_records_what_the_hook_could_not(forge: Forge) -> None:
+def test_catch_up_records_pushes_that_the_hook_missed(forge: Forge) -> None:
     remote = forge.repository()
     (remote / "hooks" / "post-receive").chmod(0o644)
     push(generated(forge.folder / "source.git", 3), remote, "main")
@@ -51,7 +51,7 @@ def test_catch_up_records_what_the_hook_could_not(forge: Forge) -> None:
     assert jobherd("forge", "catch-up", forge.folder / "nowhere", dsn=forge.dsn).code == 1
 
 
-def test_import_prints_the_job(forge: Forge) -> None:
+def test_import_prints_the_job_id(forge: Forge) -> None:
     said = jobherd("forge", "import", "example-org", dsn=forge.dsn)
     (waiting,) = forge.waiting()
     assert (said.code, said.out) == (0, f"{waiting['id']}\n")
@@ -59,7 +59,7 @@ def test_import_prints_the_job(forge: Forge) -> None:
     assert jobherd("forge", "import", "a/b", dsn=forge.dsn).code == 2
 
 
-def test_without_a_database_it_says_so(forge: Forge) -> None:
+def test_init_repo_without_a_database_fails_and_hides_the_password(forge: Forge) -> None:
     said = jobherd("forge", "init-repo", forge.folder / "x.git", dsn="host=/nowhere dbname=x password=hidden-word")
     assert said.code == 69
     assert "hidden-word" not in said.err
@@ -67,14 +67,14 @@ def test_without_a_database_it_says_so(forge: Forge) -> None:
 
 
 @pytest.mark.parametrize("part", [(), ("init-repo",), ("catch-up",), ("import",), ("demo",)])
-def test_help_has_an_example_and_fits(part: tuple[str, ...]) -> None:
+def test_help_has_an_example_and_fits_80_columns(part: tuple[str, ...]) -> None:
     said = jobherd("forge", *part, "--help")
     assert said.code == 0
     assert "example:" in said.out
     assert max(map(len, said.out.splitlines())) <= 80
 
 
-def test_everything_works_in_a_schema_of_another_name(empty_database: str, forge: Forge) -> None:
+def test_forge_works_in_a_schema_with_another_name(empty_database: str, forge: Forge) -> None:
     path = forge.folder / "new.git"
     assert jobherd("forge", "init-repo", path, "--schema", "elsewhere", dsn=empty_database).code == 0
     assert "recorded, 1 job enqueued" in push(generated(forge.folder / "source.git", 3), path, "main")

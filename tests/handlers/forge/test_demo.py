@@ -1,4 +1,4 @@
-"""What the demonstration pushes, where there is a history and where there is none."""
+"""The pushes of `jobherd forge demo`, with and without a git history."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def checkout(at: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return at
 
 
-def test_a_tree_without_a_history_gets_a_made_up_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_generates_a_history_if_the_tree_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout(tmp_path / "tree", monkeypatch)
     source, words = demo._source(tmp_path)
     assert "made-up" in words
@@ -41,7 +41,7 @@ def test_a_tree_without_a_history_gets_a_made_up_one(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["no commit", "shallow"])
-def test_a_history_that_cannot_be_pushed_is_not_tried(
+def test_demo_does_not_push_an_empty_or_shallow_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     tree = checkout(tmp_path / "tree", monkeypatch)
@@ -54,19 +54,19 @@ def test_a_history_that_cannot_be_pushed_is_not_tried(
     assert "made-up" in demo._source(tmp_path)[1]
 
 
-def test_without_workers_nothing_is_pushed(forge: Forge) -> None:
+def test_demo_without_workers_times_out_and_pushes_nothing(forge: Forge) -> None:
     said = jobherd("forge", "demo", "--dir", forge.folder / "demo", "--timeout", "0", dsn=forge.dsn)
     assert said.code == 124
     assert "no worker came" in said.err
     assert not (forge.folder / "demo").exists()
 
 
-def test_it_says_who_is_missing_and_goes_on_when_they_come(
+def test_demo_reports_missing_workers_and_continues_when_they_start(
     forge: Forge, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "PATIENCE", 0.0)
     lapsed = supervisor(forge.dsn, lease=-60)
-    child(forge.dsn, lapsed)  # it is dead: nobody has buried it yet
+    child(forge.dsn, lapsed)  # dead, but not yet reclaimed
     looks = 0
 
     def is_wanted() -> bool:
@@ -83,7 +83,7 @@ def test_it_says_who_is_missing_and_goes_on_when_they_come(
     assert looks > demo.STEADY
 
 
-def test_a_history_goes_in_several_pushes_and_later_only_what_is_new(
+def test_demo_pushes_a_history_in_several_pushes_and_later_only_the_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = checkout(tmp_path / "tree", monkeypatch)
@@ -103,7 +103,7 @@ def test_a_history_goes_in_several_pushes_and_later_only_what_is_new(
     assert all(re.fullmatch(r"[0-9a-f]{40}:refs/heads/main", ref) for (ref,) in first[:-1])
 
 
-def test_what_keeps_coming_is_of_several_kinds_and_some_of_it_fails_first(forge: Forge) -> None:
+def test_demo_enqueues_several_kinds_of_jobs_and_some_fail_first(forge: Forge) -> None:
     with inline(forge.dsn) as jobs:
         for number in range(30):
             made_up.enqueue_one(number)
@@ -112,14 +112,14 @@ def test_what_keeps_coming_is_of_several_kinds_and_some_of_it_fails_first(forge:
         assert Counter(mail.get("failures", 0) for mail in mails if isinstance(mail, dict)) == {0: 10, 1: 4, 9: 1}
 
 
-def test_made_up_jobs_do_what_they_say() -> None:
+def test_demo_jobs_succeed_or_fail_as_their_payload_says() -> None:
     assert run(made_up.resize, width=2).outcome.label == "ok"
     assert run(made_up.report, seconds=0.0).result == {"seconds": 0.0}
     assert run_payload(made_up.mail, {"to": "a", "failures": 1}).outcome.label == "retry"
     assert run_payload(made_up.mail, {"to": "a", "failures": 1}, attempt=2).outcome.label == "ok"
 
 
-def test_the_feeder_ends_when_it_is_not_wanted_and_bears_a_database_that_is_away(
+def test_demo_feeder_continues_after_a_database_error_and_ends_on_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     enqueued: list[int] = []

@@ -1,4 +1,4 @@
-"""Discovery over a real HTTP server that answers as GitHub does, on its good days and on its bad ones."""
+"""Discovery over a real HTTP server that answers like GitHub, including its errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Answer:
 
 
 class GitHubServer:
-    """Answers by a function from path and query to an Answer, and keeps what it was asked."""
+    """A server that answers with a function from path and query to an Answer, and stores the requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -68,7 +68,7 @@ class GitHubServer:
         self._server.server_close()
 
     def pages(self, names: list[str], *, per_page: int = 100) -> Callable[[str], Answer]:
-        """Answer with pages of repositories, linked as GitHub links them."""
+        """Return a function that answers with pages of repositories, linked like GitHub's pages."""
 
         def answer(path: str) -> Answer:
             assert path.startswith("/orgs/example/repos?"), path
@@ -100,7 +100,7 @@ def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHubServer]:
 
 
 def wanted(forge: Forge) -> tuple[int, int]:
-    """Ask for an organization; return the ids of import and job, the job taken out of the queue."""
+    """Request an import of an organization and remove its job from the queue. Return the ids of the import and the job."""
     import_id, job = request_import("example")
     forge.rows("DELETE FROM jobherd.ready WHERE id = %s", job)
     return import_id, job
@@ -111,7 +111,7 @@ def run(import_id: int, **fields: Any) -> Ran:
 
 
 @pytest.mark.promise("A14", "A15", "A19")
-def test_every_repository_of_every_page_gets_a_job(forge: Forge, github: GitHubServer) -> None:
+def test_discovery_enqueues_a_job_for_every_repository_of_every_page(forge: Forge, github: GitHubServer) -> None:
     names = [f"repo-{number}" for number in range(250)]
     github.answer = github.pages(names)
     import_id, job = wanted(forge)
@@ -128,7 +128,7 @@ def test_every_repository_of_every_page_gets_a_job(forge: Forge, github: GitHubS
 
 
 @pytest.mark.promise("A14")
-def test_a_discovery_that_is_done_asks_nobody(forge: Forge, github: GitHubServer) -> None:
+def test_finished_discovery_sends_no_further_requests(forge: Forge, github: GitHubServer) -> None:
     github.answer = github.pages(["one"])
     import_id, _ = wanted(forge)
     run(import_id)
@@ -138,7 +138,7 @@ def test_a_discovery_that_is_done_asks_nobody(forge: Forge, github: GitHubServer
     assert len(forge.rows(REPOS)) == len(forge.waiting()) == 1
 
 
-def test_a_rate_limit_is_answered_by_waiting_for_its_end_and_the_discovery_goes_on_where_it_was(
+def test_discovery_waits_for_the_end_of_a_rate_limit_and_continues_with_the_same_page(
     forge: Forge, github: GitHubServer
 ) -> None:
     pages = github.pages([f"repo-{number}" for number in range(250)])
@@ -173,7 +173,7 @@ def test_a_rate_limit_is_answered_by_waiting_for_its_end_and_the_discovery_goes_
         (429, {"Retry-After": "soon"}, 60),
         (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1"}, 1),
         (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "99999999999"}, 7200),
-        # By GitHub's own clock, which is a day behind ours here.
+        # GitHub's clock counts, which differs from the local clock here.
         (
             403,
             {
@@ -190,7 +190,7 @@ def test_a_rate_limit_is_answered_by_waiting_for_its_end_and_the_discovery_goes_
         ),
     ],
 )
-def test_how_long_it_waits(
+def test_delay_comes_from_the_rate_limit_headers_and_is_limited(
     forge: Forge, github: GitHubServer, status: int, headers: dict[str, str], delay: float
 ) -> None:
     github.answer = lambda _: Answer({}, status, headers)
@@ -199,12 +199,12 @@ def test_how_long_it_waits(
     assert ran.outcome.delay == pytest.approx(delay, abs=3)
 
 
-def test_a_secondary_limit_says_so_only_in_words(forge: Forge, github: GitHubServer) -> None:
+def test_secondary_rate_limit_is_recognized_by_its_message(forge: Forge, github: GitHubServer) -> None:
     github.answer = lambda _: Answer({"message": "You have exceeded a secondary rate limit"}, 403)
     assert run(wanted(forge)[0]).outcome.delay == pytest.approx(60, abs=1)
 
 
-def test_an_organization_that_does_not_exist_is_poison(forge: Forge, github: GitHubServer) -> None:
+def test_organization_or_import_that_does_not_exist_is_poison(forge: Forge, github: GitHubServer) -> None:
     github.answer = lambda _: Answer({"message": "Not Found"}, 404)
     ran = run(wanted(forge)[0])
     assert (ran.outcome.label, ran.outcome.code) == ("poison", "GITHUB_NOT_FOUND")
@@ -226,7 +226,7 @@ def test_an_organization_that_does_not_exist_is_poison(forge: Forge, github: Git
         Answer(b"[]", headers={"Content-Length": "1000"}),
     ],
 )
-def test_what_may_be_better_later_is_tried_again(forge: Forge, github: GitHubServer, answer: Answer) -> None:
+def test_temporary_github_error_is_retried(forge: Forge, github: GitHubServer, answer: Answer) -> None:
     github.answer = lambda _: answer
     import_id, _ = wanted(forge)
     ran = run(import_id)
@@ -238,7 +238,7 @@ def test_what_may_be_better_later_is_tried_again(forge: Forge, github: GitHubSer
     assert run(import_id).outcome.label == "ok"
 
 
-def test_nobody_there_is_tried_again(forge: Forge, github: GitHubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_github_is_retried(forge: Forge, github: GitHubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_URL", "http://127.0.0.1:1")
     ran = run(wanted(forge)[0])
     assert (ran.outcome.label, ran.outcome.code) == ("retry", "GITHUB_UNAVAILABLE")
@@ -247,7 +247,7 @@ def test_nobody_there_is_tried_again(forge: Forge, github: GitHubServer, monkeyp
 # -- the token
 
 
-def test_the_token_goes_along_and_is_shown_nowhere(
+def test_token_is_sent_to_github_and_never_shown(
     forge: Forge, github: GitHubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_TOKEN", "secret-word")
@@ -258,7 +258,7 @@ def test_the_token_goes_along_and_is_shown_nowhere(
 
 
 @pytest.mark.parametrize("how", ["Link", "Location"])
-def test_another_host_never_gets_the_token(
+def test_token_is_never_sent_to_another_host(
     forge: Forge, github: GitHubServer, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_TOKEN", "secret-word")
@@ -281,7 +281,7 @@ def test_another_host_never_gets_the_token(
         other.close()
 
 
-def test_a_redirect_on_the_same_host_is_followed(forge: Forge, github: GitHubServer) -> None:
+def test_redirect_on_the_same_host_is_followed(forge: Forge, github: GitHubServer) -> None:
     github.answer = lambda path: (
         Answer([github.repository("one")])
         if path.startswith("/organizations/7")
@@ -301,7 +301,7 @@ def test_a_redirect_on_the_same_host_is_followed(forge: Forge, github: GitHubSer
         ("https://git.example.com", "two\nlines", "no token has"),
     ],
 )
-def test_settings_that_cannot_be_used_are_named(
+def test_invalid_github_settings_are_reported_and_the_job_is_retried(
     forge: Forge, monkeypatch: pytest.MonkeyPatch, url: str, token: str, said: str
 ) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_URL", url)
@@ -317,7 +317,7 @@ def test_settings_that_cannot_be_used_are_named(
 TRICKS = ["..", ".", "../../etc", "a/b", "/etc/passwd", "nul\0byte", "", "x" * 101, "new\nline", "ünïcode", "a b"]
 
 
-def test_names_that_could_lead_elsewhere_are_noted_and_never_imported(forge: Forge, github: GitHubServer) -> None:
+def test_unsafe_repository_names_are_recorded_and_never_imported(forge: Forge, github: GitHubServer) -> None:
     good = ["fine", ".github", "-rf", "--upload-pack=touch", "a.b_c-d"]
     assert "--upload-pack=touch" not in TRICKS
     good.remove("--upload-pack=touch")
@@ -343,14 +343,14 @@ def test_names_that_could_lead_elsewhere_are_noted_and_never_imported(forge: For
         "http://127.0.0.1:port/x.git",
     ],
 )
-def test_addresses_that_git_must_not_be_given_are_refused(forge: Forge, github: GitHubServer, address: str) -> None:
+def test_unsafe_clone_urls_are_refused(forge: Forge, github: GitHubServer, address: str) -> None:
     github.answer = lambda _: Answer([github.repository("one", address)])
     assert run(wanted(forge)[0]).result == {"import": 1, "repositories": 1, "refused": 1}
     assert forge.waiting() == []
 
 
 @pytest.mark.parametrize("org", ["", "..", "a/b", "-x", "a b", "x" * 101, "a?b", "ünïcode"])
-def test_an_organization_that_cannot_exist_is_refused_at_the_door(forge: Forge, org: str) -> None:
+def test_invalid_organization_name_is_rejected_before_enqueue(forge: Forge, org: str) -> None:
     with pytest.raises(ValueError, match="no organization's name"):
         request_import(org)
     assert forge.rows(IMPORT) == []
@@ -370,5 +370,5 @@ def test_an_organization_that_cannot_exist_is_refused_at_the_door(forge: Forge, 
         ("", None),
     ],
 )
-def test_the_link_to_the_next_page(header: str, following: str | None) -> None:
+def test_next_link_finds_the_url_of_the_next_page(header: str, following: str | None) -> None:
     assert next_link([header], base="https://a/1") == following

@@ -1,6 +1,6 @@
-"""The post-receive hook and what installs it.
+"""The post-receive hook and its installation.
 
-One transaction, nothing lost, nothing told twice, nothing shown.
+A push is recorded in one transaction, exactly once, without showing secrets.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def write_dsn(remote: Path, dsn: str) -> None:
 
 
 @pytest.mark.promise("A4")
-def test_each_ref_of_a_push_is_recorded_with_a_job_and_the_user_is_told(forge: Forge) -> None:
+def test_push_records_each_ref_with_a_job_and_prints_the_job_ids(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     sha = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     said = push(source, remote, "main", "main:refs/heads/other")
@@ -51,7 +51,7 @@ def test_each_ref_of_a_push_is_recorded_with_a_job_and_the_user_is_told(forge: F
 
 
 @pytest.mark.promise("A4", "A9")
-def test_a_push_of_many_refs_wakes_once(forge: Forge) -> None:
+def test_push_of_many_refs_sends_one_notification(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     commit(source, "refs/heads/main", {"a.py": b"1\n"})
     with psycopg.connect(forge.dsn, autocommit=True) as ears:
@@ -64,7 +64,7 @@ def test_a_push_of_many_refs_wakes_once(forge: Forge) -> None:
     assert len(forge.rows(EVENTS)) == 30
 
 
-def test_the_hook_needs_no_path_and_no_home(forge: Forge) -> None:
+def test_hook_needs_neither_path_nor_home(forge: Forge) -> None:
     remote = forge.repository()
     done = subprocess.run(
         [remote / "hooks" / "post-receive"],
@@ -79,7 +79,7 @@ def test_the_hook_needs_no_path_and_no_home(forge: Forge) -> None:
     assert [event["new_sha"] for event in forge.rows(EVENTS)] == [A]
 
 
-def test_a_python_module_in_the_repository_is_not_imported(forge: Forge) -> None:
+def test_python_module_in_the_repository_is_not_imported(forge: Forge) -> None:
     remote = forge.repository()
     (remote / "handlers.py").write_text("raise SystemExit('foreign code')")
     (remote / "psycopg.py").write_text("raise SystemExit('foreign code')")
@@ -87,7 +87,7 @@ def test_a_python_module_in_the_repository_is_not_imported(forge: Forge) -> None
     assert "recorded, 1 job enqueued" in said
 
 
-def test_the_dsn_is_in_a_file_for_its_owner_only(forge: Forge) -> None:
+def test_dsn_is_stored_in_a_file_that_only_its_owner_can_read(forge: Forge) -> None:
     old = os.umask(0)
     try:
         remote = forge.repository()
@@ -101,7 +101,7 @@ def test_the_dsn_is_in_a_file_for_its_owner_only(forge: Forge) -> None:
     assert "dbname" not in repr(read_place(str(remote)))
 
 
-def test_a_push_without_a_database_succeeds_says_so_and_is_recorded_with_the_next_one(forge: Forge) -> None:
+def test_push_without_a_database_succeeds_and_is_recorded_with_the_next_push(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     first = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     write_dsn(remote, make_conninfo(host=str(forge.folder), dbname="nowhere", user="somebody", password="hidden-word"))
@@ -123,7 +123,7 @@ def test_a_push_without_a_database_succeeds_says_so_and_is_recorded_with_the_nex
     assert forge.one("SELECT count(*) FROM jobherd.forge_commits") == 2
 
 
-def test_what_is_wrong_with_the_file_is_said_and_the_push_is_kept(forge: Forge) -> None:
+def test_push_with_a_broken_configuration_file_is_kept_and_the_error_is_printed(forge: Forge) -> None:
     source, remote = generated(forge.folder / "source.git", 3), forge.repository()
     (remote / CONFIG).write_text("{}")
     said = push(source, remote, "main")
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_the_file_is_said_and_the_push_is_kept(forge: Forge) 
     assert list((remote / MISSED).iterdir()) == []
 
 
-def test_a_schema_that_is_missing_keeps_the_push(forge: Forge, database: str) -> None:
+def test_push_is_kept_if_the_forge_schema_is_missing(forge: Forge, database: str) -> None:
     source, remote = generated(forge.folder / "source.git", 3), forge.repository()
     write_dsn(remote, database)
     assert 'relation "jobherd.forge_push_events" does not exist' in push(source, remote, "main") or list(
@@ -145,7 +145,7 @@ def test_a_schema_that_is_missing_keeps_the_push(forge: Forge, database: str) ->
     assert len(list((remote / MISSED).iterdir())) == 1
 
 
-def test_without_its_python_the_hook_says_so_and_catch_up_finds_the_push(forge: Forge) -> None:
+def test_hook_without_its_python_says_so_and_catch_up_finds_the_push(forge: Forge) -> None:
     source, remote = generated(forge.folder / "source.git", 3), forge.repository()
     hook = remote / "hooks" / "post-receive"
     lines = ["python=/gone/python" if line.startswith("python=") else line for line in hook.read_text().splitlines()]
@@ -157,7 +157,7 @@ def test_without_its_python_the_hook_says_so_and_catch_up_finds_the_push(forge: 
     assert [event["new_sha"] for event in forge.rows(EVENTS)] == [git("rev-parse", "main", at=remote)]
 
 
-def test_catch_up_sees_refs_that_moved_and_refs_that_went_away(forge: Forge) -> None:
+def test_catch_up_records_moved_and_deleted_refs(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     first = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     push(source, remote, "main", "main:refs/heads/side")
@@ -170,18 +170,18 @@ def test_catch_up_sees_refs_that_moved_and_refs_that_went_away(forge: Forge) -> 
     ]
 
 
-def test_a_push_that_is_told_twice_is_recorded_once(forge: Forge) -> None:
+def test_push_that_is_reported_twice_is_recorded_once(forge: Forge) -> None:
     remote = forge.repository()
     one = Push((Change("refs/heads/main", None, A), Change("refs/heads/side", None, B)))
     assert len(tell(str(remote), one)) == 2
     assert tell(str(remote), one) == []
-    keep(str(remote), one)  # as a hook does that was cut off after its commit
+    keep(str(remote), one)  # as a hook does that is killed after its commit
     assert tell(str(remote), Push((Change("refs/heads/main", A, C),))) == [forge.waiting()[-1]["id"]]
     assert len(forge.rows(EVENTS)) == len(forge.waiting()) == 3
 
 
 @pytest.mark.promise("A4")
-def test_event_and_job_are_one_transaction(forge: Forge) -> None:
+def test_push_event_and_job_are_recorded_in_one_transaction(forge: Forge) -> None:
     remote = forge.repository()
     forge.rows("ALTER TABLE jobherd.ready ADD CONSTRAINT nothing_more CHECK (false) NOT VALID")
     with pytest.raises(psycopg.errors.CheckViolation):
@@ -189,7 +189,7 @@ def test_event_and_job_are_one_transaction(forge: Forge) -> None:
     assert forge.rows(EVENTS) == []
 
 
-def test_a_kept_push_that_cannot_be_read_stops_nothing_silently(forge: Forge) -> None:
+def test_unreadable_kept_push_is_reported_and_blocks_recording_until_removed(forge: Forge) -> None:
     source, remote = generated(forge.folder / "source.git", 3), forge.repository()
     (remote / MISSED).mkdir()
     (remote / MISSED / "1.json").write_text('{"push": "no", "changes": []}')
@@ -201,7 +201,7 @@ def test_a_kept_push_that_cannot_be_read_stops_nothing_silently(forge: Forge) ->
     assert len(catch_up(str(remote))) == 1
 
 
-def test_pushes_at_the_same_moment_are_all_recorded(forge: Forge) -> None:
+def test_concurrent_pushes_are_all_recorded(forge: Forge) -> None:
     source = generated(forge.folder / "source.git", 30)
     bare(forge.folder / "project.git")
     remote = forge.repository()
@@ -214,7 +214,7 @@ def test_pushes_at_the_same_moment_are_all_recorded(forge: Forge) -> None:
     assert forge.one("SELECT count(*) FROM jobherd.forge_commits") == int(git("rev-list", "--count", "main", at=source))
 
 
-def test_a_hook_does_not_wait_for_ever_for_a_lock(forge: Forge) -> None:
+def test_hook_waits_for_a_lock_only_for_a_limited_time(forge: Forge) -> None:
     remote = forge.repository()
     with psycopg.connect(forge.dsn) as somebody:
         somebody.execute("LOCK TABLE jobherd.forge_push_events")
@@ -232,12 +232,12 @@ def test_a_hook_does_not_wait_for_ever_for_a_lock(forge: Forge) -> None:
         [f"{A.upper()} {B} refs/heads/x\n".encode()],
     ],
 )
-def test_lines_that_no_git_writes_are_refused(lines: list[bytes]) -> None:
+def test_invalid_hook_input_is_rejected(lines: list[bytes]) -> None:
     with pytest.raises((ValueError, TypeError)):
         read_push(lines)
 
 
-def test_zeros_say_that_a_ref_was_made_or_deleted() -> None:
+def test_sha_of_zeros_means_a_created_or_deleted_ref() -> None:
     made, deleted = read_push(
         [f"{ZEROS} {A} refs/heads/x\n".encode(), f"{A} {'0' * 64} refs/heads/a b\n".encode()]
     ).changes
@@ -247,7 +247,7 @@ def test_zeros_say_that_a_ref_was_made_or_deleted() -> None:
 # -- installing
 
 
-def test_a_repository_that_is_there_gets_the_hook_and_keeps_what_it_has(forge: Forge) -> None:
+def test_init_of_an_existing_repository_adds_the_hook_and_keeps_its_refs(forge: Forge) -> None:
     there = generated(forge.folder / "project.git", 10)
     before = git("for-each-ref", at=there)
     remote = forge.repository()
@@ -257,7 +257,7 @@ def test_a_repository_that_is_there_gets_the_hook_and_keeps_what_it_has(forge: F
     assert forge.one("SELECT count(*) FROM jobherd.forge_commits") == 10
 
 
-def test_a_second_init_changes_nothing(forge: Forge) -> None:
+def test_second_init_changes_nothing(forge: Forge) -> None:
     remote = forge.repository()
     before = (remote / "hooks" / "post-receive").read_text()
     assert forge.repository() == remote
@@ -265,7 +265,7 @@ def test_a_second_init_changes_nothing(forge: Forge) -> None:
     assert sorted(os.listdir(remote / "hooks")) == ["post-receive"]
 
 
-def test_a_link_and_what_it_leads_to_are_one_repository(forge: Forge) -> None:
+def test_symlink_and_its_target_are_one_repository(forge: Forge) -> None:
     remote = forge.repository()
     (forge.folder / "link.git").symlink_to(remote)
     assert forge.repository("link.git") == remote
@@ -273,7 +273,7 @@ def test_a_link_and_what_it_leads_to_are_one_repository(forge: Forge) -> None:
     assert forge.one("SELECT path FROM jobherd.forge_repos") == str(remote)
 
 
-def test_somebody_elses_hook_is_left_alone(forge: Forge) -> None:
+def test_existing_foreign_hook_is_not_replaced(forge: Forge) -> None:
     remote = bare(forge.folder / "project.git")
     (remote / "hooks").mkdir(exist_ok=True)
     (remote / "hooks" / "post-receive").write_text("#!/bin/sh\necho mine\n")
@@ -282,7 +282,7 @@ def test_somebody_elses_hook_is_left_alone(forge: Forge) -> None:
     assert (remote / "hooks" / "post-receive").read_text() == "#!/bin/sh\necho mine\n"
 
 
-def test_a_folder_with_other_things_in_it_is_refused(forge: Forge) -> None:
+def test_folder_with_other_files_is_rejected(forge: Forge) -> None:
     (forge.folder / "things").mkdir()
     (forge.folder / "things" / "letter.txt").write_text("dear")
     with pytest.raises(RepositoryError, match="is not a git repository"):
@@ -290,9 +290,7 @@ def test_a_folder_with_other_things_in_it_is_refused(forge: Forge) -> None:
     assert os.listdir(forge.folder / "things") == ["letter.txt"]
 
 
-def test_a_folder_for_hooks_that_the_user_has_named_does_not_take_ours_away(
-    forge: Forge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_global_hooks_path_of_the_user_does_not_disable_the_hook(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     own = forge.folder / "gitconfig"
     own.write_text(f"[core]\n hooksPath = {forge.folder}/elsewhere\n")
     monkeypatch.setenv("HOME", str(forge.folder))
@@ -308,14 +306,14 @@ def test_a_folder_for_hooks_that_the_user_has_named_does_not_take_ours_away(
     assert b"recorded, 1 job enqueued" in done.stderr
 
 
-def test_a_folder_whose_name_begins_with_a_dash_is_a_folder(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_name_with_a_leading_dash_is_not_an_option(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(forge.folder)
     remote = init_repository("--bare", dsn=forge.dsn, schema="jobherd")
     assert remote == str(forge.folder / "--bare")
     assert os.path.exists(os.path.join(remote, "HEAD"))
 
 
-def test_a_transaction_that_is_torn_leaves_a_connection_that_works(forge: Forge) -> None:
+def test_interrupted_transaction_leaves_a_usable_connection(forge: Forge) -> None:
     with pytest.raises(KeyboardInterrupt), transaction() as database:
         database.rows("forge/add_repo", path="/x", name="x")
         raise KeyboardInterrupt

@@ -28,7 +28,7 @@ REPO = "SELECT status, note, path, imported_at FROM jobherd.forge_github_import_
 
 
 class Hub:
-    """A web server for repositories in a folder, with git's plain files, and what it was asked."""
+    """A web server for the repositories in a folder, as git's plain files. It stores the requests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,12 +91,12 @@ def run(repo_id: int, **fields: Any) -> Ran:
 
 
 def again(forge: Forge) -> None:
-    """Somebody wants it again."""
+    """Request the import again."""
     forge.rows("UPDATE jobherd.forge_github_import_repos SET status = 'discovered', imported_at = NULL")
 
 
 @pytest.mark.promise("A15")
-def test_a_repository_is_mirrored_with_every_ref_and_measured(forge: Forge, hub: Hub) -> None:
+def test_repository_is_mirrored_once_with_every_ref_and_its_size_computed(forge: Forge, hub: Hub) -> None:
     source = hub.publish("project")
     one = row(forge, "project", f"{hub.url}/project.git")
     ran = run(one)
@@ -116,7 +116,7 @@ def test_a_repository_is_mirrored_with_every_ref_and_measured(forge: Forge, hub:
 
 
 @pytest.mark.promise("A15")
-def test_a_mirror_that_is_there_is_brought_up_to_date(forge: Forge, hub: Hub) -> None:
+def test_existing_mirror_is_updated(forge: Forge, hub: Hub) -> None:
     source = hub.publish("project")
     one = row(forge, "project", f"{hub.url}/project.git")
     run(one)
@@ -130,7 +130,7 @@ def test_a_mirror_that_is_there_is_brought_up_to_date(forge: Forge, hub: Hub) ->
     assert git("for-each-ref", at=mirror) == git("for-each-ref", at=source)
 
 
-def test_what_a_killed_git_has_left_is_no_obstacle(forge: Forge, hub: Hub) -> None:
+def test_partial_clone_and_stale_locks_of_a_killed_git_do_not_prevent_an_import(forge: Forge, hub: Hub) -> None:
     source = hub.publish("project")
     one = row(forge, "project", f"{hub.url}/project.git")
     mirror = forge.folder / "imports" / "example" / "project.git"
@@ -151,7 +151,7 @@ def test_what_a_killed_git_has_left_is_no_obstacle(forge: Forge, hub: Hub) -> No
     assert git("rev-parse", "main", at=mirror) == git("rev-parse", "main", at=source)
 
 
-def test_half_a_mirror_under_its_name_is_made_again(forge: Forge, hub: Hub) -> None:
+def test_incomplete_mirror_is_cloned_again(forge: Forge, hub: Hub) -> None:
     hub.publish("project")
     mirror = forge.folder / "imports" / "example" / "project.git"
     mirror.mkdir(parents=True)
@@ -160,7 +160,7 @@ def test_half_a_mirror_under_its_name_is_made_again(forge: Forge, hub: Hub) -> N
     assert git("rev-list", "--all", "--count", at=mirror) == "20"
 
 
-def test_two_at_the_same_mirror_take_turns(forge: Forge, hub: Hub) -> None:
+def test_import_is_snoozed_while_another_one_has_the_lock_of_its_mirror(forge: Forge, hub: Hub) -> None:
     hub.publish("project")
     one = row(forge, "project", f"{hub.url}/project.git")
     (forge.folder / "imports" / "example").mkdir(parents=True)
@@ -172,7 +172,7 @@ def test_two_at_the_same_mirror_take_turns(forge: Forge, hub: Hub) -> None:
     assert run(one).outcome.label == "ok"
 
 
-def test_a_repository_that_github_does_not_have_is_poison(forge: Forge, hub: Hub) -> None:
+def test_repository_or_row_that_does_not_exist_is_poison(forge: Forge, hub: Hub) -> None:
     ran = run(row(forge, "nothing", f"{hub.url}/nothing.git"))
     assert (ran.outcome.label, ran.outcome.code) == ("poison", "GITHUB_NOT_FOUND")
     assert forge.one(REPO)["status"] == "failing"
@@ -180,7 +180,7 @@ def test_a_repository_that_github_does_not_have_is_poison(forge: Forge, hub: Hub
     assert not (forge.folder / "imports" / "example" / "nothing.git.new").exists()
 
 
-def test_a_server_in_trouble_is_tried_again(forge: Forge, hub: Hub) -> None:
+def test_server_error_is_retried_and_recorded(forge: Forge, hub: Hub) -> None:
     hub.publish("project")
     one = row(forge, "project", f"{hub.url}/project.git")
     hub.status = 503
@@ -191,14 +191,14 @@ def test_a_server_in_trouble_is_tried_again(forge: Forge, hub: Hub) -> None:
     assert forge.one(REPO)["note"] is None
 
 
-def test_a_server_that_wants_a_password_is_not_waited_for(forge: Forge, hub: Hub) -> None:
+def test_server_that_requests_a_password_is_retried_later(forge: Forge, hub: Hub) -> None:
     hub.publish("project")
     hub.status = 401
     ran = run(row(forge, "project", f"{hub.url}/project.git"))
     assert ran.outcome.label == "retry"
 
 
-def test_git_that_takes_too_long_is_ended(forge: Forge, hub: Hub, tmp_path: Path) -> None:
+def test_git_that_exceeds_its_timeout_is_terminated(forge: Forge, hub: Hub, tmp_path: Path) -> None:
     own = tmp_path / "bin"
     own.mkdir()
     slow = own / "git"
@@ -210,7 +210,7 @@ def test_git_that_takes_too_long_is_ended(forge: Forge, hub: Hub, tmp_path: Path
             _git.run("version", timeout=0.1)
 
 
-def test_the_token_goes_to_github_in_a_header_and_stays_in_no_file(
+def test_token_is_sent_to_github_in_a_header_and_written_to_no_file(
     forge: Forge, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_TOKEN", "secret-word")
@@ -228,7 +228,9 @@ def test_the_token_goes_to_github_in_a_header_and_stays_in_no_file(
     assert {asked["authorization"] for asked in hub.asked} == {f"Basic {word}"}
 
 
-def test_the_token_goes_nowhere_else(forge: Forge, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clone_url_of_another_host_is_poison_and_gets_no_token(
+    forge: Forge, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JOBHERD_GITHUB_TOKEN", "secret-word")
     other = Hub(forge.folder / "other")
     try:
@@ -241,7 +243,7 @@ def test_the_token_goes_nowhere_else(forge: Forge, hub: Hub, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["..", "../../outside", "a/b", ".", "", "a\nb"])
-def test_a_row_whose_name_leads_elsewhere_is_poison(forge: Forge, hub: Hub, name: str) -> None:
+def test_unsafe_repository_name_in_a_row_is_poison(forge: Forge, hub: Hub, name: str) -> None:
     hub.publish("project")
     ran = run(row(forge, name, f"{hub.url}/project.git"))
     assert (ran.outcome.label, ran.outcome.code) == ("poison", "NAME_REFUSED")
@@ -250,7 +252,7 @@ def test_a_row_whose_name_leads_elsewhere_is_poison(forge: Forge, hub: Hub, name
 
 
 @pytest.mark.parametrize("name", ["-rf", ".github", "--upload-pack"])
-def test_odd_names_are_only_names(forge: Forge, hub: Hub, name: str) -> None:
+def test_repository_name_that_looks_like_an_option_is_only_a_name(forge: Forge, hub: Hub, name: str) -> None:
     hub.publish("project")
     assert run(row(forge, name, f"{hub.url}/project.git")).outcome.label == "ok"
     assert os.listdir(forge.folder / "imports" / "example") == [f"{name}.git", f"{name}.git.lock"] or {
@@ -259,7 +261,7 @@ def test_odd_names_are_only_names(forge: Forge, hub: Hub, name: str) -> None:
     } == set(os.listdir(forge.folder / "imports" / "example"))
 
 
-def test_git_speaks_no_other_protocol(forge: Forge) -> None:
+def test_git_rejects_file_and_ext_urls(forge: Forge) -> None:
     source = bare(forge.folder / "source.git")
     commit(source, "refs/heads/main", {"a.py": b"1\n"})
     for url in (f"file://{source}", f"ext::sh -c touch% {forge.folder}/touched", str(source)):

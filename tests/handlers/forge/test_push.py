@@ -1,6 +1,6 @@
-"""push:process over real repositories, through the real hook.
+"""push:process with real repositories and the real hook.
 
-Every push once, the totals git's own.
+Each push is recorded once, and the totals equal those of git.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def only_event(forge: Forge) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["in order", "latest first"])
-def test_each_push_of_two_hundred_commits_is_recorded_once_and_the_totals_are_those_of_git(
-    forge: Forge, backwards: bool
-) -> None:
+def test_each_push_of_200_commits_is_recorded_once_and_the_totals_equal_gits(forge: Forge, backwards: bool) -> None:
     source = generated(forge.folder / "source.git", 200)
     remote = forge.repository()
     steps = story(source)
@@ -70,7 +68,7 @@ def test_each_push_of_two_hundred_commits_is_recorded_once_and_the_totals_are_th
     }
 
 
-def test_which_push_a_commit_belongs_to_does_not_depend_on_the_order_of_the_jobs(forge: Forge) -> None:
+def test_push_of_a_commit_does_not_depend_on_the_order_of_the_jobs(forge: Forge) -> None:
     source = generated(forge.folder / "source.git", 60)
     steps = story(source)
     found = []
@@ -91,7 +89,7 @@ def test_which_push_a_commit_belongs_to_does_not_depend_on_the_order_of_the_jobs
 
 
 @pytest.mark.promise("A12", "A39")
-def test_a_push_that_was_processed_is_not_processed_again(forge: Forge) -> None:
+def test_processed_push_is_not_processed_again(forge: Forge) -> None:
     source = generated(forge.folder / "source.git", 20)
     push(source, forge.repository(), "main")
     forge.run_waiting(kinds=("push:process",))
@@ -103,7 +101,7 @@ def test_a_push_that_was_processed_is_not_processed_again(forge: Forge) -> None:
 
 
 @pytest.mark.promise("A12", "A13", "A19")
-def test_two_runs_at_the_same_push_set_off_one_measurement(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_concurrent_runs_of_a_push_enqueue_one_size_job(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     source = generated(forge.folder / "source.git", 20)
     push(source, forge.repository(), "main")
     event = only_event(forge)["id"]
@@ -112,7 +110,7 @@ def test_two_runs_at_the_same_push_set_off_one_measurement(forge: Forge, monkeyp
     def overtaken(*args: Any, **kwargs: Any) -> None:
         record(*args, **kwargs)
         monkeypatch.setattr(module, "_record", record)
-        assert run(push_process, push_event=event).outcome.label == "ok"  # the other run, from start to end
+        assert run(push_process, push_event=event).outcome.label == "ok"  # the other attempt, from start to end
 
     monkeypatch.setattr(module, "_record", overtaken)
     assert run(push_process, push_event=event).result == {
@@ -122,7 +120,7 @@ def test_two_runs_at_the_same_push_set_off_one_measurement(forge: Forge, monkeyp
     assert [job["kind"] for job in forge.waiting()].count("repo:size_recalc") == 1
 
 
-def test_a_run_that_is_cut_off_half_way_is_finished_by_the_next_and_counts_nothing_twice(
+def test_interrupted_push_job_is_finished_by_the_next_attempt_without_duplicates(
     forge: Forge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BATCH", 7)
@@ -145,7 +143,7 @@ def test_a_run_that_is_cut_off_half_way_is_finished_by_the_next_and_counts_nothi
     assert_same_as_git(forge, source)
 
 
-def test_progress_says_how_many_commits_are_done(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_reports_the_number_of_processed_commits(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH", 8)
     source = generated(forge.folder / "source.git", 20)
     push(source, forge.repository(), "main")
@@ -155,7 +153,7 @@ def test_progress_says_how_many_commits_are_done(forge: Forge, monkeypatch: pyte
     assert ran.progress[-1][:2] == (1.0, f"{count} of {count} commits")
 
 
-def test_a_force_push_drops_commits_from_the_branch_and_they_stay_recorded(forge: Forge) -> None:
+def test_commits_dropped_by_a_force_push_stay_recorded(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     first = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     second = commit(source, "refs/heads/main", {"a.py": b"2\n"}, parents=(first,))
@@ -169,7 +167,7 @@ def test_a_force_push_drops_commits_from_the_branch_and_they_stay_recorded(forge
     assert {row["sha"] for row in forge.rows("SELECT sha FROM jobherd.forge_commits")} == {first, second, other}
 
 
-def test_a_deleted_branch_drops_what_no_other_ref_has(forge: Forge) -> None:
+def test_deleted_branch_counts_dropped_commits_and_keeps_them_recorded(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     first = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     commit(source, "refs/heads/side", {"b.py": b"1\n"}, parents=(first,))
@@ -181,7 +179,7 @@ def test_a_deleted_branch_drops_what_no_other_ref_has(forge: Forge) -> None:
     assert forge.one("SELECT count(*) FROM jobherd.forge_commits") == 2
 
 
-def test_an_annotated_tag_counts_as_the_commit_it_names_and_a_tag_on_a_file_as_none(forge: Forge) -> None:
+def test_annotated_tag_counts_its_commit_and_a_tag_on_a_file_counts_none(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     commit(source, "refs/heads/main", {"a.py": b"1\n"})
     git("tag", "--annotate", "-m", "a release", "v1", "main", at=source)
@@ -193,7 +191,7 @@ def test_an_annotated_tag_counts_as_the_commit_it_names_and_a_tag_on_a_file_as_n
     assert "points to no commit" in events["refs/tags/file"]["note"]
 
 
-def test_a_merge_brings_no_lines_of_its_own(forge: Forge) -> None:
+def test_merge_commit_adds_no_lines(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     base = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     left = commit(source, "refs/heads/left", {"a.py": b"1\n", "l.py": b"1\n2\n"}, parents=(base,))
@@ -220,7 +218,7 @@ HOSTILE_NAMES = [
 ]
 
 
-def test_no_name_of_a_file_can_pass_for_something_else(forge: Forge) -> None:
+def test_hostile_file_names_do_not_change_the_numbers(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     first = commit(source, "refs/heads/main", dict.fromkeys(HOSTILE_NAMES, b"1\n"))
     commit(source, "refs/heads/main", {f"moved/{name}": b"1\n" for name in HOSTILE_NAMES}, parents=(first,))
@@ -228,11 +226,11 @@ def test_no_name_of_a_file_can_pass_for_something_else(forge: Forge) -> None:
     forge.run_waiting()
     rows = forge.rows("SELECT files, added, deleted, languages FROM jobherd.forge_commits ORDER BY added DESC")
     assert rows[0] == {"files": len(HOSTILE_NAMES), "added": 8, "deleted": 0, "languages": {"Python": [8, 0]}}
-    assert rows[1]["files"] == len(HOSTILE_NAMES)  # renames
+    assert rows[1]["files"] == len(HOSTILE_NAMES)  # as renames
     assert (rows[1]["added"], rows[1]["deleted"], rows[1]["languages"]) == (0, 0, {})
 
 
-def test_odd_authors_dates_and_encodings_are_recorded_as_far_as_they_can_be(forge: Forge) -> None:
+def test_invalid_authors_dates_and_encodings_are_recorded_as_far_as_possible(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     tree = git("rev-parse", f"{commit(source, 'refs/heads/main', {'a.py': b'1'})}^{{tree}}", at=source)
     raw = (
@@ -256,7 +254,7 @@ def test_odd_authors_dates_and_encodings_are_recorded_as_far_as_they_can_be(forg
     assert rows[shas[1]]["authored_at"] is None
 
 
-def test_a_ref_whose_name_looks_like_an_option_or_is_no_utf8_is_only_a_name(forge: Forge) -> None:
+def test_ref_that_looks_like_an_option_or_is_not_utf8_is_only_a_name(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     sha = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     push(source, remote, f"{sha}:refs/heads/--upload-pack=touch", f"{sha}:refs/heads/x;y'$(id)")
@@ -270,7 +268,7 @@ def test_a_ref_whose_name_looks_like_an_option_or_is_no_utf8_is_only_a_name(forg
     assert forge.one("SELECT count(*) FROM jobherd.forge_commits") == 1
 
 
-def test_no_configuration_and_no_variable_changes_the_numbers(forge: Forge) -> None:
+def test_git_configuration_and_environment_do_not_change_the_numbers(forge: Forge) -> None:
     source, remote = generated(forge.folder / "source.git", 40), forge.repository()
     push(source, remote, "refs/heads/*:refs/heads/*")
     configuration = "[diff]\n renames = false\n noprefix = true\n[log]\n showRoot = false\n showSignature = true\n follow = true\n[color]\n ui = always\n"
@@ -287,7 +285,7 @@ def test_no_configuration_and_no_variable_changes_the_numbers(forge: Forge) -> N
     assert_same_as_git(forge, source)
 
 
-def test_a_vanished_event_repository_or_row_is_poison(forge: Forge) -> None:
+def test_missing_push_event_or_repository_is_poison(forge: Forge) -> None:
     nothing = run(push_process, push_event=4711)
     assert (nothing.outcome.label, nothing.outcome.code) == ("poison", "PUSH_EVENT_VANISHED")
     remote = forge.repository()
@@ -301,7 +299,7 @@ def test_a_vanished_event_repository_or_row_is_poison(forge: Forge) -> None:
     assert (ran.outcome.label, ran.outcome.code) == ("poison", "REPOSITORY_VANISHED")
 
 
-def test_commits_that_went_away_before_they_were_read_are_noted(forge: Forge) -> None:
+def test_commits_deleted_before_they_were_read_are_noted(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     commit(source, "refs/heads/main", {"a.py": b"1\n"})
     push(source, remote, "main")
@@ -315,7 +313,7 @@ def test_commits_that_went_away_before_they_were_read_are_noted(forge: Forge) ->
     assert (second["change"], second["commits"], second["dropped"]) == ("rewrite", 1, None)
 
 
-def test_a_push_that_was_never_told_comes_in_with_the_next_one(forge: Forge) -> None:
+def test_push_missed_by_the_hook_is_included_in_the_next_one(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     first = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     hook = remote / "hooks" / "post-receive"
@@ -328,13 +326,12 @@ def test_a_push_that_was_never_told_comes_in_with_the_next_one(forge: Forge) -> 
     assert only_event(forge)["commits"] == 2
 
 
-def test_a_commit_stays_with_the_push_that_recorded_it_first(forge: Forge) -> None:
+def test_commit_belongs_to_the_push_that_recorded_it_first(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     sha = commit(source, "refs/heads/main", {"a.py": b"1\n"})
     push(source, remote, "main")
     forge.run_waiting()
-    # Numbers are given before the commit: an earlier push may become visible after a later one was
-    # processed.
+    # PostgreSQL assigns ids before the commit. An earlier push may become visible after a later one was processed.
     forge.rows(
         "INSERT INTO jobherd.forge_push_events (id, repo, push, ref, new_sha) OVERRIDING SYSTEM VALUE"
         " VALUES (0, 1, gen_random_uuid(), 'refs/heads/side', %s)",
@@ -347,6 +344,6 @@ def test_a_commit_stays_with_the_push_that_recorded_it_first(forge: Forge) -> No
 @pytest.mark.parametrize(
     "cut", [[b"1\t2\tfile"], [b"a" * 40, b"", b"author"], [b"a" * 40, b"", b"n", b"e", b"1", b"s", b"1\t1\t", b"old"]]
 )
-def test_output_that_ends_in_the_middle_is_an_error_and_no_commit(cut: list[bytes]) -> None:
+def test_truncated_git_output_raises_an_error(cut: list[bytes]) -> None:
     with pytest.raises(ValueError, match="git log"):
         list(parse(cut))

@@ -1,4 +1,4 @@
-"""repo:size_recalc: git's own numbers, overwritten each time."""
+"""repo:size_recalc: the size of a repository as git reports it, overwritten each time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPO = "SELECT size_bytes, objects, branches, tags, sized_at FROM jobherd.forge_
 
 
 @pytest.mark.promise("A13")
-def test_the_numbers_are_those_of_git_and_the_last_ones_win(forge: Forge) -> None:
+def test_sizes_equal_gits_and_later_ones_replace_earlier_ones(forge: Forge) -> None:
     source, remote = generated(forge.folder / "source.git", 30), forge.repository()
     push(source, remote, "main")
     ran = forge.run_waiting()[-1]
@@ -36,7 +36,7 @@ def test_the_numbers_are_those_of_git_and_the_last_ones_win(forge: Forge) -> Non
     assert after["sized_at"] > before["sized_at"]
 
 
-def test_a_slow_measurement_does_not_undo_a_later_one(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_measurement_does_not_overwrite_a_later_one(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     remote = forge.repository()
     push(generated(forge.folder / "source.git", 3), remote, "main")
     objects = size._objects
@@ -53,7 +53,7 @@ def test_a_slow_measurement_does_not_undo_a_later_one(forge: Forge, monkeypatch:
     assert forge.one(REPO)["tags"] == 1
 
 
-def test_a_big_file_is_seen(forge: Forge) -> None:
+def test_size_includes_a_large_file(forge: Forge) -> None:
     remote = forge.repository()
     push(generated(forge.folder / "source.git", 3), remote, "main")
     forge.run_waiting()
@@ -63,7 +63,7 @@ def test_a_big_file_is_seen(forge: Forge) -> None:
     assert forge.one(REPO)["size_bytes"] - before >= 5_000_000
 
 
-def test_a_repository_that_is_gone_is_poison(forge: Forge) -> None:
+def test_missing_repository_is_poison(forge: Forge) -> None:
     assert run(size_recalc, repo=5).outcome.code == "REPOSITORY_VANISHED"
     remote = forge.repository()
     push(generated(forge.folder / "source.git", 3), remote, "main")

@@ -1,4 +1,4 @@
-"""The whole way: git push, hook, a real supervisor with its children, rows."""
+"""From git push and the hook, through a supervisor with its child processes, to the recorded rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stage(forge: Forge, gate: Gate) -> Iterator[Stage]:
 
 
 @pytest.mark.promise("A2", "A9")
-def test_two_hundred_commits_are_recorded_while_they_are_pushed(forge: Forge, stage: Stage) -> None:
+def test_supervisor_records_200_commits_while_they_are_pushed(forge: Forge, stage: Stage) -> None:
     fleet = stage.run_fleet(handlers="jobherd.handlers.forge", workers=2)
     source = generated(forge.folder / "source.git", 200)
     remote = forge.repository()
@@ -50,9 +50,9 @@ def test_two_hundred_commits_are_recorded_while_they_are_pushed(forge: Forge, st
     assert fleet.stop() == 0
 
 
-def test_the_demonstration_pushes_shows_its_jobs_and_ends(forge: Forge, stage: Stage) -> None:
+def test_demo_pushes_shows_its_jobs_and_exits(forge: Forge, stage: Stage) -> None:
     stage.run_fleet(handlers="jobherd.handlers.forge", workers=2)
-    for _ in range(2):  # the second time it deletes its branch and pushes it again
+    for _ in range(2):  # the second run deletes its branch and pushes it again
         said = jobherd("forge", "demo", "--dir", forge.folder / "demo", dsn=forge.dsn)
         assert said.code == 0, said
         assert said.out.startswith("\npushing ")

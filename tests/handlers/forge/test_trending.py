@@ -1,4 +1,4 @@
-"""trending:compute: one chain however often it is begun, and snapshots that are only added to."""
+"""trending:compute: one chain of jobs however often it is started, and snapshots that are only appended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compute(job: int = 100, **payload: int) -> Ran:
 
 
 def begin(forge: Forge, job: int) -> None:
-    """The planned job starts, as by a worker."""
+    """Remove the planned job from its table, as a worker that starts it does."""
     forge.rows("DELETE FROM jobherd.scheduled WHERE id = %s", job)
 
 
@@ -45,7 +45,7 @@ def with_pushes(forge: Forge) -> None:
     forge.run_waiting()
 
 
-def test_many_authors_trend_above_many_commits(forge: Forge) -> None:
+def test_more_authors_rank_above_more_commits(forge: Forge) -> None:
     with_pushes(forge)
     ran = compute()
     assert [one["name"] for one in ran.result["best"]] == ["large", "small"]  # type: ignore[index]
@@ -55,7 +55,7 @@ def test_many_authors_trend_above_many_commits(forge: Forge) -> None:
     ]
 
 
-def test_what_lies_before_the_window_does_not_count(forge: Forge) -> None:
+def test_commits_before_the_window_do_not_count(forge: Forge) -> None:
     with_pushes(forge)
     forge.rows("UPDATE jobherd.forge_commits SET recorded_at = recorded_at - interval '8 days'")
     compute(days=7)
@@ -63,7 +63,7 @@ def test_what_lies_before_the_window_does_not_count(forge: Forge) -> None:
 
 
 @pytest.mark.promise("A17", "A19")
-def test_a_run_plans_exactly_one_next_run_with_the_same_arguments(forge: Forge) -> None:
+def test_job_plans_exactly_one_next_job_with_the_same_arguments(forge: Forge) -> None:
     ran = compute(every=600, days=3)
     (planned,) = forge.rows(PLANNED)
     assert planned["id"] == ran.result["next_job"]  # type: ignore[index]
@@ -71,7 +71,7 @@ def test_a_run_plans_exactly_one_next_run_with_the_same_arguments(forge: Forge) 
     assert 0 < planned["due"] <= 660
 
 
-def test_runs_by_hand_do_not_multiply_the_chain(forge: Forge) -> None:
+def test_jobs_started_by_hand_do_not_create_further_chains(forge: Forge) -> None:
     first = compute(job=100).result["next_job"]  # type: ignore[index]
     assert [compute(job=job).result["next_job"] for job in (101, 102, 103)] == [first] * 3  # type: ignore[index]
     begin(forge, first)
@@ -80,7 +80,7 @@ def test_runs_by_hand_do_not_multiply_the_chain(forge: Forge) -> None:
     assert [row["id"] for row in forge.rows(PLANNED)] == [second]
 
 
-def test_a_retry_of_a_run_plans_nothing_more_and_appends_nothing_more(forge: Forge) -> None:
+def test_retry_of_a_job_plans_and_appends_nothing_more(forge: Forge) -> None:
     with_pushes(forge)
     first = compute(job=100).result["next_job"]  # type: ignore[index]
     before = forge.rows(SNAPSHOTS)
@@ -91,7 +91,7 @@ def test_a_retry_of_a_run_plans_nothing_more_and_appends_nothing_more(forge: For
 
 
 @pytest.mark.promise("A17")
-def test_snapshots_are_only_added_to(forge: Forge) -> None:
+def test_snapshots_are_only_appended(forge: Forge) -> None:
     with_pushes(forge)
     compute(job=100)
     before = forge.rows(SNAPSHOTS)
@@ -101,13 +101,13 @@ def test_snapshots_are_only_added_to(forge: Forge) -> None:
     assert len(after) == 2 * len(before)
 
 
-def test_a_run_that_fails_has_planned_the_next_one_before(forge: Forge) -> None:
+def test_failing_job_has_already_planned_the_next_one(forge: Forge) -> None:
     forge.rows("ALTER TABLE jobherd.forge_trending ADD CONSTRAINT nothing_more CHECK (false) NOT VALID")
     assert compute().outcome.label == "retry"
     assert len(forge.rows(PLANNED)) == 1
 
 
-def test_a_chain_that_was_cancelled_begins_again_by_hand(forge: Forge) -> None:
+def test_canceled_chain_restarts_with_a_job_started_by_hand(forge: Forge) -> None:
     first = compute(job=100).result["next_job"]  # type: ignore[index]
     assert forge.one("SELECT jobherd.cancel(%s)", first) == "cancelled"
     second = compute(job=101).result["next_job"]  # type: ignore[index]
@@ -115,17 +115,17 @@ def test_a_chain_that_was_cancelled_begins_again_by_hand(forge: Forge) -> None:
     assert [row["id"] for row in forge.rows(PLANNED)] == [second]
 
 
-def test_every_zero_plans_nothing(forge: Forge) -> None:
+def test_every_zero_plans_no_next_job(forge: Forge) -> None:
     assert compute(every=0).result["next_job"] is None  # type: ignore[index]
     assert forge.rows(PLANNED) == []
 
 
 @pytest.mark.parametrize("payload", [{"every": -1}, {"days": 0}, {"every": 10**9}])
-def test_spans_that_cannot_be_are_poison(forge: Forge, payload: dict[str, int]) -> None:
+def test_invalid_durations_are_poison(forge: Forge, payload: dict[str, int]) -> None:
     assert compute(**payload).outcome.label == "poison"
 
 
-def test_many_who_plan_at_the_same_moment_plan_one_run(forge: Forge) -> None:
+def test_concurrent_jobs_plan_one_next_job(forge: Forge) -> None:
     configure(forge.dsn)
 
     def plan(_: int) -> Any:
@@ -139,7 +139,7 @@ def test_many_who_plan_at_the_same_moment_plan_one_run(forge: Forge) -> None:
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
         while forge.one(waiting) < 6:
-            pass  # until all of them stand at the lock; the limit of the test ends it
+            pass  # until all six wait for the lock; the time limit of the test ends the loop
         gate.rollback()
         found = {one.result() for one in plans}
     assert len(found) == 1

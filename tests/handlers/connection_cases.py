@@ -1,4 +1,4 @@
-"""What type checkers say of connections. Run by test_typing: they report the lines that say `wrong`, and no others."""
+"""Types of connections. test_typing runs type checkers, which must report exactly the lines marked `wrong`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An alarm in a module of its own, as the worker's is: it does not say what it has interrupted."""
+"""An alarm in its own module, like the worker's: it does not pass on the interrupted frame."""
 
 from __future__ import annotations
 

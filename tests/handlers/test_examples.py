@@ -13,7 +13,7 @@ MODULES = [
     *(
         found.name
         for found in pkgutil.walk_packages(handlers.__path__, "jobherd.handlers.")
-        # those for Django need its settings: tests/frameworks has them
+        # modules for Django need its settings: tests/frameworks tests them
         if found.name.split(".")[2].startswith("_") and "._facade.django." not in found.name
     ),
     "jobherd.handlers.testing",
@@ -21,7 +21,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_in_the_docstrings_are_true(name):
+def test_docstring_examples_are_correct(name):
     module = importlib.import_module(name)
     before = default._chosen
     try:

@@ -1,4 +1,4 @@
-"""A program that enqueues ends at once, and may enqueue while it ends."""
+"""A program that enqueues exits at once, and may enqueue during exit."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_no_thread_of_a_pool_is_left_at_exit(database, program):
-    """From CPython 3.13 on, each such thread would hold up the end of the program for 5 s, twice."""
+def test_no_pool_thread_is_left_at_exit(database, program):
+    """From CPython 3.13 on, each such thread would delay the exit of the program by 5 s, twice."""
     ran = subprocess.run(
         [sys.executable, "-c", BEFORE + program],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""jobs:purge_completed deletes completed jobs that are old enough, in batches, and may run again at any time."""
+"""jobs:purge_completed deletes old completed jobs in batches, and may run again at any time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def past(
 
 
 @pytest.mark.promise("A16")
-def test_only_completed_jobs_that_are_old_enough_go(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_purge_deletes_only_completed_jobs_older_than_the_limit(
+    connection: psycopg.Connection[tuple[object, ...]],
+) -> None:
     past(connection, 25, age="8 days")
     past(connection, 5, age="6 days", kind="t:young")
     past(connection, 3, age="20 days", state="failed")
@@ -62,14 +64,16 @@ def test_only_completed_jobs_that_are_old_enough_go(connection: psycopg.Connecti
     assert run(purge_completed).result == {"deleted": 0}
 
 
-def test_one_kind_and_no_age(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_purge_is_limited_to_one_kind_and_accepts_an_age_of_zero(
+    connection: psycopg.Connection[tuple[object, ...]],
+) -> None:
     past(connection, 4, age="0 s", kind="t:one")
     past(connection, 4, age="0 s", kind="t:two")
     assert run(purge_completed, older_than="0s", kind="t:two").result == {"deleted": 4}
     assert connection.execute(LEFT).fetchall() == [("completed", "t:one", 4)]
 
 
-def test_the_attempts_of_a_job_go_with_it(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_purge_deletes_the_attempts_of_a_job(connection: psycopg.Connection[tuple[object, ...]]) -> None:
     past(connection, 1, age="8 days")
     past(connection, 1, age="1 day", kind="t:young")
     connection.execute(
@@ -81,9 +85,7 @@ def test_the_attempts_of_a_job_go_with_it(connection: psycopg.Connection[tuple[o
     ).fetchall() == [("t:young",)]
 
 
-def test_rows_that_somebody_holds_are_left_alone(
-    connection: psycopg.Connection[tuple[object, ...]], database: str
-) -> None:
+def test_purge_skips_locked_rows(connection: psycopg.Connection[tuple[object, ...]], database: str) -> None:
     past(connection, 5, age="8 days")
     with psycopg.connect(database) as other:
         other.execute("SELECT id FROM jobherd.history ORDER BY id LIMIT 2 FOR UPDATE")
@@ -92,7 +94,7 @@ def test_rows_that_somebody_holds_are_left_alone(
 
 
 @pytest.mark.parametrize("payload", [{"older_than": "soon"}, {"batch": 0}, {"batch": 10**6}])
-def test_what_cannot_be_is_poison(
+def test_invalid_arguments_of_purge_are_poison(
     connection: psycopg.Connection[tuple[object, ...]], payload: dict[str, object]
 ) -> None:
     past(connection, 1, age="8 days")

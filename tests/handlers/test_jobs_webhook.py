@@ -1,4 +1,4 @@
-"""The call of a webhook: what goes over the wire, what the answers mean, and who is not called."""
+"""Webhook calls: the request, the meaning of the answers, and addresses that are not called."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENT = {"id": 7, "state": "completed", "result": {"pages": 3}}
 
 
 class Receiver(ThreadingHTTPServer):
-    """Answers as it is told, and keeps what it got."""
+    """Answers with the status and headers set on it, and stores the requests it got."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -68,7 +68,7 @@ def call(url: str, **fields: object):
 
 
 @pytest.mark.promise("D40")
-def test_it_is_sent_as_json_and_signed(receiver: Receiver):
+def test_webhook_is_sent_as_signed_json(receiver: Receiver):
     ran = call(receiver.url, id=42, attempt=2)
     assert ran.result == {"status": 200}
     ((path, headers, body),) = receiver.got
@@ -83,10 +83,10 @@ def test_it_is_sent_as_json_and_signed(receiver: Receiver):
     assert signature == hmac.new(SECRET.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
 
 
-def test_while_a_secret_is_replaced_both_sign():
+def test_webhook_is_signed_with_both_secrets_during_rotation():
     old, new = sign(b"{}", ("old" * 6, "new" * 6), at=5).split(",")[1:]
     assert [old, new] == [sign(b"{}", (secret * 6,), at=5).split(",")[1] for secret in ("old", "new")]
-    assert sign(b"{}", ("old" * 6,), at=6) != sign(b"{}", ("old" * 6,), at=5), "the time is signed too"
+    assert sign(b"{}", ("old" * 6,), at=6) != sign(b"{}", ("old" * 6,), at=5), "the signature must include the time"
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_while_a_secret_is_replaced_both_sign():
         (503, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, "retry", "WEBHOOK_REFUSED", None),
     ],
 )
-def test_what_the_receiver_answers(receiver: Receiver, status, headers, label, code, delay):
+def test_answer_of_the_receiver_decides_the_outcome(receiver: Receiver, status, headers, label, code, delay):
     receiver.status, receiver.headers = status, headers
     outcome = call(receiver.url).outcome
     assert (outcome.label, outcome.code) == (label, code)
     assert delay is None or outcome.delay == delay
-    assert len(receiver.got) == 1, "a redirect is not followed"
+    assert len(receiver.got) == 1, "a redirect must not be followed"
 
 
 @pytest.mark.parametrize("address", [
@@ -126,7 +126,7 @@ def test_private_addresses_are_not_called(address: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("somebody was called"))
     outcome = call("https://innocent.example/done").outcome
     assert (outcome.label, outcome.code) == ("poison", "WEBHOOK_FORBIDDEN")
-    assert address not in (outcome.error or ""), "what a name stands for inside is nobody's business"
+    assert address not in (outcome.error or ""), "the error must not disclose internal addresses"
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_public_addresses_are_called(address: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "url", ["http://93.184.215.14/", "ftp://example.com/", "https://a:b@example.com/", "https:///x", "https://x:port/"]
 )
-def test_other_urls_are_not_called(url: str, monkeypatch: pytest.MonkeyPatch):
+def test_urls_with_an_invalid_scheme_user_host_or_port_are_not_called(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("somebody was called"))
     assert call(url).outcome.code == "WEBHOOK_FORBIDDEN"
 
 
-def test_the_connection_goes_to_the_address_that_was_looked_at(receiver: Receiver, monkeypatch: pytest.MonkeyPatch):
+def test_connection_goes_to_the_address_that_was_checked(receiver: Receiver, monkeypatch: pytest.MonkeyPatch):
     jobs_webhook.set_rules(Rules((SECRET,), ("Hooks.Internal",)))
     looked = []
 
@@ -188,26 +188,26 @@ def _connect(connect, at):
     return connection
 
 
-def test_nothing_is_sent_unsigned(receiver: Receiver):
+def test_webhook_without_a_secret_is_not_sent(receiver: Receiver):
     jobs_webhook.set_rules(Rules((), ("127.0.0.1",)))
     outcome = call(receiver.url).outcome
     assert (outcome.label, outcome.code) == ("retry", "WEBHOOK_UNSIGNED")
     assert receiver.got == []
 
 
-def test_who_does_not_answer_is_tried_again():
+def test_unreachable_receiver_is_retried():
     with contextlib.closing(socket.socket()) as bound:
-        bound.bind(("127.0.0.1", 0))  # and nobody listens
+        bound.bind(("127.0.0.1", 0))  # bound, but not listening
         outcome = call(f"http://127.0.0.1:{bound.getsockname()[1]}/").outcome
     assert (outcome.label, outcome.code) == ("retry", "WEBHOOK_UNREACHABLE")
 
 
-def test_an_address_in_any_script_is_called_as_browsers_do(receiver: Receiver):
-    """It is let in with the job, and every attempt to call it ended in an error of encoding."""
+def test_non_ascii_url_is_encoded_as_browsers_do(receiver: Receiver):
+    """The enqueue call accepts such a URL. Without encoding, every attempt would fail."""
     assert call(receiver.url.replace("/done?", "/erledigt/über;a=%2F?für=€&")).result == {"status": 200}
     assert [path for path, _, _ in receiver.got] == ["/erledigt/%C3%BCber;a=%2F?f%C3%BCr=%E2%82%AC&by=us"]
 
 
-def test_plain_text_where_tls_is_spoken_is_no_call(receiver: Receiver):
+def test_https_call_to_a_plain_http_server_fails(receiver: Receiver):
     assert call(receiver.url.replace("http:", "https:")).outcome.code == "WEBHOOK_UNREACHABLE"
     assert receiver.got == []

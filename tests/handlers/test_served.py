@@ -1,4 +1,4 @@
-"""What is decorated with @handler is served or refused by name, whatever made it."""
+"""Each @handler is served, or reported by name, however the handler was created."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make(kind):
 
 @pytest.fixture
 def loads(tmp_path):
-    """Write a module beside `_tools.py` and load the folder."""
+    """Write a module next to `_tools.py` and load the folder."""
 
     def loads(text: str, name: str = "b", **more: str) -> Loaded:
         (tmp_path / "_tools.py").write_text(TOOLS)
@@ -60,7 +60,7 @@ def loads(tmp_path):
         "same = lambda handler: handler\n@same\n@handler('b:x')\ndef x(n): return n + 5",
     ],
 )
-def test_whatever_a_name_of_the_module_holds_is_served(loads, text):
+def test_handler_that_a_module_name_refers_to_is_served(loads, text):
     loaded = loads(text)
     assert loaded.problems == loaded.notes == ()
     one = loaded.kinds["b:x"]
@@ -68,12 +68,12 @@ def test_whatever_a_name_of_the_module_holds_is_served(loads, text):
     assert one.file.endswith("b.py")
 
 
-def test_a_static_method_may_be_a_coroutine(loads):
+def test_static_method_may_be_a_coroutine(loads):
     loaded = loads("class Mail:\n    @handler('b:x')\n    @staticmethod\n    async def x(n): return n")
     assert loaded.kinds["b:x"].signature.is_async
 
 
-def test_what_a_factory_of_another_file_makes_is_served_by_the_module_that_calls_it(loads):
+def test_handler_from_a_factory_is_served_by_the_module_that_calls_it(loads):
     loaded = loads("from ._tools import make\none = make('b:one')\ntwo = make('b:two')", c="from .b import one")
     assert loaded.problems == ()
     assert {kind: (each.file.rpartition("/")[2], each.line) for kind, each in loaded.kinds.items()} == {
@@ -92,7 +92,7 @@ def test_what_a_factory_of_another_file_makes_is_served_by_the_module_that_calls
         ("lambda handler: 5\n@(lambda handler: 5)\n@handler('b:lost')\ndef x(n): ...", 4),
     ],
 )
-def test_what_no_name_holds_is_refused_by_name(loads, text, line):
+def test_handler_without_a_module_name_is_reported(loads, text, line):
     (problem,) = loads(text + "\n@handler('b:good')\ndef good(): ...").problems
     assert problem.file.endswith("b.py")
     assert problem.line == line
@@ -122,13 +122,13 @@ def test_what_no_name_holds_is_refused_by_name(loads, text, line):
         ),
     ],
 )
-def test_methods_are_refused_with_the_true_reason(loads, text, says):
+def test_methods_are_rejected_with_the_reason(loads, text, says):
     (problem,) = loads(text).problems
     assert says in problem.message
     assert "use a function or a static method" in problem.message
 
 
-def test_hooks_that_would_not_be_called_are_refused_too(loads):
+def test_hook_without_a_module_name_is_reported(loads):
     loaded = loads(
         """
         from jobherd import before_job
@@ -149,16 +149,18 @@ def test_hooks_that_would_not_be_called_are_refused_too(loads):
     assert problem.message.startswith("the hook before_job would not be called: no name of its module holds it")
 
 
-def test_a_hook_of_a_private_module_is_named_unless_it_is_loaded_for_its_hooks(loads, tmp_path):
+def test_hook_of_a_private_module_is_reported_unless_loaded_for_its_hooks(loads, tmp_path):
     text = "from jobherd import before_job\n@before_job\ndef noted(job): ...\n@handler('b:lost')\ndef lost(): ...\ndel lost"
     loaded = loads("from . import _hooks", _hooks=text)
     assert ["the hook before_job" in str(note) for note in loaded.notes] == [True, False]
     hooks = load([tmp_path / "_hooks.py"], named=HOOKS)
-    assert (len(hooks.hooks), hooks.problems) == (1, ()), "jobs in it are not served, and not missed"
+    assert (len(hooks.hooks), hooks.problems) == (1, ()), (
+        "handlers in a module loaded for its hooks are neither served nor reported"
+    )
     assert [note.about for note in notes_of(loaded, hooks)] == [loaded.notes[1].about]
 
 
-def test_what_a_private_module_makes_is_named(loads):
+def test_handlers_of_a_private_module_are_reported(loads):
     loaded = loads(
         "from ._defs import work", _defs="@handler('b:private')\ndef work(): ...\n@handler('b:other')\ndef other(): ..."
     )
@@ -169,7 +171,7 @@ def test_what_a_private_module_makes_is_named(loads):
     assert "begins with an underscore" in loaded.notes[0].message
 
 
-def test_what_is_imported_from_elsewhere_is_named_apart(loads, tmp_path_factory, monkeypatch):
+def test_handler_imported_from_an_unnamed_module_is_reported_separately(loads, tmp_path_factory, monkeypatch):
     place = tmp_path_factory.mktemp("elsewhere")
     (place / "served_elsewhere.py").write_text("from jobherd import handler\n@handler('else:where')\ndef work(): ...\n")
     monkeypatch.syspath_prepend(place)
@@ -182,7 +184,7 @@ def test_what_is_imported_from_elsewhere_is_named_apart(loads, tmp_path_factory,
     )
 
 
-def test_two_of_one_kind_are_told_with_both_places_also_if_one_line_made_them(loads):
+def test_duplicate_kind_is_reported_with_both_places_even_if_one_line_made_them(loads):
     loaded = loads("from ._tools import make\none = make('b:same')\ntwo = make('b:same')")
     (problem,) = loaded.problems
     assert (problem.file.rpartition("/")[2], problem.line) == ("b.py", 5)
@@ -194,7 +196,7 @@ def test_two_of_one_kind_are_told_with_both_places_also_if_one_line_made_them(lo
     assert "declared twice" in loaded.problems[0].message
 
 
-def test_sub_folders_with_dashes_are_loaded_and_dots_are_told(loads, tmp_path):
+def test_folder_with_a_dash_is_loaded_and_one_with_a_dot_is_reported(loads, tmp_path):
     (tmp_path / "v1.2").mkdir()
     (tmp_path / "v1.2" / "a.py").touch()
     (tmp_path / "notes.d").mkdir()
@@ -214,7 +216,7 @@ def test_sub_folders_with_dashes_are_loaded_and_dots_are_told(loads, tmp_path):
     "call", ["function('DB', *a, **k)", "function(*a, db='DB', **k)", "(0, function(make(), *a, **k))[1]"]
 )
 @pytest.mark.parametrize("begin", ["def inner(*a, **k): return", "async def inner(*a, **k): return"])
-def test_an_argument_that_a_decorator_passes_in_is_told(loads, call, begin):
+def test_argument_that_a_decorator_passes_itself_is_reported(loads, call, begin):
     loaded = loads(
         f"make = lambda: 'DB'\ndef with_db(function):\n    @functools.wraps(function)\n    {begin} {call}\n    return inner\n"
         "@handler('b:x')\n@with_db\ndef x(db, order_id: int): ..."
@@ -232,7 +234,7 @@ def test_an_argument_that_a_decorator_passes_in_is_told(loads, call, begin):
         "def inner(*a, order_id=None, **k): return function(*a, order_id=order_id or 5, **k)",
     ],
 )
-def test_a_decorator_that_passes_on_what_it_is_given_is_none_of_these(loads, inner):
+def test_decorator_that_passes_on_its_arguments_is_accepted(loads, inner):
     loaded = loads(
         f"def passing(function):\n    @functools.wraps(function)\n    {inner}\n    return inner\n"
         "@handler('b:x')\n@passing\ndef x(order_id: int): return order_id"
@@ -240,7 +242,7 @@ def test_a_decorator_that_passes_on_what_it_is_given_is_none_of_these(loads, inn
     assert loaded.problems == ()
 
 
-def test_the_own_parameters_of_a_wrapper_count(loads):
+def test_explicit_parameters_of_a_wrapper_define_the_payload(loads):
     loaded = loads(
         """
         def with_db(function):
@@ -265,7 +267,7 @@ def test_the_own_parameters_of_a_wrapper_count(loads):
         one.binding.bind({"order_id": "5"})
 
 
-def test_the_annotations_of_partials_and_callables_are_checked():
+def test_annotations_of_partials_and_callables_are_checked():
     import functools
 
     def work(client: str, n: int) -> int:
@@ -282,7 +284,7 @@ def test_the_annotations_of_partials_and_callables_are_checked():
         assert "secret" not in one.signature.name
 
 
-def test_what_is_not_checked_is_named(loads):
+def test_unchecked_annotations_are_reported(loads):
     loaded = loads(
         """
         from dataclasses import dataclass
@@ -304,7 +306,7 @@ def test_what_is_not_checked_is_named(loads):
     assert "the annotation of a field of Line cannot be resolved" in lines
 
 
-def test_a_class_whose_metaclass_raises_is_looked_through_and_hides_nothing(loads):
+def test_class_whose_metaclass_raises_is_searched_and_hides_no_handler(loads):
     loaded = loads(
         """
         class Hides(type):

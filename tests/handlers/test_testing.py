@@ -65,7 +65,7 @@ def jobherd_dsn(database):
     return database
 
 
-def test_a_handler_runs_here_and_now_with_the_round_trip_through_json():
+def test_run_calls_the_handler_after_a_round_trip_through_json():
     ran = run(double, number=21)
     assert ran.outcome.label == "ok"
     assert ran.result == 42
@@ -73,7 +73,7 @@ def test_a_handler_runs_here_and_now_with_the_round_trip_through_json():
     assert run(say, "x").result == {"said": "x"}
 
 
-def test_a_tuple_arrives_as_a_worker_would_hand_it_over():
+def test_payload_tuple_arrives_as_a_list_as_in_a_worker():
     seen = []
     keep = handler("demo:keep")(lambda payload: seen.append(payload))
     run(keep, (1, (2,)))
@@ -93,17 +93,17 @@ def test_a_tuple_arrives_as_a_worker_would_hand_it_over():
         ("timeout", "retry", "scheduled", "JOB_TIMEOUT"),
     ],
 )
-def test_every_disposition_is_judged_as_a_worker_does(what, label, state, code):
+def test_run_classifies_every_disposition_like_a_worker(what, label, state, code):
     outcome = run(say, what).outcome
     assert (outcome.label, outcome.state, outcome.code) == (label, state, code)
 
 
-def test_the_last_attempt_fails():
+def test_last_attempt_fails():
     assert run_payload(say, {"what": "exit"}, attempt=3).outcome.state == "failed"
     assert run_payload(say, {"what": "exit"}, attempt=3, max_attempts=4).outcome.state == "scheduled"
 
 
-def test_a_payload_that_does_not_fit_is_poison_and_a_wrong_call_an_error():
+def test_invalid_payload_is_poison_and_a_wrong_call_raises():
     ran = run_payload(double, {"number": "x"})
     assert (ran.outcome.label, ran.outcome.code) == ("poison", "PAYLOAD_INVALID")
     with pytest.raises(PayloadError):
@@ -112,7 +112,7 @@ def test_a_payload_that_does_not_fit_is_poison_and_a_wrong_call_an_error():
         run(double, nummer=1)
 
 
-def test_an_asynchronous_handler_runs_too():
+def test_run_executes_an_async_handler():
     @handler("demo:async")
     async def work(number: int) -> int:
         await asyncio.sleep(0)
@@ -121,7 +121,7 @@ def test_an_asynchronous_handler_runs_too():
     assert run(work, number=5).result == 5
 
 
-def test_the_job_can_be_dressed_up():
+def test_run_payload_sets_fields_of_the_job():
     @handler("demo:look")
     def look(job: Job) -> Json:
         return [job.id, job.attempt, job.crashes, job.cancelled, job.remaining() > 200]
@@ -129,7 +129,7 @@ def test_the_job_can_be_dressed_up():
     assert run_payload(look, {}, id=9, crashes=1, attempt=2, on_cancelled=lambda: True).result == [9, 2, 1, True, True]
 
 
-def test_what_handlers_enqueue_can_be_looked_at_and_run(jobherd_inline):  # noqa: F811
+def test_inline_shows_and_runs_the_jobs_that_handlers_enqueue(jobherd_inline):  # noqa: F811
     assert jobherd_inline.run(first, count=3).outcome.label == "ok"
     assert jobherd_inline.enqueued(second) == [{"number": 0}, {"number": 1}, {"number": 2}]
     assert jobherd_inline.enqueued("demo:third") == []
@@ -139,11 +139,11 @@ def test_what_handlers_enqueue_can_be_looked_at_and_run(jobherd_inline):  # noqa
         ("demo:second", "retry"),
         ("demo:second", "ok"),
     ]
-    assert jobherd_inline.enqueued(third) == []  # undone with the attempt that raised
+    assert jobherd_inline.enqueued(third) == []  # undone with the failed attempt
     assert jobherd_inline.connection.execute("SELECT count(*), min(queue) FROM jobherd.jobs").fetchone() == (3, "other")
 
 
-def test_what_a_job_enqueues_here_remembers_it_too(jobherd_inline):  # noqa: F811
+def test_inline_stores_the_parent_of_a_job_that_a_handler_enqueues(jobherd_inline):  # noqa: F811
     second.enqueue(number=0)
     job = jobherd_inline.client.enqueue("demo:first", {"count": 1})
     jobherd_inline.drain([first, second])
@@ -153,14 +153,14 @@ def test_what_a_job_enqueues_here_remembers_it_too(jobherd_inline):  # noqa: F81
     assert rows == [(None,), (job,)]
 
 
-def test_retries_are_run_as_often_as_asked(jobherd_inline):  # noqa: F811
+def test_drain_runs_as_many_attempts_as_requested(jobherd_inline):  # noqa: F811
     say.enqueue("exit")
     (job,) = jobherd_inline.drain([say], attempts=10)
     assert [ran.outcome.label for ran in job.ran] == ["retry", "retry", "failed"]
     assert job.over
 
 
-def test_a_loop_of_jobs_is_found(jobherd_inline):  # noqa: F811
+def test_drain_detects_a_job_that_enqueues_itself_without_end(jobherd_inline):  # noqa: F811
     @handler("demo:loop")
     def loop() -> None:
         loop.enqueue()
@@ -170,14 +170,14 @@ def test_a_loop_of_jobs_is_found(jobherd_inline):  # noqa: F811
         jobherd_inline.drain([loop], most=20)
 
 
-def test_a_kind_that_no_handler_is_given_for_is_given_back(jobherd_inline):  # noqa: F811
+def test_drain_does_not_count_an_attempt_for_a_kind_without_a_handler(jobherd_inline):  # noqa: F811
     jobherd_inline.client.enqueue("demo:unknown")
     (job,) = jobherd_inline.drain([])
     assert job.ran[0].outcome.code == "WORKER_RESOLUTION_ERROR"
     assert job.attempts == 0
 
 
-def test_everything_is_undone_at_the_end(database):
+def test_inline_undoes_everything_at_its_end(database):
     before = module._chosen
     with inline(database) as jobs:
         third.enqueue()
@@ -188,7 +188,7 @@ def test_everything_is_undone_at_the_end(database):
         assert connection.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (0,)
 
 
-def test_a_failed_statement_of_a_handler_does_not_spoil_the_test(database):
+def test_failed_statement_in_a_handler_does_not_abort_the_test_transaction(database):
     with inline(database) as jobs:
 
         @handler("demo:broken")
@@ -200,7 +200,7 @@ def test_a_failed_statement_of_a_handler_does_not_spoil_the_test(database):
         assert isinstance(jobs.client, Client)
 
 
-def test_a_job_s_transaction_is_a_part_of_the_test_s(database):
+def test_transaction_of_a_job_is_part_of_the_test_transaction(database):
     with inline(database) as jobs:
 
         @handler("demo:pay", transactional=True)
@@ -223,12 +223,12 @@ def test_a_job_s_transaction_is_a_part_of_the_test_s(database):
         assert len(jobs.enqueued(third)) == 1
         assert jobs.run(pay, how="nack").outcome.label == "retry"
         assert jobs.run(part, how="raises").outcome.label == "retry"
-        assert len(jobs.enqueued(third)) == 1, "undone with the attempt"
+        assert len(jobs.enqueued(third)) == 1, "the job was undone with the failed attempt"
         assert jobs.run(part, how="well").result == "well"
         assert jobs.connection.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (2,)
 
 
-def test_without_a_database_a_transaction_says_what_it_needs():
+def test_transaction_without_a_database_fails_and_names_inline():
     @handler("demo:pay")
     def pay(job: Job) -> None:
         with job.transaction():
@@ -257,7 +257,7 @@ def tomorrow(every: str = "1d") -> None:
     tomorrow.options(delay=every).enqueue(every=every)
 
 
-def test_the_value_of_a_job_or_what_its_handler_raised():
+def test_value_returns_the_result_or_raises_what_the_handler_raised():
     assert run(typed, total=Decimal("3.00")).value() == {"total": "3.00"}
     ran = run(breaks)
     assert ran.outcome.label == "retry"
@@ -273,7 +273,7 @@ def test_the_value_of_a_job_or_what_its_handler_raised():
     assert "test_testing" in ran.outcome.traceback
 
 
-def test_what_was_enqueued_has_the_handlers_types(jobherd_inline):  # noqa: F811
+def test_enqueued_jobs_have_the_types_of_the_handlers_parameters(jobherd_inline):  # noqa: F811
     typed.enqueue(total=Decimal("3.00"))
     assert jobherd_inline.enqueued(typed) == [{"total": Decimal("3.00")}]
     assert jobherd_inline.enqueued("demo:typed") == [{"total": "3.00"}]
@@ -287,9 +287,9 @@ def test_what_was_enqueued_has_the_handlers_types(jobherd_inline):  # noqa: F811
         jobherd_inline.assert_enqueued(breaks)
 
 
-def test_a_drain_ends_on_a_handler_that_plans_its_next_run(jobherd_inline):  # noqa: F811
+def test_drain_runs_only_due_jobs_and_delayed_ones_on_request(jobherd_inline):  # noqa: F811
     tomorrow.enqueue()
-    assert len(jobherd_inline.drain([tomorrow])) == 1, "the next one is not due"
+    assert len(jobherd_inline.drain([tomorrow])) == 1, "the next job is not due"
     assert jobherd_inline.drain([tomorrow]) == []
     assert [job.due for job in jobherd_inline.drain([tomorrow], due="3d")] == [86400, 2 * 86400, 3 * 86400]
     assert len(jobherd_inline.drain([tomorrow], due=None, rounds=1)) == 1
@@ -298,7 +298,7 @@ def test_a_drain_ends_on_a_handler_that_plans_its_next_run(jobherd_inline):  # n
         jobherd_inline.drain([tomorrow], due=None, most=5)
 
 
-def test_rounds_end_a_loop(jobherd_recorder):  # noqa: F811
+def test_rounds_limit_an_endless_loop_of_jobs(jobherd_recorder):  # noqa: F811
     @handler("demo:loop")
     def loop() -> None:
         loop.enqueue()
@@ -308,13 +308,13 @@ def test_rounds_end_a_loop(jobherd_recorder):  # noqa: F811
     assert [job.round for job in jobherd_recorder.drain([loop], rounds=3)] == [1, 2, 2, 3, 3, 3, 3]
 
 
-def test_a_moment_to_run_at_is_a_delay_too(jobherd_recorder):  # noqa: F811
+def test_run_at_delays_a_job_in_a_drain(jobherd_recorder):  # noqa: F811
     typed.options(run_at=datetime.now(UTC) + timedelta(hours=1)).enqueue(total=Decimal(1))
     assert jobherd_recorder.drain([typed]) == []
     assert len(jobherd_recorder.drain([typed], due="61m")) == 1
 
 
-def test_a_recorder_needs_no_database(monkeypatch, jobherd_recorder):  # noqa: F811
+def test_recorder_needs_no_database(monkeypatch, jobherd_recorder):  # noqa: F811
     monkeypatch.setenv("JOBHERD_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
     assert [typed.enqueue(total=Decimal(1)), *typed.enqueue_many([(Decimal(2),), (Decimal(3),)])] == [1, 2, 3]
     jobherd_recorder.client.enqueue("demo:other", {"a": 1}, priority=5)
@@ -325,7 +325,7 @@ def test_a_recorder_needs_no_database(monkeypatch, jobherd_recorder):  # noqa: F
     with pytest.raises(RuntimeError, match="a recorder has no database"):
         jobherd_recorder.client.job(1)
     assert jobherd_recorder.run(tomorrow).outcome.label == "ok"
-    assert len(jobherd_recorder.drain([typed])) == 4  # one is of a kind without a handler
+    assert len(jobherd_recorder.drain([typed])) == 4  # one job has a kind without a handler
     with recorder() as inner:
         typed.enqueue(total=Decimal(9))
         assert len(inner.jobs) == 1
@@ -345,7 +345,7 @@ async def awaits(number: int) -> int:
 awaits_in: dict[str, object] = {}
 
 
-def test_an_asynchronous_handler_in_a_running_loop_says_what_to_do_and_runs_in_it(jobherd_inline):  # noqa: F811
+def test_async_handler_in_a_running_loop_needs_arun_and_runs_in_that_loop(jobherd_inline):  # noqa: F811
     async def main() -> None:
         awaits_in["loop"] = asyncio.get_running_loop()
         for call, advice in [
@@ -360,7 +360,7 @@ def test_an_asynchronous_handler_in_a_running_loop_says_what_to_do_and_runs_in_i
         failed = await jobherd_inline.arun(awaits, number=-1)
         with pytest.raises(LookupError):
             failed.raise_()
-        assert jobherd_inline.enqueued(typed) == [{"total": Decimal(6)}]  # undone with the attempt that raised
+        assert jobherd_inline.enqueued(typed) == [{"total": Decimal(6)}]  # undone with the failed attempt
         jobherd_inline.client.enqueue("demo:awaits", {"number": 7})
         with pytest.raises(TypeError, match=r"await adrain\(...\) instead of drain\(...\)"):
             jobherd_inline.drain([awaits, typed])
@@ -376,8 +376,8 @@ async def hangs() -> None:
     await asyncio.Event().wait()
 
 
-def test_jobs_run_in_the_transaction_of_the_test(database):
-    """Nothing is committed or rolled back by `inline`: that is the test's."""
+def test_inline_runs_jobs_in_the_callers_transaction(database):
+    """`inline` commits and rolls back nothing: the test does."""
     with psycopg.connect(database) as own:
         with inline(connection=own) as jobs:
             double.enqueue(number=2)
@@ -393,7 +393,7 @@ def test_jobs_run_in_the_transaction_of_the_test(database):
         assert own.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (0,)
 
 
-def test_time_passes_for_delayed_jobs():
+def test_advance_makes_delayed_jobs_due():
     with recorder() as jobs:
         double.options(delay="1h").enqueue(number=1)
         assert jobs.drain([double]) == []
@@ -408,7 +408,7 @@ def test_time_passes_for_delayed_jobs():
 
 
 @pytest.mark.system
-def test_a_real_worker_runs_committed_jobs_and_leaves_no_session(database, tmp_path):
+def test_real_worker_runs_committed_jobs_and_leaves_no_session(database, tmp_path):
     (tmp_path / "shop.py").write_text(
         "import os\nfrom jobherd import handler\n"
         "@handler('shop:pid')\ndef pid() -> int:\n    return os.getpid()\n"

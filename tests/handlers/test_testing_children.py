@@ -47,7 +47,7 @@ def labels_of(job):
     return [ran.outcome.label for ran in job.ran]
 
 
-def test_a_drain_runs_the_children_and_then_the_job_that_waits_for_them(jobs):
+def test_drain_runs_child_jobs_and_then_the_waiting_parent_job(jobs):
     pack.enqueue(parcels=[1, 2])
     parent, *children = jobs.drain([pack, label])
     assert labels_of(parent) == ["suspended", "ok"]
@@ -58,21 +58,21 @@ def test_a_drain_runs_the_children_and_then_the_job_that_waits_for_them(jobs):
     assert jobs.drain([pack, label]) == []
 
 
-def test_a_job_waits_for_children_that_are_not_drained(jobs):
+def test_parent_job_waits_for_child_jobs_that_are_not_drained(jobs):
     pack.enqueue(parcels=[1])
     (parent,) = jobs.drain([pack, label], rounds=1)
-    assert jobs.drain([pack], rounds=0) == [], "it does not run meanwhile"
+    assert jobs.drain([pack], rounds=0) == [], "the parent job does not run while its child jobs are unfinished"
     assert not parent.over
     ran = jobs.drain([pack, label])
     assert ran[-1] is parent
     assert labels_of(parent) == ["suspended", "ok"]
 
 
-def test_the_failure_of_a_child_is_raised_or_returned(jobs):
+def test_failure_of_a_child_job_is_raised_or_returned_by_gather(jobs):
     pack.enqueue(parcels=[-1, 2])
     pack.enqueue(parcels=[-1, 2], keep=True)
     first, second, *_ = jobs.drain([pack, label])
-    assert (labels_of(first), first.over) == (["suspended"] * 2, False), "the child has another attempt"
+    assert (labels_of(first), first.over) == (["suspended"] * 2, False), "the child job has another attempt"
     jobs.drain([pack, label], attempts=2)
     child = jobs.assert_enqueued(label, parcel=-1)
     told = f"child job {child.id} (family:label) failed: ValueError: no parcel -1"
@@ -82,19 +82,21 @@ def test_the_failure_of_a_child_is_raised_or_returned(jobs):
     assert second.ran[-1].result[0].endswith("(family:label) failed: ValueError: no parcel -1")
 
 
-def test_a_handler_that_a_test_runs_directly_gets_the_results_in_its_next_run(jobs):
+def test_handler_run_directly_gets_results_of_its_child_jobs_in_the_next_run(jobs):
     assert jobs.run(pack, parcels=[1]).outcome.label == "suspended"
     assert len(jobs.enqueued(label)) == 2
     assert jobs.run(pack, parcels=[1]).outcome.label == "suspended"
-    assert len(jobs.enqueued(label)) == 2, "it is the same job"
+    assert len(jobs.enqueued(label)) == 2, "the same payload continues the same job"
     assert jobs.run(pack, parcels=[7]).outcome.label == "suspended"
-    assert len(jobs.enqueued(label)) == 4, "it is another job"
+    assert len(jobs.enqueued(label)) == 4, "another payload is another job"
     jobs.drain([label])
     assert jobs.run(pack, parcels=[1]).result == ["1.pdf", {"file": "0.pdf"}]
-    assert jobs.run(pack, parcels=[1]).outcome.label == "suspended", "the job before it is completed"
+    assert jobs.run(pack, parcels=[1]).outcome.label == "suspended", (
+        "the previous job is completed, so this run is a new job"
+    )
 
 
-def test_coroutines_wait_for_their_children_too(jobs):
+def test_async_parent_job_waits_for_its_child_jobs(jobs):
     @handler("family:apack")
     async def apack(job: Job) -> str:
         child = await job.aspawn(label.call(3))
@@ -105,7 +107,7 @@ def test_coroutines_wait_for_their_children_too(jobs):
     assert parent.ran[-1].result == "3.pdf"
 
 
-def test_a_job_without_children_does_not_wait(jobs):
+def test_job_without_child_jobs_does_not_wait(jobs):
     @handler("family:none")
     def none(job: Job) -> Json:
         return job.gather(job.spawn_many("none", []))
@@ -115,7 +117,7 @@ def test_a_job_without_children_does_not_wait(jobs):
     assert (labels_of(job), job.ran[0].result) == (["ok"], [])
 
 
-def test_steps_are_kept_from_one_attempt_to_the_next(jobs):
+def test_steps_are_kept_between_attempts(jobs):
     done = []
 
     @handler("family:steps", max_attempts=2)
@@ -133,7 +135,7 @@ def test_steps_are_kept_from_one_attempt_to_the_next(jobs):
     assert len(jobs.enqueued(label)) == 1
 
 
-def test_inline_keeps_what_an_attempt_that_is_suspended_has_done(database):
+def test_inline_keeps_the_steps_of_a_suspended_attempt_and_undoes_those_of_a_failed_one(database):
     with inline(database) as jobs:
         jobs.connection.execute("CREATE TEMP TABLE stock (attempt int)")
 
@@ -156,10 +158,10 @@ def test_inline_keeps_what_an_attempt_that_is_suspended_has_done(database):
         assert found() == [(1,)]
         stock.enqueue(how="raises")
         jobs.drain([stock, label], attempts=2)
-        assert found() == [(1,), (2,)], "the step is done again, since it was undone with the attempt that raised"
+        assert found() == [(1,), (2,)], "the step ran again because it was undone with the failed attempt"
 
 
-def test_a_child_is_a_job_of_the_test_s_transaction_with_its_parent(database):
+def test_child_jobs_are_enqueued_in_the_test_transaction_with_their_parent(database):
     with inline(database) as jobs:
         parent = pack.enqueue(parcels=[1])
         jobs.drain([pack], rounds=1)
@@ -169,7 +171,7 @@ def test_a_child_is_a_job_of_the_test_s_transaction_with_its_parent(database):
         assert rows.fetchall() == [(parent, 0), (parent, 5)]
 
 
-def test_a_child_cannot_be_spawned_in_a_transaction_of_the_job(database):
+def test_child_job_cannot_be_spawned_in_a_transaction_of_the_job(database):
     with inline(database) as jobs:
 
         @handler("family:inside", max_attempts=1)
@@ -191,7 +193,7 @@ def visit(job: Job, families: int) -> int:
     return job.attempt
 
 
-def test_an_attempt_that_records_a_step_is_the_first_of_its_count(jobs):
+def test_attempt_that_records_a_step_resets_the_attempt_count(jobs):
     visit.enqueue(families=3)
     [job] = jobs.drain([visit], attempts=9)
     assert labels_of(job) == ["retry", "retry", "retry", "ok"]

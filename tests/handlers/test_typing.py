@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 CONNECTIONS = HERE / "connection_cases.py"
 
 
-def test_a_type_checker_sees_what_a_producer_passes():
+def test_mypy_checks_the_arguments_of_producers():
     cases = HERE / "typing_cases.py"
     out, problems, status = api.run(["--strict", "--warn-unused-ignores", "--follow-imports=silent", str(cases)])
     assert status == 0, out + problems
@@ -29,7 +29,7 @@ def test_a_type_checker_sees_what_a_producer_passes():
     ],
     ids=["mypy", "pyright", "ty"],
 )
-def test_type_checkers_accept_the_connections_that_people_have(command, line, tmp_path):
+def test_type_checkers_accept_supported_connections_and_reject_others(command, line, tmp_path):
     name, *arguments = command
     done = subprocess.run(
         [str(Path(sys.executable).parent / name), *arguments, str(CONNECTIONS)],

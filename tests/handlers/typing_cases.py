@@ -1,6 +1,6 @@
-"""What a type checker says of producers.
+"""Types of producers, checked with mypy.
 
-Run by test_typing; each ignored error must be one (unused ignores are errors).
+Run by test_typing. Each ignored error must occur: unused ignores are errors.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ receipt.options(delay="10m").enqueue(order_id="7")  # type: ignore[arg-type]
 receipt.options(dely="10m")  # type: ignore[call-arg]
 receipt.options(delay="10m").options(queue="x").enqueue()  # type: ignore[call-arg]
 
-# Many, and payloads by themselves.
+# Bulk enqueue and payloads.
 assert_type(receipt.enqueue_many([{"order_id": 7}, (8,)]), list[int])
 assert_type(receipt.enqueue_many(receipt.payload(order_id=n) for n in range(3)), list[int])
 receipt.payload(order_id="7")  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ handler("x", batch="5")  # type: ignore[call-overload]
 handler("x", linger="1s")  # type: ignore[call-overload]
 
 
-# A batch handler takes lists, and enqueues one payload a job.
+# A batch handler takes lists, and a producer enqueues one payload per job.
 @dataclass
 class Sms:
     to: str

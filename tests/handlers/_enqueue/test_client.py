@@ -444,7 +444,7 @@ def test_client_opens_no_connection_before_its_first_call(monkeypatch, tmp_path)
         client.enqueue("a:b")
 
 
-def test_jobherd_dsn_goes_before_database_url_and_an_argument_before_both(monkeypatch):
+def test_jobherd_dsn_overrides_database_url_and_an_argument_overrides_both(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgresql:///b")
     monkeypatch.delenv("JOBHERD_DSN", raising=False)
     assert find_dsn() == "postgresql:///b"
@@ -476,7 +476,7 @@ def test_client_and_handler_use_the_configured_schema(empty_database):
 
 
 def test_client_sets_tcp_timeouts_unless_the_dsn_sets_them(client, database, monkeypatch):
-    """Without them, a client that waited for a job noticed only after two hours that the server's host had vanished."""
+    """Without these timeouts, a client that waited for a job noticed only after two hours that the server's host had vanished."""
     monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
     with client._session() as connection:
         given = connection.info.get_parameters()

@@ -313,7 +313,7 @@ def test_errors_of_a_client_with_shards_contain_no_address(first, database):
             assert "hidden" not in str(found.value)
 
 
-def test_shard_number_fixes_the_range_of_its_ids(cluster, template):
+def test_ids_of_a_shard_never_leave_its_range(cluster, template):
     with cluster.database(template=template) as dsn:
         assert become(dsn, MOST)
         assert not become(dsn, MOST)

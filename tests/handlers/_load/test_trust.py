@@ -172,7 +172,7 @@ def test_cyclic_links_and_missing_paths_have_no_fault(tmp_path):
 
 
 def test_application_folder_is_checked_too(folder, tmp_path):
-    """It is the first entry of the import path, so a module in it could replace any other."""
+    """This folder is the first entry of the import path, so a module in it could replace any other."""
     where = tmp_path / "where"
     where.mkdir()
     where.chmod(0o777)

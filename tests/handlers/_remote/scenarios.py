@@ -365,7 +365,7 @@ def an_unconfirmed_result_is_sent_again_on_the_next_stream():
 
 @scene
 def the_stream_can_break_at_every_message():
-    """Cut it after each message that either side sends: the job runs once and is recorded once."""
+    """Cut the stream after each message that either side sends: the job runs once and is recorded once."""
     for cut in ("hello", "hello_ack", "ready", "tasks", "results", "result_ack"):
         cut_at(cut)
 
@@ -588,7 +588,7 @@ def a_slow_gateway_holds_the_worker_back():
         finish(stream, worker)
 
 
-# Refusals.
+# Rejections.
 
 
 def refused(status, details, kind, text):

@@ -120,7 +120,7 @@ def test_outcome_that_would_be_retried_fails_on_or_after_the_last_attempt(said, 
     assert summary(judge(thrown(said), attempt=attempt)) == expected
 
 
-def test_max_attempts_of_the_job_goes_before_that_of_the_handler():
+def test_max_attempts_of_the_job_overrides_that_of_the_handler():
     assert judge(thrown(ValueError()), attempt=5, max_attempts=6).label == "retry"
     assert judge(thrown(ValueError()), attempt=1, max_attempts=1).label == "failed"
 

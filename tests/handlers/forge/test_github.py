@@ -100,7 +100,7 @@ def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHubServer]:
 
 
 def wanted(forge: Forge) -> tuple[int, int]:
-    """Request an import of an organization and remove its job from the queue. Return the ids of the import and the job."""
+    """Request an import and remove its job from the queue. Return the ids of the import and the job."""
     import_id, job = request_import("example")
     forge.rows("DELETE FROM jobherd.ready WHERE id = %s", job)
     return import_id, job
@@ -343,7 +343,7 @@ def test_unsafe_repository_names_are_recorded_and_never_imported(forge: Forge, g
         "http://127.0.0.1:port/x.git",
     ],
 )
-def test_unsafe_clone_urls_are_refused(forge: Forge, github: GitHubServer, address: str) -> None:
+def test_unsafe_clone_urls_are_rejected(forge: Forge, github: GitHubServer, address: str) -> None:
     github.answer = lambda _: Answer([github.repository("one", address)])
     assert run(wanted(forge)[0]).result == {"import": 1, "repositories": 1, "refused": 1}
     assert forge.waiting() == []

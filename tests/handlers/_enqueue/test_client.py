@@ -421,7 +421,7 @@ def test_pool_timeout_of_an_exhausted_pool_reports_no_other_cause(database):
 
 
 def test_client_disables_jit_in_its_own_sessions_and_not_in_the_callers(database):
-    """With jit, PostgreSQL compiled the query for one job for 0.3 s, because it estimated millions of finished jobs. The query ran 1 ms."""
+    """With jit, PostgreSQL compiled a query of 1 ms for 0.3 s, because it estimated millions of finished jobs."""
 
     async def of_a_coroutine():
         async with AsyncClient(database) as client, client._session() as own:
@@ -476,7 +476,7 @@ def test_client_and_handler_use_the_configured_schema(empty_database):
 
 
 def test_client_sets_tcp_timeouts_unless_the_dsn_sets_them(client, database, monkeypatch):
-    """Without these timeouts, a client that waited for a job noticed only after two hours that the server's host had vanished."""
+    """Without these timeouts, a client that waits for a job notices only after two hours that the host is gone."""
     monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
     with client._session() as connection:
         given = connection.info.get_parameters()

@@ -1,4 +1,4 @@
-"""`connection=` accepts the connections and sessions of other libraries: commit, rollback, savepoint and bulk enqueue with each."""
+"""`connection=` accepts connections of other libraries: commit, rollback, savepoint and bulk enqueue with each."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def test_databases_without_a_shard_number_or_with_the_same_one_are_rejected(firs
 
 
 def test_client_finds_a_job_while_another_database_is_unreachable(client, second):
-    """The client queries each database briefly first. Otherwise an unreachable one would delay the answer by the timeout, 30 s by default."""
+    """The client queries each database briefly first. An unreachable one would cost the timeout, 30 s by default."""
     number = client.enqueue("a:b", queue="pdf")
     there = {"mail-*": "host=/nonexistent dbname=x", "*": second}
 

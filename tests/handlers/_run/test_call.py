@@ -327,7 +327,8 @@ def test_alarm_without_the_interrupted_frame_interrupts_the_call(waits):
         try:
             (begun_to_wait if waits else begun)()
             if not waits:
-                # Not `while cond:`. CPython 3.12 and 3.13 leave its back edge out of the exception table, so `finally` would be skipped.
+                # Not `while cond:`. CPython 3.12 and 3.13 leave its back edge out of the exception table, so
+                # `finally` would be skipped.
                 for _ in itertools.count():
                     pass
             await asyncio.Event().wait()

@@ -833,62 +833,56 @@ MUTANTS = (
         "workers/short_jobs.py",
         "            guard.put_back(kind, now)\n        if not stands",
         "            pass\n        if not stands",
-        ("tests/system/test_hostile_handlers.py::test_so_does_the_next_job_of_the_same_claim",),
+        ("tests/system/test_hostile_handlers.py::test_next_job_of_the_same_claim_also_gets_a_clean_process",),
     ),
     Mutant(
         "a child does not look whether its parent lived when it was forked",
         "supervisor/process/spawn.py",
         "                if os.getppid() != parent:",
         "                if False:",
-        ("tests/system/test_steps.py::test_a_child_whose_parent_dies_before_it_can_be_told_leaves_by_itself",),
+        ("tests/system/test_steps.py::test_child_process_exits_when_its_supervisor_dies_right_after_the_fork",),
     ),
     Mutant(
         "signals are not held back while a child is forked",
         "supervisor/process/spawn.py",
         "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
         "signal.pthread_sigmask(signal.SIG_BLOCK, ())",
-        ("tests/system/test_steps.py::test_a_child_that_is_told_to_leave_before_it_has_handlers_leaves",),
+        ("tests/system/test_steps.py::test_child_process_exits_on_sigterm_before_it_has_signal_handlers",),
     ),
     Mutant(
         "a claim in flight outlives its child",
         "supervisor/crash/recovery.py",
         """                self._terminate_sessions(case, now)\n""",
         """                self._ended(case, [("0",)], now)\n""",
-        (
-            "tests/system/test_steps.py::test_a_claim_that_waits_in_the_server_never_takes_effect_once_its_child_is_dead",
-        ),
+        ("tests/system/test_steps.py::test_claim_that_waits_in_the_server_has_no_effect_once_its_worker_is_dead",),
     ),
     Mutant(
         "what was finished and not heard of is not written by the parent",
         "supervisor/process/reaper.py",
         "                outcomes_of(board),\n",
         "                [],\n",
-        ("tests/system/test_steps.py::test_an_outcome_that_waits_in_the_server_is_kept_when_its_child_dies",),
+        ("tests/system/test_steps.py::test_outcome_that_waits_in_the_server_is_recorded_when_its_worker_dies",),
     ),
     Mutant(
         "who is told to leave starts what it has claimed",
         "workers/worker.py",
         "if self._wake.dismissed or self._control.draining or guard.recycle_reason:",
         "if guard.recycle_reason:",
-        (
-            "tests/system/test_steps.py::test_who_is_told_to_leave_at_a_step_of_a_claim_hands_back_what_it_has_not_started",
-        ),
+        ("tests/system/test_steps.py::test_worker_that_drains_at_any_step_of_a_claim_releases_its_unstarted_job",),
     ),
     Mutant(
         "a job that was only announced counts as started",
         "supervisor/process/reaper.py",
         "if record.runs and board.begun != record.job:",
         "if False:",
-        (
-            "tests/system/test_steps.py::test_who_stays_at_a_step_of_a_claim_beyond_the_drain_is_ended_and_no_attempt_is_spent",
-        ),
+        ("tests/system/test_steps.py::test_worker_stuck_at_a_step_of_a_claim_past_the_drain_timeout_costs_no_attempt",),
     ),
     Mutant(
         "who leaves does not wait for its registration",
         "supervisor/database/unregister.py",
         "    exchange(lambda: not lease.underway)\n",
         "",
-        ("tests/system/test_steps.py::test_who_is_told_to_leave_while_it_registers_leaves_no_registration",),
+        ("tests/system/test_steps.py::test_supervisor_that_gets_sigterm_while_it_registers_leaves_no_registration",),
     ),
     Mutant(
         "a parent that was stopped judges by what the boards said before",
@@ -896,7 +890,7 @@ MUTANTS = (
         "        for component in self._note:\n",
         "        for action in plan(self._fleet, now).actions:\n            self._do(action, now)\n        for component in self._note:\n",
         (
-            "tests/system/test_steps.py::test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_beyond_it",
+            "tests/system/test_steps.py::test_supervisor_stopped_past_a_timeout_does_not_punish_a_job_that_ended_in_time",
         ),
     ),
     Mutant(
@@ -904,14 +898,16 @@ MUTANTS = (
         "supervisor/policy/fleet.py",
         "                if now - self.stop_requested_at < ONE_REQUEST and",
         "                if now - self.stop_requested_at < 0.0 and",
-        ("tests/system/test_steps.py::test_words_that_are_said_together_are_one_and_a_third_changes_nothing_more",),
+        (
+            "tests/system/test_steps.py::test_simultaneous_stop_signals_count_as_one_and_signals_after_the_second_change_nothing",
+        ),
     ),
     Mutant(
         "a softer signal slows down an immediate exit",
         "supervisor/policy/run_state.py",
         "    RunState.IMMEDIATE_SHUTDOWN: RunState.IMMEDIATE_SHUTDOWN,",
         "    RunState.IMMEDIATE_SHUTDOWN: RunState.FAST_SHUTDOWN,",
-        ("tests/system/test_steps.py::test_a_supervisor_that_exits_at_once_is_not_slowed_down_by_a_softer_signal",),
+        ("tests/system/test_steps.py::test_sigterm_after_sigquit_does_not_slow_down_the_immediate_exit",),
     ),
     Mutant(
         "a hook between two jobs has no stop sequence",
@@ -983,7 +979,7 @@ MUTANTS = (
         "workers/database/opening.py",
         "        **_FORCED,\n",
         "",
-        ("tests/system/test_inside.py::test_an_encoding_that_the_environment_asks_for_changes_nothing",),
+        ("tests/system/test_inside.py::test_client_encoding_from_the_environment_changes_nothing",),
     ),
     Mutant(
         "a jump of the server's clock is told to nobody",

@@ -1,4 +1,4 @@
-"""What the tests with real supervisors share."""
+"""Fixtures of the tests with real supervisors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def staged(cluster: Cluster, template: str) -> Lending:
-    """Databases that tell what happens in them, and that have the partitions that the first maintenance process would make."""
+    """Databases that record each move of a job and have the partitions that the first maintenance process would create."""
     return prepare(cluster, template, AUDIT, f"SELECT * FROM jobherd.keep_partitions({AHEAD}, NULL)")
 
 
 @pytest.fixture
 def stage(staged: Lending, tmp_path: Path, gate: Gate) -> Iterator[Stage]:
-    """A fresh database that tells what happens in it; the supervisors that are started on it end with the test."""
+    """A fresh database that records each move of a job; the supervisors that are started on it end with the test."""
     with staged.database() as dsn, Stage(dsn, tmp_path, audit=False) as standing:
         yield standing
         standing.show()

@@ -1,6 +1,6 @@
-"""Handlers that leave a daemon behind, in each way of leaving one.
+"""Handlers that leave a daemon behind, in several ways.
 
-It tells the gate who it is, and stays until the test lets it go.
+The daemon reports to the gate and stays until the test opens the gate.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def program(label: str, environment: dict[str, str]) -> None:
 
 
 def a_program(label: str) -> None:
-    """As every init script did: two forks, a session and a group of its own, no descriptor."""
+    """Start a program as init scripts did: two forks, its own session and group, no descriptors."""
     program(label, dict(os.environ))
 
 
 def a_program_without_environment(label: str) -> None:
-    """The same, and nothing in its environment says where it comes from."""
+    """Do the same with an empty environment, so that nothing names the worker that started it."""
     program(label, {})
 
 
 def a_fork(label: str) -> None:
-    """The worker itself, forked twice, that begins no program."""
+    """Fork the worker itself twice, without starting a program."""
     if (pid := os.fork()) != 0:
         os.waitpid(pid, 0)
         return
@@ -70,14 +70,14 @@ WAYS: dict[str, Callable[[str], None]] = {
 
 @handler("daemon:left", max_attempts=1)
 def left(way: str, label: str) -> int:
-    """Leaves it and ends."""
+    """Leave a daemon and return."""
     WAYS[way](label)
     return os.getpid()
 
 
 @handler("daemon:beside", max_attempts=1, timeout="5m")
 def beside(way: str, label: str) -> int:
-    """Leaves it, and goes on when the test says so."""
+    """Leave a daemon, and return when the test opens the gate."""
     WAYS[way](label)
     at_gate(f"{label} job")
     return os.getpid()

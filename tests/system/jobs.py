@@ -45,7 +45,7 @@ def gate(label: str = "") -> str:
 
 @handler("b:maybe", timeout="5m")
 def maybe(label: str = "") -> str:
-    """A short job, but for those that have a label."""
+    """Return at once, unless the job has a label."""
     return at_gate(label) if label else ""
 
 
@@ -193,7 +193,7 @@ def typed(n: int) -> int:
     return n
 
 
-# -- those that die
+# -- handlers whose process dies
 
 
 @handler("c:exit", backoff=(0.0, 0.0))
@@ -216,13 +216,13 @@ def kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# -- those that do not stop
+# -- handlers that do not stop
 
 
 def start_grandchildren(label: str) -> None:
-    """One in our group, one that has escaped by setsid and two forks.
+    """Start one process in the worker's group, and one that escapes by setsid and two forks.
 
-    Both ignore what can be ignored and tell the gate who they are.
+    Both ignore SIGTERM, SIGINT and SIGHUP and report to the gate.
     """
     text = (
         "import os, signal, sys; from tests.support.gate import at_gate\n"
@@ -238,7 +238,7 @@ def start_grandchildren(label: str) -> None:
 
 
 def sleep_in_c(label: str) -> None:
-    """Block every signal and sleep in C for an hour, however often it is woken."""
+    """Block every signal and sleep in C indefinitely, also if a sleep is interrupted."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     at_gate(label)
     while True:
@@ -287,14 +287,14 @@ def swallows() -> None:
 
 @handler("x:patient", timeout=0.5, max_attempts=1)
 def patient(label: str) -> None:
-    while True:  # a busy machine may not have frozen it in time: it does not end by itself
+    while True:  # a busy machine may stop this process late: it must not end before that
         with suppress(BaseException):
             at_gate(label)
 
 
 @handler("b:together", batch=10, max_crashes=2, timeout="5m", backoff="1h")
 def together(jobs: list[Job], labels: list[str]) -> list[object]:
-    """One call for several; dies of the label "deadly" once the test lets it."""
+    """Handle several jobs in one call; die of the label "deadly" when the test opens the gate."""
     word = at_gate(f"{len(jobs)} together")
     if "deadly" in labels:
         os.kill(os.getpid(), signal.SIGKILL)

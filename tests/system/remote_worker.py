@@ -1,7 +1,7 @@
-"""A remote worker in a process of its own: `python -m tests.system.remote_worker ADDRESS FILE [CONCURRENCY [BATCH]]`.
+"""A remote worker in a separate process: `python -m tests.system.remote_worker ADDRESS FILE [CONCURRENCY [BATCH]]`.
 
-It appends the number of each payload to the file when it has done it: what happened outside the
-database. A payload with `hold` waits until the task is canceled.
+When it has handled a task, it appends the number in the payload to the file, as an effect outside the
+database. A task of the kind `r:hold` waits until it is canceled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches: a long job keeps neither the finished nor the waiting ones of its claim, and a death repeats nothing that was through."""
+"""Claims of several jobs: a long job delays neither finished nor unstarted jobs, and a death repeats no finished job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ claimer.AHEAD = 0.0
 def gated(label: str) -> str:
     return at_gate(label)
 """
-"""Handlers of a worker that takes every job for short, so that it begins the next claim while the last one is being written."""
+"""Handlers of a worker that treats every job as short, so that it starts the next claim while outcomes are being written."""
 HOLD = """
 CREATE TABLE public.held ();
 CREATE FUNCTION public.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held IN SHARE MODE; RETURN NULL; END $$;
@@ -43,18 +43,18 @@ CREATE TRIGGER hold BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE 
 
 
 def teach(stage: Stage) -> None:
-    """Let every worker learn that jobs of this kind are short."""
+    """Run jobs from which every worker learns that this kind is short."""
     jobs = [stage.enqueue("b:maybe") for _ in range(200)]
     stage.wait_all(jobs, "completed")
 
 
 def load(stage: Stage, *labels: str) -> list[int]:
-    """Put jobs into the queue so that one claim finds them all; an empty label is a short job."""
+    """Enqueue jobs so that one claim finds them all; an empty label makes a short job."""
     with stage.connection.transaction():
         return [stage.enqueue("b:maybe", f'{{"label": "{label}"}}') for label in labels]
 
 
-def test_what_stands_behind_a_long_job_is_given_back_and_what_stood_before_it_is_written(stage: Stage, gate: Gate):
+def test_jobs_behind_a_long_job_are_released_and_outcomes_before_it_are_recorded(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, claim_size=100, poll="300s")
     teach(stage)
     before, long, *behind = load(stage, "", "long", "", "")
@@ -70,9 +70,7 @@ def test_what_stands_behind_a_long_job_is_given_back_and_what_stood_before_it_is
     assert stage.completed_twice() == []
 
 
-def test_what_stands_behind_a_long_job_is_given_back_though_the_session_of_the_parent_is_lost_over_it(
-    stage: Stage, gate: Gate
-):
+def test_jobs_behind_a_long_job_are_released_although_the_supervisor_loses_its_session(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, claim_size=100, poll="300s")
     teach(stage)
     stage.connection.execute(HOLD)
@@ -93,7 +91,7 @@ def test_what_stands_behind_a_long_job_is_given_back_though_the_session_of_the_p
 
 
 @pytest.mark.promise("D31", "E14")
-def test_an_idle_sibling_runs_what_stands_behind_a_long_job(stage: Stage, gate: Gate):
+def test_idle_worker_runs_the_jobs_behind_another_workers_long_job(stage: Stage, gate: Gate):
     stage.run_fleet(workers=2, claim_size=100, poll="300s")
     teach(stage)
     long, *behind = load(stage, "long", "", "", "")
@@ -104,7 +102,7 @@ def test_an_idle_sibling_runs_what_stands_behind_a_long_job(stage: Stage, gate: 
     stage.wait_state(long, "completed")
 
 
-def test_what_a_dead_child_had_finished_of_its_batch_is_written_and_not_run_again(stage: Stage, gate: Gate):
+def test_outcomes_of_a_dead_worker_are_recorded_and_its_finished_jobs_do_not_run_again(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, claim_size=100, claim_window="0s", poll="300s")
     teach(stage)
     first, second, deadly, *behind = load(stage, "", "", "deadly", "", "")
@@ -124,7 +122,7 @@ def test_what_a_dead_child_had_finished_of_its_batch_is_written_and_not_run_agai
 def half_settled(
     stage: Stage, gate: Gate, *labels: str, claim_window: str
 ) -> Iterator[tuple[list[int], int, Arrival, psycopg.Connection]]:
-    """Jobs that are done, whose settlement waits for a transaction; and the last one, which runs meanwhile, under the next claim."""
+    """Yield finished jobs whose outcomes wait for a lock, and the last job, which runs meanwhile under the next claim."""
     stage.run_fleet(
         workers=1, claim_size=2, claim_window=claim_window, poll="300s", handlers=stage.write("gated.py", SHORT)
     )
@@ -141,7 +139,7 @@ def half_settled(
         yield jobs[:-1], jobs[-1], gate.wait_arrival(labels[-1]), holder
 
 
-def test_a_death_while_the_claim_before_is_being_written_repeats_nothing_of_it(stage: Stage, gate: Gate):
+def test_worker_death_while_outcomes_are_being_written_repeats_no_finished_job(stage: Stage, gate: Gate):
     with half_settled(stage, gate, "first", "second", claim_window="1m") as ([first], second, arrival, holder):
         assert stage.states([first, second]) == ["running"] * 2
         (backend,) = stage.connection.execute(
@@ -161,7 +159,7 @@ def test_a_death_while_the_claim_before_is_being_written_repeats_nothing_of_it(s
     assert stage.completed_twice() == []
 
 
-def test_what_was_lost_on_its_way_is_written_while_a_job_of_the_next_claim_runs_long(stage: Stage, gate: Gate):
+def test_lost_outcome_is_written_while_a_job_of_the_next_claim_still_runs(stage: Stage, gate: Gate):
     with half_settled(stage, gate, "first", "second", claim_window="50ms") as ([first], second, arrival, holder):
         (backend,) = stage.connection.execute(
             "SELECT backend_pid FROM jobherd.children WHERE kind = 'worker'"
@@ -169,7 +167,7 @@ def test_what_was_lost_on_its_way_is_written_while_a_job_of_the_next_claim_runs_
         assert stage.connection.execute("SELECT pg_terminate_backend(%s, 10000)", [backend]).fetchone() == (True,)
         holder.rollback()
         stage.wait_state(first, "completed")
-        assert stage.state(second) == "running", "its worker has not come back to its session"
+        assert stage.state(second) == "running", "its worker has not used its session since"
         arrival.open()
         stage.wait_state(second, "completed")
     assert [stage.job(job)["attempts"] for job in (first, second)] == [1, 1]

@@ -1,6 +1,6 @@
-"""A worker that dies of a job before it has started the job.
+"""A job kills its worker before the worker starts it.
 
-Each death counts, so no job ends workers without end.
+Each death counts as a crash, so that no job kills workers without limit.
 """
 
 from __future__ import annotations
@@ -28,24 +28,22 @@ def fleet_with(stage: Stage, points: Points, **settings: Any) -> Fleet:
 
 
 @pytest.mark.parametrize("point", ["claim_jobs.done", "job.announced"])
-def test_a_job_that_kills_each_worker_before_it_starts_fails_at_the_third_death(
-    stage: Stage, points: Points, point: str
-):
+def test_job_that_kills_each_worker_before_it_starts_fails_at_the_third_death(stage: Stage, points: Points, point: str):
     fleet = fleet_with(stage, points)
-    tokens = [points.arm(point, "kill") for _ in range(20)]  # some may be taken by claims that find nothing
+    tokens = [points.arm(point, "kill") for _ in range(20)]  # claims that find no job may use some of them
     deadly = stage.enqueue("t:noop")
     if point == "job.announced":
         stage.wait(
             lambda: stage.run("SELECT crashes FROM jobherd.scheduled WHERE id = %s", deadly) == [(2,)], "two crashes"
         )
-        assert stage.call("SELECT jobherd.retry(%s)", deadly) == "ready"  # its back-off is half a minute
+        assert stage.call("SELECT jobherd.retry(%s)", deadly) == "ready"  # its backoff is 30 s
     row = stage.wait_state(deadly, "failed")
     for token in tokens:
         token.unlink(missing_ok=True)
     assert (row["attempts"], row["crashes"], row["error_code"]) == (0, 3, "WORKER_CRASHED")
     deaths = [(one["outcome"], one["attempt"], one["error_code"]) for one in row["history"]]
     assert deaths == [("abandoned", 1, "WORKER_CRASHED")] * 2 + [("failed", 0, "WORKER_CRASHED")], (
-        "explained, and never started"
+        "each death is explained, and the job never started"
     )
     assert "SIGKILL" in row["error"]
     if point == "job.announced":
@@ -54,7 +52,7 @@ def test_a_job_that_kills_each_worker_before_it_starts_fails_at_the_third_death(
     stage.wait_state(stage.enqueue("t:noop"), "completed")
 
 
-def test_of_jobs_that_were_claimed_together_none_is_blamed_and_all_run(stage: Stage, points: Points):
+def test_worker_death_after_a_claim_of_several_jobs_counts_as_a_crash_of_none(stage: Stage, points: Points):
     fleet_with(stage, points, claim_window="0s", claim_size=5)
     points.arm("claim_jobs.done", "kill")
     with stage.connection.transaction():
@@ -75,8 +73,8 @@ def several(jobs: list[Job], numbers: list[int]) -> None: ...
 
 
 @pytest.mark.parametrize(("kind", "payload"), [("one:noop", '{"n": 1}'), ("several:noop", "1")])
-def test_an_error_before_a_job_starts_fails_the_job_and_ends_no_worker(stage: Stage, kind: str, payload: str):
-    """The row is one that only an owner can make, and only without the constraint on ids."""
+def test_error_before_a_job_starts_fails_the_job_and_ends_no_worker(stage: Stage, kind: str, payload: str):
+    """Only the owner of the tables can create such a row, and only after dropping the constraint on ids."""
     fleet = stage.run_fleet(workers=1, poll="300s", handlers=stage.write("jobs.py", JOBS))
     before = fleet.workers()
     stage.run("ALTER TABLE jobherd.ready DROP CONSTRAINT ready_counts_are_counts")

@@ -1,6 +1,6 @@
 """A budget under a real supervisor.
 
-Never two at once that do not fit, and nobody waits for a poll.
+Jobs that exceed the budget together never run at once, and no job waits for a poll.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("B7", "B9")
-def test_what_does_not_fit_never_runs_at_once_and_all_of_it_runs(stage: Stage, gate: Gate, monkeypatch, tmp_path):
+def test_jobs_that_exceed_the_budget_together_run_one_at_a_time_and_all_complete(
+    stage: Stage, gate: Gate, monkeypatch, tmp_path
+):
     noted = tmp_path / "noted"
     monkeypatch.setenv("WEIGHED", str(noted))
     fleet = stage.run_fleet("--handlers", WEIGHTY, "--budget", "memory_mb=1000", workers=3, poll="300s", claim_size=2)
@@ -33,7 +35,7 @@ def test_what_does_not_fit_never_runs_at_once_and_all_of_it_runs(stage: Stage, g
     arrival.open()
     stage.wait_state(free, "completed")
 
-    # One that is killed gives its room back with its job.
+    # A killed worker's job releases its part of the budget.
     first, second = (stage.enqueue("weigh:gate", f'{{"name": "{name}"}}') for name in ("first", "second"))
     arrival = gate.wait_arrival("first")
     os.kill(arrival.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`SELECT jobherd.cancel(id)` ends a job wherever it stands."""
+"""`SELECT jobherd.cancel(id)` ends a job in any unfinished state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("B51", "B52")
-def test_a_running_job_is_interrupted_at_once(stage: Stage, gate: Gate):
+def test_cancel_interrupts_a_running_job_at_once(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1)
     job = stage.enqueue("t:gate", '{"label": "runs"}')
     arrival = gate.wait_arrival("runs")
@@ -24,18 +24,18 @@ def test_a_running_job_is_interrupted_at_once(stage: Stage, gate: Gate):
     row = stage.wait_state(job, "cancelled")
     assert row["error_code"] == "JOB_CANCELLED"
     assert row["crashes"] == 0
-    assert "post_mortem" not in row["history"][-1], "it ended by itself"
+    assert "post_mortem" not in row["history"][-1], "the process was not killed"
     following = stage.enqueue("t:noop")
     stage.wait_state(following, "completed")
     assert stage.cancel(job) == "cancelled"
     assert stage.cancel(following) == "completed"
     assert stage.runs(job) == 1
-    fleet.wait_ready(2)  # something was torn out of the first
+    fleet.wait_ready(2)  # a worker whose job was interrupted is replaced
 
 
 @pytest.mark.promise("B51")
-def test_a_cancel_that_nobody_was_told_of_is_found_within_a_second_or_so(stage: Stage, gate: Gate):
-    stage.run_fleet(workers=1, lease="600s")  # beats, which look too, are far apart
+def test_cancel_request_without_a_notification_is_found(stage: Stage, gate: Gate):
+    stage.run_fleet(workers=1, lease="600s")  # renewals, which also look for requests, are far apart
     job = stage.enqueue("t:gate", '{"label": "runs"}')
     arrival = gate.wait_arrival("runs")
     stage.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job)  # what the function does, without its notification
@@ -43,8 +43,8 @@ def test_a_cancel_that_nobody_was_told_of_is_found_within_a_second_or_so(stage: 
     assert stage.wait_state(job, "cancelled")["error_code"] == "JOB_CANCELLED"
 
 
-def test_a_caller_that_stays_open_does_not_stop_the_fleet(stage: Stage, gate: Gate):
-    """A request in an open transaction is seen by nobody; committed after the settlement, it ends the job that waits again."""
+def test_uncommitted_cancel_does_not_block_the_fleet_and_takes_effect_after_its_commit(stage: Stage, gate: Gate):
+    """A request in an open transaction is invisible. Committed after the outcome, it cancels the job, which is scheduled by then."""
     stage.run_fleet(workers=1, claim_size=2, claim_window="0s")
     with stage.connection.transaction():
         first, second = stage.enqueue("t:gate", '{"label": "first"}'), stage.enqueue("d:snooze")
@@ -62,7 +62,7 @@ def test_a_caller_that_stays_open_does_not_stop_the_fleet(stage: Stage, gate: Ga
     stage.wait(lambda: stage.run("SELECT count(*) FROM jobherd.cancels") == [(0,)], "the requests are answered")
 
 
-def test_a_job_stuck_in_c_is_killed_with_all_it_has_started_and_its_neighbour_is_not(stage: Stage, gate: Gate):
+def test_cancel_kills_a_job_stuck_in_c_with_its_child_processes_and_no_other_job(stage: Stage, gate: Gate):
     stage.run_fleet(workers=2, grace="0.2s")
     other = stage.enqueue("t:gate", '{"label": "other"}')
     bystander = gate.wait_arrival("other")
@@ -79,7 +79,7 @@ def test_a_job_stuck_in_c_is_killed_with_all_it_has_started_and_its_neighbour_is
     stage.wait_state(other, "completed")
 
 
-def test_a_job_that_is_claimed_and_not_started_never_starts(stage: Stage, gate: Gate):
+def test_cancelled_job_that_is_claimed_and_unstarted_never_starts(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, claim_size=3, claim_window="0s")
     with stage.connection.transaction():
         first, second, third = (
@@ -87,7 +87,7 @@ def test_a_job_that_is_claimed_and_not_started_never_starts(stage: Stage, gate: 
         )
     arrival = gate.wait_arrival("first")
     assert stage.cancel(second) == "cancelling"
-    assert stage.cancel(second) == "cancelling", "twice is once"
+    assert stage.cancel(second) == "cancelling", "a second request changes nothing"
     fleet.wait_log(f"worker 0 gets a request to stop job {second}: cancel")
     arrival.open("undisturbed")
     gate.wait_arrival("third").open()
@@ -98,7 +98,7 @@ def test_a_job_that_is_claimed_and_not_started_never_starts(stage: Stage, gate: 
 
 
 @pytest.mark.promise("B51", "B52")
-def test_waiting_jobs_are_cancelled_where_they_wait(stage: Stage):
+def test_scheduled_and_ready_jobs_are_cancelled_at_once(stage: Stage):
     later = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": "1 hour"}')""")
     ready = stage.enqueue("t:noop")
     assert (stage.cancel(later), stage.cancel(ready)) == ("cancelled", "cancelled")

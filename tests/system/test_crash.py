@@ -1,4 +1,4 @@
-"""A child dies: its job runs again at once, what it had not started is untouched, and the history explains the death."""
+"""A worker dies: its job runs again at once, its unstarted jobs are released, and the history explains the death."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("A38", "C38")
-def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(stage: Stage, gate: Gate):
+def test_job_of_a_killed_worker_runs_again_at_once_and_fails_at_the_third_death(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, poll="300s")
     deadly = stage.enqueue("c:kill")
     row = stage.wait_state(deadly, "failed")
@@ -31,15 +31,15 @@ def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(sta
         assert attempt["post_mortem"]["signal"] == "SIGKILL"
         assert attempt["post_mortem"]["phase"] == "running"
         assert attempt["post_mortem"]["max_rss"] > 0
-    assert len({attempt["ran_on"] for attempt in row["history"]}) == 3, "three processes"
-    fleet.wait_ready(5)  # the two, and a successor for each that died
+    assert len({attempt["ran_on"] for attempt in row["history"]}) == 3, "each attempt ran in another process"
+    fleet.wait_ready(5)  # the first two, and a replacement for each that died
 
     job = stage.enqueue("t:gate", '{"label": "victim"}')
     arrival = gate.wait_arrival("victim")
     os.kill(arrival.pid, signal.SIGKILL)
     again = gate.wait_arrival("victim")
     assert again.pid != arrival.pid
-    assert "scheduled" not in dict(stage.moves(job)), "without a back-off"
+    assert "scheduled" not in dict(stage.moves(job)), "the job runs again without a backoff"
     again.open("lived")
     row = stage.wait_state(job, "completed")
     assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "lived")
@@ -48,7 +48,7 @@ def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(sta
 
 
 @pytest.mark.promise("E14")
-def test_what_a_dead_child_had_claimed_and_not_started_is_given_back_without_an_attempt(stage: Stage, gate: Gate):
+def test_unstarted_jobs_of_a_dead_worker_are_released_without_counting_an_attempt(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, claim_size=5, claim_window="0s", poll="300s")
     with stage.connection.transaction():
         first, second, third = (
@@ -69,7 +69,7 @@ def test_what_a_dead_child_had_claimed_and_not_started_is_given_back_without_an_
 
 
 @pytest.mark.promise("C2")
-def test_a_child_that_dies_idle_is_replaced_and_no_job_is_touched(stage: Stage, gate: Gate):
+def test_idle_worker_that_dies_is_replaced_and_running_jobs_are_undisturbed(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2)
     busy = stage.enqueue("t:gate", '{"label": "busy"}')
     arrival = gate.wait_arrival("busy")
@@ -81,7 +81,7 @@ def test_a_child_that_dies_idle_is_replaced_and_no_job_is_touched(stage: Stage, 
     assert stage.wait_state(busy, "completed")["attempts"] == 1
 
 
-def test_a_killed_maintenance_process_is_replaced_and_goes_on_keeping_house(stage: Stage):
+def test_killed_maintenance_process_is_replaced_and_due_jobs_still_run(stage: Stage):
     fleet = stage.run_fleet(workers=1, poll="300s")
     maintenance = fleet.maintenance()
     os.kill(maintenance, signal.SIGKILL)
@@ -95,7 +95,7 @@ def test_a_killed_maintenance_process_is_replaced_and_goes_on_keeping_house(stag
 
 
 @pytest.mark.promise("C6", "C28")
-def test_a_process_that_ends_under_its_handler_is_a_crash_whatever_its_exit_status_says(stage: Stage):
+def test_process_that_exits_during_a_handler_counts_as_a_crash_even_with_exit_code_0(stage: Stage):
     stage.run_fleet(workers=2)
     jobs = {kind: stage.enqueue(kind) for kind in ("c:abort", "c:segfault", "c:exit")}
     rows = {kind: stage.wait_state(job, "failed") for kind, job in jobs.items()}
@@ -109,16 +109,16 @@ def test_a_process_that_ends_under_its_handler_is_a_crash_whatever_its_exit_stat
     }.items():
         assert sentence in last[kind]["error"]
     report = last["c:exit"]["post_mortem"]
-    assert (report["exit_code"], report.get("signal")) == (0, None), "leaving by os._exit(0) is no success"
+    assert (report["exit_code"], report.get("signal")) == (0, None), "os._exit(0) is not a success"
     for kind, name, function in (("c:abort", "SIGABRT", "abort"), ("c:segfault", "SIGSEGV", "string_at")):
         report = last[kind]["post_mortem"]
         assert (report.get("exit_code"), report["signal"]) == (None, name)
         assert f"in {function}" in report["stack"], "the stack of the crash"
         assert "jobs.py" in report["stack"]
-        assert f"in {function} at" in last[kind]["error"], "the sentence says where"
+        assert f"in {function} at" in last[kind]["error"], "the error names the place"
 
 
-def test_a_child_that_was_stopped_is_killed_past_its_timeout(stage: Stage, gate: Gate):
+def test_worker_stopped_with_sigstop_is_killed_after_its_jobs_timeout(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, grace="0.2s")
     job = stage.enqueue("x:patient", '{"label": "frozen"}')
     arrival = gate.wait_arrival("frozen")
@@ -126,12 +126,12 @@ def test_a_child_that_was_stopped_is_killed_past_its_timeout(stage: Stage, gate:
         os.kill(arrival.pid, signal.SIGSTOP)
     row = stage.wait_state(job, "failed")
     assert row["error_code"] == "JOB_TIMEOUT"
-    assert row["crashes"] == 0, "a timeout is no crash"
+    assert row["crashes"] == 0, "a timeout is not a crash"
     assert row["history"][-1]["post_mortem"]["signal"] == "SIGKILL"
     wait_for_exit(arrival.pid)
 
 
-def test_an_idle_child_that_was_stopped_for_good_is_replaced(stage: Stage):
+def test_idle_child_processes_that_stay_stopped_are_killed_and_replaced(stage: Stage):
     fleet = stage.run_fleet(workers=1, spawn_timeout="3s")
     [worker], maintenance = fleet.workers().values(), fleet.maintenance()
     for pid in (worker, maintenance):
@@ -146,7 +146,7 @@ def test_an_idle_child_that_was_stopped_for_good_is_replaced(stage: Stage):
         wait_for_exit(pid)
 
 
-def test_one_that_goes_on_in_time_stays_and_takes_what_came_meanwhile(stage: Stage):
+def test_worker_continued_in_time_stays_and_runs_the_job_that_came_meanwhile(stage: Stage):
     fleet = stage.run_fleet(workers=1, poll="1m")
     [worker] = fleet.workers().values()
     os.kill(worker, signal.SIGSTOP)
@@ -157,7 +157,7 @@ def test_one_that_goes_on_in_time_stays_and_takes_what_came_meanwhile(stage: Sta
     assert attempt["ran_on"].endswith(f"/{worker}")
 
 
-def test_a_daemon_whose_parent_dies_with_the_childs_group_is_ended_too(stage: Stage, gate: Gate):
+def test_daemon_is_ended_when_its_parent_dies_with_the_workers_process_group(stage: Stage, gate: Gate):
     place = stage.write(
         "daemons.py",
         """
@@ -180,7 +180,7 @@ def daemon():
     wait_for_exit(daemon.pid)
 
 
-def test_a_neighbours_death_ends_no_daemon_of_a_job_that_still_runs(stage: Stage, gate: Gate):
+def test_death_of_another_worker_does_not_end_the_daemon_of_a_running_job(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2)
     stage.enqueue("x:stuck-long", '{"label": "stuck"}')
     stuck, _, daemon = (gate.wait_arrival(label) for label in ("stuck", "stuck-grandchild", "stuck-daemon"))

@@ -1,6 +1,6 @@
-"""The database goes away and comes back.
+"""The database becomes unavailable and is available again.
 
-The same processes go on, every job ends once, and the log stays readable.
+The same processes continue, every job ends once, and the log stays short.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def back(fleet: Fleet, *, after: int) -> None:
 
 
 @pytest.mark.promise("C26")
-def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(own: tuple[Cluster, Stage], gate: Gate):
+def test_stop_or_kill_of_the_database_server_costs_no_process_and_no_job(own: tuple[Cluster, Stage], gate: Gate):
     cluster, stage = own
     fleets = [stage.run_fleet(workers=2, db_retry_initial="0.1s") for _ in range(2)]
     before = [fleet.workers() | {-1: fleet.maintenance()} for fleet in fleets]
@@ -91,21 +91,21 @@ def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(o
         for job in (ends_meanwhile, ends_after):
             assert (stage.job(job)["attempts"], stage.runs(job)) == (1, 1)
         for fleet, mark in zip(fleets, marks, strict=True):
-            # One that it is away and one that it is back for each process that speaks with it, and
-            # a few words of the parent on the way.
+            # Each process with a session logs one line when the database is away and one when it is back;
+            # the supervisor logs a few more.
             assert len(fleet.log) - mark <= 2 * 4 + 6, fleet.text()
             assert not fleet.said(lambda event: "traceback" in event or "raw" in event, after=mark)
     assert [fleet.workers() | {-1: fleet.maintenance()} for fleet in fleets] == before, "the same processes"
-    assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, "nobody was reclaimed"
+    assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, "no supervisor lost its lease"
     assert stage.completed_twice() == []
     assert [fleet.stop() for fleet in fleets] == [0, 0]
 
 
-def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_goes_on(
+def test_exclusive_job_stops_before_its_lease_expires_and_an_ordinary_job_continues(
     own: tuple[Cluster, Stage], gate: Gate
 ):
     cluster, stage = own
-    # A fifth of the lease before its end the worker lets go. One that a busy machine holds up for longer is killed.
+    # The worker stops the job when a fifth of the lease is left. If a busy machine delays it for longer, it is killed.
     fleet = stage.run_fleet(workers=2, lease="30s", db_retry_initial="0.1s")
     exclusive, ordinary = (
         stage.enqueue("t:exclusive", '{"label": "exclusive"}'),
@@ -125,7 +125,7 @@ def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_
 
 
 @pytest.mark.promise("C26")
-def test_every_session_of_ours_is_ended_again_and_again_under_load(stage: Stage, gate: Gate):
+def test_repeated_loss_of_every_session_under_load_costs_no_worker_and_no_job(stage: Stage, gate: Gate):
     fleets = [stage.run_fleet(workers=2, claim_size=3, db_retry_initial="0.1s") for _ in range(2)]
     before = [fleet.workers() for fleet in fleets]
     long = stage.enqueue("t:gate", '{"label": "long"}')
@@ -150,7 +150,7 @@ def test_every_session_of_ours_is_ended_again_and_again_under_load(stage: Stage,
 
 
 @pytest.mark.promise("C8", "C26")
-def test_a_supervisor_that_starts_before_its_database_waits_for_it(own: tuple[Cluster, Stage]):
+def test_supervisor_started_before_its_database_waits_for_it(own: tuple[Cluster, Stage]):
     cluster, stage = own
     cluster.stop()
     fleet = stage.start(workers=1, db_retry_initial="0.1s")
@@ -162,11 +162,11 @@ def test_a_supervisor_that_starts_before_its_database_waits_for_it(own: tuple[Cl
     stage.wait_state(job, "completed")
     cluster.stop()
     away(fleet, after=0)
-    assert fleet.stop() == 0, "it leaves without a database too"
+    assert fleet.stop() == 0, "the supervisor also exits without a database"
     fleet.wait_gone()
 
 
-def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_database: str):
+def test_outcome_recorded_while_partitions_are_created_goes_to_a_new_partition(empty_database: str):
     with psycopg.connect(empty_database, autocommit=True) as connection:
         migrate(connection)
     with Queue(empty_database) as queue, psycopg.connect(empty_database) as maintenance:
@@ -188,16 +188,16 @@ def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_
         assert queue.run("SELECT tableoid::regclass::text FROM jobherd.history")[0][0] != "jobherd.history_default"
 
 
-def test_an_outcome_that_waits_for_its_settlement_is_no_job_past_its_timeout(stage: Stage, gate: Gate):
+def test_job_whose_outcome_waits_to_be_recorded_does_not_time_out(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, queues="default,aside:1", claim_size=2, grace="0.2s")
-    with stage.connection.transaction():  # both are there at once, and the time of the first counts only now
+    with stage.connection.transaction():  # one claim gets both, and the timeout of the first starts only now
         first = stage.enqueue("t:gate", '{"label": "first"}', timeout=10)
         second = stage.enqueue("t:gate", '{"label": "second"}')
     arrival = gate.wait_arrival("first")
     with psycopg.connect(stage.dsn) as holder:
         holder.execute("SELECT FROM jobherd.running FOR UPDATE")
-        # It starts later and has the same timeout: its end shows that the deadline and both signals
-        # of the first are past, while the database keeps the settlement waiting.
+        # This job starts later with the same timeout. Its SIGKILL shows that the times for the deadline and
+        # both signals of the first job are past, while the lock still holds up its outcome.
         ended = stage.enqueue("x:swallows", queue="aside", timeout=10)
         arrival.open("done in time")
         fleet.wait_log(lambda event: event.get("job") == ended and event["message"].endswith("gets SIGKILL"))
@@ -205,12 +205,12 @@ def test_an_outcome_that_waits_for_its_settlement_is_no_job_past_its_timeout(sta
     row = stage.wait_state(first, "completed", "failed", "retrying")
     assert (row["state"], row["attempts"], row["result"]) == ("completed", 1, "done in time")
     stage.wait_state(second, "completed")
-    # A supervisor that is held up beyond the SIGTERM sends only the SIGKILL.
+    # A supervisor that is delayed beyond the time for SIGTERM sends only SIGKILL.
     assert {event["job"] for event in fleet.said("gets SIG")} == {ended}
 
 
 @pytest.mark.promise("A11", "C27", "E20")
-def test_a_job_nobody_was_told_of_is_found_at_the_next_poll(stage: Stage):
+def test_job_without_a_notification_is_found_at_the_next_poll(stage: Stage):
     stage.run_fleet(workers=1, poll="1s")
     stage.wait_state(stage.enqueue("t:noop"), "completed")
     stage.run("ALTER TABLE jobherd.ready DISABLE TRIGGER wake")

@@ -1,7 +1,6 @@
-"""How a supervisor leaves.
+"""How a supervisor drains.
 
-What runs is finished, what does not end in time is handed back, and nobody's attempt is spent on
-it.
+Running jobs finish. Jobs that do not end in time return to the queue, and their attempt is not counted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("A47", "C25", "D22")
-def test_running_jobs_finish_and_what_was_only_claimed_is_handed_back(stage: Stage, gate: Gate):
+def test_drain_finishes_running_jobs_and_releases_unstarted_ones(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, claim_size=3, claim_window="0s")
     with stage.connection.transaction():
         jobs = [stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(6)]
@@ -43,16 +42,14 @@ def test_running_jobs_finish_and_what_was_only_claimed_is_handed_back(stage: Sta
             assert (row["state"], row["attempts"], row["history"]) == ("ready", 0, []), (
                 "as if it had never been claimed"
             )
-    assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 0, "it says goodbye"
+    assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 0, "the supervisor deleted its registration"
 
 
 @pytest.mark.parametrize("first", ["parent", "children"])
-def test_a_service_manager_that_tells_every_process_to_leave_has_what_runs_finished_too(
-    stage: Stage, gate: Gate, first: str
-):
-    """As systemd does unless it is told otherwise (KillMode=control-group).
+def test_sigterm_to_every_process_drains_like_sigterm_to_the_supervisor(stage: Stage, gate: Gate, first: str):
+    """By default, systemd sends SIGTERM to every process of a service (KillMode=control-group).
 
-    A worker that hears it within a job must not take it for that job's end.
+    A worker that gets SIGTERM during a job must not interrupt that job.
     """
     fleet = stage.run_fleet(workers=1, claim_size=3, claim_window="10s")
     with stage.connection.transaction():
@@ -72,14 +69,14 @@ def test_a_service_manager_that_tells_every_process_to_leave_has_what_runs_finis
         assert (row["state"], row["attempts"], row["history"]) == ("ready", 0, []), "as if it had never been claimed"
 
 
-def test_term_at_any_moment_under_load_fails_no_job_and_leaves_none_running(stage: Stage):
+def test_sigterm_at_any_moment_under_load_fails_no_job_and_leaves_none_running(stage: Stage):
     seed = random.randrange(2**32)
     dice = random.Random(seed)
     print(f"seed {seed}")
     rounds, load, most = 15, 0, 1000
     done = "SELECT count(*) FROM t_trans WHERE place = 'history' AND op = 'INSERT'"
     for number in range(rounds):
-        # If this process is slower than the workers, a round may end all that it finds.
+        # If this process is slower than the workers, a round may finish every job that it finds.
         more = most - stage.count("ready")
         stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, %s)""", more)
         load, before = load + more, stage.call(done)
@@ -87,7 +84,7 @@ def test_term_at_any_moment_under_load_fails_no_job_and_leaves_none_running(stag
         if number % 5:
             wanted = dice.randrange(1, 150)
             stage.wait(lambda: stage.call(done) >= before + wanted, "some jobs to be done")  # noqa: B023
-        else:  # in the middle of its start
+        else:  # while the supervisor starts
             fleet.wait_log(dice.choice(["supervisor 0", "the database is there", "registered", "is ready"]))
         fleet.signal(signal.SIGTERM)
         assert fleet.wait_exit() == 0, f"seed {seed}, round {number}\n{fleet.text()}"
@@ -97,11 +94,11 @@ def test_term_at_any_moment_under_load_fails_no_job_and_leaves_none_running(stag
         assert stage.run("SELECT DISTINCT state FROM jobherd.history") in ([], [("completed",)])
         assert stage.call("SELECT count(*) FROM jobherd.ready WHERE attempts + crashes > 0") == 0
     assert stage.completed_twice() == []
-    assert stage.count("history") + stage.count("ready") == load, "nothing is lost"
+    assert stage.count("history") + stage.count("ready") == load, "no job is lost"
 
 
 @pytest.mark.promise("A48")
-def test_a_drain_that_lasts_too_long_is_cut_off_and_gives_the_attempt_back(stage: Stage, gate: Gate):
+def test_drain_timeout_returns_running_jobs_to_the_queue_without_counting_an_attempt(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, drain_timeout="0.2s", grace="0.3s")
     polite = stage.enqueue("t:gate", '{"label": "polite"}')
     stuck = stage.enqueue("x:stuck-long", '{"label": "stuck"}')
@@ -118,7 +115,7 @@ def test_a_drain_that_lasts_too_long_is_cut_off_and_gives_the_attempt_back(stage
         assert [attempt["outcome"] for attempt in row["history"]] == ["abandoned"]
 
 
-def test_a_second_word_hands_back_and_leaves_fast(stage: Stage, gate: Gate):
+def test_second_stop_signal_returns_running_jobs_to_the_queue_and_exits_fast(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, drain_timeout="300s")
     polite = stage.enqueue("t:gate", '{"label": "polite"}')
     stuck = stage.enqueue("x:swallows", timeout=300)
@@ -126,9 +123,9 @@ def test_a_second_word_hands_back_and_leaves_fast(stage: Stage, gate: Gate):
     stage.wait_running(stuck)
     fleet.signal(signal.SIGINT)
     fleet.wait_log("draining")
-    # two within half a second are one: Ctrl-C and the service manager say it together
+    # Two signals within 0.5 s count as one: Ctrl-C and the service manager may both send one.
     stage.run("SELECT pg_sleep(0.6)")
-    assert fleet.note_exit() is False, "the first waits for what runs"
+    assert fleet.note_exit() is False, "the first signal waits for running jobs"
     fleet.signal(signal.SIGTERM)
     assert fleet.wait_exit() == 0
     fleet.wait_gone()
@@ -138,7 +135,7 @@ def test_a_second_word_hands_back_and_leaves_fast(stage: Stage, gate: Gate):
     ]
 
 
-def test_quit_kills_at_once_and_the_next_run_has_the_jobs(stage: Stage, gate: Gate):
+def test_sigquit_kills_at_once_and_the_next_supervisor_runs_the_jobs(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, lease="600s")
     job = stage.enqueue("t:gate", '{"label": "cut"}')
     gate.wait_arrival("cut")
@@ -151,27 +148,27 @@ def test_quit_kills_at_once_and_the_next_run_has_the_jobs(stage: Stage, gate: Ga
     assert row["crashes"] == 0
 
 
-def test_ctrl_c_reaches_the_parent_only(stage: Stage, gate: Gate):
+def test_ctrl_c_reaches_only_the_supervisor(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2)
     job = stage.enqueue("t:gate", '{"label": "undisturbed"}')
     arrival = gate.wait_arrival("undisturbed")
     groups = {pid: os.getpgid(pid) for pid in children_of(fleet.pid)}
-    assert all(group == pid for pid, group in groups.items()), "each child leads a group of its own"
+    assert all(group == pid for pid, group in groups.items()), "each child process leads its own process group"
     os.killpg(os.getpgid(fleet.pid), signal.SIGINT)  # what a terminal does
     fleet.wait_log("got SIGINT")
     assert is_running(arrival.pid)
-    os.kill(arrival.pid, signal.SIGINT)  # and even so
+    os.kill(arrival.pid, signal.SIGINT)  # a direct SIGINT does not interrupt the job either
     arrival.open("done")
     assert stage.wait_state(job, "completed")["attempts"] == 1
     assert fleet.wait_exit() == 0
 
 
-def test_a_drain_ends_though_somebody_locks_a_table_for_ever(stage: Stage, gate: Gate):
-    """Neither a worker nor the parent gets an outcome through.
+def test_drain_ends_although_another_session_keeps_a_table_locked(stage: Stage, gate: Gate):
+    """Neither the worker nor the supervisor can record the outcome.
 
-    The lease does it, once the lock is gone.
+    Once the lock is released, the next supervisor reclaims the job.
     """
-    # that long a maintenance process may take to leave, too
+    # `spawn_timeout` also limits how long a maintenance process takes to exit.
     fleet = stage.run_fleet(workers=1, drain_timeout="0.2s", grace="0.3s", spawn_timeout="5s")
     job = stage.enqueue("t:gate", '{"label": "cut"}')
     arrival = gate.wait_arrival("cut")
@@ -180,12 +177,12 @@ def test_a_drain_ends_though_somebody_locks_a_table_for_ever(stage: Stage, gate:
         fleet.signal(signal.SIGTERM)
         fleet.wait_log("draining", limit=60)
         arrival.open()
-        assert fleet.wait_exit(300) == 0, fleet.text()  # some statements run into their limits one after the other
+        assert fleet.wait_exit(300) == 0, fleet.text()  # several statements time out one after the other
         fleet.wait_gone(60)
     ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'jobherd:%%'"
     stage.wait(lambda: not stage.call(ours), "the end of their sessions: one may yet write what it was told before")
     again = stage.run_fleet(workers=1)
-    if stage.state(job) != "completed":  # it may have been settled as soon as the lock was gone
+    if stage.state(job) != "completed":  # the outcome may have been recorded as soon as the lock was released
         gate.wait_arrival("cut").open("again")
     assert stage.wait_state(job, "completed", limit=60)["crashes"] == 0
     assert stage.completed_twice() == []

@@ -1,6 +1,6 @@
 """Hooks that end their process or fail at the start, under a real supervisor.
 
-No job is lost, and the log says why.
+No job is lost, and the log gives the cause.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("B8")
-def test_a_hook_that_ends_the_process_is_a_crash_of_its_job_and_a_start_that_fails_is_tried_again(
+def test_hook_that_exits_counts_as_a_crash_of_its_job_and_a_failed_start_hook_is_retried(
     stage: Stage, monkeypatch, tmp_path
 ):
     (tmp_path / "said").touch()
@@ -72,17 +72,17 @@ def wears() -> int:
 """
 
 
-def test_a_hook_that_cannot_be_interrupted_is_ended_with_its_process(
+def test_hook_that_cannot_be_interrupted_is_killed_with_its_process(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    """Between jobs nobody's deadline ends it.
+    """Between jobs, no job's deadline ends the hook.
 
-    It would be a worker less, for ever, and nobody would be told.
+    Without a limit of its own, a slot would be without a worker indefinitely, and nothing would report it.
     """
     monkeypatch.setenv("STUBBORN", str(tmp_path))
     work = stage.write("work.py", STUBBORN)
     fleet = stage.run_fleet("--hooks", work, handlers=work, workers=2, grace="1s")
-    # The first worker of slot 0 may have been ended and replaced by now, so each says who it is.
+    # The first worker of slot 0 may have been killed and replaced by now, so each hook writes its pid.
     while not (tmp_path / "exit").exists():
         stage.wait_state(stage.enqueue("stubborn:wears"), "completed")
     sat = {int((tmp_path / name).read_text()) for name in ("claim", "exit")}

@@ -1,6 +1,6 @@
-"""What means no good comes through a door and is refused in words, or ends as a job.
+"""Hostile input is rejected with a message, or is enqueued and ends as a job.
 
-Some hundred of it; `python -m tests.faults.hostile` has no limit.
+This is a few hundred inputs; `python -m tests.faults.hostile` has no limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.timeout(300)
-def test_nothing_is_stuck_nobody_dies_and_the_next_job_is_done_as_if_nothing_had_been(stage: Stage):
+def test_hostile_input_blocks_no_job_kills_no_worker_and_the_next_job_completes(stage: Stage):
     fleet = stage.run_fleet(workers=1, handlers=WORK)
     before = fleet.workers()
     doors = Doors(stage.dsn, Oddities(7))

@@ -1,6 +1,6 @@
-"""Whatever a handler does to its process.
+"""Handlers that damage their own process.
 
-Its job has the right end, the next job a process like new, and nobody else is hurt.
+Each job has the right outcome, the next job gets a process like new, and no other process is affected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ LIMIT = 120.0
 @pytest.mark.parametrize(
     "codes", [(None,), ("UNHANDLED_ERROR", "WORKER_CRASHED", "WORKER_SERIALIZATION_ERROR"), ("JOB_TIMEOUT",)], ids=str
 )
-def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: Stage, codes: tuple[str | None, ...]):
+def test_hostile_handler_has_the_right_outcome_and_the_next_job_gets_a_clean_process(
+    stage: Stage, codes: tuple[str | None, ...]
+):
     fleet = stage.run_fleet(
         workers=1, claim_size=1, handlers=hostile.HERE, grace="0.2s", respawn_initial="0.01s", respawn_max="0.1s"
     )
@@ -45,10 +47,10 @@ def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: S
             wrong[what] = (said, row["error"])
         wrong |= differences(stage, after, expected, what)
     assert wrong == {}
-    assert is_running(maintenance), "nobody dies who was not meant to"
+    assert is_running(maintenance), "no other process dies"
     assert fleet.said("an error of Jobherd's own") == []
     until = time.monotonic() + LIMIT
-    while len(files(fleet.pid)) != len(before):  # the last child may just be on its way out
+    while len(files(fleet.pid)) != len(before):  # the last worker may still be exiting
         assert time.monotonic() < until, (before, sorted(files(fleet.pid).values()))
         select.select([], [], [], 0.01)
     assert stage.completed_twice() == []
@@ -64,7 +66,7 @@ CHEAP = (
 
 
 @pytest.mark.timeout(300)
-def test_so_does_the_next_job_of_the_same_claim(stage: Stage):
+def test_next_job_of_the_same_claim_also_gets_a_clean_process(stage: Stage):
     first = stage.enqueue("h:probe")
     with stage.connection.transaction():
         pairs = {what: (stage.enqueue("h:does", f'{{"what": "{what}"}}'), stage.enqueue("h:probe")) for what in CHEAP}
@@ -88,7 +90,7 @@ def test_a_payload_whose_class_ends_the_code_that_asks_what_it_has_raised_fails(
 
 
 @pytest.mark.parametrize("batch", [1, 50])
-def test_a_watchdog_that_a_job_has_set_does_not_end_the_next_one(stage: Stage, batch: int):
+def test_watchdog_that_a_job_sets_does_not_end_the_next_job(stage: Stage, batch: int):
     with stage.connection.transaction():
         jobs = [stage.enqueue("h:does", '{"what": "sets_a_watchdog"}'), stage.enqueue("h:alone")]
     fleet = stage.run_fleet(workers=1, claim_size=batch, claim_window="0s", handlers=hostile.HERE)
@@ -97,7 +99,7 @@ def test_a_watchdog_that_a_job_has_set_does_not_end_the_next_one(stage: Stage, b
 
 
 def differences(stage: Stage, probe: int, expected: dict[str, Any], what: str) -> dict[str, object]:
-    """What a probe finds that is not as in a fresh process."""
+    """Return what a probe finds that differs from a fresh process."""
     row = stage.wait_state(probe, "completed", "failed", limit=LIMIT)
     found = row["result"] or {"error": row["error"]}
     names = found.keys() | expected.keys()

@@ -1,4 +1,4 @@
-"""Rows that a role which may only enqueue can insert, at the edges of what the tables take, ended by a real worker: none of them ends a worker."""
+"""Rows at the limits of what the tables accept, inserted by a role that may only enqueue: none of them ends a worker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OVER = {"completed", "failed", "expired"}
 
 @pytest.mark.timeout(300)
 def test_no_row_that_a_producer_can_insert_ends_a_worker(stage: Stage):
-    stage.run("DROP FUNCTION t_note CASCADE")  # it reads each row as jsonb, which some of these cannot be
+    stage.run("DROP FUNCTION t_note CASCADE")  # it reads each row as jsonb, which fails for some of these
     stage.run("SELECT jobherd.enable_webhooks()")
     fleet = stage.run_fleet(workers=1, poll="300s", handlers=stage.write("jobs.py", JOBS), claim_size=20)
     jobs = []
@@ -81,5 +81,5 @@ def test_no_row_that_a_producer_can_insert_ends_a_worker(stage: Stage):
     assert stage.run("SELECT id FROM jobherd.ready WHERE alone OR crashes > 0") == []
     fleet.drain()
     assert {event["cause"] for event in fleet.log if "cause" in event} <= {"recycled"}, (
-        "replaced in good order, after a timeout"
+        "workers were only replaced after a timeout, and none died"
     )

@@ -1,6 +1,6 @@
-"""What a child has and has not.
+"""Resources of child processes: files, process groups, random numbers, titles.
 
-Files, groups, random numbers, a name; and that nothing of many children is left.
+Many dead child processes leave nothing behind.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 OF_THE_C_LIBRARY = 0b11 << 31
 """Signals 32 and 33.
 
-No program can handle or ignore them, but one that started us may have left them ignored.
+No program can handle or ignore them, but the program that started the tests may have left them ignored.
 """
 
 
 def files(pid: int) -> dict[int, str]:
-    """The open files of a process."""
+    """Return the open files of a process."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -35,7 +35,7 @@ def files(pid: int) -> dict[int, str]:
 
 
 def held(pid: int) -> int:
-    """How many files a process holds at rest: the fewest of many looks, for it also opens some that it closes at once."""
+    """Return the number of open files at rest: the least of 50 counts, since a process also opens files that it closes at once."""
     return min(len(files(pid)) for _ in range(50))
 
 
@@ -44,7 +44,7 @@ def title(pid: int) -> str:
         return file.read().rstrip(b"\0").decode()
 
 
-def test_a_child_holds_its_own_files_and_none_of_its_parents_or_siblings(stage: Stage, gate: Gate):
+def test_worker_has_no_open_files_of_its_supervisor_or_of_other_workers(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=3, environment={"NOTIFY_SOCKET": "@nobody-listens-here"})
     for number in range(3):
         stage.enqueue("t:gate", f'{{"label": "{number}"}}')
@@ -55,36 +55,36 @@ def test_a_child_holds_its_own_files_and_none_of_its_parents_or_siblings(stage: 
         held = files(arrival.pid)
         assert held.pop(0) == "/dev/null"
         output = held.pop(1)
-        assert output == held.pop(2) != parents[1], "what its jobs print is kept"
-        assert list(held.values()).count(parents[1]) == 1, "and what it has to say itself goes where its parent's does"
+        assert output == held.pop(2) != parents[1], "the worker captures what its jobs print"
+        assert list(held.values()).count(parents[1]) == 1, "its own output goes where the supervisor's does"
         kinds: dict[str, set[str]] = {}
         for target in held.values():
             kind = "notice" if "jobherd-notice" in target else re.split(r"[:\[]", target.removeprefix("/"))[0]
             kinds.setdefault(kind, set()).add(target)
         assert len(kinds.pop("notice")) == 1
         (board,) = kinds.pop("memfd")
-        assert re.match(r"/memfd:jobherd-\d+ ", board), "its own board, and nobody else's"
+        assert re.match(r"/memfd:jobherd-\d+ ", board), "only its own status board"
         pipes, sockets = kinds.pop("pipe"), kinds.pop("socket")
         pipes.remove(parents[1])
-        assert output in pipes, "it reads what its jobs print"
-        assert len(pipes) == 4, f"wake, report, its output, and the one it pokes itself with: {held}"
-        assert len(sockets) == 2, f"its database and the gate: {held}"
-        assert not sockets & set(parents.values()), "no socket of the parent"
-        assert "anon_inode" not in kinds, f"no selector of the parent: {held}"
-        assert set().union(*kinds.values()) == {str(stage.folder)}, f"and its working directory: {kinds}"
+        assert output in pipes, "the worker reads what its jobs print"
+        assert len(pipes) == 4, f"pipes to be woken, to report, to read output, and to wake itself: {held}"
+        assert len(sockets) == 2, f"only its database and the gate: {held}"
+        assert not sockets & set(parents.values()), "no socket of the supervisor"
+        assert "anon_inode" not in kinds, f"no selector of the supervisor: {held}"
+        assert set().union(*kinds.values()) == {str(stage.folder)}, f"otherwise only its working directory: {kinds}"
         for target in (board, *pipes):
             owned.setdefault(target, set()).add(arrival.pid)
-    assert {target: pids for target, pids in owned.items() if len(pids) > 1} == {}, "held by several children"
+    assert {target: pids for target, pids in owned.items() if len(pids) > 1} == {}, "open in several workers"
     for arrival in arrivals:
         arrival.open()
     assert fleet.stop() == 0
 
 
-def test_nothing_is_left_of_thirty_children(stage: Stage):
+def test_thirty_dead_workers_leave_no_file_no_zombie_and_no_row(stage: Stage):
     fleet = stage.run_fleet(workers=2, respawn_initial="0.01s", respawn_max="0.1s")
     before = held(fleet.pid)
     for number in range(30):
-        # One at work has proven its health, so that its place does not rest longer and longer.
+        # A worker that became ready resets the backoff of its slot.
         victims = fleet.workers()
         os.kill(victims[number % 2], signal.SIGKILL)
         fleet.wait_ready(3 + number)
@@ -93,12 +93,12 @@ def test_nothing_is_left_of_thirty_children(stage: Stage):
     fleet.wait_log("serving, supervisor 1")
     with open(f"/proc/{fleet.pid}/task/{fleet.pid}/children", encoding="ascii") as file:
         assert len(file.read().split()) == 3, "two workers, the maintenance process, and no zombie"
-    assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1, "the parent has one thread"
+    assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1, "the supervisor has one thread"
     stage.wait(lambda: stage.count("children") == 3, "the last of the dead to be buried")
     assert fleet.stop() == 0
 
 
-def test_children_throw_different_dice_lead_their_groups_and_say_what_they_do(stage: Stage, gate: Gate):
+def test_child_processes_have_their_own_random_numbers_groups_titles_and_signals(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=3)
     jobs = [stage.enqueue("t:who", f'{{"label": "{number}"}}') for number in range(3)]
     arrivals = [gate.wait_arrival() for _ in range(3)]
@@ -106,7 +106,7 @@ def test_children_throw_different_dice_lead_their_groups_and_say_what_they_do(st
     for arrival in arrivals:
         assert title(arrival.pid) == f"jobherd: worker {slots[arrival.pid]} t:who #{jobs[int(arrival.label)]}"
         assert os.getpgid(arrival.pid) == arrival.pid
-        assert os.getsid(arrival.pid) == fleet.pid, "of the session of its parent"
+        assert os.getsid(arrival.pid) == fleet.pid, "in the session of its supervisor"
     assert title(fleet.maintenance()) == "jobherd: maintenance runs"
     assert title(fleet.pid).startswith("jobherd: supervisor [")
     for arrival in arrivals:
@@ -119,6 +119,6 @@ def test_children_throw_different_dice_lead_their_groups_and_say_what_they_do(st
             status = dict(line.split(":\t") for line in file.read().splitlines() if ":\t" in line)
         assert int(status["SigBlk"], 16) == 0, "no signal is blocked"
         assert int(status["SigIgn"], 16) & ~OF_THE_C_LIBRARY == 0, (
-            "none is ignored: that would survive into what a handler starts"
+            "no signal is ignored: programs that a handler starts would inherit that"
         )
     assert fleet.stop() == 0

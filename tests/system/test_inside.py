@@ -1,6 +1,6 @@
-"""Looking inside running jobs from the command line.
+"""Look inside running jobs from the command line.
 
-One supervisor, asked through the database as from any host.
+The commands reach one supervisor through the database, as from any host.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def inner():
 """
 
 
-def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, gate: Gate, tmp_path):
+def test_stack_and_profile_show_where_a_running_job_spends_its_time(stage: Stage, gate: Gate, tmp_path):
     place = stage.write("inside.py", JOBS)
     stage.run_fleet(workers=2, handlers=place, claim_size=1)
     stuck, busy = stage.enqueue("i:in-c"), stage.enqueue("i:busy")
@@ -85,12 +85,12 @@ def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, ga
         ("stack", str(stuck)),
         ("profile", str(busy)),
     ]
-    assert all(is_running(pid) for pid in pids.values()), "nobody was harmed"
+    assert all(is_running(pid) for pid in pids.values()), "no worker was harmed"
     for pid in pids.values():
         os.kill(pid, 9)
 
 
-def test_an_encoding_that_the_environment_asks_for_changes_nothing(stage: Stage, gate: Gate):
+def test_client_encoding_from_the_environment_changes_nothing(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, environment={"PGCLIENTENCODING": "LATIN1"})
     job = stage.enqueue("t:gate", '{"label": "a \N{GRINNING FACE}"}')
     gate.wait_arrival("a \N{GRINNING FACE}").open("b \N{GRINNING FACE}")

@@ -1,11 +1,10 @@
-"""Many die at once.
+"""Many processes die at once.
 
-By a handler that kills whom it can reach, and by a kernel that ends a whole container for want of
-memory.
+A handler kills all processes that it can reach, or the kernel kills a whole container that is out of memory.
 
-Nothing protects from a handler that runs as the same user. What is promised is what follows: the
-rest is ended, somebody else takes the jobs over, each attempt is explained, and none of the
-bystanders' is charged as a crash of theirs, unless their own process died alone.
+Jobherd cannot prevent this, since handlers run as the same OS user. Jobherd guarantees what follows: the
+remaining processes end, another supervisor reclaims the jobs, and each attempt is explained. A bystander's
+job has no crash counted, unless its own process died alone.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ BELOW_AN_INIT = (*NAMESPACE, "/bin/sh", "-c", '"$@"; exit 0', "sh")
 
 @pytest.fixture
 def namespace() -> None:
-    """A namespace of process ids can be made here: what a handler kills is in it."""
+    """Skip the test unless this machine can create a namespace of process ids, which limits what a handler can kill."""
     try:
         done = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False)
     except FileNotFoundError:
@@ -73,13 +72,13 @@ def namespace() -> None:
 
 
 def two_jobs(stage: Stage, gate: Gate) -> tuple[dict[str, int], dict[str, Arrival]]:
-    """One that is about to kill, and a bystander."""
+    """Return a job that is about to kill and a bystander, and their arrivals at the gate."""
     jobs = {label: stage.enqueue("k:told", f'{{"label": "{label}"}}') for label in ("killer", "bystander")}
     return jobs, {label: gate.wait_arrival(label) for label in jobs}
 
 
 def brought_back(stage: Stage, gate: Gate, jobs: dict[str, int]) -> dict[str, dict[str, object]]:
-    """Let each finish where it runs next; return their rows."""
+    """Let each job finish where it runs next; return their rows."""
     for label in jobs:
         gate.wait_arrival(label).open("second time")
     rows = {label: stage.wait_state(job, "completed") for label, job in jobs.items()}
@@ -88,7 +87,7 @@ def brought_back(stage: Stage, gate: Gate, jobs: dict[str, int]) -> dict[str, di
     return rows
 
 
-def test_a_handler_that_kills_the_supervisor_takes_no_job_along(stage: Stage, gate: Gate):
+def test_jobs_run_again_after_a_handler_kills_its_supervisor(stage: Stage, gate: Gate):
     place = stage.write("killers.py", KILLERS)
     doomed = stage.run_fleet(workers=2, handlers=place, lease=LEASE)
     jobs, arrivals = two_jobs(stage, gate)
@@ -98,12 +97,14 @@ def test_a_handler_that_kills_the_supervisor_takes_no_job_along(stage: Stage, ga
     doomed.wait_gone()
     rows = brought_back(stage, gate, jobs)
     for row in rows.values():
-        assert row["history"][0]["outcome"] in {"abandoned", "lost"}, "the death of a parent is nobody's crash"
+        assert row["history"][0]["outcome"] in {"abandoned", "lost"}, (
+            "a supervisor's death is not counted as a crash of a job"
+        )
         assert row["crashes"] == 0
     assert other.stop() == 0
 
 
-def test_a_handler_that_kills_its_process_group_dies_alone(stage: Stage, gate: Gate):
+def test_handler_that_kills_its_process_group_kills_only_its_own_worker(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, handlers=stage.write("killers.py", KILLERS))
     jobs, arrivals = two_jobs(stage, gate)
     arrivals["killer"].open("kill my group")
@@ -120,7 +121,7 @@ def test_a_handler_that_kills_its_process_group_dies_alone(stage: Stage, gate: G
 
 
 @pytest.mark.usefixtures("namespace")
-def test_when_a_handler_kills_all_of_its_container_another_host_takes_the_jobs_over(stage: Stage, gate: Gate):
+def test_another_supervisor_reclaims_jobs_after_a_handler_kills_its_whole_container(stage: Stage, gate: Gate):
     place = stage.write("killers.py", KILLERS)
     doomed = stage.run_fleet(workers=2, handlers=place, lease=LEASE, within=BELOW_AN_INIT)
     jobs, arrivals = two_jobs(stage, gate)
@@ -131,15 +132,15 @@ def test_when_a_handler_kills_all_of_its_container_another_host_takes_the_jobs_o
     assert [row["crashes"] for row in rows.values()] == [0, 0]
     assert (rows["bystander"]["attempts"], rows["bystander"]["history"][0]["outcome"]) == (2, "lost")
     assert rows["killer"]["history"][0]["outcome"] in {"abandoned", "lost"}, (
-        "it had a moment more, to find its parent dead"
+        "the killer may have lived long enough to find its supervisor dead"
     )
     other.wait_log("jobs were reclaimed")
     assert other.stop() == 0
 
 
 @pytest.mark.usefixtures("namespace")
-def test_a_supervisor_that_is_the_first_process_of_its_container_outlives_such_a_handler(stage: Stage, gate: Gate):
-    """The kernel keeps it from being killed from inside; and a process that kills all does not kill itself."""
+def test_supervisor_that_is_pid_1_survives_a_handler_that_kills_every_process(stage: Stage, gate: Gate):
+    """The kernel protects pid 1 from processes of its namespace, and a process that kills all others does not kill itself."""
     fleet = stage.run_fleet(workers=2, handlers=stage.write("killers.py", KILLERS), within=NAMESPACE)
     jobs, arrivals = two_jobs(stage, gate)
     arrivals["killer"].open("kill all")
@@ -152,12 +153,10 @@ def test_a_supervisor_that_is_the_first_process_of_its_container_outlives_such_a
     fleet.wait_log(lambda event: event.get("message", "") == "maintenance is ready", count=2)
 
 
-def test_when_all_processes_of_a_supervisor_are_killed_at_once_the_next_one_takes_the_jobs_over(
-    stage: Stage, gate: Gate
-):
-    """As the kernel does with a container since Kubernetes 1.28.
+def test_next_supervisor_reclaims_jobs_after_all_processes_of_another_are_killed_at_once(stage: Stage, gate: Gate):
+    """The kernel does this to a container since Kubernetes 1.28.
 
-    Nobody is left who could hand back, explain, or end what others have started.
+    No process is left that could release jobs, explain the deaths, or end processes that handlers started.
     """
     place = stage.write("killers.py", KILLERS)
     doomed = stage.run_fleet(workers=3, handlers=place, lease="600s", poll="300s")
@@ -188,13 +187,10 @@ SELECT application_name, pid, state FROM pg_stat_activity
  WHERE datname = current_database() AND application_name LIKE 'jobherd:%%' AND pid = ANY (coalesce(%s, ARRAY[pid]))"""
 
 
-def test_a_host_that_vanishes_without_a_word_is_taken_over_though_the_server_still_has_its_sessions(
-    stage: Stage, gate: Gate
-):
-    """Without power, or without its network.
+def test_jobs_of_a_vanished_host_are_reclaimed_although_its_sessions_are_still_open(stage: Stage, gate: Gate):
+    """The host has lost its power or its network.
 
-    No process is left there, nothing closes its connections, and its transaction goes on holding
-    its rows.
+    No process is left there, nothing closes its connections, and its transaction still holds its row locks.
     """
     stage.run("CREATE TABLE public.balance AS SELECT 0 AS amount")
     place = stage.write("killers.py", KILLERS)
@@ -210,16 +206,18 @@ def test_a_host_that_vanishes_without_a_word_is_taken_over_though_the_server_sti
         running, *behind = (row[0] for row in claimed)
         second = gate.wait_arrival("1")
         assert {first.pid, second.pid} == set(doomed.workers().values())
-        assert stage.states(behind) == ["running"] * 3, "claimed, and not begun"
+        assert stage.states(behind) == ["running"] * 3, "claimed, but not started"
         there = stage.run(SESSIONS, None)
         assert [state for name, _, state in there if name.endswith(":transaction")] == ["idle in transaction"]
-        # It has looked for the dead of its own machine by the time it is ready: the lease alone
-        # tells it of these.
+        # By the time it is ready, it has checked its own host for dead supervisors: only the lease reveals
+        # these.
         other = stage.run_fleet(workers=2, handlers=place, lease=LEASE)
         network.blackhole()
         kill_at_once(doomed.pid)
         doomed.wait_gone()
-        assert len(stage.run(SESSIONS, [pid for _, pid, _ in there])) == len(there), "the server has heard of nothing"
+        assert len(stage.run(SESSIONS, [pid for _, pid, _ in there])) == len(there), (
+            "the server has not noticed anything"
+        )
 
         for _ in range(5):
             arrival = gate.wait_arrival()

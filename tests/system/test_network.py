@@ -1,6 +1,6 @@
-"""Real supervisors over a network that breaks, goes silent, crawls and lies.
+"""Real supervisors over a network that breaks, goes silent, is slow, or rejects statements.
 
-Every job ends once, and the same processes go on.
+Every job ends once, and the same processes continue.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 PARENT, WORKERS = "jobherd:supervisor:*", "jobherd:worker:*"
 LONG = 90.0
-"""Seconds; for what comes after a time limit of the product's."""
+"""Seconds to wait for an event that follows a time limit of Jobherd."""
 SOON = 2
-"""Seconds for such a limit, where a test is about what comes after it."""
+"""Seconds for such a limit, in a test of what follows it."""
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def by_parent(words: str):
 
 
 def end(fleet: Fleet, stage: Stage) -> None:
-    """It still works, and leaves as it should."""
+    """Check that the supervisor still runs jobs, has logged no traceback, and exits with 0."""
     stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LONG)
     assert stage.completed_twice() == []
     assert not fleet.said(lambda event: "traceback" in event or "raw" in event)
     assert fleet.stop() == 0
 
 
-def test_every_connection_is_reset_again_and_again(stage: Stage, network: Network, gate: Gate):
+def test_repeated_reset_of_every_connection_costs_no_job_and_no_process(stage: Stage, network: Network, gate: Gate):
     fleet = stage.run_fleet(dsn=network.dsn, workers=2, claim_size=3, db_retry_initial="0.1s")
     before = fleet.workers() | {-1: fleet.maintenance()}
     long = stage.enqueue("t:gate", '{"label": "long"}')
@@ -71,9 +71,7 @@ def test_every_connection_is_reset_again_and_again(stage: Stage, network: Networ
     end(fleet, stage)
 
 
-def test_a_listen_session_that_goes_silent_is_found_out_and_made_again_and_the_poll_finds_work_meanwhile(
-    stage: Stage, network: Network
-):
+def test_silent_listen_session_is_replaced_and_the_poll_finds_jobs_meanwhile(stage: Stage, network: Network):
     fleet = stage.run_fleet(dsn=network.dsn, workers=1, poll="1s", lease="6s")
     opened = network.count("opened", PARENT)
     mark = len(fleet.log)
@@ -86,15 +84,13 @@ def test_a_listen_session_that_goes_silent_is_found_out_and_made_again_and_the_p
 
 
 BEATS = 4
-"""So many that the silence after one of them would have been found out.
+"""Renewals after which the supervisor would have noticed a missing echo.
 
-Of two seconds each, and an echo gets six.
+A renewal takes place every 2 s, and an echo may take 6 s.
 """
 
 
-def test_where_listen_is_refused_the_poll_finds_work_and_the_same_session_goes_on_and_listens_once_it_may(
-    stage: Stage, network: Network
-):
+def test_supervisor_polls_while_listen_is_rejected_and_listens_once_it_is_accepted(stage: Stage, network: Network):
     network.refuse(PARENT, "LISTEN jobherd_jobs")
     dead = stage.call(
         "INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, lease_until)"
@@ -128,7 +124,7 @@ def test_where_listen_is_refused_the_poll_finds_work_and_the_same_session_goes_o
     end(fleet, stage)
 
 
-def test_all_is_silent_for_less_than_a_lease_and_no_job_is_run_again(stage: Stage, network: Network, gate: Gate):
+def test_network_silent_for_less_than_the_lease_repeats_no_job(stage: Stage, network: Network, gate: Gate):
     fleet = stage.run_fleet(dsn=network.dsn, workers=2, lease="10m", db_retry_initial="0.1s", patience=SOON)
     before = fleet.workers()
     job = stage.enqueue("t:gate", '{"label": "a"}')
@@ -143,7 +139,7 @@ def test_all_is_silent_for_less_than_a_lease_and_no_job_is_run_again(stage: Stag
     end(fleet, stage)
 
 
-def test_all_is_silent_for_longer_than_a_lease_and_the_job_moves_and_the_late_outcome_is_refused(
+def test_network_silent_past_the_lease_moves_the_job_and_its_late_outcome_is_rejected(
     stage: Stage, network: Network, gate: Gate
 ):
     cut_off = stage.run_fleet(dsn=network.dsn, workers=1, lease="3s", db_retry_initial="0.1s", patience=SOON)
@@ -166,7 +162,7 @@ def test_all_is_silent_for_longer_than_a_lease_and_the_job_moves_and_the_late_ou
     end(cut_off, stage)
 
 
-def test_a_crawling_network_lets_no_lease_lapse(stage: Stage, network: Network):
+def test_slow_network_lets_no_lease_expire(stage: Stage, network: Network):
     network.slow(latency=0.05, bandwidth=50_000)
     fleet = stage.run_fleet(dsn=network.dsn, workers=2, lease="60s")
     network.slow(latency=0.002, crumbs=True)
@@ -176,7 +172,7 @@ def test_a_crawling_network_lets_no_lease_lapse(stage: Stage, network: Network):
     end(fleet, stage)
 
 
-def test_a_producer_that_is_cut_off_after_its_commit_finds_its_job_in_the_queue_once(stage: Stage, network: Network):
+def test_job_is_enqueued_once_when_its_producer_is_cut_off_after_the_commit(stage: Stage, network: Network):
     with Client(network.dsn) as client:
         network.arm("*", "t:noop", where="answered")
         with pytest.raises(psycopg.OperationalError):
@@ -186,16 +182,16 @@ def test_a_producer_that_is_cut_off_after_its_commit_finds_its_job_in_the_queue_
 
 
 def lose(network: Network, what: str) -> None:
-    """Have the next answer to that statement of the parent's lost, after the server has committed, and the session with it."""
+    """Lose the answer to the supervisor's next such statement after its commit, and the session with it."""
     network.arm(PARENT, what, where="answered")
 
 
-def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice(
+def test_nothing_is_done_twice_when_the_supervisor_loses_an_answer_after_the_commit(
     stage: Stage, network: Network, gate: Gate
 ):
-    """The poll is far away, and nobody is woken for what a lost answer told of.
+    """The poll is 5 minutes away, and a lost answer wakes no worker.
 
-    What is given back is found all the same.
+    Requeued jobs are found nevertheless.
     """
     settings = {
         "lease": "6s",
@@ -212,7 +208,7 @@ def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice
     dead = stage.supervisor()
     child, taken = dead.child(), stage.enqueue("t:noop", queue="elsewhere")
     (claim,) = child.claim(1, ["elsewhere"])
-    network.blackhole(PARENT)  # so that the next look at the dead is the one that finds this one
+    network.blackhole(PARENT)  # so that the next check for expired leases is the one that finds this supervisor
     stage.run(
         "UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 minute' WHERE id = %s", dead.id
     )
@@ -261,7 +257,7 @@ def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice
 
 @contextlib.contextmanager
 def vanished() -> Iterator[int]:
-    """A port of this host that answers nothing: its queue of connections is full."""
+    """Yield a port of this host that answers nothing: its queue of connections is full."""
     with socket.socket() as server, contextlib.ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
         server.listen(0)
@@ -272,9 +268,7 @@ def vanished() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_the_second_host_is_reached_behind_one_that_has_vanished_and_the_loop_goes_on_meanwhile(
-    stage: Stage, network: Network
-):
+def test_supervisor_reaches_the_second_host_when_the_first_does_not_answer(stage: Stage, network: Network):
     with vanished() as port:
         both = make_conninfo(network.dsn, host="127.0.0.1,127.0.0.1", port=f"{port},{network.port}")
         fleet = stage.start(dsn=both, workers=1, patience=SOON)
@@ -282,7 +276,7 @@ def test_the_second_host_is_reached_behind_one_that_has_vanished_and_the_loop_go
         end(fleet, stage)
 
 
-def test_a_host_that_has_vanished_does_not_keep_a_supervisor_from_leaving(stage: Stage):
+def test_supervisor_exits_on_request_although_the_database_host_does_not_answer(stage: Stage):
     with vanished() as port:
         fleet = stage.start(dsn=make_conninfo(stage.dsn, host="127.0.0.1", port=port, connect_timeout=SOON), workers=1)
         fleet.wait_log("the database does not answer", limit=LONG)
@@ -290,10 +284,10 @@ def test_a_host_that_has_vanished_does_not_keep_a_supervisor_from_leaving(stage:
 
 
 HOSTS = ("unshare", "--mount", "/bin/sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"')
-"""What runs in it has a file of host names of its own."""
+"""A command that runs in it has its own file of host names."""
 
 
-def test_a_database_whose_name_gets_another_address_is_found_there_by_everybody(stage: Stage, gate: Gate):
+def test_every_process_reconnects_when_the_databases_host_name_gets_another_address(stage: Stage, gate: Gate):
     hosts = stage.folder / "hosts"
     hosts.write_text("127.0.0.1 database.invalid\n")
     try:
@@ -317,19 +311,19 @@ def test_a_database_whose_name_gets_another_address_is_found_there_by_everybody(
         mark = len(fleet.log)
         old.close()
         fleet.wait_log("the database is away", after=mark)
-        hosts.write_text("127.0.0.2 database.invalid\n")  # in place: it is this very file that is mounted there
+        hosts.write_text("127.0.0.2 database.invalid\n")  # in place: this same file is mounted there
         arrival.open("moved")
         row = stage.wait_state(job, "completed", limit=LONG)
         assert (row["result"], row["attempts"]) == ("moved", 1)
         for who in (PARENT, WORKERS, "jobherd:maintenance:*"):
             new.wait("opened", who)
-        # its sleep keys are there too: the poll is far away
+        # idle workers are woken through the new session too: the poll is 5 minutes away
         stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LONG)
         assert fleet.workers() | {-1: fleet.maintenance()} == before, "the same processes"
         end(fleet, stage)
 
 
-def test_a_name_that_nobody_knows_is_asked_for_until_told_to_stop(stage: Stage):
+def test_supervisor_with_an_unknown_database_host_waits_until_it_is_stopped(stage: Stage):
     fleet = stage.start(dsn=make_conninfo(stage.dsn, host="no-such-host.invalid"), workers=1, db_retry_initial="0.1s")
     fleet.wait_log("the database does not answer", limit=LONG)
     assert fleet.stop() == 0

@@ -1,4 +1,4 @@
-"""A table of the application's own, worked by a real supervisor."""
+"""Records of an application's own table, processed by a real supervisor."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def work(job: Job, record: ExampleJob, connection: psycopg.Connection) -> None:
 
 
 class Jobs:
-    """The table under test, and the handlers that work it."""
+    """The table under test, and the handlers that process its records."""
 
     def __init__(self, stage: Stage, *, timeout: str = "5m", **options: object) -> None:
         self.stage = stage
@@ -133,7 +133,7 @@ class Jobs:
     "B1", "B2", "B3", "B10", "B11", "B12", "B17", "B18", "B19", "B20", "B21", "B22", "B23", "B24", "B29", "B31", "B32", "B33", "B34", "B35",
     "B28", "B36", "B37", "B38", "B39", "B42", "B43", "B53", "B54", "B56", "B59", "B60",
 )  # fmt: skip
-def test_records_are_worked_in_their_order_within_the_transaction_that_holds_them(stage: Stage):
+def test_records_are_processed_in_order_within_the_transaction_that_locks_them(stage: Stage):
     """B1 to B3, B10 to B12, B17 to B24, B29, B31 to B39, B42, B43, B53, B54, B56, B60."""
     jobs = Jobs(stage)
     good = [jobs.add(repository=2), jobs.add(repository=1), jobs.add(repository=2)]
@@ -160,7 +160,7 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     assert jobs.row(bad)["num_failures"] == 1
     assert [jobs.row(job)["status"] for job in (steers, looks)] == ["completed"] * 2, jobs.row(
         steers
-    )  # what one sets, the next does not meet
+    )  # settings of one record do not affect the next
     for job, code in ((good[0], 0), (bad, 1)):
         [entry] = jobs.row(job)["execution_logs"]
         assert (entry["key"], entry["exit_code"], entry["out"].count("at work on")) == (
@@ -171,11 +171,11 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     clone, said = Scanner(None).record(jobs.row(enqueues))["execution_logs"]
     assert (clone.key, clone.command, clone.exit_code, clone.out) == ("clone", "git clone", 0, "done")
     assert "printed" in said.out
-    assert stage.state(plain) == "ready"  # nobody here knows jobs of the queue
+    assert stage.state(plain) == "ready"  # no handler here runs jobs of the queue
 
 
 @pytest.mark.promise("B12", "B26", "B40", "B41")
-def test_retries_are_off_unless_asked_for_and_end(stage: Stage):
+def test_failed_records_are_retried_up_to_max_retries_and_poison_is_not(stage: Stage):
     """B12, B26, B40, B41."""
     jobs = Jobs(stage, max_retries=1, retry_after="1ms")
     bad, twice, poison = jobs.add("raise"), jobs.add("twice"), jobs.add("poison")
@@ -190,10 +190,10 @@ def test_retries_are_off_unless_asked_for_and_end(stage: Stage):
 
 
 @pytest.mark.promise("B25", "B27", "B28", "B44", "B45", "B46", "B47", "B48", "B49", "B55", "B57")
-def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it_died_of(stage: Stage, gate: Gate):
+def test_record_whose_process_dies_is_requeued_and_fails_with_the_cause_at_max_resets(stage: Stage, gate: Gate):
     """B25, B27, B44 to B49, B55, B57.
 
-    Known to be dead at once, and in work by nobody after the grace period.
+    A record of a dead process is requeued at once; a record that no process works on, after the grace period.
     """
     jobs = Jobs(stage, max_resets=1)
     orphan = jobs.add("noop")
@@ -226,13 +226,13 @@ def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it
         jobs.wait(later, "completed")
         assert jobs.row(locked)["status"] == "processing"
     assert jobs.wait(locked, "completed")["num_resets"] == 1
-    # not before, although every worker was idle: that record was in work by somebody
+    # not before, although every worker was idle: that record was still being processed
     assert fleet.wait_exit() == 1, "a record failed"
 
 
 @pytest.mark.promise("B30", "B50", "B51", "B52")
-def test_records_are_cancelled_by_their_flag_and_by_being_deleted(stage: Stage, gate: Gate):
-    """B30, B50 to B52; a handler in the middle of a statement, and one that swallows every interruption."""
+def test_record_is_cancelled_by_its_flag_and_by_its_deletion(stage: Stage, gate: Gate):
+    """B30, B50 to B52; also a handler in the middle of a statement, and one that suppresses every interrupt."""
     jobs = Jobs(stage)
     flagged, deleted, waiting = jobs.add("sql"), jobs.add("gate"), jobs.add("gate", 2)
     stage.run("UPDATE example_jobs SET cancel = true WHERE id = %s", waiting)
@@ -240,7 +240,7 @@ def test_records_are_cancelled_by_their_flag_and_by_being_deleted(stage: Stage, 
     gate.wait_arrival(flagged).open()
     arrival = gate.wait_arrival(deleted)
     stage.run("UPDATE example_jobs SET cancel = true WHERE id = %s", flagged)
-    stage.run("DELETE FROM example_jobs WHERE id = %s", deleted)  # returns once the run has ended
+    stage.run("DELETE FROM example_jobs WHERE id = %s", deleted)  # returns once the attempt has ended
     arrival.wait_gone()
     assert jobs.wait(flagged, "canceled")["failure_message"]
     assert jobs.wait(waiting, "canceled")["started_at"] is None
@@ -252,10 +252,10 @@ def test_records_are_cancelled_by_their_flag_and_by_being_deleted(stage: Stage, 
     assert fleet.stop() == 0
 
 
-def test_timeouts_and_drains_end_a_record_as_they_end_a_job(stage: Stage, gate: Gate):
+def test_timeout_and_drain_end_a_record_as_they_end_a_job(stage: Stage, gate: Gate):
     jobs = Jobs(stage, timeout="300ms", max_retries=1, retry_after="1h")
     soft = jobs.add("gate")
-    fleet = jobs.start(workers=1, grace="60s")  # it ends by itself, however late a busy machine lets it
+    fleet = jobs.start(workers=1, grace="60s")  # long enough for the interrupt alone to end it on a busy machine
     assert jobs.wait(soft, "errored")["failure_message"].startswith("JobTimeout")
     assert fleet.stop() == 0
     hard = jobs.add("loop")
@@ -276,8 +276,8 @@ def test_timeouts_and_drains_end_a_record_as_they_end_a_job(stage: Stage, gate: 
 
 
 @pytest.mark.promise("B14", "B15", "B16")
-def test_a_new_record_wakes_an_idle_worker_and_as_many_as_there_are_records_work(stage: Stage, gate: Gate):
-    """B14 to B16: by the trigger that `check --print-sql` prints at once, without it after the interval; as many at once as workers."""
+def test_new_record_wakes_an_idle_worker_and_two_workers_process_two_records_at_once(stage: Stage, gate: Gate):
+    """B14 to B16. The trigger that `check --print-sql` prints wakes a worker at once; without it, a worker looks each interval."""
     jobs = Jobs(stage, interval="1h")
     fleet = jobs.start(workers=2)
     fleet.wait_ready(2)
@@ -291,13 +291,15 @@ def test_a_new_record_wakes_an_idle_worker_and_as_many_as_there_are_records_work
     first = gate.wait_arrival(one)
     two = jobs.add("gate")
     second = gate.wait_arrival(two)
-    assert stage.run("SELECT id FROM example_jobs FOR UPDATE SKIP LOCKED") == []  # nobody else can take what is worked
+    assert (
+        stage.run("SELECT id FROM example_jobs FOR UPDATE SKIP LOCKED") == []
+    )  # other sessions cannot lock a record that is being processed
     first.open(), second.open()
     jobs.wait(one, "completed"), jobs.wait(two, "completed")
     assert fleet.stop() == 0
 
 
-def test_what_is_wrong_with_the_table_is_said_at_start_up(stage: Stage):
+def test_start_fails_and_logs_the_fix_when_the_table_lacks_a_column(stage: Stage):
     jobs = Jobs(stage)
     stage.run("ALTER TABLE example_jobs DROP COLUMN num_resets CASCADE")
     fleet = jobs.start(workers=1)
@@ -318,8 +320,8 @@ def work(record) -> None:
 """
 
 
-def test_a_session_that_breaks_costs_a_record_nothing_that_it_had_not_written_there(stage: Stage, gate: Gate):
-    """One that writes in the transaction is worked again, and its writes are there once; one that does not is written apart."""
+def test_record_completes_with_its_effects_once_when_its_session_is_terminated(stage: Stage, gate: Gate):
+    """A handler that writes in the record's transaction runs again; the outcome of a handler without it is written in another session."""
     jobs = Jobs(stage, stalled_max_age="500ms", reset_interval="200ms", heartbeat_interval="100ms")
     job = jobs.add("gate")
     fleet = jobs.start(workers=1)
@@ -345,7 +347,7 @@ def test_a_session_that_breaks_costs_a_record_nothing_that_it_had_not_written_th
     assert fleet.stop() == 0
 
 
-def test_new_code_and_a_dead_resetter_leave_no_record_alone(stage: Stage, gate: Gate):
+def test_records_survive_a_reload_a_dead_resetter_and_a_dead_supervisor(stage: Stage, gate: Gate):
     jobs = Jobs(stage)
     job = jobs.add("gate")
     fleet = jobs.start(workers=1)
@@ -365,7 +367,7 @@ def test_new_code_and_a_dead_resetter_leave_no_record_alone(stage: Stage, gate: 
     assert jobs.wait(new, "completed")
     held = jobs.add("new")
     gate.wait_arrival(held)
-    fleet.signal(signal.SIGKILL)  # the supervisor: its worker hands the record back
+    fleet.signal(signal.SIGKILL)  # its worker returns the record to the queue
     fleet.wait_gone()
     assert (jobs.row(held)["status"], jobs.row(held)["num_resets"]) == ("queued", 0)
 
@@ -387,8 +389,8 @@ def none(child):
 
 
 @pytest.mark.promise("B4", "B5", "B6")
-def test_what_is_taken_can_be_narrowed_before_each_claim(stage: Stage):
-    """B4 to B6: by a condition of the store's own, and by a hook that lets only other kinds through."""
+def test_before_claim_hooks_restrict_which_records_are_claimed(stage: Stage):
+    """B4 to B6: by a condition of the store's hook, and by a hook that allows only other kinds."""
     jobs = Jobs(stage)
     gated, plain = jobs.add("gate"), jobs.add("noop")
     source = (jobs.handlers / "example.py").read_text()
@@ -400,7 +402,7 @@ def test_what_is_taken_can_be_narrowed_before_each_claim(stage: Stage):
     stage.write("example.py", source + DECLINED)
     stage.write("noop.py", "from jobherd import handler\n\n@handler('t:noop')\ndef noop(): ...\n")
     fleet = jobs.start(workers=1)
-    for _ in range(2):  # before the second the worker was idle, and so would have taken the record
+    for _ in range(2):  # before the second, the worker was idle and would have claimed the record
         stage.wait_state(stage.enqueue("t:noop"), "completed")
     assert jobs.row(gated)["status"] == "queued"
     assert fleet.stop() == 0

@@ -1,6 +1,6 @@
 """Behind pgbouncer, in both modes.
 
-Jobs are done once, a dead child's jobs come back, and the log says what stands between.
+Jobs complete once, jobs of a dead worker run again, and the log reports the pooler.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("mode", "listens"), [("transaction", None), ("transaction", "server"), ("session", None), ("session", "pooler")]
 )
-def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(
+def test_jobs_complete_once_although_the_pooler_and_a_worker_are_killed(
     stage: Stage, gate: Gate, mode: str, listens: str | None
 ):
     with Pooler(stage.dsn, mode, size=20) as pooler:
@@ -48,7 +48,7 @@ def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(
             fleet.wait_log("LISTEN does not work through it", limit=LONG)
         elif listens == "pooler":
             fleet.wait_log("it must be in session mode", limit=LONG)
-        # One that loses its prepared statements connects again, and is entered again.
+        # A process that loses its prepared statements reconnects, and its backend is recorded again.
         own = "SELECT DISTINCT backend_pid FROM jobherd.children"
         stage.wait(lambda: stage.run(own) == [(0,)], "none of its backends to be a child's own", limit=LONG)
         jobs = [
@@ -58,8 +58,8 @@ def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(
             )
         ]
         stage.wait_all(jobs, "completed", limit=LONG)
-        # Who says that somebody sleeps, and listens: on a shared backend a notification can cost
-        # another client its answer.
+        # Sessions that mark idle workers and listen: on a shared backend a notification can cost another client
+        # its answer.
         sleepers = "SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid <> 0"
         if listens:
             stage.wait(lambda: stage.run(sleepers) == [(1,)], "it to sleep again, after so many jobs", limit=LONG)
@@ -79,8 +79,8 @@ def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(
         assert fleet.stop() == 0
 
 
-def test_a_supervisor_that_listens_to_nothing_by_design_is_ready(stage: Stage):
-    """Or a deployment behind a pooler would never be."""
+def test_supervisor_that_does_not_listen_because_of_a_pooler_is_ready(stage: Stage):
+    """Otherwise a deployment behind a pooler would never become ready."""
     with Pooler(stage.dsn, "transaction", size=20) as pooler:
         fleet = stage.run_fleet(dsn=pooler.dsn, workers=1, http="127.0.0.1:0")
         address = fleet.wait_log("metrics and health on", limit=LONG)["message"].split(" on ")[1]
@@ -93,7 +93,9 @@ def test_a_supervisor_that_listens_to_nothing_by_design_is_ready(stage: Stage):
 @pytest.mark.parametrize(
     "how", ["client", "async client", "jobherd wait", "jobherd doctor", "jobherd doctor --listen-dsn"]
 )
-def test_nobody_listens_on_a_backend_that_others_share(database: str, how: str, monkeypatch: pytest.MonkeyPatch):
+def test_clients_and_commands_do_not_listen_on_a_shared_backend(
+    database: str, how: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv("JOBHERD_LISTEN_DSN", raising=False)
     with Pooler(database, "transaction", size=1) as pooler:
         with psycopg.connect(database, autocommit=True) as direct:
@@ -126,8 +128,8 @@ async def _wait_briefly(dsn: str, job: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["page", "metrics", "top"])
-def test_who_looks_on_leaves_no_limit_to_who_shares_the_backend(database: str, how: str):
-    """Two seconds are enough for a page; a job's transaction, or the application's, which came by there next, was ended after as long."""
+def test_dashboard_metrics_and_top_leave_no_setting_on_a_shared_backend(database: str, how: str):
+    """A page has a statement timeout of 2 s. Left on the backend, it would end the next transaction of a job or the application."""
     names = ("statement_timeout", "enable_seqscan", "enable_bitmapscan", "plan_cache_mode", "jit")
 
     def limits() -> list[object]:
@@ -138,7 +140,7 @@ def test_who_looks_on_leaves_no_limit_to_who_shares_the_backend(database: str, h
         page, watch = Database(pooler.dsn), Watch(pooler.dsn, actor="anna")
         now = [0.0]
         measurer = Measurer(pooler.dsn, clock=lambda: now[0])
-        for _ in range(7):  # psycopg would prepare what it sends for the sixth time
+        for _ in range(7):  # psycopg would prepare a statement that it sends for the sixth time
             match how:
                 case "page":
                     await page.rows("observe/show_time")
@@ -159,8 +161,8 @@ def test_who_looks_on_leaves_no_limit_to_who_shares_the_backend(database: str, h
             assert stranger.execute("SELECT name FROM pg_prepared_statements").fetchall() == []
 
 
-def test_nothing_is_prepared_on_a_backend_that_others_share(database: str):
-    """psycopg prepares what is sent for the sixth time."""
+def test_nothing_is_prepared_on_a_shared_backend(database: str):
+    """psycopg prepares a statement that it sends for the sixth time."""
     turns = range(8)
 
     async def asynchronously(pooler: Pooler) -> list[int]:
@@ -185,9 +187,7 @@ def test_nothing_is_prepared_on_a_backend_that_others_share(database: str):
     assert found == [(number,) for number in numbers]
 
 
-def test_the_depth_of_the_queues_is_measured_through_a_pooler_again_and_again(
-    database: str, caplog: pytest.LogCaptureFixture
-):
+def test_queue_depth_is_measured_repeatedly_through_a_pooler(database: str, caplog: pytest.LogCaptureFixture):
     async def measured(pooler: Pooler) -> None:
         now = [0.0]
         measurer = Measurer(pooler.dsn, clock=lambda: now[0])
@@ -204,7 +204,7 @@ def test_the_depth_of_the_queues_is_measured_through_a_pooler_again_and_again(
     assert caplog.messages == []
 
 
-def test_without_a_pooler_a_client_prepares_what_it_sends_often(database: str):
+def test_client_without_a_pooler_prepares_frequent_statements(database: str):
     with Client(database) as client:
         for _ in range(8):
             client.enqueue("a:b")
@@ -216,7 +216,7 @@ def test_without_a_pooler_a_client_prepares_what_it_sends_often(database: str):
 
 
 OURS = ("application_name", "client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings")
-"""What pgbouncer itself sets, again for each client."""
+"""Settings that pgbouncer itself sets again for each client."""
 ROWS = """
 CREATE TABLE rows (
     id serial PRIMARY KEY, state text DEFAULT 'queued', failure_message text, queued_at timestamptz DEFAULT now(), started_at timestamptz,
@@ -248,8 +248,8 @@ def transactional(job: Job) -> None:
 """
 
 
-def test_a_fleet_leaves_no_setting_to_who_shares_its_backends(stage: Stage):
-    """Planner settings and time limits that were gone stayed with the backend, for the application's next transaction."""
+def test_supervisor_and_its_workers_leave_no_setting_on_shared_backends(stage: Stage):
+    """Planner settings and time limits that stay on a backend would apply to the application's next transaction."""
     with psycopg.connect(stage.dsn, autocommit=True) as direct:
         direct.execute(ROWS)
     with Pooler(stage.dsn, "transaction", size=2) as pooler:
@@ -276,11 +276,11 @@ def test_a_fleet_leaves_no_setting_to_who_shares_its_backends(stage: Stage):
 
 
 @pytest.mark.parametrize("limit", ["0", "1s"])
-def test_a_maintenance_process_vacuums_through_a_pooler_and_goes_on_when_that_is_cancelled(stage: Stage, limit: str):
-    """A vacuum stands in no transaction with settings before it; refused as one that did, it was tried again for ever, and nothing became due."""
-    vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass)"  # not those of the server's own accord
+def test_maintenance_vacuums_through_a_pooler_and_continues_when_the_vacuum_is_cancelled(stage: Stage, limit: str):
+    """VACUUM must not run in a transaction with settings: PostgreSQL would reject each try, and no job would become due."""
+    vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass)"  # does not count autovacuum
     with psycopg.connect(stage.dsn, autocommit=True) as direct:
-        direct.execute("ALTER TABLE jobherd.ready SET (autovacuum_enabled = false)")  # or the server may be there first
+        direct.execute("ALTER TABLE jobherd.ready SET (autovacuum_enabled = false)")  # or autovacuum may run first
         direct.execute(f"INSERT INTO jobherd.ready (kind) SELECT 't:noop' FROM generate_series(1, {DEAD + 1000})")
         direct.execute("DELETE FROM jobherd.ready")
         direct.execute("SELECT pg_stat_force_next_flush()")

@@ -1,4 +1,4 @@
-"""TTIN, TTOU, USR1, and signals in any number."""
+"""SIGTTIN, SIGTTOU, SIGUSR1, and signals at any moment and in any number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 
-def test_ttin_adds_a_child_ttou_takes_one_that_finishes_what_it_runs_and_usr1_tells(stage: Stage, gate: Gate):
+def test_ttin_adds_a_worker_ttou_drains_one_and_usr1_logs_the_status(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1)
     fleet.signal(signal.SIGTTIN)
     fleet.wait_log("workers wanted: 2")
@@ -52,7 +52,7 @@ def test_ttin_adds_a_child_ttou_takes_one_that_finishes_what_it_runs_and_usr1_te
     assert fleet.stop() == 0
 
 
-def test_a_storm_of_signals_hurts_nobody(stage: Stage, gate: Gate):
+def test_thousands_of_signals_disturb_neither_supervisor_nor_running_job(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1)
     job = stage.enqueue("t:gate", '{"label": "calm"}')
     arrival = gate.wait_arrival("calm")
@@ -73,13 +73,13 @@ def test_a_storm_of_signals_hurts_nobody(stage: Stage, gate: Gate):
 
 
 def answers(pid: int, signum: signal.Signals) -> bool:
-    """Whether a process holds a signal back or handles it, so that it does not end it."""
+    """Return whether a process blocks or handles a signal, so that the signal does not end it."""
     status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
     return bool((int(status["SigBlk"], 16) | int(status["SigCgt"], 16)) >> (signum - 1) & 1)
 
 
 def wait_answers(fleet: Fleet) -> None:
-    """Wait until the interpreter has come to our first line; before that nothing of ours could answer."""
+    """Wait until the interpreter runs Jobherd's first line; before that, Jobherd cannot handle a signal."""
     until = time.monotonic() + 60
     while not answers(fleet.pid, signal.SIGTERM):
         assert time.monotonic() < until
@@ -87,10 +87,10 @@ def wait_answers(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.3, 0.6])
-def test_term_at_any_moment_of_the_start_is_an_orderly_stop(stage: Stage, after: float):
+def test_sigterm_at_any_moment_of_the_start_stops_the_supervisor_cleanly(stage: Stage, after: float):
     fleet = stage.start(workers=1)
     wait_answers(fleet)
-    time.sleep(after)  # somewhere else in the start; wherever that is
+    time.sleep(after)  # reaches another step of the start
     fleet.signal(signal.SIGTERM)
     assert fleet.wait_exit(60) == 0, fleet.text()
     fleet.wait_gone(60)
@@ -98,8 +98,8 @@ def test_term_at_any_moment_of_the_start_is_an_orderly_stop(stage: Stage, after:
     assert not fleet.said(lambda event: event.get("level") in {"error", "critical"} or "raw" in event)
 
 
-def test_what_comes_before_the_loop_stands_is_done_by_it(stage: Stage):
-    """By default a HUP ends a process, and a TTIN stops it for ever."""
+def test_signals_sent_before_the_main_loop_starts_are_handled_by_it(stage: Stage):
+    """By default, SIGHUP ends a process, and SIGTTIN stops it indefinitely."""
     fleet = stage.start(workers=1)
     wait_answers(fleet)
     for signum in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN):
@@ -109,11 +109,8 @@ def test_what_comes_before_the_loop_stands_is_done_by_it(stage: Stage):
     assert fleet.stop() == 0
 
 
-def test_words_on_the_way_out_change_nothing(stage: Stage):
-    """Until the process has ended.
-
-    The interpreter takes the handlers away before that, and it takes a while.
-    """
+def test_signals_during_exit_do_not_change_the_exit_code(stage: Stage):
+    """The interpreter removes signal handlers well before the process ends: a later signal must not end it."""
     for _ in range(3):
         fleet = stage.run_fleet(workers=1)
         fleet.signal(signal.SIGTERM)

@@ -1,9 +1,9 @@
-"""Somebody dies, is stopped, or is told to leave exactly at a step of the protocol.
+"""A process dies, is stopped or gets a signal exactly at one step of a protocol.
 
-Held there by a point (`workers/system/failpoints.py`), or made to wait by a lock.
+A failpoint (`workers/system/failpoints.py`) or a lock holds the process at that step.
 
-What a campaign hits once in a thousand times stands here once, and on purpose. The leases are long
-where something else than a lease must bring a job back.
+Random faults hit such a step once in a thousand times; each test here hits it on purpose. Leases are long
+where something other than an expired lease must requeue a job.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 LONG = "300s"
 BEFORE_HANDLERS = ("child.born", "child.forked")
-"""Where a child stands before and after it has asked to be told of its parent's death.
+"""Points of a child process before and after it requests a signal at its supervisor's death.
 
-Neither has handlers of its own, or has let go of the parent's.
+At both, it still has the supervisor's signal handlers and has not set its own.
 """
 HELD_UP = """
 CREATE FUNCTION t_held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -40,9 +40,9 @@ END $$;
 CREATE TRIGGER t_held_up BEFORE INSERT ON jobherd.running FOR EACH ROW EXECUTE FUNCTION t_held_up();
 CREATE TRIGGER t_held_up BEFORE INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION t_held_up();
 """
-"""A session held up here does not notice that its client is gone: only the supervisor ends it."""
+"""A session that waits here does not notice that its client is gone: only the supervisor ends it."""
 HOLD_UP = "SELECT pg_advisory_xact_lock(20)"
-"""By this a stranger holds up a claim, and a settlement, before the last of what they do."""
+"""With this, another session holds up a claim or the recording of an outcome before its last step."""
 WAITING = """
 SELECT c.pid, a.pid FROM jobherd.children c JOIN pg_stat_activity a ON a.pid = c.backend_pid AND a.backend_start = c.backend_started
  WHERE c.kind = 'worker' AND a.wait_event_type = 'Lock'
@@ -61,26 +61,23 @@ def points(tmp_path: Path) -> Points:
 
 
 def fleet_with(stage: Stage, points: Points, **settings: Any) -> Fleet:
-    """A supervisor whose processes look for tokens, and whose dead are replaced at once."""
+    """Start a supervisor whose processes honor failpoints and whose dead child processes are replaced at once."""
     return stage.run_fleet(environment=points.environment, respawn_initial="10ms", respawn_max="100ms", **settings)
 
 
 def fate(stage: Stage, job: int) -> tuple[str, int, int, list[str]]:
-    """What has become of a job.
-
-    Its state, its attempts, its crashes, and how each attempt ended.
-    """
+    """Return a job's state, attempts, crashes, and the outcome of each attempt."""
     row = stage.job(job)
     return row["state"], row["attempts"], row["crashes"], [attempt["outcome"] for attempt in row["history"]]
 
 
 def moment(stage: Stage, seconds: float) -> object:
-    """So many seconds from now, by the database's clock."""
+    """Return the timestamp this many seconds from now, by the database's clock."""
     return stage.call("SELECT clock_timestamp() + make_interval(secs => %s)", seconds)
 
 
 def wait_clock(stage: Stage, until: object) -> None:
-    """Wait until the database's clock has passed a moment."""
+    """Wait until the database's clock has passed a timestamp."""
     stage.run("SELECT pg_sleep_until(%s)", until)
 
 
@@ -93,9 +90,9 @@ def wait_stopped(stage: Stage, pid: int) -> None:
 
 
 def wait_obeyed(fleet: Fleet) -> None:
-    """Wait until a supervisor has obeyed what it was told so far.
+    """Wait until a supervisor has handled the signals sent so far.
 
-    Signals that come together are obeyed together, and after that come these.
+    It handles signals that arrive together in one turn, and logs its status for these only after them.
     """
     for _ in range(2):
         before = len(fleet.said(is_course))
@@ -104,13 +101,13 @@ def wait_obeyed(fleet: Fleet) -> None:
 
 
 def is_course(event: dict[str, Any]) -> bool:
-    """Whether a line says what a supervisor is about, as after a USR1."""
+    """Return whether a line is the status that a supervisor logs after SIGUSR1."""
     return " wanted, " in event.get("message", "")
 
 
 @contextmanager
 def stranger(stage: Stage, *statements: str) -> Iterator[None]:
-    """Somebody who has locks in the database within the block."""
+    """Hold locks in another database session within the block."""
     with psycopg.connect(stage.dsn, application_name="a stranger") as connection:
         for statement in statements:
             connection.execute(statement)
@@ -118,7 +115,10 @@ def stranger(stage: Stage, *statements: str) -> Iterator[None]:
 
 
 def kill_who_waits(stage: Stage) -> int:
-    """Kill the child whose statement waits, and return once its session was ended, while what it waits for is still locked; return who that was."""
+    """Kill the worker whose statement waits for a lock, and return its pid once its session has ended.
+
+    The lock is still held then.
+    """
     pid, backend = stage.wait(lambda: next(iter(stage.run(WAITING)), None), "a child whose statement waits for a lock")
     os.kill(pid, signal.SIGKILL)
     stage.wait(
@@ -128,10 +128,10 @@ def kill_who_waits(stage: Stage) -> int:
     return pid
 
 
-# -- forked, and hardly more
+# -- just forked
 
 
-def test_a_child_whose_parent_dies_before_it_can_be_told_leaves_by_itself(stage: Stage, points: Points):
+def test_child_process_exits_when_its_supervisor_dies_right_after_the_fork(stage: Stage, points: Points):
     fleet = fleet_with(stage, points, workers=2, lease=LONG)
     points.watch()
     held = [points.hold(name) for name in BEFORE_HANDLERS]
@@ -140,10 +140,10 @@ def test_a_child_whose_parent_dies_before_it_can_be_told_leaves_by_itself(stage:
     newborn = [one.wait() for one in held]
     known = stage.count("children")
     maintenance = fleet.maintenance()
-    os.kill(maintenance, signal.SIGSTOP)  # it would end them, and it is by themselves that they are to leave
+    os.kill(maintenance, signal.SIGSTOP)  # it would end them, but they must exit without it
     wait_stopped(stage, maintenance)
     fleet.signal(signal.SIGKILL)
-    wait_for_exit(fleet.pid)  # not reaped yet: nobody is told anything by its number being gone
+    wait_for_exit(fleet.pid)  # not reaped yet: its pid still exists
     job = stage.enqueue("t:noop")
     assert [is_running(pid) for pid in newborn] == [True, True]
     for one in held:
@@ -152,13 +152,13 @@ def test_a_child_whose_parent_dies_before_it_can_be_told_leaves_by_itself(stage:
         wait_for_exit(pid)
     os.kill(maintenance, signal.SIGCONT)
     fleet.wait_gone()
-    assert [points.seen(pid) - set(BEFORE_HANDLERS) for pid in newborn] == [set(), set()], "they have begun nothing"
+    assert [points.seen(pid) - set(BEFORE_HANDLERS) for pid in newborn] == [set(), set()], "they started nothing"
     assert stage.count("children") <= known
     assert fate(stage, job) == ("ready", 0, 0, [])
     assert stage.runs(job) == 0
 
 
-def test_a_child_that_is_told_to_leave_before_it_has_handlers_leaves(stage: Stage, points: Points):
+def test_child_process_exits_on_sigterm_before_it_has_signal_handlers(stage: Stage, points: Points):
     fleet = fleet_with(stage, points, workers=2)
     held = [points.hold(name) for name in BEFORE_HANDLERS]
     for pid in fleet.workers().values():
@@ -174,8 +174,8 @@ def test_a_child_that_is_told_to_leave_before_it_has_handlers_leaves(stage: Stag
     job = stage.enqueue("t:noop")
     assert stage.wait_state(job, "completed")["attempts"] == 1
     stage.wait(lambda: len(set(fleet.workers().values()) - set(newborn)) == 2, "their successors")
-    assert not fleet.said("got SIG"), "their parent has heard nothing of it"
-    # And one that never goes on: an immediate shutdown does not wait for it.
+    assert not fleet.said("got SIG"), "the supervisor got none of these signals"
+    # An immediate exit does not wait for a child process that never continues.
     last = points.hold("child.born")
     os.kill(next(iter(fleet.workers().values())), signal.SIGKILL)
     last.wait()
@@ -186,7 +186,7 @@ def test_a_child_that_is_told_to_leave_before_it_has_handlers_leaves(stage: Stag
     fleet.wait_gone()
 
 
-def test_a_parent_obeys_while_a_child_is_only_just_forked(stage: Stage, points: Points):
+def test_supervisor_handles_signals_while_a_child_process_is_just_forked(stage: Stage, points: Points):
     fleet = fleet_with(stage, points, workers=1)
     for number, name in enumerate(BEFORE_HANDLERS):
         held = points.hold(name)
@@ -212,36 +212,36 @@ def test_a_parent_obeys_while_a_child_is_only_just_forked(stage: Stage, points: 
     assert not fleet.said(lambda event: event.get("level") in {"error", "critical"} or "raw" in event)
 
 
-# -- killed while the server makes it wait
+# -- killed while a statement waits in the server
 
 
-def test_a_claim_that_waits_in_the_server_never_takes_effect_once_its_child_is_dead(stage: Stage, gate: Gate):
+def test_claim_that_waits_in_the_server_has_no_effect_once_its_worker_is_dead(stage: Stage, gate: Gate):
     stage.run(HELD_UP)
     fleet = stage.run_fleet(workers=2, lease=LONG, poll=LONG)
     for lock in (
-        "LOCK TABLE jobherd.running IN SHARE MODE",  # it has not begun
-        HOLD_UP,  # it has taken the job, and has yet to say whose that is
+        "LOCK TABLE jobherd.running IN SHARE MODE",  # the claim has not begun
+        HOLD_UP,  # the claim has removed the job from `ready`, but not yet inserted it into `running`
     ):
         with stranger(stage, lock):
             job = stage.enqueue("t:gate", '{"label": "claimed"}')
             dead = kill_who_waits(stage)
-        arrival = gate.wait_arrival("claimed")  # long before the lease is over
+        arrival = gate.wait_arrival("claimed")  # long before the lease expires
         assert arrival.pid != dead
         arrival.open()
         stage.wait_state(job, "completed")
         assert fate(stage, job) == ("completed", 1, 0, ["completed"]), (
-            "the claim was never made, and nobody has crashed at the job"
+            "the claim had no effect, and no crash was counted"
         )
         assert stage.runs(job) == 1
     assert fleet.stop() == 0
 
 
-def test_an_outcome_that_waits_in_the_server_is_kept_when_its_child_dies(stage: Stage, gate: Gate):
+def test_outcome_that_waits_in_the_server_is_recorded_when_its_worker_dies(stage: Stage, gate: Gate):
     stage.run(HELD_UP)
     fleet = stage.run_fleet(workers=2, lease=LONG, poll=LONG)
     for lock in (
-        "SELECT FROM jobherd.running FOR UPDATE",  # the row of the claim is not to be had
-        HOLD_UP,  # it is gone, and the outcome is not written yet
+        "SELECT FROM jobherd.running FOR UPDATE",  # the row in `running` is locked
+        HOLD_UP,  # the row in `running` is deleted, and the outcome is not written yet
     ):
         job = stage.enqueue("t:gate", '{"label": "through"}')
         arrival = gate.wait_arrival("through")
@@ -256,15 +256,15 @@ def test_an_outcome_that_waits_in_the_server_is_kept_when_its_child_dies(stage: 
     assert fleet.stop() == 0
 
 
-# -- told to leave at the steps of a claim and of a job
+# -- SIGTERM at the steps of a claim and of a job
 
 STEPS = ("claim_jobs.before", "claim_jobs.sent", "claim_jobs.done", "job.announced", "job.started")
 
 
 def at_each_step(stage: Stage, points: Points, **settings: Any) -> tuple[Fleet, list[int]]:
-    """A supervisor with one worker at each step of its first claim, and the jobs.
+    """Return a draining supervisor with one worker at each step of its first claim, and the jobs.
 
-    All claimed but that of the first.
+    All jobs but one are claimed: the first worker has not claimed yet.
     """
     jobs = stage.enqueue_many("t:noop", len(STEPS))
     held = {name: points.hold(name) for name in STEPS}
@@ -277,31 +277,32 @@ def at_each_step(stage: Stage, points: Points, **settings: Any) -> tuple[Fleet, 
     return fleet, jobs
 
 
-def test_who_is_told_to_leave_at_a_step_of_a_claim_hands_back_what_it_has_not_started(stage: Stage, points: Points):
+def test_worker_that_drains_at_any_step_of_a_claim_releases_its_unstarted_job(stage: Stage, points: Points):
     fleet, jobs = at_each_step(stage, points)
     for token in points.folder.glob("*@*:*"):
         token.unlink()
     assert fleet.wait_exit() == 0
     fleet.wait_gone()
     assert sorted(fate(stage, job) for job in jobs) == [
-        *[("completed", 1, 0, ["completed"])] * 2,  # announced and started: who announces does not look again
+        *[("completed", 1, 0, ["completed"])]
+        * 2,  # announced and started: a worker does not check for a drain after the announcement
         *[("ready", 0, 0, [])] * 3,
     ]
     assert (stage.count("running"), stage.count("supervisors")) == (0, 0)
     assert stage.completed_twice() == []
 
 
-def test_who_stays_at_a_step_of_a_claim_beyond_the_drain_is_ended_and_no_attempt_is_spent(stage: Stage, points: Points):
+def test_worker_stuck_at_a_step_of_a_claim_past_the_drain_timeout_costs_no_attempt(stage: Stage, points: Points):
     fleet, jobs = at_each_step(stage, points, drain_timeout="0.1s", grace="0.1s")
     assert fleet.wait_exit() == 0
     fleet.wait_gone()
     assert sorted(fate(stage, job) for job in jobs) == [*[("ready", 0, 0, [])] * 4, ("ready", 0, 0, ["abandoned"])], (
-        "one had started"
+        "one job had started"
     )
     assert (stage.count("running"), stage.count("supervisors")) == (0, 0)
 
 
-def test_who_is_told_to_leave_while_it_registers_leaves_no_registration(stage: Stage, points: Points):
+def test_supervisor_that_gets_sigterm_while_it_registers_leaves_no_registration(stage: Stage, points: Points):
     leaving = points.hold("parent:leaving")
     with stranger(stage, "LOCK TABLE jobherd.supervisors IN SHARE MODE"):
         fleet = stage.start(workers=1, environment=points.environment)
@@ -315,10 +316,10 @@ def test_who_is_told_to_leave_while_it_registers_leaves_no_registration(stage: S
     assert stage.count("supervisors") == 0
 
 
-# -- stopped, and continued
+# -- stopped and continued
 
 
-def test_a_child_that_is_stopped_for_longer_than_the_lease_keeps_its_job(stage: Stage, points: Points, gate: Gate):
+def test_worker_stopped_for_longer_than_the_lease_keeps_its_job(stage: Stage, points: Points, gate: Gate):
     fleet = fleet_with(stage, points, workers=1, lease="6s")
     stopped = points.arm("job.started", "stop")
     job = stage.enqueue("t:gate", '{"label": "kept"}')
@@ -327,7 +328,9 @@ def test_a_child_that_is_stopped_for_longer_than_the_lease_keeps_its_job(stage: 
     over = stage.call("SELECT lease_until FROM jobherd.supervisors")
     wait_clock(stage, over)
     neighbour = stage.supervisor()
-    assert neighbour.reclaim(lease=6.0, clock=over.timestamp() + 0.001) == (0, 0), "its parent has renewed the lease"
+    assert neighbour.reclaim(lease=6.0, clock=over.timestamp() + 0.001) == (0, 0), (
+        "the supervisor has renewed the lease"
+    )
     assert stage.state(job) == "running"
     os.kill(pid, signal.SIGCONT)
     arrival = gate.wait_arrival("kept")
@@ -339,20 +342,20 @@ def test_a_child_that_is_stopped_for_longer_than_the_lease_keeps_its_job(stage: 
     assert fleet.stop() == 0
 
 
-def test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_beyond_it(stage: Stage, gate: Gate):
+def test_supervisor_stopped_past_a_timeout_does_not_punish_a_job_that_ended_in_time(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, lease=LONG, grace="0.1s")
     for turn in range(5):
         job = stage.enqueue("t:gate", f'{{"label": "in time {turn}"}}', timeout=3.0)
         arrival = gate.wait_arrival(f"in time {turn}")
-        beyond = moment(stage, 3.4)  # and beyond both steps of the ladder
-        wait_clock(stage, moment(stage, 1.1))  # by now the parent has seen that it runs, and until when it may
+        beyond = moment(stage, 3.4)  # after the timeout and both signals of the stop sequence
+        wait_clock(stage, moment(stage, 1.1))  # by now the supervisor has seen the job and its deadline
         fleet.signal(signal.SIGSTOP)
         wait_stopped(stage, fleet.pid)
         with suppress(OSError):
             arrival.open("done")
         if stage.wait_state(job, "completed", "retrying")["state"] == "completed":
             break
-        # The machine was too slow for a job that ends in time: another one.
+        # The machine was too slow for the job to end in time: try another job.
         stage.run("SELECT jobherd.cancel(%s)", job)
         fleet.signal(signal.SIGCONT)
     assert stage.state(job) == "completed"
@@ -361,7 +364,7 @@ def test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_b
     wait_obeyed(fleet)
     following = stage.enqueue("t:gate", '{"label": "following"}')
     after = gate.wait_arrival("following")
-    assert after.pid == arrival.pid, "the worker lives"
+    assert after.pid == arrival.pid, "the worker was not killed"
     after.open()
     stage.wait_state(following, "completed")
     assert fate(stage, job) == ("completed", 1, 0, ["completed"])
@@ -371,11 +374,11 @@ def test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_b
     assert fleet.stop() == 0
 
 
-# -- told more than once
+# -- several signals
 
 
 def say_together(stage: Stage, fleet: Fleet, *signums: signal.Signals) -> None:
-    """Send a supervisor signals that it hears in one moment."""
+    """Send a supervisor signals that it receives at the same time."""
     fleet.signal(signal.SIGSTOP)
     wait_stopped(stage, fleet.pid)
     for signum in signums:
@@ -383,7 +386,7 @@ def say_together(stage: Stage, fleet: Fleet, *signums: signal.Signals) -> None:
     fleet.signal(signal.SIGCONT)
 
 
-def test_words_that_are_said_together_are_one_and_a_third_changes_nothing_more(stage: Stage, gate: Gate):
+def test_simultaneous_stop_signals_count_as_one_and_signals_after_the_second_change_nothing(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, drain_timeout=LONG)
     jobs = [stage.enqueue("t:gate", f'{{"label": "{label}"}}') for label in ("finishes", "is handed back")]
     finishes, _ = gate.wait_arrival("finishes"), gate.wait_arrival("is handed back")
@@ -391,7 +394,7 @@ def test_words_that_are_said_together_are_one_and_a_third_changes_nothing_more(s
     fleet.wait_log("draining: nothing more is claimed, 2 running")
     wait_obeyed(fleet)
     assert len(fleet.said("got SIG")) == 2
-    assert not fleet.said("exiting now"), "Ctrl-C and the service manager say it together"
+    assert not fleet.said("exiting now"), "Ctrl-C and the service manager may both send a signal"
     finishes.open("in peace")
     assert stage.wait_state(jobs[0], "completed")["attempts"] == 1
     wait_clock(stage, moment(stage, 0.5))
@@ -406,11 +409,11 @@ def test_words_that_are_said_together_are_one_and_a_third_changes_nothing_more(s
     assert not fleet.said("quitting")
 
 
-def test_a_supervisor_that_exits_at_once_is_not_slowed_down_by_a_softer_signal(stage: Stage, gate: Gate):
+def test_sigterm_after_sigquit_does_not_slow_down_the_immediate_exit(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, drain_timeout=LONG)
     job = stage.enqueue("t:gate", '{"label": "cut"}')
     gate.wait_arrival("cut")
-    say_together(stage, fleet, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)  # obeyed by their numbers
+    say_together(stage, fleet, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)  # handled in the order of their numbers
     assert fleet.wait_exit() == 0
     fleet.wait_gone()
     assert fleet.said("exiting at once: 1 running jobs are killed")

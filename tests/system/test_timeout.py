@@ -1,6 +1,6 @@
-"""The ladder: the timer in the handler, SIGTERM, SIGKILL.
+"""The stop sequence: the timer in the handler, SIGTERM, SIGKILL.
 
-Whatever a handler does, it ends, and its row is right.
+It ends every handler, whatever the handler does, and the job's row is correct.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 
-def test_a_handler_stuck_in_c_that_ignores_signals_ends_with_all_it_has_started(stage: Stage, gate: Gate):
+def test_handler_stuck_in_c_with_signals_blocked_is_killed_with_its_child_processes(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, grace="0.3s")
     other = stage.enqueue("t:gate", '{"label": "other"}')
     bystander = gate.wait_arrival("other")
@@ -40,7 +40,7 @@ def test_a_handler_stuck_in_c_that_ignores_signals_ends_with_all_it_has_started(
     for arrival in started:
         wait_for_exit(arrival.pid)
     took = "SELECT extract(epoch FROM finished_at - started_at) FROM jobherd.jobs WHERE id = %s"
-    assert float(stage.call(took, job)) >= seconds + 2 * 0.3 - 0.05, "its timeout and two rungs"
+    assert float(stage.call(took, job)) >= seconds + 2 * 0.3 - 0.05, "its timeout and two steps of the stop sequence"
     assert is_running(bystander.pid)
     bystander.open("never noticed")
     row = stage.wait_state(other, "completed")
@@ -53,7 +53,7 @@ def test_a_handler_stuck_in_c_that_ignores_signals_ends_with_all_it_has_started(
 
 
 @pytest.mark.promise("A48")
-def test_a_handler_that_cleans_up_has_the_time_to(stage: Stage, gate: Gate):
+def test_handler_has_the_grace_period_to_clean_up_after_its_timeout(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, grace="60s")
     job = stage.enqueue("x:cleans-up", '{"label": "cleaning"}')
     arrival = gate.wait_arrival("cleaning")
@@ -61,19 +61,19 @@ def test_a_handler_that_cleans_up_has_the_time_to(stage: Stage, gate: Gate):
     arrival.open()
     row = stage.wait_state(job, "failed")
     assert row["error_code"] == "JOB_TIMEOUT"
-    assert "post_mortem" not in row["history"][-1], "it ended by itself"
+    assert "post_mortem" not in row["history"][-1], "the process was not killed"
     assert "cleans_up" in row["history"][-1]["traceback"]
     fleet.wait_ready(2)
-    assert fleet.said("interrupted by JobTimeout"), "its process is not used again"
+    assert fleet.said("interrupted by JobTimeout"), "a process whose job was interrupted is not used again"
 
 
-def test_a_handler_that_finishes_all_the_same_has_finished(stage: Stage):
+def test_handler_that_returns_a_result_after_its_timeout_completes_the_job(stage: Stage):
     stage.run_fleet(workers=1)
     job = stage.enqueue("x:finishes-late")
     assert stage.wait_state(job, "completed", "failed")["result"] == "what there was"
 
 
-def test_a_handler_that_swallows_everything_is_killed(stage: Stage):
+def test_handler_that_suppresses_every_exception_is_killed_after_its_timeout(stage: Stage):
     fleet = stage.run_fleet(workers=1, grace="0.3s")
     job = stage.enqueue("x:swallows")
     row = stage.wait_state(job, "failed")
@@ -84,7 +84,7 @@ def test_a_handler_that_swallows_everything_is_killed(stage: Stage):
     stage.wait_state(following, "completed")
 
 
-def test_a_jobs_own_timeout_goes_before_its_kinds_and_the_timer_never_reaches_the_next_job(stage: Stage, gate: Gate):
+def test_jobs_timeout_overrides_its_kinds_and_never_interrupts_the_next_job(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1)
     late = stage.call("""SELECT jobherd.enqueue('t:once', '{"label": "late"}', '{"timeout": 0.2}')""")
     assert stage.wait_state(late, "failed")["error_code"] == "JOB_TIMEOUT"
@@ -92,8 +92,7 @@ def test_a_jobs_own_timeout_goes_before_its_kinds_and_the_timer_never_reaches_th
     following = stage.enqueue("t:once", '{"label": "following"}')
     gate.wait_arrival("in time").open()
     arrival = gate.wait_arrival("following")
-    # The timer that was armed for the job before rings while this one runs; the end of a later job
-    # says that it has.
+    # The timer of the previous job would expire while this job runs: wait until that time is past.
     ring = stage.call("SELECT clock_timestamp() + interval '10.1 s'")
     stage.run("SELECT pg_sleep_until(%s)", ring)
     arrival.open("undisturbed")

@@ -1,6 +1,6 @@
 """Batch handlers under a supervisor.
 
-A death is shared once, and from then on its culprit is alone with it.
+A worker's death counts as a crash of every job of the call. After that, each of these jobs is called alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("D30")
-def test_one_bad_job_costs_its_neighbours_neither_their_end_nor_a_cancelled_one_its_call(stage: Stage, gate: Gate):
+def test_batch_jobs_run_alone_after_a_crash_and_a_cancel_does_not_stop_their_call(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, poll="300s")
     with stage.connection.transaction():
         ids = [stage.enqueue("b:together", f'"{label}"') for label in ("one", "deadly", "two")]
-    # Its process dies: a crash of each of the three, since nobody can know whose it was; from now
-    # on each is called alone.
+    # The process dies. This is a crash of all three, since Jobherd cannot tell which job caused it;
+    # from now on each is called alone.
     gate.wait_arrival("3 together").open()
     stage.wait_all(ids, "completed", "failed", "retrying", "running")
     answers = 0
@@ -40,7 +40,7 @@ def test_one_bad_job_costs_its_neighbours_neither_their_end_nor_a_cancelled_one_
         ids = [stage.enqueue("b:together", f'"{label}"') for label in ("first", "second")]
     arrival = gate.wait_arrival("2 together")
     assert stage.call("SELECT jobherd.cancel(%s)", ids[0]) == "cancelling"
-    fleet.wait_log("gets a request to stop job")  # and it is not: what it was called with goes on
+    fleet.wait_log("gets a request to stop job")  # the job is not stopped: its call continues
     arrival.open("went on")
     assert [stage.wait_state(job, "completed", "cancelled")["result"] for job in ids] == [
         "went on first",

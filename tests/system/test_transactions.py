@@ -1,6 +1,6 @@
-"""Children that die around their job's commit, under a real supervisor.
+"""Workers that die around their job's commit, under a real supervisor.
 
-What is committed is not done again, what is not leaves no trace.
+Committed work is not done again, and uncommitted work leaves no trace.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def dies_after(job: Job) -> None:
 
 
 @pytest.mark.promise("B11", "B43", "B56")
-def test_a_child_that_dies_before_or_after_its_commit(stage: Stage, gate: Gate):
+def test_job_takes_effect_once_when_its_worker_dies_before_during_or_after_its_commit(stage: Stage, gate: Gate):
     stage.connection.execute("CREATE TABLE public.effects (job bigint, token bigint)")
     fleet = stage.run_fleet(workers=2, handlers=stage.write("money.py", WORK))
     before = stage.enqueue("m:pay", '{"label": "before"}')
     os.kill(gate.wait_arrival("before").pid, signal.SIGKILL)
-    arrival = gate.wait_arrival("before")  # it runs again, after its first crash at once
+    arrival = gate.wait_arrival("before")  # it runs again at once after its first crash
     assert stage.call("SELECT count(*) FROM public.effects") == 0
     arrival.open()
     row = stage.wait_state(before, "completed")
@@ -52,7 +52,7 @@ def test_a_child_that_dies_before_or_after_its_commit(stage: Stage, gate: Gate):
     row = stage.wait_state(after, "completed")
     fleet.wait_log("SIGKILL", count=2)
     fleet.wait_ready(4)
-    # In the middle of the commit: a check at its end waits for us, the child is killed, and its
+    # During the commit: a deferred trigger waits for the lock of this test, the worker is killed, and its
     # session is ended before anything else.
     stage.connection.execute(
         "CREATE FUNCTION public.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$"
@@ -64,7 +64,7 @@ def test_a_child_that_dies_before_or_after_its_commit(stage: Stage, gate: Gate):
     amid = stage.enqueue("m:pay")
     waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted"
     while stage.connection.execute(waiting).fetchone() is None:
-        pass  # no event says that somebody waits for a lock; it is a matter of milliseconds
+        pass  # no event announces that a session waits for a lock; it takes milliseconds
     fleet.wait_ready(4)
     ran_on = stage.call("SELECT ran_on FROM jobherd.jobs WHERE id = %s", amid)
     os.kill(int(ran_on.rpartition("/")[2]), signal.SIGKILL)

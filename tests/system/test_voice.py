@@ -1,4 +1,4 @@
-"""A supervisor whose log nobody reads."""
+"""A supervisor whose log is not read."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from tests.support.fleet import Stage
 
 
-def test_a_log_that_nobody_reads_holds_nobody_up_and_what_is_lost_is_counted(stage: Stage):
+def test_unread_log_blocks_no_process_and_dropped_lines_are_counted(stage: Stage):
     fleet = stage.run_fleet(workers=1, http="127.0.0.1:0")
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     workers = fleet.workers()
     fleet.drain()
     fcntl.fcntl(fleet.fd, fcntl.F_SETPIPE_SZ, 4096)
-    drain, fleet.drain = fleet.drain, lambda: None  # nobody reads from here on
+    drain, fleet.drain = fleet.drain, lambda: None  # the log is not read from here on
 
     def lost() -> float:
         for _ in range(100):
             fleet.signal(signal.SIGUSR1)
-            time.sleep(0.002)  # two at once are one
+            time.sleep(0.002)  # two signals at once count as one
         return scrape(address)["jobherd_log_lines_dropped_total"][()]
 
     while not lost():
-        # The parent is at work: it is what wakes the worker.
+        # The supervisor still works: it wakes the worker for this job.
         stage.wait_state(stage.enqueue("t:noop"), "completed", limit=60)
         assert fetch(address, "/livez")[0] == 200
     fleet.drain = drain

@@ -1,4 +1,4 @@
-"""`jobherd work`: the handlers that the other tests run, on a host that has no address of the database."""
+"""`jobherd work`: a supervisor on a host without the database's address, with the handlers of the other tests."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def shared(staged: Lending, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def stage(shared: Stage, gate: Gate) -> Iterator[Stage]:
-    """The shared database. What a test starts on it ends with the test, and what it leaves is canceled."""
-    del gate  # its address is in the environment of what is started
+    """The shared database. Supervisors that a test starts end with the test, and jobs that it leaves are canceled."""
+    del gate  # its address is in the environment of the supervisors
     yield shared
     first, *started = shared.fleets
     shared.show()
@@ -66,7 +66,7 @@ def work(stage: Stage, where: str, **settings: object) -> Fleet:
 
 
 def work_ready(stage: Stage, where: str, **settings: object) -> Fleet:
-    """Start it and wait until its workers are ready and it has a gateway."""
+    """Start the supervisor of a remote host; wait until its workers are ready and it has a gateway."""
     far = work(stage, where, **settings)
     far.wait_ready(int(settings.get("workers", 1)))
     far.wait_log("the gateway is there")
@@ -74,7 +74,7 @@ def work_ready(stage: Stage, where: str, **settings: object) -> Fleet:
 
 
 def uplink(far: Fleet) -> int:
-    """The pid of the latest uplink."""
+    """Return the pid of the latest uplink."""
     return int(far.said(is_uplink_ready)[-1]["pid"])
 
 
@@ -86,7 +86,7 @@ def enqueue(stage: Stage, kind: str, payload: str = "{}", **options: object) -> 
     return stage.enqueue(kind, payload, queue=FAR, **options)
 
 
-def test_jobs_run_in_workers_and_only_the_uplink_has_grpc(stage: Stage, near: Fleet):
+def test_jobs_run_in_workers_and_only_the_uplink_loads_grpc(stage: Stage, near: Fleet):
     far = work_ready(stage, near.where, workers=2)
     jobs = [enqueue(stage, "d:completed") for _ in range(20)] + [enqueue(stage, "t:noop") for _ in range(20)]
     stage.wait_all(jobs, "completed")
@@ -104,7 +104,7 @@ def test_jobs_run_in_workers_and_only_the_uplink_has_grpc(stage: Stage, near: Fl
             assert "grpc" not in file.read()
         assert len(os.listdir(f"/proc/{pid}/task")) == 1
     assert far.stop() == 0
-    assert not far.said("gets SIG"), "all left when they were dismissed"
+    assert not far.said("gets SIG"), "all child processes exited without a signal of the stop sequence"
 
 
 HANDLERS = """
@@ -145,7 +145,7 @@ def test_a_handler_enqueues_through_the_gateway(stage: Stage, near: Fleet):
     assert far.stop() == 0
 
 
-def test_a_handler_enqueues_jobs_that_wait_through_the_gateway(stage: Stage, near: Fleet):
+def test_handler_enqueues_jobs_that_wait_for_others_through_the_gateway(stage: Stage, near: Fleet):
     far = work_ready(stage, near.where, handlers=stage.write("w.py", HANDLERS))
     first, later, never = stage.wait_state(enqueue(stage, "w:after"), "completed")["result"]
     stage.wait_all([first, later], "completed")
@@ -203,7 +203,7 @@ def slow(job: Job) -> str:
 """
 
 
-def test_the_progress_of_a_running_job_is_shown(stage: Stage, near: Fleet, gate: Gate):
+def test_progress_of_a_running_job_is_stored(stage: Stage, near: Fleet, gate: Gate):
     far = work_ready(stage, near.where, handlers=stage.write("w.py", PROGRESS))
     job = enqueue(stage, "w:slow")
     arrival = gate.wait_arrival("quarter")
@@ -225,7 +225,7 @@ def test_a_handler_that_needs_the_database_is_rejected_at_the_start(stage: Stage
     far.wait_log("kind 'w:leaf' is transactional, which needs a connection to the database")
 
 
-def test_a_drain_lets_the_running_job_end_and_returns_the_others(stage: Stage, near: Fleet, gate: Gate):
+def test_drain_finishes_the_running_job_and_leaves_waiting_jobs_ready(stage: Stage, near: Fleet, gate: Gate):
     far = work_ready(stage, near.where)
     running = enqueue(stage, "t:gate", '{"label": "last"}')
     arrival = gate.wait_arrival("last")
@@ -239,8 +239,8 @@ def test_a_drain_lets_the_running_job_end_and_returns_the_others(stage: Stage, n
     far.wait_gone()
 
 
-def test_a_signal_to_every_process_is_a_drain_too(stage: Stage, near: Fleet, gate: Gate):
-    """Service managers send it to the whole group."""
+def test_sigterm_to_every_process_drains_like_sigterm_to_the_supervisor(stage: Stage, near: Fleet, gate: Gate):
+    """Service managers send SIGTERM to every process of the service."""
     far = work_ready(stage, near.where)
     job = enqueue(stage, "t:gate", '{"label": "last"}')
     arrival = gate.wait_arrival("last")
@@ -253,13 +253,15 @@ def test_a_signal_to_every_process_is_a_drain_too(stage: Stage, near: Fleet, gat
     assert (row["attempts"], row["result"]) == (1, "ended")
 
 
-def test_a_second_signal_returns_the_running_job_and_counts_no_attempt(stage: Stage, near: Fleet, gate: Gate):
+def test_second_signal_returns_the_running_job_to_the_queue_without_counting_an_attempt(
+    stage: Stage, near: Fleet, gate: Gate
+):
     far = work_ready(stage, near.where)
     job = enqueue(stage, "t:gate", '{"label": "returned"}')
     gate.wait_arrival("returned")
     far.signal(signal.SIGTERM)
     far.wait_log("draining: nothing more is claimed, 1 running")
-    stage.run("SELECT pg_sleep(0.6)")  # two within half a second are one
+    stage.run("SELECT pg_sleep(0.6)")  # two signals within 0.5 s count as one
     far.signal(signal.SIGTERM)
     assert far.wait_exit() == 0
     stage.wait_state(job, "ready")
@@ -276,7 +278,7 @@ def test_a_cancel_interrupts_the_job_and_the_host_runs_the_next_one(stage: Stage
     assert far.stop() == 0
 
 
-def test_a_handler_stuck_in_c_is_ended_by_its_own_supervisor_and_the_row_says_why(
+def test_handler_stuck_in_c_is_killed_by_its_own_supervisor_and_the_row_has_the_cause(
     stage: Stage, near: Fleet, gate: Gate
 ):
     far = work_ready(stage, near.where, grace="0.3s")
@@ -302,7 +304,7 @@ def test_a_handler_stuck_in_c_is_ended_by_its_own_supervisor_and_the_row_says_wh
     assert far.stop() == 0
 
 
-def test_a_killed_worker_costs_its_job_one_attempt_and_the_attempt_says_why(stage: Stage, near: Fleet, gate: Gate):
+def test_killed_worker_costs_its_job_one_attempt_that_records_the_cause(stage: Stage, near: Fleet, gate: Gate):
     far = work_ready(stage, near.where)
     job = enqueue(stage, "t:gate", '{"label": "killed"}')
     os.kill(gate.wait_arrival("killed").pid, signal.SIGKILL)
@@ -314,7 +316,7 @@ def test_a_killed_worker_costs_its_job_one_attempt_and_the_attempt_says_why(stag
     assert far.stop() == 0
 
 
-def test_a_killed_uplink_is_replaced_and_no_job_notices(stage: Stage, near: Fleet, gate: Gate):
+def test_killed_uplink_is_replaced_and_the_running_job_completes(stage: Stage, near: Fleet, gate: Gate):
     far = work_ready(stage, near.where)
     job = enqueue(stage, "t:gate", '{"label": "kept"}')
     arrival = gate.wait_arrival("kept")
@@ -329,7 +331,7 @@ def test_a_killed_uplink_is_replaced_and_no_job_notices(stage: Stage, near: Flee
     assert far.stop() == 0
 
 
-def test_the_crash_of_a_worker_that_dies_with_its_uplink_counts(stage: Stage, near: Fleet, gate: Gate):
+def test_crash_of_a_worker_that_dies_with_its_uplink_is_counted(stage: Stage, near: Fleet, gate: Gate):
     far = work_ready(stage, near.where)
     job = enqueue(stage, "t:gate", '{"label": "killed"}')
     for pid in (uplink(far), gate.wait_arrival("killed").pid):
@@ -367,7 +369,7 @@ def test_a_killed_gateway_costs_no_attempt(stage: Stage, near: Fleet, gate: Gate
     assert far.stop() == 0
 
 
-def test_nothing_outlives_a_killed_supervisor_and_its_job_runs_elsewhere(stage: Stage, gate: Gate):
+def test_killed_supervisor_leaves_no_process_and_its_job_runs_on_another_host(stage: Stage, gate: Gate):
     where = f"127.0.0.1:{spare_port()}"
     near = stage.run_fleet(workers=1, gateway=where, queues="near", gateway_linger="0s")
     near.wait_log(f"gateway on {where}")
@@ -385,7 +387,7 @@ def test_nothing_outlives_a_killed_supervisor_and_its_job_runs_elsewhere(stage: 
     assert near.stop() == 0
 
 
-def test_without_a_gateway_it_waits_and_says_so_once(stage: Stage):
+def test_remote_supervisor_waits_for_a_gateway_and_logs_that_it_has_none(stage: Stage):
     where = f"127.0.0.1:{spare_port()}"
     far = work(stage, where)
     far.wait_ready(1)
@@ -397,7 +399,7 @@ def test_without_a_gateway_it_waits_and_says_so_once(stage: Stage):
     assert near.stop() == 0
 
 
-def test_a_host_that_the_gateway_does_not_know_exits_with_a_sentence(stage: Stage, tmp_path):
+def test_remote_supervisor_with_a_wrong_token_exits_and_logs_the_rejection(stage: Stage, tmp_path):
     where = f"127.0.0.1:{spare_port()}"
     near = stage.run_fleet(workers=1, gateway=where, queues="near", gateway_token="t" * 20)
     near.wait_log(f"gateway on {where}")

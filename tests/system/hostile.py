@@ -1,7 +1,7 @@
-"""Handlers that do to their process whatever a handler can do, and a probe that says what the next job finds.
+"""Handlers that damage their process in every way a handler can, and a probe that returns what the next job finds.
 
-Each act says what must become of its job. None of them may hurt another job, another child or the
-parent.
+Each act declares the expected outcome of its job. No act may affect another job, another child process or
+the supervisor.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 FOR_EVER = 3600
 TIMEOUT = 0.3
 OF_THE_C_LIBRARY = 0b11 << 31
-"""Signals 32 and 33: it handles them itself once there are threads."""
+"""Signals 32 and 33: the C library handles them once the process has threads."""
 _libc = ctypes.CDLL(None)
 _VARIABLE = contextvars.ContextVar("hostile", default="nothing")
 
 
 class Act(NamedTuple):
-    """What a handler does, and what must become of its job."""
+    """What a handler does, and the expected outcome of its job."""
 
     do: Callable[[], object]
     state: str
@@ -83,9 +83,9 @@ def late(what: str) -> object:
 
 @handler("h:probe", timeout=60, max_attempts=1, max_crashes=1)
 def probe() -> dict[str, object]:
-    """What there is of a process that a job may have changed.
+    """Return the state of a process that a job may have changed.
 
-    A fresh child and one that has had a bad job must say the same.
+    A fresh worker and one that has run a bad job must return the same.
     """
     with open("/proc/self/status", encoding="ascii") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
@@ -131,7 +131,7 @@ def _loop() -> str:
 
 
 class Kindless(BaseException):
-    """Code that asks it what it is runs its code."""
+    """Code that reads its class runs this property."""
 
     @property
     def __class__(self) -> type:
@@ -152,12 +152,12 @@ def bound(payload: Bound) -> None: ...
 
 @handler("h:alone", timeout=20, max_attempts=1, max_crashes=1)
 def alone():
-    """Wait until its process has one thread: the watchdog's is none of Python's."""
+    """Wait until this process has one thread: `threading` does not list the watchdog's thread."""
     while len(os.listdir("/proc/self/task")) > 1:
         os.sched_yield()
 
 
-# -- what can be put right
+# -- damage that the worker repairs
 
 
 @act()
@@ -222,7 +222,7 @@ def takes_the_streams():
 
 
 class Unequal:
-    """Whom nobody may compare."""
+    """An object that raises SystemExit when it is compared."""
 
     __hash__ = None
 
@@ -382,9 +382,9 @@ def forks_and_comes_back_twice():
 
 @act()
 def forks_behind_python_and_comes_back_twice():
-    """In C, which tells Python nothing of it.
+    """Fork in C, which Python does not notice.
 
-    What the copy says of the job is not to be written.
+    Jobherd must not record the outcome that the copy reports.
     """
     if (pid := _libc.fork()) == 0:
         raise ValueError
@@ -464,7 +464,7 @@ def makes_every_file_wait():
     print("and says so")
 
 
-# -- what wears the process out
+# -- damage after which the process is replaced
 
 
 @act()
@@ -511,7 +511,7 @@ def lowers_hard_limits():
 
 @act()
 def detaches_standard_output():
-    """As programs do that want another encoding."""
+    """Do what programs do to change the encoding."""
     sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding="utf-8")
 
 
@@ -541,9 +541,9 @@ def puts_files_of_its_own_in_every_place():
 
 @act()
 def writes_nonsense_everywhere():
-    """Into every file this process holds.
+    """Write into every open file of this process.
 
-    The board, what the parent reads, the session with the database.
+    These include the status board, what the supervisor reads, and the session with the database.
     """
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -562,11 +562,11 @@ def cuts_every_file_off():
             continue
 
 
-# -- what fails
+# -- acts that fail
 
 
 class Lies(Exception):
-    """Whose every word is a lie, an error or a gigabyte."""
+    """An exception whose text and attributes are wrong types or errors."""
 
     def __str__(self) -> str:
         return 5  # type: ignore[return-value]  # noqa: PLE0307
@@ -602,7 +602,7 @@ def raises_a_gigabyte():
 
 
 class Deaf(Exception):
-    """Whose words are waited for in vain, and which does not hear that it is enough."""
+    """An exception whose text never arrives, and which suppresses every interrupt."""
 
     def __str__(self) -> str:  # noqa: PLE0307
         while True:
@@ -687,7 +687,7 @@ def runs_out_of_files():
     assert kept
 
 
-# -- what dies
+# -- acts that end the process
 
 
 @dies
@@ -741,7 +741,7 @@ def spends_its_processor_time():
         pass
 
 
-# -- what does not end
+# -- acts that do not end
 
 
 @is_late
@@ -765,7 +765,7 @@ def sleeps_in_c_with_signals_blocked():
 
 
 class Lingers:
-    """Its end never ends."""
+    """An object whose finalizer never ends."""
 
     def __del__(self) -> None:
         while True:
@@ -797,7 +797,7 @@ def raises_what_hears_nothing_when_it_is_shown():
 
 
 class Spins:
-    """A result that nobody can look at."""
+    """A result whose attributes cannot be read: each access spins."""
 
     def __getattribute__(self, name: str) -> object:
         while True:
@@ -823,7 +823,7 @@ def stops_the_timer_and_sleeps():
 
 @is_late
 def makes_every_file_wait_and_says_much():
-    """What its parent must read, which has the same file open, and must not wait there for more."""
+    """The supervisor reads this output through the same open file, and must not block there."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     _make_every_file_wait()
     os.write(1, b"x" * 50_000)

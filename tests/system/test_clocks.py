@@ -1,6 +1,6 @@
-"""Wall clocks that are wrong and jump, of hosts and of the server.
+"""Wall clocks of hosts and of the database server that are wrong and jump.
 
-No false timeout, no early start, nobody's jobs taken over, nothing twice.
+No job times out falsely, starts early, is reclaimed from a live supervisor, or completes twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIMIT = 60.0
 DAY = 86400.0
 LEASE = "6s"
-"""A beat every two seconds: what is waited for is the next one of each."""
+"""A renewal every 2 s: the tests wait for the next one of each supervisor."""
 
 WORK = """
 import time
@@ -45,10 +45,10 @@ SELECT count(*) FROM pg_stat_activity
  WHERE application_name LIKE 'jobherd:maintenance:%%' AND query_start > %s AND query NOT LIKE '%%scheduled%%'"""
 
 
-def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early(stage: Stage, gate: Gate):
-    """Durations are the monotonic clock's, and times the database's.
+def test_hosts_clock_that_jumps_by_a_day_ends_no_job_and_starts_none_early(stage: Stage, gate: Gate):
+    """Durations come from the monotonic clock, and timestamps from the database.
 
-    A host's wall clock is only what its log says.
+    A host's wall clock is used only in its log.
     """
     work = stage.write("work.py", WORK)
     with ExitStack() as stack:
@@ -74,7 +74,7 @@ def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early
             row = stage.wait_state(job, "completed", "failed", "retrying", limit=LIMIT)
             assert (row["state"], row["attempts"], row["crashes"]) == ("completed", 1, 0)
             real = stage.call("SELECT extract(epoch FROM clock_timestamp())::double precision")
-            assert abs(row["result"] - real - holders[arrival.pid]) < LIMIT, "the clock was not wrong"
+            assert abs(row["result"] - real - holders[arrival.pid]) < LIMIT, "the worker's clock had not jumped"
         row = stage.wait_state(due, "completed", limit=LIMIT)
         assert row["started_at"] >= row["run_at"]
         assert (row["attempts"], stage.runs(due)) == (1, 1)
@@ -91,7 +91,7 @@ def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early
             assert fleet.stop() == 0
 
 
-def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice(tmp_path: Path, gate: Gate):
+def test_database_clock_that_jumps_makes_no_live_supervisor_lose_jobs_or_run_any_twice(tmp_path: Path, gate: Gate):
     with (
         Clock() as clock,
         Cluster(place=quick_place(), environment=clock.environment) as cluster,
@@ -121,16 +121,16 @@ def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice
                         fleet.wait_log("the database's clock has jumped by", after=mark, limit=LIMIT)
                     stage.wait_state(
                         due, "ready", limit=LIMIT
-                    )  # by the server's clock, and long before the maintenance processes look again by themselves
+                    )  # by the server's clock, and long before the maintenance processes look again
                 assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, (
-                    "nobody was taken over"
+                    "no supervisor was reclaimed"
                 )
                 for job, arrival in zip(jobs, arrivals, strict=True):
                     arrival.open()
                     row = stage.wait_state(job, "completed", "failed", "retrying", limit=LIMIT)
                     assert (row["state"], row["attempts"], stage.runs(job)) == ("completed", 1, 1)
                 assert stage.wait_state(due, "completed", limit=LIMIT)["attempts"] == 1, (
-                    "it was due by the server's clock, and the poll is an hour"
+                    "it was due by the server's clock, without a poll"
                 )
                 stage.wait_state(stage.enqueue("c:now"), "completed", limit=LIMIT)
                 assert stage.completed_twice() == []

@@ -1,6 +1,6 @@
-"""A handler leaves a daemon, which belongs to no group and no session of its worker.
+"""A handler leaves a daemon that is in neither the process group nor the session of its worker.
 
-It lives as long as that worker, and not much longer.
+The daemon ends soon after that worker.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ QUICK = {"respawn_initial": "10ms", "respawn_max": "100ms"}
 
 
 @pytest.mark.parametrize("way", daemons.WAYS)
-def test_it_ends_with_a_worker_that_dies(stage: Stage, gate: Gate, way: str):
-    # Of one that names nobody, no more can be known than that every worker is younger.
+def test_daemon_ends_when_its_worker_dies(stage: Stage, gate: Gate, way: str):
+    # A daemon that names no worker is ended only when every worker is younger.
     fleet = stage.run_fleet(workers=1 if way == "a_program_without_environment" else 2, handlers=HERE, **QUICK)
     job = stage.enqueue("daemon:beside", f'{{"way": "{way}", "label": "daemon"}}')
     worker, daemon = gate.wait_arrival("daemon job"), gate.wait_arrival("daemon")
@@ -38,7 +38,7 @@ def test_it_ends_with_a_worker_that_dies(stage: Stage, gate: Gate, way: str):
 
 
 @pytest.mark.parametrize("way", daemons.WAYS)
-def test_it_outlives_its_job_and_leaves_with_its_worker(stage: Stage, gate: Gate, way: str):
+def test_daemon_outlives_its_job_and_ends_when_its_worker_is_replaced(stage: Stage, gate: Gate, way: str):
     fleet = stage.run_fleet(workers=1, handlers=HERE, **QUICK)
     worker = stage.wait_state(stage.enqueue("daemon:left", f'{{"way": "{way}", "label": "daemon"}}'), "completed")[
         "result"
@@ -53,21 +53,21 @@ def test_it_outlives_its_job_and_leaves_with_its_worker(stage: Stage, gate: Gate
 
 
 @pytest.mark.parametrize("way", daemons.WAYS)
-def test_a_neighbours_death_does_not_end_it(stage: Stage, gate: Gate, way: str):
+def test_death_of_another_worker_does_not_end_the_daemon(stage: Stage, gate: Gate, way: str):
     fleet = stage.run_fleet(workers=2, handlers=HERE, **QUICK)
     stage.enqueue("daemon:beside", f'{{"way": "{way}", "label": "daemon"}}')
     worker, daemon = gate.wait_arrival("daemon job"), gate.wait_arrival("daemon")
     neighbour = next(pid for pid in fleet.workers().values() if pid != worker.pid)
     os.kill(neighbour, signal.SIGKILL)
     fleet.wait_ready(3)
-    assert is_running(daemon.pid), "it may be what its job works with"
+    assert is_running(daemon.pid), "its job may still use the daemon"
     os.kill(worker.pid, signal.SIGKILL)
     wait_for_exit(daemon.pid)
     assert fleet.stop() == 0
 
 
 @pytest.mark.parametrize("way", daemons.WAYS)
-def test_none_is_left_when_the_supervisor_has_left(stage: Stage, gate: Gate, way: str):
+def test_no_daemon_is_left_when_the_supervisor_has_exited(stage: Stage, gate: Gate, way: str):
     fleet = stage.run_fleet(workers=2, handlers=HERE, **QUICK)
     stage.wait_state(stage.enqueue("daemon:left", f'{{"way": "{way}", "label": "daemon"}}'), "completed")
     daemon = gate.wait_arrival("daemon")

@@ -1,4 +1,4 @@
-"""Every way a handler can end, from a folder of handlers to the rows, in one run of a real supervisor."""
+"""Every disposition of a handler, from a folder of handlers to the rows, in one run of a real supervisor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 ENDS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    # kind: (payload, state, what its row must hold). First what changes again after a while.
+    # kind: (payload, state, expected columns of its row). First the rows that later change again.
     "d:backoff": ("{}", "retrying", {"error": "ValueError: later", "attempts": 1}),
     "d:nobody-knows": ("{}", "scheduled", {"attempts": 0}),
     "t:noop": ("{}", "completed", {"result": None, "attempts": 1, "error": None}),
@@ -38,7 +38,7 @@ ENDS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.promise("A5", "A22", "A26", "C3", "C15", "C34", "C35", "C36", "D12", "D18", "D19", "D20", "D21")
-def test_every_disposition_becomes_the_row_that_the_table_says(stage: Stage, gate: Gate):
+def test_every_disposition_leads_to_the_row_in_the_table(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2)
     jobs = {kind: stage.enqueue(kind, payload) for kind, (payload, _, _) in ENDS.items()}
     due = """SELECT extract(epoch FROM s.run_at - t.at)::float FROM jobherd.scheduled s
@@ -62,18 +62,17 @@ def test_every_disposition_becomes_the_row_that_the_table_says(stage: Stage, gat
         assert "ValueError: nope" in attempt["traceback"]
         assert attempt["started_at"] <= attempt["finished_at"]
         assert attempt["ran_on"]
-    # From when it was said to when the statement that says it was through, on a machine that may
-    # stand still in between.
-    assert 20 < rests["d:backoff"] <= 36, "30 s, give or take a fifth"
+    # Between the disposition and the end of the statement that records it, a busy machine may pause.
+    assert 20 < rests["d:backoff"] <= 36, "30 s, plus or minus a fifth"
     assert 3590 < rests["d:nack"] <= 3600
     assert 3590 < rests["d:snooze"] <= 3600
     assert 40 < rests["d:nobody-knows"] <= 80
     assert not fleet.said(lambda event: event.get("level") == "warning" and " died " in event["message"]), (
-        "nobody died of it"
+        "no worker died of it"
     )
     assert sorted(fleet.workers()) == [0, 1]
     assert len(fleet.said(lambda event: event.get("message", "").endswith("is ready"))) == 3, (
-        "nobody was replaced for it"
+        "no worker was replaced for it"
     )
 
 
@@ -95,14 +94,14 @@ def test_snooze_and_abandon_do_not_count_an_attempt(stage: Stage, gate: Gate):
 
 
 @pytest.mark.promise("C12", "C13")
-def test_a_job_whose_time_is_over_expires_and_never_starts(stage: Stage, gate: Gate):
+def test_job_past_its_expires_at_expires_and_never_starts(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, claim_size=2, claim_window="0s")
     late = stage.call(
         """SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('expires_at', now() - interval '1 s'))"""
     )
     assert stage.wait_state(late, "expired")["attempts"] == 0
-    # Claimed in one batch with a job that takes longer than what is left of its time: looked at
-    # again just before the call.
+    # One claim gets this job and one that runs beyond its `expires_at`: the worker checks again just before
+    # the call.
     for seconds in (0.2, 2.0, 20.0):  # a busy machine may need longer for the claim
         with stage.connection.transaction():
             first = stage.enqueue("t:gate", '{"label": "first"}')
@@ -117,7 +116,7 @@ def test_a_job_whose_time_is_over_expires_and_never_starts(stage: Stage, gate: G
         arrival.open()
         stage.wait_state(first, "completed")
     assert stage.state(second) == "running"
-    # The worker counts from the answer to its claim, which has arrived: from then on no more is left.
+    # The worker counts from the answer to its claim, which has arrived: after this, no time is left.
     stage.run("SELECT pg_sleep(%s)", seconds + 0.1)
     arrival.open()
     stage.wait_state(first, "completed")

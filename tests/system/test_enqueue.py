@@ -1,4 +1,4 @@
-"""A job is part of the transaction that enqueues it, and its commit wakes a child."""
+"""A job is part of the transaction that enqueues it, and its commit wakes a worker."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 NEVER_POLL = {"poll": "300s"}
-"""The backstop is so far away that only a wake-up can have done it."""
+"""The poll is so far away that only a wake can have started a job."""
 
 
 @pytest.mark.promise("A8", "A9", "A10", "A51", "E19", "E24")
-def test_a_commit_wakes_an_idle_child_and_a_rollback_leaves_nothing_and_wakes_nobody(stage: Stage, gate: Gate):
+def test_commit_wakes_an_idle_worker_and_rollback_leaves_no_job_and_wakes_none(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, **NEVER_POLL)
     wait_asleep(stage)
     with closing(Ears(stage.dsn)) as ears, psycopg.connect(stage.dsn) as producer:
         rolled_back = producer.execute("""SELECT jobherd.enqueue('t:gate', '{"label": "never"}')""").fetchone()[0]
         producer.rollback()
         kept = producer.execute("""SELECT jobherd.enqueue('t:gate', '{"label": "kept"}')""").fetchone()[0]
-        assert stage.state(kept) is None, "others must not see it before the commit"
+        assert stage.state(kept) is None, "the job is invisible before the commit"
         producer.commit()
         gate.wait_arrival("kept").open("done")
         stage.wait_state(kept, "completed")
@@ -38,10 +38,10 @@ def test_a_commit_wakes_an_idle_child_and_a_rollback_leaves_nothing_and_wakes_no
 
 
 @pytest.mark.promise("B15", "C4", "C18", "D15")
-def test_many_jobs_of_one_transaction_wake_several_children_one_claim_at_a_time(stage: Stage, gate: Gate):
+def test_jobs_of_one_transaction_wake_several_workers_that_claim_one_job_each(stage: Stage, gate: Gate):
     stage.run_fleet(
         workers=3, claim_size=1, **NEVER_POLL
-    )  # else one that was not opened for 40 ms gives back what it holds, and that is claimed again
+    )  # with a larger claim, a worker whose job takes 40 ms releases the others, and they are claimed again
     jobs = [
         row[0]
         for row in stage.run(
@@ -49,7 +49,7 @@ def test_many_jobs_of_one_transaction_wake_several_children_one_claim_at_a_time(
         )
     ]
     first = [gate.wait_arrival() for _ in range(3)]
-    assert len({arrival.pid for arrival in first}) == 3, "three children run at the same time"
+    assert len({arrival.pid for arrival in first}) == 3, "three workers run at the same time"
     assert stage.call("SELECT max(cardinality(jobs)) FROM jobherd.running") == 1
     for arrival in first:
         arrival.open()
@@ -59,7 +59,7 @@ def test_many_jobs_of_one_transaction_wake_several_children_one_claim_at_a_time(
     assert all(stage.runs(job) == 1 for job in jobs)
 
 
-def test_a_job_that_comes_while_all_are_busy_is_taken_by_the_first_who_is_free(stage: Stage, gate: Gate):
+def test_job_enqueued_while_all_workers_are_busy_runs_on_the_first_idle_one(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, **NEVER_POLL)
     first = stage.enqueue("t:gate", '{"label": "first"}')
     arrival = gate.wait_arrival("first")
@@ -69,7 +69,7 @@ def test_a_job_that_comes_while_all_are_busy_is_taken_by_the_first_who_is_free(s
     stage.wait_all([first, second], "completed")
 
 
-def test_a_scheduled_job_starts_at_its_time_without_a_poll(stage: Stage):
+def test_scheduled_job_starts_when_it_is_due_without_a_poll(stage: Stage):
     stage.run_fleet(workers=1, **NEVER_POLL)
     job = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": 0.3}')""")
     stage.wait_state(job, "completed")

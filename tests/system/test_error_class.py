@@ -1,4 +1,4 @@
-"""The class of the exception that ended an attempt is kept with it, with its module."""
+"""The attempt stores the class of the exception that ended it, with its module."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fine() -> None: ...
 SEEN = "SELECT error_class FROM jobherd.jobs WHERE id = %s"
 
 
-def test_the_class_of_the_error_is_kept_with_each_attempt(stage: Stage):
+def test_each_attempt_stores_the_class_of_its_error(stage: Stage):
     fleet = stage.run_fleet(handlers=stage.write("failing.py", FAILING))
     jobs = {kind: stage.enqueue(kind) for kind in ("f:raises", "f:batch", "f:says")}
     stage.wait_all(list(jobs.values()), "failed")
@@ -60,6 +60,6 @@ def test_the_class_of_the_error_is_kept_with_each_attempt(stage: Stage):
     assert [one["error_class"] for one in shown["history"]] == ["json.decoder.JSONDecodeError"] * 2
     assert all("error_class" not in one.get("usage", {}) for one in shown["history"])
     assert stage.call("SELECT usage FROM jobherd.history WHERE id = %s", fine) is None, (
-        "a job that goes well writes nothing for it"
+        "a completed job stores nothing for it"
     )
     assert fleet.stop() == 0

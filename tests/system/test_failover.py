@@ -1,5 +1,5 @@
-"""The primary is lost and its standby promoted: the same processes go on with the new one, and
-nothing that was acknowledged is lost. And the standby is lost that the primary's commits wait
+"""The primary is lost and its standby promoted: the same processes continue with the new primary, and
+no acknowledged job is lost. In the second test, the standby is lost that the primary's commits wait
 for."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 LIMIT = 60.0
 
 
-def test_after_a_failover_the_same_processes_go_on_with_the_promoted_standby(tmp_path: Path, gate: Gate):
-    """The standby stands first in the DSN, which does not say that it may not be taken."""
+def test_processes_continue_with_the_promoted_standby_after_a_failover(tmp_path: Path, gate: Gate):
+    """The standby is first in the DSN, and the DSN does not exclude it."""
     with Cluster(place=quick_place()) as primary, primary.database() as first:
         with psycopg.connect(first, autocommit=True) as connection:
             migrate(connection)
@@ -50,7 +50,7 @@ def test_after_a_failover_the_same_processes_go_on_with_the_promoted_standby(tmp
                     assert stage.completed_twice() == []
                     assert fleet.workers() | {-1: fleet.maintenance()} == processes
 
-                    # It is made read-only, as for a planned switch, and then is not.
+                    # The database becomes read-only, as for a planned switchover, and then writable again.
                     name = conninfo_to_dict(both)["dbname"]
                     with psycopg.connect(standby.dsn(str(name)), autocommit=True) as owner:
                         gated = stage.enqueue("t:gate", '{"label": "read-only"}')
@@ -76,10 +76,8 @@ def test_after_a_failover_the_same_processes_go_on_with_the_promoted_standby(tmp
 SESSIONS = "SELECT application_name, count(*) FROM pg_stat_activity WHERE application_name LIKE 'jobherd:%' GROUP BY 1"
 
 
-def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_sessions_do_not_pile_up(
-    tmp_path: Path, gate: Gate
-):
-    """Each process comes back again and again for an answer, and each time there is a session more that waits in the server for the one before it."""
+def test_commits_that_wait_for_an_absent_standby_cost_no_job_and_sessions_stay_few(tmp_path: Path, gate: Gate):
+    """Each process reconnects repeatedly for an answer, and each new session waits in the server for the one before it."""
     with Cluster(place=quick_place()) as primary, primary.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
@@ -97,9 +95,9 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
                 probe = psycopg.connect(dsn, autocommit=True)
 
                 def held() -> bool:
-                    """A reload is only asked for.
+                    """Return whether a commit waits for the standby.
 
-                    What commits before the server has read it waits for nobody.
+                    The server reloads its configuration some time after the request: an earlier commit does not wait.
                     """
                     waits = owner.execute(
                         "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = %s", (probe.info.backend_pid,)
@@ -120,7 +118,7 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
                 backends: dict[str, set[int]] = {}
 
                 def fourth() -> bool:
-                    """While the last session of a worker waits in the server the next one begins to."""
+                    """Return whether each worker has opened four sessions: while its last one waits in the server, it opens the next."""
                     for name, pid in stage.run(
                         "SELECT application_name, pid FROM pg_stat_activity WHERE application_name LIKE 'jobherd:worker:%'"
                     ):
@@ -134,8 +132,8 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
                     )
                 lapsed = "SELECT bool_and(lease_until < clock_timestamp()) FROM jobherd.supervisors"
                 stage.wait(lambda: stage.call(lapsed), "the end of both leases", limit=LIMIT)
-                # One that commits and cannot be ended, one that waits for it, and what has just
-                # been given up.
+                # One session that commits and cannot be ended, and one that waits for it; a session
+                # that was just abandoned may still be counted.
                 stage.wait(
                     lambda: max(count for _, count in stage.run(SESSIONS)) <= 2,
                     lambda: f"fewer sessions: {stage.run(SESSIONS)}",
@@ -149,7 +147,7 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
                 assert stage.completed_twice() == []
                 stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LIMIT)
                 assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, (
-                    "nobody was taken over"
+                    "no supervisor was reclaimed"
                 )
                 for fleet in fleets:
                     assert len(fleet.said("the database is away")) <= 8, fleet.text()

@@ -1,7 +1,6 @@
-"""The metrics under attack.
+"""The metrics under a flood of connections.
 
-Jobs go on, the child that answers neither grows nor dies, and answers as before once the attack is
-over.
+Jobs continue. The web process neither grows nor dies, and answers as before when the flood has ended.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from tests.support.fleet import Fleet, Stage
 
 GROWTH = 48 << 20
-"""Bytes that the web child may grow by.
+"""Bytes that the web process may grow by.
 
-Half of what a single header of theirs would be for each who sends one.
+Half of what one header for each client that sends one would need.
 """
 
 
@@ -39,10 +38,9 @@ def taken_port() -> Iterator[tuple[socket.socket, int]]:
 
 
 def lives(address: str) -> bool:
-    """Whether it says so.
+    """Return whether `/livez` answers.
 
-    Who is slow to ask, and here all ask from one process, may be displaced by those who come after
-    him, and asks again.
+    A newer connection may replace this one, since all clients run in one slow process. The caller tries again.
     """
     try:
         return fetch(address, "/livez")[0] == 200
@@ -50,7 +48,7 @@ def lives(address: str) -> bool:
         return False
 
 
-def test_jobs_go_on_under_a_flood_and_it_is_answered_at_once_when_it_is_over(stage: Stage):
+def test_jobs_continue_during_a_flood_of_the_metrics_which_answer_when_it_has_ended(stage: Stage):
     fleet = stage.run_fleet(workers=2, http="127.0.0.1:0")
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     web, before = web_of(fleet), fleet.workers()
@@ -61,11 +59,11 @@ def test_jobs_go_on_under_a_flood_and_it_is_answered_at_once_when_it_is_over(sta
         flood.wait(1)
         for _ in range(5):
             stage.wait_all([stage.enqueue("t:spin", '{"seconds": 0.002}') for _ in range(40)], "completed")
-            flood.wait(1)  # it has not ceased meanwhile
+            flood.wait(1)  # the flood has not stopped meanwhile
             stage.wait(lambda: lives(address), "who asks for its health to be heard among them")
             most = max(most, len(os.listdir(f"/proc/{web}/fd")))
             largest = max(largest, procfs.rss(web))
-    assert most <= files + Limits().connections + 8, "with those that come and those that are just leaving"
+    assert most <= files + Limits().connections + 8, "includes connections that are being opened or closed"
     assert largest <= memory + GROWTH
     assert [fetch(address, path)[0] for path in ("/livez", "/readyz", "/metrics")] == [200] * 3
     stage.wait(lambda: len(os.listdir(f"/proc/{web}/fd")) <= files, "its files to be closed")
@@ -75,7 +73,7 @@ def test_jobs_go_on_under_a_flood_and_it_is_answered_at_once_when_it_is_over(sta
     assert fleet.stop() == 0
 
 
-def test_a_port_that_is_taken_at_the_start_costs_no_job_and_is_listened_on_when_it_is_free(stage: Stage):
+def test_taken_metrics_port_costs_no_job_and_is_used_when_it_is_free(stage: Stage):
     with taken_port() as (holder, port):
         fleet = stage.run_fleet(workers=1, http=f"127.0.0.1:{port}")
         fleet.wait_log(f"metrics and health are off: cannot listen on 127.0.0.1:{port}")

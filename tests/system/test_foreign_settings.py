@@ -1,6 +1,6 @@
-"""What an application or its database has set for all sessions.
+"""Settings that an application or its database applies to all sessions do not affect Jobherd's statements.
 
-Adapters of the driver, settings of roles, functions in the search path.
+They are adapters of the driver, settings of roles, and functions in the search path.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ with Client(dsn) as client:
 
 @pytest.fixture
 def foreign(database):
-    """The DSN of a login whose role has settings of its own, in a database whose public schema has a function that fits better than PostgreSQL's."""
+    """The DSN of a role with its own settings, in a database whose public schema has a function that matches better than PostgreSQL's."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS t_foreign, t_tenant")
         connection.execute("CREATE ROLE t_foreign LOGIN IN ROLE jobherd_work, jobherd_enqueue, jobherd_read")
@@ -96,7 +96,7 @@ def foreign(database):
             "$$ INSERT INTO public.stolen VALUES ($2); SELECT 1 $$"
         )
         connection.execute("CREATE ROLE t_tenant")
-        # from now on there are policies to be looked at
+        # from now on, tables have row security policies
         connection.execute("SELECT jobherd.grant_tenant('t_tenant', 'acme')")
         connection.execute("ALTER ROLE t_foreign SET search_path = public")
         yield make_conninfo(database, user="t_foreign")
@@ -105,7 +105,7 @@ def foreign(database):
 
 
 @pytest.mark.timeout(300)
-def test_adapters_that_an_application_registers_for_all_connections_are_not_for_ours(database, foreign, tmp_path):
+def test_adapters_that_an_application_registers_globally_do_not_affect_jobherd(database, foreign, tmp_path):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with Herd(foreign, tmp_path, "--queues", "one,two") as herd:
         herd.wait_ready()
@@ -123,7 +123,7 @@ def test_adapters_that_an_application_registers_for_all_connections_are_not_for_
 
 
 @pytest.mark.timeout(300)
-def test_row_security_that_a_role_has_switched_off_is_on_for_our_statements(database, foreign, tmp_path):
+def test_jobs_run_although_the_role_has_row_security_switched_off(database, foreign, tmp_path):
     (tmp_path / "jobs.py").write_text(HANDLERS.removeprefix(ADAPTERS))
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("ALTER ROLE t_foreign SET row_security = off")
@@ -156,7 +156,7 @@ PLAIN = CHOOSY[CHOOSY.index("@handler") :]
 @pytest.mark.parametrize(
     "source", [CHOOSY, "from jobherd import handler\n\n" + PLAIN], ids=["a condition", "a trigger"]
 )
-def test_names_of_an_applications_conditions_and_triggers_are_found_in_its_search_path(
+def test_conditions_and_triggers_of_an_application_resolve_names_in_its_search_path(
     database, foreign, tmp_path, source
 ):
     (tmp_path / "jobs.py").write_text(source)
@@ -195,10 +195,10 @@ def dies(job: Job) -> int:
 
 
 @pytest.mark.timeout(300)
-def test_a_trigger_that_an_application_makes_while_a_supervisor_runs_finds_its_names(database, foreign, tmp_path):
-    """Sessions that were pinned before.
+def test_trigger_created_while_a_supervisor_runs_resolves_names_in_the_search_path(database, foreign, tmp_path):
+    """The search path of older sessions was fixed before.
 
-    The worker's, which writes the outcome, and the supervisor's, which records the crash.
+    These are the worker's session, which writes the outcome, and the supervisor's, which records the crash.
     """
     (tmp_path / "jobs.py").write_text(DYING)
     with (

@@ -1,6 +1,6 @@
-"""Libraries register what is to happen at a fork.
+"""Libraries register hooks that run at a fork.
 
-Those of handlers never reach the parent; those that come with the interpreter hurt no fleet.
+Hooks of handlers never run in the supervisor; hooks that come with the interpreter stop no supervisor.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ if sys.argv[0] == "-m":  # not in programs of the test's own
 
 
 def library(stage: Stage, flag: Path) -> dict[str, str]:
-    """An environment in which every interpreter begins with that library."""
+    """Return an environment in which every interpreter loads that library at its start."""
     folder = stage.folder / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(OF_THE_INTERPRETER.format(flag=str(flag)))
     return {"PYTHONPATH": f"{folder}:{ROOT}"}
 
 
-def test_those_of_a_module_of_handlers_never_run_in_the_parent(stage: Stage):
+def test_fork_hooks_of_a_handler_module_never_run_in_the_supervisor(stage: Stage):
     notes = stage.folder / "notes"
     notes.touch()
     fleet = stage.run_fleet(
@@ -75,17 +75,15 @@ def test_those_of_a_module_of_handlers_never_run_in_the_parent(stage: Stage):
     )
     os.kill(fleet.workers()[0], signal.SIGKILL)
     fleet.wait_ready(3)
-    assert notes.read_text() == "", (
-        "three workers and a maintenance process were forked, and nobody has heard of the hooks"
-    )
+    assert notes.read_text() == "", "three workers and a maintenance process were forked, and no hook ran"
     worker, child = stage.wait_state(stage.enqueue("f:forks"), "completed")["result"]
     assert sorted(notes.read_text().splitlines()) == sorted([f"before {worker}", f"parent {worker}", f"child {child}"])
     assert fleet.stop() == 0
 
 
-def test_hooks_that_raise_leave_or_log_stop_no_fleet(stage: Stage):
+def test_fork_hooks_that_raise_exit_or_log_do_not_stop_the_supervisor(stage: Stage):
     fleet = stage.run_fleet(workers=2, environment=library(stage, stage.folder / "never"), respawn_initial="10ms")
-    assert fleet.said("the library cannot be forked"), "they did run"
+    assert fleet.said("the library cannot be forked"), "the hooks ran"
     assert fleet.said("the library was forked")
     os.kill(fleet.workers()[0], signal.SIGKILL)
     fleet.wait_ready(3)
@@ -93,7 +91,7 @@ def test_hooks_that_raise_leave_or_log_stop_no_fleet(stage: Stage):
     assert fleet.stop() == 0
 
 
-def test_a_hook_that_hangs_in_the_child_is_ended_in_words_and_tried_again(stage: Stage, gate: Gate):
+def test_child_process_whose_fork_hook_hangs_is_killed_logged_and_restarted(stage: Stage, gate: Gate):
     flag = stage.folder / "hang"
     flag.touch()
     settings = stage.folder / "jobherd.toml"
@@ -106,7 +104,7 @@ def test_a_hook_that_hangs_in_the_child_is_ended_in_words_and_tried_again(stage:
         fleet.wait_log(f"Process {hung} was not ready in time and was killed.")
     assert not os.listdir(f"/proc/{fleet.pid}/task")[1:]
     flag.unlink()
-    # one that was forked just before, and hangs all the same, must not outlast the end
+    # Not longer: a process forked just before this change still hangs, and must be killed before the test ends.
     settings.write_text("spawn_timeout = '20s'\n")
     fleet.signal(signal.SIGHUP)
     fleet.wait_ready(1)

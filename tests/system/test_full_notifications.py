@@ -1,9 +1,9 @@
-"""The server's queue of notifications is full: a stranger listens, and never ends its transaction.
+"""The server's queue of notifications is full: another session listens and never ends its transaction.
 
-A session that notifies then cannot commit.
+A session that sends a notification then cannot commit.
 
-What waits for a word is found by looking; no job, no outcome and no lease depends on a word that
-can be said.
+Jobherd finds by polling what a notification would announce: no job, outcome or lease depends on a
+notification.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ pytestmark = pytest.mark.skipif(
     reason="before PostgreSQL 17 nobody can make the queue smaller than 8 GB, and filling those takes minutes",
 )
 PAGES = 64
-"""The least that it can have; of 8 kB each."""
+"""The smallest size of the queue, in pages of 8 kB."""
 BEATEN = "SELECT beat_at FROM jobherd.supervisors"
 WAITED_FOR = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684585 AND objid >= 64"
 
 
 class Stranger:
-    """Listens, and sits in a transaction until it leaves.
+    """A session that listens and stays in a transaction until it is closed.
 
-    The server keeps for it whatever anybody says. `with Stranger(dsn) as stranger:`
+    The server keeps every notification for it. `with Stranger(dsn) as stranger:`
     """
 
     def __init__(self, dsn: str) -> None:
@@ -54,7 +54,7 @@ class Stranger:
         self._sits.execute("SELECT 1")
 
     def fill(self, part: float = 1.0) -> None:
-        """Say things until the queue is so full."""
+        """Send notifications until this part of the queue is used."""
         with psycopg.connect(self._dsn, autocommit=True) as talker:
             for number in range(2 * PAGES):
                 used = talker.execute("SELECT pg_notification_queue_usage()").fetchone()
@@ -83,7 +83,7 @@ def small() -> Iterator[str]:
         yield dsn
 
 
-def test_a_full_queue_loses_nothing_and_holds_nobody_up(tmp_path: Path, gate: Gate):
+def test_full_notification_queue_loses_no_job_and_blocks_none(tmp_path: Path, gate: Gate):
     with (
         small() as dsn,
         Stage(dsn, tmp_path, audit=False) as stage,
@@ -140,10 +140,10 @@ def test_a_full_queue_loses_nothing_and_holds_nobody_up(tmp_path: Path, gate: Ga
             stage.show()
 
 
-def test_what_others_notify_when_a_job_is_settled_holds_its_outcome_up_until_there_is_room(tmp_path: Path, gate: Gate):
-    """The triggers that tell tests are an application's here.
+def test_outcome_waits_for_queue_space_when_an_applications_trigger_sends_notifications(tmp_path: Path, gate: Gate):
+    """The triggers of the test stand for those of an application.
 
-    They notify with each row, whether or not there is room.
+    They send a notification for each row, also if the queue is full.
     """
     with small() as dsn, Stage(dsn, tmp_path) as stage, Stranger(dsn) as stranger:
         try:

@@ -1,4 +1,4 @@
-"""Queues and flow with real supervisors: caps over several of them, pauses, reserved workers."""
+"""Queues and flow with real supervisors: concurrency limits over several of them, pauses, reserved workers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SAMPLES = 3000
 
 
 @pytest.mark.promise("C41")
-def test_four_supervisors_never_run_one_too_many(stage: Stage):
-    """Jobs of a millisecond, sampled as fast as one session can read."""
+def test_four_supervisors_together_never_exceed_a_concurrency_limit(stage: Stage):
+    """The jobs take a millisecond; the test samples as fast as one session can read."""
     stage.run("SELECT jobherd.set_limit('media', 3), jobherd.set_limit(kind => 't:spin', max_running => 2)")
     spins = stage.run("SELECT jobherd.enqueue('t:spin', '{\"seconds\": 0.001}') FROM generate_series(1, 300)")
     jobs = [
@@ -54,14 +54,14 @@ def test_four_supervisors_never_run_one_too_many(stage: Stage):
                 if (not left and sample >= SAMPLES) or time.monotonic() > until:
                     break
     assert not left, f"{-left} jobs are left"
-    assert seen == {"media": 3, "t:spin": 2}, "as many as the cap says, and never one more"
+    assert seen == {"media": 3, "t:spin": 2}, "the limits are reached and never exceeded"
     assert stage.completed_twice() == []
     assert stage.census(jobs) == {"completed": len(jobs)}
     for fleet in fleets:
         assert fleet.stop() == 0
 
 
-def test_a_slot_is_free_at_once_when_its_child_is_killed(stage: Stage, gate: Gate):
+def test_concurrency_limit_is_free_again_at_once_when_a_worker_is_killed(stage: Stage, gate: Gate):
     stage.run("SELECT jobherd.set_limit('media', 1)")
     one, other = stage.run_fleet(workers=1, poll="300s"), stage.run_fleet(workers=1, poll="300s")
     first = stage.enqueue("t:gate", '{"label": "first"}', queue="media")
@@ -76,7 +76,7 @@ def test_a_slot_is_free_at_once_when_its_child_is_killed(stage: Stage, gate: Gat
     assert one.stop() == other.stop() == 0
 
 
-def test_who_waits_for_a_place_is_told_in_whatever_way_and_queue_it_was_left(stage: Stage, gate: Gate):
+def test_limited_job_starts_after_another_job_crashes_or_drains_in_another_queue(stage: Stage, gate: Gate):
     stage.run("SELECT jobherd.set_limit(kind => 't:once', max_running => 1)")
     one = stage.run_fleet(workers=1, queues="one", poll="300s")
     other = stage.run_fleet(workers=1, queues="two", poll="300s")
@@ -87,7 +87,9 @@ def test_who_waits_for_a_place_is_told_in_whatever_way_and_queue_it_was_left(sta
     second = stage.enqueue("t:once", '{"label": "second"}', queue="two")
     stage.wait(lambda: stage.call(parked) == 1, "the second job has been met, and stands aside")
     os.kill(arrival.pid, signal.SIGKILL)
-    arrival = gate.wait_arrival("second")  # nobody claims for the dead: its job has failed, and nothing became ready
+    arrival = gate.wait_arrival(
+        "second"
+    )  # the failed job of the dead worker makes no job ready, so no claim follows from it
     assert stage.state(first) == "failed"
 
     third = stage.enqueue("t:once", '{"label": "third"}', queue="one")
@@ -95,14 +97,14 @@ def test_who_waits_for_a_place_is_told_in_whatever_way_and_queue_it_was_left(sta
     other.signal(signal.SIGTERM)
     other.wait_log("draining")
     arrival.open()
-    gate.wait_arrival("third").open()  # nor does who has left
+    gate.wait_arrival("third").open()  # the same holds for a worker that has drained
     stage.wait_all([second, third], "completed")
     assert other.wait_exit() == 0
     assert one.stop() == 0
 
 
 @pytest.mark.promise("C41")
-def test_a_handler_declares_how_many_of_its_jobs_run(stage: Stage, gate: Gate):
+def test_max_running_of_a_handler_limits_its_jobs(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, handlers=stage.write("own.py", OWN), poll="300s")
     jobs = [stage.enqueue("own:rare", f'{{"label": "{label}"}}') for label in ("first", "second")]
     arrival = gate.wait_arrival("first")
@@ -115,7 +117,7 @@ def test_a_handler_declares_how_many_of_its_jobs_run(stage: Stage, gate: Gate):
 
 
 @pytest.mark.promise("E7")
-def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(stage: Stage, gate: Gate):
+def test_pause_releases_unstarted_jobs_and_lasts_until_it_is_resumed(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, claim_size=10, claim_window=0, poll="300s")
     with stage.connection.transaction():
         running = stage.enqueue("b:maybe", '{"label": "runs"}')
@@ -138,7 +140,7 @@ def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(s
 
 
 @pytest.mark.promise("C22")
-def test_a_supervisor_runs_no_more_of_a_queue_than_it_may(stage: Stage, gate: Gate):
+def test_queue_max_concurrency_limits_the_jobs_of_one_supervisor(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, queue_max_concurrency="media=1", poll="300s")
     media = [stage.enqueue("t:gate", f'{{"label": "{label}"}}', queue="media") for label in ("first", "second")]
     arrival = gate.wait_arrival("first")
@@ -152,7 +154,7 @@ def test_a_supervisor_runs_no_more_of_a_queue_than_it_may(stage: Stage, gate: Ga
 
 
 @pytest.mark.promise("C17", "C18", "E26")
-def test_reserved_workers_serve_their_queue_alone(stage: Stage, gate: Gate):
+def test_reserved_workers_serve_only_their_queue(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, queues="high:1,batch*", poll="300s")
     stage.enqueue("t:gate", '{"label": "long"}', queue="batch-1")
     arrival = gate.wait_arrival("long")

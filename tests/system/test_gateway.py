@@ -1,4 +1,4 @@
-"""A supervisor with a gateway: it serves, waits for a port that is taken, drains, is replaced, and stays out of the rest."""
+"""A supervisor with a gateway: it serves, waits for a taken port, drains, is replaced, and loads gRPC in no other process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READY = "gateway is ready"
 
 
 def client(what: str, where: str) -> subprocess.Popen[str]:
-    """A client in a process of its own, see tests/workers/gateway/calls.py."""
+    """Start a client in a separate process, see tests/workers/gateway/calls.py."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.workers.gateway.calls", what, where],
         env=os.environ | {"PYTHONPATH": import_path()},
@@ -39,12 +39,12 @@ def health(where: str) -> str:
 
 
 def gateway(fleet: Fleet) -> int:
-    """The pid of the latest gateway."""
+    """Return the pid of the latest gateway."""
     return int(fleet.said(READY)[-1]["pid"])
 
 
 def listeners(port: int) -> set[str]:
-    """What /proc/PID/fd shows of the sockets that listen on a port."""
+    """Return the sockets that listen on a port, as /proc/PID/fd names them."""
     rows = []
     for name in ("tcp", "tcp6"):  # gRPC listens on IPv4 addresses by sockets of IPv6
         with open(f"/proc/net/{name}", encoding="ascii") as file:
@@ -53,7 +53,7 @@ def listeners(port: int) -> set[str]:
 
 
 @pytest.mark.promise("D1")
-def test_it_serves_and_only_its_own_process_has_grpc_and_the_port(stage: Stage):
+def test_gateway_serves_and_only_its_process_has_grpc_and_the_port(stage: Stage):
     port = spare_port()
     fleet = stage.run_fleet(workers=1, gateway=f"127.0.0.1:{port}")
     fleet.wait_log(READY)
@@ -67,9 +67,9 @@ def test_it_serves_and_only_its_own_process_has_grpc_and_the_port(stage: Stage):
     assert {pid for pid in family if listener in files(pid).values()} == {gateway(fleet)}
     assert {pid for pid in family if loads_grpc(pid)} == {gateway(fleet)}
     assert title(gateway(fleet)) == f"jobherd: gateway serves 127.0.0.1:{port}"
-    assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1, "the parent has one thread"
+    assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1, "the supervisor has one thread"
     assert fleet.stop() == 0
-    assert not fleet.said("gets SIG"), "it left when it was dismissed"
+    assert not fleet.said("gets SIG"), "the gateway exited without a signal of the stop sequence"
 
 
 def loads_grpc(pid: int) -> bool:
@@ -78,7 +78,7 @@ def loads_grpc(pid: int) -> bool:
     return "grpc" in maps or "/google/" in maps
 
 
-def test_a_port_that_is_taken_stops_no_job_and_is_served_once_it_is_free(stage: Stage):
+def test_taken_gateway_port_stops_no_job_and_is_served_once_it_is_free(stage: Stage):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         fleet = stage.run_fleet(workers=1, gateway=f"127.0.0.1:{port}")
@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_stops_no_job_and_is_served_once_it_is_free(stage: 
     assert fleet.stop() == 0
 
 
-def test_a_drain_tells_clients_before_it_ends_their_connections(stage: Stage):
+def test_drain_notifies_clients_before_it_closes_their_connections(stage: Stage):
     where = f"127.0.0.1:{spare_port()}"
     fleet = stage.run_fleet(workers=1, gateway=where)
     fleet.wait_log(f"gateway on {where}")

@@ -80,11 +80,11 @@ def test_next_job_of_the_same_claim_also_gets_a_clean_process(stage: Stage):
     assert fleet.stop() == 0
 
 
-def test_a_payload_whose_class_ends_the_code_that_asks_what_it_has_raised_fails(stage: Stage):
+def test_job_fails_when_inspecting_its_payloads_exception_raises_system_exit(stage: Stage):
     fleet = stage.run_fleet(workers=1, handlers=hostile.HERE)
     row = stage.wait_state(stage.enqueue("h:bound", '{"what": "x"}'), "completed", "failed", limit=LIMIT)
     assert (row["state"], row["error_code"], row["crashes"]) == ("failed", "UNHANDLED_ERROR", 0), (
-        "it cannot even be said that it is no payload"
+        "the exception cannot be inspected, so the error code is not PAYLOAD_INVALID"
     )
     assert fleet.stop() == 0
 

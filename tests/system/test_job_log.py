@@ -1,4 +1,4 @@
-"""A failed attempt leaves one line in the supervisor's log, whatever way it failed."""
+"""Each failed attempt writes one line to the supervisor's log, however it failed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lines_of(fleet: Fleet, job: int) -> list[dict[str, Any]]:
     return fleet.said(lambda event: event.get("job") == job and "failed" in event.get("message", ""))
 
 
-def test_each_failed_attempt_leaves_one_line(stage: Stage):
+def test_each_failed_attempt_writes_one_line(stage: Stage):
     fleet = stage.run_fleet(handlers=stage.write("failing.py", FAILING))
     kinds = ["f:raises", "f:poison", "f:late", "f:dies"]
     jobs = {kind: stage.enqueue(kind) for kind in kinds}
@@ -56,7 +56,7 @@ def test_each_failed_attempt_leaves_one_line(stage: Stage):
     stage.wait_all(list(jobs.values()), "failed")
     for job in jobs.values():
         fleet.wait_log(lambda event, job=job: event.get("job") == job and event["message"].startswith("job failed"))
-    # Each attempt may have been another worker's, and a worker writes its lines after the outcome.
+    # Different workers may have run the attempts, and a worker writes its lines after the outcome.
     fleet.wait_log(lambda event: event.get("job") == jobs["f:raises"], count=2)
     raised = sorted(lines_of(fleet, jobs["f:raises"]), key=lambda line: line["attempt"])
     assert [(line["level"], line["attempt"], line["max_attempts"]) for line in raised] == [
@@ -73,7 +73,7 @@ def test_each_failed_attempt_leaves_one_line(stage: Stage):
         for kind, job in jobs.items()
         if kind != "f:raises"
     }
-    assert counted == dict.fromkeys(counted, Counter(error=1)), "neither none nor two"
+    assert counted == dict.fromkeys(counted, Counter(error=1)), "exactly one line each"
     (late,) = lines_of(fleet, jobs["f:late"])
     assert "JobTimeout" in late["message"]
     (died,) = lines_of(fleet, jobs["f:dies"])
@@ -83,7 +83,7 @@ def test_each_failed_attempt_leaves_one_line(stage: Stage):
     assert attempt == [], "the line is the supervisor's, not the attempt's output"
 
 
-def test_each_job_of_a_batch_leaves_one_line(stage: Stage):
+def test_each_failed_job_of_a_batch_writes_one_line(stage: Stage):
     stage.call("SELECT jobherd.pause('default')")
     fleet = stage.run_fleet(workers=1, handlers=stage.write("failing.py", FAILING))
     jobs = [stage.enqueue("f:batch") for _ in range(3)]
@@ -93,7 +93,7 @@ def test_each_job_of_a_batch_leaves_one_line(stage: Stage):
     assert [len(lines_of(fleet, job)) for job in jobs] == [1, 1, 1]
 
 
-def test_none_logs_none_of_them(stage: Stage):
+def test_log_jobs_none_logs_no_failed_job(stage: Stage):
     fleet = stage.run_fleet(handlers=stage.write("failing.py", FAILING), log_jobs="none")
     jobs = [stage.enqueue("f:poison"), stage.enqueue("f:dies")]
     stage.wait_all(jobs, "failed")
@@ -101,7 +101,7 @@ def test_none_logs_none_of_them(stage: Stage):
     assert [lines_of(fleet, job) for job in jobs] == [[], []]
 
 
-def test_at_a_terminal_every_finished_job_has_a_line(stage: Stage):
+def test_at_a_terminal_every_finished_job_writes_a_line(stage: Stage):
     place = stage.write("failing.py", FAILING)
     with Terminal(
         "run", "--handlers", place, "--workers", 1, dsn=stage.dsn, columns=200, lines=60, JOBHERD_HTTP="off"

@@ -1,4 +1,4 @@
-"""A wheel built from the tree works outside the checkout: the SQL travels with it."""
+"""A wheel built from the tree works outside the checkout: it contains the SQL."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add(a: int, b: int) -> int:
 
 
 def shell(*words: object, cwd: Path, **environment: str) -> str:
-    """Run a command without anything of the checkout in its environment; return what it said."""
+    """Run a command without anything of the checkout in its environment; return its standard output."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -79,7 +79,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the wheel.
 
-    What the wheel needs from others is borrowed from ours: no network.
+    Its dependencies are links into the environment of the tests: no network is needed.
     """
     place = tmp_path_factory.mktemp("environment")
     venv.create(place, symlinks=True)
@@ -87,8 +87,8 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lent = site / "lent"
     lent.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        # Not our own editable install: the checkout would be found through it, and the test would
-        # prove nothing.
+        # Not the editable install of Jobherd: Python would import the checkout through it, and the test
+        # would prove nothing.
         if "jobherd" not in entry.name.lower() and entry.suffix != ".pth" and not entry.name.startswith("__editable__"):
             (lent / entry.name).symlink_to(entry)
     (site / "lent.pth").write_text(f"{lent}\n")
@@ -100,7 +100,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(path: Path) -> str:
-    """Return where a file of the tree is in the wheel."""
+    """Return the path in the wheel of a file of the tree."""
     facade = ROOT / "handlers" / "_facade"
     if path.is_relative_to(facade):
         return f"jobherd/{path.relative_to(facade)}"
@@ -135,7 +135,7 @@ def test_every_file_of_the_tree_is_in_the_wheel_under_one_name(wheel: Path):
 
 
 @pytest.mark.promise("A1", "A3", "C1", "C7", "C42", "E2")
-def test_a_run_from_an_empty_folder_makes_the_schema_and_drains_the_queue(
+def test_run_from_an_empty_folder_creates_the_schema_and_completes_the_jobs(
     python: Path, empty_database: str, tmp_path: Path
 ):
     command = python.parent / "jobherd"
@@ -179,8 +179,8 @@ def names() -> list[str]:
 """
 
 
-def test_a_project_with_packages_of_the_same_names_keeps_them(python: Path, empty_database: str, tmp_path: Path):
-    """The project has its own handlers/, workers/ and sql/; beside Jobherd the distribution called supervisor is installed."""
+def test_project_with_packages_of_the_same_names_imports_its_own(python: Path, empty_database: str, tmp_path: Path):
+    """The project has its own handlers/, workers/ and sql/; the distribution `supervisor` is installed next to Jobherd."""
     for name in ("handlers", "workers", "sql"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"OURS = 'project {name}'\n")
@@ -206,7 +206,7 @@ def test_a_project_with_packages_of_the_same_names_keeps_them(python: Path, empt
         shutil.rmtree(other)
 
 
-def test_the_protocol_of_the_gateway_loads_from_the_wheel(python: Path, tmp_path: Path):
+def test_gateway_protocol_loads_from_the_wheel(python: Path, tmp_path: Path):
     code = (
         "from jobherd.handlers._remote import messages, schema;"
         "print(schema.__file__, messages.Task.FromString(messages.Task(id=7).SerializeToString()).id)"
@@ -225,7 +225,7 @@ def metadata_of(wheel: Path) -> email.message.Message:
         return email.message_from_bytes(file.read(name))
 
 
-def test_both_distributions_have_the_version_and_the_licences_of_what_they_contain(wheel: Path):
+def test_wheel_and_sdist_have_the_version_and_the_licenses_of_bundled_code(wheel: Path):
     (sdist,) = wheel.parent.glob("*.tar.gz")
     assert (wheel.name, sdist.name) == ("jobherd-0.1.0-py3-none-any.whl", "jobherd-0.1.0.tar.gz")
     static = ROOT / "workers" / "dashboard" / "static"
@@ -253,7 +253,7 @@ def needed_by(requirements: list[str], extra: str = "") -> dict[str, int]:
     return found
 
 
-def test_dependencies_and_installed_sizes_are_what_the_readme_says(wheel: Path):
+def test_dependencies_and_installed_sizes_match_the_readme(wheel: Path):
     requires = metadata_of(wheel).get_all("Requires-Dist", [])
     own = [str(one) for one in map(Requirement, requires) if one.marker is None]
     [said] = re.findall(r"It requires (.*?), all together", README)
@@ -269,15 +269,15 @@ def test_dependencies_and_installed_sizes_are_what_the_readme_says(wheel: Path):
         (r"`embedded` \(PostgreSQL\) about (\d+) MB", added(requires, "embedded", core)),
     ):
         [told] = re.findall(pattern, README)
-        assert found / 1e6 == pytest.approx(int(told), rel=0.25), pattern  # as the versions of packages differ
+        assert found / 1e6 == pytest.approx(int(told), rel=0.25), pattern  # sizes differ between versions of packages
 
 
 def added(requires: list[str], extra: str, core: dict[str, int]) -> int:
     return sum(size for name, size in needed_by(requires, extra).items() if name not in core)
 
 
-def test_the_quick_start_of_the_readme_works_in_an_empty_folder(python: Path, tmp_path: Path):
-    """As a reader types it, from the installed package and with the embedded server."""
+def test_quick_start_of_the_readme_works_in_an_empty_folder(python: Path, tmp_path: Path):
+    """The commands run as a reader types them, from the installed package and with the embedded server."""
     shown = [block for block in blocks(ROOT / "README.md") if "not" not in block.marks]
     handler, run, enqueue, producer = shown
     file = tmp_path / str(handler.path)
@@ -309,7 +309,7 @@ def test_the_quick_start_of_the_readme_works_in_an_empty_folder(python: Path, tm
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_it_installs_into_a_clean_environment_of_each_python(wheel: Path, version: str, tmp_path: Path):
+def test_wheel_installs_into_a_clean_environment_of_each_python(wheel: Path, version: str, tmp_path: Path):
     """With its dependencies, from the index that pip is configured with."""
     found = [shutil.which(f"python{version}"), *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
     interpreters = [name for name in found if name and subprocess.run([name, "-c", ""], check=False).returncode == 0]

@@ -57,7 +57,7 @@ def test_jobs_of_every_state_are_listed_newest_first_and_found_by_state(database
     assert {job["state"] for job in pair} == {"failed", "ready", "running"}
 
 
-def test_times_are_read_whatever_the_style_of_role_or_database(database):
+def test_times_are_read_whatever_the_date_style_of_the_role_or_database(database):
     number = past(database, "completed")
     send(database, "SELECT jobherd.pause('default')")
     for command in (("jobs",), ("job", number), ("queues",), ("status",), ("doctor",)):

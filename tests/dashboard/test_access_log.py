@@ -1,4 +1,4 @@
-"""Who logs in, who logs out and who is turned away stands in the audit, and a flood of guesses is a few notes."""
+"""Audit entries about logins, logouts and wrong tokens. A flood of wrong tokens causes only a few entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPERATE = "operate-0123456789abcdef"
 NOTES = "SELECT actor, action, target FROM jobherd.audit ORDER BY id"
 
 
-def test_who_comes_in_and_who_is_turned_away_is_noted(database):
+def test_logins_logouts_and_wrong_tokens_get_audit_entries(database):
     app = application(database, operate_tokens=[f"alice={OPERATE}"])
     with Page(app, address="10.1.2.3", host="jobs.example") as page:
         assert page.act_at("/login", "/login", token="wrong-0123456789abcdef").status_code == 403
@@ -38,8 +38,8 @@ def test_who_comes_in_and_who_is_turned_away_is_noted(database):
     assert "dashboard:alice" in text
 
 
-def test_a_dashboard_that_only_shows_has_its_visits_in_the_audit_and_can_enter_nothing_else(database):
-    """Its role, jobherd_work, may not call note_audit: no login of a view token was noted."""
+def test_role_jobherd_work_can_write_audit_entries_about_logins_only(database):
+    """Regression: the role must not call note_audit, so logins with a view token had no audit entry."""
     as_work = make_conninfo(database, options="-c role=jobherd_work")
     with Page(application(as_work, view_tokens=[f"bob={OPERATE}"])) as page:
         assert page.act_at("/login", "/login", token="wrong-0123456789abcdef").status_code == 403
@@ -55,7 +55,7 @@ def test_a_dashboard_that_only_shows_has_its_visits_in_the_audit_and_can_enter_n
             send(as_work, "SELECT jobherd.note_visit(%s, %s, '{}')", actor, action)
 
 
-def test_a_flood_of_guesses_from_everywhere_is_bounded_and_all_are_counted(database):
+def test_flood_of_wrong_tokens_causes_few_entries_that_count_all_of_them(database):
     app = application(database)
 
     async def flood():
@@ -72,21 +72,21 @@ def test_a_flood_of_guesses_from_everywhere_is_bounded_and_all_are_counted(datab
     assert sum(target.get("times", 1) for _, _, target in notes) == 5000
 
 
-def test_a_database_that_is_away_turns_nobody_away_and_nobody_in():
+def test_unreachable_database_does_not_change_which_logins_succeed():
     app = application("host=/nowhere/at/all dbname=jobs", operate_tokens=[OPERATE])
     with Page(app) as page:
         assert page.act_at("/login", "/login", token="wrong-0123456789abcdef").status_code == 403
         assert page.act_at("/login", "/login", token=OPERATE).status_code == 303
 
 
-def test_what_is_counted_is_noted_when_its_time_is_over(database):
+def test_counted_wrong_tokens_get_an_entry_when_their_period_ends(database):
     app = application(database)
 
     async def twice():
         door, somebody = AccessLog(app.state.database), SimpleNamespace(client=None)
         door.refused(somebody)
         door.refused(somebody)
-        door._timers["refuse login", "?"]._run()  # its time has come
+        door._timers["refuse login", "?"]._run()  # the period ends
         await door._writing
         await app.state.database.close()
 

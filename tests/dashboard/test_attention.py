@@ -1,4 +1,4 @@
-"""What needs attention: the same list on every page, in `top` and in `doctor`, and nothing if all is well."""
+"""The list of what needs attention: the same on every page, in `top` and in `doctor`, and empty if all is well."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def declare(dsn, *kinds):
 
 
 def fill(dsn):
-    """One of each condition."""
+    """Create each condition once. Return the expected items."""
     at = supervisor(dsn)
     busy = child(dsn, at)
     child(dsn, at, slot=2)
@@ -79,14 +79,14 @@ SAID = [
 
 
 def items(page, path="/"):
-    """The items of the strip on a page: text by address."""
+    """Return the link of each item in the attention strip of a page, by the item's text."""
     text = page.get(path).text
     (nav,) = re.findall(r'<nav class="attention".*?</nav>', text, re.DOTALL) or [""]
     found = re.findall(r'href="([^"]*)">.*?</span> (.*?)</a>', nav)
     return {html.unescape(what): html.unescape(to) for to, what in found}
 
 
-def test_nothing_is_shown_if_all_is_well(page, database):
+def test_attention_list_is_empty_if_all_is_well(page, database):
     child(database, supervisor(database))
     past(database, "completed", many=3)
     past(database, "failed", days=2)
@@ -94,7 +94,7 @@ def test_nothing_is_shown_if_all_is_well(page, database):
     assert jobherd("doctor", dsn=database).lines[-1].startswith("no problems")
 
 
-def test_every_page_the_terminal_and_the_doctor_show_the_same_list(page, database):
+def test_every_page_top_and_doctor_show_the_same_attention_list(page, database):
     said = fill(database)
     for path in PAGES:
         assert list(items(page, path)) == said, path
@@ -116,7 +116,7 @@ def test_every_page_the_terminal_and_the_doctor_show_the_same_list(page, databas
     assert lines[2].plain.rstrip() == "  ".join(f"! {text}" for text in said)
 
 
-def test_the_doctor_does_not_say_that_nothing_is_wrong_beside_a_paused_backlog(database):
+def test_doctor_reports_a_paused_backlog_instead_of_no_problems(database):
     child(database, supervisor(database))
     declare(database, "mail:send")
     send(database, "INSERT INTO jobherd.ready (kind, queue) SELECT 'mail:send', 'mail' FROM generate_series(1, 25000)")
@@ -128,12 +128,12 @@ def test_the_doctor_does_not_say_that_nothing_is_wrong_beside_a_paused_backlog(d
     assert "no problems" not in answer.out
 
 
-def test_jobs_without_any_worker_are_the_first_item(page, database):
+def test_jobs_without_any_worker_are_the_first_attention_item(page, database):
     send(database, "SELECT jobherd.enqueue('mail:send')")
     assert list(items(page))[0] == "no worker runs, and jobs wait"
 
 
-def test_a_flow_that_failed_is_an_item_until_it_runs_again(page, database):
+def test_failed_flow_is_an_attention_item_until_it_runs_again(page, database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"})
         old, well = start(queue, {"node": "old"}), start(queue, {"node": "well"})
@@ -151,7 +151,7 @@ def test_a_flow_that_failed_is_an_item_until_it_runs_again(page, database):
         assert "No flow matches" in page.get("/flows?state=cancelled").text
 
 
-def test_more_names_than_fit_are_counted():
+def test_names_beyond_the_limit_are_counted():
     row = {"scope": "queue", "jobs": 2, "capped": False, "total": 12}
     rows = [
         {**row, "what": what, "name": f"q{n}"}
@@ -168,7 +168,7 @@ def test_more_names_than_fit_are_counted():
     ]
 
 
-def test_an_action_shows_its_effect_on_the_next_page(page, database):
+def test_action_updates_the_attention_list_of_the_next_page(page, database):
     child(database, supervisor(database))
     declare(database, "mail:send")
     send(database, "INSERT INTO jobherd.ready (kind, queue) VALUES ('mail:send', 'mail')")
@@ -177,7 +177,7 @@ def test_an_action_shows_its_effect_on_the_next_page(page, database):
     assert items(page) == {"queue mail is paused: 1 job waits": "/queues?queue=mail#queue-mail"}
 
 
-def test_what_failed_more_often_than_is_read_is_counted_by_the_rollup(database):
+def test_failures_beyond_the_read_limit_are_counted_by_the_rollup(database):
     past(database, "cancelled", many=1000)
     send(
         database,
@@ -195,7 +195,7 @@ def test_what_failed_more_often_than_is_read_is_counted_by_the_rollup(database):
     assert [(row["what"], row["jobs"]) for row in finish(ask())] == [("failed", 70000)]
 
 
-def test_the_query_is_shared_and_kept_for_longer_the_longer_it_took(monkeypatch):
+def test_attention_query_is_shared_and_a_slow_one_is_cached_for_longer(monkeypatch):
     monkeypatch.setattr(kept_answers, "PATIENCE", 60.0)
     now = 0.0
     asked = 0
@@ -226,6 +226,6 @@ def test_the_query_is_shared_and_kept_for_longer_the_longer_it_took(monkeypatch)
     finish(several())
 
 
-def test_a_file_does_not_wait_for_the_query(page):
+def test_static_file_does_not_start_the_attention_query(page):
     page.get("/static/dashboard.css")
     assert page.app.state.attention.strip() == {"attention": None}

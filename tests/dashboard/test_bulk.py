@@ -1,7 +1,4 @@
-"""What is done to many jobs.
-
-In slices, without a viewer, once and only once, to be stopped, and noted with its numbers.
-"""
+"""Bulk actions: they run in slices and without a viewer, affect each job once, can be stopped, and are audited."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from tests.dashboard.support import LIMIT, Page, finish
 
 
 def ended(dsn, number):
-    """The row of a bulk, once it has ended."""
+    """Wait until a bulk action has ended, and return its row."""
     until = time.monotonic() + LIMIT
     while time.monotonic() < until:
         [row] = send(
@@ -35,7 +32,7 @@ def ended(dsn, number):
 
 
 def begun(page, **fields):
-    """Begin something; the number of the bulk."""
+    """Start a bulk action and return its number."""
     answer = page.act("/jobs/action", **fields)
     assert answer.status_code == 303, answer.text
     return int(answer.headers["location"].rsplit("/", 1)[1])
@@ -45,7 +42,7 @@ def states(dsn):
     return dict(send(dsn, "SELECT state, count(*) FROM jobherd.jobs GROUP BY state"))
 
 
-def test_all_that_match_are_retried_and_nothing_else(page, database, monkeypatch):
+def test_bulk_retry_affects_only_matching_jobs_and_is_audited(page, database, monkeypatch):
     monkeypatch.setattr(bulk, "SLICE", 50)
     past(database, "failed", many=320)
     past(database, "completed", many=40)
@@ -64,7 +61,7 @@ def test_all_that_match_are_retried_and_nothing_else(page, database, monkeypatch
     assert noted[0][2]["expected"] == noted[1][2]["done"] == 320
 
 
-def test_those_that_are_ticked_are_done_and_what_cannot_be_is_counted_with_why(page, database):
+def test_bulk_action_affects_only_the_ticked_jobs(page, database):
     [(first,), (second,), (third,)] = send(database, "SELECT jobherd.enqueue('a:b', '{}') FROM generate_series(1, 3)")
     number = begun(page, action="cancel", id=[first, second, third])
     assert ended(database, number)[:2] == (3, {})
@@ -74,7 +71,7 @@ def test_those_that_are_ticked_are_done_and_what_cannot_be_is_counted_with_why(p
     assert states(database) == {"cancelled": 1}
 
 
-def test_priority_and_time_of_what_waits(page, database):
+def test_bulk_actions_change_the_priority_and_time_of_waiting_jobs(page, database):
     send(database, "SELECT jobherd.enqueue('a:b', '{}') FROM generate_series(1, 5)")
     assert ended(database, begun(page, action="reprioritize", all="1", value="-3"))[:2] == (5, {})
     assert send(database, "SELECT DISTINCT priority FROM jobherd.ready") == [(-3,)]
@@ -85,7 +82,7 @@ def test_priority_and_time_of_what_waits(page, database):
 
 
 def add(dsn, action, ids, **more):
-    """A bulk that nobody works on yet."""
+    """Insert a bulk action that no process runs yet, and return its number."""
     row = {
         "value": None,
         "actor": "test",
@@ -100,7 +97,7 @@ def add(dsn, action, ids, **more):
 
 
 async def run(dsn, number, runners=1):
-    """Work on a bulk with so many processes at once."""
+    """Run a bulk action with several runners at once, as several processes would."""
     databases = [Database(dsn) for _ in range(runners)]
     working = [Runner(database) for database in databases]
     for runner in working:
@@ -110,7 +107,7 @@ async def run(dsn, number, runners=1):
         await database.close()
 
 
-def test_what_has_changed_meanwhile_is_refused_and_counted(database):
+def test_bulk_action_skips_jobs_whose_state_has_changed_and_counts_them(database):
     waits = send(database, "SELECT jobherd.enqueue('a:b', '{}') FROM generate_series(1, 2)")
     done, failed = past(database, "completed"), past(database, "failed")
     runs = claim(database, child(database, supervisor(database)))
@@ -124,10 +121,10 @@ def test_what_has_changed_meanwhile_is_refused_and_counted(database):
     assert ended(database, number)[:2] == (0, {"running": 1, "failed": 1})
 
 
-def test_two_that_work_on_the_same_do_nothing_twice(database, monkeypatch):
-    """As after a child that was believed dead.
+def test_concurrent_runners_process_each_job_once(database, monkeypatch):
+    """A second runner starts if a process is wrongly considered dead.
 
-    Each slice is one transaction that names where it stood.
+    Each slice is one transaction that names the position it has read.
     """
     monkeypatch.setattr(bulk, "SLICE", 7)
     last = past(database, "failed", many=200)
@@ -139,18 +136,18 @@ def test_two_that_work_on_the_same_do_nothing_twice(database, monkeypatch):
     assert send(database, "SELECT count(*) FROM jobherd.audit WHERE action LIKE 'bulk retry done'") == [(1,)]
 
 
-def test_one_that_was_left_behind_is_taken_up_by_the_next_process(database):
+def test_next_process_continues_an_abandoned_bulk_action(database):
     last = past(database, "failed", many=10)
     number = add(database, "retry", list(range(last - 9, last + 1)))
     with Page(application(database)) as page:
         page.get("/jobs")
-        assert send(database, "SELECT done FROM jobherd.bulks") == [(0,)], "somebody may still be at it"
+        assert send(database, "SELECT done FROM jobherd.bulks") == [(0,)], "another process may still run it"
     send(database, "UPDATE jobherd.bulks SET moved_at = moved_at - interval '1 min'")
     with Page(application(database)):
         assert ended(database, number)[0] == 10
 
 
-def test_it_is_stopped_and_what_was_done_stays_done(page, database):
+def test_stopped_bulk_action_changes_no_more_jobs(page, database):
     last = past(database, "failed", many=10)
     number = add(database, "retry", list(range(last - 9, last + 1)))
     answer = page.act(f"/jobs/bulk/{number}/action")
@@ -162,8 +159,8 @@ def test_it_is_stopped_and_what_was_done_stays_done(page, database):
     assert "It had ended already" in page.act(f"/jobs/bulk/{number}/action", follow=True).text
 
 
-def test_after_a_collision_its_slices_grow_again(database, monkeypatch):
-    """Or a lock that somebody held for a moment has the rest of a million jobs moved a few at a time."""
+def test_slices_shrink_after_a_collision_and_grow_again(database, monkeypatch):
+    """Otherwise, after a short lock the rest of a million jobs would be moved a few at a time."""
     monkeypatch.setattr(bulk, "SLICE", 16)
     last = past(database, "failed", many=60)
     number = add(database, "retry", list(range(last - 59, last + 1)))
@@ -183,10 +180,10 @@ def test_after_a_collision_its_slices_grow_again(database, monkeypatch):
     assert slices == [16, 8, 4, 2, 4, 8, 16, 16, 14]
 
 
-def test_jobs_that_are_made_after_it_was_asked_for_are_left_alone(page, database, monkeypatch):
+def test_bulk_action_ignores_jobs_enqueued_after_it_was_requested(page, database, monkeypatch):
     send(database, "SELECT jobherd.enqueue('a:b', '{}') FROM generate_series(1, 3)")
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "take", lambda *_: None)  # its turn comes later
+        patch.setattr(Runner, "take", lambda *_: None)  # the test runs it later
         number = begun(page, action="cancel", all="1", state="ready")
     send(database, "SELECT jobherd.enqueue('a:b', '{}') FROM generate_series(1, 2)")
     finish(run(database, number))
@@ -194,7 +191,7 @@ def test_jobs_that_are_made_after_it_was_asked_for_are_left_alone(page, database
     assert states(database) == {"cancelled": 3, "ready": 2}
 
 
-def test_what_the_database_refuses_ends_it_with_a_sentence(database):
+def test_database_error_ends_the_bulk_action_with_a_message(database):
     number = add(
         database, "reschedule", [send(database, "SELECT jobherd.enqueue('a:b', '{}')")[0][0]], value="infinity"
     )
@@ -204,8 +201,8 @@ def test_what_the_database_refuses_ends_it_with_a_sentence(database):
     assert "run_at" in error
 
 
-def test_what_the_database_refuses_is_logged_without_the_job(database, caplog):
-    """PostgreSQL quotes the whole row that it refuses, and the payload is in it."""
+def test_log_of_a_database_error_does_not_contain_the_payload(database, caplog):
+    """PostgreSQL quotes the whole row that it rejects, including the payload."""
     job = send(database, """SELECT jobherd.enqueue('a:b', '{"password": "hunter2"}')""")[0][0]
     send(database, "SELECT jobherd.cancel(%s)", job)
     send(database, "ALTER TABLE jobherd.ready ADD CONSTRAINT mine CHECK (kind <> 'a:b')")
@@ -217,5 +214,5 @@ def test_what_the_database_refuses_is_logged_without_the_job(database, caplog):
 
 
 @pytest.mark.parametrize("path", ["/jobs/bulk/999999"])
-def test_one_that_is_not_there(page, path):
+def test_missing_bulk_action_is_not_found(page, path):
     assert page.get(path).status_code == 404

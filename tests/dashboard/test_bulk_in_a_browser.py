@@ -1,4 +1,4 @@
-"""Ticking jobs, being asked, and watching how far it is: in a browser, before a real supervisor."""
+"""Bulk actions in a browser, with a real supervisor: selection, confirmation and progress. Also the list's filter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.patience import LIMIT
 
 
 def failed(herd, many):
-    """Jobs that have failed; their ids."""
+    """Enqueue jobs that fail, wait until they have failed, and return their ids."""
     made = [herd.enqueue("report:build", {"year": 1900 + number}) for number in range(many)]
     wait_failed(herd, made)
     return made
@@ -25,7 +25,7 @@ def wait_failed(herd, jobs):
             assert client.wait(job, timeout=LIMIT)["state"] == "failed"
 
 
-def test_ticked_jobs_are_retried_and_the_page_shows_how_far_it_is(tab, herd):
+def test_ticked_jobs_are_retried_and_the_page_shows_the_progress(tab, herd):
     made = failed(herd, 12)
     tab.goto("/jobs?state=failed&kind=report%3Abuild&size=200")
     row = tab.locator(f"#job-{made[-1]}")
@@ -38,19 +38,19 @@ def test_ticked_jobs_are_retried_and_the_page_shows_how_far_it_is(tab, herd):
     tab.get_by_label("Reason, for the audit log").fill("the figures were found")
     tab.get_by_role("button", name=re.compile(r"Retry \d+ jobs")).click()
     tab.wait_for_url(re.compile(r"/jobs/bulk/\d+"))
-    # Without a reload: the live fragment says when it has ended.
+    # The live fragment shows the end without a reload.
     expect(tab.locator(".state-completed")).to_be_visible()
     assert int(tab.locator("#bulk-done").inner_text()) >= 12
     expect(tab.locator(".facts")).to_contain_text("the figures were found")
-    wait_failed(herd, made)  # once more, before the next test deletes all that have
+    wait_failed(herd, made)  # they fail again, and the next test deletes all failed jobs
 
 
-def test_all_that_match_and_the_keyboard(tab, herd):
+def test_row_is_ticked_by_keyboard_and_all_matching_jobs_are_deleted(tab, herd):
     failed(herd, 3)
     tab.goto("/jobs?state=failed&kind=report%3Abuild")
     tab.keyboard.press("j")
     [later] = failed(herd, 1)
-    # the list has been updated, and the row before which we are is still it
+    # The list has been updated, and the keyboard position must still be at the same row.
     expect(tab.locator(f"#job-{later}")).to_be_visible()
     tab.keyboard.press("x")
     expect(tab.locator("tbody input:checked")).to_have_count(1)
@@ -63,7 +63,7 @@ def test_all_that_match_and_the_keyboard(tab, herd):
     expect(tab.locator(".empty")).to_contain_text("No job matches this filter")
 
 
-def test_without_scripts_and_for_everybody(browser, herd):
+def test_bulk_actions_work_without_scripts_and_are_accessible(browser, herd):
     made = failed(herd, 2)
     with herd.window(browser, java_script_enabled=False) as tab:
         tab.goto("/jobs?state=failed&kind=report%3Abuild")
@@ -83,7 +83,7 @@ def test_without_scripts_and_for_everybody(browser, herd):
         assert violations(tab, RULES) == []
 
 
-def test_rows_do_not_move_under_the_pointer_and_a_button_says_how_many_are_newer(tab, herd):
+def test_rows_do_not_move_under_the_pointer_and_a_button_counts_newer_jobs(tab, herd):
     first = herd.enqueue("image:thumbnail", {"path": "a.png"}, delay="5h")
     tab.goto("/jobs?kind=image%3Athumbnail&state=scheduled")
     row = tab.locator(f"#job-{first}")
@@ -97,7 +97,7 @@ def test_rows_do_not_move_under_the_pointer_and_a_button_says_how_many_are_newer
     expect(pill).to_be_hidden()
 
 
-def test_the_bar_counts_the_selection_and_its_buttons_wait_for_one(tab, herd):
+def test_action_bar_counts_the_selection_and_is_disabled_without_one(tab, herd):
     job = herd.enqueue("image:thumbnail", {"path": "c.png"}, delay="5h")
     tab.goto("/jobs?kind=image%3Athumbnail&state=scheduled")
     retry = tab.get_by_role("button", name="Retry…")
@@ -109,7 +109,7 @@ def test_the_bar_counts_the_selection_and_its_buttons_wait_for_one(tab, herd):
     expect(retry).to_be_disabled()
 
 
-def test_the_form_sends_the_viewers_time_zone(browser, herd):
+def test_filter_form_sends_the_viewers_time_zone(browser, herd):
     with herd.window(browser, timezone_id="Asia/Tokyo") as tab:
         tab.goto("/jobs")
         tab.fill("#filter-since", "yesterday 09:00")
@@ -117,7 +117,7 @@ def test_the_form_sends_the_viewers_time_zone(browser, herd):
         tab.wait_for_url("**tz=Asia%2FTokyo**")
 
 
-def test_a_time_is_picked_in_the_zone_in_which_it_may_be_typed(browser, herd):
+def test_time_picker_fills_in_a_time_in_the_viewers_zone(browser, herd):
     with herd.window(browser, timezone_id="Asia/Tokyo") as tab:
         tab.goto("/jobs")
         tab.evaluate(
@@ -137,7 +137,7 @@ def test_a_time_is_picked_in_the_zone_in_which_it_may_be_typed(browser, herd):
         expect(tab.locator(".error")).to_have_count(0)
 
 
-def test_without_scripts_a_time_is_typed(browser, herd):
+def test_time_picker_is_hidden_without_scripts(browser, herd):
     with herd.window(browser, java_script_enabled=False) as tab:
         tab.goto("/jobs")
         expect(tab.locator(".timed button:visible, .timed [type=datetime-local]:visible")).to_have_count(0)

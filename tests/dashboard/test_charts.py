@@ -1,7 +1,4 @@
-"""Charts as figures.
-
-Nothing is drawn outside of its frame, and what is written beside it is what it means.
-"""
+"""The data of charts: bars and lines stay in the frame, and labels match the values."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def rows(**columns):
     ]
 
 
-def test_failed_attempts_are_told_apart_and_lead_to_no_job():
+def test_failed_attempts_have_their_own_tone_and_no_link_to_jobs():
     three = (*TWO, Series("retried", "failed attempts", "soft", of_jobs=False))
     chart = bars("Failed", rows(failed=[1, 0], expired=[0, 0], retried=[7, 9]), three, HOUR)
     assert (
@@ -37,7 +34,7 @@ def test_failed_attempts_are_told_apart_and_lead_to_no_job():
     )
     assert [bar.tone for bar in chart.bars] == ["bad", "soft", "soft"]
     assert chart.said[0] == "failed 1, expired 0, failed attempts 7"
-    assert chart.leads == "10", "no finished job is behind the second"
+    assert chart.leads == "10", "the second point has no finished job to link to"
     assert chart.query == "state=failed&state=expired"
     quiet = bars("Failed", rows(failed=[0], expired=[0], retried=[0]), three, HOUR)
     assert quiet.nothing == "No job failed or expired in this period, and no attempt failed."
@@ -55,7 +52,7 @@ def test_bars_are_stacked_and_stay_in_their_frame():
     assert chart.said[1] == "failed 3, expired 1"
     assert chart.summary == "Failed: 46 jobs in all, at most 40 per minute."
     assert not chart.empty
-    assert [bar.is_partial for bar in chart.bars] == [False, False, False, True], "the last minute is not over"
+    assert [bar.is_partial for bar in chart.bars] == [False, False, False, True], "only the last minute is incomplete"
     assert [f"{at:%H:%M}" for at in chart.ticks] == ["03:00", "03:01", "03:02", "03:02", "03:03"]
     assert chart.leads == "0111"
     assert (chart.since, chart.point) == (datetime(2026, 1, 2, 3, tzinfo=UTC), 60)
@@ -63,7 +60,7 @@ def test_bars_are_stacked_and_stay_in_their_frame():
     assert (problems, wanted.states) == ({}, ("failed", "expired"))
 
 
-def test_the_bars_of_a_tone_are_one_path():
+def test_complete_and_partial_bars_of_a_tone_are_one_path_each():
     chart = bars("Failed", rows(failed=[4, 2, 1], expired=[0, 0, 1]), TWO, HOUR)
     assert [(tone, is_partial, path.count("M")) for tone, is_partial, path in chart.paths] == [
         ("bad", False, 2),
@@ -73,12 +70,12 @@ def test_the_bars_of_a_tone_are_one_path():
     assert chart.paths[0][2] == "M23.33 0h286.67v100h-286.67zM356.67 50h286.67v50h-286.67z"
 
 
-def test_one_job_among_thousands_is_seen():
+def test_bar_of_one_job_among_thousands_is_visible():
     chart = bars("Completed", rows(failed=[1, 5000], expired=[0, 0]), TWO, HOUR)
     assert chart.bars[0].height >= 0.5
 
 
-def test_lines_have_gaps_where_nothing_is_known():
+def test_lines_have_gaps_at_points_without_a_value():
     chart = lines("Duration", rows(p50=[0.1, None, 0.2, 0.3], p95=[None] * 4), TIMES, HOUR)
     assert len(chart.lines) == 2
     assert all(tone == "accent" for tone, _ in chart.lines)
@@ -87,7 +84,7 @@ def test_lines_have_gaps_where_nothing_is_known():
     assert not chart.query
 
 
-def test_nothing_is_drawn_of_nothing():
+def test_chart_without_values_is_empty():
     for chart in (
         bars("Failed", rows(failed=[0, 0], expired=[0, 0]), TWO, HOUR),
         lines("Duration", rows(p50=[None], p95=[None]), TIMES, HOUR),
@@ -97,7 +94,7 @@ def test_nothing_is_drawn_of_nothing():
         assert not chart.lines
 
 
-def test_an_axis_holds_what_is_drawn_and_is_not_much_longer():
+def test_axis_covers_all_values_and_is_not_much_longer():
     dice = random.Random(3)
     for _ in range(2000):
         value = 10 ** dice.uniform(-5, 7)

@@ -1,7 +1,4 @@
-"""The page's way to PostgreSQL.
-
-It writes only where it acts, waits for nothing long, and says when nobody answers.
-"""
+"""Database sessions of the dashboard: read-only except for actions, with time limits, and through outages."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ SESSIONS_OF_THE_PAGE = (
 
 @pytest.fixture
 def statement(monkeypatch):
-    """Let a test send SQL of its own: its text stands for the name."""
+    """Let a test pass SQL text in place of the name of a statement."""
     monkeypatch.setattr(
         "jobherd.workers.dashboard.database.sql.load", lambda name, *_: name if " " in name else _loaded(name)
     )
@@ -54,7 +51,7 @@ def run(dsn, work):
     return finish(all_of_it())
 
 
-def test_rows_come_by_name_and_json_as_its_text(database, statement):
+def test_rows_have_named_columns_and_json_stays_text(database, statement):
     async def work(at):
         return await at.rows("SELECT %(n)s::int AS n, '{\"a\": 1e400}'::jsonb AS document", {"n": 7}), await at.row(
             "SELECT 1 AS a WHERE false"
@@ -65,7 +62,7 @@ def test_rows_come_by_name_and_json_as_its_text(database, statement):
     assert rows[0]["document"].startswith('{"a": 1000')
 
 
-def test_times_are_read_whatever_the_style_of_role_or_database(database, statement):
+def test_times_are_read_whatever_the_date_style_of_the_role_or_database(database, statement):
     german = make_conninfo(database, options="-c DateStyle=German")
 
     async def work(at):
@@ -74,7 +71,7 @@ def test_times_are_read_whatever_the_style_of_role_or_database(database, stateme
     assert run(german, work) == [{"at": datetime(2100, 1, 2, 3, 4, 5, tzinfo=UTC)}]
 
 
-def test_what_reads_cannot_write_and_what_acts_can(database, statement):
+def test_read_transaction_cannot_write_and_action_can(database, statement):
     insert = "INSERT INTO jobherd.gates (scope, name, paused_at) VALUES ('queue', 'a', now())"
 
     async def work(at):
@@ -104,8 +101,8 @@ def test_several_statements_are_read_in_one_transaction(database, statement, mon
     assert run(database, work) == [{"statement_timeout": "77s"}]
 
 
-def test_a_statement_that_takes_too_long_is_ended_by_the_server(database, statement, monkeypatch):
-    monkeypatch.setattr("jobherd.workers.dashboard.database.STATEMENT", 1.0)  # the second statement's too
+def test_server_cancels_a_statement_that_takes_too_long(database, statement, monkeypatch):
+    monkeypatch.setattr("jobherd.workers.dashboard.database.STATEMENT", 1.0)  # also applies to the second statement
 
     async def work(at):
         with pytest.raises(psycopg.errors.QueryCanceled):
@@ -115,7 +112,7 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_server(database, statem
     assert run(database, work) == [{"one": 1}]
 
 
-def test_there_is_no_session_before_somebody_looks_and_few_then(database, statement):
+def test_no_session_is_open_before_the_first_query_and_few_after_it(database, statement):
     async def work(at):
         with psycopg.connect(database, autocommit=True) as conn:
             before = conn.execute(SESSIONS_OF_THE_PAGE).fetchone()
@@ -127,7 +124,7 @@ def test_there_is_no_session_before_somebody_looks_and_few_then(database, statem
     assert 1 <= during <= SESSIONS
 
 
-def test_a_session_that_the_server_has_ended_is_not_used_again(database, statement):
+def test_session_that_the_server_has_ended_is_not_used_again(database, statement):
     async def work(at):
         await at.rows("SELECT 1 AS one")
         with psycopg.connect(database, autocommit=True) as conn:
@@ -140,7 +137,7 @@ def test_a_session_that_the_server_has_ended_is_not_used_again(database, stateme
 
 
 def sessions(dsn):
-    """How many sessions of the page there are, once none of them is still ending."""
+    """Return the number of sessions of the dashboard, after waiting for those that are ending."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         until = time.monotonic() + LIMIT
         while (found := conn.execute(SESSIONS_OF_THE_PAGE).fetchone()[0]) and time.monotonic() < until:
@@ -148,7 +145,7 @@ def sessions(dsn):
         return found
 
 
-def test_closing_while_a_session_is_being_made_leaves_none_behind(database, monkeypatch):
+def test_query_canceled_while_its_session_opens_leaves_no_session(database, monkeypatch):
     begun = asyncio.Event()
     connections = []
 
@@ -171,7 +168,7 @@ def test_closing_while_a_session_is_being_made_leaves_none_behind(database, monk
     assert sessions(database) == 0
 
 
-def test_a_session_that_comes_back_after_the_end_is_closed(database, statement, monkeypatch):
+def test_session_returned_after_close_is_closed(database, statement, monkeypatch):
     lent = asyncio.Event()
     read_only = psycopg.AsyncConnection.set_read_only
 
@@ -192,7 +189,7 @@ def test_a_session_that_comes_back_after_the_end_is_closed(database, statement, 
     assert sessions(database) == 0
 
 
-def test_an_outage_is_said_on_the_page_and_heals():
+def test_page_reports_an_outage_and_recovers():
     async def look(request):
         await database_of(request).rows("observe/show_time")
         return page_of(request, "error.html", title="Look", reason="here", since=None)
@@ -207,14 +204,14 @@ def test_an_outage_is_said_on_the_page_and_heals():
             since = re.search(r'since <time datetime="([^"]+)"', first.text)
             assert (first.status_code, first.headers["refresh"]) == (503, "5")
             assert since
-            assert f'datetime="{since[1]}"' in second.text, "since the first time"
-            assert page.get("/nothing").status_code == 404, "who needs no database is answered"
+            assert f'datetime="{since[1]}"' in second.text, "expected the time of the first failure"
+            assert page.get("/nothing").status_code == 404, "a request that needs no database must be answered"
             own.start()
             healed = page.get("/look")
             assert (healed.status_code, "does not answer" in healed.text) == (200, False)
 
 
-def test_what_the_database_refuses_is_logged_without_the_row_that_it_quotes(database, caplog):
+def test_log_of_a_rejected_row_does_not_contain_the_row(database, caplog):
     refused = "INSERT INTO jobherd.ready (kind, queue, payload) VALUES ('a:b', 'default', '{\"card\": \"4111-1111\"}')"
 
     async def put(request):
@@ -231,7 +228,7 @@ def test_what_the_database_refuses_is_logged_without_the_row_that_it_quotes(data
     assert "4111-1" not in caplog.text
 
 
-def test_what_counts_as_away():
+def test_connection_errors_mean_disconnected_and_statement_errors_do_not():
     assert is_disconnected(psycopg.OperationalError("connection refused"))
     assert is_disconnected(psycopg.errors.AdminShutdown())
     assert is_disconnected(psycopg.errors.TooManyConnections())

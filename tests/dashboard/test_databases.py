@@ -1,4 +1,4 @@
-"""One dashboard over several databases: the list, the login of all, ids that lead to their database, one that is away."""
+"""One dashboard over several databases: the list, the shared login, ids, and an unreachable database."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def enqueue(dsn):
 
 
 def row_of(text, name):
-    """The row of a database on the first page."""
+    """Return the row of a database on the first page."""
     [found] = [row for row in re.findall(r"<tr id=.*?</tr>", text, re.DOTALL) if f">{name}</a>" in row]
     return found
 
 
-def test_the_first_page_lists_the_databases_and_leads_to_each(both, pair):
+def test_first_page_lists_the_databases_with_links_to_each(both, pair):
     enqueue(pair[0])
     send(
         pair[1], "INSERT INTO jobherd.gates (scope, name, paused_at, paused_by) VALUES ('queue', 'mail', now(), 'ada')"
@@ -61,12 +61,12 @@ def test_the_first_page_lists_the_databases_and_leads_to_each(both, pair):
     assert ">connected<" in re.sub(r"</span> ", ">", one)
     assert '<a class="quiet" href="/db/db1-app/jobs?state=ready">1</a>' in one
     assert '<a class="quiet" href="/db/db2-app/jobs?state=failed">0</a>' in two
-    assert 'href="/db/db2-app/queues' in two, "what needs attention is a link to its page"
+    assert 'href="/db/db2-app/queues' in two, "an attention item must link to its page"
     for link in sorted(set(re.findall(r'href="(/db/[^"#]*)', text))):
         assert both.get(link).status_code == 200, link
 
 
-def test_each_page_has_a_switch_to_the_same_page_of_the_others(both, pair):
+def test_each_page_links_to_the_same_page_of_the_other_databases(both, pair):
     text = both.get("/db/db1-app/queues").text
     assert re.search(r"<summary>db1/app</summary>", text)
     for link in ("/", "/db/db1-app/queues", "/db/db2-app/queues"):
@@ -78,7 +78,7 @@ def test_each_page_has_a_switch_to_the_same_page_of_the_others(both, pair):
         assert 'class="switch"' not in alone.get("/").text
 
 
-def test_an_id_leads_to_its_database(both, pair):
+def test_search_for_a_job_id_opens_the_job_in_its_database(both, pair):
     here, there = map(enqueue, pair)
     for page in ("/", "/db/db1-app/", "/db/db2-app/"):
         for job, name in ((here, "db1-app"), (there, "db2-app")):
@@ -88,11 +88,11 @@ def test_an_id_leads_to_its_database(both, pair):
     assert lost.headers["location"] == "/db/db1-app/jobs/90000000000001"
     for words in ("receipt", "90000000000001", "0"):
         text = both.get(f"/search?q={words}").text
-        assert f'href="/db/db2-app/search?q={words}"' in text, "where to search"
+        assert f'href="/db/db2-app/search?q={words}"' in text, "the page must offer a search in each database"
 
 
-def test_a_database_that_is_away_delays_no_other(pair, monkeypatch):
-    """One that accepts connections and never answers, then one that refuses them."""
+def test_unreachable_database_does_not_delay_the_others(pair, monkeypatch):
+    """First it accepts connections and never answers, then it refuses connections."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         away = f"host=127.0.0.1 port={silent.getsockname()[1]} dbname=x user=x"
         with Page(application_of({"db1/app": pair[0], "away": away})) as page:
@@ -116,7 +116,7 @@ def test_a_database_that_is_away_delays_no_other(pair, monkeypatch):
             assert page.get(f"/search?q={job}", follow_redirects=False).headers["location"].endswith(f"/jobs/{job}")
 
 
-def test_a_database_without_the_schema_is_named(pair, cluster):
+def test_database_without_the_schema_is_shown_with_its_error(pair, cluster):
     with cluster.database() as empty, Page(application_of({"db1/app": pair[0], "empty": empty})) as page:
         text = page.get("/").text
         # PostgreSQL 15 finds no schema, PostgreSQL 18 no table.
@@ -124,7 +124,7 @@ def test_a_database_without_the_schema_is_named(pair, cluster):
         assert "connected" in row_of(text, "db1/app")
 
 
-def test_one_login_is_good_for_all_and_so_is_a_logout(pair):
+def test_one_login_and_one_logout_apply_to_all_databases(pair):
     tokens = {"operate_tokens": [f"alice={OPERATE}"]}
     with Page(application_of({"db1/app": pair[0], "db2/app": pair[1]}, **tokens)) as page:
         browser = {"Accept": "text/html"}
@@ -145,7 +145,7 @@ def test_one_login_is_good_for_all_and_so_is_a_logout(pair):
             await audit._writing
 
         paused = page.act_at("/", "/db/db2-app/queues/action", do="pause", scope="queue", name="mail")
-        assert paused.status_code == 303, "a form's token is that of the browser, whichever page it is from"
+        assert paused.status_code == 303, "a CSRF token belongs to the browser, whichever page it is from"
         assert page.post("/db/db1-app/queues/action", data={"do": "pause"}).status_code == 403
         assert page.act_at("/", "/logout").status_code == 303
         for name, value in mine.items():
@@ -161,7 +161,7 @@ def test_one_login_is_good_for_all_and_so_is_a_logout(pair):
     assert "pause" not in {action for _, action in send(pair[0], NOTES)}
 
 
-def test_all_sessions_end_together(pair):
+def test_ending_all_sessions_applies_to_all_databases(pair):
     with Page(application_of({"db1/app": pair[0], "db2/app": pair[1]}, operate_tokens=[f"alice={OPERATE}"])) as page:
         assert page.act_at("/login", "/login", token=OPERATE).status_code == 303
         answer = page.act_at("/db/db2-app/audit", "/db/db2-app/sessions/end", follow=True)
@@ -171,7 +171,7 @@ def test_all_sessions_end_together(pair):
     assert ("dashboard:alice", "end sessions") in [tuple(entry) for entry in send(pair[1], NOTES)]
 
 
-def test_the_checks_of_the_single_dashboard_apply_to_every_page(both, pair):
+def test_security_checks_of_a_single_dashboard_apply_to_every_page(both, pair):
     for path in ("/", "/db/db1-app/", "/db/db2-app/"):
         answer = both.get(path)
         assert "default-src 'none'" in answer.headers["content-security-policy"]
@@ -182,7 +182,7 @@ def test_the_checks_of_the_single_dashboard_apply_to_every_page(both, pair):
         assert [other.get(path).status_code for path in ("/", "/db/a/", "/db/b/")] == [403, 403, 403]
 
 
-def test_it_can_be_mounted_below_a_path(pair):
+def test_dashboard_of_several_databases_can_be_mounted_below_a_path(pair):
     with Page(application_of({"db1/app": pair[0], "db2/app": pair[1]}), root_path="/ops") as page:
         text = page.get("/ops/").text
         assert 'href="/ops/db/db1-app/"' in text

@@ -1,4 +1,4 @@
-"""`jobherd dashboard` over two databases and one that is away, in a browser."""
+"""`jobherd dashboard` over two databases and an unreachable one, in a browser."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row_of(tab, name):
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")], ids=["wide", "phone"])
-def test_the_list_can_be_read_by_everybody_and_follows_the_databases(browser, both, url, size, scheme):
+def test_list_of_databases_is_accessible_and_updates_without_a_reload(browser, both, url, size, scheme):
     names = [name_of(dsn) for dsn in both]
     with window_at(url, browser, viewport=size, color_scheme=scheme, bypass_csp=True) as tab:
         tab.goto("/")
@@ -49,7 +49,7 @@ def test_the_list_can_be_read_by_everybody_and_follows_the_databases(browser, bo
         expect(ready).to_have_text(str(before + 1), timeout=LIMIT * 1000)  # without a reload
 
 
-def test_the_switch_leads_to_the_same_page_of_another_database(browser, both, url):
+def test_switch_opens_the_same_page_of_another_database(browser, both, url):
     here, there = (name_of(dsn) for dsn in both)
     with window_at(url, browser, viewport=WIDE) as tab:
         tab.goto("/")
@@ -66,7 +66,7 @@ def test_the_switch_leads_to_the_same_page_of_another_database(browser, both, ur
         expect(tab.locator("main")).to_contain_text("mail")
 
 
-def test_it_can_be_used_without_scripts(browser, both, url):
+def test_list_of_databases_and_switch_work_without_scripts(browser, both, url):
     with window_at(url, browser, java_script_enabled=False) as tab:
         tab.goto("/")
         row_of(tab, name_of(both[0])).locator("[data-name=Ready] a").click()

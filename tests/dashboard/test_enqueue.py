@@ -1,4 +1,4 @@
-"""A job that is enqueued from the dashboard: the form of its kind, what is typed into it, and who may."""
+"""Enqueue a job from the dashboard: the form of a kind, its validation, and the required role."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OBEYED = ("script", "img", "svg", "b", "on")
 
 
 class Elements(HTMLParser):
-    """How many elements of each name a page has, and how many attributes that run scripts, as "on"."""
+    """Counts the elements of a page by name, and the attributes that run scripts as "on"."""
 
     def __init__(self, text):
         super().__init__()
@@ -84,7 +84,7 @@ def test_each_parameter_has_a_field_of_its_type_with_its_default(page, database)
     assert ">Enqueue a job</a>" in page.get("/kinds/mail:send").text
 
 
-def test_a_job_gets_what_is_typed_and_its_page_is_next(page, database):
+def test_form_enqueues_a_job_writes_an_audit_entry_and_opens_the_job(page, database):
     declare(database, mail)
     given = {"field:to": "ann", "field:copies": "7", "field:weight": "1.5", "field:size": "large"}
     given |= {"field:lines": '["a", 1]', "queue": "slow", "priority": "-4", "delay": "10m", "reason": "she asked"}
@@ -98,7 +98,7 @@ def test_a_job_gets_what_is_typed_and_its_page_is_next(page, database):
     assert written == [(True, "enqueue", {"job": job, "kind": "mail:send"}, "she asked")]
 
 
-def test_an_error_names_its_field_and_what_was_typed_stays(page, database):
+def test_each_error_names_its_field_and_typed_values_stay_in_the_form(page, database):
     declare(database, mail)
     given = {"field:copies": "7x", "field:weight": "inf", "field:lines": "[1", "field:size": "huge"}
     given |= {"queue": "No Queue", "priority": "99999", "delay": "soon", "field:tone": "warm"}
@@ -131,7 +131,7 @@ def test_an_error_names_its_field_and_what_was_typed_stays(page, database):
         ('{"to": "ann"}', ""),
     ],
 )
-def test_the_payload_may_be_written_as_json_instead(written, problem):
+def test_payload_can_be_written_as_json_instead(written, problem):
     signature = read_signature(signature_of(mail), ())
     payload, problems = payload_of(signature, {"payload": written, "field:to": "not this"})
     assert list(problems) == (["payload"] if problem else [])
@@ -139,7 +139,7 @@ def test_the_payload_may_be_written_as_json_instead(written, problem):
     assert problem or json.loads(payload) == {"to": "ann"}
 
 
-def test_a_kind_without_a_known_signature_gets_its_payload_as_json(page, database):
+def test_kind_without_a_known_signature_takes_its_payload_as_json(page, database):
     shown = page.get("/enqueue?kind=other:kind").text
     assert "No supervisor has ever loaded a handler of this name" in shown
     assert page.act("/enqueue/action", kind="other:kind", payload='{"a": [1]}').status_code == 303
@@ -147,7 +147,7 @@ def test_a_kind_without_a_known_signature_gets_its_payload_as_json(page, databas
     assert jobs(database) == [("other:kind", {"a": [1]}, "default", 0, "ready")]
 
 
-def test_a_name_that_no_kind_can_have_is_asked_for_again(page, database):
+def test_invalid_kind_name_is_rejected_with_a_choice_of_kinds(page, database):
     declare(database, mail)
     for answer in (page.get("/enqueue?kind=No Kind"), page.act("/enqueue/action", kind="No Kind", payload="{}")):
         assert (answer.status_code, "is not a name like" in answer.text) == (422, True)
@@ -155,7 +155,7 @@ def test_a_name_that_no_kind_can_have_is_asked_for_again(page, database):
     assert jobs(database) == []
 
 
-def test_what_only_a_program_can_enqueue_is_refused(page, database):
+def test_kinds_that_only_a_program_can_enqueue_are_rejected(page, database):
     @handler("file:read")
     def read(payload_bytes: bytes) -> None: ...
 
@@ -172,7 +172,7 @@ def test_what_only_a_program_can_enqueue_is_refused(page, database):
     assert jobs(database) == []
 
 
-def test_only_a_viewer_who_may_act_enqueues(database):
+def test_enqueue_requires_the_role_operate_a_csrf_token_and_the_same_origin(database):
     declare(database, mail)
     for options in ({"authorize": lambda _: Role.VIEW}, {"read_only": True}):
         with Page(application(database, **options)) as page:
@@ -192,7 +192,7 @@ def test_only_a_viewer_who_may_act_enqueues(database):
 
 
 @pytest.mark.parametrize("text", W01)
-def test_nothing_that_is_declared_or_typed_is_obeyed(page, database, text):
+def test_form_escapes_declared_and_typed_texts(page, database, text):
     declare(database, mail)
     one = {"name": text, "type": text, "input": text, "default": json.dumps(text), "required": True}
     stored = json.dumps({"open": True, "parameters": [one, one | {"input": "text", "choices": [text, 7]}, 7, {}]})
@@ -207,11 +207,11 @@ def test_nothing_that_is_declared_or_typed_is_obeyed(page, database, text):
 
 
 @pytest.mark.parametrize("stored", [None, "", "{", "[]", "7", '{"open": 1}', '{"parameters": 7}', "{}", "[" * 100_000])
-def test_a_signature_that_cannot_be_read_leaves_the_json(stored):
+def test_unreadable_signature_falls_back_to_the_json_payload(stored):
     assert payload_of(read_signature(stored, ()), {"payload": "[7]"}) == ("[7]", {})
 
 
-def test_a_signature_is_the_same_in_each_process_and_never_keeps_a_worker_from_starting(database):
+def test_signature_is_deterministic_and_odd_defaults_do_not_break_the_declaration(database):
     class Odd:
         def __iter__(self):
             raise RuntimeError("a default of a user")
@@ -237,7 +237,7 @@ def test_a_signature_is_the_same_in_each_process_and_never_keeps_a_worker_from_s
     assert payload_of(read_signature(signature_of(odd), ()), {"field:a": "7"}) == ('{"a":7}', {})
 
 
-def test_without_scripts_a_job_is_enqueued_by_the_form(browser, herd):
+def test_form_enqueues_a_job_without_scripts(browser, herd):
     with herd.window(browser, java_script_enabled=False) as tab:
         tab.goto("/kinds")
         tab.get_by_role("link", name="Enqueue a job").click()

@@ -1,4 +1,4 @@
-"""Errors in groups of kind, exception class and place: with first and last, a trend, an example, and all of them retried."""
+"""The pages of errors: groups by kind, exception class and place, with times, trend, example and retry."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def fail(queue, kind, error, outcome="failed", count=1, place=("mail.py", 7, "se
 
 
 def rows(page, path="/errors"):
-    """The rows of the list, as text."""
+    """Return the rows of the list as text."""
     text = page.get(path).text.partition("<tbody>")[2]
     found = re.findall(r"<tr>(.*?)</tr>", text, re.DOTALL)
     return [" ".join(html.unescape(re.sub(r"<[^>]*>", " ", row)).split()) for row in found]
 
 
-def test_two_bugs_of_one_kind_are_two_groups_and_retrying_jobs_count_too(page, queue):
+def test_errors_are_grouped_by_kind_class_and_place_and_include_retrying_jobs(page, queue):
     fail(queue, "mail:send", "ValueError: no such order 7", count=3)
     fail(queue, "mail:send", "ValueError: no such order 8", "retry", count=2)
     fail(queue, "mail:send", "ValueError: no address", place=("address.py", 31, "parse"))
@@ -65,7 +65,7 @@ def test_two_bugs_of_one_kind_are_two_groups_and_retrying_jobs_count_too(page, q
     assert [row.split()[1] for row in rows(page, "/errors?kind=card:charge")] == ["DECLINED"]
 
 
-def test_a_group_has_a_page_and_all_of_its_jobs_are_retried_at_once(page, queue, database):
+def test_page_of_an_error_group_retries_all_of_its_jobs(page, queue, database):
     again = fail(queue, "mail:send", "ValueError: no such order", "retry", count=2)
     failed = fail(queue, "mail:send", "ValueError: no such order", count=3)
     fail(queue, "mail:send", "KeyError: 'to'")
@@ -88,7 +88,7 @@ def test_a_group_has_a_page_and_all_of_its_jobs_are_retried_at_once(page, queue,
     assert page.get(to.replace("ValueError", "OSError")).status_code == 404
 
 
-def test_first_last_and_trend_are_those_of_the_window(page, database):
+def test_error_list_counts_and_dates_only_failures_of_the_window(page, database):
     past(database, "failed", days=0.5, error="ValueError: old")
     past(database, "failed", days=3, error="ValueError: older")
     past(database, "failed", error="ValueError: new")
@@ -101,19 +101,19 @@ def test_first_last_and_trend_are_those_of_the_window(page, database):
     assert rows(page, "/errors?window=hour")[0].startswith("1 BOOM")
 
 
-def test_where_not_all_are_examined_the_page_says_so(page, database, monkeypatch):
+def test_page_says_so_if_there_are_more_failures_than_it_examines(page, database, monkeypatch):
     past(database, "failed", many=5)
     assert "there are more" not in page.get("/errors").text
     monkeypatch.setattr(errors, "MOST", 3)
     assert "there are more" in page.get("/errors").text
 
 
-def test_nothing_failed(page, database):
+def test_page_without_failures_says_so(page, database):
     past(database, "cancelled")
     assert "No failure" in page.get("/errors").text
 
 
-def test_what_a_handler_raised_is_shown_and_never_obeyed(page, database):
+def test_pages_escape_error_messages_and_codes(page, database):
     for text in W01:
         past(database, "failed", kind="mail:send", error=f"ValueError: {text}")
         send(
@@ -131,7 +131,7 @@ def test_what_a_handler_raised_is_shown_and_never_obeyed(page, database):
         assert "<script>alert" not in answer.text
 
 
-def test_a_redacted_value_is_in_no_group(page, database):
+def test_redacted_value_does_not_appear_in_error_groups(page, database):
     past(database, "failed", kind="card:charge", error="card 4111222233334444 is not valid")
     send(
         database,
@@ -149,7 +149,7 @@ def test_a_redacted_value_is_in_no_group(page, database):
     assert "41112222" not in page.get(html.unescape(to)).text
 
 
-def test_the_place_is_the_last_one_outside_of_libraries():
+def test_place_is_the_last_frame_outside_of_libraries():
     frame = '  File "{}", line 3, in f\n'
     base = {
         "id": 1,

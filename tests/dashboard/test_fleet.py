@@ -1,7 +1,6 @@
-"""The fleet's page.
+"""The page of the fleet: status reports, fleet commands, and their answers.
 
-What supervisors say is shown, whatever it is; orders are given, answered, or withdrawn; nobody
-looking, nobody is asked.
+The dashboard requests reports only while the page is viewed.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ def say(dsn, number, facts, age=0.0):
          json.dumps(facts), age, number)  # fmt: skip
 
 
-def test_without_a_supervisor_it_says_how_to_start_one(page):
+def test_page_without_supervisors_shows_how_to_start_one(page):
     answer = page.get("/fleet")
     assert answer.status_code == 200
     assert "jobherd run --handlers" in answer.text
 
 
-def test_every_supervisor_is_shown_with_its_children(page, database):
+def test_each_supervisor_is_shown_with_its_child_processes(page, database):
     number, silent, lapsed = (
         supervisor(database),
         supervisor(database, host="beta"),
@@ -60,7 +59,7 @@ def test_every_supervisor_is_shown_with_its_children(page, database):
         "beta, process 77", "It has not reported its child processes yet.", "gamma", "its lease expired 2 h ago",
     ):  # fmt: skip
         assert wanted in text, wanted
-    assert text.count('value="drain"') == 2, "nobody steers the dead"
+    assert text.count('value="drain"') == 2, "a supervisor with an expired lease must have no buttons"
     assert silent
     assert lapsed
 
@@ -92,7 +91,7 @@ def test_remote_workers_are_shown_under_their_supervisor(page, database):
     assert ">Cancel</button>" in text
 
 
-def test_while_somebody_looks_each_supervisor_is_asked_now_and_then(database):
+def test_viewed_page_requests_a_report_only_from_supervisors_that_need_it(database):
     number, lapsed = supervisor(database), supervisor(database, lease=-7)
 
     def look():
@@ -106,11 +105,13 @@ def test_while_somebody_looks_each_supervisor_is_asked_now_and_then(database):
     look()
     look()
     asked = "SELECT supervisor, name, arguments, asked_by FROM jobherd.fleet_commands ORDER BY id"
-    assert send(database, asked) == [(number, "report", {"for": 10.0}, "dashboard")], "once, however many look on"
+    assert send(database, asked) == [(number, "report", {"for": 10.0}, "dashboard")], (
+        "expected one request, however many viewers there are"
+    )
     say(database, number, FACTS | {"watched": LIMIT})
     send(database, "DELETE FROM jobherd.fleet_commands RETURNING 1")
     look()
-    assert send(database, asked) == [], "it goes on saying it"
+    assert send(database, asked) == [], "the supervisor still publishes its report"
     say(database, number, FACTS | {"watched": 9.0}, age=7.0)
     look()
     assert len(send(database, asked)) == 1
@@ -118,7 +119,7 @@ def test_while_somebody_looks_each_supervisor_is_asked_now_and_then(database):
 
 
 def answering(dsn, answer, error):
-    """Somebody who answers the next order, as a supervisor would."""
+    """Start a thread that answers the next fleet command like a supervisor."""
 
     def run():
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -146,7 +147,7 @@ def answering(dsn, answer, error):
         ("reload", '{"problem": "the settings do not load"}', None, "reloads its code, but the settings do not load"),
     ],
 )
-def test_an_order_is_given_and_its_answer_said(page, database, order, answer, error, said):
+def test_fleet_command_is_sent_audited_and_its_answer_shown(page, database, order, answer, error, said):
     number = supervisor(database)
     thread = answering(database, answer, error)
     shown = page.act("/fleet/action", follow=True, supervisor=number, order=order)
@@ -158,7 +159,7 @@ def test_an_order_is_given_and_its_answer_said(page, database, order, answer, er
     ]
 
 
-def test_an_order_that_nobody_takes_is_withdrawn(page, database, monkeypatch):
+def test_fleet_command_that_no_supervisor_takes_is_withdrawn(page, database, monkeypatch):
     monkeypatch.setattr(fleet, "PATIENCE", 0.1)
     number = supervisor(database)
     shown = page.act("/fleet/action", follow=True, supervisor=number, order="add")
@@ -171,16 +172,16 @@ def test_an_order_that_nobody_takes_is_withdrawn(page, database, monkeypatch):
 @pytest.mark.parametrize(
     "fields", [{"supervisor": "1", "order": "dance"}, {"supervisor": "x", "order": "add"}, {"order": "add"}]
 )
-def test_what_is_no_order_is_said(page, database, fields):
+def test_invalid_fleet_command_is_rejected(page, database, fields):
     assert "That is not a fleet command" in page.act("/fleet/action", follow=True, **fields).text
     assert send(database, "SELECT count(*) FROM jobherd.fleet_commands") == [(0,)]
 
 
-def test_a_supervisor_that_has_left_is_said(page):
+def test_fleet_command_for_a_missing_supervisor_shows_an_error(page):
     assert "supervisor 999 is not there" in page.act("/fleet/action", follow=True, supervisor=999, order="add").text
 
 
-def test_who_may_only_look_sees_no_buttons_and_gives_no_orders(database):
+def test_read_only_page_has_no_buttons_and_rejects_fleet_commands(database):
     from tests.dashboard.support import Page
 
     say(database, number := supervisor(database), FACTS)
@@ -190,7 +191,7 @@ def test_who_may_only_look_sees_no_buttons_and_gives_no_orders(database):
 
 
 @pytest.mark.parametrize("text", W01)
-def test_whatever_a_supervisor_says_is_shown_and_never_obeyed(page, database, text):
+def test_page_escapes_the_status_report_of_a_supervisor(page, database, text):
     number = supervisor(database, host=text)
     odd = dict.fromkeys(FACTS["children"][0], text) | {
         "progress": {"fraction": text, "note": text},
@@ -218,6 +219,6 @@ def test_whatever_a_supervisor_says_is_shown_and_never_obeyed(page, database, te
     "facts",
     [[], "x", 7, {"children": 7, "ends": "x", "queues": {"a": 1}, "wanted": "many"}, {"children": [{"cpu": "x"}]}],
 )
-def test_facts_of_another_version_break_nothing(page, database, facts):
+def test_status_report_of_another_version_does_not_break_the_page(page, database, facts):
     say(database, supervisor(database), facts)
     assert page.get("/fleet").status_code == 200

@@ -1,4 +1,4 @@
-"""The pages of flows: the list, the graph with the states of its nodes, and a retry from where it failed."""
+"""The pages of flows: the list, the graph with the states of its nodes, and the actions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tests.support.queue import Queue
 
 
 def node(text, name):
-    """The box of a node."""
+    """Return the box of a node in the graph."""
     return text.partition(f'id="node-{name}"')[2].partition("</li>")[0]
 
 
-def test_without_a_flow_it_says_what_one_is(page):
+def test_page_without_flows_says_so_and_a_missing_flow_is_not_found(page):
     assert "No flow yet" in page.get("/flows").text
     assert page.get("/flows/7").status_code == 404
     assert page.get(f"/flows/{2**64}").status_code == 404
 
 
-def test_a_failed_branch_is_seen_and_run_again(page, database):
+def test_graph_shows_a_failed_node_and_the_flow_is_retried_and_canceled(page, database):
     with Queue(database) as queue:
         flow = start(
             queue, {"node": "index"}, {"node": "page", "bind": {"url": "index"}, "map": "url"}, {"node": "sum", "bind": {"n": "page"}},
@@ -57,7 +57,7 @@ def test_a_failed_branch_is_seen_and_run_again(page, database):
     ]
 
 
-def test_a_flow_is_retried_from_a_node(page, database):
+def test_ended_flow_is_retried_from_a_node(page, database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
         retry = {"follow": True, "id": flow, "do": "retry"}
@@ -89,14 +89,14 @@ def test_a_flow_is_sealed(page, database):
     assert f"Flow {flow} is completed already" in page.act("/flows/action", follow=True, id=flow, do="seal").text
 
 
-def test_what_cannot_be_done_is_said(page):
+def test_impossible_action_shows_a_reason(page):
     assert "does not exist" in page.act("/flows/action", follow=True, id=7, do="cancel").text
     assert "does not exist" in page.act("/flows/action", follow=True, id=7, do="retry").text
     for given in ({"id": "x", "do": "cancel"}, {"id": "7", "do": "explode"}, {"id": str(2**70), "do": "cancel"}):
         assert "Choose a flow" in page.act("/flows/action", follow=True, **given).text
 
 
-def test_the_search_finds_a_flow_by_its_id_and_its_name(page, database):
+def test_search_finds_a_flow_by_id_and_by_name(page, database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"})
     assert page.get(f"/search?q={flow}").url.path == f"/flows/{flow}"
@@ -107,7 +107,7 @@ def test_the_search_finds_a_flow_by_its_id_and_its_name(page, database):
     assert page.get(f"/jobs/{flow + 9}").status_code == 404
 
 
-def test_the_failed_node_is_named_first_and_the_form_offers_what_can_be_done(page, database):
+def test_failed_node_is_named_first_and_the_form_offers_only_possible_actions(page, database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]}, policy="continue")
         assert 'value="cancel"' in page.get(f"/flows/{flow}").text
@@ -134,13 +134,13 @@ def test_the_failed_node_is_named_first_and_the_form_offers_what_can_be_done(pag
         assert '<option value="parse">parse: completed</option>' in text
 
 
-def test_the_payload_and_the_names_of_nodes_cannot_be_markup(page, database):
+def test_names_of_nodes_are_escaped(page, database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "<b>x</b>", "kind": "a:b"})
     assert "<b>x</b>" not in page.get(f"/flows/{flow}").text
 
 
-def test_a_member_leads_to_its_flow_and_after_the_end_to_its_retry(page, database):
+def test_job_links_to_its_flow_and_after_the_end_to_the_retry_of_the_flow(page, database):
     with Queue(database) as queue:
         flow = start(
             queue, {"node": "index"}, {"node": "page", "bind": {"url": "index"}, "map": "url"}, {"node": "sum", "bind": {"n": "page"}}
@@ -168,7 +168,7 @@ def test_a_member_leads_to_its_flow_and_after_the_end_to_its_retry(page, databas
         assert "Retry the flow" not in page.get(f"/jobs/{failed}").text
 
 
-def test_a_retry_of_many_jobs_says_how_many_are_members_of_an_ended_flow(page, database):
+def test_bulk_retry_says_how_many_jobs_are_members_of_an_ended_flow(page, database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
         end(queue, "failed", error="ValueError: no such page")

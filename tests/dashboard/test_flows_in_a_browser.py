@@ -1,4 +1,4 @@
-"""A flow of 20 nodes whose branch fails: seen, repaired and run again from there, in a browser before a real supervisor."""
+"""A flow of 20 nodes with a failed branch, inspected and retried in a browser, with a real supervisor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUNS = """SELECT (extras).node, (SELECT count(*) FROM jobherd.attempts a WHERE a
 
 
 def twenty(herd, folder):
-    """Three branches of six nodes behind one, and a sum behind them. The file of the middle branch is missing."""
+    """Enqueue a flow: a node, three branches of six nodes after it, then a sum. The middle branch's file is missing."""
     (folder / "index").write_text("x" * 7)
     flow = Flow("sheets", on_failure="continue")
     index = flow.add(work.read, str(folder / "index"))
@@ -41,7 +41,7 @@ def runs(herd, flow):
         return {node: (times, at) for node, times, at in connection.execute(RUNS, [flow]).fetchall()}
 
 
-def test_a_failed_branch_is_repaired_and_run_again_from_the_page(tab, herd, tmp_path):
+def test_failed_branch_is_retried_from_the_page_after_the_fix(tab, herd, tmp_path):
     flow = twenty(herd, tmp_path)
     tab.goto("/flows")
     tab.get_by_role("link", name=str(flow), exact=True).click()
@@ -79,7 +79,7 @@ def test_a_failed_branch_is_repaired_and_run_again_from_the_page(tab, herd, tmp_
     assert total == 100 + 1000 + 100
 
 
-def test_a_graph_is_read_on_a_phone_and_by_everybody(browser, herd, tmp_path):
+def test_flow_pages_fit_a_phone_and_are_accessible(browser, herd, tmp_path):
     flow = twenty(herd, tmp_path)
     with herd.window(browser, viewport={"width": 390, "height": 844}, bypass_csp=True) as tab:
         for place in ("/flows", f"/flows/{flow}"):

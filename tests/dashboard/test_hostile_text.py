@@ -1,10 +1,9 @@
-"""Every stored text holds something hostile, and every page of the application shows it.
+"""Every stored text is hostile, and every page of the application shows it.
 
-Nothing of it is obeyed, nothing breaks the layout.
+Pages must not execute the texts, and the texts must not break the layout.
 
-No field is named here, so that none is forgotten: whatever column of text or JSON there is in the
-schema is filled, what keeps names clean is taken away before, and whatever path there is in the
-application is opened.
+The tests name no fields, so that none is forgotten: they drop the constraints on names, fill every
+column of text or JSON in the schema, and open every path of the application.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ KEPT = {
     ("migrations", "area"), ("migrations", "name"), ("history", "state"), ("gates", "scope"), ("children", "kind"), ("orders", "name"),
     ("bulks", "action"),
 }  # fmt: skip
-"""Columns of few words, of which the code knows each."""
+"""Columns with a fixed set of values, all of which the code knows."""
 LONG = "x" * 3000
-"""A word without a place to break it."""
+"""A word that cannot be wrapped."""
 CORPUS = (*W01, LONG, "line one\nline two\r\n\tthree", "\x1b[31mred\x1b[0m \x07\x08")
 FACTS: dict[str, Any] = {
     "version": "1",
@@ -45,7 +44,7 @@ FACTS: dict[str, Any] = {
 
 
 def fill(dsn: str) -> list[int]:
-    """Put a job of every state into the database, with all it can have, and something hostile into every text; return the jobs."""
+    """Insert jobs in every state with every attribute, and put hostile text into every column. Return the jobs."""
     with Queue(dsn) as queue:
         for table, constraint in queue.run(
             """SELECT conrelid::regclass::text, conname FROM pg_constraint
@@ -125,7 +124,7 @@ def _put(queue: Queue, table: str, text: str, child: int, token: int, parent: in
 
 
 def _poison(queue: Queue) -> None:
-    """Fill whatever text and JSON there is besides; each row of a table with another string."""
+    """Fill all other columns of text and JSON, with different strings in the rows of a table."""
     columns = queue.run(
         """SELECT c.relname, a.attname, a.atttypid::regtype::text
              FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
@@ -155,13 +154,13 @@ def _poison(queue: Queue) -> None:
         )
         with contextlib.suppress(
             psycopg.errors.CheckViolation, psycopg.errors.UniqueViolation
-        ):  # it keeps its own words: they are few, or keys
+        ):  # the column keeps its values: a fixed set, or keys
             queue.connection.execute(statement, {"given": given})
 
 
 @contextlib.contextmanager
 def served(dsn: str) -> Iterator[str]:
-    """The application behind a real server in this process; gives its address."""
+    """Serve the application in this process; yield its address."""
     server = uvicorn.Server(uvicorn.Config(application(dsn), port=0, log_level="critical", lifespan="on"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -176,7 +175,7 @@ def served(dsn: str) -> Iterator[str]:
 
 
 def paths(jobs: list[int]) -> list[str]:
-    """Every path that is read, with each job in turn where one is named, and what people look for put into the address too."""
+    """Return every GET path, with several jobs if a path has an id, and paths with hostile query parameters."""
     found = []
     for route in _routes():
         if "{id:int}" in route:
@@ -233,7 +232,7 @@ def hostile(cluster, template) -> Iterator[tuple[str, str, list[int]]]:
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_that_is_stored_is_obeyed(browser: Browser, hostile, width):
+def test_stored_texts_are_not_executed_and_do_not_break_the_layout(browser: Browser, hostile, width):
     _, url, jobs = hostile
     context = browser.new_context(base_url=url, viewport={"width": width, "height": 800})
     context.set_default_timeout(LIMIT * 1000)
@@ -265,7 +264,7 @@ def test_nothing_that_is_stored_is_obeyed(browser: Browser, hostile, width):
     assert wrong == [], "\n".join(wrong)
 
 
-def test_what_is_stored_is_shown_as_it_is(browser: Browser, hostile):
+def test_stored_texts_are_shown_unchanged(browser: Browser, hostile):
     _, url, jobs = hostile
     context = browser.new_context(base_url=url)
     tab = context.new_page()

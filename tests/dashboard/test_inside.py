@@ -1,7 +1,4 @@
-"""Asking a running job where it is, from its page.
-
-The order that goes out, and how each answer is shown.
-"""
+"""Stacks and profiles of a running job: the fleet command that requests them, and how each answer is shown."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ INSERT INTO jobherd.running (child, token, queue, jobs) SELECT c.id, 9, j.queue,
 
 @pytest.fixture
 def running(database: str):
-    """A session, and a job that runs under a supervisor that is a row and nothing more."""
+    """A connection, and a job that runs under a supervisor that exists only as a row."""
     with psycopg.connect(database, autocommit=True) as conn:
         job = conn.execute("SELECT jobherd.enqueue('image:resize', '{}')").fetchone()[0]
         conn.execute(MADE_UP, (job,))
@@ -58,7 +55,7 @@ def reply(conn, document, error=None):
 ABOUT = {"token": 9, "kind": "image:resize", "host": "web1", "worker": 0, "pid": 4711, "runs_for": 12.0}
 
 
-def test_a_stack_is_asked_for_waited_for_and_shown_with_nothing_obeyed(page: Page, running):
+def test_stack_is_requested_awaited_and_shown_with_escaped_texts(page: Page, running):
     conn, job = running
     place = ask(page, job, "stack")
     name, arguments = conn.execute("SELECT name, arguments FROM jobherd.fleet_commands").fetchone()
@@ -97,7 +94,7 @@ def test_a_stack_is_asked_for_waited_for_and_shown_with_nothing_obeyed(page: Pag
     assert "it is stopped" in page.get(place).text
 
 
-def test_a_profile_is_drawn_and_can_be_saved(page: Page, running):
+def test_profile_is_drawn_as_a_flame_graph_and_can_be_saved(page: Page, running):
     conn, job = running
     place = ask(page, job, "profile")
     counts = {
@@ -109,7 +106,7 @@ def test_a_profile_is_drawn_and_can_be_saved(page: Page, running):
     shown = page.get(place).text
     svg = re.search(r"<svg class=\"flame\".*?</svg>", shown, re.DOTALL)[0]
     assert len(ET.fromstring(svg).findall("g")) == 4
-    assert "style=" not in svg, "the page's policy allows no style in attributes"
+    assert "style=" not in svg, "the content security policy forbids style attributes"
     assert "75 %" in shown
     assert "2 could not be taken" in shown
     assert f"it ended early: job {job} ended" in shown
@@ -119,11 +116,11 @@ def test_a_profile_is_drawn_and_can_be_saved(page: Page, running):
     ET.fromstring(saved.text)
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(page: Page, running):
+def test_page_stops_waiting_for_a_missing_answer(page: Page, running):
     conn, job = running
     place = ask(page, job, "profile", seconds=60)
     conn.execute("UPDATE jobherd.fleet_commands SET asked_at = asked_at - interval '80 s'")
-    assert "refresh" in page.get(place).headers, "it takes a minute"
+    assert "refresh" in page.get(place).headers, "a profile of 60 s must still be awaited after 80 s"
     conn.execute("UPDATE jobherd.fleet_commands SET asked_at = asked_at - interval '11 s'")
     silent = page.get(place)
     assert "refresh" not in silent.headers
@@ -131,7 +128,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(page: Page, run
     assert "has not answered" in silent.text
 
 
-def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_shown(page: Page, running):
+def test_invalid_requests_are_rejected_and_answers_about_other_jobs_are_not_shown(page: Page, running):
     conn, job = running
     place = ask(page, job, "stack")
     reply(conn, None, "job 7 has not started")
@@ -154,7 +151,7 @@ def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_sho
     assert conn.execute("SELECT count(*) FROM jobherd.fleet_commands").fetchone()[0] == 1
 
 
-def test_a_job_of_a_remote_worker_cannot_be_inspected(page: Page, running):
+def test_job_of_a_remote_worker_cannot_be_inspected(page: Page, running):
     conn, job = running
     conn.execute("UPDATE jobherd.supervisors SET via = 77, attached = 1, principal = 'team-a'")
     conn.execute("UPDATE jobherd.children SET kind = 'remote'")
@@ -166,9 +163,7 @@ def test_a_job_of_a_remote_worker_cannot_be_inspected(page: Page, running):
     assert not conn.execute("SELECT FROM jobherd.fleet_commands").fetchall()
 
 
-def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_themselves(
-    herd: Shown, tab: Tab, tmp_path
-):
+def test_browser_shows_the_stack_and_flame_graph_of_a_running_job_when_they_arrive(herd: Shown, tab: Tab, tmp_path):
     job = herd.enqueue("video:wait", {"name": "inside"})
     arrival = herd.gate.wait_arrival("inside")
     tab.goto(f"/jobs/{job}")
@@ -188,6 +183,6 @@ def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_t
     tab.locator("g.b", has_text="wait (").first.click()
     assert 0 < tab.locator("g.b:visible").count() <= shown
     assert float(tab.locator("g.b", has_text="wait (").first.locator("rect").get_attribute("width")) > 1100, (
-        "a click widens a box"
+        "a click must widen the box"
     )
     arrival.open()

@@ -1,7 +1,4 @@
-"""The page of one job in a browser, before a real supervisor.
-
-It follows the job without being loaded again, and its buttons do what they say.
-"""
+"""The page of one job in a browser, with a real supervisor: live updates and buttons."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from tests.dashboard.support import Page
 from tests.support.patience import LIMIT
 
 
-def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):
+def test_page_follows_a_job_from_start_to_end_without_a_reload(tab, herd):
     job = herd.enqueue("video:wait", {"name": "followed"})
     arrival = herd.gate.wait_arrival("followed")
     tab.goto(f"/jobs/{job}")
@@ -36,17 +33,17 @@ def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):
     expect(state).to_contain_text("completed")
     expect(tab.get_by_role("heading", name=re.compile("Attempt 1 .*completed"))).to_be_visible()
     expect(tab.get_by_role("button", name="Run again")).to_be_visible()
-    assert tab.evaluate("window.loadedOnce"), "it was loaded again"
+    assert tab.evaluate("window.loadedOnce"), "the page was reloaded"
     assert tab.locator("svg.life rect").count() >= 2
-    tab.get_by_role("button", name="Run again").click()  # a form of the live part: its token came from the page
-    tab.evaluate("document.querySelector('form[data-confirm]').remove()")  # as a live update can
-    tab.locator("#ask").get_by_role("button", name="Run again").click()  # its effects happen again: it asked first
+    tab.get_by_role("button", name="Run again").click()  # a form in the live part, with the page's CSRF token
+    tab.evaluate("document.querySelector('form[data-confirm]').remove()")  # as a live update can do
+    tab.locator("#ask").get_by_role("button", name="Run again").click()  # the confirmation, since effects repeat
     expect(tab.locator("[role=status].good")).to_contain_text(f"Job {job} is ready to run again")
     herd.gate.wait_arrival("followed").open()
     expect(tab.locator("main .state").first).to_contain_text("completed")
 
 
-def test_a_failed_job_is_understood_edited_and_run_again(tab, herd):
+def test_failed_job_is_explained_edited_and_run_again(tab, herd):
     job = herd.enqueue("report:build", {"year": 1999})
     with Client(herd.dsn) as client:
         assert client.wait(job, timeout=LIMIT)["state"] == "failed"
@@ -64,19 +61,19 @@ def test_a_failed_job_is_understood_edited_and_run_again(tab, herd):
     expect(tab.locator("main .state").first).to_contain_text("failed")
 
 
-def test_a_page_elsewhere_shows_what_a_job_says_too(herd):
+def test_page_on_another_host_shows_the_output_of_a_running_job(herd):
     job = herd.enqueue("video:wait", {"name": "far"})
     arrival = herd.gate.wait_arrival("far")
     until = time.monotonic() + LIMIT
-    with Page(application(herd.dsn)) as page:  # it has no boards, as if it stood on another machine
+    with Page(application(herd.dsn)) as page:  # has no status boards, like a dashboard on another host
         first = page.get(f"/jobs/{job}").text
         assert "The job runs on another host, and its supervisor is asked for the output" in first
         while "encoding far" not in page.get(f"/jobs/{job}").text:
-            assert time.monotonic() < until, "its supervisor has not said so"
+            assert time.monotonic() < until, "the supervisor has not published the output"
     arrival.open()
 
 
-def test_a_job_leads_to_its_neighbours_in_the_list_and_back(tab, herd):
+def test_job_page_links_to_the_previous_and_next_job_and_back_to_the_list(tab, herd):
     first, second, third = [herd.enqueue("image:thumbnail", {"path": "n.png"}, delay="6h") for _ in range(3)]
     path = "/jobs?kind=image%3Athumbnail&state=scheduled"
     tab.goto(path)

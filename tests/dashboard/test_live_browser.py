@@ -1,7 +1,4 @@
-"""Live updates in a real browser.
-
-Without a reload, without taking away what somebody is at, through an outage and a restart.
-"""
+"""Live updates in a browser: no reload, no loss of the user's input, through an outage and a restart."""
 
 from __future__ import annotations
 
@@ -32,12 +29,12 @@ TEMPLATES = {
 }
 
 PATIENCE = 60_000
-"""Milliseconds until a test that waits in vain fails."""
+"""Milliseconds after which a wait fails the test."""
 
 
 @pytest.fixture
 def site(monkeypatch):
-    """The page with one page more, which counts how often it was asked."""
+    """Adds a page whose live part counts its queries. Yields the forms that its action received."""
     from datetime import UTC, datetime
 
     numbers = itertools.count(1)
@@ -81,7 +78,7 @@ def wait_beyond(tab, least):
     tab.wait_for_function("least => Number(document.querySelector('#number').textContent) > least", arg=least)
 
 
-def test_it_changes_without_a_reload_and_leaves_what_somebody_is_at(browser, database, site):
+def test_live_update_keeps_the_focus_inputs_and_open_details(browser, database, site):
     with Web(database, dashboard=True) as web, browser.new_context(base_url=f"http://127.0.0.1:{web.port}") as context:
         complaints = []
         tab = context.new_page()
@@ -101,17 +98,17 @@ def test_it_changes_without_a_reload_and_leaves_what_somebody_is_at(browser, dat
         assert tab.locator("#still").inner_text() == "0"
         assert tab.locator("#text").inner_text().split() == " ".join(W01).split()
         assert "UTC" not in tab.locator("main time").inner_text()
-        # its token comes from the page: the fragment is the same for everybody
+        # The CSRF token must come from the page, since all viewers get the same fragment.
         tab.get_by_role("button", name="Do it").click()
         tab.get_by_text("It is done.").wait_for()
         assert len(site) == 1
         assert complaints == []
 
 
-def test_the_overview_and_the_kinds_follow_a_job_from_its_start_to_the_charts(browser, herd):
-    """The rollup is filled every ten seconds and asked for as often, so this takes its time; nothing is loaded again meanwhile."""
+def test_overview_and_kinds_follow_a_job_to_the_charts_without_a_reload(browser, herd):
+    """Takes long, since the rollup is filled every 10 s and queried as often."""
     with herd.window(browser) as overview, herd.window(browser) as kinds:
-        herd.enqueue("mail:receipt", {"order_id": 1})  # or an empty queue has another page
+        herd.enqueue("mail:receipt", {"order_id": 1})  # without a job, the overview has other contents
         overview.goto("/")
         kinds.goto("/kinds?sort=kind")
         for tab in (overview, kinds):
@@ -132,10 +129,10 @@ def test_the_overview_and_the_kinds_follow_a_job_from_its_start_to_the_charts(br
         )
         row = kinds.get_by_role("row").filter(has_text="card:charge")
         expect(row.get_by_role("link", name=re.compile("^[1-9]")).first).to_be_visible(timeout=PATIENCE)
-        assert overview.evaluate("window.same") and kinds.evaluate("window.same"), "it was loaded again"
+        assert overview.evaluate("window.same") and kinds.evaluate("window.same"), "a page was reloaded"
 
 
-def test_a_job_that_is_gone_is_not_asked_for_any_more(tab, herd):
+def test_page_of_a_deleted_job_says_so_and_stops_its_live_updates(tab, herd):
     job = herd.enqueue("mail:receipt", {"order_id": 9})
     with Client(herd.dsn) as client:
         client.wait(job, timeout="60s")
@@ -148,7 +145,7 @@ def test_a_job_that_is_gone_is_not_asked_for_any_more(tab, herd):
     assert tab.locator("#trouble").is_hidden()
 
 
-def test_an_outage_is_a_banner_and_a_restart_is_not_even_that(browser, site):
+def test_outage_shows_a_banner_and_updates_continue_after_a_restart(browser, site):
     with Cluster() as own:
         first = Web(own.dsn(), dashboard=True)
         with browser.new_context() as context:

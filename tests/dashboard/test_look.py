@@ -1,7 +1,4 @@
-"""The pages in a real browser before a real supervisor.
-
-Readable, reachable by keys, live, and nobody left out.
-"""
+"""The pages in a browser, with a real supervisor: accessibility, keyboard, phone layout, charts and dialogs."""
 
 from __future__ import annotations
 
@@ -25,13 +22,13 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 
 @pytest.fixture(scope="module")
 def job(herd):
-    """A job of which there is something to see."""
+    """A job with contents to show."""
     herd.enqueue("mail:receipt", {"order_id": 7})
     return herd.enqueue("report:build", {"year": 2030})
 
 
 def schedule(herd):
-    """A schedule with instants of every sort, and one that is paused."""
+    """Add a schedule with instants of every kind, and a paused one. Return the name of the first."""
     with psycopg.connect(herd.dsn, autocommit=True) as conn:
         conn.execute(
             "SELECT jobherd.schedule('reports', 'report:build', cron => '*/5 8-18 29 FEB *', tz => 'Europe/Berlin')"
@@ -50,10 +47,7 @@ def schedule(herd):
 
 @pytest.fixture(scope="module")
 def places(herd, job):
-    """Every page there is to be seen, with something on it.
-
-    Also of what went wrong, of what is running, and of what is edited.
-    """
+    """The paths of all pages, with contents: also failed and running jobs, and forms."""
     with Client(herd.dsn) as client:
         failed = herd.enqueue("report:build", {"year": 1999})
         crashed = herd.enqueue("video:encode")
@@ -82,7 +76,7 @@ def places(herd, job):
 
 
 def violations(tab, only):
-    """What the accessibility checker finds wrong, in words."""
+    """Return the problems that the accessibility checker finds, as texts."""
     tab.evaluate(f"() => {{ {AXE} }}")
     found = tab.evaluate(
         "only => axe.run(document, {runOnly: only, resultTypes: ['violations']}).then(said => said.violations)", only
@@ -91,7 +85,7 @@ def violations(tab, only):
 
 
 @pytest.mark.parametrize(("scheme", "only"), [("light", RULES), ("dark", ["color-contrast"])])
-def test_every_page_can_be_read_by_everybody(browser, herd, places, scheme, only):
+def test_every_page_passes_the_accessibility_checks(browser, herd, places, scheme, only):
     with herd.window(browser, color_scheme=scheme, bypass_csp=True) as tab:
         for path in places:
             tab.goto(path)
@@ -106,15 +100,15 @@ def test_every_page_fits_a_phone(browser, herd, places):
             assert wide <= 0, f"{path} is {wide} pixels wider than the screen"
 
 
-def test_no_page_breaks_the_policy_or_complains(tab, places):
-    """A script, a style or a picture that the policy forbids is an error in the console, and so of the fixture."""
+def test_no_page_violates_the_security_policy_or_logs_to_the_console(tab, places):
+    """The browser logs an error if the policy forbids a script, a style or a picture, and the fixture then fails."""
     for path in places:
         assert tab.goto(path, wait_until="load").status == 200, path
         assert tab.evaluate("document.querySelectorAll('[style], style, script:not([src])').length") == 0, path
         assert tab.locator("h1, h2").count() >= 1, path
 
 
-def test_without_scripts_every_page_says_the_same(browser, herd, job, places):
+def test_every_page_and_the_search_work_without_scripts(browser, herd, job, places):
     with herd.window(browser, java_script_enabled=False) as tab:
         for path in places:
             assert tab.goto(path).status == 200, path
@@ -125,7 +119,7 @@ def test_without_scripts_every_page_says_the_same(browser, herd, job, places):
         assert tab.url.endswith(f"/jobs/{job}")
 
 
-def test_it_can_be_used_with_the_keys(tab, job):
+def test_keyboard_shortcuts_reach_pages_rows_and_help(tab, job):
     tab.goto("/")
     tab.keyboard.press("/")
     assert tab.evaluate("document.activeElement.id") == "search"
@@ -161,7 +155,7 @@ def test_it_can_be_used_with_the_keys(tab, job):
     assert tab.evaluate("document.activeElement.id") == "main"
 
 
-def test_a_chart_is_read_by_pointer_and_by_the_arrow_keys(tab, job):
+def test_chart_shows_values_at_the_pointer_and_with_arrow_keys(tab, job):
     tab.goto("/")
     chart = tab.locator("figure.chart").first
     reading = chart.locator(".reading")
@@ -176,10 +170,10 @@ def test_a_chart_is_read_by_pointer_and_by_the_arrow_keys(tab, job):
     box = chart.locator("svg").bounding_box()
     tab.mouse.move(box["x"] + 1, box["y"] + 1)
     expect(reading).to_have_text(said)
-    assert float(chart.locator(".hit").get_attribute("x")) == 0.0, "the first point"
+    assert float(chart.locator(".hit").get_attribute("x")) == 0.0, "the pointer must be at the first point"
 
 
-def test_a_click_on_a_point_leads_to_its_jobs_and_to_nothing_where_there_are_none(tab, herd):
+def test_click_on_a_chart_point_opens_its_jobs_unless_it_has_none(tab, herd):
     with psycopg.connect(herd.dsn, autocommit=True) as conn:
         conn.execute(
             "INSERT INTO jobherd.rollup (at, kind, step, completed, failed, cancelled, expired, started, ran, waited, cpu)"
@@ -191,7 +185,7 @@ def test_a_click_on_a_point_leads_to_its_jobs_and_to_nothing_where_there_are_non
     place = chart.locator("svg").get_attribute("data-leads").index("1")
     tab.mouse.click(box["x"] + box["width"] * (place - 0.5) * wide, box["y"] + 5)
     expect(chart.locator(".reading")).to_contain_text("completed 0")
-    assert "window=week" in tab.url, "no job is behind it"
+    assert "window=week" in tab.url, "a point without jobs must not open a list"
     tab.mouse.click(box["x"] + box["width"] * (place + 0.5) * wide, box["y"] + 5)
     tab.wait_for_url(re.compile(r"/jobs\?state=completed&kind=test%3Aclick&since=[^&]*00Z&until=[^&]*00Z$"))
 
@@ -212,8 +206,8 @@ def test_times_are_in_the_viewers_zone(browser, herd):
         assert one.get_attribute("title") == "2026-01-03 08:30:05.000 Asia/Tokyo"
 
 
-def test_on_a_phone_the_strip_is_one_row_and_rows_are_cards(browser, herd, places):
-    """The page begins within the first fifth of the screen, and no table is wider than it."""
+def test_on_a_phone_the_attention_strip_is_one_row_and_no_table_is_too_wide(browser, herd, places):
+    """The strip is less than 80 pixels high, and no table is wider than the screen."""
     with psycopg.connect(herd.dsn, autocommit=True) as conn:
         for number in range(4):
             conn.execute("SELECT jobherd.pause(%s, 'the provider is down')", [f"stopped-{number}"])
@@ -238,7 +232,7 @@ def test_on_a_phone_the_strip_is_one_row_and_rows_are_cards(browser, herd, place
             " [...document.querySelectorAll('#attention li')].map(one => one.getBoundingClientRect())]"
         )
         assert said == len(boxes) >= 4
-        assert all(box["left"] >= 0 and 0 < box["right"] <= 390 for box in boxes), "no warning is off the screen"
+        assert all(box["left"] >= 0 and 0 < box["right"] <= 390 for box in boxes), "every warning must be on the screen"
         tab.goto("/audit")
         here = tab.locator("header nav a[aria-current]").bounding_box()
         assert here["x"] >= 0 and here["x"] + here["width"] <= 390
@@ -247,13 +241,13 @@ def test_on_a_phone_the_strip_is_one_row_and_rows_are_cards(browser, herd, place
             conn.execute("SELECT jobherd.resume(%s)", [f"stopped-{number}"])
 
 
-def test_a_figure_of_the_overview_leads_to_its_jobs(tab, job):
+def test_figure_of_the_overview_links_to_its_jobs(tab, job):
     tab.goto("/")
     tab.locator(".stat", has_text="Completed").locator("a").click()
     tab.wait_for_url("**/jobs?state=completed&since=1h")
 
 
-def test_a_range_dragged_on_a_chart_leads_to_its_jobs(tab, job):
+def test_range_selected_on_a_chart_by_mouse_or_keyboard_opens_its_jobs(tab, job):
     tab.goto("/?window=day")
     chart = tab.locator("figure.chart").first
     whole = chart.locator("svg").bounding_box()
@@ -278,15 +272,15 @@ def test_a_range_dragged_on_a_chart_leads_to_its_jobs(tab, job):
     tab.wait_for_url("**/jobs?state=completed&since=*")
 
 
-def test_a_chart_of_a_week_has_a_line_at_each_midnight(tab):
+def test_chart_of_a_week_has_a_line_at_each_midnight(tab):
     tab.goto("/?window=week")
     line = tab.locator("figure.chart").first.locator(".midnight")
     expect(line).to_have_attribute(
         "d", re.compile("^(M[0-9.]+ 0V100){6,7}$")
-    )  # the first point is at a midnight itself, or not
+    )  # 6 lines if the first point is at midnight
 
 
-def test_what_is_asked_first_is_a_dialog_over_the_page(browser, herd):
+def test_confirmation_is_a_dialog_over_the_page(browser, herd):
     with herd.window(browser, bypass_csp=True) as tab:
         ask_and_act(tab, herd)
 

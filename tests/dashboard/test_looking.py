@@ -1,8 +1,4 @@
-"""Looking for jobs.
-
-Every state, every field of the filter, pages without a gap, and an end in time that says how far it
-came.
-"""
+"""The search for jobs: every state, every field of the filter, pagination, and the time limit."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from tests.dashboard.support import finish
 
 
 def fill(dsn):
-    """One job of each state, and a parked one; their ids by state."""
+    """Insert one job of each state and a parked one. Return their ids by state."""
     [(running,)] = send(dsn, "SELECT jobherd.enqueue('a:b', '{\"word\": \"running\"}')")
     claim(dsn, child(dsn, supervisor(dsn)))
     declare(dsn, "a:b", "mail:x", "mail:receipt")
@@ -39,7 +35,7 @@ def fill(dsn):
 
 
 def declare(dsn, *kinds, redact="[]"):
-    """Declare kinds as a worker does: text is searched only in their jobs."""
+    """Declare kinds like a worker. A search for text covers only jobs of declared kinds."""
     for kind in kinds:
         send(
             dsn,
@@ -52,7 +48,7 @@ def declare(dsn, *kinds, redact="[]"):
 
 @contextlib.contextmanager
 def looks(dsn):
-    """Ask as the page does; gives what was found."""
+    """Yield a function that searches like the list of jobs and returns the result."""
     yield lambda wanted=Wanted(), **more: finish(_look(dsn, wanted, **more))  # noqa: B008
 
 
@@ -68,7 +64,7 @@ def ids(found):
     return [row["id"] for row in found.rows]
 
 
-def test_every_job_is_found_by_its_state_and_all_of_them_newest_first(database):
+def test_search_finds_jobs_by_state_and_lists_all_newest_first(database):
     made = fill(database)
     with looks(database) as look:
         found = look()
@@ -98,14 +94,14 @@ def test_every_job_is_found_by_its_state_and_all_of_them_newest_first(database):
         ({"kind": "no:such"}, []),
     ],
 )
-def test_a_filter_lets_through_what_it_says(database, wanted, states):
+def test_filter_returns_exactly_the_matching_jobs(database, wanted, states):
     made = fill(database)
     with looks(database) as look:
         assert sorted(ids(look(Wanted(**wanted)))) == sorted(made[state] for state in states)
 
 
-def test_a_job_that_ends_between_two_steps_is_found_once(database, monkeypatch):
-    """As it is by then. It was listed twice, and what was done to many was counted twice."""
+def test_job_that_finishes_between_two_steps_is_found_once(database, monkeypatch):
+    """Regression: such a job was listed twice, and bulk actions counted it twice."""
     waits = [send(database, "SELECT jobherd.enqueue('a:b')")[0][0] for _ in range(3)]
     rows = Database.rows
 
@@ -141,8 +137,8 @@ def test_pages_follow_each_other_without_gap_or_repetition(database):
         assert len(seen) == many
 
 
-def test_the_rare_is_found_far_back_in_stretches_and_the_dense_in_order(database, monkeypatch):
-    """Beyond the first walk it goes by stretches; where one holds too much, what is given must still be the newest."""
+def test_search_finds_rare_jobs_far_back_and_lists_frequent_ones_newest_first(database, monkeypatch):
+    """Beyond the first rows, the search reads ranges of ids. If a range has too many matches, it must return the newest."""
     monkeypatch.setattr(listing, "FIRST", 100)
     monkeypatch.setattr(listing, "MOST", 4_500)
     rare = past(database, "failed", kind="rare:one")
@@ -158,8 +154,8 @@ def test_the_rare_is_found_far_back_in_stretches_and_the_dense_in_order(database
         assert (ids(found), found.onward) == ([], None)
 
 
-def test_jobs_of_a_past_time_are_found_in_few_steps_also_those_with_a_larger_id(database, monkeypatch):
-    """The ids that are newer than the time are one step. A job that began later can have ended earlier all the same."""
+def test_jobs_of_a_past_time_are_found_in_few_steps_even_with_a_larger_id(database, monkeypatch):
+    """One step covers all ids that are newer than the time. Jobs with such an id can still have ended before it."""
     monkeypatch.setattr(listing, "FIRST", 100)
     monkeypatch.setattr(listing, "MOST", 4_500)
     past(database, "completed", days=3, many=9_000)
@@ -182,7 +178,7 @@ def test_jobs_of_a_past_time_are_found_in_few_steps_also_those_with_a_larger_id(
         assert ids(look(Wanted(until="9d"), limit=20)) == []
 
 
-def test_what_waits_is_walked_only_so_far_and_it_says_how_far(database):
+def test_search_reads_a_limited_number_of_waiting_jobs_and_returns_where_to_continue(database):
     [(rare,)] = send(database, "SELECT jobherd.enqueue('rare:one', '{}')")
     newest = past(database, "completed", kind="rare:one")
     send(database, "INSERT INTO jobherd.ready (kind) SELECT 'a:b' FROM generate_series(1, 500)")
@@ -196,9 +192,9 @@ def test_what_waits_is_walked_only_so_far_and_it_says_how_far(database):
         assert seen == [newest, rare]
 
 
-def test_the_time_is_up_and_it_says_how_far_it_looked(database):
+def test_search_that_runs_out_of_time_returns_where_to_continue(database):
     past(database, "completed", many=20_000)
-    ticks = count(0, 0.7)  # so many seconds between any two looks at the clock
+    ticks = count(0, 0.7)  # 0.7 s pass between two readings of the clock
     with looks(database) as look:
         found = look(Wanted(text="nowhere", since="30d", states=("completed",)), clock=lambda: next(ticks), budget=2.0)
         assert found.is_late
@@ -207,8 +203,7 @@ def test_the_time_is_up_and_it_says_how_far_it_looked(database):
         assert found.onward == found.floor
 
 
-def test_the_server_ends_a_look_that_takes_too_long(database):
-    """Something keeps it waiting: the statement is cancelled in time, and that is no error."""
+def test_search_that_waits_for_a_lock_is_canceled_in_time_without_an_error(database):
     past(database, "completed", many=3)
     with psycopg.connect(database) as other, looks(database) as look:
         other.execute("LOCK TABLE jobherd.history")
@@ -216,7 +211,7 @@ def test_the_server_ends_a_look_that_takes_too_long(database):
         assert (found.rows, found.is_late, found.onward) == ([], True, listing.LARGEST)
 
 
-def test_kinds_with_something_redacted_are_not_searched_and_their_errors_are_cleaned(database):
+def test_text_search_skips_kinds_with_redacted_fields_and_lists_redact_their_errors(database):
     number = past(database, "failed", kind="card:charge", error="card 4111222233334444 is not valid\nline two")
     send(database, 'UPDATE jobherd.history SET payload = \'{"card": "4111222233334444"}\'')
     hidden = {"card:charge": ("$.card",)}

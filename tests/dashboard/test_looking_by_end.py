@@ -1,4 +1,4 @@
-"""Finished jobs by their time of end: all of them, in order, in pages; and the search in a payload field."""
+"""Finished jobs sorted by the time of their end, with pagination, and the search for a payload field."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ended(dsn, wanted, **more):
 
 
 def pages(dsn, wanted, **more):
-    """All pages one after the other."""
+    """Return the ids of all pages in order."""
     found = ended(dsn, wanted, **more)
     seen = ids(found)
     while found.ended_before is not None:
@@ -41,7 +41,7 @@ def pages(dsn, wanted, **more):
 
 
 def scatter(dsn, *, many):
-    """Jobs that ended in another order than that of their ids, over weeks; many of them at the same time."""
+    """Insert jobs that ended in another order than that of their ids, over weeks, many of them at the same time."""
     past(dsn, "completed", many=many, kind="a:b")
     past(dsn, "failed", many=many // 10, kind="a:c")
     send(
@@ -71,13 +71,13 @@ def test_every_finished_job_is_listed_once_in_the_order_of_its_end(database):
     assert ids(among) == [one for (one,) in told]
 
 
-def test_a_dense_time_is_divided_until_its_jobs_can_be_ordered(database, monkeypatch):
+def test_dense_time_range_is_divided_until_its_jobs_can_be_sorted(database, monkeypatch):
     monkeypatch.setattr(listing_by_end, "MOST", 100)
     scatter(database, many=1000)
     assert pages(database, Wanted(), limit=50) == [one for (one,) in send(database, BY_END, ["a:b", "a:c"])]
 
 
-def test_the_first_statement_finds_the_last_jobs_however_long_ago_they_ended(database, monkeypatch):
+def test_first_statement_finds_the_latest_jobs_however_long_ago_they_ended(database, monkeypatch):
     asked = []
     rows = Look.rows
 
@@ -99,7 +99,7 @@ def test_the_first_statement_finds_the_last_jobs_however_long_ago_they_ended(dat
     assert pages(database, Wanted(), limit=50) == [one for (one,) in send(database, BY_END, ["mail:receipt"])]
 
 
-def test_a_job_of_a_worker_whose_clock_is_ahead_is_the_first(database):
+def test_job_of_a_worker_whose_clock_is_ahead_is_listed_first(database):
     past(database, "completed", many=3)
     ahead = past(database, "completed")
     past(database, "completed", many=3)
@@ -107,7 +107,7 @@ def test_a_job_of_a_worker_whose_clock_is_ahead_is_the_first(database):
     assert ids(ended(database, Wanted()))[0] == ahead
 
 
-def test_when_the_time_is_up_it_says_how_far_it_came(database):
+def test_search_by_end_that_runs_out_of_time_returns_where_to_continue(database):
     past(database, "completed", many=10, days=2)
     ticks = count(0, 0.7)
     found = ended(database, Wanted(kind="no:such"), clock=lambda: next(ticks), budget=2.0)
@@ -115,7 +115,7 @@ def test_when_the_time_is_up_it_says_how_far_it_came(database):
     assert found.ended_before is not None
 
 
-def test_the_list_is_sorted_by_its_headings_and_keeps_the_order(page, database):
+def test_list_can_be_sorted_by_end_and_keeps_the_order(page, database):
     made = fill(database)
     over = {made[state] for state in ("completed", "failed", "cancelled", "expired")}
     first = made["completed"]
@@ -126,7 +126,7 @@ def test_the_list_is_sorted_by_its_headings_and_keeps_the_order(page, database):
     assert set(listed(answer)) == over
     assert listed(answer)[0] == first
     assert '<option value="end" selected>' in answer.text
-    assert 'href="/jobs?state=failed&amp;sort=end"' in answer.text, "the tabs keep the order"
+    assert 'href="/jobs?state=failed&amp;sort=end"' in answer.text, "the tabs must keep the order"
     assert "live jobs are not in this order" in answer.text
     past(database, "completed", many=60)
     answer = page.get("/jobs?sort=end")
@@ -149,7 +149,7 @@ FIELDS = {
     "name:Zoë": [5, 6], "ok:true": [7], "ok:tru": [], "a.b:(x|y)": [8], "a.b:.x.y.": [], "url:http://x:80/?a=1": [9],
     "note:id": [], "id: 7": [0, 1, 2], "path:C:\\temp": [11], "nul:a*": [12],
 }  # fmt: skip
-"""What is searched, and which of the payloads below it finds."""
+"""Search terms, each with the positions of the payloads below that it finds."""
 PAYLOADS = (
     '{"id": 7}', '{"id":"7","more":1}', '{"list": [{"x": {"id" : 7 }}]}', '{"id": 70}', '{"city": "New York"}',
     '{"name": "Zoë"}', '{"name": "Zo\\u00eb"}', '{"ok": true}', '{"a.b": "(x|y)"}', '{"url": "http://x:80/?a=1"}',
@@ -157,7 +157,7 @@ PAYLOADS = (
 )  # fmt: skip
 
 
-def test_a_payload_field_is_found_by_its_value(database):
+def test_search_finds_jobs_by_the_value_of_a_payload_field(database):
     declare(database, "a:b", "mail:receipt")
     jobs = [past(database, "completed") for _ in PAYLOADS]
     for job, payload in zip(jobs, PAYLOADS, strict=True):
@@ -171,13 +171,13 @@ def test_a_payload_field_is_found_by_its_value(database):
             assert ids(look(Wanted(field=field))) == sorted(expected, reverse=True), field
 
 
-def test_a_payload_field_is_searched_in_the_last_day_and_not_in_redacted_kinds(page, database):
+def test_field_search_covers_the_last_day_and_skips_redacted_or_undeclared_kinds(page, database):
     old = past(database, "completed", days=2)
     new = past(database, "completed")
     secret = past(database, "completed", kind="card:charge")
     with looks(database) as look:
         assert ids(look(Wanted(field="order_id:7"))) == [], (
-            "which fields a kind hides is not known before it is declared"
+            "the redacted fields of a kind are unknown before it is declared"
         )
         declare(database, "mail:receipt")
         declare(database, "card:charge", redact='["$.order_id"]')

@@ -1,4 +1,4 @@
-"""What a kind does not show is not shown, however it is nested and whatever is wrong with the document."""
+"""Redaction of documents and of errors that quote them, also of nested and of unreadable documents."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ CARD = {"card": "4111222233334444", "amount": 5}
         ("a text", ["$.card"], "a text"),
     ],
 )
-def test_what_the_paths_find_is_hidden_and_nothing_else(document, paths, left):
+def test_redact_hides_exactly_the_values_at_the_paths(document, paths, left):
     assert json.loads(redact(json.dumps(document), paths)) == left
 
 
 @pytest.mark.parametrize("document", ["{", "nonsense 4111", "9" * 5000, "[" * 100_000, '{"card": 4111'])
-def test_a_document_that_cannot_be_read_is_hidden_whole(document):
+def test_unreadable_document_is_hidden_completely(document):
     assert json.loads(redact(document, ["$.card"])) == HIDDEN
 
 
-def test_nothing_is_nothing():
+def test_redacting_none_returns_none():
     assert redact(None, ["$.card"]) is None
     assert redact_text(None, "{}", ["$.card"]) is None
 
@@ -64,29 +64,29 @@ def test_nothing_is_nothing():
         ("amount 5", "amount 5"),
     ],
 )
-def test_an_error_that_quotes_it_does_not(text, left):
+def test_error_does_not_quote_a_redacted_value(text, left):
     assert redact_text(text, json.dumps(CARD), ["$.card"]) == left
 
 
-def test_an_error_beside_a_payload_that_cannot_be_read_is_hidden():
+def test_error_is_hidden_if_the_payload_is_unreadable():
     assert redact_text("card 4111", "{", ["$.card"]) == HIDDEN
 
 
 @pytest.mark.parametrize(
     "paths", [["card"], ["$"], ["$.a b"], ["$.a["], ["$[x]"], [""], ["$.card "], ["$..."], ["$.*"] * 101]
 )
-def test_a_path_that_is_none_is_refused_where_it_is_written(paths):
+def test_invalid_redact_paths_are_rejected(paths):
     with pytest.raises(ValueError, match="redact"):
         check_redact(paths)
 
 
 @pytest.mark.parametrize("paths", ["$.card", 7, [7], None, {"$.card": 1}])
-def test_what_is_no_list_of_paths_is_refused(paths):
+def test_handler_rejects_redact_that_is_not_a_list_of_paths(paths):
     with pytest.raises(TypeError, match="redact"):
         handler("card:charge", redact=paths)(lambda card: None)
 
 
-def test_what_a_handler_declares_the_database_knows_and_the_page_reads(database):
+def test_redact_paths_of_a_handler_are_stored_and_read_by_the_dashboard(database):
     @handler("card:charge", redact=["$.card", "$.card"])
     def charge(card: str) -> None: ...
 
@@ -99,7 +99,7 @@ def test_what_a_handler_declares_the_database_knows_and_the_page_reads(database)
         declared = kinds_of({one.kind: one for one in (charge, receipt)})
         conn.execute(sql.load("lease/register_kinds"), declared)
         assert conn.execute(sql.load("lease/register_kinds"), declared).rowcount == 0, (
-            "what has not changed is not written"
+            "an unchanged declaration must not be written again"
         )
         plain = handler("card:charge")(charge.function)
 

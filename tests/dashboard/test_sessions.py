@@ -1,6 +1,6 @@
-"""Sessions end: by a logout, by a secret that is replaced, on every supervisor of the database.
+"""Sessions of the dashboard end on every supervisor of the database, by a logout or a new secret.
 
-And wrong tokens are limited.
+Also the limits for wrong tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOTES = "SELECT actor, action, target FROM jobherd.audit ORDER BY id"
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Each request reads the secrets, so that a test need not wait."""
+    """Read the secrets on each request, so that no test has to wait."""
     monkeypatch.setattr(sessions, "REFRESH", 0.0)
 
 
@@ -53,8 +53,8 @@ def is_in(page, cookies):
     return page.get("/queues", follow_redirects=False).status_code == 200
 
 
-def test_a_session_is_good_on_every_supervisor_until_it_logs_out_on_one(supervisors, database):
-    """A logout deleted the cookie in the browser only: a copy was accepted for 12 h."""
+def test_session_is_valid_on_every_supervisor_until_a_logout_on_one(supervisors, database):
+    """Regression: a logout only deleted the cookie in the browser, and a copy was accepted for 12 h."""
     one, other = supervisors
     mine, another = log_in(one), log_in(other)
     assert is_in(other, mine)
@@ -62,7 +62,7 @@ def test_a_session_is_good_on_every_supervisor_until_it_logs_out_on_one(supervis
     assert one.act_at("/queues", "/logout").status_code == 303
     for page in supervisors:
         assert not is_in(page, mine)
-        assert is_in(page, another), "another session of the same token goes on"
+        assert is_in(page, another), "another session of the same token must stay valid"
     with Page(application(database, operate_tokens=[f"alice={OPERATE}"], view_tokens=[VIEW])) as later:
         assert not is_in(later, mine)
         assert is_in(later, another)
@@ -73,7 +73,7 @@ def test_all_sessions_end_when_the_secret_is_replaced(supervisors, database):
     cookies = log_in(one), log_in(other, VIEW)
     assert is_in(one, cookies[1])
     refused = one.act_at("/queues", "/sessions/end")
-    assert (refused.status_code, is_in(one, cookies[1])) == (403, True), "a view token may not"
+    assert (refused.status_code, is_in(one, cookies[1])) == (403, True), "a view token must not end sessions"
     assert is_in(one, cookies[0])
     assert "End all sessions" in one.get("/audit").text
     answer = one.act_at("/queues", "/sessions/end", follow=True)
@@ -90,7 +90,7 @@ def test_all_sessions_end_when_the_secret_is_replaced(supervisors, database):
     ]
 
 
-def test_a_rotation_ends_no_session(supervisors, database):
+def test_rotation_of_the_secret_ends_no_session(supervisors, database):
     one, other = supervisors
     mine = log_in(one)
     old = send(database, "SELECT secret FROM jobherd.dashboard_secrets")
@@ -100,16 +100,16 @@ def test_a_rotation_ends_no_session(supervisors, database):
     secrets = send(database, "SELECT secret FROM jobherd.dashboard_secrets ORDER BY id")
     assert (len(secrets), secrets[:1], len({bytes(secret) for (secret,) in secrets})) == (2, old, 2)
     assert one.act_at("/queues", "/queues/action", do="pause", scope="queue", name="mail").status_code == 303, (
-        "a form is taken, too"
+        "a form must be accepted, too"
     )
     send(
         database,
         "UPDATE jobherd.dashboard_secrets SET made_at = now() - interval '13 hours' WHERE id = (SELECT max(id) FROM jobherd.dashboard_secrets)",
     )
-    assert not is_in(one, mine), "the old secret counts for as long as a session of it could last"
+    assert not is_in(one, mine), "the old secret must be valid only for as long as one of its sessions could last"
 
 
-def test_a_stream_ends_with_its_session(database, monkeypatch):
+def test_stream_ends_when_its_session_ends(database, monkeypatch):
     monkeypatch.setattr(event_stream, "ALIVE", 0.1)
     headers = {"Origin": "http://127.0.0.1"}
     with (
@@ -127,11 +127,11 @@ def test_a_stream_ends_with_its_session(database, monkeypatch):
             parts = stream.iter_text()
             assert any("event: fragment" in part for part in parts)
             assert browser.post("/logout", data=leave, headers=headers).status_code == 303
-            assert len(list(islice(parts, 100))) < 100, "it ends"
+            assert len(list(islice(parts, 100))) < 100, "the stream must end"
 
 
 @pytest.mark.parametrize("role", ["jobherd_read", "jobherd_enqueue"])
-def test_other_roles_cannot_read_the_secret_and_a_dashboard_of_theirs_has_its_own(database, role, caplog):
+def test_dashboard_whose_role_cannot_read_the_secret_uses_its_own(database, role, caplog):
     with psycopg.connect(database, autocommit=True) as owner:
         owner.execute(f"SET ROLE {role}")  # type: ignore[arg-type]
         for statement in (
@@ -149,12 +149,12 @@ def test_other_roles_cannot_read_the_secret_and_a_dashboard_of_theirs_has_its_ow
         mine = log_in(page, VIEW)
         assert not is_in(served, mine)
         assert page.act_at("/login", "/logout").status_code == 303
-        assert not is_in(page, mine), "it ends here, at least"
+        assert not is_in(page, mine), "the logout must apply in this process at least"
     assert caplog.text.count("sessions end with this process") == 1
 
 
-def test_a_form_of_a_mounted_dashboard_is_taken_by_each_process_of_the_site(database):
-    """Each process had a key of its own: a form that another one had made was refused."""
+def test_each_process_of_a_site_accepts_forms_of_the_other_processes(database):
+    """Regression: each process had its own key and rejected forms that another process had made."""
     with (
         Page(application(database, authorize=lambda _: Role.OPERATE), host="site.example") as one,
         Page(application(database, authorize=lambda _: Role.OPERATE), host="site.example") as other,
@@ -168,7 +168,7 @@ def test_a_form_of_a_mounted_dashboard_is_taken_by_each_process_of_the_site(data
     assert [action for _, action, _ in send(database, NOTES)] == ["pause"]
 
 
-def test_a_schema_before_this_version_leaves_the_dashboard_its_own_secret(database):
+def test_dashboard_on_an_older_schema_uses_its_own_secret(database):
     send(database, "DROP TABLE jobherd.dashboard_secrets CASCADE")
     with Page(application(database, operate_tokens=[OPERATE])) as page:
         assert is_in(page, log_in(page))
@@ -178,7 +178,7 @@ def test_a_schema_before_this_version_leaves_the_dashboard_its_own_secret(databa
 
 
 @pytest.mark.parametrize("bearer", [True, False])
-def test_after_some_wrong_tokens_of_an_address_no_more_are_compared(database, monkeypatch, bearer):
+def test_address_with_too_many_wrong_tokens_is_rejected_for_a_time(database, monkeypatch, bearer):
     now = [1000.0]
     app = application(database, operate_tokens=[OPERATE])
     app.state.login_limits = LoginLimits(clock=lambda: now[0])
@@ -198,7 +198,7 @@ def test_after_some_wrong_tokens_of_an_address_no_more_are_compared(database, mo
             answer = show(guesser, token)
             assert (answer.status_code, answer.headers["retry-after"]) == (429, "10")
             assert "Too many wrong tokens. Try again in 10 s." in answer.text
-        assert show(Page(app, address="10.1.2.4"), OPERATE).status_code == right, "another address is not held up"
+        assert show(Page(app, address="10.1.2.4"), OPERATE).status_code == right, "another address must not be limited"
         now[0] += ADDRESS[1]
         assert show(guesser, WRONG).status_code == wrong
         assert show(guesser, OPERATE).status_code == 429
@@ -217,7 +217,7 @@ def test_after_some_wrong_tokens_of_an_address_no_more_are_compared(database, mo
     ]
 
 
-def test_a_session_goes_on_while_logins_are_limited(database):
+def test_session_stays_valid_while_logins_are_limited(database):
     with Page(application(database, operate_tokens=[OPERATE]), address="10.1.2.3") as page:
         log_in(page)
         for _ in range(ADDRESS[0] + 1):
@@ -225,7 +225,7 @@ def test_a_session_goes_on_while_logins_are_limited(database):
         assert page.get("/queues", follow_redirects=False).status_code == 200
 
 
-def test_guesses_from_many_addresses_are_limited_together_but_not_those_who_were_here(monkeypatch):
+def test_wrong_tokens_are_limited_over_all_addresses_except_those_with_a_login(monkeypatch):
     now = [50.0]
     counted = LoginLimits(clock=lambda: now[0])
     counted.succeeded("192.0.2.7")
@@ -243,7 +243,7 @@ def test_guesses_from_many_addresses_are_limited_together_but_not_those_who_were
     assert (len(counted._each), len(counted._right)) == (50, 50)
 
 
-def test_a_network_of_ipv6_counts_as_one_address():
+def test_ipv6_network_counts_as_one_address():
     counted = LoginLimits(clock=lambda: 0.0)
     for number in range(ADDRESS[0]):
         counted.failed(f"2001:db8::{number:x}")

@@ -1,7 +1,4 @@
-"""In a browser, before a real supervisor.
-
-The fleet and the queues move without a reload, and obey their buttons.
-"""
+"""The pages of the fleet and of queues in a browser, with a real supervisor: live updates and buttons."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
     from tests.dashboard.support import Shown
 
 
-def test_the_fleet_moves_without_a_reload_and_does_what_it_is_told(tab: Tab, herd: Shown):
+def test_fleet_page_updates_without_a_reload_and_its_buttons_work(tab: Tab, herd: Shown):
     tab.goto("/fleet")
     tab.evaluate("window.unchanged = true")
     job = herd.enqueue("video:wait", {"name": "fleet"})
@@ -26,7 +23,7 @@ def test_the_fleet_moves_without_a_reload_and_does_what_it_is_told(tab: Tab, her
     row.get_by_text("25 %").wait_for()
     row.get_by_text("waiting").wait_for()
     row.get_by_text(str(arrival.pid), exact=True).wait_for()
-    assert tab.evaluate("window.unchanged"), "no reload brought this"
+    assert tab.evaluate("window.unchanged"), "the page was reloaded"
     arrival.open()
     row.wait_for(state="detached")
     tab.get_by_role("button", name="Add a worker").click()
@@ -37,7 +34,7 @@ def test_the_fleet_moves_without_a_reload_and_does_what_it_is_told(tab: Tab, her
     tab.get_by_role("rowheader", name="worker 2").wait_for(state="detached")
 
 
-def test_a_queue_is_paused_in_the_form_shown_live_and_resumed_by_its_button(tab: Tab, herd: Shown):
+def test_queue_is_paused_with_the_form_and_resumed_with_the_button_in_its_row(tab: Tab, herd: Shown):
     job = herd.enqueue("mail:receipt", {"order_id": 1}, delay="1h")
     tab.goto("/queues?queue=mail")
     tab.get_by_label("Reason, shown to users").fill("the provider is down")
@@ -54,7 +51,7 @@ def test_a_queue_is_paused_in_the_form_shown_live_and_resumed_by_its_button(tab:
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_enter_in_the_form_of_the_queues_changes_nothing(browser: Browser, herd: Shown, scripts: bool):
+def test_enter_key_in_the_form_of_queues_changes_nothing(browser: Browser, herd: Shown, scripts: bool):
     herd.enqueue("mail:receipt", {"order_id": 2}, delay="1h", queue="untouched")
     with herd.window(browser, java_script_enabled=scripts, viewport={"width": 390, "height": 844}) as tab:
         tab.goto("/queues?queue=untouched#queue-untouched")

@@ -1,7 +1,4 @@
-"""The picture of a job's life.
-
-Every stretch of it is there, in order, wide enough to be seen, and its axis tells no lies.
-"""
+"""The timeline of a job: every phase in order, wide enough to see, and a correct axis."""
 
 from __future__ import annotations
 
@@ -47,12 +44,12 @@ def life(history=(), now=100.0, **changed):
         (life([attempt(1, 5, 5.0001, "completed")], state="completed", started_at=at(5), finished_at=at(5.0001)), "waiting: 5.0 s; attempt 1: completed: 100 µs"),
     ],
 )  # fmt: skip
-def test_every_stretch_of_a_life_is_there(picture, says):
+def test_timeline_has_every_phase_of_a_job(picture, says):
     assert picture.sentence == says
 
 
 @pytest.mark.parametrize("attempts", [0, 1, 2, 15, 200])
-def test_what_is_short_can_be_seen_and_nothing_overlaps(attempts):
+def test_short_phases_are_visible_and_phases_do_not_overlap(attempts):
     history = [attempt(n + 1, 3600 * n, 3600 * n + 0.002) for n in range(attempts)]
     picture = life(history, now=3600 * 300, state="retrying", run_at=at(3600 * 301), attempts=attempts)
     assert len(picture.stretches) <= MOST
@@ -68,7 +65,7 @@ def test_what_is_short_can_be_seen_and_nothing_overlaps(attempts):
     assert [picture.ticks[0].text, picture.ticks[-1].text] == ["0", "+12 d"]
 
 
-def test_a_clock_that_went_backwards_and_times_that_are_none_do_no_harm():
+def test_clock_that_went_backwards_and_invalid_times_do_not_break_the_timeline():
     picture = life(
         [attempt(1, 50, 20), {"attempt": 2, "finished_at": "yesterday"}], now=-5, state="retrying", attempts=1
     )

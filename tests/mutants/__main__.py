@@ -644,14 +644,14 @@ MUTANTS = (
         "sql/schema/16_claim_locks.sql",
         "l.name = lock_limit.name FOR NO KEY UPDATE;",
         "l.name = lock_limit.name;",
-        ("tests/sql/test_gates.py::test_who_waited_for_the_lock_counts_again",),
+        ("tests/sql/test_gates.py::test_claim_that_waited_for_the_lock_of_a_limit_counts_running_jobs_again",),
     ),
     Mutant(
         "what is parked is overtaken",
         "sql/schema/20_claim_gated.sql",
         "            EXIT WHEN cardinality(aside) > 0 AND cardinality(taken) = 0 AND job.kind <> ALL (shut_kinds);\n",
         "",
-        ("tests/sql/test_gates.py::test_a_parked_job_is_not_overtaken_when_somebody_else_stands_at_the_head",),
+        ("tests/sql/test_gates.py::test_parked_job_is_claimed_before_later_jobs_if_the_head_job_is_over_its_limit",),
     ),
     Mutant(
         "a claim under a rate limit takes one token less",
@@ -763,7 +763,7 @@ MUTANTS = (
         "sql/schema/16_claim_locks.sql",
         "FOR NO KEY UPDATE SKIP LOCKED;",
         "FOR NO KEY UPDATE;",
-        ("tests/sql/test_gates.py::test_a_lock_that_another_claim_has_is_only_tried_out_of_order",),
+        ("tests/sql/test_gates.py::test_claim_skips_a_locked_limit_instead_of_waiting_out_of_order",),
     ),
     Mutant(
         "a second word reaches what is made of the end",

@@ -288,6 +288,6 @@ FLOWS = (
         RETRY_SQL,
         "f.tenant IS NOT DISTINCT FROM old.tenant AND f.state = 'open';",
         "f.tenant IS NOT DISTINCT FROM old.tenant AND false;",
-        ("tests/sql/test_flow_keys.py::test_a_flow_is_not_run_again_beside_an_open_one_of_its_key",),
+        ("tests/sql/test_flow_keys.py::test_flow_cannot_be_run_again_while_another_flow_of_its_key_is_open",),
     ),
 )

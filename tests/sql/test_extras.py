@@ -1,4 +1,4 @@
-"""What few jobs have, tenant, webhook and bytes, goes with the job wherever it goes; and a tenant's role reaches no other tenant's jobs."""
+"""Extras (tenant, webhook, binary payload) stay with the job in every state. A tenant's role can access only its tenant's jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def put(queue, kind="a:b", options=OPTIONS, data=BYTES):
 
 
 def extras(queue, job):
-    """Return what a job has, wherever it is."""
+    """Return the extras of a job in any state."""
     rows = queue.run(
         """SELECT (extras).tenant, (extras).webhook, (extras).payload_bytes FROM (
                SELECT id, extras FROM jobherd.ready UNION ALL SELECT id, extras FROM jobherd.scheduled UNION ALL
@@ -45,7 +45,7 @@ def extras(queue, job):
 WHOLE = ("acme", "https://example.com/done", BYTES)
 
 
-def test_a_claim_returns_them_without_an_object_around_them(queue):
+def test_claim_returns_extras_and_rare_options_as_one_flat_object(queue):
     plain, rich = put(queue), put(queue, options='{"tenant": "acme", "max_attempts": 7}')
     child = queue.child()
     rows = child.connection.execute(queue.text("claim/claim_jobs"), child.parameters(2)).fetchall()
@@ -58,7 +58,7 @@ def test_a_claim_returns_them_without_an_object_around_them(queue):
 
 
 @pytest.mark.promise("D36", "D40")
-def test_they_go_with_the_job_through_all_of_its_states(queue):
+def test_extras_stay_with_the_job_in_every_state(queue):
     job = put(queue, options='{"tenant": "acme", "webhook": "https://example.com/done", "delay": 3600}')
     assert extras(queue, job) == WHOLE
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")
@@ -78,7 +78,7 @@ def test_they_go_with_the_job_through_all_of_its_states(queue):
     assert shown == [("acme", "https://example.com/done", f"{len(BYTES)} bytes, {BYTES[:16].hex()}...")]
 
 
-def test_a_job_without_them_has_none(queue):
+def test_job_without_extras_stores_null(queue):
     plain, with_options = (
         queue.enqueue("a:b"),
         queue.run("SELECT jobherd.enqueue('a:b', '{}', '{\"priority\": 3}')")[0][0],
@@ -98,12 +98,12 @@ def test_a_job_without_them_has_none(queue):
         ('{"webhook": "https://example.com/a b"}', 'option "webhook"'),
     ],
 )
-def test_what_is_no_tenant_and_no_url_is_refused_with_its_name(queue, options, says):
+def test_enqueue_rejects_an_invalid_tenant_or_webhook_and_names_the_option(queue, options, says):
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=says):
         put(queue, options=options)
 
 
-def test_bytes_have_a_limit_and_are_not_nothing(queue):
+def test_binary_payload_has_a_size_limit_and_must_not_be_null(queue):
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="payload_bytes are 1000001 bytes"):
         put(queue, data=b"x" * 1_000_001)
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="must not be null"):
@@ -113,7 +113,7 @@ def test_bytes_have_a_limit_and_are_not_nothing(queue):
 
 @pytest.fixture
 def tenants(queue):
-    """Roles of two tenants and a member of the first; roles belong to the whole server, so they go again."""
+    """Provide roles of two tenants and a member of the first. Roles belong to the server, so they are dropped."""
     with psycopg.connect(queue.dsn, autocommit=True) as connection:
         for role in ROLES:
             connection.execute(names.SQL("CREATE ROLE {}").format(names.Identifier(role)))
@@ -135,7 +135,7 @@ def ask(connection, statement, *parameters):
 
 @pytest.mark.promise("D8", "D34", "D40")
 @pytest.mark.parametrize("role", ["jobherd_test_acme", "jobherd_test_member"])
-def test_a_tenant_s_role_reaches_its_own_jobs_and_no_others(queue, tenants, role):
+def test_tenant_role_can_access_only_jobs_of_its_tenant(queue, tenants, role):
     other = ask(tenants, "SELECT jobherd.enqueue('a:b', '{}', '{\"tenant\": \"globex\"}')")[0][0]
     nobodys = ask(tenants, "SELECT jobherd.enqueue('a:b')")[0][0]
     running = ask(tenants, 'SELECT jobherd.enqueue(\'a:c\', \'{}\', \'{"tenant": "globex", "queue": "c"}\')')[0][0]
@@ -178,10 +178,10 @@ def test_a_tenant_s_role_reaches_its_own_jobs_and_no_others(queue, tenants, role
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
-def test_a_tenant_s_role_gives_no_ids_so_it_takes_none_of_another_s(queue, tenants, table):
-    """The attempts of a job are found by its id alone.
+def test_tenant_role_cannot_choose_the_id_of_a_job(queue, tenants, table):
+    """Attempts are found by the id of the job only.
 
-    Under that of another tenant's job one would be shown what that had died of.
+    With the id of another tenant's job, a tenant would see that job's errors.
     """
     job = queue.enqueue("a:b", tenant="globex")
     child = queue.child()
@@ -196,7 +196,7 @@ def test_a_tenant_s_role_gives_no_ids_so_it_takes_none_of_another_s(queue, tenan
 
 
 @pytest.mark.parametrize("delay", [None, 60.0])
-def test_a_tenant_s_role_enqueues_many_and_their_ids_are_in_the_order_of_the_payloads(queue, tenants, delay):
+def test_ids_follow_the_order_of_payloads_that_a_tenant_role_enqueues(queue, tenants, delay):
     tenants.execute("SET ROLE jobherd_test_acme")
     payloads = [f'{{"n": {number}}}' for number in range(2_500)]
     rows = tenants.execute(
@@ -207,9 +207,9 @@ def test_a_tenant_s_role_enqueues_many_and_their_ids_are_in_the_order_of_the_pay
     assert rows == sorted(rows)
 
 
-def test_a_tenant_s_role_cannot_keep_what_it_does_out_of_the_audit(queue, tenants):
+def test_tenant_role_cannot_suppress_audit_entries(queue, tenants):
     tenants.execute("SET ROLE jobherd_test_acme")
-    tenants.execute("SET jobherd.noted = 'yes'")  # as note_audit leaves it for what is part of something larger
+    tenants.execute("SET jobherd.noted = 'yes'")  # as note_audit sets it for parts of a larger action
     job = ask(tenants, "SELECT jobherd.enqueue('a:b')")[0][0]
     assert ask(tenants, "SELECT jobherd.cancel(%s), jobherd.retry(%s)", job, job) == [("cancelled", "ready")]
     tenants.execute("RESET ROLE")
@@ -219,7 +219,7 @@ def test_a_tenant_s_role_cannot_keep_what_it_does_out_of_the_audit(queue, tenant
     ]
 
 
-def test_a_condition_of_a_tenant_s_own_is_not_asked_of_others_rows(queue, tenants):
+def test_function_in_a_tenants_query_gets_no_rows_of_other_tenants(queue, tenants):
     tenants.execute("SELECT jobherd.enqueue('a:b', '{\"secret\": 1}', '{\"tenant\": \"globex\"}')")
     tenants.execute("CREATE FUNCTION public.tell(document json) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS $$"
                     " BEGIN RAISE EXCEPTION 'saw %', document; END $$")  # fmt: skip
@@ -228,7 +228,7 @@ def test_a_condition_of_a_tenant_s_own_is_not_asked_of_others_rows(queue, tenant
     assert ask(tenants, "SELECT id FROM jobherd.ready WHERE public.tell(payload)") == []
 
 
-def test_a_role_of_several_tenants_says_which_and_one_of_none_has_nothing(queue, tenants):
+def test_role_of_several_tenants_must_name_one_and_a_role_of_none_has_no_access(queue, tenants):
     assert ask(tenants, "SELECT jobherd.grant_tenant('jobherd_test_acme', 'initech')") == [(True,)]
     assert ask(tenants, "SELECT jobherd.grant_tenant('jobherd_test_acme', 'initech')") == [(False,)]
     tenants.execute("SET ROLE jobherd_test_acme")
@@ -243,7 +243,7 @@ def test_a_role_of_several_tenants_says_which_and_one_of_none_has_nothing(queue,
         tenants.execute("SELECT * FROM jobherd.tenant_jobs")
 
 
-def test_who_cannot_be_kept_to_a_tenant_is_not_granted_one(queue, tenants):
+def test_grant_tenant_rejects_missing_roles_superusers_and_invalid_names(queue, tenants):
     with pytest.raises(psycopg.errors.UndefinedObject, match="there is no role"):
         tenants.execute("SELECT jobherd.grant_tenant('nobody_at_all', 'acme')")
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="superuser"):
@@ -252,7 +252,7 @@ def test_who_cannot_be_kept_to_a_tenant_is_not_granted_one(queue, tenants):
         tenants.execute("SELECT jobherd.grant_tenant('jobherd_test_acme', 'a b')")
 
 
-def test_until_somebody_is_granted_a_tenant_there_is_no_row_security(queue):
+def test_row_security_is_off_until_a_tenant_is_granted(queue):
     assert queue.run("SELECT count(*) FROM pg_class WHERE relrowsecurity") == [(0,)]
 
 
@@ -261,7 +261,7 @@ def told(queue):
 
 
 def sent_for(queue, event):
-    """The URL and the event that the handler of webhooks would send; None: nothing."""
+    """Return the URL and the event that the webhook handler would send, or None."""
     with Client(queue.dsn) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs_webhook, "default_client", lambda: client)
         found = jobs_webhook.find_end(event)
@@ -273,7 +273,7 @@ HOOKED = '{"webhook": "https://example.com/done", "tenant": "acme", "queue": "ma
 
 @pytest.mark.promise("D40")
 @pytest.mark.parametrize("outcome", ["ok", "failed", "poison", "cancelled", "expired"])
-def test_every_end_is_told_once_in_the_transaction_that_ends_the_job(queue, outcome):
+def test_every_final_outcome_enqueues_one_webhook_job(queue, outcome):
     job = queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", HOOKED)[0][0]
     plain = queue.enqueue("a:b", queue="mail")
     child = queue.child()
@@ -294,13 +294,13 @@ def test_every_end_is_told_once_in_the_transaction_that_ends_the_job(queue, outc
         1,
     )
     assert event["state"] == {"ok": "completed", "poison": "failed"}.get(outcome, outcome)
-    assert "result" not in event, "the call reads it from the history"
+    assert "result" not in event, "the webhook handler reads the result from the history"
     (url, sent) = sent_for(queue, event)
     assert url == "https://example.com/done"
     assert sent == event | {"result": {"pages": 3} if outcome == "ok" else None, "result_omitted": False}
 
 
-def test_a_whole_batch_that_went_well_is_told_of_though_nothing_of_it_is_kept(queue):
+def test_settle_completed_enqueues_a_webhook_job_even_if_the_job_is_not_kept(queue):
     put(queue)
     child = queue.child()
     (one,) = child.claim(10)
@@ -309,7 +309,7 @@ def test_a_whole_batch_that_went_well_is_told_of_though_nothing_of_it_is_kept(qu
     assert [message["event"]["state"] for message in told(queue)] == ["completed"]
 
 
-def test_a_retry_that_is_not_the_end_is_not_told_and_a_large_result_is_left_out(queue):
+def test_retry_enqueues_no_webhook_job_and_a_large_result_is_omitted(queue):
     job = put(queue)
     child = queue.child()
     child.settle(child.claim(10)[0].token, [job], "retry", error="why")
@@ -323,14 +323,14 @@ def test_a_retry_that_is_not_the_end_is_not_told_and_a_large_result_is_left_out(
 @pytest.mark.parametrize(
     "event", [{}, {"id": 1}, {"id": "1", "finished_at": "now"}, {"id": -1, "finished_at": "2026-01-01T00:00:00+00:00"}]
 )
-def test_an_end_that_is_not_in_the_history_is_not_told(queue, event):
+def test_webhook_event_without_a_match_in_the_history_is_not_sent(queue, event):
     put(queue)
     child = queue.child()
     child.settle(child.claim(1)[0].token, [1], "ok")
     assert sent_for(queue, event) is None
 
 
-def test_the_end_before_a_retry_and_what_was_deleted_are_not_told(queue):
+def test_webhook_event_of_a_job_that_was_retried_or_deleted_since_is_not_sent(queue):
     job = put(queue)
     child = queue.child()
     for end in ("retry", "delete"):
@@ -345,7 +345,7 @@ def test_the_end_before_a_retry_and_what_was_deleted_are_not_told(queue):
 @pytest.mark.parametrize(
     "how", ["cancelled while it waits", "its host is lost", "its child is lost", "nobody knows its child"]
 )
-def test_an_end_without_a_settlement_is_told_too(queue, how):
+def test_end_without_a_settlement_enqueues_a_webhook_job(queue, how):
     job = put(queue, options='{"webhook": "https://example.com/done", "max_attempts": 1}')
     supervisor, child = queue.supervisor(), None
     if how == "cancelled while it waits":
@@ -368,7 +368,7 @@ def test_an_end_without_a_settlement_is_told_too(queue, how):
     )
 
 
-def test_a_transaction_that_is_rolled_back_tells_nobody(queue):
+def test_rolled_back_transaction_enqueues_no_webhook_job(queue):
     job = put(queue)
     with queue.connection.transaction(force_rollback=True):
         queue.run("SELECT jobherd.cancel(%s)", job)
@@ -376,7 +376,7 @@ def test_a_transaction_that_is_rolled_back_tells_nobody(queue):
     assert told(queue) == []
 
 
-def test_until_webhooks_are_switched_on_none_is_asked_for_and_the_past_has_no_trigger_for_them(database):
+def test_webhooks_are_rejected_and_have_no_trigger_until_they_are_enabled(database):
     with Queue(database) as queue:
         triggers = "SELECT tgname FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass ORDER BY tgname"
         assert queue.run(triggers) == [("forget_steps",), ("note_end",), ("stop_children",)]
@@ -390,7 +390,7 @@ def test_until_webhooks_are_switched_on_none_is_asked_for_and_the_past_has_no_tr
         ) == [("https://example.com/done",)]
 
 
-def test_a_partition_that_is_made_later_tells_too(queue):
+def test_end_in_a_new_history_partition_enqueues_a_webhook_job(queue):
     queue.run("SELECT jobherd.keep_partitions(40)")
     job = put(queue)
     queue.run("SELECT jobherd.cancel(%s)", job)
@@ -400,7 +400,7 @@ def test_a_partition_that_is_made_later_tells_too(queue):
     assert [message["event"]["id"] for message in told(queue)] == [job]
 
 
-def test_the_clients_enqueue_as_a_tenant_too(queue, tenants):
+def test_client_can_enqueue_and_cancel_jobs_with_a_tenant_role(queue, tenants):
     tenants.execute("SET ROLE jobherd_test_acme")
     with Client(connection=tenants) as client:
         one = client.enqueue("a:b", {"n": 1}, webhook="https://example.com/done")
@@ -413,5 +413,5 @@ def test_the_clients_enqueue_as_a_tenant_too(queue, tenants):
         (1 + len(many),)
     ]
     assert ask(tenants, "SELECT count(*) FROM jobherd.tenant_jobs WHERE kind = 'jobs:webhook'") == [(1,)], (
-        "told of, and its own too"
+        "the webhook job belongs to the tenant too"
     )

@@ -1,4 +1,7 @@
-"""Every write to a row of `running` is under the fence of its claim, or is by somebody who has made sure that nobody works on it: read off the statements."""
+"""Every write to a row of `running` names the fencing token of its claim, or its author has excluded that a worker runs the claim.
+
+The tests read the texts of the statements.
+"""
 
 from __future__ import annotations
 
@@ -15,36 +18,36 @@ WRITE = re.compile(
 )
 FENCED = re.compile(r"(?:running\.)?child = %\(child\)s AND (?:running\.)?token = %\(token\)s")
 BEGINS = {"claim/claim_job", "claim/claim_jobs", "remote/claim_slots"}
-"""They make the row, under a token of its own."""
+"""Statements that insert the row, under a new fencing token."""
 LOCKED = {
     "remote/settle_claims": (
         "WHERE ctid = ANY (ARRAY(SELECT place FROM held))",
         "WHERE child = c.child AND token = c.token AND cardinality(jobs) = c.size FOR UPDATE",
     )
 }
-"""They write rows that they have locked under the fence, many at once."""
+"""Statements that write many rows at once, which they have locked by token."""
 RELEASES = {
-    # its children are dismissed and reaped, and their rows go in the same statement
+    # its child processes are reaped, and the same statement deletes their rows
     "recover/unregister_supervisor": "JOIN gone g ON g.id = r.child",
-    # its process is reaped and its session ended before this is sent
+    # its process is reaped and its session ended before this statement is sent
     "recover/requeue_child": "JOIN gone ON gone.id = r.child",
-    # rows that were locked, of supervisors whose lease has lapsed
+    # locked rows of supervisors whose lease has expired
     "recover/reclaim_supervisors": "JOIN gone g ON g.id = r.child",
-    # the same, of children that are not registered
+    # locked rows of child processes that are not registered
     "recover/requeue_orphans": "NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)",
-    # by the child itself: the claims of which it has not received the answer
+    # run by the worker itself: the claims whose answers it has not received
     "recover/requeue_unacknowledged": "WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])",
-    # by the gateway that has just resumed the session: jobs that its worker has not received
+    # run by the gateway that has just resumed the session: jobs that its worker has not received
     "remote/release_unheld": "WHERE r.child = %(child)s AND NOT EXISTS",
     # jobs of one claim
     "recover/requeue_rest": "WHERE child = %(child)s AND token = %(token)s FOR UPDATE",
 }
-"""They choose the claims that the function `requeue` ends, and these are the claims that they may choose."""
+"""Statements that choose claims for the function `requeue`, each with the condition that limits its choice."""
 PAIR = "r.child = rest.child AND r.token = rest.token"
 
 
 def writes(text: str) -> list[tuple[str, str]]:
-    """What is done to `running` in a text, and under which condition."""
+    """Return the writes to `running` in a text, each with its condition."""
     plain = re.sub(r"--.*", "", text)
     return [(found["what"], " ".join(found["how"].split())) for found in WRITE.finditer(plain)]
 
@@ -59,13 +62,13 @@ STATEMENTS = {
 SETTLE = {"settle/settle_completed", "settle/settle_members", "settle/settle_jobs"}
 
 
-def test_all_the_statements_that_write_it_are_known_here():
+def test_every_statement_that_writes_running_is_listed():
     assert set(STATEMENTS) == {*BEGINS, *LOCKED, "claim/claim_more", "steps/begin_count", *SETTLE}
     assert len(STATEMENTS["settle/settle_jobs"]) == 2
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_statement_is_fenced(name):
+def test_statement_that_writes_running_names_the_fencing_token(name):
     for what, how in STATEMENTS[name]:
         if name in BEGINS:
             assert what == "INSERT INTO"
@@ -79,7 +82,7 @@ def test_a_statement_is_fenced(name):
             assert FENCED.search(how), how
 
 
-def test_a_release_names_claims_that_it_may_end():
+def test_release_is_limited_to_claims_that_it_may_end():
     found = {
         f"{path.parent.name}/{path.stem}": " ".join(path.read_text().split())
         for path in sorted((FOLDER / "queries").rglob("*.sql"))
@@ -90,21 +93,21 @@ def test_a_release_names_claims_that_it_may_end():
         assert condition in found[name], name
 
 
-def test_of_the_functions_the_claim_begins_it_and_requeue_ends_it_by_its_token():
+def test_schema_functions_only_insert_claims_and_requeue_them_by_token():
     begun, kept, gone = [one for file in sorted((FOLDER / "schema").glob("*.sql")) for one in writes(file.read_text())]
     assert [what for what, _ in (begun, kept, gone)] == ["INSERT INTO", "UPDATE", "DELETE FROM"]
     assert PAIR in kept[1]
     assert PAIR in gone[1]
 
 
-def test_no_module_writes_it_by_itself():
+def test_no_python_module_writes_running_directly():
     root = FOLDER.parent
     for folder in ("supervisor", "workers", "handlers"):
         for path in (root / folder).rglob("*.py"):
             assert not writes(path.read_text()), path
 
 
-def test_the_reading_sees_a_statement_without_a_fence():
+def test_statement_without_a_fencing_token_is_detected():
     assert not FENCED.search(
         writes("WITH a AS (\n    DELETE FROM jobherd.running WHERE child = %(child)s\n    RETURNING jobs\n)")[0][1]
     )

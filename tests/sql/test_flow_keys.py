@@ -35,7 +35,7 @@ def test_a_second_start_returns_the_open_flow(queue):
     assert start(queue, ONE, unique_key="monday") != flow
 
 
-def test_two_transactions_start_one_flow(queue):
+def test_two_concurrent_starts_with_one_key_create_one_flow(queue):
     with psycopg.connect(queue.dsn) as first, psycopg.connect(queue.dsn) as second:
         [flow] = first.execute(START).fetchone()
         second.execute("SET lock_timeout = '50ms'")
@@ -48,7 +48,7 @@ def test_two_transactions_start_one_flow(queue):
     assert queue.count("ready") == 1
 
 
-def test_a_flow_is_not_run_again_beside_an_open_one_of_its_key(queue):
+def test_flow_cannot_be_run_again_while_another_flow_of_its_key_is_open(queue):
     flow = start(queue, ONE, unique_key="monday")
     run(queue, "failed")
     other = start(queue, ONE, unique_key="monday")
@@ -65,13 +65,13 @@ def test_a_flow_is_not_run_again_beside_an_open_one_of_its_key(queue):
     ("option", "value"),
     [("version", 0), ("version", "new"), ("unique_key", ""), ("unique_key", "x" * 201), ("unique_key", 7)],
 )
-def test_the_options_are_checked(queue, option, value):
+def test_start_flow_rejects_an_invalid_version_or_unique_key(queue, option, value):
     with pytest.raises(errors.InvalidParameterValue, match=f'option "{option}" has a bad value'):
         start(queue, **{option: value})
 
 
-def test_an_id_that_is_in_use_is_passed_over(queue):
-    """As in a database that was restored without its sequence. The start tried the same id for ever."""
+def test_start_flow_skips_an_id_that_is_in_use(queue):
+    """A database restored without its sequence has such ids. The start would try the same id indefinitely."""
     [(taken,)] = queue.run(
         "INSERT INTO jobherd.flows (id, name) VALUES (nextval('jobherd.job_ids') + 1, 'restored') RETURNING id"
     )

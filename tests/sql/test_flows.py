@@ -1,4 +1,4 @@
-"""Flows: one common end, results that are passed on, and a retry from where it failed."""
+"""Flows: a common end, results passed to later jobs, and a retry from the failed job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def state(queue, flow):
 
 
 def places(queue):
-    """The state of each job, by its node and item, or by its kind."""
+    """Return the states of the jobs by kind: a text for one job, a sorted list for several."""
     rows = queue.run("SELECT kind, state FROM jobherd.jobs ORDER BY id")
     found = {}
     for kind, place in rows:
@@ -51,7 +51,7 @@ def run(queue, outcome="ok", result=None, **options):
     return job
 
 
-def test_a_chain_passes_results_on(queue):
+def test_chain_passes_each_result_to_the_next_job(queue):
     flow = start(
         queue,
         {"node": "fetch", "payload": {"url": "x"}},
@@ -79,7 +79,7 @@ CALLBACKS = [
 ]
 
 
-def test_a_group_calls_back_once_with_all_results(queue):
+def test_successful_group_starts_the_success_and_done_callbacks_with_all_results(queue):
     flow = start(queue, GROUP, *CALLBACKS, policy="continue")
     for number in range(3):
         assert places(queue)["a:good"] == "blocked"
@@ -89,11 +89,11 @@ def test_a_group_calls_back_once_with_all_results(queue):
     assert state(queue, flow) == ("completed", 0, 3, 0, 0)
 
 
-def test_a_group_with_a_failure_calls_the_others_back(queue):
+def test_group_with_a_failure_starts_the_failure_and_done_callbacks(queue):
     flow = start(queue, GROUP, *CALLBACKS, policy="continue")
     run(queue)
     run(queue, "failed")
-    assert places(queue)["a:bad"] == "blocked", "the others still run"
+    assert places(queue)["a:bad"] == "blocked", "other jobs of the group are not finished"
     run(queue)
     assert places(queue) == {
         "a:one": ["completed", "completed", "failed"], "a:good": "cancelled", "a:bad": "ready", "a:tidy": "ready"
@@ -101,7 +101,7 @@ def test_a_group_with_a_failure_calls_the_others_back(queue):
     assert state(queue, flow) == ("failed", 0, 2, 1, 0)
 
 
-def test_an_empty_group_is_a_success_at_once(queue):
+def test_empty_group_succeeds_immediately(queue):
     flow = start(queue, {**GROUP, "payloads": []}, *CALLBACKS)
     resolve(queue)
     assert places(queue)["a:good"] == "ready"
@@ -116,7 +116,7 @@ MAP = [
 ]
 
 
-def test_a_node_has_a_job_for_each_item_of_a_list(queue):
+def test_mapped_node_gets_a_job_for_each_item_of_a_list(queue):
     flow = start(queue, *MAP)
     run(queue, result=["x", "y"])
     assert places(queue) == {"a:index": "completed", "a:page": ["ready", "ready"], "a:sum": "blocked"}
@@ -130,7 +130,7 @@ def test_a_node_has_a_job_for_each_item_of_a_list(queue):
     assert state(queue, flow) == ("completed", 0, 3, 0, 0)
 
 
-def test_no_item_means_no_job_and_an_empty_list(queue):
+def test_mapped_node_of_an_empty_list_gets_no_job_and_passes_an_empty_list(queue):
     flow = start(queue, *MAP)
     run(queue, result=[])
     assert payload(queue, "a:sum") == {"counts": []}
@@ -139,7 +139,7 @@ def test_no_item_means_no_job_and_an_empty_list(queue):
 
 
 @pytest.mark.parametrize("result", [None, {"a": 1}, "text"])
-def test_a_result_that_is_no_list_fails_the_node(queue, result):
+def test_mapped_node_fails_if_the_result_is_not_a_list(queue, result):
     flow = start(queue, *MAP)
     run(queue, result=result)
     assert queue.run("SELECT error_code, state FROM jobherd.history WHERE kind = 'a:page'") == [
@@ -148,7 +148,7 @@ def test_a_result_that_is_no_list_fails_the_node(queue, result):
     assert state(queue, flow)[:1] == ("failed",)
 
 
-def test_a_failure_cancels_what_waits_and_what_runs(queue):
+def test_failure_cancels_the_waiting_and_running_jobs_of_the_flow(queue):
     flow = start(
         queue,
         {"node": "one"},
@@ -167,7 +167,7 @@ def test_a_failure_cancels_what_waits_and_what_runs(queue):
     assert state(queue, flow) == ("failed", 0, 0, 1, 3)
 
 
-def test_with_continue_only_what_waits_for_the_failed_job_is_cancelled(queue):
+def test_policy_continue_cancels_only_jobs_that_wait_for_the_failed_job(queue):
     flow = start(queue, {"node": "one"}, {"node": "two"}, {"node": "three", "after": ["one"]}, policy="continue")
     run(queue, "failed")
     assert places(queue) == {"a:one": "failed", "a:two": "ready", "a:three": "cancelled"}
@@ -175,14 +175,14 @@ def test_with_continue_only_what_waits_for_the_failed_job_is_cancelled(queue):
     assert state(queue, flow) == ("failed", 0, 1, 1, 1)
 
 
-def test_a_node_that_is_not_needed_does_not_spoil_the_flow(queue):
+def test_flow_completes_although_an_unneeded_failure_branch_is_canceled(queue):
     flow = start(queue, {"node": "one"}, {"node": "repair", "after": ["one"], "when": "failed"}, *CALLBACKS[2:])
     run(queue)
     assert places(queue) == {"a:one": "completed", "a:repair": "cancelled", "a:tidy": "ready"}
     assert state(queue, flow) == ("completed", 0, 1, 0, 0)
 
 
-def test_a_flow_is_run_again_from_where_it_failed(queue):
+def test_retry_flow_continues_a_flow_from_its_failed_job(queue):
     flow = start(
         queue, {"node": "one"}, {"node": "two", "bind": {"n": "one"}}, {"node": "three", "bind": {"n": "two"}},
         {"node": "good", "on": "success"},
@@ -203,7 +203,7 @@ def test_a_flow_is_run_again_from_where_it_failed(queue):
     assert queue.run("SELECT jobherd.retry_flow(%s), jobherd.retry_flow(99999)", flow) == [(0, None)]
 
 
-def test_a_map_is_run_again_where_it_failed(queue):
+def test_retry_flow_runs_only_the_failed_jobs_of_a_map_again(queue):
     flow = start(queue, *MAP)
     run(queue, result=["x", "y"])
     run(queue, result=1)
@@ -218,7 +218,7 @@ def test_a_map_is_run_again_where_it_failed(queue):
     assert state(queue, flow) == ("completed", 0, 3, 0, 0)
 
 
-def test_a_cancelled_flow_ends_and_can_be_run_again(queue):
+def test_canceled_flow_ends_and_can_be_run_again(queue):
     flow = start(queue, {"node": "one"}, {"node": "two", "after": "one"})
     assert queue.run("SELECT jobherd.cancel_flow(%s)", flow) == [("cancelling",)]
     resolve(queue)
@@ -240,7 +240,7 @@ def test_a_flow_is_cancelled_after_its_deadline(queue):
     assert state(queue, flow) == ("cancelled", 0, 0, 0, 1)
 
 
-def test_a_user_s_open_transaction_does_not_hold_up_the_deadlines(queue, database):
+def test_open_transaction_on_one_flow_does_not_delay_the_deadline_of_another(queue, database):
     held = start(queue, {"node": "one", "options": {"delay": "1 day"}}, deadline="1 hour")
     flow = start(queue, {"node": "one", "options": {"delay": "1 day"}}, deadline="1 hour")
     with psycopg.connect(database) as user:
@@ -253,7 +253,7 @@ def test_a_user_s_open_transaction_does_not_hold_up_the_deadlines(queue, databas
         assert state(queue, held)[0] == "open"
 
 
-def test_a_member_adds_members_and_the_flow_waits_for_them(queue):
+def test_flow_waits_for_members_that_one_of_its_members_adds(queue):
     flow = start(queue, {"node": "one"}, *CALLBACKS[2:])
     child = queue.child()
     [job] = child.claim(1)
@@ -269,8 +269,8 @@ def test_a_member_adds_members_and_the_flow_waits_for_them(queue):
         queue.run("SELECT jobherd.extend_flow(%s, '[]')", flow)
 
 
-def test_the_row_of_new_members_and_an_end_of_one_transaction_are_counted_together(queue):
-    """The naive way, row by row, would see none left for a moment."""
+def test_new_member_and_the_end_of_the_last_one_are_counted_together(queue):
+    """Counting row by row would find no member left in between, and end the flow."""
     flow = start(queue, {"node": "one"}, *CALLBACKS[2:])
     end(queue)
     queue.run("INSERT INTO jobherd.ends (flow, delta) VALUES (%s, 1)", flow)
@@ -279,7 +279,7 @@ def test_the_row_of_new_members_and_an_end_of_one_transaction_are_counted_togeth
     assert places(queue)["a:tidy"] == "blocked"
 
 
-def test_one_process_counts_a_flow_at_a_time(queue):
+def test_process_skips_a_flow_that_another_process_counts(queue):
     flow = start(queue, {"node": "one"})
     end(queue)
     with psycopg.connect(queue.dsn) as other:
@@ -290,7 +290,7 @@ def test_one_process_counts_a_flow_at_a_time(queue):
     assert state(queue, flow)[0] == "completed"
 
 
-def test_a_member_that_is_run_again_by_hand_is_waited_for(queue):
+def test_only_an_open_flow_waits_for_a_member_that_is_run_again_by_hand(queue):
     flow = start(queue, {"node": "one"}, {"node": "two"}, policy="continue")
     job = run(queue, "failed")
     assert queue.retry(job) == "ready"
@@ -306,7 +306,7 @@ def test_a_member_that_is_run_again_by_hand_is_waited_for(queue):
     assert state(queue, flow) == ("completed", 0, 2, 0, 0)
 
 
-def test_a_job_waits_for_a_flow(queue):
+def test_job_can_wait_for_the_end_of_a_flow(queue):
     flow = start(queue, {"node": "one"})
     late = queue.run("SELECT jobherd.enqueue('a:late', '{}', jsonb_build_object('after', %s))", flow)[0][0]
     resolve(queue)
@@ -335,14 +335,14 @@ def test_a_job_waits_for_a_flow(queue):
         ('[{"node": "x", "kind": "a:b", "on": "monday"}]', "{}", "wrong"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_rejected_and_nothing_is_enqueued(queue, nodes, options, words):
+def test_start_flow_rejects_invalid_nodes_and_options_and_enqueues_nothing(queue, nodes, options, words):
     with pytest.raises(psycopg.Error, match=words) as caught:
         queue.run("SELECT jobherd.start_flow('test', %s::jsonb, %s::jsonb)", nodes, options)
     assert caught.value.sqlstate == "22023"
     assert queue.run("SELECT count(*) FROM jobherd.jobs") == [(0,)]
 
 
-def test_an_old_flow_is_deleted_with_what_belongs_to_it(queue):
+def test_old_flow_is_deleted_with_its_edges_results_and_ends(queue):
     flow = start(queue, *MAP, GROUP, *CALLBACKS)
     queue.run("SELECT jobherd.cancel_flow(%s)", flow)
     resolve(queue)
@@ -351,7 +351,7 @@ def test_an_old_flow_is_deleted_with_what_belongs_to_it(queue):
     assert [queue.count(table) for table in ("flows", "edges", "results", "ends")] == [0, 0, 0, 0]
 
 
-def test_a_retry_finds_an_upstream_job_that_completed_while_the_flow_was_cancelled(queue):
+def test_retry_flow_uses_the_result_of_a_job_that_completed_during_the_cancellation(queue):
     flow = start(
         queue, {"node": "one"}, {"node": "two", "bind": {"n": "one"}}, {"node": "three", "options": {"delay": "1h"}}
     )
@@ -369,7 +369,7 @@ def test_a_retry_finds_an_upstream_job_that_completed_while_the_flow_was_cancell
     assert payload(queue, "a:two") == {"n": 5}
 
 
-def test_a_member_without_other_extras_takes_the_short_way_of_workers(queue):
+def test_flow_member_without_other_extras_starts_with_the_prefix_that_workers_recognize(queue):
     start(queue, GROUP)
     [member] = queue.child().claim_raw(1)
     assert member["extras"].startswith(MEMBER)
@@ -403,7 +403,7 @@ def test_a_member_that_was_deleted_with_sql_counts_as_cancelled(queue, table):
     assert state(queue, other) == ("open", 1, 0, 0, 0)
 
 
-def test_a_job_behind_one_that_was_deleted_with_sql_is_cancelled(queue):
+def test_job_that_waits_for_a_job_deleted_with_sql_is_canceled(queue):
     flow = start(queue, {"node": "gone"}, {"node": "two", "after": "gone"}, policy="continue")
     first = queue.enqueue("a:b")
     later = queue.run("SELECT jobherd.enqueue('a:late', '{}', jsonb_build_object('after', %s))", first)[0][0]
@@ -415,7 +415,7 @@ def test_a_job_behind_one_that_was_deleted_with_sql_is_cancelled(queue):
     assert queue.state(later) == "cancelled"
 
 
-def test_the_look_for_vanished_members_finds_none_while_all_are_there(queue):
+def test_search_for_vanished_members_finds_none_while_all_exist(queue):
     flow = start(queue, *MAP, GROUP, {"node": "late", "options": {"delay": "1h"}}, *CALLBACKS, policy="continue")
     child = queue.child()
 
@@ -439,8 +439,8 @@ def test_the_look_for_vanished_members_finds_none_while_all_are_there(queue):
     assert state(queue, flow)[0] == "open"
 
 
-def test_many_ends_of_one_flow_are_counted_in_time_that_grows_with_their_number(queue):
-    """Each row once carried the list of all: 30,000 ends took a minute, and a thirtieth of them 0.1 s."""
+def test_time_to_count_the_ends_of_a_flow_does_not_grow_quadratically(queue):
+    """If each row carries the list of all ends, 30,000 ends take a minute, and 1,000 ends 0.1 s."""
 
     def counted(ends):
         flow = start(queue, {"node": "one"}, policy="continue")

@@ -1,4 +1,4 @@
-"""Flows of roles that are limited to their tenants, and what one user's flows can do to those of others."""
+"""Flows of roles that are limited to their tenants, and the effects of one user's flows on those of others."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ def begin(connection, *nodes, **options):
 ONE = {"node": "one"}
 
 
-def test_a_tenant_s_flow_has_its_tenant_and_partition(queue, tenant):
+def test_flow_of_a_tenant_role_has_its_tenant_and_partition(queue, tenant):
     flow = begin(tenant, ONE, {"node": "two", "after": "one", "options": {"partition": "another"}})
     assert queue.run("SELECT tenant FROM jobherd.flows WHERE id = %s", flow) == [("us",)]
     assert queue.run("SELECT tenant, partition FROM jobherd.jobs") == [("us", "us")] * 2
 
 
 @pytest.mark.parametrize("nodes", [[], [ONE]])
-def test_a_tenant_cannot_start_a_flow_of_another(queue, tenant, nodes):
+def test_tenant_cannot_start_a_flow_of_another_tenant(queue, tenant, nodes):
     with pytest.raises(errors.InsufficientPrivilege):
         begin(tenant, *nodes, tenant="them")
     assert queue.count("flows") == 0
 
 
-def test_a_role_of_two_tenants_must_name_one(queue, tenant):
+def test_role_of_two_tenants_must_name_one_to_start_a_flow(queue, tenant):
     queue.run("SELECT jobherd.grant_tenant(%s, 'them')", ROLE)
     with pytest.raises(errors.InsufficientPrivilege):
         begin(tenant, ONE)
     assert queue.run("SELECT tenant FROM jobherd.flows WHERE id = %s", begin(tenant, ONE, tenant="them")) == [("them",)]
 
 
-def test_a_role_that_reads_starts_no_flow(queue):
+def test_read_only_role_cannot_start_or_seal_a_flow(queue):
     with psycopg.connect(queue.dsn) as reader:
         reader.execute("SET ROLE jobherd_read")
         with pytest.raises(errors.InsufficientPrivilege):
@@ -83,7 +83,7 @@ def test_a_role_that_reads_starts_no_flow(queue):
 
 
 @pytest.mark.parametrize("nodes", [[], [{"node": "x", "kind": "a:x", "item": None}]])
-def test_a_tenant_does_not_learn_of_the_flow_of_another(queue, tenant, nodes):
+def test_tenant_cannot_tell_a_flow_of_another_tenant_from_a_missing_one(queue, tenant, nodes):
     theirs = start(queue, ONE, tenant="them")
     said = []
     for flow in (theirs, 999999):
@@ -116,7 +116,7 @@ def test_a_tenant_seals_its_flow(queue, tenant):
     assert state(queue, flow)[0] == "completed"
 
 
-def test_a_tenant_waits_for_its_own_flow_and_not_for_that_of_another(queue, tenant):
+def test_tenant_can_wait_for_its_own_flow_but_not_for_one_of_another_tenant(queue, tenant):
     theirs, own = start(queue, ONE, tenant="them"), begin(tenant, ONE)
     enqueue = "SELECT jobherd.enqueue('a:late', '{}', jsonb_build_object('after', %s::bigint, 'tenant', 'us'))"
     with pytest.raises(errors.InvalidParameterValue, match="does not exist"):
@@ -133,7 +133,7 @@ def test_a_node_cannot_wait_for_the_job_of_another_tenant(queue, tenant, field):
         tenant.execute("SELECT jobherd.enqueue_after('a:b', '{\"{}\"}', %s, tenant => 'us')", [[theirs]])
 
 
-def test_a_tenant_runs_its_flow_again_from_a_node_and_no_other_one(queue, tenant):
+def test_tenant_can_run_only_its_own_flow_again_from_a_node(queue, tenant):
     own = begin(tenant, *MAP)
     for _ in range(len(MAP) + 1):
         run(queue, result=["x", "y"])
@@ -152,8 +152,8 @@ def test_a_tenant_runs_its_flow_again_from_a_node_and_no_other_one(queue, tenant
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
 @pytest.mark.parametrize("attribute", ["flow", "node", "item"])
-def test_a_tenant_cannot_put_a_job_into_a_flow_itself(queue, tenant, table, attribute):
-    """Its end would count in the flow of another tenant, and its result go into the payload of that tenant's jobs."""
+def test_tenant_cannot_insert_a_job_into_a_flow_directly(queue, tenant, table, attribute):
+    """The job's end would count in another tenant's flow, and its result would go into that tenant's payloads."""
     theirs = start(queue, GROUP, *CALLBACKS, tenant="them")
     value = {"flow": theirs, "node": "one", "item": 0}[attribute]
     extras = "jsonb_populate_record(NULL::jobherd.extras, %s::jsonb)"
@@ -168,15 +168,15 @@ def test_a_tenant_cannot_put_a_job_into_a_flow_itself(queue, tenant, table, attr
 
 
 def resolve_at_once(queue):
-    """Do what a maintenance process does, which must not wait for a lock."""
+    """Resolve ends as a maintenance process does, which must not wait for a lock."""
     warnings = []
     queue.connection.add_notice_handler(lambda notice: warnings.append(notice.message_primary))
     queue.run("SET lock_timeout = '5s'")
     resolve(queue)
-    assert warnings == [], "a flow was left since its resolution has failed"
+    assert warnings == [], "a flow was skipped because its resolution failed"
 
 
-def test_a_tenant_s_open_cancel_of_a_blocked_job_delays_nothing(queue, tenant):
+def test_uncommitted_cancel_of_a_blocked_job_does_not_delay_other_flows(queue, tenant):
     flow = begin(tenant, ONE, {"node": "two", "after": "one"}, {"node": "three", "after": "one"})
     other = start(queue, {"node": "lone"})
     [[two]] = queue.run("SELECT id FROM jobherd.blocked WHERE kind = 'a:two'")
@@ -190,7 +190,7 @@ def test_a_tenant_s_open_cancel_of_a_blocked_job_delays_nothing(queue, tenant):
     assert state(queue, flow) == ("cancelled", 0, 0, 0, 3)
 
 
-def test_a_tenant_s_open_cancel_of_a_running_job_delays_nothing(queue, tenant):
+def test_uncommitted_cancel_of_a_running_job_does_not_delay_other_flows(queue, tenant):
     flow = begin(tenant, ONE, {"node": "two"})
     other = start(queue, {"node": "lone", "options": {"delay": "1h"}})
     child = queue.child()
@@ -203,7 +203,7 @@ def test_a_tenant_s_open_cancel_of_a_running_job_delays_nothing(queue, tenant):
         assert {row[0] for row in queue.run("SELECT job FROM jobherd.cancels")} == set(jobs)
 
 
-def test_an_open_cancel_of_an_inner_flow_does_not_delay_the_outer_one(queue):
+def test_uncommitted_cancel_of_an_inner_flow_does_not_block_the_maintenance_process(queue):
     flow = start(queue, *MAP)
     end(queue, result='["x"]')
     resolve(queue)
@@ -217,7 +217,7 @@ def test_an_open_cancel_of_an_inner_flow_does_not_delay_the_outer_one(queue):
     assert state(queue, flow)[0] == "cancelled"
 
 
-def test_ends_that_cannot_be_passed_on_do_not_hold_up_those_behind_them(queue):
+def test_ends_of_jobs_with_locked_downstream_jobs_do_not_block_later_ends(queue):
     client = Client(connection=queue.connection)
     ups = [client.enqueue("a:b", delay="1h") for _ in range(4)]
     later = [client.enqueue("a:b", after=up, when="ended") for up in ups]
@@ -235,11 +235,11 @@ def test_ends_that_cannot_be_passed_on_do_not_hold_up_those_behind_them(queue):
     assert queue.states(later) == ["ready"] * 4
 
 
-# -- what fails in one flow
+# -- failures in one flow
 
 
-def test_a_result_that_cannot_be_passed_on_fails_only_the_job_that_gets_it(queue):
-    """The kind divides its jobs by a field, and the name of a partition cannot have a line break."""
+def test_result_that_cannot_be_stored_fails_only_the_job_that_gets_it(queue):
+    """The kind takes the partition from a field, and the name of a partition must not contain a line break."""
     queue.run(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, partition_by)"
         " VALUES ('a:page', 'default', 0, 5, 3, 7, 30, '{url}')"
@@ -255,7 +255,7 @@ def test_a_result_that_cannot_be_passed_on_fails_only_the_job_that_gets_it(queue
     assert "cannot be stored" in error
 
 
-def test_a_flow_that_raises_an_error_is_left_and_the_others_end(queue):
+def test_flow_whose_resolution_raises_an_error_does_not_block_other_flows(queue):
     bad, good = start(queue, {"node": "one"}), start(queue, {"node": "two"})
     queue.run("ALTER TABLE jobherd.flows ADD CONSTRAINT bad CHECK (id <> %s OR completed = 0)" % bad)  # noqa: UP031
     end(queue), end(queue)
@@ -280,7 +280,7 @@ def test_results_that_are_too_large_fail_the_job_that_gets_them(queue):
     assert "more than 10000000 bytes" in error
 
 
-def test_a_large_value_is_not_written_into_many_jobs(queue):
+def test_mapped_node_fails_if_its_jobs_would_repeat_a_large_value(queue):
     start(queue, {"node": "index"}, {"node": "page", "payload": {"same": "x" * 200_000}, "bind": {"n": "index"}, "map": "n"})  # fmt: skip
     end(queue, result=json.dumps(list(range(1000))))
     resolve(queue)
@@ -289,7 +289,7 @@ def test_a_large_value_is_not_written_into_many_jobs(queue):
     assert "1000 jobs" in error
 
 
-def test_an_inner_flow_that_is_run_again_by_hand_is_waited_for(queue):
+def test_outer_flow_waits_for_an_inner_flow_that_is_run_again_by_hand(queue):
     flow = start(queue, *MAP, {"node": "long", "options": {"delay": "1h"}}, policy="continue")
     end(queue, result='["x"]')
     resolve(queue)
@@ -393,7 +393,7 @@ def test_an_error_names_the_option_of_the_flow(queue, options, words):
 
 
 def test_a_member_cannot_wait_for_its_own_flow(queue):
-    """It would wait for itself, and the flow never end."""
+    """The node would wait for itself, and the flow would never end."""
     [[last]] = queue.run("SELECT nextval('jobherd.job_ids')")
     with pytest.raises(psycopg.Error, match="waits for"):
         start(queue, {"node": "two", "after": [last + 1]})

@@ -1,4 +1,4 @@
-"""Gates: caps that are exact, pauses of queues, kinds and everything, and what they cost the jobs behind them."""
+"""Exact concurrency limits, pauses of queues, kinds and everything, and the cost of both for other jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def queue(database):
 
 
 def gated(child, wanted=10, **parameters):
-    """The rows of claim_gated.sql."""
+    """Return the rows of claim_gated.sql."""
     nothing = dict.fromkeys(("limited", "limits", "left_queue", "left_kind")) | {"narrowed": False}
     known = child.parameters(wanted) | nothing | parameters
     return (
@@ -42,50 +42,50 @@ def settle(child, rows):
     assert child.settle(rows[0]["token"], ids(rows), "ok") == ids(rows)
 
 
-def test_the_plain_claim_hands_what_has_a_cap_to_the_other_one(queue):
+def test_plain_claim_leaves_jobs_under_a_limit_to_claim_gated(queue):
     queue.enqueue("a:b", queue="free", priority=-1)
     first = queue.enqueue("a:b", queue="media")
     queue.run("SELECT jobherd.set_limit('media', 1)")
     child = queue.child()
-    assert [row["queue"] for row in child.claim_raw(10)] == ["free"], "what has no cap is not slowed down"
+    assert [row["queue"] for row in child.claim_raw(10)] == ["free"], "jobs without a limit are not delayed"
     assert [(row["id"], row["queue"]) for row in child.claim_raw(10)] == [(None, None)]
     assert ids(gated(child)) == [first]
     assert queue.run("SELECT scope, name, max_running, running FROM jobherd.limits") == [("queue", "media", 1, 1)]
 
 
 @pytest.mark.promise("C41")
-def test_no_more_of_a_queue_than_its_cap(queue):
+def test_queue_runs_no_more_jobs_than_its_concurrency_limit(queue):
     jobs = queue.enqueue_many("a:b", 5, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 2)")
     one, other, third = queue.child(), queue.child(), queue.supervisor().child()
     mine, theirs = gated(one), gated(other)
     assert (ids(mine), ids(theirs), ids(gated(third))) == (jobs[:1], jobs[1:2], [])
     settle(other, theirs)
-    assert ids(gated(third)) == jobs[2:3], "a slot is free with the row"
+    assert ids(gated(third)) == jobs[2:3], "a settled job no longer counts"
     assert ids(gated(other)) == []
 
 
-def test_no_more_of_a_kind_than_its_cap_and_what_lies_behind_is_not_held_up(queue):
+def test_kind_runs_no_more_jobs_than_its_limit_and_does_not_delay_other_kinds(queue):
     jobs = queue.enqueue_many("slow:one", 250)
     others = queue.enqueue_many("a:b", 3)
     queue.run("SELECT jobherd.set_limit(kind => 'slow:one', max_running => 1)")
     one, other = queue.child(), queue.child()
     mine = gated(one)
     assert ids(mine) == jobs[:1]
-    assert ids(gated(other)) == others, "a batch, as ever"
+    assert ids(gated(other)) == others, "other jobs are claimed together as usual"
     assert queue.count("parked") == 249
-    assert queue.states(jobs[1:3]) == ["ready", "ready"], "parked is nobody else's business"
+    assert queue.states(jobs[1:3]) == ["ready", "ready"], "users see parked jobs as ready"
     assert (queue.count("ready"), queue.count("waiting")) == (0, 249)
     assert gated(other) == []
     assert queue.cancel(jobs[1]) == "cancelled"
     settle(one, mine)
-    assert ids(gated(other)) == jobs[2:3], "in their order"
+    assert ids(gated(other)) == jobs[2:3], "parked jobs keep their order"
 
 
-def test_a_parked_job_is_not_overtaken_when_somebody_else_stands_at_the_head(queue):
-    """Both kinds have a cap of one.
+def test_parked_job_is_claimed_before_later_jobs_if_the_head_job_is_over_its_limit(queue):
+    """Both kinds have a limit of 1.
 
-    What is at the head may not run, what was parked may, and so may one that came later.
+    The first ready job is over its limit. The parked job and a later job of its kind could run.
     """
     for kind in ("slow:one", "slow:two"):
         queue.run("SELECT jobherd.set_limit(kind => %s, max_running => 1)", kind)
@@ -103,7 +103,7 @@ def test_a_parked_job_is_not_overtaken_when_somebody_else_stands_at_the_head(que
 
 
 @pytest.mark.promise("C11")
-def test_a_parked_job_keeps_its_place(queue):
+def test_parked_job_keeps_its_position_in_the_queue(queue):
     queue.run("SELECT jobherd.set_limit(kind => 'slow:one', max_running => 1)")
     first, second = queue.enqueue_many("slow:one", 2)
     one, other = queue.child(), queue.child()
@@ -116,7 +116,7 @@ def test_a_parked_job_keeps_its_place(queue):
 
 
 @pytest.mark.parametrize("how", ["cancel", "release", "reclaim", "orphan"])
-def test_a_slot_is_free_however_its_job_ends(queue, how):
+def test_every_end_of_a_claim_lets_the_next_job_of_a_limited_queue_run(queue, how):
     jobs = queue.enqueue_many("a:b", 2, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 1)")
     supervisor, other = queue.supervisor(), queue.child()
@@ -136,7 +136,7 @@ def test_a_slot_is_free_however_its_job_ends(queue, how):
     assert len(gated(other)) == 1
 
 
-def test_jobs_claimed_before_the_cap_count(queue):
+def test_jobs_claimed_before_the_limit_was_set_count(queue):
     jobs = queue.enqueue_many("a:b", 4, queue="media")
     early, late = queue.child(), queue.child()
     assert [job.id for job in early.claim(3)] == jobs[:3]
@@ -147,12 +147,12 @@ def test_jobs_claimed_before_the_cap_count(queue):
     assert ids(gated(late)) == jobs[3:]
 
 
-def test_a_cap_in_a_transaction_that_stays_open_counts_from_its_commit_on(queue):
+def test_jobs_claimed_before_the_commit_of_a_limit_count(queue):
     jobs = queue.enqueue_many("a:b", 4, queue="media")
     early, late = queue.child(), queue.child()
     with psycopg.connect(queue.dsn) as slow:
         slow.execute("SELECT jobherd.pause('media'), jobherd.set_limit('media', 3), jobherd.resume('media')")
-        # so long ago, to a session that looks later
+        # as if the limit had been set this long before its commit
         slow.execute("UPDATE jobherd.gates SET limited_at = limited_at - interval '1 minute'")
         slow.execute(
             "INSERT INTO jobherd.gates (scope, name, max_running, limited_at) VALUES ('kind', 'a:b', 3, clock_timestamp() - interval '1 minute')"
@@ -162,8 +162,8 @@ def test_a_cap_in_a_transaction_that_stays_open_counts_from_its_commit_on(queue)
     assert gated(late) == []
 
 
-def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
-    """As one that waits for a synchronous standby does."""
+def test_jobs_claimed_during_a_slow_commit_of_a_limit_count(queue):
+    """For example, a commit that waits for a synchronous standby is slow."""
     jobs = queue.enqueue_many("a:b", 4, queue="media")
     early, late = queue.child(), queue.child()
     queue.run(
@@ -182,9 +182,9 @@ def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
         while not holder.execute(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         ).fetchone()[0]:
-            assert time.monotonic() < until, "it does not commit"
+            assert time.monotonic() < until, "the commit did not start"
         assert [job.id for job in early.claim(3)] == jobs[:3]
-        # so long after it had been written
+        # as if the jobs had been claimed this long after the limit was written
         queue.run("UPDATE jobherd.running SET claimed_at = clock_timestamp() + interval '1 minute'")
         holder.execute("SELECT pg_advisory_unlock(7)")
         committing.join(LIMIT)
@@ -192,29 +192,29 @@ def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
     assert gated(late) == []
 
 
-def test_what_is_claimed_after_a_maintenance_process_has_seen_the_cap_was_claimed_under_it(queue):
+def test_unlimited_claims_made_after_maintenance_has_seen_the_limit_do_not_count(queue):
     queue.enqueue_many("a:b", 4, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 9), jobherd.set_limit(kind => 'a:b', max_running => 9)")
     assert queue.run(queue.text("maintenance/end_pauses"))[0][3]
     with psycopg.connect(queue.dsn) as other:
         other.execute("SELECT FROM jobherd.gates WHERE scope = 'queue' FOR UPDATE")
-        queue.run(queue.text("maintenance/mark_limits_seen"))  # and it does not wait
+        queue.run(queue.text("maintenance/mark_limits_seen"))  # does not wait for the lock
     assert queue.run("SELECT scope FROM jobherd.gates WHERE seen_at IS NULL") == [("queue",)]
     queue.run(queue.text("maintenance/mark_limits_seen"))
     assert not queue.run(queue.text("maintenance/end_pauses"))[0][3]
-    # Such a claim is not made any more. That it is not counted shows that a claim under a cap need
-    # not open the batches of all others.
+    # Workers do not make such a claim any more. That it does not count shows that a claim under a limit
+    # need not read the jobs of all other claims.
     queue.run(
         "INSERT INTO jobherd.running (child, token, claimed_at, queue, jobs) SELECT 1, 1, now() + interval '1 minute', 'media', array_agg(r) FROM jobherd.ready r"
     )
     assert sorted(queue.run("SELECT scope, running FROM jobherd.limits")) == [("kind", 0), ("queue", 0)]
     queue.run("SELECT jobherd.pause('media'), jobherd.set_limit('media'), jobherd.set_limit('media', 9)")
     assert sorted(queue.run("SELECT scope, running FROM jobherd.limits")) == [("kind", 0), ("queue", 4)], (
-        "this one nobody has seen"
+        "maintenance has not seen the new limit of the queue"
     )
 
 
-def test_the_cap_of_that_name_in_another_schema_holds_up_nobody(queue):
+def test_lock_of_a_limit_in_another_schema_does_not_block_claims(queue):
     migrate(queue.connection, schema="other")
     jobs = queue.enqueue_many("a:b", 2, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 1), jobherd.set_limit(kind => 'a:b', max_running => 1)")
@@ -229,7 +229,7 @@ OLD_KEYS = """SELECT pg_advisory_lock(1785684586, hashtext('jobherd.' || r || ' 
                 FROM unnest('{1,2,3}'::int[]) AS r CROSS JOIN unnest(%s::text[]) AS n"""
 
 
-def test_a_stranger_with_advisory_locks_holds_up_no_claim(queue):
+def test_advisory_locks_of_another_session_do_not_block_claims(queue):
     jobs = queue.enqueue_many("a:b", 2, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 2), jobherd.set_limit(kind => 'a:b', max_running => 2)")
     child = queue.child()
@@ -242,9 +242,9 @@ def test_a_stranger_with_advisory_locks_holds_up_no_claim(queue):
 
 
 def test_two_limits_never_share_a_lock(queue):
-    """Two names with one hash.
+    """The two names have the same hash.
 
-    Claims of one would wait for claims of the other, and be told of the wrong slots.
+    With hashed lock keys, claims of one queue would wait for claims of the other.
     """
     [(one, other)] = queue.run(
         "SELECT min(n), max(n) FROM (SELECT 'q' || g AS n FROM generate_series(1, 300000) AS g) AS names"
@@ -259,7 +259,7 @@ def test_two_limits_never_share_a_lock(queue):
         assert ids(gated(second, served=[other])) == jobs[1:]
 
 
-def test_a_claim_does_not_wait_for_an_open_change_of_its_limit(queue):
+def test_claim_does_not_wait_for_an_uncommitted_change_of_its_limit(queue):
     jobs = queue.enqueue_many("a:b", 2, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 1)")
     child = queue.child()
@@ -269,7 +269,7 @@ def test_a_claim_does_not_wait_for_an_open_change_of_its_limit(queue):
         assert ids(gated(child)) == jobs[:1]
 
 
-def test_a_lock_that_another_claim_has_is_only_tried_out_of_order(queue):
+def test_claim_skips_a_locked_limit_instead_of_waiting_out_of_order(queue):
     one, other = queue.child(), queue.child()
 
     def lock(child, name, held):
@@ -277,17 +277,19 @@ def test_a_lock_that_another_claim_has_is_only_tried_out_of_order(queue):
 
     with one.connection.transaction():
         assert lock(one, "a", 0) == (2, True)
-        assert lock(one, "b", 2) == (2, True), "it is made"
+        assert lock(one, "b", 2) == (2, True), "the first claim creates the lock"
         with other.connection.transaction():
             assert lock(other, "c", 0) == (2, True)
     with one.connection.transaction(), other.connection.transaction():
         assert (lock(one, "a", 0), lock(other, "b", 0)) == ((2, True), (2, True))
-        assert (lock(one, "b", 2), lock(other, "a", 2)) == ((2, False), (2, False)), "and no two wait for each other"
+        assert (lock(one, "b", 2), lock(other, "a", 2)) == ((2, False), (2, False)), (
+            "two claims never wait for each other"
+        )
     with other.connection.transaction():
         assert lock(other, "a", 2) == (2, True)
 
 
-def test_locks_of_supervisors_that_are_gone_are_deleted(queue):
+def test_claim_locks_of_unregistered_supervisors_are_deleted(queue):
     queue.enqueue_many("a:b", 2, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 5)")
     here, gone = queue.supervisor(), queue.supervisor()
@@ -301,10 +303,10 @@ def test_locks_of_supervisors_that_are_gone_are_deleted(queue):
 
 
 @pytest.mark.parametrize("used", [False, True])
-def test_who_waited_for_the_lock_counts_again(queue, used):
-    """The one that waits has begun before the other one's claim was there to see. used.
+def test_claim_that_waited_for_the_lock_of_a_limit_counts_running_jobs_again(queue, used):
+    """The waiting claim began before the other claim was visible.
 
-    The row of the lock exists, or the first one inserts it.
+    used: whether the row of the lock exists. Otherwise the first claim inserts it.
     """
     if used:
         queue.run("INSERT INTO jobherd.claim_locks VALUES ('queue', 'media')")
@@ -320,7 +322,7 @@ def test_who_waited_for_the_lock_counts_again(queue, used):
         )
         until = time.monotonic() + LIMIT
         while not watcher.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
-            assert time.monotonic() < until, "it does not wait for the lock"
+            assert time.monotonic() < until, "the second claim did not wait for the lock"
     while other.connection.pgconn.is_busy():
         other.connection.pgconn.consume_input()
     assert other.connection.pgconn.get_result().ntuples == 0
@@ -328,7 +330,7 @@ def test_who_waited_for_the_lock_counts_again(queue, used):
 
 
 @pytest.mark.promise("C22")
-def test_a_supervisor_keeps_its_own_limit(queue):
+def test_each_supervisor_enforces_its_own_limit(queue):
     queue.enqueue_many("a:b", 5, queue="media")
     here, there = queue.supervisor(), queue.supervisor()
     own = {"limited": ["media"], "limits": [1]}
@@ -340,7 +342,7 @@ def test_a_supervisor_keeps_its_own_limit(queue):
 
 
 @pytest.mark.promise("C17", "E26")
-def test_prefixes_are_served_in_their_place(queue):
+def test_queue_prefixes_are_served_in_the_configured_order(queue):
     last = queue.enqueue("a:b", queue="batch-slow", priority=-9)
     second = queue.enqueue("a:b", queue="batch_two", priority=-5)
     first = queue.enqueue("a:b", queue="high")
@@ -348,11 +350,11 @@ def test_prefixes_are_served_in_their_place(queue):
     child = queue.child()
     served = ["high", "batch*", "batch-slow"]
     assert [ids(gated(child, served=served)) for _ in range(4)] == [[first], [second], [last], []], (
-        "a name counts before a prefix"
+        "an exact name takes precedence over a prefix"
     )
 
 
-def test_what_a_hook_lets_through_is_taken_and_nothing_else(queue):
+def test_claim_under_limits_takes_only_jobs_that_meet_its_conditions(queue):
     queue.run("SELECT jobherd.set_limit(kind => 'a:slow', max_running => 1)")
     queue.enqueue_many("a:other", 3)
     slow = queue.enqueue_many("a:slow", 2)
@@ -367,7 +369,7 @@ def test_what_a_hook_lets_through_is_taken_and_nothing_else(queue):
 
 
 @pytest.mark.promise("E7")
-def test_pauses_of_a_kind_and_of_everything(queue):
+def test_pause_of_a_kind_or_of_everything_stops_claims_until_it_is_resumed(queue):
     mail, other = queue.enqueue("mail:send"), queue.enqueue("a:b")
     child = queue.child()
     assert queue.run("SELECT jobherd.pause(kind => 'mail:send', reason => 'down', actor => 'ada')") == [(True,)]
@@ -379,12 +381,12 @@ def test_pauses_of_a_kind_and_of_everything(queue):
     assert queue.run("SELECT jobherd.resume('*')") == [(True,)]
     assert gated(child) == []
     queue.run("SELECT jobherd.resume(kind => 'mail:send')")
-    assert [(row["id"], row["queue"]) for row in gated(child)] == [(None, None)], "no gate is left"
+    assert [(row["id"], row["queue"]) for row in gated(child)] == [(None, None)], "no pause is left"
     assert queue.connection.execute(queue.text("maintenance/release_parked"), {"most": 10}).rowcount == 1
     assert [job.id for job in child.claim(10)] == [mail]
 
 
-def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
+def test_limit_set_by_a_user_overrides_the_limit_that_a_handler_declares(queue):
     def declare(**limits):
         queue.connection.execute(
             queue.text("lease/declare_limits"), {"names": list(limits), "max_running": list(limits.values())}
@@ -398,11 +400,11 @@ def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
     queue.run("SELECT jobherd.set_limit(kind => 'a')")
     assert declare(a=5, c=1) == [("a", 5, True), ("c", 1, True)]
     queue.run("SELECT jobherd.pause(kind => 'a')")
-    assert declare(a=None, c=None) == [("a", None, None)], "paused it stays"
+    assert declare(a=None, c=None) == [("a", None, None)], "the kind stays paused"
 
 
-def test_a_process_that_starts_waits_for_no_transaction_that_holds_a_kind_or_a_gate(queue):
-    """What it declares is there already: to update a row, even by nothing, is to lock it."""
+def test_worker_that_declares_unchanged_kinds_and_limits_does_not_wait_for_their_locks(queue):
+    """The declared values are stored already. Even an UPDATE that changes nothing would lock the row."""
     kind = {"names": ["a:b"], "queues": ["default"], "priorities": [0], "max_attempts": [5], "max_crashes": [3], "keep_completed": [7],
             "keep_failed": [30], "redacts": ["[]"], "partitions": [None], "signatures": [None]}  # fmt: skip
     caps = {"names": ["a:b", "c:d", "e:f"], "max_running": [2, None, 3]}
@@ -423,7 +425,7 @@ def test_a_process_that_starts_waits_for_no_transaction_that_holds_a_kind_or_a_g
 
 
 def behind(queue, first, call):
-    """Do both, the second while the first is not committed yet, and return what it answered, if anything."""
+    """Run `call` while `first` is not committed, and return the rows of `call`."""
     answers = []
     with psycopg.connect(queue.dsn) as one, psycopg.connect(queue.dsn, autocommit=True) as other:
         one.execute(first)
@@ -441,7 +443,7 @@ def behind(queue, first, call):
     return answers
 
 
-def test_who_resumes_while_somebody_sets_a_cap_resumes(queue):
+def test_resume_takes_effect_during_a_concurrent_change_of_the_limit(queue):
     queue.run("SELECT jobherd.pause('media')")
     assert behind(queue, "SELECT jobherd.set_limit('media', 2)", ["SELECT jobherd.resume('media')"]) == [(True,)]
     assert queue.run("SELECT name, paused_at, max_running FROM jobherd.gates") == [("media", None, 2)]
@@ -450,7 +452,7 @@ def test_who_resumes_while_somebody_sets_a_cap_resumes(queue):
     assert queue.run("SELECT name FROM jobherd.gates") == []
 
 
-def test_a_cap_that_is_declared_no_more_goes_while_somebody_pauses_and_resumes(queue):
+def test_limit_no_longer_declared_is_removed_during_a_concurrent_pause_or_resume(queue):
     declare = queue.text("lease/declare_limits")
     queue.connection.execute(declare, {"names": ["a:b"], "max_running": [2]})
     behind(queue, "SELECT jobherd.pause(kind => 'a:b')", [declare, {"names": ["a:b"], "max_running": [None]}])
@@ -460,7 +462,7 @@ def test_a_cap_that_is_declared_no_more_goes_while_somebody_pauses_and_resumes(q
     assert queue.run("SELECT name FROM jobherd.gates") == []
 
 
-def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
+def test_pause_ends_at_its_time_and_the_limit_remains(queue):
     queue.run("SELECT jobherd.set_limit('media', 2)")
     queue.run("SELECT jobherd.pause('media', resume_at => %s)", datetime.now(UTC) + timedelta(hours=1))
     [(opened, next_in, *_)] = queue.run(queue.text("maintenance/end_pauses"))
@@ -485,12 +487,12 @@ def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
         ("set_limit('*', 3)", "everything together has no limit"),
     ],
 )
-def test_what_is_wrong_is_named(queue, call, words):
+def test_pause_and_set_limit_reject_invalid_arguments(queue, call, words):
     with pytest.raises(psycopg.Error, match=re.escape(words)):
         queue.run(f"SELECT jobherd.{call}")
 
 
-def test_a_claim_costs_the_same_however_many_are_parked(queue):
+def test_claim_costs_the_same_with_100_and_5000_more_parked_jobs(queue):
     queue.run("SELECT jobherd.set_limit(kind => 'slow:one', max_running => 1)")
     child = queue.child()
 
@@ -514,8 +516,8 @@ def test_a_claim_costs_the_same_however_many_are_parked(queue):
     assert found[1] <= found[0] + 20, found
 
 
-def test_a_place_is_a_place_in_one_table(queue):
-    """No table is below another one, and no statement that goes by the place reads the view of both."""
+def test_row_position_is_used_only_for_a_single_table(queue):
+    """No table inherits from another, and no statement that uses `ctid` reads the view `waiting` of two tables."""
     below = "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE c.relkind = 'r' AND NOT c.relispartition"
     assert queue.run(below) == []
     for file in (Path(sql.__file__).parent / "queries").rglob("*.sql"):

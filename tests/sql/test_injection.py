@@ -1,7 +1,4 @@
-"""Names, filters and orders that are no names.
-
-Refused where they enter, or taken for the text that they are.
-"""
+"""Hostile names, filters and sort orders are rejected on input or treated as plain text."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_is_taken_for_sql(database, text):
+def test_no_text_of_a_user_is_executed_as_sql(database, text):
     with psycopg.connect(database, autocommit=True) as connection, Client(database) as client:
         kept = client.enqueue("a:b", {"text": text})
         with pytest.raises(ValueError, match="is not a name like"):

@@ -1,4 +1,4 @@
-"""A second enqueue changes the job that waits: replaced, collected, debounced and throttled jobs."""
+"""A second enqueue changes the waiting job: replaced, collected, debounced and throttled jobs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def in_tables(queue, job):
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled", "parked"])
-def test_a_waiting_job_gets_payload_and_options(client, queue, table):
+def test_replace_gives_a_waiting_job_the_new_payload_and_options(client, queue, table):
     first = put(client, text="a", delay="1h" if table == "scheduled" else None, max_attempts=2)
     if table == "parked":
         queue.run("WITH job AS (DELETE FROM jobherd.ready RETURNING *) INSERT INTO jobherd.parked SELECT * FROM job")
@@ -59,7 +59,7 @@ def test_a_waiting_job_gets_payload_and_options(client, queue, table):
 
 
 @pytest.mark.parametrize("unique", [REPLACE, COLLECT])
-def test_a_job_that_has_started_is_left_alone_and_a_new_one_takes_the_key(client, queue, unique):
+def test_started_job_is_not_changed_and_a_new_job_takes_its_key(client, queue, unique):
     first = put(client, unique=unique, items=[1])
     child = queue.child()
     [job] = child.claim(1)
@@ -87,7 +87,7 @@ def test_lists_are_collected_until_they_are_full(client, queue):
     assert put(client, unique=COLLECT, items=["x" * 2_000]).new
 
 
-def test_many_calls_in_one_collect_all(client):
+def test_enqueue_many_collects_the_items_of_all_payloads(client):
     found = client.enqueue_many("a:b", ({"n": n % 2, "items": [n]} for n in range(6)), unique=COLLECT)
     assert [job.new for job in found] == [True, True, False, False, False, False]
     assert found[0] == found[2] == found[4]
@@ -99,7 +99,7 @@ def times(queue, job):
     return queue.run("SELECT run_at - created_at, run_at - now() FROM jobherd.scheduled WHERE id = %s", job)[0]
 
 
-def test_a_debounced_job_waits_for_the_last_enqueue_up_to_its_longest_wait(client, queue):
+def test_debounced_job_waits_after_the_last_enqueue_but_at_most_max_wait(client, queue):
     first = put(client, text="a", debounce="30s", max_wait="5m")
     assert times(queue, first)[0] == timedelta(seconds=30)
     queue.run(
@@ -136,7 +136,7 @@ def test_a_trailing_throttle_keeps_the_time_and_takes_the_newest_payload(client,
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_second_caller_waits_for_the_first(client, queue, commits):
+def test_second_enqueue_waits_for_the_transaction_of_the_first(client, queue, commits):
     found = []
     with psycopg.connect(queue.dsn) as first, psycopg.connect(queue.dsn, autocommit=True) as watch:
         held = enqueue_on(first, "a:b", {"n": 1, "text": "a"}, unique=REPLACE)
@@ -149,8 +149,8 @@ def test_a_second_caller_waits_for_the_first(client, queue, commits):
     assert queue.run("SELECT payload ->> 'text' FROM jobherd.ready") == [("b",)]
 
 
-def test_a_worker_that_claims_the_job_meanwhile_keeps_it(client, queue):
-    """The claim has not committed when the enqueue finds the row: it is waited for, and a new job is enqueued."""
+def test_job_claimed_during_an_enqueue_keeps_running_and_a_new_job_is_enqueued(client, queue):
+    """The enqueue finds a row that an uncommitted claim has locked. It waits for the claim."""
     first = put(client, text="a")
     child = queue.child()
     found = []
@@ -186,7 +186,7 @@ def ask(queue, options, payload='{"n": 1, "doc": {"id": 3}}'):
     return queue.run("SELECT jobherd.enqueue('a:b', %s::jsonb, %s::jsonb)", payload, options)[0][0]
 
 
-def test_jobs_are_unique_by_sql_with_the_keys_of_python(client, queue):
+def test_sql_and_python_enqueue_use_the_same_unique_keys(client, queue):
     first = ask(queue, '{"unique": ["n"]}')
     assert put(client, unique=("n",)) == ask(queue, '{"unique": "n"}', '{"n": 1}') == first
     deep = ask(queue, '{"unique": ["$.doc.id"]}')
@@ -201,7 +201,7 @@ def test_jobs_are_unique_by_sql_with_the_keys_of_python(client, queue):
     assert len({first, deep, whole, keyed}) == 4
 
 
-def test_jobs_are_debounced_and_throttled_by_sql(client, queue):
+def test_sql_enqueue_debounces_and_throttles_jobs(client, queue):
     first = ask(queue, '{"unique": ["n"], "debounce": "30 s", "max_wait": 60}', '{"n": 1, "text": "a"}')
     assert times(queue, first)[0] == timedelta(seconds=30)
     assert ask(queue, '{"unique": ["n"], "debounce": 30}', '{"n": 1, "text": "b"}') == first
@@ -211,7 +211,7 @@ def test_jobs_are_debounced_and_throttled_by_sql(client, queue):
     assert ask(queue, '{"unique": ["n"], "throttle": "1 minute"}', '{"n": 2}') == leading
 
 
-def test_the_rules_of_python_are_those_of_sql(client, queue):
+def test_sql_enqueue_has_the_uniqueness_rules_of_python(client, queue):
     waiting = ask(queue, '{"unique": {"by": ["n"], "during": "waiting"}}')
     queue.run("UPDATE jobherd.ready SET attempts = 1")
     assert ask(queue, '{"unique": {"by": "n", "during": "waiting"}}') != waiting
@@ -265,6 +265,6 @@ def test_the_rules_of_python_are_those_of_sql(client, queue):
         ('{"debounce": "soon"}', "invalid input syntax"),
     ],
 )
-def test_a_wrong_option_by_sql_is_named(queue, options, says):
+def test_sql_enqueue_rejects_an_invalid_uniqueness_option(queue, options, says):
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=says):
         ask(queue, options)

@@ -1,8 +1,8 @@
-"""Producers that collect, replace and debounce over few keys while workers claim: no item is lost, none is there twice.
+"""Producers collect, replace and debounce over few keys while workers claim: no item is lost or duplicated.
 
     python -m tests.sql.test_keyed_stress 60
 
-runs it for a minute with 6 producers and 3 workers, and prints what it did.
+runs the load for a minute with 6 producers and 3 workers, and prints the counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ITEMS = """
 
 
 class Storm:
-    """Everything that happens, and what was seen of it."""
+    """Concurrent producers, workers and a watcher, with their counts and errors."""
 
     def __init__(self, dsn: str, keys: int, seed: int) -> None:
         self.dsn, self.keys, self.dice = dsn, keys, random.Random(seed)
@@ -47,7 +47,7 @@ class Storm:
         self.over = threading.Event()
 
     def run(self, calls: int, producers: int, workers: int, seconds: float = LIMIT) -> None:
-        """Let each producer make so many calls, for at most so many seconds."""
+        """Let each producer make `calls` calls, for at most `seconds` seconds."""
         until = time.monotonic() + seconds
         ending = [
             threading.Thread(target=self._produce, args=(number, calls, until, self.dice.random()))
@@ -111,7 +111,7 @@ class Storm:
         self.wrong += [("never committed", item) for item in found.keys() - set(self.committed)]
 
 
-def test_no_item_is_lost_or_there_twice(database):
+def test_no_collected_item_is_lost_or_duplicated(database):
     storm = Storm(database, keys=3, seed=7)
     storm.run(calls=50, producers=4, workers=2)
     assert storm.wrong == []

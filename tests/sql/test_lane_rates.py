@@ -1,4 +1,4 @@
-"""Rate limits of each partition: no window holds more starts of one than its limit and burst, and no other is held up."""
+"""Rate limits of each partition: no time window has more starts than limit and burst. Other partitions are not delayed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def queue(database):
 
 
 def started(child, claims):
-    """Claim that often: the ids."""
+    """Claim this often and return the ids."""
     return [job for _ in range(claims) for job in starts(child)[0]]
 
 
 def shut_all(queue, child, partitions):
-    """Take the token of all these partitions, so that each has one more job that waits for the next one."""
+    """Use the tokens of all these partitions, so that each has one more job that waits for the next token."""
     queue.run(FILL, partitions)
     for _ in range(partitions):
         settle(child, [row for row in gated(child, 1) if row["id"] is not None])
@@ -44,22 +44,22 @@ def shut_all(queue, child, partitions):
         pass
 
 
-def test_each_partition_starts_its_burst_then_one_for_each_token_and_holds_up_no_other(queue):
+def test_partition_starts_its_burst_then_a_job_for_each_token_and_delays_no_other(queue):
     jobs = put(queue, flood=9, acme=3)
     assert queue.run("SELECT jobherd.limit_each_rate('crm', '1/min', burst => 2)") == [(None,)]
     one, other = queue.child(), queue.child()
-    assert one.claim_raw(10)[0]["id"] is None, "the plain claim hands it to claim_gated"
+    assert one.claim_raw(10)[0]["id"] is None, "the plain claim leaves the queue to claim_gated"
     assert sorted(started(one, 2) + started(other, 2)) == sorted(jobs["flood"][:2] + jobs["acme"][:2])
     found, opens_in = starts(one)
-    assert (found, 30 < opens_in <= 60) == ([], True), "who finds no token learns when the next one comes"
+    assert (found, 30 < opens_in <= 60) == ([], True), "a claim without a token returns the time until the next one"
     back_date(queue, 60)
     queue.run("UPDATE jobherd.buckets SET opens_at = opens_at - interval '60 s'")
     assert sorted(started(other, 3)) == sorted([jobs["flood"][2], jobs["acme"][2]])
-    assert starts(one)[1] > 30, "only the flood waits"
+    assert starts(one)[1] > 30, "only the partition flood waits"
 
 
 @pytest.mark.parametrize("others", ["pause('other')", "set_limit('crm', 5)"])
-def test_who_takes_the_last_token_learns_when_the_next_one_comes(queue, others):
+def test_claim_of_the_last_token_returns_the_time_until_the_next_one(queue, others):
     jobs = put(queue, acme=2)
     queue.run(f"SELECT jobherd.{others}")
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/min')")
@@ -70,8 +70,8 @@ def test_who_takes_the_last_token_learns_when_the_next_one_comes(queue, others):
     assert starts(queue.child()) == ([], None)
 
 
-def test_a_partition_whose_token_has_come_is_found_among_many_that_wait(queue):
-    """A walk looks at 500 of them, and would find it seconds later."""
+def test_partition_with_a_new_token_is_found_among_many_that_wait(queue):
+    """A scan of the partitions checks 500 at a time, and would find it seconds later."""
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
     child = queue.child()
     shut_all(queue, child, 1100)
@@ -85,7 +85,7 @@ def test_a_partition_whose_token_has_come_is_found_among_many_that_wait(queue):
         assert queue.run("SELECT partition FROM jobherd.jobs WHERE id = %s", rows[0]["id"]) == [(name,)]
 
 
-def test_a_claim_tells_idle_workers_of_other_partitions_whose_tokens_have_come(queue):
+def test_claim_wakes_idle_workers_for_other_partitions_with_new_tokens(queue):
     put(queue, acme=2, globex=2)
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
     child = queue.child()
@@ -105,7 +105,7 @@ def test_a_claim_tells_idle_workers_of_other_partitions_whose_tokens_have_come(q
     "call", ["limit_each_rate('crm', '1/h')", "limit('crm', '1/h')", "limit(kind => 'a:b', rate => '1/h')"]
 )
 def test_a_token_that_came_during_a_claim_is_not_missed(queue, call):
-    """The claim found none. Otherwise no timer would be set, and the job would wait for the poll."""
+    """The claim found no token. Without a timer for the new token, the job would wait for the poll."""
     put(queue, acme=2)
     queue.run(f"SELECT jobherd.{call}")
     child = queue.child()
@@ -114,11 +114,11 @@ def test_a_token_that_came_during_a_claim_is_not_missed(queue, call):
         late.execute("SELECT now()")
         queue.run("UPDATE jobherd.buckets SET used_until = clock_timestamp(), opens_at = clock_timestamp()")
         assert late.execute("SELECT jobherd.next_opening(NULL)").fetchone() == (0,)
-    assert queue.run("SELECT jobherd.next_opening(NULL)") == [(None,)], "it has come before the next claim begins"
+    assert queue.run("SELECT jobherd.next_opening(NULL)") == [(None,)], "the token came before the next claim begins"
 
 
-def test_what_waits_for_something_else_is_not_said_to_wait_for_a_token(queue):
-    """Otherwise each claim would try it, and each timer wake a worker for it."""
+def test_partition_whose_job_is_canceled_or_over_another_limit_does_not_wait_for_a_token(queue):
+    """Otherwise each claim would try this partition, and each timer would wake a worker for it."""
     (gone, _), (full, _) = (jobs := put(queue, acme=2, globex=2)).values()
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/h'), jobherd.limit_each('crm', 1)")
     child = queue.child()
@@ -132,8 +132,8 @@ def test_what_waits_for_something_else_is_not_said_to_wait_for_a_token(queue):
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_no_window_holds_more_of_a_partition_than_its_limit_and_burst(queue, remote):
-    """Claims of many workers, some of an earlier version, some rolled back; counted from the rows that were committed."""
+def test_no_time_window_has_more_starts_of_a_partition_than_limit_and_burst(queue, remote):
+    """Many workers claim, one as in an earlier version. Some claims are rolled back; only committed ones count."""
     rate, burst = 100, 3
     put(queue, **{f"p{n}": 400 for n in range(4)})
     queue.run("SELECT jobherd.limit_each_rate('crm', %s, burst => %s)", f"{rate}/s", burst)
@@ -174,26 +174,26 @@ def test_no_window_holds_more_of_a_partition_than_its_limit_and_burst(queue, rem
             assert most_in_any_window([float(at) for at in times], window) <= burst + rate * window, window
 
 
-def test_the_limits_of_running_jobs_of_the_queue_and_of_strict_order_hold_as_well(queue):
+def test_limit_of_running_jobs_limit_of_the_queue_and_strict_order_apply_as_well(queue):
     jobs = put(queue, acme=5, globex=5)
     queue.run("SELECT jobherd.limit_each('crm', 1), jobherd.limit_each_rate('crm', '1/h', burst => 2)")
     one, other = queue.child(), queue.child()
     held = {jobs["acme"][0]: one, jobs["globex"][0]: other}
     rows = {id_: (child, rows) for child in (one, other) for rows in [gated(child)] for id_ in ids(rows)}
     assert set(rows) == set(held)
-    assert starts(one)[0] == [], "each runs one"
+    assert starts(one)[0] == [], "each partition runs one job"
     for child, claimed in rows.values():
         settle(child, claimed)
     assert sorted(started(one, 2)) == sorted([jobs["acme"][1], jobs["globex"][1]])
     assert started(one, 2) == []
     queue.run("DELETE FROM jobherd.running")
-    assert started(one, 2) == [], "and has used its burst"
+    assert started(one, 2) == [], "each partition has used its burst"
     queue.run("SELECT jobherd.limit_each('crm', 1, strict => true), jobherd.limit('crm', '1/h')")
     queue.run("DELETE FROM jobherd.buckets")
     assert len(started(one, 3)) == 1, "the queue has one token"
 
 
-def test_a_retry_counts_as_a_start_and_gives_no_token_back(queue):
+def test_retry_counts_as_a_start_and_returns_no_token(queue):
     jobs = put(queue, acme=1)
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
     child = queue.child()
@@ -217,14 +217,14 @@ def test_a_bucket_that_holds_more_than_it_can_is_corrected(queue, cause):
     assert (found, 30 < opens_in <= 60) == ([], True)
 
 
-def test_jobs_without_a_partition_have_no_limit(queue):
+def test_jobs_without_a_partition_have_no_partition_rate_limit(queue):
     jobs = queue.enqueue_many("a:b", 3, queue="crm")
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
     assert started(queue.child(), 3) == jobs
     assert queue.count("buckets") == 0
 
 
-def test_rules_of_a_queue_are_independent(queue):
+def test_changing_one_rule_of_a_queue_keeps_its_other_rules(queue):
     rules = "SELECT each_running, each_rate, each_burst, in_order, divided_by IS NOT NULL FROM jobherd.limits"
     queue.run("SELECT jobherd.limit_each_rate('crm', '40/s')")
     assert queue.run(rules) == [(None, "40/s", 2, False, True)]

@@ -1,4 +1,4 @@
-"""Limits of each partition: at no commit do more of its jobs run, other partitions are not held up, and strict order holds."""
+"""Limits of each partition: exact at every commit, without delay for other partitions, and with strict order."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def queue(database):
         yield queue
 
 
-def test_no_more_of_a_partition_than_its_limit_and_others_are_not_held_up(queue):
+def test_partition_runs_no_more_jobs_than_its_limit_and_does_not_delay_others(queue):
     jobs = put(queue, flood=300, acme=3)
     queue.run("SELECT jobherd.limit_each('crm', 2)")
     children = [queue.child() for _ in range(6)]
-    assert children[0].claim_raw(10)[0]["id"] is None, "the plain claim hands it to claim_gated"
+    assert children[0].claim_raw(10)[0]["id"] is None, "the plain claim leaves the queue to claim_gated"
     held = [gated(child, 10) for child in children]
     assert sorted(job for rows in held for job in ids(rows)) == sorted(jobs["flood"][:2] + jobs["acme"][:2])
     assert [len(rows) for rows in held] == [1, 1, 1, 1, 0, 0]
@@ -41,7 +41,7 @@ def test_no_more_of_a_partition_than_its_limit_and_others_are_not_held_up(queue)
     assert gated(children[4]) == []
 
 
-def test_jobs_that_ran_in_a_batch_before_the_limit_count(queue):
+def test_jobs_claimed_together_before_the_limit_count(queue):
     put(queue, acme=20)
     one, other = queue.child(), queue.child()
     before = one.claim(5)
@@ -51,14 +51,14 @@ def test_jobs_that_ran_in_a_batch_before_the_limit_count(queue):
     assert len(gated(other)) == 1
 
 
-def test_a_job_is_retried_within_its_partition(queue):
+def test_retried_job_counts_toward_the_limit_of_its_partition(queue):
     jobs = put(queue, acme=2)
     queue.run("SELECT jobherd.limit_each('crm', 1)")
     one, other = queue.child(), queue.child()
     rows = gated(one)
     assert one.settle(rows[0]["token"], ids(rows), "retry", error="why", delay=3600) == jobs["acme"][:1]
     rows = gated(other)
-    assert ids(rows) == jobs["acme"][1:], "a job that waits for its retry does not hold up the next one"
+    assert ids(rows) == jobs["acme"][1:], "a job that waits for its retry does not delay the next one"
     queue.run("UPDATE jobherd.scheduled SET run_at = now()")
     queue.connection.execute(queue.text("maintenance/promote_due"), {"most": 10})
     assert gated(one) == []
@@ -106,7 +106,7 @@ def test_a_locked_first_job_is_not_overtaken_under_strict_order(queue):
     assert ids(gated(child)) == jobs["acme"][:1]
 
 
-def test_a_lane_whose_lock_is_held_is_passed(queue):
+def test_claim_skips_a_partition_that_another_claim_has_locked(queue):
     put(queue, acme=2, globex=2)
     queue.run("SELECT jobherd.limit_each('crm', 2)")
     one, other = queue.child(), queue.child()
@@ -114,12 +114,12 @@ def test_a_lane_whose_lock_is_held_is_passed(queue):
         held = set(ids(gated(one)))
         found = {name for _ in range(2) for name in names(queue, gated(other))}
         assert len(found) == 1, "not the partition whose lock is held"
-        assert [(row["id"], row["queue"]) for row in gated(other)] == [(None, "crm")], "it tries again soon"
-    assert held < set(ids(gated(other))) | held, "its limit is two"
+        assert [(row["id"], row["queue"]) for row in gated(other)] == [(None, "crm")], "the worker tries again soon"
+    assert held < set(ids(gated(other))) | held, "the limit is 2"
 
 
-def test_a_claim_whose_partition_has_room_notifies_idle_workers(queue):
-    """A worker that found the lock of the lane taken may be idle by now."""
+def test_claim_notifies_idle_workers_if_its_partition_is_below_its_limit(queue):
+    """A worker that found the partition locked may be idle by now."""
     put(queue, acme=3)
     queue.run("SELECT jobherd.limit_each('crm', 2)")
     with psycopg.connect(queue.dsn, autocommit=True) as listener:
@@ -135,8 +135,8 @@ def test_a_claim_whose_partition_has_room_notifies_idle_workers(queue):
         )
 
 
-def test_a_worker_that_goes_on_to_another_partition_notifies_idle_workers(queue):
-    """Another worker may have found this partition at its limit, and the other one locked, and be idle by now."""
+def test_worker_that_moves_to_another_partition_notifies_idle_workers(queue):
+    """Another worker may be idle by now, because it found this partition at its limit and the other one locked."""
     jobs = put(queue, acme=2, globex=1)  # their lanes begin with 8 and 5
     queue.run("SELECT jobherd.limit_each('crm', 1)")
     child = queue.child()
@@ -152,8 +152,8 @@ def test_a_worker_that_goes_on_to_another_partition_notifies_idle_workers(queue)
         assert [one.payload for one in listener.notifies(timeout=LIMIT, stop_after=1)] == ["crm"]
 
 
-def test_a_worker_whose_session_is_new_notifies_idle_workers_too(queue):
-    """It does not know which partition has a free slot since its last settlement."""
+def test_worker_with_a_new_session_notifies_idle_workers(queue):
+    """The new session does not store which partition the worker's last settlement freed."""
     jobs = put(queue, acme=2, globex=1)
     queue.run("SELECT jobherd.limit_each('crm', 1)")
     child = queue.child()
@@ -170,7 +170,7 @@ def test_a_worker_whose_session_is_new_notifies_idle_workers_too(queue):
         assert [one.payload for one in listener.notifies(timeout=LIMIT, stop_after=1)] == ["crm"]
 
 
-def test_a_restricted_claim_obeys_too(queue):
+def test_claim_with_conditions_honors_partition_limits(queue):
     put(queue, acme=3)
     queue.run("SELECT jobherd.limit_each('crm', 1), jobherd.fair('fair')")
     fair = queue.enqueue_many("a:b", 2, queue="fair", partition="x")
@@ -180,8 +180,8 @@ def test_a_restricted_claim_obeys_too(queue):
     assert ids(found[1]) == fair
 
 
-def test_one_with_a_tenant_s_name_costs_its_own_turns(queue):
-    """L5: a tenant's role that names other partitions gets no more places."""
+def test_tenant_role_cannot_exceed_its_limit_by_naming_other_partitions(queue):
+    """All jobs of the role are in its tenant's partition, which has a limit of 1."""
     queue.run("DROP ROLE IF EXISTS jobherd_test_lanes")
     queue.run("CREATE ROLE jobherd_test_lanes")
     queue.run("SELECT jobherd.grant_tenant('jobherd_test_lanes', 'acme'), jobherd.limit_each('crm', 1)")
@@ -198,8 +198,8 @@ def test_one_with_a_tenant_s_name_costs_its_own_turns(queue):
 
 
 @pytest.mark.parametrize("each", [1, 2])
-def test_at_no_commit_do_more_jobs_of_a_partition_run(queue, each):
-    """Eight workers, two of an earlier version, that claim, roll back, settle, retry and die; a look at each change."""
+def test_partition_never_runs_more_committed_jobs_than_its_limit(queue, each):
+    """Eight workers, two of an earlier version, claim, roll back, settle and retry while a watcher counts."""
     most = 8 if each == 1 else 12
     put(queue, **{f"p{n}": 60 for n in range(most)})
     queue.run("SELECT jobherd.limit_each('crm', %s, strict => %s)", each, each == 1)
@@ -263,7 +263,7 @@ def test_at_no_commit_do_more_jobs_of_a_partition_run(queue, each):
         assert all(jobs == sorted(jobs) for _, jobs in order)
 
 
-def test_a_batch_from_before_the_limit_counts_for_as_long_as_it_runs(queue):
+def test_jobs_claimed_before_the_limit_count_as_long_as_they_run(queue):
     put(queue, acme=20)
     one, other = queue.child(), queue.child()
     one.claim(5)
@@ -276,8 +276,8 @@ def test_a_batch_from_before_the_limit_counts_for_as_long_as_it_runs(queue):
     assert gated(other) == []
 
 
-def test_a_round_through_partitions_that_all_wait_ends(queue):
-    """Otherwise each idle worker would search again four times a second for as long as they wait."""
+def test_search_through_partitions_that_all_wait_ends(queue):
+    """Otherwise each idle worker would search again four times a second as long as the partitions wait."""
     queue.run("SELECT jobherd.limit_each('crm', 1, strict => true)")
     queue.run(
         "INSERT INTO jobherd.ready (kind, queue, payload, lane) SELECT 'a:b', 'crm', '{}', jobherd.lane_of(n::text) FROM generate_series(1, 1200) AS n"
@@ -291,11 +291,11 @@ def test_a_round_through_partitions_that_all_wait_ends(queue):
     assert [(None, "crm")] in answers, "500 partitions are searched at a time"
     assert answers[3] == [] or answers[2] == []
     queue.run("DELETE FROM jobherd.scheduled WHERE lane = jobherd.lane_of('7')")
-    assert any(ids(gated(child)) for _ in range(4)), "and the next round finds what is free"
+    assert any(ids(gated(child)) for _ in range(4)), "the next search finds the free partition"
 
 
 @pytest.mark.parametrize("where", ["retrying", "set aside"])
-def test_a_cancelled_job_for_which_strict_order_waited_wakes_idle_workers(queue, where):
+def test_cancellation_of_a_job_that_strict_order_waited_for_wakes_idle_workers(queue, where):
     first = queue.enqueue("b:c", queue="crm", partition="acme")
     second = queue.enqueue("a:b", queue="crm", partition="acme")
     queue.run("SELECT jobherd.limit_each('crm', 1, strict => true)")
@@ -317,7 +317,7 @@ def test_a_cancelled_job_for_which_strict_order_waited_wakes_idle_workers(queue,
     assert ids(gated(child)) == [second]
 
 
-def test_a_stranger_with_advisory_locks_holds_up_no_partition(queue):
+def test_advisory_locks_of_another_session_do_not_block_a_partition(queue):
     put(queue, acme=1)
     queue.run("SELECT jobherd.limit_each('crm', 1)")
     with psycopg.connect(queue.dsn) as stranger:
@@ -325,8 +325,8 @@ def test_a_stranger_with_advisory_locks_holds_up_no_partition(queue):
         assert len(gated(queue.child())) == 1
 
 
-def test_no_index_reads_the_jobs_of_a_claim(queue):
-    """Otherwise no settlement of a part of a claim would be a HOT update."""
+def test_no_index_of_running_uses_the_column_jobs(queue):
+    """Otherwise settling a part of a claim could not be a HOT update."""
     assert (
         queue.run(
             "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'jobherd.running'::regclass"

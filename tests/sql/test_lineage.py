@@ -1,4 +1,4 @@
-"""Where a job comes from goes with it wherever it goes, is found by index, and came to a database that was full already."""
+"""The parent job and trace of a job stay with it in every state, and child jobs are found by index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def set_off(queue, job):
     ]
 
 
-def test_it_goes_with_the_job_through_all_of_its_states_and_is_found_in_each(queue):
+def test_parent_and_trace_stay_with_the_job_and_it_is_found_in_every_state(queue):
     job = queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb || '{\"delay\": 3600}')", WITH_BOTH)[0][0]
     places = []
 
@@ -65,7 +65,7 @@ def test_a_trace_keeps_its_state_and_baggage(queue, more):
     assert origin(queue, queue.run(with_trace, TRACE + more)[0][0]) == (None, TRACE + more)
 
 
-def test_a_claim_tells_it_and_a_job_without_it_is_as_narrow_as_before(queue):
+def test_claim_returns_parent_and_trace_and_no_extras_for_other_jobs(queue):
     queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", WITH_BOTH)
     queue.enqueue_many("a:b", 2)
     told = [row["extras"] for row in queue.child().claim_raw(10)]
@@ -91,7 +91,7 @@ def test_a_claim_tells_it_and_a_job_without_it_is_as_narrow_as_before(queue):
         (f'{{"traceparent": "{TRACE} a={"1" * 1000}"}}', 'option "traceparent"'),
     ],
 )
-def test_what_is_none_is_refused_with_its_name(queue, options, says):
+def test_enqueue_rejects_an_invalid_parent_or_trace_and_names_the_option(queue, options, says):
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=says):
         queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", options)
 
@@ -99,10 +99,10 @@ def test_what_is_none_is_refused_with_its_name(queue, options, says):
 @pytest.mark.parametrize("table", ["ready", "parked", "scheduled", "history"])
 def test_child_jobs_are_found_by_index(queue, table):
     statement, names = sql.numbered("dashboard/list_child_jobs")
-    queue.run("SET enable_seqscan = off")  # the tables are empty; what is asked is whether an index can be used at all
+    queue.run("SET enable_seqscan = off")  # the tables are empty; the test checks only whether an index can be used
     given = {"id": "7", "most": "50"}
     queue.run(f"PREPARE found AS {statement}")
     plan = "\n".join(row[0] for row in queue.run(f"EXPLAIN EXECUTE found ({', '.join(given[name] for name in names)})"))
-    # a partition's is named by the server
+    # PostgreSQL names the index of a partition
     own = {"history": "history_default_[a-z_]+_id_idx"}.get(table, f"{table}_parent")
     assert re.search(f"Index Scan (using|on) {own} ", plan), plan

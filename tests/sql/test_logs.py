@@ -1,4 +1,4 @@
-"""What an attempt said is kept for as long as its job, and only if there is something."""
+"""The log of an attempt is kept as long as its job, and only if it is not empty."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def logs(queue):
 
 
 @pytest.mark.promise("B28")
-def test_each_attempt_keeps_its_own_under_the_fence(queue):
+def test_each_attempt_stores_its_log_under_its_fencing_token(queue):
     number = queue.enqueue("a:b")
     child = queue.child()
     (first,) = child.claim(1)
@@ -35,7 +35,7 @@ def test_each_attempt_keeps_its_own_under_the_fence(queue):
     assert [row[0] for row in queue.run(queue.text("observe/show_logs").replace("%(id)s", str(number)))] == [1, 2]
 
 
-def test_nothing_is_kept_where_nothing_is_said_or_nothing_of_the_job_is_kept(queue):
+def test_no_log_is_stored_if_it_is_empty_or_the_job_is_not_kept(queue):
     queue.enqueue_many("a:b", 2)
     child = queue.child()
     jobs = child.claim(2)
@@ -44,7 +44,7 @@ def test_nothing_is_kept_where_nothing_is_said_or_nothing_of_the_job_is_kept(que
     assert logs(queue) == []
 
 
-def test_they_go_when_their_day_is_past_and_with_a_purge(queue):
+def test_logs_are_deleted_after_their_last_day_and_by_a_purge(queue):
     queue.enqueue_many("a:b", 3)
     child = queue.child()
     for job in child.claim(3):

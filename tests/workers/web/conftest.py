@@ -1,4 +1,4 @@
-"""Time for the statements and scrapes of these tests, on a busy machine too."""
+"""Gives the statements and scrapes of these tests enough time on a busy machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A web child in a thread of the test: real pipes, real boards, a real socket.
+"""Runs a web process in a thread of the test, with real pipes, status boards and a real socket.
 
-It is ready when it says READY, and gone when dismissed.
+It is ready once it reports READY, and ends when it is dismissed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_DATABASE = "host=/nowhere/at/all port=1 user=jobherd password=canary-secret d
 
 
 class Log(logging.Handler):
-    """What is logged, as it comes."""
+    """Stores log records in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Log(logging.Handler):
         self._arrived.put(record)
 
     def wait_for(self, start: str) -> logging.LogRecord:
-        """Return the next line that starts so."""
+        """Return the next record whose message starts with this text."""
         until = time.monotonic() + LIMIT
         while True:
             record = self._arrived.get(timeout=max(0.0, until - time.monotonic()))
@@ -111,12 +111,12 @@ class Web:
             raise self._failed
 
     def dismiss(self) -> None:
-        """End the wake pipe, and wait until the child has left."""
+        """Close the wake pipe, and wait until the web process has exited."""
         if self._wake >= 0:
             os.close(self._wake)
             self._wake = -1
         self._thread.join(LIMIT)
-        assert not self._thread.is_alive(), "the web child did not leave when it was dismissed"
+        assert not self._thread.is_alive(), "the web process did not exit when it was dismissed"
 
     def nudge(self) -> None:
         pipes.wake(self._wake)
@@ -157,7 +157,7 @@ class Web:
 
 
 class Scrape:
-    """A scrape, as Prometheus understands it."""
+    """A scrape, as Prometheus parses it."""
 
     def __init__(self, text: str) -> None:
         self.text = text

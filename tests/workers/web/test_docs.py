@@ -1,6 +1,6 @@
-"""`docs/reference/metrics.md` lists what a scrape of everything shows.
+"""Tests that `docs/reference/metrics.md` lists every metric of a full scrape.
 
-The same names, types and labels, and examples that use them.
+Names, types and labels must be the same, and the examples must use them.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def test_the_page_lists_every_metric_with_its_type_and_labels(documented, scrape
     assert {name: (row["type"], set(re.findall(r"\w+", row["labels"]))) for name, row in documented.items()} == scraped
 
 
-def test_the_examples_ask_for_the_metric_beside_them(documented, scraped):
+def test_each_example_queries_the_metric_of_its_row(documented, scraped):
     for name, row in documented.items():
         asked = {SUFFIX.sub("", word) for word in re.findall(r"jobherd_\w+", row["example"])}
         assert name in asked
         assert asked <= set(scraped)
 
 
-def test_the_page_names_the_values_of_labels(documented):
+def test_page_names_the_values_of_labels(documented):
     assert set(re.findall(r"`(\w+)`", documented["jobherd_worker_jobs_processed_total"]["meaning"])) == {
         *OUTCOMES,
         "outcome",

@@ -1,4 +1,4 @@
-"""The metrics of flows are what the rows say, and count each flow that ends once."""
+"""Tests the metrics of flows: they equal the rows and count each flow that ends once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def conn(database):
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
-    """Every scrape measures again, waits for it, and counts what has ended until then."""
+    """Let every scrape measure again, wait for the result, and count all flows ended until then."""
     monkeypatch.setattr(queue_depth, "PERIOD", 0.0)
     monkeypatch.setattr(queue_depth, "EASE", 0.0)
     monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
@@ -104,7 +104,7 @@ def test_each_ended_flow_is_counted_once_with_its_duration(database, conn):
         assert child.scrape().all(COUNT) == NONE | {("failed",): 1, ("completed",): 1}
 
 
-def test_an_end_that_is_not_passed_on_is_a_lag(database, conn):
+def test_resolver_lag_is_the_age_of_an_unresolved_job_end(database, conn):
     conn.execute("INSERT INTO jobherd.ends (flow, job, state, at) VALUES (0, 1, 'completed', now() - interval '90 s')")
     with Web(database) as child:
         assert 90 <= child.scrape().of("jobherd_resolver_lag_seconds") < 3600

@@ -1,4 +1,4 @@
-"""Alive, started and ready are three questions; each says no for its own reasons and names them."""
+"""Tests the liveness, startup and readiness probes. Each fails for its own reasons and names them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def report(said=None, *, loop_at=99.9, lease_until=110.0, draining=False, **more
     )
 
 
-def test_all_is_well():
+def test_healthy_supervisor_passes_all_probes():
     assert (why_not_live(report()), why_not_started(report()), why_not_ready(report())) == ([], [], [])
 
 
 @pytest.mark.parametrize(
     ("age", "alive"), [(0.0, True), (LOOP_LATE, True), (LOOP_LATE + 0.001, False), (3600.0, False)]
 )
-def test_it_lives_while_its_loop_turns(age, alive):
+def test_supervisor_is_live_while_its_loop_runs(age, alive):
     assert bool(why_not_live(report(loop_at=100.0 - age))) is not alive
 
 
-def test_a_loop_that_never_turned_does_not_live():
+def test_supervisor_whose_loop_never_ran_is_not_live():
     assert why_not_live(report(loop_at=0.0)) == ["the supervisor's loop has not run yet"]
 
 
@@ -59,23 +59,23 @@ def test_a_loop_that_never_turned_does_not_live():
         ({"children": [{"slot": 1, "kind": "maintenance", "state": "ready", "pid": 7}]}, "no worker is ready"),
     ],
 )
-def test_it_is_not_ready_and_says_why(case, reason):
+def test_supervisor_that_is_not_ready_names_the_reason(case, reason):
     assert why_not_ready(report(**case)) == [reason]
 
 
-def test_who_listens_to_nothing_by_design_is_ready():
+def test_polling_supervisor_is_ready_without_a_listen_connection():
     assert why_not_ready(report(listening=False, polling=True)) == []
 
 
 @pytest.mark.parametrize(
     "case", [{"draining": True}, {"listening": False}, {"lease_until": 0.0}, {"children": []}, {"database": False}]
 )
-def test_what_makes_it_unready_does_not_kill_it(case):
+def test_supervisor_that_is_not_ready_is_still_live_and_started(case):
     assert why_not_live(report(**case)) == []
     assert why_not_started(report(**case)) == []
 
 
-def test_it_has_not_started_before_a_child_was_ready():
+def test_supervisor_has_not_started_before_a_child_process_was_ready():
     assert why_not_started(report(ready_ever=False)) == ["no child process has been ready yet"]
 
 
@@ -95,14 +95,14 @@ def test_it_has_not_started_before_a_child_was_ready():
         {"children": [None, 7, {}], "deaths": {"x": None}, "beats": "many", "listening": "yes", "respawns": math.inf},
     ],
 )
-def test_an_odd_value_counts_as_missing(said):
+def test_invalid_value_in_the_report_counts_as_missing(said):
     read = understand(said, now=1.0, loop_at=0.0, lease_until=0.0, draining=False)
     assert not read.listening
     assert read.counts["beats"] == 0
     assert why_not_ready(read)
 
 
-def test_the_pages_answer_with_status_and_reasons():
+def test_probe_paths_respond_with_status_and_reasons():
     with Web() as child:
 
         def ask(path):

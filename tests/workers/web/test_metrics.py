@@ -1,4 +1,4 @@
-"""What is scraped is what stands on the boards and what the parent says; no more series than is good, and no counter ever goes down."""
+"""Tests that a scrape equals the status boards and the supervisor's report. Series are bounded, counters never decrease."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def child_status(slot: int, kind: str = "worker", state: str = "ready", pid: int
 
 
 @pytest.mark.promise("A40", "A41")
-def test_a_scrape_equals_what_was_put_on_the_boards():
-    """Hundreds of runs of several kinds in several slots, whose tables of kinds differ, against plain sums."""
+def test_scrape_equals_the_numbers_on_the_status_boards():
+    """Compare hundreds of attempts of several kinds, in slots whose tables of kinds differ, with plain sums."""
     chance = random.Random(7)
     outcomes, timeouts, recycled, durations = Counter(), Counter(), Counter(), {}
     with Web() as child:
@@ -90,8 +90,8 @@ def test_a_scrape_equals_what_was_put_on_the_boards():
 
 
 @pytest.mark.promise("A40")
-def test_every_outcome_is_there_from_the_start():
-    """A rate needs the zero before the one."""
+def test_every_outcome_of_a_kind_has_a_series_from_the_start():
+    """A rate needs the 0 before the first 1."""
     with Web() as child:
         child.boards[0].tally.declare(policies("mail:receipt"))
         scrape = child.scrape()
@@ -136,23 +136,23 @@ def test_in_flight_counts_running_handlers_of_living_children():
         assert child.scrape().all(IN_FLIGHT) == {("a",): 0, ("b",): 1}
         child.boards[2].say(
             CurrentWork(Phase.RUNNING, token=4, job=14, kind=number["a"], started=101.5)
-        )  # its successor, faster than the news of it
+        )  # its successor runs before the supervisor reports it
         assert child.scrape().all(IN_FLIGHT) == {("a",): 1, ("b",): 1}
 
 
-def test_a_kind_without_a_place_on_the_board_is_counted_as_other():
+def test_kind_without_room_on_the_status_board_is_counted_as_other():
     with Web() as child:
         board = child.boards[0]
         numbers = board.tally.declare(policies(*(f"kind:{number}" for number in range(MAX_KINDS + 50))))
-        assert child.scrape().of(PROCESSED, kind="(other)", outcome="ok") is None, "nobody needed it yet"
+        assert child.scrape().of(PROCESSED, kind="(other)", outcome="ok") is None, "no job needs this label yet"
         board.tally.count(numbers.get("kind:300", 0), 0, 0.1)
         assert child.scrape().of(PROCESSED, kind="(other)", outcome="ok") == 1
 
 
-def test_a_flood_of_kinds_makes_no_flood_of_series():
-    """Each slot's table is full, each with other kinds, as after many changes of code.
+def test_number_of_kind_labels_is_bounded():
+    """The table of each slot is full, each with other kinds, as after many changes of code.
 
-    Nothing is lost, and the labels stay few.
+    No count is lost, and the number of labels stays small.
     """
     with Web() as child:
         for slot, board in enumerate(child.boards):
@@ -167,7 +167,7 @@ def test_a_flood_of_kinds_makes_no_flood_of_series():
     assert first.all(PROCESSED) == second.all(PROCESSED)
 
 
-def test_strange_names_are_escaped():
+def test_special_characters_in_kind_names_are_escaped():
     name = 'a"b\\c\nd{e="f"} \u202e é'
     with Web() as child:
         child.boards[0].tally.declare(policies(name))
@@ -176,34 +176,34 @@ def test_strange_names_are_escaped():
     assert all(line.startswith(("#", "jobherd_")) for line in text.splitlines())
 
 
-# -- counters do not go down
+# -- counters do not decrease
 
 
-def test_a_number_read_torn_is_not_believed():
+def test_partially_written_number_does_not_lower_a_counter():
     with Web() as child:
         board = child.boards[0]
         numbers = board.tally.declare(policies("a"))
         for _ in range(256):
             board.tally.count(numbers["a"], 0, 0.1)
         assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 256
-        board.tally._counts[numbers["a"]][0] = 0  # as half of a store would look
+        board.tally._counts[numbers["a"]][0] = 0  # like a partially written number
         board._words[1] = 0
         assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 256
         board.tally._counts[numbers["a"]][0] = 257
         assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 257
 
 
-def test_counts_go_on_over_the_death_of_a_child():
+def test_counts_continue_after_the_death_of_a_worker():
     with Web() as child:
         board = child.boards[0]
         board.tally.count(board.tally.declare(policies("a"))["a"], 0, 0.1)
-        board.clear()  # the parent, before it forks the next one
+        board.clear()  # the supervisor does so before it forks the next worker
         successor = board.tally.declare(policies("b", "a"))
         board.tally.count(successor["a"], 0, 0.1)
         assert child.scrape().all(PROCESSED, outcome="ok") == {("a",): 2, ("b",): 0}
 
 
-def test_a_word_of_the_parent_that_cannot_be_read_leaves_the_last_one_standing():
+def test_unreadable_supervisor_report_keeps_the_last_readable_one():
     with Web() as child:
         child.control.publish({"respawns": 3, "deaths": {"crash": 2}})
         assert child.scrape().of("jobherd_child_respawns_total") == 3
@@ -215,7 +215,7 @@ def test_a_word_of_the_parent_that_cannot_be_read_leaves_the_last_one_standing()
         )
 
 
-def test_a_board_that_a_mad_child_wrote_over_hides_no_other():
+def test_overwritten_status_board_does_not_hide_the_others():
     with Web() as child:
         for board in child.boards[:2]:
             board.tally.count(board.tally.declare(policies("a"))["a"], 0, 0.1)
@@ -228,10 +228,10 @@ def test_a_board_that_a_mad_child_wrote_over_hides_no_other():
         assert scrape.of(IN_FLIGHT, kind="a") == 1
 
 
-# -- the parent
+# -- the supervisor
 
 
-def test_what_the_parent_says_is_shown():
+def test_supervisor_report_is_shown():
     with Web() as child:
         now = time.monotonic()
         child.control.loop_at = now - 2
@@ -278,10 +278,8 @@ def test_what_the_parent_says_is_shown():
         assert 12 - since <= scrape.of("jobherd_lease_seconds") <= 12
         assert 2 <= scrape.of("jobherd_loop_age_seconds") <= 2 + since
         assert scrape.of("jobherd_start_time_seconds") == pytest.approx(time.time() - 100, abs=since + 1)
-        # As numbers of their own: a time or a size may have the same digits within.
-        assert not re.search(r"(?<![\d.])(31337|4242)(?!\d|\.\d*[1-9])", scrape.text), (
-            "a process id of a child or the parent"
-        )
+        # Whole numbers only: a time or a size may contain the same digits.
+        assert not re.search(r"(?<![\d.])(31337|4242)(?!\d|\.\d*[1-9])", scrape.text), "the scrape shows a process id"
         child.control.draining = True
         child.control.lease_deadline = now - 3
         again = child.scrape()
@@ -300,7 +298,7 @@ def errors_of(child):
 
 
 @pytest.mark.promise("C34", "C35", "C36", "C37", "C38")
-def test_error_codes_are_counted_by_kind_whichever_process_wrote_them():
+def test_error_codes_from_workers_and_the_supervisor_are_counted_by_kind():
     with Web() as child:
         board = child.boards[0]
         number = board.tally.declare(policies("a"))["a"]
@@ -313,7 +311,7 @@ def test_error_codes_are_counted_by_kind_whichever_process_wrote_them():
     assert errors == {("a", "NO_PAPER"): 2, ("a", "JOB_TIMEOUT"): 2, ("a", "WORKER_CRASHED"): 2}
 
 
-def test_a_flood_of_codes_makes_no_flood_of_series_and_counts_outlive_the_child():
+def test_number_of_error_codes_is_bounded_and_their_counts_outlive_the_worker():
     with Web() as child:
         board = child.boards[0]
         number = board.tally.declare(policies("a"))["a"]
@@ -331,7 +329,7 @@ def test_a_flood_of_codes_makes_no_flood_of_series_and_counts_outlive_the_child(
     assert errors["(other)", "(other)"] == 2 * MAX_ERRORS + 2
 
 
-def test_outcomes_that_the_parent_settled_are_counted_with_the_rest():
+def test_outcomes_that_the_supervisor_recorded_are_included():
     with Web() as child:
         board = child.boards[0]
         board.tally.count(board.tally.declare(policies("a"))["a"], OUTCOMES.index("retry"), 0.1)
@@ -343,7 +341,7 @@ def test_outcomes_that_the_parent_settled_are_counted_with_the_rest():
         assert scrape.of("jobherd_worker_timeouts_total", kind="a") == 1
 
 
-def test_children_are_counted_by_what_they_are_at():
+def test_child_processes_are_counted_by_state():
     with Web(slots=8) as child:
         for slot, phase in enumerate((Phase.IDLE, Phase.CLAIMING, Phase.RUNNING, Phase.RUNNING, Phase.IDLE)):
             child.boards[slot].say(CurrentWork(phase))
@@ -359,11 +357,11 @@ def test_children_are_counted_by_what_they_are_at():
     assert scrape.all("jobherd_children", kind="worker") == {(state,): number for state, number in workers.items()}
     assert scrape.of("jobherd_children", kind="web", state="idle") == 1
     assert scrape.of("jobherd_children_resident_bytes", kind="worker") == 600
-    assert scrape.of("jobherd_children_resident_bytes", kind="web") is None, "nobody looked: that is not 0"
+    assert scrape.of("jobherd_children_resident_bytes", kind="web") is None, "a size that was not measured is not 0"
     assert scrape.of("jobherd_children_connected", kind="worker") == 4
 
 
-def test_causes_of_death_are_bounded():
+def test_number_of_death_causes_is_bounded():
     with Web() as child:
         child.control.publish({"deaths": {f"cause {number}": 1 for number in range(500)}})
         assert child.scrape().all("jobherd_child_deaths_total")["(other)",] == 500 - supervisor_metrics.CAUSES
@@ -373,7 +371,7 @@ def test_causes_of_death_are_bounded():
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "0.0.1"])
-def test_openmetrics_is_spoken_when_asked_for(version):
+def test_openmetrics_is_used_if_the_client_accepts_version_1_0_0(version):
     with Web() as child:
         board = child.boards[0]
         board.tally.count(board.tally.declare(policies("a"))["a"], 0, 0.1)
@@ -383,7 +381,7 @@ def test_openmetrics_is_spoken_when_asked_for(version):
         )
     if version == "1.0.0":
         assert headers["content-type"].startswith("application/openmetrics-text")
-        # the strict parser: it raises for what is not allowed
+        # the strict parser raises if the text is invalid
         families = {family.name: family for family in parse_openmetrics(text)}
         assert families["jobherd_worker_jobs_processed"].type == "counter"
     else:
@@ -402,7 +400,7 @@ def test_openmetrics_is_spoken_when_asked_for(version):
         "application/openmetrics-text;q=0",
     ],
 )
-def test_otherwise_the_plain_text_is(accept):
+def test_other_accept_headers_get_the_plain_text_format(accept):
     with Web() as child:
         status, headers, text = child.ask("/metrics", Accept=accept)
     assert status == 200
@@ -410,8 +408,8 @@ def test_otherwise_the_plain_text_is(accept):
     assert Scrape(text).families
 
 
-def test_the_mode_of_many_files_is_never_used(tmp_path: Path):
-    """Even where its variable is set for the sake of other programs."""
+def test_multiprocess_mode_of_prometheus_client_is_never_used(tmp_path: Path):
+    """Its environment variable may be set for other programs."""
     program = (
         "from tests.workers.web.support import Web\n"
         "with Web() as child:\n"
@@ -430,7 +428,7 @@ def test_the_mode_of_many_files_is_never_used(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_strained_child_hands_out_what_it_rendered_a_moment_ago():
+def test_web_process_over_its_cpu_budget_reuses_its_last_response_for_a_short_time():
     class Purse(CpuBudget):
         strained = False
 
@@ -453,7 +451,7 @@ def test_a_strained_child_hands_out_what_it_rendered_a_moment_ago():
         purse.strained = True
         assert await started() == 0
         clock[0] += exposition.REUSED + 0.1
-        assert await started() == 1, "but not for long"
+        assert await started() == 1, "a response is reused only for a short time"
         board.count_started(1)
         purse.strained = False
         assert await started() == 2
@@ -462,10 +460,10 @@ def test_a_strained_child_hands_out_what_it_rendered_a_moment_ago():
     asyncio.run(scrapes())
 
 
-def test_the_gateway_shows_its_streams_and_slots():
+def test_gateway_streams_slots_and_sessions_are_shown():
     with Web() as child:
         child.control.publish({"started": 1.0, "children": [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1}]})
-        assert not child.scrape().families["jobherd_gateway_streams"].samples, "without a gateway"
+        assert not child.scrape().families["jobherd_gateway_streams"].samples, "there is no gateway"
         child.control.publish(
             {"started": 1.0, "children": [{"slot": 1, "kind": "gateway", "state": "ready", "pid": 2}]}
         )

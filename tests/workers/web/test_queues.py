@@ -1,4 +1,4 @@
-"""The depth of the queues is what SQL says, costs the same whatever the backlog, and its absence hides nothing else."""
+"""Tests that queue depths equal those of SQL, cost the same for any backlog, and hide no other metric if missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def conn(database):
 
 @pytest.fixture
 def always(monkeypatch):
-    """Every scrape measures again, and waits for it."""
+    """Let every scrape measure again, and wait for the result."""
     monkeypatch.setattr(queue_depth, "PERIOD", 0.0)
     monkeypatch.setattr(queue_depth, "EASE", 0.0)
     monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
@@ -48,7 +48,7 @@ def put(conn, table: str, queue: str, *, age: float = 0.0, priority: int = 0, nu
 
 
 def hold(conn, queue: str, *, jobs: int, age: float, token: int) -> None:
-    """Put a claimed batch into the table of what runs."""
+    """Put a claim into the table of running jobs."""
     conn.execute(
         "INSERT INTO jobherd.running (child, token, claimed_at, queue, jobs)"
         " SELECT 1, %(token)s, clock_timestamp() - make_interval(secs => %(age)s), %(queue)s, array_agg(r)"
@@ -58,12 +58,12 @@ def hold(conn, queue: str, *, jobs: int, age: float, token: int) -> None:
     )
 
 
-def test_depth_and_age_are_what_sql_says(database, conn, always):
+def test_depth_and_age_equal_those_of_sql(database, conn, always):
     put(conn, "ready", "default", age=500, number=3)
     put(conn, "ready", "default", age=9000, priority=50)  # the least urgent waits longest
     put(conn, "ready", "media", number=7)
     put(conn, "scheduled", "default", age=-3600, number=2)
-    put(conn, "scheduled", "mail", age=3000, number=4)  # nobody promotes them
+    put(conn, "scheduled", "mail", age=3000, number=4)  # no process promotes them
     hold(conn, "default", jobs=3, age=1000, token=1)
     hold(conn, "default", jobs=1, age=2000, token=2)
     with Web(database) as child:
@@ -95,7 +95,7 @@ def test_a_queue_that_has_run_empty_is_shown_as_empty(database, conn, always):
         assert scrape.of(OLDEST, queue="default", state="ready") == 0
 
 
-def test_a_queue_that_a_kind_declares_is_there_before_its_first_job(database, conn, always):
+def test_queue_that_a_kind_declares_has_series_before_its_first_job(database, conn, always):
     conn.execute("INSERT INTO jobherd.kinds VALUES ('k', 'media', 0, 5, 3, 7, 30)")
     with Web(database) as child:
         scrape = child.scrape()
@@ -111,7 +111,7 @@ def test_a_paused_queue_is_shown_as_paused(database, conn, always):
         assert child.scrape().of("jobherd_queue_paused", queue="media") == 0
 
 
-def test_caps_and_what_is_taken_of_them_are_shown(database, conn, always):
+def test_pauses_and_limits_are_shown_with_their_usage(database, conn, always):
     conn.execute(
         "SELECT jobherd.set_limit(kind => 'k', max_running => 3), jobherd.limit(kind => 'k', rate => '30/min', burst => 4), jobherd.pause('*')"
     )
@@ -125,7 +125,7 @@ def test_caps_and_what_is_taken_of_them_are_shown(database, conn, always):
     assert scrape.all("jobherd_concurrency_running") == {("k", "kind"): 2}
 
 
-def test_partitions_that_wait_are_counted_for_queues_with_a_rule(database, conn, always):
+def test_waiting_partitions_are_counted_only_for_queues_with_a_partition_rule(database, conn, always):
     conn.execute(
         "INSERT INTO jobherd.ready (kind, queue, lane) SELECT 'k', q, jobherd.lane_of((n % 3)::text)"
         " FROM generate_series(1, 9) AS n, unnest('{crm,fair,plain}'::text[]) AS q"
@@ -142,7 +142,7 @@ def test_partitions_that_wait_are_counted_for_queues_with_a_rule(database, conn,
     assert scrape.all("jobherd_partitions_throttled") == {("crm",): 1, ("fair",): 0}
 
 
-def test_a_count_stops_at_its_cap_and_says_so(database, conn, always, monkeypatch):
+def test_count_stops_at_its_maximum_and_is_marked_as_capped(database, conn, always, monkeypatch):
     monkeypatch.setattr(queue_counts, "MOST", 1000)
     put(conn, "ready", "default", number=1500)
     put(conn, "scheduled", "default", age=-60, number=1500)
@@ -154,7 +154,7 @@ def test_a_count_stops_at_its_cap_and_says_so(database, conn, always, monkeypatc
     assert scrape.of(CAPPED, queue="default", state="running") == 0
 
 
-def test_very_many_queues_make_no_flood_of_series(database, conn, always):
+def test_number_of_queue_labels_is_bounded(database, conn, always):
     conn.execute(
         "INSERT INTO jobherd.ready (kind, queue) SELECT 'k', 'tenant-' || n FROM generate_series(1, 1000) AS n"
     )
@@ -163,10 +163,10 @@ def test_very_many_queues_make_no_flood_of_series(database, conn, always):
         assert len(child.scrape().all(JOBS, state="ready")) == queue_counts.QUEUES
 
 
-def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, monkeypatch):
-    """10,000 queues, tenants, gates and codes that come and go.
+def test_series_stay_few_while_thousands_of_names_come_and_go(database, conn, always, monkeypatch):
+    """10,000 queues, tenants, gates and error codes come and go.
 
-    Over all scrapes together the series stay few, and nothing is lost.
+    All scrapes together have few series, and no count is lost.
     """
     names = 2_000
     monkeypatch.setattr(queue_counts, "TENANTS", 2)
@@ -196,12 +196,14 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
                 child.boards[0].tally.count_error(number, f"WAVE_{wave}_{code}")
             scrape = child.scrape()
             seen |= scrape.samples.keys()
-            assert "made-up" not in scrape.text, "a kind that nobody handles has no label"
-            assert scrape.of(JOBS, queue="zz-first", state="ready") == 7, "who has a label keeps it"
+            assert "made-up" not in scrape.text, "a kind without a handler has no label"
+            assert scrape.of(JOBS, queue="zz-first", state="ready") == 7, "a queue that has a label keeps it"
             assert sum(scrape.all(JOBS, state="scheduled").values()) == names + 7, "the others are counted together"
             assert scrape.of(JOBS, queue="(other)", state="ready") > 0
             if wave:
-                assert scrape.of(CAPPED, queue="(other)", state="ready") == 1, "there are more than it has walked"
+                assert scrape.of(CAPPED, queue="(other)", state="ready") == 1, (
+                    "there are more queues than the measurement reads"
+                )
                 assert scrape.of("jobherd_queue_paused", queue="(other)") == 1
                 assert scrape.all("jobherd_concurrency_limit", scope="queue")["(other)",] > 2
     by_name = Counter(name for name, _ in seen)
@@ -211,7 +213,7 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
     assert len(seen) < 6_000
 
 
-def test_a_measurement_is_kept_for_some_seconds(database, conn, monkeypatch):
+def test_measurement_is_reused_until_its_period_has_passed(database, conn, monkeypatch):
     monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", LIMIT)
     for rest in ("PERIOD", "REST_MOST"):
         monkeypatch.setattr(queue_depth, rest, 600.0)
@@ -240,7 +242,7 @@ def scans(plan: dict) -> set[str]:
 
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("state", ["ready", "scheduled"])
-def test_a_large_backlog_is_not_read_through(conn, state, analyzed):
+def test_large_backlog_is_not_read_completely(conn, state, analyzed):
     put(conn, state, "default", age=-60, number=30_000)
     put(conn, state, "media", age=-60, priority=3, number=10_000)
     if analyzed:
@@ -258,7 +260,7 @@ def test_a_large_backlog_is_not_read_through(conn, state, analyzed):
     assert rows_read(plan) < 2 * 2000 + 1000
 
 
-def test_a_table_that_is_locked_hides_no_other(database, conn, always, monkeypatch):
+def test_locked_table_does_not_hide_the_other_states(database, conn, always, monkeypatch):
     monkeypatch.setattr(queue_counts, "STATEMENT", 2.0)
     put(conn, "scheduled", "default", age=-60)
     with Web(database) as child:
@@ -272,7 +274,7 @@ def test_a_table_that_is_locked_hides_no_other(database, conn, always, monkeypat
         assert len([line for line in child.log.lines if "took longer than" in line]) == 1
 
 
-def test_without_a_database_the_boards_still_speak(monkeypatch):
+def test_status_boards_are_shown_without_a_database(monkeypatch):
     with Web() as child:
         child.boards[0].count_started(1)
         scrape = child.scrape()
@@ -282,7 +284,7 @@ def test_without_a_database_the_boards_still_speak(monkeypatch):
         assert len([line for line in child.log.lines if "cannot be measured" in line]) == 1
 
 
-def test_a_database_that_comes_back_is_measured_again_at_the_next_nudge(monkeypatch):
+def test_database_that_comes_back_is_measured_again_at_the_next_wake(monkeypatch):
     monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
     with Cluster(place=quick_place()) as own, own.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -298,18 +300,18 @@ def test_a_database_that_comes_back_is_measured_again_at_the_next_nudge(monkeypa
             away = child.scrape()
             child.log.wait_for("metrics: the depth of the queues cannot be measured")
             assert away.of(JOBS, queue="default", state="ready") == 2, (
-                "the last measurement, whose time stands beside it"
+                "the last measurement is shown, together with its time"
             )
             own.start()
             with psycopg.connect(dsn, autocommit=True) as connection:
                 put(connection, "ready", "default")
             child.nudge()
-            child.ask("/")  # the nudge has been heard when this is answered
+            child.ask("/")  # once this is answered, the web process has handled the wake
             assert child.scrape().of(JOBS, queue="default", state="ready") == 3
             child.log.wait_for("metrics: the database is back")
 
 
-def test_a_measurement_that_is_stale_is_not_shown(database):
+def test_stale_measurement_is_hidden_but_its_time_stays(database):
     import asyncio
 
     async def measured():
@@ -323,7 +325,7 @@ def test_a_measurement_that_is_stale_is_not_shown(database):
             assert measurer.paused() == {}
             told = {family.name: len(family.samples) for family in queue_metrics(measurer, (), has_workers=True)}
             assert (told[JOBS], told[MEASURED]) == (0, len(queue_counts.STATES)), (
-                "else the alert on its age would end as it begins"
+                "otherwise the alert on its age would end as soon as it starts"
             )
         finally:
             await measurer.close()
@@ -331,7 +333,7 @@ def test_a_measurement_that_is_stale_is_not_shown(database):
     asyncio.run(measured())
 
 
-def test_a_session_that_something_between_swallows_is_given_up(database, monkeypatch):
+def test_session_whose_connection_stalls_is_replaced(database, monkeypatch):
     import asyncio
 
     async def measured():
@@ -353,8 +355,8 @@ def test_a_session_that_something_between_swallows_is_given_up(database, monkeyp
     asyncio.run(measured())
 
 
-def test_times_are_read_whatever_the_style_of_the_database(database, conn, always):
-    """Of a pause it is told since when, and the driver reads no times but those of ISO."""
+def test_measurement_works_with_any_date_style_of_the_database(database, conn, always):
+    """The statement returns the time of a pause, and psycopg reads only ISO timestamps."""
     conn.execute(
         "ALTER DATABASE " + psycopg.conninfo.conninfo_to_dict(database)["dbname"] + " SET DateStyle = 'German'"
     )
@@ -366,7 +368,7 @@ def test_times_are_read_whatever_the_style_of_the_database(database, conn, alway
         assert scrape.of("jobherd_queue_paused", queue="default") == 1
 
 
-def test_the_session_is_named_and_bounded(database, conn, always):
+def test_measurements_use_one_named_session_without_an_open_transaction(database, conn, always):
     with Web(database) as child:
         child.scrape()
         found = conn.execute(
@@ -376,7 +378,7 @@ def test_the_session_is_named_and_bounded(database, conn, always):
         assert child.boards[-1].database
 
 
-def test_another_schema_is_measured_by_its_name(empty_database, always):
+def test_jobs_in_another_schema_are_measured(empty_database, always):
     with psycopg.connect(empty_database, autocommit=True) as connection:
         migrate(connection, schema="jobs_eu")
         connection.execute("INSERT INTO jobs_eu.ready (kind) VALUES ('k')")
@@ -385,7 +387,7 @@ def test_another_schema_is_measured_by_its_name(empty_database, always):
 
 
 @pytest.mark.promise("D40")
-def test_tenants_are_counted_if_asked_for_the_largest_by_name_and_the_others_together(database, conn):
+def test_largest_tenants_are_counted_by_name_and_the_others_together_if_enabled(database, conn):
     for tenant, number in (("acme", 3), ("globex", 2), ("initech", 1)):
         for place in range(number):
             options = f'{{"tenant": "{tenant}", "delay": {place}}}'
@@ -408,7 +410,7 @@ def test_tenants_are_counted_if_asked_for_the_largest_by_name_and_the_others_tog
     }  # fmt: skip
 
 
-def test_tenants_that_take_too_long_to_count_cost_no_other_measurement(database, conn, monkeypatch):
+def test_slow_count_of_tenants_does_not_affect_other_measurements(database, conn, monkeypatch):
     import asyncio
 
     monkeypatch.setattr(queue_depth, "PERIOD", 0.0)
@@ -423,8 +425,8 @@ def test_tenants_that_take_too_long_to_count_cost_no_other_measurement(database,
             (session,) = conn.execute(
                 "SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'"
             ).fetchall()
-            # The others are asked first, so that a lock taken now would hold up all of them: a
-            # statement that only sleeps stands for this one alone.
+            # The other statements run first, so a lock would delay all of them. Only the count of
+            # tenants becomes a statement that sleeps.
             monkeypatch.setitem(
                 vars(sql),
                 "load",
@@ -435,7 +437,7 @@ def test_tenants_that_take_too_long_to_count_cost_no_other_measurement(database,
             before = measurer.measured_at()
             await measurer.refresh(LIMIT)
             assert all(measurer.measured_at()[state] > before[state] for state in queue_counts.STATES)
-            assert measurer.tenants() == {("acme", "ready"): 1}, "as they were counted last"
+            assert measurer.tenants() == {("acme", "ready"): 1}, "the last count is kept"
             assert conn.execute(
                 "SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'"
             ).fetchall() == [session]

@@ -1,4 +1,4 @@
-"""The metrics of schedules are what the rows say, in bounded series, and count each instant once."""
+"""Tests the metrics of schedules: they equal the rows, have bounded series and count each tick once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def conn(database):
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
-    """Every scrape measures again, waits for it, and counts what was decided until then."""
+    """Let every scrape measure again, wait for the result, and count all ticks decided until then."""
     monkeypatch.setattr(queue_depth, "PERIOD", 0.0)
     monkeypatch.setattr(queue_depth, "EASE", 0.0)
     monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
@@ -45,7 +45,7 @@ def add(conn, *names, columns="", values=""):
 
 
 def tick(conn, decided, name="feed", *, since=None, missed=0, late="0 s", job=None):
-    """Store an instant that was decided now."""
+    """Store a tick that was decided now."""
     conn.execute(
         "INSERT INTO jobherd.ticks (schedule, at, since, decided, missed, job, noted_at)"
         " VALUES (%s, clock_timestamp() - %s::interval, clock_timestamp() - %s::interval, %s, %s, %s, clock_timestamp())",
@@ -65,7 +65,7 @@ def finish(conn, job, state, ago):
 
 
 def ages(scrape, name):
-    """How long ago the times are, in hours."""
+    """Return how many hours ago each time was."""
     return {labels[0]: round((time.time() - value) / HOUR, 1) for labels, value in scrape.all(name).items()}
 
 
@@ -98,11 +98,13 @@ def test_a_schedule_that_no_process_ticks_is_late(database, conn):
         scrape = child.scrape()
         assert 90 <= scrape.of(LATE, schedule="feed") < 600
         assert (scrape.of(LATE, schedule="sound"), scrape.of(LATE, schedule="stopped")) == (0, 0)
-        assert 39.9 < scrape.of(DELAY, schedule="feed") < 100, "two looks at the clock apart"
-        assert scrape.of(DELAY, schedule="sound") == 0, "a user asked for it"
+        assert 39.9 < scrape.of(DELAY, schedule="feed") < 100, (
+            "the row and the metric read the clock at different times"
+        )
+        assert scrape.of(DELAY, schedule="sound") == 0, "a manual run has no delay"
 
 
-def test_each_instant_is_counted_once_from_the_start_of_the_process(database, conn):
+def test_each_tick_is_counted_once_from_the_start_of_the_process(database, conn):
     add(conn, "feed")
     tick(conn, "ran")
     with Web(database) as child:
@@ -117,7 +119,7 @@ def test_each_instant_is_counted_once_from_the_start_of_the_process(database, co
         assert child.scrape().of(TICKS, schedule="feed", decided="ran") == 2
 
 
-def test_a_flood_of_instants_is_counted_in_parts(database, conn, monkeypatch):
+def test_many_ticks_are_counted_over_several_scrapes(database, conn, monkeypatch):
     monkeypatch.setattr(schedule_counts, "MOST", 3)
     add(conn, "feed")
     with Web(database) as child:
@@ -128,7 +130,7 @@ def test_a_flood_of_instants_is_counted_in_parts(database, conn, monkeypatch):
     assert counted == [4, 8, 10, 10]
 
 
-def test_more_schedules_than_labels_are_one_series(database, conn, monkeypatch):
+def test_schedules_beyond_the_label_limit_share_one_series(database, conn, monkeypatch):
     monkeypatch.setattr(schedule_counts, "SCHEDULES", 3)
     add(conn, *(f"s{number}" for number in range(5)))
     conn.execute("UPDATE jobherd.schedules SET next_at = now() - interval '90 s' WHERE name = 's4'")
@@ -144,7 +146,7 @@ def test_more_schedules_than_labels_are_one_series(database, conn, monkeypatch):
         assert scrape.of(TICKS, schedule="s1", decided="ran") == 1
 
 
-def test_the_last_success_is_when_the_last_run_that_completed_did_so(database, conn):
+def test_last_success_is_the_finish_time_of_the_latest_completed_tick(database, conn):
     add(conn, "feed")
     for job, late in ((11, "4 h"), (12, "3 h"), (13, "2 h"), (14, "1 h")):
         tick(conn, "ran", late=late, job=job)
@@ -160,14 +162,14 @@ def test_the_last_success_is_when_the_last_run_that_completed_did_so(database, c
         assert ages(child.scrape(), SUCCESS) == {"feed": 0.5}
 
 
-def test_what_the_history_does_not_keep_has_completed_when_it_was_enqueued(database, conn):
+def test_job_that_the_history_does_not_keep_counts_as_completed_when_enqueued(database, conn):
     add(conn, "feed")
     tick(conn, "ran", late="2 h", job=11)
     with Web(database) as child:
         assert ages(child.scrape(), SUCCESS) == {"feed": 0}
 
 
-def test_a_schedule_without_a_success_has_0_from_its_second_instant_on(database, conn):
+def test_schedule_without_a_success_reports_0_from_its_second_tick_on(database, conn):
     add(conn, "feed", "new")
     tick(conn, "ran", late="2 h", job=11)
     finish(conn, 11, "failed", "2 h")
@@ -180,7 +182,7 @@ def test_a_schedule_without_a_success_has_0_from_its_second_instant_on(database,
         assert ages(scrape, PREVIOUS) == {"feed": 2}
 
 
-def test_only_instants_that_ran_or_should_have_count_as_periods(database, conn):
+def test_only_ticks_that_ran_or_should_have_run_count_as_periods(database, conn):
     add(conn, "feed")
     add(conn, "held-up", columns=", paused_at, paused_by", values=", now(), 'anna'")
     for name, first in (("feed", 10), ("held-up", 20)):
@@ -194,7 +196,7 @@ def test_only_instants_that_ran_or_should_have_count_as_periods(database, conn):
     with Web(database) as child:
         scrape = child.scrape()
         assert ages(scrape, SUCCESS) == {"feed": 5.5, "held-up": 5.5}
-        assert ages(scrape, PREVIOUS) == {"feed": 6}, "one that is paused is not expected to run"
+        assert ages(scrape, PREVIOUS) == {"feed": 6}, "a paused schedule is not expected to run"
 
 
 def test_schedules_without_their_own_label_have_no_last_success(database, conn, monkeypatch):

@@ -1,6 +1,6 @@
-"""The server answers valid requests, and no request can hurt it.
+"""Tests that the web server answers valid requests, and that no request can harm it.
 
-Slow ones, loud ones, ones from other sites.
+The harmful requests are slow, large or from other sites.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def connect(port: int) -> socket.socket:
 
 
 def raw(port: int, request: bytes) -> bytes:
-    """Return all that is answered to these bytes."""
+    """Return the complete response to these bytes."""
     with connect(port) as connection:
         connection.sendall(request)
         answer = b""
@@ -47,10 +47,10 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-# -- what is answered
+# -- responses
 
 
-def test_the_index_names_every_page(child):
+def test_index_lists_every_path(child):
     code, _, text = child.ask("/")
     assert code == 200
     named = [line.split()[0] for line in text.splitlines() if line.startswith("/")]
@@ -59,32 +59,32 @@ def test_the_index_names_every_page(child):
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/metrics/", "//metrics", "/../etc/passwd", "/%2e%2e/", "/livez;x"])
-def test_everything_else_is_not_found(child, path):
+def test_unknown_path_is_not_found(child, path):
     assert child.ask(path)[0] == 404
 
 
-def test_a_query_changes_nothing(child):
+def test_query_string_is_ignored(child):
     assert child.ask("/?drop=everything")[0] == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH"])
-def test_nothing_but_get_and_head_is_allowed(child, method):
+def test_only_get_and_head_are_allowed(child, method):
     code, headers, _ = child.ask("/metrics", method=method)
     assert (code, headers["allow"]) == (405, "GET, HEAD")
 
 
-def test_a_body_is_not_waited_for(child):
+def test_server_does_not_wait_for_a_request_body(child):
     assert status(raw(child.port, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nabc")) == 405
 
 
-def test_head_tells_the_length_and_sends_nothing(child):
+def test_head_response_has_the_length_and_no_body(child):
     _, asked, body = child.ask("/")
     code, told, nothing = child.ask("/", method="HEAD")
     assert (code, nothing) == (200, "")
     assert told["content-length"] == asked["content-length"] == str(len(body))
 
 
-def test_answers_are_not_kept_not_guessed_and_not_framed(child):
+def test_responses_have_security_headers_and_reveal_no_server_software(child):
     _, headers, _ = child.ask("/metrics")
     assert headers["cache-control"] == "no-store"
     assert headers["x-content-type-options"] == "nosniff"
@@ -93,13 +93,13 @@ def test_answers_are_not_kept_not_guessed_and_not_framed(child):
     assert "access-control-allow-origin" not in headers
 
 
-# -- who may ask
+# -- allowed hosts
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8790", "127.1.2.3:80", "[::1]:8790", "localhost."]
 )
-def test_on_loopback_its_own_names_are_answered(child, host):
+def test_server_on_loopback_accepts_loopback_hosts(child, host):
     assert status(raw(child.port, f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())) == 200
 
 
@@ -117,25 +117,25 @@ def test_on_loopback_its_own_names_are_answered(child, host):
         "@",
     ],
 )
-def test_on_loopback_a_name_of_somebody_elses_is_refused(child, host):
+def test_server_on_loopback_rejects_other_hosts(child, host):
     answer = raw(child.port, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
     assert status(answer) == 403
     assert b"jobherd_" not in answer
     assert not host or host == "@" or host.encode() not in answer
 
 
-def test_a_probe_of_the_old_protocol_needs_no_host(child):
+def test_http_1_0_request_needs_no_host(child):
     assert status(raw(child.port, b"GET / HTTP/1.0\r\n\r\n")) == 200
 
 
 @pytest.mark.parametrize(
     "hosts", [b"", b"Host: localhost\r\nHost: evil.example\r\n", b"Host: localhost\r\nhost: localhost\r\n"]
 )
-def test_a_request_has_one_host(child, hosts):
+def test_http_1_1_request_must_have_exactly_one_host(child, hosts):
     assert status(raw(child.port, b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")) == 400
 
 
-def test_on_an_open_address_any_name_is_answered():
+def test_server_on_all_interfaces_accepts_any_host():
     with Web(http=("0.0.0.0", 0)) as child:
         assert child.ask("/", Host="jobs.example")[0] == 200
 
@@ -161,7 +161,7 @@ def test_on_an_open_address_any_name_is_answered():
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-def test_what_is_no_request_is_refused(head):
+def test_malformed_request_is_rejected(head):
     with pytest.raises(Refused) as refused:
         parse(head)
     assert refused.value.answer.status == 400
@@ -171,16 +171,16 @@ def test_hosts_are_read_without_their_port():
     assert [host_of(text) for text in ("A:1", "[::1]", "::1", "a.", "[", ":")] == ["a", "::1", "::1", "a", "", ""]
 
 
-# -- who hurts
+# -- harmful clients
 
 
-def test_a_long_head_is_refused(child):
+def test_long_request_head_is_rejected(child):
     head = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000
     assert status(raw(child.port, head + b"\r\n\r\n")) == 431
-    assert status(raw(child.port, head)) == 431, "and before its end has come"
+    assert status(raw(child.port, head)) == 431, "the server must not wait for the end of the head"
 
 
-def test_ten_megabytes_of_head_hurt_nobody(child):
+def test_ten_megabytes_of_request_head_do_not_affect_other_clients(child):
     with connect(child.port) as loud:
         loud.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
         with contextlib.suppress(ConnectionError):
@@ -189,19 +189,19 @@ def test_ten_megabytes_of_head_hurt_nobody(child):
         assert child.ask("/")[0] == 200
 
 
-def test_people_who_stay_silent_hold_no_place_that_others_need(child):
-    """Twice as many as there are places connect and say nothing, or half a request.
+def test_silent_connections_do_not_block_valid_requests(child):
+    """Twice as many clients as the limit connect and send nothing, or half a request.
 
     A valid request is still answered at once.
     """
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connect(child.port)) for _ in range(2 * Limits().connections)]
         for one in silent[::2]:
-            with contextlib.suppress(ConnectionError):  # it may have had to make room already
+            with contextlib.suppress(ConnectionError):  # the server may have closed it already
                 one.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
         assert [child.ask("/")[0] for _ in range(5)] == [200] * 5
         with contextlib.suppress(ConnectionResetError):
-            assert silent[0].recv(1) == b"", "the oldest has made room"
+            assert silent[0].recv(1) == b"", "the server closes the oldest connection"
 
 
 def in_a_loop(limits: Limits, body: bytes, talk, budget: CpuBudget | None = None) -> None:
@@ -231,25 +231,25 @@ def in_a_loop(limits: Limits, body: bytes, talk, budget: CpuBudget | None = None
     asyncio.run(both())
 
 
-def test_a_request_that_does_not_end_is_hung_up_on():
+def test_server_closes_a_connection_with_an_incomplete_request():
     def talk(port):
         assert raw(port, b"GET / HTTP/1.1\r\nHost: x") == b""
 
     in_a_loop(Limits(asking=1.0), b"hello", talk)
 
 
-def test_an_answer_that_is_not_taken_is_hung_up_on():
+def test_server_closes_a_connection_whose_client_does_not_read_the_response():
     def talk(port):
         with connect(port) as slow:
             slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             watch = select.poll()
             watch.register(slow, select.POLLRDHUP)
-            assert watch.poll(LIMIT * 1000), "it still waits for us to read"
+            assert watch.poll(LIMIT * 1000), "the server still waits for the client to read"
 
     in_a_loop(Limits(taking=0.05), b"a" * 50_000_000, talk)
 
 
-def test_a_client_that_never_hangs_up_is_left():
+def test_server_closes_a_connection_that_its_client_keeps_open():
     def talk(port):
         with connect(port) as stays:
             stays.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -264,7 +264,7 @@ def test_a_client_that_never_hangs_up_is_left():
     in_a_loop(Limits(lingering=0.05), b"hello", talk)
 
 
-def test_a_long_answer_arrives_whole():
+def test_long_response_arrives_completely():
     body = bytes(range(256)) * 20_000
 
     def talk(port):
@@ -273,7 +273,7 @@ def test_a_long_answer_arrives_whole():
     in_a_loop(Limits(), body, talk)
 
 
-def test_a_page_that_fails_says_so_and_no_more(caplog):
+def test_failing_page_responds_500_without_details_and_is_logged_once(caplog):
     def talk(port):
         for _ in range(3):
             answer = raw(port, b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -284,8 +284,8 @@ def test_a_page_that_fails_says_so_and_no_more(caplog):
     assert len([record for record in caplog.records if "/broken failed" in record.getMessage()]) == 1
 
 
-def test_a_flood_is_slowed_down_and_all_of_it_answered(monkeypatch):
-    """With a purse that is always empty every connection costs a pause, and each is answered all the same."""
+def test_requests_over_the_cpu_budget_are_delayed_and_all_answered(monkeypatch):
+    """If the CPU budget is always empty, each connection waits for a pause and is still answered."""
     pauses: list[float] = []
 
     class Empty(CpuBudget):
@@ -300,28 +300,28 @@ def test_a_flood_is_slowed_down_and_all_of_it_answered(monkeypatch):
     assert len(pauses) >= 50
 
 
-def test_the_budget_pauses_for_what_was_overspent_and_refills_with_time():
+def test_cpu_budget_pauses_after_overspending_and_refills_with_time():
     now, used = [100.0], [5.0]
     budget = CpuBudget(clock=lambda: now[0], used=lambda: used[0])
     assert budget.pause() == 0
     assert not budget.is_strained()
     used[0] += 0.6
     assert budget.is_strained()
-    assert budget.pause() == 0, "what was saved up may be spent"
+    assert budget.pause() == 0, "the saved budget may be spent"
     used[0] += 0.41
-    assert budget.pause() == pytest.approx(0.1), "0.01 s too much is earned back in 0.1 s"
+    assert budget.pause() == pytest.approx(0.1), "0.01 s over the budget needs a pause of 0.1 s"
     now[0] += 0.1
     assert budget.pause() == pytest.approx(0, abs=1e-9)
     used[0] += 10
-    assert budget.pause() == PAUSE, "never longer at a time: a probe must come through"
+    assert budget.pause() == PAUSE, "a pause is limited so that a probe is still answered"
     now[0] += 1000
     assert not budget.is_strained()
 
 
-# -- its life
+# -- start and end
 
 
-def test_it_leaves_when_it_is_dismissed_and_not_when_it_is_nudged():
+def test_web_process_exits_when_dismissed_and_not_when_woken():
     with Web() as child:
         child.nudge()
         assert child.ask("/")[0] == 200
@@ -332,14 +332,14 @@ def test_it_leaves_when_it_is_dismissed_and_not_when_it_is_nudged():
             connect(child.port)
 
 
-def test_it_leaves_while_people_are_connected():
+def test_web_process_exits_while_clients_are_connected():
     with Web() as child, connect(child.port) as slow:
         slow.sendall(b"GET /")
         child.ask("/")
         child.dismiss()
 
 
-def test_a_port_that_is_taken_is_said_once_and_taken_when_it_is_free(monkeypatch):
+def test_web_process_reports_an_occupied_port_once_and_uses_it_when_it_is_free(monkeypatch):
     monkeypatch.setattr(web, "RETRY_FIRST", 0.001)
     monkeypatch.setattr(web, "RETRY_MOST", 0.01)
     tries = threading.Semaphore(0)
@@ -352,7 +352,7 @@ def test_a_port_that_is_taken_is_said_once_and_taken_when_it_is_free(monkeypatch
     monkeypatch.setattr(web, "bind", counted)
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with Web(http=("127.0.0.1", port)) as child:  # READY all the same
+        with Web(http=("127.0.0.1", port)) as child:  # it is READY without the port
             for _ in range(5):
                 assert tries.acquire(timeout=LIMIT)
             assert "cannot listen" not in str(child.log.lines), "the supervisor logs it"
@@ -360,11 +360,11 @@ def test_a_port_that_is_taken_is_said_once_and_taken_when_it_is_free(monkeypatch
             child.log.wait_for("metrics and health on")
             assert child.ask("/")[0] == 200
             assert not [report for report in child._heard if isinstance(report, pipes.Ready | pipes.Problem)], (
-                "each is said once"
+                "each is reported once"
             )
 
 
-def test_a_port_that_is_taken_is_reported_to_the_parent():
+def test_occupied_port_is_reported_to_the_supervisor():
     with socket.create_server(("127.0.0.1", 0)) as holder:
         child = Web(http=("127.0.0.1", holder.getsockname()[1]))
         child._thread.start()
@@ -376,7 +376,7 @@ def test_a_port_that_is_taken_is_reported_to_the_parent():
         child.__exit__()
 
 
-def test_a_host_that_does_not_exist_is_like_a_port_that_is_taken():
+def test_unknown_host_is_reported_like_an_occupied_port():
     child = Web(http=("nowhere.invalid", 1))
     child._thread.start()
     assert "nowhere.invalid:1" in child.wait_for(pipes.Problem).text
@@ -384,14 +384,14 @@ def test_a_host_that_does_not_exist_is_like_a_port_that_is_taken():
     child.__exit__()
 
 
-def test_the_password_of_the_database_is_nowhere():
+def test_database_password_is_in_no_response_and_no_log_line():
     with Web(NO_DATABASE) as child:
         seen = [str(child.ask(path)) for path in ("/", "/metrics", "/livez", "/readyz", "/startupz", "/x")]
         child.log.wait_for("metrics: the depth of the queues cannot be measured")
     assert "canary-secret" not in "".join(seen + child.log.lines)
 
 
-def test_the_password_is_nowhere_when_the_dsn_itself_is_broken():
+def test_password_in_an_invalid_dsn_is_not_logged():
     with Web("host=localhost canary-secret") as child:
         assert child.ask("/metrics")[0] == 200
         child.log.wait_for("metrics: the depth of the queues cannot be measured")

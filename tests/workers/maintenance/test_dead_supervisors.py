@@ -1,4 +1,4 @@
-"""What a dead supervisor has left behind is known by its mark, or by the notice in its memory, and nothing else is touched."""
+"""Tests that orphans of a dead supervisor are found by their mark or control block, and that only they are killed."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ TITLED = "import setproctitle, time; setproctitle.setproctitle('jobherd: worker 
 
 HERE = procfs.pid_namespace()
 APART = HERE + 1
-"""The namespace of all marks here. A supervisor of another test, on this machine too, ends what it finds in its own one after 3 s."""
+"""PID namespace of all marks here. In the host's own, a supervisor of another test would kill the orphans after 3 s."""
 
 
 @pytest.fixture(autouse=True)
 def apart() -> Iterator[None]:
-    """Let this process take that namespace for its own."""
-    with pytest.MonkeyPatch.context() as patch:  # what a test patches itself ends before its programs do
+    """Make this process report that namespace as its own."""
+    with pytest.MonkeyPatch.context() as patch:  # patches of the test itself end before its programs do
         patch.setattr(procfs, "pid_namespace", lambda: APART)
         yield
 
 
 class Zoo:
-    """Programs in sessions of their own, ended with the test."""
+    """Programs in separate sessions, killed at the end of the test."""
 
     def __init__(self) -> None:
         self.all: list[subprocess.Popen[bytes]] = []
@@ -67,17 +67,17 @@ def zoo() -> Iterator[Zoo]:
 
 
 def dead() -> str:
-    """The name of a process that is no more."""
+    """Return the name of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     name = f"{process.pid}/{started(process.pid)}/{APART}"
     process.communicate(b"\n")
     return name
 
 
-def test_what_a_dead_supervisor_started_is_found_by_its_mark_and_that_of_a_living_one_is_not(zoo: Zoo):
+def test_children_of_a_dead_supervisor_are_found_by_their_mark_and_others_are_not(zoo: Zoo):
     ours, gone = started(os.getpid()), dead()
-    again = f"{os.getpid()}/{ours - 1}/{APART}"  # its number was given to us
-    elsewhere = f"{gone.rpartition('/')[0]}/{APART + 1}"  # in a container the numbers mean others
+    again = f"{os.getpid()}/{ours - 1}/{APART}"  # this process has the reused process id
+    elsewhere = f"{gone.rpartition('/')[0]}/{APART + 1}"  # in a container the process ids name other processes
     long = "1" * 5000
     marks = [f"{os.getpid()}/{ours}/{APART}:3", f"{elsewhere}:3", "7", f"{long}/1/1:3", None]
     others = [*(zoo.start(mark=mark) for mark in marks), zoo.start(TITLED)]
@@ -91,8 +91,8 @@ def test_what_a_dead_supervisor_started_is_found_by_its_mark_and_that_of_a_livin
     assert all(is_running(process.pid) for process in others)
 
 
-def test_a_supervisor_of_which_nothing_can_be_told_lives(zoo: Zoo, monkeypatch: pytest.MonkeyPatch):
-    """As where each user sees only his own processes, or the system has no file left."""
+def test_supervisor_whose_state_cannot_be_read_counts_as_living(zoo: Zoo, monkeypatch: pytest.MonkeyPatch):
+    """This happens if users see only their own processes, or if the system has no file handle left."""
     gone = dead()
     orphan = zoo.start(mark=f"{gone}:3")
     assert orphan.pid in find()
@@ -113,7 +113,7 @@ def refuse(problem: OSError) -> Callable[..., NoReturn]:
     return refused
 
 
-def test_what_an_orphan_starts_while_it_is_ended_is_ended_too(zoo: Zoo, monkeypatch: pytest.MonkeyPatch):
+def test_process_that_an_orphan_starts_while_it_is_killed_is_killed_too(zoo: Zoo, monkeypatch: pytest.MonkeyPatch):
     gone = dead()
     first = zoo.start(mark=f"{gone}:3")
     late: list[subprocess.Popen[bytes]] = []
@@ -144,7 +144,7 @@ time.sleep(3600)
 
 
 @pytest.mark.parametrize("title", ["jobherd: worker 1 runs", "what a library calls it"])
-def test_what_was_forked_and_began_no_program_is_found_by_its_notice(title: str):
+def test_forked_process_that_never_called_exec_is_found_by_its_control_block(title: str):
     with subprocess.Popen([sys.executable, "-c", FORKS, title, f"{APART}"], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
@@ -158,11 +158,11 @@ def test_what_was_forked_and_began_no_program_is_found_by_its_notice(title: str)
         assert after[worker] == owner
 
 
-def test_the_notice_names_who_made_it():
+def test_control_block_names_the_process_that_made_it():
     assert ControlBlock().owner == f"{os.getpid()}/{started(os.getpid())}/{HERE}"
 
 
-def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left_alone(zoo: Zoo):
+def test_process_that_left_its_group_is_killed_by_its_mark_and_unrelated_ones_are_not(zoo: Zoo):
     escaped, other, stranger = zoo.start(mark="4711:3"), zoo.start(mark="47110:3"), zoo.start()
     assert end_groups({stranger.pid}, marks="4711:", seconds=0.0) == [escaped.pid]
     escaped.wait(LIMIT)
@@ -170,7 +170,7 @@ def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left
     assert is_running(stranger.pid)
 
 
-def test_nothing_left_is_not_waited_for():
+def test_end_groups_returns_at_once_if_no_process_is_left():
     before = time.monotonic()
     assert end_groups(set(), marks="no such:", seconds=600.0) == []
     assert time.monotonic() - before < 300

@@ -1,4 +1,4 @@
-"""The process that calls `on_death` hooks: each death is delivered to at most one call, and none is dropped."""
+"""Tests the process that calls `on_death` hooks: it delivers each death to at most one call and drops none."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_hooks_called_between_the_count_and_the_end_are_not_called_again(
     wait = os.waitpid
 
     def waitpid(pid: int, options: int) -> tuple[int, int]:
-        # `step` has counted no call yet. All of them happen now, before it asks whether the process
+        # `step` has counted no call yet. All of them happen now, before it checks whether the process
         # has ended.
         monkeypatch.setattr(os, "waitpid", wait)
         mourning.open_fifo()

@@ -1,4 +1,4 @@
-"""The deletion of keys that no live job holds, by real maintenance processes, and by one that dies in the middle of it."""
+"""Tests the deletion of keys that no live job holds, also after a maintenance process dies during the deletion."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_keys_of_finished_jobs_are_deleted_and_others_stay(bench: Bench):
 
 
 @pytest.mark.parametrize("point", ["sweep_keys.before", "sweep_keys.sent", "sweep_keys.done"])
-def test_a_process_that_dies_in_it_leaves_the_rest_to_the_next(
+def test_next_process_completes_the_deletion_if_one_dies_during_it(
     bench: Bench, point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path / "points"))

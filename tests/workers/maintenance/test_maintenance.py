@@ -1,4 +1,4 @@
-"""The maintenance process's duties, each seen in the database."""
+"""Tests the duties of the maintenance process by their effects in the database."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def test_a_scheduled_job_becomes_ready_at_its_time(bench: Bench):
     bench.ask("CREATE TRIGGER note BEFORE INSERT ON jobherd.ready FOR EACH ROW EXECUTE FUNCTION public.note()")
     child = bench.start("maintenance")
     jobs = [bench.enqueue("act:nothing", options={"delay": 0.5 + n / 20}) for n in range(10)]
-    child.nudge()  # the parent's, on "@due"
+    child.nudge()  # as the supervisor does on "@due"
     for job in jobs:
         bench.wait(job, "ready")
     late = sorted(row["late"] for row in bench.ask("SELECT late FROM public.moved"))
     assert len(late) == 10
     assert late[0] >= 0
-    assert late[-1] < 300, "at their time, and not at the next poll"
+    assert late[-1] < 300, "jobs become ready at their time, not at the next poll"
 
 
-def test_an_earlier_job_that_arrives_later_is_not_slept_through(bench: Bench):
+def test_earlier_job_that_arrives_later_becomes_ready_at_its_time(bench: Bench):
     child = bench.start("maintenance")
     bench.enqueue("act:nothing", options={"delay": 3000})
     child.nudge()
@@ -52,7 +52,7 @@ def test_an_earlier_job_that_arrives_later_is_not_slept_through(bench: Bench):
     bench.wait(soon, "ready")
 
 
-def test_more_due_jobs_than_one_statement_moves(bench: Bench):
+def test_more_due_jobs_than_one_statement_moves_all_become_ready(bench: Bench):
     bench.ask(
         "INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() - interval '1 s' FROM generate_series(1, 2500)"
     )
@@ -60,24 +60,24 @@ def test_more_due_jobs_than_one_statement_moves(bench: Bench):
     bench.wait_until(lambda: bench.ask("SELECT count(*) AS n FROM jobherd.ready")[0]["n"] == 2500, "all of them")
 
 
-def test_a_lost_nudge_costs_a_poll_and_no_job(bench: Bench):
+def test_job_becomes_ready_at_the_next_poll_if_the_wake_is_lost(bench: Bench):
     bench.start("maintenance", poll=0.2)
     job = bench.enqueue("act:nothing", options={"delay": 0.3})
     bench.wait(job, "ready")
 
 
-def test_running_jobs_whose_child_is_registered_nowhere_are_given_back(bench: Bench, gate: Gate):
+def test_running_jobs_of_an_unregistered_worker_return_to_the_queue(bench: Bench, gate: Gate):
     worker = bench.start()
     job = bench.enqueue("act:gated", name="a")
     worker.nudge()
     gate.wait_arrival("a")
     bench.ask("DELETE FROM jobherd.children")
     maintenance = bench.start("maintenance", sweep=0.05)
-    assert bench.wait(job, "retrying")["attempts"] == 1  # nobody knows whether it had started
+    assert bench.wait(job, "retrying")["attempts"] == 1  # the attempt counts: the job may have started
     wait_for_line(maintenance, f"jobs={job}")
 
 
-def test_running_jobs_of_living_children_are_left_alone(bench: Bench, gate: Gate):
+def test_running_jobs_of_living_workers_are_not_reclaimed(bench: Bench, gate: Gate):
     worker = bench.start()
     job = bench.enqueue("act:gated", name="a")
     worker.nudge()
@@ -102,10 +102,10 @@ def days_of(bench: Bench, table: str) -> list[int]:
     ]
 
 
-def test_partitions_that_outcomes_need_are_there_when_it_is_ready_and_the_others_once_no_job_runs(
+def test_process_makes_needed_partitions_before_it_is_ready_and_others_once_no_job_runs(
     bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
-    """All of them took a second of processor time, in which the first jobs of a new database were slowed down."""
+    """All partitions take a second of CPU time, which would slow down the first jobs of a new database."""
     monkeypatch.setattr("jobherd.workers.maintenance.partitions._BUSY", 0.01)
     bench.ask(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
@@ -129,23 +129,23 @@ def test_partitions_that_outcomes_need_are_there_when_it_is_ready_and_the_others
         assert days_of(bench, table) == list(range(1, 33))
 
 
-def test_the_charts_of_a_new_database_do_not_wait_until_no_job_runs(bench: Bench, gate: Gate):
-    """A fleet that was never idle saw no chart for three minutes."""
+def test_rollup_of_a_new_database_starts_while_jobs_run(bench: Bench, gate: Gate):
+    """Otherwise a fleet that is never idle has no charts for three minutes."""
     worker, other = bench.start(), bench.start()
     bench.enqueue("act:gated", name="a")
     worker.nudge()
     arrival = gate.wait_arrival("a")
-    bench.start("maintenance")  # it is ready once there are the partitions that outcomes need
+    bench.start("maintenance")  # it is ready once the partitions that outcomes need exist
     job = bench.enqueue("act:nothing")
-    for each in (worker, other):  # Either may have the gated job: a worker also looks when it starts.
+    for each in (worker, other):  # Either may have the gated job: a worker also claims when it starts.
         each.nudge()
     bench.wait(job, "completed")
     bench.wait_until(lambda: bench.ask("SELECT sum(completed) AS n FROM jobherd.rollup") == [{"n": 1}], "the count")
-    assert len(days_of(bench, "history")) < 32, "the other partitions wait for a moment without a running job"
+    assert len(days_of(bench, "history")) < 32, "the other partitions wait until no job runs"
     arrival.open()
 
 
-def test_finished_jobs_are_not_counted_while_their_rows_may_move(bench: Bench, gate: Gate):
+def test_rollup_does_not_count_finished_jobs_while_their_rows_may_move(bench: Bench, gate: Gate):
     """A row that moves to a new partition would be counted again."""
     bench.ask(
         "INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, crashes, state, queue, kind, payload)"
@@ -167,7 +167,7 @@ def test_finished_jobs_are_not_counted_while_their_rows_may_move(bench: Bench, g
     bench.wait_until(lambda: "made" in maintenance.log(), "all partitions")
 
 
-def test_partitions_are_made_a_few_at_a_time_beside_a_fleet_that_is_never_idle(monkeypatch: pytest.MonkeyPatch):
+def test_partitions_of_a_never_idle_fleet_are_made_a_few_at_a_time_after_a_minute(monkeypatch: pytest.MonkeyPatch):
     clock = [128.0]
     missing = [6]
 
@@ -189,16 +189,16 @@ def test_partitions_are_made_a_few_at_a_time_beside_a_fleet_that_is_never_idle(m
     while not partitions.complete:
         partitions.keep(clock[0])
         seen.append((clock[0] - 128.0, missing[0]))
-        assert partitions.due_at > clock[0], "they leave time for settlements"
+        assert partitions.due_at > clock[0], "a pause leaves time to record outcomes"
         clock[0] = partitions.due_at
     assert [left for at, left in seen if at < 60] == [6] * 12
     assert [left for at, left in seen if at >= 60] == [4, 2, 0, 0]
 
 
-def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowded(
+def test_partitions_cover_the_whole_retention_once_the_default_partition_is_crowded(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
-    """Each day's rows would be looked for in all that is kept for longer than a month, and nobody settled meanwhile."""
+    """Otherwise each new day scans all rows kept for over a month, and no worker can record outcomes meanwhile."""
     bench.ask(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
         " VALUES ('act:nothing', 'default', 0, 5, 3, 31, 7)"
@@ -211,9 +211,9 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
     crowd = "SELECT count(*) AS n FROM jobherd.history_default"
     parts = "SELECT count(*) AS n FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
     bench.start("maintenance").dismiss()
-    assert bench.ask(crowd) == [{"n": 100}], "a few need no partition for each day"
-    # It is to be ready soon, or it is ended, its look with it, and starts again for ever: nothing
-    # would become due.
+    assert bench.ask(crowd) == [{"n": 100}], "a few rows need no partition for each day"
+    # The process must be ready soon. Otherwise it is killed during its scan and restarted again and
+    # again, and no job becomes due.
     bench.ask(
         "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " WHILE NOT pg_try_advisory_xact_lock(4711) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN NULL; END $$"
@@ -230,10 +230,10 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
     assert bench.ask(parts) == [{"n": 34}]
 
 
-def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Who looks at one job locks each of them.
+def test_number_of_partitions_is_limited_by_the_locks_of_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """A query for one job locks every partition.
 
-    With a year of days four at once were rejected, and with them every settlement.
+    With a year of partitions, PostgreSQL rejected four queries at once, and with them every outcome.
     """
     bench.ask(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
@@ -253,12 +253,12 @@ def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monk
     ]
     monkeypatch.setattr("jobherd.workers.maintenance.partitions.CROWDED", 0)
     monkeypatch.setattr("jobherd.workers.maintenance.partitions.FARTHEST", 100_000)
-    # another maintenance process is at it: this is about what it says
+    # another process makes the partitions: this tests only the log message
     bench.ask("SELECT pg_advisory_lock(hashtext('jobherd.keep_partitions'))")
     wait_for_line(bench.start("maintenance"), "set the server's max_locks_per_transaction to")
 
 
-def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(monkeypatch: pytest.MonkeyPatch):
+def test_slow_creation_of_partitions_pauses_so_that_outcomes_can_be_recorded(monkeypatch: pytest.MonkeyPatch):
     clock = [128.0]
 
     class Crowded:
@@ -275,17 +275,17 @@ def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(mon
     partitions = Partitions(Crowded())
     took = 0.5
     assert partitions.keep(clock[0])
-    assert partitions.due_at == 0, "at once"
+    assert partitions.due_at == 0, "the next partitions are due at once"
     took = 32.0
     assert partitions.keep(clock[0])
     assert partitions.due_at == clock[0] + 10 * took
 
 
-def test_it_works_while_another_one_looks_through_the_default_partition(bench: Bench):
-    """That may take minutes.
+def test_due_jobs_become_ready_while_another_process_scans_the_default_partition(bench: Bench):
+    """The scan may take minutes.
 
-    It would be ended for not being ready, again and again, and of two maintenance processes none would see what
-    becomes due.
+    Otherwise this process would be killed again and again because it is not ready, and neither of the two would
+    make due jobs ready.
     """
     import psycopg
 
@@ -298,7 +298,7 @@ def test_it_works_while_another_one_looks_through_the_default_partition(bench: B
         bench.wait_until(lambda: bench.ask("SELECT id FROM jobherd.ready") == [{"id": job}], "the job due")
 
 
-def test_a_reader_of_the_past_does_not_keep_it_from_its_work(bench: Bench):
+def test_long_read_of_the_history_does_not_block_the_maintenance_process(bench: Bench):
     import psycopg
 
     with psycopg.connect(bench.dsn) as reader:
@@ -310,7 +310,7 @@ def test_a_reader_of_the_past_does_not_keep_it_from_its_work(bench: Bench):
         bench.wait(job, "ready")
 
 
-def test_a_day_of_logs_that_falls_due_makes_no_due_job_wait(bench: Bench):
+def test_deletion_of_a_day_of_logs_does_not_delay_due_jobs(bench: Bench):
     bench.ask("CREATE TABLE public.moved (left_over bigint)")
     bench.ask(
         "CREATE FUNCTION public.come_due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -328,12 +328,12 @@ def test_a_day_of_logs_that_falls_due_makes_no_due_job_wait(bench: Bench):
         "INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output)"
         f" SELECT n, n, 1, now(), '2020-02-29', 'said' FROM generate_series(1, {20 * MOST}) AS n"
     )
-    bench.start("maintenance", poll=0.001)  # it looks for due jobs in each turn
+    bench.start("maintenance", poll=0.001)  # it checks for due jobs in each turn
     bench.wait_until(lambda: not bench.ask("SELECT FROM jobherd.logs LIMIT 1"), "all logs gone")
     assert bench.ask("SELECT max(left_over) AS n FROM public.moved")[0]["n"] > 0
 
 
-def test_the_progress_of_a_running_job_is_copied_once_a_second(bench: Bench, gate: Gate):
+def test_progress_of_a_running_job_is_copied_at_most_once_a_second(bench: Bench, gate: Gate):
     worker = bench.start()
     bench.start("maintenance", boards=(worker.board,))
     job = bench.enqueue("act:gated_job", name="a")
@@ -347,7 +347,7 @@ def test_the_progress_of_a_running_job_is_copied_once_a_second(bench: Bench, gat
     bench.wait(job, "completed")
 
 
-def test_what_has_ended_is_counted_into_the_rollup(bench: Bench):
+def test_finished_jobs_are_counted_into_the_rollup(bench: Bench):
     bench.ask("CREATE TRIGGER seen AFTER INSERT ON jobherd.rollup FOR EACH STATEMENT EXECUTE FUNCTION public.seen()")
     bench.ask(
         "INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, crashes, state, queue, kind, payload)"
@@ -361,7 +361,7 @@ def test_what_has_ended_is_counted_into_the_rollup(bench: Bench):
     assert bench.ask("SELECT count(*) AS n FROM jobherd.rollup_mark") == [{"n": 1}]
 
 
-def test_a_look_that_takes_long_is_followed_by_a_rest_and_a_shorter_one():
+def test_slow_count_for_the_rollup_is_followed_by_a_pause_and_a_shorter_span():
     looks = Looks()
     looks.done(took=0.01, behind=False)
     assert looks.pause == 10
@@ -372,14 +372,14 @@ def test_a_look_that_takes_long_is_followed_by_a_rest_and_a_shorter_one():
     for _ in range(10):
         looks.done(took=5.0, behind=False)
     assert looks.pause == 60
-    assert looks.span >= looks.pause + 2 * LAG  # or each look would leave something over
+    assert looks.span >= looks.pause + 2 * LAG  # otherwise each count would leave rows uncounted
     for _ in range(10):
         looks.done(took=0.01, behind=True)
     assert looks.span == 8 * 86400
     assert looks.pause < 1
 
 
-def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):
+def test_maintenance_process_exits_when_dismissed_and_on_sigterm(bench: Bench):
     assert bench.start("maintenance").dismiss() == EXIT_REQUESTED
     child = bench.start("maintenance")
     os.kill(child.pid, signal.SIGTERM)
@@ -387,10 +387,8 @@ def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):
 
 
 @pytest.mark.parametrize("word", ["dismissal", "SIGTERM"])
-def test_it_leaves_when_it_is_told_to_while_it_has_partitions_to_make_before_it_is_ready(
-    bench: Bench, monkeypatch, word
-):
-    """There can be many to make, each may wait for readers of a table, and a drain waits for it."""
+def test_maintenance_process_exits_on_request_while_it_makes_its_first_partitions(bench: Bench, monkeypatch, word):
+    """There can be many partitions, each may wait for readers of a table, and a drain waits for this process."""
     monkeypatch.setattr("jobherd.workers.maintenance.maintenance._AT_FIRST", float("inf"))
     begun = mmap.mmap(-1, 1)
 
@@ -408,7 +406,7 @@ def test_it_leaves_when_it_is_told_to_while_it_has_partitions_to_make_before_it_
         assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_two_maintenance_processes_on_one_database_do_no_harm(bench: Bench):
+def test_two_maintenance_processes_move_each_due_job_once(bench: Bench):
     processes = [bench.start("maintenance", sweep=0.01) for _ in range(2)]
     bench.ask(
         "INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() + n * interval '1 ms' FROM generate_series(1, 500) AS n"
@@ -423,7 +421,7 @@ def test_two_maintenance_processes_on_one_database_do_no_harm(bench: Bench):
     )
 
 
-def test_its_database_goes_away_and_comes_back(bench: Bench):
+def test_maintenance_process_continues_after_its_session_was_terminated(bench: Bench):
     maintenance = bench.start("maintenance")
     bench.ask("SELECT pg_terminate_backend(backend_pid, 10000) FROM jobherd.children")
     job = bench.enqueue("act:nothing", options={"delay": 0.2})
@@ -431,7 +429,7 @@ def test_its_database_goes_away_and_comes_back(bench: Bench):
     bench.wait(job, "ready")
 
 
-def test_a_maintenance_process_whose_parent_is_dead_ends_what_is_left_of_the_others(bench: Bench):
+def test_maintenance_process_kills_remaining_child_processes_of_its_dead_supervisor(bench: Bench):
     stubborn = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], process_group=0)
     bench.control.publish({"children": [{"slot": 0, "pid": stubborn.pid}, {"slot": 1, "pid": None}]})
     parent, pid = bench.start_orphan_to_be("maintenance")
@@ -439,23 +437,23 @@ def test_a_maintenance_process_whose_parent_is_dead_ends_what_is_left_of_the_oth
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     assert stubborn.wait(LIMIT) == -signal.SIGKILL
-    assert time.monotonic() - before > 1.4, "they had time to leave by themselves"
+    assert time.monotonic() - before > 1.4, "the child processes had time to exit"
     wait_for_exit(pid)
 
 
-def test_every_table_that_turns_over_is_measured_and_has_its_vacuum(bench: Bench):
+def test_every_table_with_dead_rows_is_measured_and_has_a_vacuum_statement(bench: Bench):
     assert {row["relname"] for row in bench.ask(sql.load("maintenance/count_dead_rows"))} == set(VACUUMS)
     for table, statement in VACUUMS.items():
         assert f" jobherd.{table}\n" in sql.load(statement)
         bench.ask(sql.load(statement))
 
 
-def test_what_died_is_cleared_out_of_the_claims_way(bench: Bench):
-    bench.ask("ALTER TABLE jobherd.ready SET (autovacuum_enabled = false)")  # or the server may be there first
+def test_dead_rows_of_ready_jobs_are_vacuumed(bench: Bench):
+    bench.ask("ALTER TABLE jobherd.ready SET (autovacuum_enabled = false)")  # otherwise autovacuum may run first
     bench.ask(f"INSERT INTO jobherd.ready (kind) SELECT 'act:nothing' FROM generate_series(1, {DEAD + 1000})")
     bench.ask("DELETE FROM jobherd.ready")
     bench.ask("SELECT pg_stat_force_next_flush()")
-    vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass) AS n"  # not those of the server's own accord
+    vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass) AS n"  # autovacuum runs are not counted
     bench.start("maintenance")
     bench.wait_until(lambda: bench.ask(vacuums)[0]["n"] >= 1, "a vacuum")
 
@@ -465,15 +463,15 @@ def test_what_died_is_cleared_out_of_the_claims_way(bench: Bench):
     [
         (DEAD - 1, 0, 1.0, False),
         (DEAD, 0, 1.0, True),
-        (DEAD, 1_000_000, 1.0, False),  # it would read the indexes of a million rows for that
+        (DEAD, 1_000_000, 1.0, False),  # the vacuum would read the indexes of a million rows
         (DEAD + 50_000, 1_000_000, 1.0, True),
     ],
 )
-def test_a_vacuum_must_pay(dead, live, now, pays):
+def test_vacuum_runs_only_if_there_are_enough_dead_rows(dead, live, now, pays):
     assert Vacuum().pays("ready", dead=dead, live=live, now=now) is pays
 
 
-def test_a_vacuum_in_vain_is_not_repeated_until_twice_as_much_died_or_a_minute_passed():
+def test_useless_vacuum_is_repeated_only_after_twice_as_many_dead_rows_or_a_minute():
     clearing = Vacuum()
     clearing.done("ready", left=100_000, begun=10.0, ended=10.5)
     assert clearing.took == 0.5

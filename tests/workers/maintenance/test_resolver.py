@@ -1,4 +1,4 @@
-"""Jobs that wait for others, released by real maintenance processes, and by the next one if one dies in the middle of it."""
+"""Tests that maintenance processes make blocked jobs ready, also after one of the processes dies during it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def state(bench: Bench, job: int) -> str:
     return bench.ask(STATE, job=job)[0]["state"]
 
 
-def test_a_process_that_is_idle_is_woken_for_a_new_edge(bench: Bench):
+def test_idle_process_is_woken_for_a_new_dependency(bench: Bench):
     maintenance = bench.start("maintenance")
     with Client(bench.dsn) as client:
         first = client.enqueue("act:nothing", delay="1h")
         later = client.enqueue("act:nothing", after=first, when="ended")
-        maintenance.nudge()  # by its supervisor, which listens
+        maintenance.nudge()  # as its supervisor does on a notification
         bench.wait_until(lambda: not bench.ask("SELECT FROM jobherd.edges WHERE NOT marked"), "the mark")
         client.cancel(first)
         bench.wait_until(lambda: state(bench, later) == "ready", "the release")
@@ -36,7 +36,7 @@ def test_a_process_that_is_idle_is_woken_for_a_new_edge(bench: Bench):
     "point",
     [f"{statement}.{at}" for statement in ("mark_upstreams", "resolve_ends") for at in ("before", "sent", "done")],
 )
-def test_a_process_that_dies_in_it_leaves_the_rest_to_the_next(
+def test_next_process_makes_the_blocked_jobs_ready_if_one_dies_during_it(
     bench: Bench, point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path / "points"))
@@ -56,7 +56,7 @@ def test_a_process_that_dies_in_it_leaves_the_rest_to_the_next(
 
 
 class Answers:
-    """A session whose statements have these answers."""
+    """A session whose statements return these rows in turn."""
 
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
@@ -66,7 +66,7 @@ class Answers:
         return [self.answers.pop(0)]
 
 
-def test_it_sends_nothing_while_no_job_waits():
+def test_resolver_sends_no_statement_while_no_job_waits_for_others():
     session = Answers()
     resolver = Resolver(session)
     resolver.note(joins=False)
@@ -74,7 +74,7 @@ def test_it_sends_nothing_while_no_job_waits():
     assert session.asked == []
 
 
-def test_it_looks_soon_after_an_end_and_later_while_nothing_ends(monkeypatch):
+def test_resolver_checks_soon_after_a_job_end_and_less_often_while_no_job_ends(monkeypatch):
     monkeypatch.setattr("jobherd.workers.maintenance.resolver.time.monotonic", lambda: 0.0)
     nothing = [(None,), (0, None, None, False, True)]
     resolver = Resolver(Answers(*nothing * 12, (None,), (1, 1, 0, False, True), (None,), (0, None, None, False, False)))
@@ -92,7 +92,7 @@ def test_it_looks_soon_after_an_end_and_later_while_nothing_ends(monkeypatch):
     assert resolver.due_at == float("inf")
 
 
-def test_full_pages_follow_each_other_at_once(monkeypatch):
+def test_resolver_reads_the_next_page_at_once_after_a_full_page(monkeypatch):
     monkeypatch.setattr("jobherd.workers.maintenance.resolver.time.monotonic", lambda: 0.0)
     session = Answers((7,), (0, None, None, True, True), (None,), (1000, 0, 0, False, True))
     resolver = Resolver(session)
@@ -104,7 +104,7 @@ def test_full_pages_follow_each_other_at_once(monkeypatch):
     assert [asked[1]["past"] for asked in session.asked if "past" in asked[1]] == [None, 7]
 
 
-def test_it_looks_for_vanished_jobs_every_hour_page_by_page(monkeypatch):
+def test_resolver_searches_for_vanished_jobs_every_hour_page_by_page(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("jobherd.workers.maintenance.resolver.time.monotonic", lambda: now[0])
     monkeypatch.setattr("jobherd.workers.maintenance.resolver.random.random", lambda: 0.5)

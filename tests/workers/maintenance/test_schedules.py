@@ -1,4 +1,4 @@
-"""Schedules with real maintenance processes: several at once, killed at each step, and edited meanwhile."""
+"""Tests schedules with real maintenance processes: several at once, killed at each step, and during edits."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.ticks import EDIT, MAKE, ticks, verdict
 
 @pytest.fixture
 def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Points:
-    """Points that the children of this test heed."""
+    """Return failpoints that the child processes of this test honor."""
     monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path / "points"))
     monkeypatch.setattr(failpoints, "armed", True)
     monkeypatch.setattr(failpoints, "reach", failpoints._armed)
     return Points(tmp_path / "points")
 
 
-def test_a_handlers_schedule_enqueues_jobs_that_know_their_instant(bench: Bench):
+def test_jobs_of_a_handler_schedule_have_the_time_of_their_tick(bench: Bench):
     worker = bench.start(handlers=(str(Path(__file__).parents[1] / "scheduled.py"),))
     bench.start("maintenance", poll=0.2)
     bench.wait_until(lambda: ticks(bench) >= 2, "two instants")
@@ -39,7 +39,7 @@ def test_a_handlers_schedule_enqueues_jobs_that_know_their_instant(bench: Bench)
     assert row["id"] == job
 
 
-def test_what_a_worker_could_not_store_is_stored_when_the_transaction_has_ended(bench: Bench):
+def test_declaration_blocked_by_a_transaction_is_stored_after_the_transaction_ends(bench: Bench):
     bench.ask(
         "INSERT INTO jobherd.schedules (name, kind, every, declared) VALUES ('clock', 'act:nothing', 86400, '{}')"
     )
@@ -52,7 +52,7 @@ def test_what_a_worker_could_not_store_is_stored_when_the_transaction_has_ended(
     bench.wait_until(lambda: ticks(bench) >= 1, "its first instant")
 
 
-def test_a_first_schedule_that_a_worker_could_not_store_is_stored(bench: Bench):
+def test_first_declaration_that_a_worker_could_not_store_is_stored_later(bench: Bench):
     with psycopg.connect(bench.dsn) as user:
         user.execute("INSERT INTO jobherd.schedules (name, kind, every) VALUES ('clock', 'act:nothing', 86400)")
         bench.start(handlers=(str(Path(__file__).parents[1] / "scheduled.py"),))
@@ -63,7 +63,7 @@ def test_a_first_schedule_that_a_worker_could_not_store_is_stored(bench: Bench):
     bench.wait_until(lambda: bench.ask("SELECT every FROM jobherd.schedules") == [{"every": 1}], "its declaration")
 
 
-def test_several_maintenance_processes_under_kill_and_edits_miss_and_double_nothing(bench: Bench):
+def test_several_processes_miss_and_repeat_no_tick_despite_kills_and_edits(bench: Bench):
     chance = random.Random(1)
     bench.ask(MAKE, many=20)
     processes = [bench.start("maintenance") for _ in range(3)]
@@ -89,7 +89,7 @@ def test_several_maintenance_processes_under_kill_and_edits_miss_and_double_noth
         "tend_schedules.before",
     ],
 )
-def test_a_process_that_dies_at_any_step_loses_and_doubles_nothing(bench: Bench, point: str, points: Points):
+def test_process_that_dies_at_any_step_loses_and_repeats_no_tick(bench: Bench, point: str, points: Points):
     bench.ask(MAKE, many=3)
     token = points.arm(point, "kill")
     first = bench.fork("maintenance")
@@ -101,7 +101,7 @@ def test_a_process_that_dies_at_any_step_loses_and_doubles_nothing(bench: Bench,
     assert verdict(bench) == (0, 0, 0, 0)
 
 
-def test_a_frozen_process_is_stood_in_for_and_repeats_nothing(bench: Bench, points: Points):
+def test_frozen_process_is_replaced_and_repeats_no_tick_when_it_continues(bench: Bench, points: Points):
     bench.ask(MAKE, many=3)
     held = points.hold("tick_schedules.before")
     bench.fork("maintenance")
@@ -115,10 +115,10 @@ def test_a_frozen_process_is_stood_in_for_and_repeats_nothing(bench: Bench, poin
     assert verdict(bench) == (0, 0, 0, 0)
 
 
-def test_an_edit_wakes_the_process_and_moves_the_next_instant(bench: Bench):
+def test_edit_of_a_schedule_wakes_the_process_and_moves_the_next_tick(bench: Bench):
     bench.ask("INSERT INTO jobherd.schedules (name, kind, every) VALUES ('far', 'act:nothing', 86400)")
     child = bench.start("maintenance")
     bench.wait_until(lambda: bench.ask("SELECT next_at FROM jobherd.schedules")[0]["next_at"], "its plan")
     bench.ask("UPDATE jobherd.schedules SET every = 0.05, plan_from = now(), revision = revision + 1")
-    child.nudge()  # the supervisor's, on the trigger's "@due"
+    child.nudge()  # as the supervisor does on "@due" from the trigger
     bench.wait_until(lambda: ticks(bench) > 3, "instants")

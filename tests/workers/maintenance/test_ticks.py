@@ -1,4 +1,4 @@
-"""What becomes of due instants: a day's outage under each policy, jitter, templates, backfills."""
+"""Tests how due ticks are decided: a day's outage under each policy, jitter, templates, backfills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def row(**given):
 
 
 def told(decision):
-    """Return each run of a decision: what, when, and for how many others it stands."""
+    """Return each tick of a decision: its kind, its time, and the number of ticks that it replaces."""
     return [(one["decided"], one["at"][:16], one["missed"]) for one in decision["instants"]]
 
 
@@ -36,7 +36,7 @@ OUTAGES = [
 
 
 @pytest.mark.parametrize(("timing", "misfire", "wanted"), OUTAGES)
-def test_a_days_outage(timing, misfire, wanted):
+def test_outage_of_a_day_with_misfire_skip_or_one(timing, misfire, wanted):
     first = (NOW - DAY).replace(minute=30 if timing.get("cron") == "30 * * * *" else 0, second=0, microsecond=0)
     decision = decide(row(next_at=first.isoformat(), options={"misfire": misfire}, **timing), NOW, None)
     assert told(decision) == wanted
@@ -45,7 +45,7 @@ def test_a_days_outage(timing, misfire, wanted):
 
 
 @pytest.mark.parametrize("timing", [{"cron": "0 * * * *"}, {"every": 3600.0}])
-def test_a_days_outage_in_which_each_instant_runs_within_its_bounds(timing):
+def test_misfire_all_runs_each_tick_of_an_outage_within_its_age_and_number_limits(timing):
     first = (NOW - 2 * DAY).replace(microsecond=0)
     everything = decide(row(next_at=first.isoformat(), options={"misfire": "all"}, **timing), NOW, None)
     assert told(everything)[0] == ("missed", "2026-05-01T12:00", 24), "older than misfire_within"
@@ -55,24 +55,24 @@ def test_a_days_outage_in_which_each_instant_runs_within_its_bounds(timing):
     assert [one[1][11:] for one in told(few)[1:]] == ["09:00", "10:00", "11:00", "12:00"]
 
 
-def test_a_short_hiccup_is_no_misfire():
+def test_delay_of_30_seconds_is_not_a_misfire():
     first = NOW.replace(microsecond=0) - timedelta(seconds=30)
     decision = decide(row(next_at=first.isoformat(), every=10.0, options={"misfire": "skip"}), NOW, None)
     assert [one[0] for one in told(decision)] == ["ran"] * 4
 
 
-def test_a_month_away_at_a_second_each():
+def test_outage_of_a_month_with_a_tick_each_second_makes_only_61_entries():
     first = NOW.replace(microsecond=0) - 30 * DAY
     decision = decide(row(next_at=first.isoformat(), every=1.0), NOW, None)
     assert told(decision)[0][::2] == ("missed", 30 * 86400 - 60)
     assert len(told(decision)) == 61
 
 
-def test_a_clock_that_was_set_back_runs_nothing_twice():
+def test_clock_that_was_set_back_repeats_no_tick():
     assert decide(row(next_at=NOW.isoformat(), every=1.0), NOW - timedelta(hours=1), None) is None
 
 
-def test_the_last_instant_has_no_next_one():
+def test_last_tick_before_ends_at_has_no_next_tick():
     decision = decide(
         row(next_at="2026-05-02T12:00:00+00:00", every=60.0, options={"ends_at": "2026-05-02T12:00:30+00:00"}),
         NOW,
@@ -81,7 +81,7 @@ def test_the_last_instant_has_no_next_one():
     assert decision["next"] is None
 
 
-def test_jitter_is_the_same_on_each_host_and_differs_from_instant_to_instant():
+def test_jitter_is_the_same_on_each_host_and_differs_between_ticks():
     given = row(next_at="2026-05-02T11:59:00+00:00", cron="* * * * *", options={"jitter": 30.0})
     delays = [
         datetime.fromisoformat(one["run_at"]) - datetime.fromisoformat(one["at"])
@@ -94,7 +94,7 @@ def test_jitter_is_the_same_on_each_host_and_differs_from_instant_to_instant():
     assert delays[0] != delays[1 % (len(delays) // 2)] or len(delays) == 2
 
 
-def test_templates_are_in_the_zone_of_the_schedule():
+def test_payload_templates_use_the_time_zone_of_the_schedule():
     payload = {
         "day": "{scheduled_for:%Y-%m-%d %H:%M}", "since": "{previous:%H:%M}", "of": ["{schedule}", {"n": "{missed}"}],
         "text": "{{x}} {missed} of {schedule}",
@@ -108,12 +108,12 @@ def test_templates_are_in_the_zone_of_the_schedule():
     }  # fmt: skip
 
 
-def test_a_run_that_is_good_for_some_time_expires_then():
+def test_good_for_sets_the_expiry_of_the_job():
     decision = decide(row(next_at="2026-05-02T12:00:00+00:00", every=60.0, options={"good_for": 30.0}), NOW, None)
     assert decision["instants"][0]["expires_at"] == "2026-05-02T12:00:30+00:00"
 
 
-def test_a_paused_schedule_runs_only_what_a_user_asks_for():
+def test_paused_schedule_runs_only_what_a_user_requests():
     given = row(next_at="2026-05-02T12:00:00+00:00", every=60.0, paused_at=NOW.isoformat(), asked=[NOW.isoformat()])
     decision = decide(given, NOW, None)
     assert told(decision) == [("manual", "2026-05-02T12:00", 0)]
@@ -121,7 +121,7 @@ def test_a_paused_schedule_runs_only_what_a_user_asks_for():
     assert decision["asked"] == given["asked"]
 
 
-def test_a_backfill_keeps_to_its_number_of_jobs():
+def test_backfill_keeps_to_its_number_of_parallel_jobs():
     given = row(
         next_at="2026-05-03T00:00:00+00:00", cron="0 0 * * *",
         backfill={"from": "2026-04-01T00:00:00+00:00", "to": "2026-04-05T00:00:00+00:00", "parallel": 3},
@@ -135,7 +135,7 @@ def test_a_backfill_keeps_to_its_number_of_jobs():
     assert rest["next"] == given["next_at"]
 
 
-def test_a_plan_counts_what_did_not_run_meanwhile():
+def test_plan_counts_the_ticks_that_were_skipped_during_a_pause():
     paused = row(
         cron="0 * * * *", plan_from="2026-05-02T12:30:00+00:00", gap_from="2026-05-02T09:00:00+00:00", gap_why="paused"
     )
@@ -153,7 +153,7 @@ def test_a_plan_counts_what_did_not_run_meanwhile():
         ({"cron": "* * * * *", "options": {"starts_at": "soon"}}, "Invalid isoformat"),
     ],
 )
-def test_a_schedule_that_cannot_be_planned_says_why(given, says):
+def test_schedule_that_cannot_be_planned_gets_an_error_with_the_reason(given, says):
     answer = plan(row(plan_from=NOW.isoformat(), **given))
     assert says in answer["error"]
     assert "next" not in answer

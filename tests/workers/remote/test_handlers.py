@@ -1,4 +1,4 @@
-"""What a worker without a database declares and refuses, and what it writes down for the next uplink."""
+"""Tests what a worker without a database declares, rejects, and stores for the next uplink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobherd.workers.remote.held_file import read_held, write_held
 from jobherd.workers.remote.requirements import notes_of, problems_of
 
 
-def test_the_gateway_learns_the_rules_of_a_kind_except_its_timeout():
+def test_gateway_receives_the_rules_of_a_kind_except_its_timeout():
     @handler(
         "mail:send", queue="mail", max_attempts=3, max_crashes=2, backoff=Backoff(5.0), timeout="1m", max_running=4
     )
@@ -28,7 +28,7 @@ def test_the_gateway_learns_the_rules_of_a_kind_except_its_timeout():
     assert rules.keep_completed == send.policy.keep_completed_days
 
 
-def test_what_needs_the_database_is_refused_with_its_place():
+def test_handler_or_hook_that_needs_the_database_is_rejected_with_its_location():
     @handler("pay:book", transactional=True)
     def book() -> None: ...
 
@@ -43,7 +43,7 @@ def test_what_needs_the_database_is_refused_with_its_place():
     assert hook.startswith(f"{choose.file}:{choose.line}: `before_claim`")
 
 
-def test_what_has_no_effect_without_the_database_is_said_with_its_place():
+def test_option_or_hook_without_effect_is_reported_with_its_location():
     @handler("crm:push", rate="10/min", cron="0 3 * * *")
     def push() -> None: ...
 
@@ -61,7 +61,7 @@ def test_what_has_no_effect_without_the_database_is_said_with_its_place():
     assert hook.startswith(f"{tell.file}:{tell.line}: `jobherd work` does not call `on_death`")
 
 
-def test_the_next_uplink_reads_what_a_worker_holds(tmp_path):
+def test_next_uplink_reads_which_tasks_a_worker_holds(tmp_path):
     assert read_held(tmp_path, 4) == []
     write_held(tmp_path, 4, {9: [1, 2], 10: [3]})
     assert read_held(tmp_path, 4) == [Ref(1, 9), Ref(2, 9), Ref(3, 10)]

@@ -1,4 +1,4 @@
-"""What a settlement becomes in the protocol, and that the gateway makes the same of it."""
+"""Tests how outcomes are encoded in the protocol, and that the gateway decodes the same outcomes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def recorded(result, *, attempts=1):
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda one: f"{one.label}-{one.code}")
-def test_the_gateway_records_what_the_worker_has_decided(outcome):
+def test_gateway_records_the_outcome_that_the_worker_has_decided(outcome):
     (result,) = sent(Finished(1, outcome, 2.5, 0.5))
     found = recorded(result)
     assert (found.job, found.ran) == (1, 2.5)
@@ -47,13 +47,13 @@ def test_the_gateway_records_what_the_worker_has_decided(outcome):
 
 
 @pytest.mark.parametrize("outcome", [RELEASED, CANCELLED_BEFORE, EXPIRED], ids=lambda one: one.label)
-def test_a_job_that_did_not_start_costs_no_attempt(outcome):
+def test_job_that_did_not_start_counts_no_attempt(outcome):
     (result,) = sent(Finished(1, outcome))
     found = recorded(result)
     assert (found.outcome.state, found.ran, found.outcome.counted) == (outcome.state, None, False)
 
 
-def test_a_death_is_judged_by_the_gateway():
+def test_gateway_decides_whether_a_crashed_job_is_retried():
     outcome = Outcome("retry", error="it died of SIGKILL", code="WORKER_CRASHED", traceback="stack")
     (result,) = sent(Finished(1, outcome, 2.5, 0.5, post_mortem='{"signal":9}', crashed=1))
     found = recorded(result)
@@ -62,25 +62,25 @@ def test_a_death_is_judged_by_the_gateway():
     assert recorded(result, attempts=5).outcome.label == "failed"
 
 
-def test_a_timeout_that_ended_the_process_is_no_crash():
+def test_timeout_that_killed_the_worker_is_not_a_crash():
     outcome = Outcome("retry", delay=30.0, error="it was ended by SIGKILL", code="JOB_TIMEOUT")
     (result,) = sent(Finished(1, outcome, 2.5, 0.5, post_mortem='{"signal":9}'))
     found = recorded(result)
     assert (found.outcome.code, found.outcome.error, found.crashed) == ("JOB_TIMEOUT", "it was ended by SIGKILL", 0)
 
 
-def test_log_and_usage_travel_along():
+def test_log_and_usage_are_sent_with_the_result():
     (result,) = sent(Finished(1, OK, 2.5, 0.5, usage='{"cpu":1}', log='{"output":"x"}'))
     assert (recorded(result).usage, recorded(result).log) == ('{"cpu":1}', '{"output":"x"}')
 
 
-def test_what_a_dead_worker_held_is_released_or_suspected():
+def test_task_of_a_dead_worker_is_released_or_counted_as_crashed():
     assert (recorded(released(1, 9)).outcome.label, recorded(released(1, 9)).ran) == ("abandoned", None)
     found = recorded(suspected(1, 9, "it died"))
     assert (found.outcome.label, found.crashed, found.ran, found.outcome.error) == ("retry", 1, None, "it died")
 
 
-def test_a_task_is_the_row_of_a_claim():
+def test_task_becomes_the_row_of_a_claim():
     task = m.Task(
         id=1, claim=9, kind="a", queue="q", payload=b'{"n":1}', data=b"\0x", attempt=2, max_attempts=5, crashes=1,
         priority=-3, timeout_seconds=8.0, waited_seconds=0.5, expires_in_seconds=9.0, created_at_micros=1_500_000,
@@ -94,6 +94,6 @@ def test_a_task_is_the_row_of_a_claim():
     }  # fmt: skip
 
 
-def test_what_a_task_does_not_say_is_none():
+def test_missing_fields_of_a_task_are_none():
     row = row_of(m.Task(id=1, claim=9, kind="a", payload=b"{}", max_attempts=5))
     assert (row.timeout, row.good_for, row.extras) == (None, None, None)

@@ -1,4 +1,4 @@
-"""Statements of a worker that become messages: against an uplink that a test scripts."""
+"""Tests how statements of a worker become messages, against a scripted uplink."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wire(uplink, tmp_path):
 
 @pytest.fixture
 def patient(monkeypatch):
-    """A claim waits for its tasks, however slow this machine is."""
+    """Let a claim wait for its tasks on a slow machine too."""
     monkeypatch.setattr(wires, "MOMENT", 30.0)
 
 
@@ -49,7 +49,7 @@ def settle(*ids, token=9):
     return "settle/settle_jobs", values
 
 
-def test_a_claim_is_a_ready_and_its_tasks_are_the_rows(uplink, wire, patient):
+def test_claim_is_sent_as_a_ready_and_returns_its_tasks_as_rows(uplink, wire, patient):
     def serve():
         ready = uplink.read().ready
         uplink.give(ready.number, 1, 2)
@@ -89,7 +89,7 @@ def test_a_settlement_waits_until_the_gateway_has_recorded_it(uplink, wire):
     assert wire.written == [{9: [3]}]
 
 
-def test_progress_goes_before_the_results(uplink, wire):
+def test_progress_is_sent_before_the_results(uplink, wire):
     finished = Finished(1, OK, 1.0, 0.0, progress='{"fraction":0.5,"note":"half","data":[1]}')
     values = settlement(4, 9, [finished], ran_on="here/1", now=1.0)
 
@@ -104,7 +104,7 @@ def test_progress_goes_before_the_results(uplink, wire):
     assert served.result == m.Progress(task=ref, fraction=0.5, note="half", data=b"[1]")
 
 
-def test_settling_and_claiming_travel_together(uplink, wire, patient):
+def test_results_and_a_claim_are_sent_together(uplink, wire, patient):
     def serve():
         batch, ready = uplink.read().results, uplink.read().ready
         uplink.give(ready.number, 5, claim=10)
@@ -128,8 +128,8 @@ def test_a_claim_ahead_does_not_wait_for_the_settlement(uplink, wire, patient):
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["ack first", "tasks first"])
-def test_a_worker_does_not_rest_when_tasks_came_with_an_acknowledgement(uplink, wire, monkeypatch, first):
-    """Its socket is silent then, so nothing else would wake it."""
+def test_worker_does_not_sleep_if_tasks_came_with_an_acknowledgement(uplink, wire, monkeypatch, first):
+    """The socket has no more data then, so nothing else would wake the worker."""
     wake = Wake(os.open("/dev/null", os.O_RDONLY), parent=os.getppid())
     wake.source = wire
     monkeypatch.setattr(wires, "MOMENT", 0.0)
@@ -143,27 +143,27 @@ def test_a_worker_does_not_rest_when_tasks_came_with_an_acknowledgement(uplink, 
     assert not wire.has_arrived
 
 
-def test_a_lost_uplink_is_an_error_of_the_connection(uplink, wire):
+def test_lost_uplink_raises_a_connection_error(uplink, wire):
     with Beside(lambda: (uplink.read(), uplink.close())), pytest.raises(psycopg.OperationalError):
         wire.exchange(settle(1))
     with pytest.raises(psycopg.OperationalError):
         wire.exchange(settle(1))
 
 
-def test_no_uplink_is_an_error_of_the_connection(tmp_path):
+def test_missing_uplink_raises_a_connection_error(tmp_path):
     with pytest.raises(psycopg.OperationalError):
         UplinkConnection(tmp_path)
 
 
-def test_what_concerns_the_database_needs_no_answer(wire):
+def test_statement_that_concerns_only_a_database_needs_no_uplink(wire):
     assert wire.exchange(("lease/register_kinds", {}), ("claim/claim_more", {})) == [[], []]
     assert wire.exchange(("recover/find_child", {"child": 4}))[0]
 
 
-def test_everything_that_a_worker_declares_at_its_start_is_answered(wire):
+def test_every_declaration_of_a_starting_worker_is_answered(wire):
     declare(SimpleNamespace(run=lambda name, values: wire.exchange((name, values))[0]), 1, {})
 
 
-def test_a_statement_that_only_a_database_can_carry_out_is_no_reason_to_connect_again(wire):
+def test_statement_that_needs_a_database_raises_an_error_that_causes_no_reconnect(wire):
     with pytest.raises(psycopg.ProgrammingError, match="needs a database"):
         wire.exchange(("table/claim_record", {}))

@@ -1,4 +1,4 @@
-"""An uplink that a test scripts: a listening socket whose one worker the test reads and answers."""
+"""A scripted uplink: a listening socket with one worker, whose messages the test reads and answers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jobherd.workers.remote.connection import NAME
 from jobherd.workers.remote.frames import FrameReader, frame
 
 LIMIT = 30.0
-"""Seconds for a message that does not come."""
+"""Seconds to wait for a message."""
 
 
 class Uplink:
-    """The side of the uplink. `serve` runs a function beside the worker and hands on what it raises."""
+    """The uplink's end of the connection to one worker."""
 
     def __init__(self, folder):
         self._listener = socket.socket(socket.AF_UNIX)
@@ -46,7 +46,7 @@ class Uplink:
     def read(self):
         while (body := self._frames.next()) is None:
             data = self.connection.recv(65536)
-            assert data, "the worker has left"
+            assert data, "the worker has closed the connection"
             self._frames.feed(data)
         return m.WorkRequest.FromString(body)
 
@@ -69,7 +69,7 @@ class Uplink:
 
 
 class Beside:
-    """Runs a function in a thread for the length of a block, and raises at its end what that raised."""
+    """Runs a function in a thread during a block, and raises its exception at the end of the block."""
 
     def __init__(self, function):
         self._function, self.result, self._problem = function, None, None

@@ -1,4 +1,4 @@
-"""The connection to the supervisor: what is told before it is there, and answers that belong to an earlier one."""
+"""Tests the connection to the supervisor: events before it connects, and answers for an earlier connection."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_what_is_told_before_the_supervisor_is_there_is_told_then(scene):
+def test_events_before_the_supervisor_connects_are_sent_once_it_connects(scene):
     scene.link.tell({"event": "release_rest"})
     connection = scene.connect()
     assert connection.lines() == [{"event": "release_rest"}]
@@ -60,7 +60,7 @@ def test_what_is_told_before_the_supervisor_is_there_is_told_then(scene):
     assert scene.connect().lines() == [{"event": "session"}]
 
 
-def test_lines_come_in_parts_and_each_request_gets_its_answer(scene):
+def test_lines_may_arrive_in_parts_and_each_request_gets_its_answer(scene):
     connection = scene.connect()
     begin, ask = b'{"begin": {"session": "7", "living": [3, 4]}}\n', b'{"id": 5, "ask": "a/b", "with": {}}\n'
     for part in (begin[:9], begin[9:] + ask[:4], ask[4:]):
@@ -72,8 +72,8 @@ def test_lines_come_in_parts_and_each_request_gets_its_answer(scene):
     assert connection.lines() == [{"id": 6, "refused": True}]
 
 
-def test_an_answer_does_not_go_to_a_later_connection(scene):
-    """Its supervisor has given that request up, and may have used the number again."""
+def test_answer_is_not_sent_to_a_later_connection(scene):
+    """The supervisor has abandoned that request, and may have reused its number."""
     first = scene.connect()
     first.on_data(b'{"id": 1, "ask": "a/b", "with": {}}\n')
     second = scene.connect()

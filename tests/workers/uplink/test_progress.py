@@ -1,4 +1,4 @@
-"""The progress on the boards of workers becomes reports to the gateway: what has changed, once a second."""
+"""Tests that changed progress on the status boards is reported to the gateway once a second."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tell(board: StatusBoard, fraction: float, note: str = "", data: object = Non
     board.tell_progress(encode_progress(fraction, note, data, encrypts=False))
 
 
-def test_what_has_changed_is_reported_once_a_second(boards):
+def test_changed_progress_is_reported_once_a_second(boards):
     told: list[m.Progress] = []
     reports = ProgressReports(boards, told.append)
     run(boards[0], 1)
@@ -49,15 +49,15 @@ def test_what_has_changed_is_reported_once_a_second(boards):
     assert orjson.loads(report.data) == {"pages": 3}
     tell(boards[0], 0.1)
     reports.step(10.5, busy=True)
-    assert told == [report], "not more often than that"
+    assert told == [report], "at most once a second"
     assert reports.wake_at(busy=True) == 10.0 + EVERY
     reports.step(11.0, busy=True)
     assert [(each.task.task_id, each.fraction) for each in told[1:]] == [(1, 0.1)]
     reports.step(12.0, busy=True)
-    assert len(told) == 2, "nothing has changed"
+    assert len(told) == 2, "unchanged progress is not reported"
 
 
-def test_what_is_not_the_progress_of_a_running_job_is_not_reported(boards):
+def test_progress_that_is_stale_or_invalid_or_of_a_table_kind_is_not_reported(boards):
     told: list[m.Progress] = []
     ended, record, broken = boards
     run(ended, 1)

@@ -1,4 +1,4 @@
-"""Who gets and who reports what: a router between links and a stream that are lists."""
+"""Tests the router between workers and the gateway's stream. The links and the stream only keep lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOST = m.Refusal.REASON_LOST
 
 
 class Stream:
-    """A stream that keeps what it is told. `answers`: of the Readys, by number."""
+    """A stream that keeps the arguments of its calls. `answers` has the callbacks of Readys by number."""
 
     def __init__(self):
         self.asked, self.answers, self.taken_back = [], {}, []
@@ -66,7 +66,7 @@ class Link:
 
 
 class Scene:
-    """A router with one worker, number 4, which has said Hello."""
+    """A router with one worker, number 4, which has sent its Hello."""
 
     def __init__(self):
         self.stream, self.told, self.answers = Stream(), [], []
@@ -122,7 +122,7 @@ def refused(response):
     return [(one.task.task_id, one.reason) for one in response.result_ack.refusals]
 
 
-def test_a_ready_goes_to_the_gateway_and_its_tasks_to_the_worker_that_asked(scene):
+def test_ready_goes_to_the_gateway_and_its_tasks_to_the_worker_that_sent_it(scene):
     other = scene.join(5)
     scene.ready(number=3)
     scene.ready(number=8, link=other)
@@ -134,8 +134,8 @@ def test_a_ready_goes_to_the_gateway_and_its_tasks_to_the_worker_that_asked(scen
     assert scene.router.waiting == 0
 
 
-def test_a_ready_without_tasks_is_asked_again(scene):
-    """The gateway drains. An idle worker would sleep without a Ready."""
+def test_ready_that_is_answered_without_tasks_is_sent_again(scene):
+    """A draining gateway answers so. Without a Ready, an idle worker would sleep."""
     scene.ready()
     scene.give()
     assert (len(scene.stream.asked), scene.link.sent) == (2, [])
@@ -143,13 +143,13 @@ def test_a_ready_without_tasks_is_asked_again(scene):
     assert len(scene.link.sent) == 1
 
 
-def test_a_worker_has_one_ready(scene):
+def test_worker_has_at_most_one_waiting_ready(scene):
     scene.ready(number=1)
     scene.ready(number=2)
     assert len(scene.stream.asked) == 1
 
 
-def test_the_ready_of_a_worker_that_leaves_is_taken_back_and_its_tasks_are_released(scene):
+def test_ready_of_a_disconnected_worker_is_withdrawn_and_its_tasks_are_released(scene):
     scene.ready()
     scene.router.leave(scene.link)
     assert scene.stream.taken_back == [1]
@@ -159,7 +159,7 @@ def test_the_ready_of_a_worker_that_leaves_is_taken_back_and_its_tasks_are_relea
     assert (scene.link.sent, scene.router.is_settled, scene.router.workers) == ([], True, set())
 
 
-def test_a_router_that_leaves_takes_all_readys_back_and_takes_no_more(scene):
+def test_stopping_router_withdraws_all_readys_and_accepts_no_more(scene):
     scene.ready()
     scene.router.stop_asking()
     scene.give()
@@ -178,7 +178,7 @@ def test_results_are_acknowledged_when_the_gateway_has_recorded_all_of_them(scen
     assert scene.router.is_settled
 
 
-def test_results_of_lost_tasks_are_named(scene):
+def test_acknowledgement_names_the_results_of_lost_tasks(scene):
     scene.holding(1, 2).report(1, 2)
     scene.router.on_event(TaskStopped(Ref(1, 9), Stop.LOST))
     scene.router.on_event(ResultRejected(scene.stream.results[1], again=False, message="late", lost=True))
@@ -186,7 +186,7 @@ def test_results_of_lost_tasks_are_named(scene):
     assert scene.told == [], "no job runs that could be interrupted"
 
 
-def test_a_result_that_the_database_refused_counts_as_recorded(scene):
+def test_result_that_the_database_rejected_counts_as_recorded(scene):
     scene.holding(1).report(1)
     scene.router.on_event(ResultRejected(scene.stream.results[0], again=False, message="fixed words instead"))
     assert refused(scene.link.sent[0]) == []
@@ -203,21 +203,21 @@ def test_an_invalid_result_is_replaced_by_a_failure(scene):
 
 
 @pytest.mark.parametrize(("why", "event"), [(Stop.LOST, "lost"), (Stop.CANCELLED, "cancel")])
-def test_the_supervisor_interrupts_what_must_stop(scene, why, event):
+def test_supervisor_is_notified_of_lost_and_cancelled_tasks(scene, why, event):
     scene.holding(1)
     scene.router.on_event(TaskStopped(Ref(1, 9), why))
     scene.router.on_event(TaskStopped(Ref(7, 9), why))
     assert scene.told == [{"event": event, "incarnation": 4, "token": 9, "job": 1}]
 
 
-def test_a_changed_limit_and_a_rejection_are_passed_on(scene):
+def test_release_request_is_forwarded_and_the_rejection_of_a_ready_is_stored(scene):
     scene.router.on_event(ReleaseRequested())
     assert scene.told == [{"event": "release_rest"}]
     scene.router.on_event(ReadyRejected("not yours"))
     assert scene.router.rejected == "not yours"
 
 
-def test_tasks_are_extended_until_this_host_has_ended_them(scene):
+def test_task_leases_are_extended_until_this_host_has_had_time_to_end_the_tasks(scene):
     scene.holding(1, timeout_seconds=15.0)
     assert scene.router.wake_at() == 110.0
     scene.router.extend(110.0)
@@ -227,17 +227,17 @@ def test_tasks_are_extended_until_this_host_has_ended_them(scene):
     assert len(scene.stream.extended) == 2
 
 
-def test_progress_is_passed_on(scene):
+def test_progress_is_forwarded_to_the_gateway(scene):
     report = m.Progress(task=m.TaskRef(task_id=1, claim=9), fraction=0.5)
     scene.holding(1).router.on_request(scene.link, m.WorkRequest(progress=report), 0.0)
     assert scene.stream.progress == [report]
 
 
-# -- a worker that connects again
+# -- a worker that reconnects
 
 
-def test_results_that_come_before_the_stream_is_open_wait_for_it():
-    """Otherwise it would not know their tasks: the jobs would run again, and the worker would wait without end."""
+def test_results_that_arrive_before_the_stream_is_open_wait_for_it():
+    """Otherwise the stream has no such tasks. The jobs would run again, and the worker would wait indefinitely."""
     scene = Scene()
     scene.router.has_started = False
     link = scene.join(4, Ref(1, 9), Ref(2, 9))
@@ -250,7 +250,7 @@ def test_results_that_come_before_the_stream_is_open_wait_for_it():
     assert scene.router.held() == [Ref(2, 9)]
 
 
-def test_what_a_worker_did_not_receive_is_released_when_it_connects_again(scene):
+def test_tasks_that_a_reconnecting_worker_did_not_receive_are_released(scene):
     scene.holding(1, 2)
     again = scene.join(4, Ref(1, 9))
     (result,) = scene.stream.results
@@ -260,7 +260,7 @@ def test_what_a_worker_did_not_receive_is_released_when_it_connects_again(scene)
     assert len(again.sent) == 1
 
 
-def test_the_end_of_an_earlier_connection_leaves_the_new_one(scene):
+def test_end_of_an_earlier_connection_does_not_affect_the_new_one(scene):
     again = scene.join(4)
     scene.ready(link=again)
     scene.router.leave(scene.link)
@@ -269,12 +269,12 @@ def test_the_end_of_an_earlier_connection_leaves_the_new_one(scene):
     assert again.sent.pop().HasField("tasks")
 
 
-def test_what_only_the_worker_has_is_lost(scene):
+def test_task_that_only_the_worker_has_is_lost(scene):
     scene.join(4, Ref(1, 9))
     assert scene.told == [{"event": "lost", "incarnation": 4, "token": 9, "job": 1}]
 
 
-def test_before_the_stream_is_open_workers_are_believed():
+def test_tasks_that_workers_report_before_the_stream_is_open_are_kept():
     scene = Scene()
     scene.router.has_started = False
     scene.join(4, Ref(1, 9))
@@ -298,7 +298,7 @@ def test_kinds_are_declared_when_they_change(scene):
 # -- the statements of the supervisor
 
 
-def test_a_dead_worker_gets_nothing_more(scene):
+def test_link_of_a_dead_worker_is_closed_and_its_ready_is_withdrawn(scene):
     scene.ready()
     assert scene.ask("recover/terminate_child_sessions", supervisor=1, incarnation=4) == [[["0", None]]]
     assert (scene.link.closed, scene.stream.taken_back) == (True, [1])
@@ -317,7 +317,7 @@ def test_a_settlement_of_the_supervisor_is_answered_when_it_is_recorded(scene):
     assert scene.answers == [[["1"]]]
 
 
-def test_a_worker_learns_of_what_its_supervisor_has_settled(scene):
+def test_result_reported_by_supervisor_and_worker_is_sent_once_and_a_later_one_is_lost(scene):
     scene.holding(1)
     scene.settle(Finished(1, Outcome("ok"), 1.0))
     scene.report(1)
@@ -327,13 +327,13 @@ def test_a_worker_learns_of_what_its_supervisor_has_settled(scene):
     assert refused(scene.link.sent[1]) == [(1, LOST)]
 
 
-def test_what_a_dead_worker_did_not_start_is_released(scene):
+def test_unstarted_tasks_of_a_dead_worker_are_released(scene):
     scene.holding(1, 2)
     assert scene.ask("recover/requeue_child", supervisor=1, incarnation=4, cleared=None, error="") == [[["1"], ["2"]]]
     assert [one.WhichOneof("outcome") for one in scene.stream.results] == ["abandon", "abandon"]
 
 
-def test_a_claim_of_which_no_job_started_is_suspected(scene):
+def test_task_of_a_dead_worker_counts_as_crashed_unless_its_claim_is_cleared(scene):
     scene.holding(1)
     scene.ready(number=2)
     scene.give(2, claim=10)
@@ -342,12 +342,12 @@ def test_a_claim_of_which_no_job_started_is_suspected(scene):
     assert found == {1: ("abandon", False), 2: ("failed", True)}
 
 
-def test_what_stands_behind_a_long_job_is_released_except_for_jobs_of_the_same_call(scene):
+def test_tasks_behind_a_long_job_are_released_except_those_of_the_same_call(scene):
     scene.holding(1, 2, 3, 4)
     assert scene.ask("recover/requeue_rest", child=4, token=9, job=2, called=[3]) == [[["4"]]]
     assert [one.task_id for one in scene.stream.results] == [4]
     assert scene.ask("recover/requeue_rest", child=4, token=9, job=7, called=None)[1] == []
 
 
-def test_other_statements_are_unknown(scene):
+def test_router_does_not_carry_out_other_statements(scene):
     assert not scene.router.carry_out("lease/renew", {}, scene.answers.append)

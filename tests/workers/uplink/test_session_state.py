@@ -1,4 +1,4 @@
-"""What an uplink remembers of its session beyond other remote workers. The rest: test_client_state."""
+"""Tests the session state that only an uplink has. For the state of all remote workers, see test_client_state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_session_of_a_process_that_died_is_resumed_with_its_tasks():
     assert state.is_settled
 
 
-def test_what_is_declared_later_counts_from_the_next_stream_on():
+def test_later_declaration_takes_effect_with_the_next_stream():
     state = SessionState(m.Hello(kinds=[m.KindPolicy(kind="a")]))
     state.declare([m.KindPolicy(kind="b", max_attempts=3)])
     assert list(state.hello().kinds) == [m.KindPolicy(kind="b", max_attempts=3)]
@@ -61,7 +61,7 @@ def test_progress_is_sent_before_the_result_and_only_the_latest():
     assert sent[0].progress.fraction == 0.5
 
 
-def test_progress_is_lost_with_the_stream():
+def test_unsent_progress_is_dropped_when_the_stream_breaks():
     state = SessionState(m.Hello())
     state.restore("7", [Ref(5, 1)])
     opened(state)
@@ -71,7 +71,7 @@ def test_progress_is_lost_with_the_stream():
     assert requests(state) == []
 
 
-def test_a_heartbeat_can_be_asked_for():
+def test_heartbeat_is_sent_on_request():
     state = SessionState(m.Hello())
     opened(state)
     assert requests(state) == []

@@ -1,4 +1,4 @@
-"""Which worker has which task, and who waits for which results."""
+"""Tests which worker has which task, and which caller waits for which results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_task_is_open_until_its_result_is_reported_and_awaited_until_it_is_rec
     assert tasks.is_empty
 
 
-def test_a_lost_result_is_named():
+def test_answer_names_the_lost_results():
     tasks, answers = having(A, B), []
     tasks.report([A, B], answers.append)
     tasks.end(A, lost=True)
@@ -36,12 +36,12 @@ def test_a_lost_result_is_named():
     assert answers == [{A}]
 
 
-def test_a_lost_open_task_names_its_worker():
+def test_end_of_a_lost_open_task_returns_its_worker():
     assert having(A).end(A, lost=True) == 4
 
 
 def test_a_result_that_is_reported_twice_is_sent_once_and_answers_both():
-    """A worker and its supervisor may both report it: the supervisor settles what waits behind a long job."""
+    """A worker and its supervisor may both report a result: the supervisor records outcomes behind a long job."""
     tasks, answers = having(A), []
     assert tasks.report([A], lambda lost: answers.append(("worker", lost))) == [A]
     assert tasks.report([A], lambda lost: answers.append(("supervisor", lost))) == []
@@ -78,7 +78,7 @@ def test_a_lease_is_extended_each_third_of_it_while_the_task_is_open():
     assert tasks.wake_at() == NEVER
 
 
-def test_nothing_is_extended_after_its_end():
+def test_task_lease_is_not_extended_after_its_end():
     """The supervisor of this host has had the time to end the job. If it has not, the gateway retries it."""
     tasks = having(A, until=15.0)
     assert tasks.due(10.0) == [(A, 30.0)]

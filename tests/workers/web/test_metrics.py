@@ -1,4 +1,4 @@
-"""Tests that a scrape equals the status boards and the supervisor's report. Series are bounded, counters never decrease."""
+"""Tests that a scrape equals status boards and supervisor report. Series are bounded, counters never decrease."""
 
 from __future__ import annotations
 
@@ -428,7 +428,7 @@ def test_multiprocess_mode_of_prometheus_client_is_never_used(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_web_process_over_its_cpu_budget_reuses_its_last_response_for_a_short_time():
+def test_web_process_short_of_cpu_budget_reuses_its_last_response_for_a_second():
     class Purse(CpuBudget):
         strained = False
 

@@ -1021,7 +1021,7 @@ MUTANTS = (
         "workers/job/finished.py",
         "ran=None if one.ran is None else 0.0, ended=0.0, ",
         "",
-        ("tests/workers/settle/test_settler.py::test_nor_of_clocks_that_it_has_moved",),
+        ("tests/workers/settle/test_settler.py::test_minimal_outcome_and_settlement_contain_no_impossible_times",),
     ),
     Mutant(
         "a session that waits for a job holds its claim",

@@ -1,4 +1,4 @@
-"""What a job leaves in Python's tables is not the next one's."""
+"""Changes that a job makes to Python's process-wide tables do not reach the next job."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ assert not interpreter.put_back(), "our own loop is taken for a job's"
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_a_job_has_changed_is_as_it_was(change):
+def test_interpreter_restores_what_a_job_has_changed(change):
     root = str(__import__("pathlib").Path(__file__).parents[3])
     code = textwrap.dedent(PROGRAM) % {"root": root, "change": change}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=LIMIT)
     assert ran.returncode == 0, ran.stderr
 
 
-def test_a_null_handler_of_a_library_that_is_imported_late_stays():
+def test_null_handler_of_a_library_that_is_imported_late_is_kept():
     interpreter = Interpreter()
     late = logging.getLogger("late.library")
     null = logging.NullHandler()

@@ -1,4 +1,4 @@
-"""Timeouts, cancels and drains: what interrupts a job, and that nothing else is interrupted."""
+"""Timeouts, cancellations and drains interrupt the job that they refer to, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.patience import LIMIT
 from tests.support.seats import Bench
 
 
-def test_a_job_past_its_timeout_is_interrupted_and_its_child_is_not_reused(bench: Bench):
+def test_job_is_interrupted_at_its_timeout_and_its_worker_replaced(bench: Bench):
     child = bench.start()
     job = bench.enqueue("act:slow")
     child.nudge()
@@ -30,19 +30,19 @@ def test_a_job_past_its_timeout_is_interrupted_and_its_child_is_not_reused(bench
     assert (row["error_code"], row["attempts"]) == ("JOB_TIMEOUT", 1)
     assert "0.3 s" in row["error"]
     ran = bench.ask("SELECT extract(epoch FROM finished_at - started_at)::float AS s FROM jobherd.attempts")[0]["s"]
-    assert 0.3 <= ran < 600, "and not the hour that its handler sleeps"
+    assert 0.3 <= ran < 600, "the job must end before the hour that its handler sleeps"
     assert child.wait() == EXIT_RECYCLE
     assert next(counts.timeouts for counts in child.board.tally.kind_counts() if counts.name == "act:slow") == 1
 
 
-def test_the_job_s_own_timeout_is_stronger_than_the_kind_s(bench: Bench, gate: Gate):
+def test_timeout_of_a_job_overrides_the_timeout_of_its_kind(bench: Bench, gate: Gate):
     child = bench.start()
     job = bench.enqueue("act:gated_job", options={"timeout": 0.2}, name="a")
     child.nudge()
     assert bench.wait(job, "retrying")["error_code"] == "JOB_TIMEOUT"
 
 
-def test_a_handler_that_swallows_its_timeout_is_asked_again_each_second_and_its_result_counts(bench: Bench):
+def test_handler_that_swallows_its_timeout_is_interrupted_again_and_its_result_counts(bench: Bench):
     child = bench.start()
     job = bench.enqueue("act:stubborn")
     child.nudge()
@@ -50,7 +50,7 @@ def test_a_handler_that_swallows_its_timeout_is_asked_again_each_second_and_its_
     assert child.wait() == EXIT_RECYCLE
 
 
-def test_a_statement_that_a_handler_waits_for_is_cancelled_on_the_server(bench: Bench):
+def test_statement_of_an_interrupted_handler_is_canceled_on_the_server(bench: Bench):
     child = bench.start()
     job = bench.enqueue("act:queries", dsn=bench.dsn)
     child.nudge()
@@ -61,7 +61,7 @@ def test_a_statement_that_a_handler_waits_for_is_cancelled_on_the_server(bench: 
 
 
 @pytest.mark.parametrize("kind", ["act:gated", "act:waits"])
-def test_a_cancelled_job_is_interrupted(bench: Bench, gate: Gate, kind: str):
+def test_canceled_job_is_interrupted_and_its_worker_replaced(bench: Bench, gate: Gate, kind: str):
     child = bench.start()
     job = bench.enqueue(kind, name="a")
     child.nudge()
@@ -73,7 +73,7 @@ def test_a_cancelled_job_is_interrupted(bench: Bench, gate: Gate, kind: str):
     assert child.wait() == EXIT_RECYCLE
 
 
-def test_a_drained_job_goes_back_with_its_attempt(bench: Bench, gate: Gate):
+def test_drain_releases_the_running_and_the_unstarted_job(bench: Bench, gate: Gate):
     child = bench.start(most_claimed=2)
     jobs = [bench.enqueue("act:gated", name=name) for name in "ab"]
     child.nudge()
@@ -83,7 +83,7 @@ def test_a_drained_job_goes_back_with_its_attempt(bench: Bench, gate: Gate):
     assert [(bench.job(job)["state"], bench.job(job)["attempts"]) for job in jobs] == [("ready", 0), ("ready", 0)]
 
 
-def test_a_cancel_of_a_job_of_the_batch_that_has_not_started_keeps_it_from_starting(bench: Bench, gate: Gate):
+def test_canceled_unstarted_job_does_not_start_and_the_other_jobs_of_the_claim_run(bench: Bench, gate: Gate):
     jobs = [bench.enqueue("act:gated", name=name) for name in "abc"]
     child = bench.start(most_claimed=3)
     arrival = gate.wait_arrival("a")
@@ -99,7 +99,7 @@ def test_a_cancel_of_a_job_of_the_batch_that_has_not_started_keeps_it_from_start
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_an_order_that_names_another_claim_is_not_obeyed(bench: Bench, gate: Gate):
+def test_interruption_that_names_another_claim_is_ignored(bench: Bench, gate: Gate):
     child = bench.start()
     job = bench.enqueue("act:gated", name="a")
     child.nudge()
@@ -111,7 +111,7 @@ def test_an_order_that_names_another_claim_is_not_obeyed(bench: Bench, gate: Gat
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_an_old_order_does_not_reach_the_next_job(bench: Bench, gate: Gate):
+def test_interruption_of_a_finished_job_does_not_reach_the_next_job(bench: Bench, gate: Gate):
     child = bench.start()
     first, then = bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b")
     child.nudge()
@@ -125,7 +125,7 @@ def test_an_old_order_does_not_reach_the_next_job(bench: Bench, gate: Gate):
     assert bench.wait(then, "completed")["result"] == ""
 
 
-def test_the_parent_s_sigterm_past_the_deadline_interrupts_once_more(bench: Bench, gate: Gate):
+def test_job_is_canceled_if_a_sigterm_follows_its_interruption(bench: Bench, gate: Gate):
     child = bench.start()
     job = bench.enqueue("act:gated", name="a")
     child.nudge()
@@ -137,8 +137,8 @@ def test_the_parent_s_sigterm_past_the_deadline_interrupts_once_more(bench: Benc
     bench.wait(job, "cancelled")
 
 
-def test_an_order_that_came_right_before_a_call_that_blocks_is_heard_with_the_sigterm(bench: Bench, gate: Gate):
-    """Python looks for signals before and after such a call. The supervisor sends the SIGTERM a grace period later."""
+def test_interruption_right_before_a_blocking_call_takes_effect_with_the_sigterm(bench: Bench, gate: Gate):
+    """Python checks for signals before and after such a call. The supervisor sends the SIGTERM a grace period later."""
     child = bench.start()
     job = bench.enqueue("act:missed", name="a")
     child.nudge()
@@ -148,15 +148,15 @@ def test_an_order_that_came_right_before_a_call_that_blocks_is_heard_with_the_si
     arrival.wait_gone()
 
     def ended() -> bool:
-        os.kill(child.pid, signal.SIGTERM)  # again and again: it may come right before that call as well
+        os.kill(child.pid, signal.SIGTERM)  # Repeated: this signal may also arrive right before that call.
         return bench.job(job)["state"] == "cancelled"
 
     bench.wait_until(ended, "the end of the job")
 
 
 @pytest.mark.parametrize("word", [signal.SIGTERM, signal.SIGALRM], ids=["the parent's SIGTERM", "a ring"])
-def test_a_second_word_does_not_reach_what_is_made_of_the_end(bench: Bench, gate: Gate, word: signal.Signals):
-    """It was raised there, so that a job that somebody had cancelled, and that had ended, was taken for one that cannot be judged, and ran again."""
+def test_second_signal_does_not_interrupt_the_judging_of_a_canceled_job(bench: Bench, gate: Gate, word: signal.Signals):
+    """If the signal raised an exception there, the canceled job would count as impossible to judge and run again."""
     child = bench.start()
     job = bench.enqueue("act:explains", name="a")
     child.nudge()
@@ -170,8 +170,8 @@ def test_a_second_word_does_not_reach_what_is_made_of_the_end(bench: Bench, gate
     assert child.wait() == EXIT_RECYCLE
 
 
-def test_an_exclusive_job_ends_before_the_lease_can_lapse(bench: Bench, gate: Gate):
-    # it is to be out a fifth of that before the end, which leaves time for a busy machine
+def test_exclusive_job_is_interrupted_and_released_before_the_lease_expires(bench: Bench, gate: Gate):
+    # The job must end a fifth of the lease, 40 s, before it expires. That is enough time on a busy machine.
     child = bench.start(lease=200.0)
     job = bench.enqueue("act:exclusive", name="a")
     child.nudge()
@@ -179,14 +179,14 @@ def test_an_exclusive_job_ends_before_the_lease_can_lapse(bench: Bench, gate: Ga
     bench.control.lease_deadline = time.monotonic() + 600
     child.close_wake()
     lapses = bench.control.lease_deadline = time.monotonic() + 41.0
-    os.kill(child.pid, signal.SIGALRM)  # any ring looks at the lease again
+    os.kill(child.pid, signal.SIGALRM)  # Each SIGALRM checks the lease again.
     assert child.wait() == EXIT_RECYCLE
     assert time.monotonic() < lapses
     assert (bench.job(job)["state"], bench.job(job)["attempts"]) == ("ready", 0)
 
 
-def test_jobs_that_end_just_at_their_timeout_have_one_outcome_and_the_next_job_none_of_it(bench: Bench):
-    """Each job of the edge is followed by one that must come through."""
+def test_job_that_ends_at_its_timeout_has_one_outcome_and_later_jobs_are_not_interrupted(bench: Bench):
+    """60 jobs that run for about their timeout are followed by 200 jobs that must complete."""
     dice = random.Random(7)
     edges = [bench.enqueue("act:edge", seconds=0.02 + dice.uniform(-0.001, 0.001)) for _ in range(60)]
     others = [bench.enqueue("act:quick") for _ in range(200)]
@@ -203,7 +203,7 @@ def test_jobs_that_end_just_at_their_timeout_have_one_outcome_and_the_next_job_n
 
 @pytest.fixture
 def interrupts():
-    """An alarm in this process, for what needs thousands of tries; the handlers of before are put back."""
+    """A worker's timer and signal handlers in this process, for tests with thousands of attempts."""
     saved = {
         number: signal.getsignal(number)
         for number in (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -222,7 +222,7 @@ def interrupts():
 
 
 def attempt(interrupts: Interrupts, job: int, seconds: float, timeout: float) -> str:
-    """What execute.py does around a handler, word by word."""
+    """Do exactly what executor.py does around a handler."""
     started = time.monotonic()
     interrupts.enter(job, deadline=started + timeout, timeout=timeout)
     try:
@@ -245,24 +245,21 @@ def spin(until: float) -> str:
 
 
 @pytest.mark.timeout(0)
-def test_two_thousand_handlers_that_return_at_their_timeout_give_or_take_a_millisecond(interrupts: Interrupts):
+def test_timeout_of_a_handler_that_returns_at_its_deadline_is_not_raised_after_it(interrupts: Interrupts):
     dice = random.Random(1)
     found = {"through": 0, "JobTimeout": 0}
     number = 0
     until = time.monotonic() + 5 * LIMIT
-    # A process that is held up returns late: on a busy machine more of them are needed.
+    # A delayed process returns late, so a busy machine needs more than 2,000 attempts.
     while number < 2000 or (min(found.values()) < 300 and time.monotonic() < until):
         number += 1
         found[attempt(interrupts, number, 0.002 + dice.uniform(-0.001, 0.001), 0.002)] += 1
-        spin(time.monotonic() + 0.0005)  # our own code: nothing may be raised here
+        spin(time.monotonic() + 0.0005)  # Jobherd's own code: no exception may be raised here.
     assert min(found.values()) >= 100, found
 
 
-def test_an_order_that_came_before_its_claim_was_known_here_is_heard_when_the_claim_begins(interrupts: Interrupts):
-    """The answer to a claim may be on its way when the job is cancelled.
-
-    Its signal finds nobody whom it means.
-    """
+def test_interruption_that_arrives_before_its_claim_is_known_takes_effect_when_it_begins(interrupts: Interrupts):
+    """The answer to a claim may be on its way when the job is canceled. The worker ignores the signal then."""
     interrupts._board.interrupt(Interruption(Reason.CANCEL, 1, 3))
     interrupts.begin(1, range(1, 9))
     assert interrupts.pending == {3: Reason.CANCEL}
@@ -272,11 +269,13 @@ def test_an_order_that_came_before_its_claim_was_known_here_is_heard_when_the_cl
 
 
 @pytest.mark.timeout(0)
-def test_an_order_at_any_moment_reaches_its_job_or_nobody(interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch):
-    """A second process fires some thousand orders a second; an exception outside a job would end this test."""
-    # Raised inside a destructor, or what is called at a collection, an interruption goes no
-    # further: the product's timer raises it again. Python tells the hook of it, and pytest's is
-    # written in Python: the next order could be raised within.
+def test_interruption_at_any_moment_reaches_its_job_or_has_no_effect(
+    interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+):
+    """A second process sends some thousand interruptions a second. An exception outside a job would end this test."""
+    # An interruption in a destructor or a garbage collection callback does not propagate: the
+    # product's timer raises it again. Python passes the exception to the hook. pytest's hook is
+    # written in Python, so the next interruption could be raised inside it.
     monkeypatch.setattr(sys, "unraisablehook", deque(maxlen=0).append)
     board = interrupts._board
     me = os.getpid()
@@ -304,7 +303,7 @@ def test_an_order_at_any_moment_reaches_its_job_or_nobody(interrupts: Interrupts
 
 
 @pytest.mark.timeout(0)
-def test_a_timer_that_rings_early_is_armed_again(interrupts: Interrupts):
+def test_timer_that_fires_before_the_deadline_is_set_again(interrupts: Interrupts):
     interrupts.enter(1, deadline=time.monotonic() + 0.05, timeout=0.05)
     interrupts.leave()
     assert attempt(interrupts, 2, 10.0, 0.2) == "JobTimeout"
@@ -314,12 +313,12 @@ HUNDRED_YEARS = 100 * 365 * 86400.0
 
 
 @pytest.mark.timeout(0)
-def test_a_process_held_up_while_the_timer_is_set_is_not_taken_for_changed(
+def test_delay_while_the_timer_is_set_does_not_count_as_a_change_by_a_job(
     interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
 ):
-    """Stopped, or starved, between two looks at the clock.
+    """If the process is delayed between two reads of the clock, the timer fires later than calculated.
 
-    Then the timer rings later than was reckoned, and no job has touched it.
+    No job has changed the timer then.
     """
     arm = signal.setitimer
 
@@ -327,7 +326,7 @@ def test_a_process_held_up_while_the_timer_is_set_is_not_taken_for_changed(
         time.sleep(0.3)
         return arm(*timer)
 
-    assert interrupts.timer.rearm_if_touched(), "nothing was armed yet"
+    assert interrupts.timer.rearm_if_touched(), "the timer was not set yet"
     with monkeypatch.context() as slow:
         slow.setattr(signal, "setitimer", held_up)
         assert attempt(interrupts, 1, 0.0, 60.0) == "through"
@@ -337,7 +336,7 @@ def test_a_process_held_up_while_the_timer_is_set_is_not_taken_for_changed(
 
 
 @pytest.mark.timeout(0)
-def test_a_timer_that_rings_during_the_look_at_it_was_not_moved(
+def test_timer_that_fires_while_it_is_checked_does_not_count_as_changed(
     interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
 ):
     look = signal.getitimer
@@ -358,8 +357,9 @@ def test_a_timer_that_rings_during_the_look_at_it_was_not_moved(
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("timer", [(0.0,), (5.0,), (100.0,), (100.0, 100.0)], ids=str)
-def test_a_timer_that_a_job_has_set_for_itself_is_put_right(interrupts: Interrupts, timer: tuple[float, ...]):
-    for first in (1, 3):  # also where nothing of ours was armed yet, unless the job only stops what does not run
+def test_timer_that_a_job_has_changed_is_detected_and_reset(interrupts: Interrupts, timer: tuple[float, ...]):
+    # First without a timer that Jobherd has set: a job that then only stops the timer changes nothing.
+    for first in (1, 3):
         if first == 3 or timer != (0.0,):
             signal.setitimer(signal.ITIMER_REAL, *timer)
             assert not interrupts.timer.rearm_if_touched()
@@ -368,22 +368,19 @@ def test_a_timer_that_a_job_has_set_for_itself_is_put_right(interrupts: Interrup
 
 
 @pytest.mark.timeout(0)
-def test_who_puts_the_timer_back_as_he_found_it_has_not_moved_it(interrupts: Interrupts):
-    """As libraries do that limit a call by a timer of their own.
-
-    What they put back is late by what they took.
-    """
+def test_timer_that_a_job_sets_and_restores_does_not_count_as_changed(interrupts: Interrupts):
+    """Libraries that limit a call with a timer restore the old timer, late by the duration of the call."""
     attempt(interrupts, 1, 0.0, 1000.0)
     found = signal.setitimer(signal.ITIMER_REAL, 5.0)
     signal.setitimer(signal.ITIMER_REAL, found[0] + 2.0, found[1])
     assert interrupts.timer.rearm_if_touched()
     arming = interrupts.timer.rings_at
-    assert arming == float("inf"), "the next job arms it again"
+    assert arming == float("inf"), "the next job sets the timer again"
     assert attempt(interrupts, 2, 10.0, 0.05) == "JobTimeout"
 
 
 @pytest.mark.timeout(0)
-def test_the_timer_costs_one_system_call_for_many_jobs(interrupts: Interrupts):
+def test_timer_costs_one_system_call_for_1000_jobs(interrupts: Interrupts):
     calls = 0
     arm = interrupts.timer.arm
 
@@ -398,7 +395,7 @@ def test_the_timer_costs_one_system_call_for_many_jobs(interrupts: Interrupts):
     assert calls == 1
 
 
-def test_interrupts_are_no_exceptions_that_a_handler_catches_by_accident():
+def test_except_exception_in_a_handler_does_not_catch_an_interruption():
     assert not issubclass(JobInterrupted, Exception)
     assert issubclass(JobTimeout, KeyboardInterrupt)
     assert issubclass(JobCancelled, JobInterrupted)

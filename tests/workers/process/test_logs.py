@@ -13,7 +13,7 @@ from jobherd.workers.process.logs import keep_factory_quiet, set_up
 
 @pytest.fixture
 def root():
-    """The root logger, put back as it was."""
+    """The root logger. Its configuration is restored after the test."""
     root = logging.getLogger()
     handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
     yield root
@@ -48,11 +48,11 @@ def test_passwords_are_masked(text: str):
 @pytest.mark.parametrize(
     "text", ["postgresql://app@db/jobs", "host=db user=app", "see https://example.org/a:b", "12:34:56"]
 )
-def test_what_holds_no_password_is_left_as_it_is(text: str):
+def test_text_without_a_password_is_unchanged(text: str):
     assert redact_dsn(text) == text
 
 
-def test_a_line_for_people(root):
+def test_text_format_writes_process_message_and_fields_without_the_payload(root):
     stream = io.StringIO()
     set_up(process="worker 3", stream=stream, ids=lambda: {"job": 7})
     logging.getLogger("jobherd.x").warning("the %s is away", "database", extra={"token": 9, "payload": {"secret": 1}})
@@ -61,7 +61,7 @@ def test_a_line_for_people(root):
     assert "secret" not in line
 
 
-def test_a_line_for_machines(root):
+def test_json_format_writes_one_line_with_fields_and_masked_traceback(root):
     stream = io.StringIO()
     set_up(process="supervisor", log_format="json", stream=stream)
     try:
@@ -80,14 +80,14 @@ def test_a_line_for_machines(root):
     assert "hunter2" not in stream.getvalue()
 
 
-def test_auto_is_json_where_no_terminal_is(root):
+def test_auto_format_is_json_if_the_stream_is_not_a_terminal(root):
     stream = io.StringIO()
     set_up(process="x", log_format="auto", stream=stream)
     logging.getLogger("y").warning("hello")
     assert json.loads(stream.getvalue())["message"] == "hello"
 
 
-def test_control_characters_and_new_lines_forge_nothing(root):
+def test_control_characters_and_line_breaks_cannot_forge_a_log_line(root):
     stream = io.StringIO()
     set_up(process="x", stream=stream)
     logging.getLogger("y").warning("a\n12:00:00 ERROR forged \x1b[2J\x00\u2028 end")
@@ -95,14 +95,14 @@ def test_control_characters_and_new_lines_forge_nothing(root):
     assert "\x1b" not in stream.getvalue()
 
 
-def test_a_stream_that_is_gone_costs_the_line_and_nothing_else(root):
+def test_logging_to_a_closed_stream_raises_no_error(root):
     stream = io.StringIO()
     set_up(process="x", stream=stream)
     stream.close()
     logging.getLogger("y").warning("nobody hears")
 
 
-def test_arguments_that_cannot_be_shown_cost_their_text_and_nothing_else(root):
+def test_log_arguments_that_cannot_be_formatted_are_replaced_by_a_note(root):
     class Rude:
         def __str__(self) -> str:
             raise RuntimeError
@@ -114,7 +114,7 @@ def test_arguments_that_cannot_be_shown_cost_their_text_and_nothing_else(root):
     assert stream.getvalue().count("cannot be shown") == 2
 
 
-def test_the_board_keeps_the_tail(root):
+def test_status_board_keeps_the_latest_log_lines(root):
     board = StatusBoard("log")
     set_up(process="worker 1", stream=io.StringIO(), board=board)
     for number in range(2000):
@@ -127,7 +127,7 @@ def test_the_board_keeps_the_tail(root):
 
 
 @pytest.mark.promise("C24")
-def test_a_format_or_level_that_does_not_exist_is_refused(root):
+def test_unknown_log_format_or_level_is_rejected(root):
     with pytest.raises(ValueError, match="xml"):
         set_up(process="x", log_format="xml")
     with pytest.raises(ValueError, match="loud"):
@@ -146,7 +146,7 @@ def test_a_format_or_level_that_does_not_exist_is_refused(root):
     ],
     ids=["end of line", "terminal", "direction", "other ends of line", "a megabyte"],
 )
-def test_a_name_chosen_by_a_user_writes_no_log_line_of_its_own(root, log_format, hostile):
+def test_hostile_name_of_a_kind_cannot_forge_a_log_line(root, log_format, hostile):
     stream = io.StringIO()
     set_up(process="worker 3", log_format=log_format, stream=stream)
     logging.getLogger("jobherd.x").warning("job of kind %s", hostile, extra={"kind": hostile, "job": 7})
@@ -159,8 +159,8 @@ def test_a_name_chosen_by_a_user_writes_no_log_line_of_its_own(root, log_format,
     assert len(text) < 10_000
 
 
-def test_what_makes_records_of_somebody_else_s_ends_no_line_of_ours(root):
-    """As one that asks a context variable, which nobody has set where no job runs."""
+def test_log_record_factory_that_raises_does_not_prevent_jobherds_log_lines(root):
+    """For example, the factory reads a context variable that is not set while no job runs."""
 
     def make(*args, **kwargs):
         raise LookupError("tenant")

@@ -1,6 +1,6 @@
-"""What a job may have done to the files by which child and parent speak.
+"""Damage that a job may do to its process and to the files through which worker and supervisor communicate.
 
-Neither hangs, spins nor dies of it.
+Neither of the two hangs, spins or dies.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from jobherd.workers.process.wakeup import Wake
 @pytest.mark.parametrize(
     "nonsense", [b"S\xff\xff", b"P\xa1\x0f" + b"x" * 100, b"\0\0\0", b"Q\x01\x00?", bytes(range(256)) * 300]
 )
-def test_what_is_said_after_nonsense_is_heard(nonsense: bytes):
+def test_report_after_garbage_in_the_pipe_is_received(nonsense: bytes):
     inbox = Inbox()
     inbox.take(nonsense)
     assert any(isinstance(report, MoreWork) for _ in range(3) for report in inbox.take(b"M\0\0")), (
-        "it waits for the rest of the nonsense"
+        "the inbox waits for the rest of the garbage"
     )
 
 
-def test_nobody_cuts_off_or_writes_what_the_parent_says_to_all():
+def test_control_block_cannot_be_resized_or_written_through_its_file_descriptor():
     control = ControlBlock()
     try:
         for harm in (
@@ -46,24 +46,21 @@ def test_nobody_cuts_off_or_writes_what_the_parent_says_to_all():
         os.close(control.fd)
 
 
-def test_a_closed_wake_pipe_is_a_dismissal_and_one_without_an_end_does_not_hold():
+def test_closed_wake_pipe_is_a_dismissal_and_an_endless_file_does_not_block_the_worker():
     read, write = os.pipe2(os.O_NONBLOCK)
     wake = Wake(read, parent=os.getppid())
     os.close(read)
     assert not wake.wait(60)
     assert wake.dismissed
-    assert not wake.ended, "its parent lives"
+    assert not wake.ended, "the supervisor is alive"
     zero = os.open("/dev/zero", os.O_RDONLY)
     assert Wake(zero, parent=os.getppid()).wait(60)
     os.close(zero)
     os.close(write)
 
 
-def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pytest.MonkeyPatch):
-    """Python has no names for most of those for real-time use.
-
-    The look itself must not end the child.
-    """
+def test_blocked_real_time_signals_are_named_in_the_reason_for_replacement(monkeypatch: pytest.MonkeyPatch):
+    """Python has no names for most real-time signals. The check itself must not end the worker."""
     guard = StateGuard.__new__(StateGuard)
     guard.recycle_reason, guard._whole, guard._blocked = "", lambda: True, frozenset()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN + 1, signal.SIGUSR2})
@@ -75,10 +72,10 @@ def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("also", [False, True], ids=["alone", "beside a variable that Python sees"])
-def test_programs_see_no_more_than_before_the_job_and_no_less(monkeypatch: pytest.MonkeyPatch, also: bool):
-    """A module, or a library in C, may have told programs of what Python does not see.
+def test_environment_of_programs_is_restored_to_its_state_before_the_job(monkeypatch: pytest.MonkeyPatch, also: bool):
+    """A module or a C library may have set variables that programs see and Python does not.
 
-    That is no job's, and stands in the way of none.
+    No job has set these variables, so they stay and do not count as a change.
     """
 
     def seen() -> dict[str, str]:
@@ -104,7 +101,7 @@ def test_programs_see_no_more_than_before_the_job_and_no_less(monkeypatch: pytes
 
 
 class _Found:
-    """Belongings of which somebody has moved something, or nobody."""
+    """A process state that reports a change if `moved` is set, and counts the checks."""
 
     def __init__(self) -> None:
         self.moved = False
@@ -130,25 +127,25 @@ class _Untouched:
         return True
 
 
-def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_found_out():
+def test_clean_kinds_are_checked_seldom_until_a_change_is_found():
     guard = StateGuard.__new__(StateGuard)
     found = guard._belongings = _Found()
     guard._interrupts, guard._whole, guard._blocked = _Untouched(), lambda: True, frozenset()
     guard.recycle_reason, guard.clean, guard.due, guard._ran, guard._found_nothing = "", set(), 0.0, True, {}
     for number in range(CLEAN):
-        assert "a:b" not in guard.clean, f"after {number} looks"
+        assert "a:b" not in guard.clean, f"after {number} checks"
         guard.put_back("a:b", 1.0)
     assert guard.clean == {"a:b"}
     assert guard.due == 1.0 + SELDOM
     guard.look(1.0)
-    assert found.looks == CLEAN + 1, "what ran since the last look at everything is looked at"
+    assert found.looks == CLEAN + 1, "a job has run since the last full check"
     guard.look(1.0)
     assert found.looks == CLEAN + 1, "no job has run"
     guard.look(1.0 + SELDOM)
-    assert found.looks == CLEAN + 2, "it is due"
+    assert found.looks == CLEAN + 2, "a full check is due"
     found.moved = True
     guard.put_back("c:d", 2.0)
-    assert not guard.clean, "it may have been a job of the other kind"
+    assert not guard.clean, "a job of the other kind may have caused the change"
     found.moved = False
     for _ in range(CLEAN):
         guard.put_back("a:b", 2.0)
@@ -158,8 +155,11 @@ def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_foun
     assert not guard.recycle_reason
 
 
-def test_a_container_that_is_given_other_processors_has_not_been_changed_by_a_job(monkeypatch):
-    """With none of those that were there at the start its worker died at each look; with fewer, jobs were looked after again for ever."""
+def test_new_processors_of_a_container_do_not_count_as_a_change_by_a_job(monkeypatch):
+    """If none of the first processors was left, the worker died at each check.
+
+    If fewer were left, every check found a change, so no kind became clean.
+    """
     allowed, asked = {0, 1, 2, 3}, {0, 1, 2, 3}
 
     def ask(_, processors):
@@ -171,7 +171,7 @@ def test_a_container_that_is_given_other_processors_has_not_been_changed_by_a_jo
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: asked & allowed or set(allowed))
     monkeypatch.setattr(os, "sched_setaffinity", ask)
     process_state = ProcessState(())
-    asked.discard(0)  # a job pins itself
+    asked.discard(0)  # A job sets its own CPU affinity.
     assert process_state.put_back() == (True, "")
     assert asked == {0, 1, 2, 3}
     for given in ({2, 3}, {8, 9}, {0, 1, 2, 3}):

@@ -1,4 +1,4 @@
-"""What a worker concludes from the two words in which the supervisor announces an offload."""
+"""What a worker concludes from the two words of the status board in which the supervisor announces an offload."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_without_an_offload_only_the_worker_records_outcomes(board):
 
 
 @pytest.mark.parametrize("token", [8, 10])
-def test_an_offload_of_another_claim_says_nothing_about_this_one(board, token):
+def test_offload_of_another_claim_does_not_affect_this_claim(board, token):
     """Otherwise the worker would release jobs of a valid claim, or overlook that it lost its claim."""
     board.revoke(token)
     board.announce_flush(token)
@@ -49,14 +49,14 @@ def test_an_offload_of_another_claim_says_nothing_about_this_one(board, token):
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_the_supervisor_may_have_recorded_each_outcome_of_a_released_claim(board, running):
+def test_supervisor_may_have_recorded_each_outcome_of_a_released_claim(board, running):
     board.revoke(9)
     claim = in_flight(board, running=running)
     assert claim.is_released(9)
     assert claim._own(FINISHED) == ()
 
 
-def test_after_a_flush_the_last_outcome_is_the_worker_s_unless_a_job_runs(board):
+def test_only_the_worker_records_the_last_outcome_after_a_flush_unless_a_job_runs(board):
     board.announce_flush(9)
     assert in_flight(board).is_flushed()
     assert in_flight(board)._own(FINISHED) == FINISHED[-1:]
@@ -64,6 +64,6 @@ def test_after_a_flush_the_last_outcome_is_the_worker_s_unless_a_job_runs(board)
 
 
 @pytest.mark.parametrize(("offloaded", "own"), [(8, ()), (9, ()), (7, FINISHED), (10, FINISHED)])
-def test_an_offload_of_either_claim_may_have_recorded_outcomes_of_the_previous_one(board, offloaded, own):
+def test_offload_of_either_claim_may_have_recorded_outcomes_of_the_previous_claim(board, offloaded, own):
     board.announce_flush(offloaded)
     assert in_flight(board)._own_behind(8, FINISHED) == own

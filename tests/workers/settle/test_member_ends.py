@@ -35,8 +35,8 @@ def test_a_worker_reports_the_end_of_a_member_after_its_settlement(bench: Bench,
 @pytest.mark.parametrize(
     ("kind", "payload"), [("act:nothing", {}), ("act:returns", {"value": 1})], ids=["ahead", "with_the_claim"]
 )
-def test_the_members_of_a_full_claim_end_in_one_row(bench: Bench, kind: str, payload: object):
-    """A worker that succeeded in all of a full claim claims again before its settlement is confirmed, or with it."""
+def test_ends_of_the_members_of_a_full_claim_are_stored_in_one_row(bench: Bench, kind: str, payload: object):
+    """If all jobs of a full claim succeed, the worker claims again before their settlement is confirmed, or with it."""
     nodes = [{"node": "one", "kind": kind, "payloads": [json.dumps(payload)] * 6}]
     bench.ask("SELECT jobherd.start_flow('together', %(nodes)s::jsonb)", nodes=json.dumps(nodes))
     child = bench.start(most_claimed=2)
@@ -74,12 +74,12 @@ def test_a_worker_reports_the_end_of_a_job_that_others_wait_for_and_of_no_other(
         ('{"partition":"\\"flow\\":null","flow":7}', True),
     ],
 )
-def test_a_member_is_known_by_its_extras(extras, found):
+def test_member_is_recognized_by_its_extras(extras, found):
     plain = JobRow(1, 7, "a:b", "default", "{}", 1, None, 0, 0, None, 0.0, 0.0, None, 0.0, more=False)
     assert has_members([plain, plain._replace(extras=extras)]) is found
 
 
-def test_reports_are_few_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+def test_reports_within_the_pause_are_combined_and_none_is_lost(monkeypatch: pytest.MonkeyPatch):
     reading, writing = open_pipe()
     now = [100.0]
     monkeypatch.setattr(member_ends.time, "monotonic", lambda: now[0])

@@ -1,4 +1,4 @@
-"""What cannot be written down must still end its job."""
+"""An outcome that the database rejects must still end its job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.seats import Bench
 
 
 def refuse(bench: Bench, condition: str) -> None:
-    """Make the database refuse to write down some outcomes."""
+    """Make the database reject some outcomes."""
     bench.ask(
         "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         f" IF {condition} THEN RAISE EXCEPTION 'no' USING ERRCODE = 'check_violation'; END IF; RETURN NEW; END $$"
@@ -22,7 +22,7 @@ def refuse(bench: Bench, condition: str) -> None:
     bench.ask("CREATE TRIGGER refuse BEFORE INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION public.refuse()")
 
 
-def test_a_batch_with_one_outcome_that_is_refused_is_written_job_by_job(bench: Bench):
+def test_claim_with_one_rejected_outcome_is_recorded_job_by_job(bench: Bench):
     refuse(bench, "NEW.result::text = '\"bad\"'")
     jobs = [bench.enqueue("act:returns", value=value) for value in ("good", "bad", "good too")]
     child = bench.start(most_claimed=3)
@@ -35,7 +35,7 @@ def test_a_batch_with_one_outcome_that_is_refused_is_written_job_by_job(bench: B
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_failure_that_is_refused_is_written_with_fixed_words(bench: Bench):
+def test_rejected_failure_is_recorded_with_a_fixed_error_text(bench: Bench):
     refuse(bench, "NEW.error LIKE '%a value%'")
     job = bench.enqueue("act:raises", options={"max_attempts": 1}, what="value")
     child = bench.start()
@@ -45,7 +45,7 @@ def test_a_failure_that_is_refused_is_written_with_fixed_words(bench: Bench):
     assert "CheckViolation" in child.log()
 
 
-def test_what_is_refused_in_any_form_is_left_to_the_parent(bench: Bench):
+def test_worker_exits_and_leaves_the_job_to_its_supervisor_if_every_outcome_is_rejected(bench: Bench):
     refuse(bench, "true")
     job = bench.enqueue("act:nothing")
     child = bench.start()
@@ -72,7 +72,7 @@ def test_many_jobs_are_settled_once_each(bench: Bench, batch: int):
 
 
 @pytest.mark.promise("D31")
-def test_a_finished_job_does_not_wait_for_a_long_one_behind_it(bench: Bench, gate):
+def test_outcome_of_a_finished_job_does_not_wait_for_a_long_job_of_the_claim(bench: Bench, gate):
     first, then = bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a")
     bench.start(most_claimed=2)
     arrival = gate.wait_arrival("a")
@@ -85,7 +85,7 @@ def test_a_finished_job_does_not_wait_for_a_long_one_behind_it(bench: Bench, gat
     ("label", "state", "delay"),
     [("retry", "scheduled", 7.0), ("failed", "failed", 0.0), ("poison", "failed", 0.0), ("ok", "completed", 0.0)],
 )
-def test_the_least_of_an_outcome_holds_nothing_of_the_handler_s(label: str, state: str, delay: float):
+def test_minimal_outcome_contains_nothing_from_the_handler(label: str, state: str, delay: float):
     least = least_of(
         Finished(
             1,
@@ -99,18 +99,21 @@ def test_the_least_of_an_outcome_holds_nothing_of_the_handler_s(label: str, stat
     assert (least.outcome.state, least.outcome.delay) == ("failed" if label == "ok" else state, delay)
 
 
-def test_nor_of_clocks_that_it_has_moved():
-    """What the database refuses is then refused in any words, and the job claimed again at once, for ever."""
+def test_minimal_outcome_and_settlement_contain_no_impossible_times():
+    """A job may have changed the clock.
+
+    The database would reject such times with any outcome, and the job would be claimed again indefinitely.
+    """
     least = least_of(Finished(1, Outcome("ok"), ran=-5.0, ended=1e300))
     assert (least.ran, least.ended) == (0.0, 0.0)
     assert settlement(1, 1, [Finished(1, Outcome("ok"), ran=1.0, ended=9.0)], ran_on="x", now=2.0)["ago"] == [0.0]
 
 
-def test_a_job_handed_back_stays_handed_back():
+def test_minimal_outcome_of_a_released_job_is_still_released():
     assert least_of(Finished(1, RELEASED)).outcome == RELEASED
 
 
-def test_a_deadlock_or_a_serialization_failure_is_tried_again_at_once(bench: Bench):
+def test_settlement_is_repeated_at_once_after_a_deadlock(bench: Bench):
     bench.ask("CREATE SEQUENCE public.tries")
     bench.ask(
         "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -124,7 +127,7 @@ def test_a_deadlock_or_a_serialization_failure_is_tried_again_at_once(bench: Ben
     assert child.log() == ""
 
 
-def test_a_job_whose_row_somebody_holds_is_asked_for_until_it_is_free(bench: Bench):
+def test_worker_tries_to_claim_a_locked_job_until_the_lock_is_released(bench: Bench):
     child = bench.start()
     child.wait_idle()
     job = bench.enqueue("act:nothing")
@@ -139,7 +142,10 @@ def test_a_job_whose_row_somebody_holds_is_asked_for_until_it_is_free(bench: Ben
 
 
 def test_no_outcome_is_committed_without_waiting_for_its_fsync(bench: Bench):
-    """A lone claim does not wait; its setting must not reach the settlement that shares a transaction with the next claim."""
+    """A claim without a settlement does not wait for the fsync.
+
+    Its setting must not apply to a settlement in the same transaction as the next claim.
+    """
     bench.ask("CREATE TABLE public.commits (job bigint, waits text)")
     bench.ask(
         "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS"
@@ -157,11 +163,11 @@ def test_no_outcome_is_committed_without_waiting_for_its_fsync(bench: Bench):
     assert [(row["waits"], row["n"]) for row in noted] == [("on", 20)]
 
 
-def test_nothing_more_of_a_claim_starts_once_a_settlement_found_it_lost(bench: Bench, gate):
+def test_no_further_job_of_a_claim_starts_once_a_settlement_finds_the_claim_lost(bench: Bench, gate):
     jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:nothing"), bench.enqueue("act:nothing")]
     child = bench.start(most_claimed=3)
     arrival = gate.wait_arrival("a")
-    bench.ask("UPDATE jobherd.running SET token = token + 1000000")  # as if somebody else had it now
+    bench.ask("UPDATE jobherd.running SET token = token + 1000000")  # As if another worker had the claim now.
     arrival.open()
     child.wait_idle()
     assert child.board.jobs_started == 1

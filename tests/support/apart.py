@@ -1,6 +1,6 @@
-"""Runs a test in a process of its own: gRPC starts threads, and the process of the other tests forks.
+"""Runs a test in a separate process, because gRPC starts threads and the process of the other tests forks.
 
-The module of such a test, and what it imports, must not load gRPC either.
+The module of such a test and the modules that it imports must not load gRPC at import either.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def apart(body: Body) -> Callable[[Path], None]:
-    """Make a test of a coroutine function that gets an empty folder."""
+    """Turn a coroutine function into a test that runs in a separate process; it gets an empty folder."""
 
     def test(tmp_path: Path) -> None:
         done = subprocess.run(

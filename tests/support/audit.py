@@ -1,10 +1,10 @@
-"""The truth about jobs, kept apart from the queue.
+"""Records each step of each job in separate tables, and checks that no job is lost or finished twice.
 
-Triggers that write down each step a job takes, and tell a listener after the commit.
+Triggers record the steps and notify a listener after the commit.
 
-`completed` and the other terminal states come from inserts into history, `ready` and `scheduled`
-from jobs put (back) there, `claimed` from running. A job that was acknowledged to a producer and
-has no terminal step at the end is lost; one with two was ended twice.
+Inserts into `history` record `completed` and the other final states, inserts into `ready` and
+`scheduled` these states, and inserts into `running` the step `claimed`. A job that was acknowledged
+to a producer but has no final state at the end is lost; a job with two has finished twice.
 """
 
 from __future__ import annotations
@@ -56,16 +56,13 @@ CREATE TRIGGER audit_history AFTER INSERT ON jobherd.history FOR EACH ROW EXECUT
 WAITING = """
 SELECT (SELECT count(*) FROM jobherd.waiting) + (SELECT count(*) FROM jobherd.scheduled)
      + (SELECT count(*) FROM jobherd.blocked) + (SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running)"""
-"""In one statement, so in one snapshot.
-
-A job that moves from one table to the other between two would be in none.
-"""
+"""One statement, so one snapshot. Two statements would miss a job that moves between tables in between."""
 
 
 class Audit:
     """The audit of one database.
 
-    Made before any supervisor runs on it: its triggers lock the tables that a maintenance process works on.
+    Create it before a supervisor runs there: creating the triggers locks tables that the maintenance process uses.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -78,7 +75,7 @@ class Audit:
         return cursor.fetchall() if cursor.description else []
 
     def reconnect(self, limit: float = 120.0) -> None:
-        """After the server was away, or while it still is: once it answers."""
+        """Connect again, as soon as the server answers."""
         self.connection.close()
         until = time.monotonic() + limit
         while True:
@@ -95,13 +92,13 @@ class Audit:
         self.connection.close()
 
     def waiting(self) -> int:
-        """How many jobs are not over."""
+        """Return the number of jobs that are not finished."""
         return self.run(WAITING)[0][0]  # type: ignore[no-any-return]
 
     def wait_all_over(self, timeout: float = 120.0) -> bool:
-        """Wait until no job waits or runs.
+        """Wait until all jobs are finished; return whether they are.
 
-        On each ended job's notification, with a look each second.
+        It counts the jobs after each notification of a finished job, and once a second.
         """
         until = time.monotonic() + timeout
         with psycopg.connect(self.dsn, autocommit=True) as listener:
@@ -115,9 +112,9 @@ class Audit:
         return False
 
     def check(self, report: Report, acknowledged: Iterable[int]) -> None:
-        """The invariants of every fault.
+        """Report the invariants that hold after every fault.
 
-        Nothing lost, nothing ended twice, counts that agree with the recorded attempts.
+        No job is lost, none has finished twice, and counters match the recorded attempts.
         """
         acknowledged = set(acknowledged)
         rows = self.run(
@@ -142,6 +139,6 @@ class Audit:
 
 
 def read_ids(path: Path) -> list[int]:
-    """What a producer has written down; a torn last line does not count."""
+    """Return the ids in a producer's file, without an incomplete last line."""
     text = path.read_text(encoding="ascii")
     return [int(line) for line in text[: text.rfind("\n") + 1].split()]

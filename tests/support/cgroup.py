@@ -1,12 +1,11 @@
-"""A control group of the test's own that limits how many processes there may be, of version 1 or 2, whichever the machine lets us make.
-
-    with ProcessLimit() as group:
+"""A control group that limits the number of processes, of version 1 or 2, whichever the host allows.
+with ProcessLimit() as group:
         group.take(pid, *children)
-        group.set(1)                     # no fork of theirs succeeds any more: EAGAIN
+        group.set(1)                     # no fork of theirs succeeds anymore: EAGAIN
         group.lift()
 
-A process that is in it at the end goes back to where the test is. `why_not` says what is missing where
-there is none.
+At the end, its processes move to the root of the hierarchy. If no such group can be made, `why_not`
+returns the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ROOT: Final = Path("/sys/fs/cgroup")
 
 
 def _home() -> Path | None:
-    """The folder of groups in which processes are counted; None where there is none."""
+    """Return the folder of the control groups that count processes, or None."""
     with contextlib.suppress(OSError):
         if "pids" in (_ROOT / "cgroup.subtree_control").read_text().split():
             return _ROOT
@@ -31,7 +30,7 @@ def _home() -> Path | None:
 
 
 def why_not() -> str:
-    """Why no such group can be made here; empty if one can."""
+    """Return why such a group cannot be made here; empty if it can."""
     home = _home()
     if home is None:
         return "no control group counts processes here: the controller `pids` is not mounted"
@@ -47,7 +46,7 @@ def dissolve(group: Path, into: Path) -> None:
                 (into / "cgroup.procs").write_text(pid)
         try:
             group.rmdir()
-        except OSError:  # somebody has forked between the look and the move, or one who has just died is still counted
+        except OSError:  # a process forked between the read and the move, or a dead one is still counted
             if time.monotonic() >= until:
                 raise
         else:
@@ -55,7 +54,7 @@ def dissolve(group: Path, into: Path) -> None:
 
 
 class ProcessLimit:
-    """The group. It limits nothing until it is told to."""
+    """The control group. There is no limit until `set`."""
 
     def __enter__(self) -> Self:
         home = _home()
@@ -66,20 +65,20 @@ class ProcessLimit:
         return self
 
     def take(self, *pids: int) -> None:
-        """Move these processes into it; what they fork from now on is in it too."""
+        """Move these processes into the group; processes that they fork later are in it too."""
         for pid in pids:
             (self._place / "cgroup.procs").write_text(str(pid))
 
     def set(self, most: int) -> None:
-        """Allow so many processes; those that are there go on, however many they are."""
+        """Allow at most this many processes; existing ones continue, even if there are more."""
         (self._place / "pids.max").write_text(str(most))
 
     def lift(self) -> None:
-        """Allow any number."""
+        """Remove the limit."""
         (self._place / "pids.max").write_text("max")
 
     def refused(self) -> int:
-        """How many forks were refused so far."""
+        """Return how many forks have failed so far because of the limit."""
         return int((self._place / "pids.events").read_text().split()[1])
 
     def __exit__(self, *_: object) -> None:

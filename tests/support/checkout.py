@@ -1,7 +1,4 @@
-"""Where `jobherd` is imported from.
-
-This checkout, or another tree of it that a test runs beside.
-"""
+"""Where `jobherd` is imported from: this checkout, or another tree that a test compares it with."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ FOLDERS = ("supervisor", "workers", "handlers", "sql")
 
 
 def import_path(tree: Path = ROOT) -> str:
-    """Return the PYTHONPATH under which `jobherd` and `tests` are those of that tree, whatever is installed.
+    """Return a PYTHONPATH with which `jobherd` and `tests` are those of the tree, whatever is installed.
 
-    A tree of before the packages had the one name `jobherd` needs no links: there the folders are
-    the packages.
+    A tree from before the common package `jobherd` needs no links: its folders are the packages.
     """
     facade = tree / "handlers" / "_facade"
     if not facade.is_dir():

@@ -1,8 +1,8 @@
 """Runs many console commands without starting a Python interpreter for each.
 
 A server process imports the command line once. For each command it forks a child, which gets the
-arguments, environment, working folder and streams of the command and ends as a program does. So a
-command is still a process of its own, and costs a fork instead of half a second of imports.
+arguments, environment, working directory and streams of the command and ends as a program does. So
+each command is still a separate process, but costs a fork instead of half a second of imports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Commands:
     def run(
         self, words: Sequence[str], given: bytes, environment: dict[str, str], cwd: Path | None, timeout: float
     ) -> subprocess.CompletedProcess[bytes] | None:
-        """Run a command to its end. Return None if another one is running: the server runs one at a time."""
+        """Run a command to its end. Return None if another command is running: the server runs one at a time."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -87,7 +87,7 @@ class Commands:
             process = subprocess.Popen(
                 [*HERE, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                # As in a command that a test starts: Python treats a file as seekable, a pipe not.
+                # Pipes, as in a command that a test starts: Python treats files, but not pipes, as seekable.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -1,13 +1,10 @@
-"""Processes whose wall clock is wrong, by libfaketime, which `make faketime` installs.
+"""Starts processes with a wrong wall clock, by libfaketime, which `make faketime` installs.
 
-The monotonic clock stays as it is.
+The monotonic clock is not changed.
 
     with Clock() as clock:
-        environment = clock.environment     # of a process that is to be started
-        clock.jump(3600)                    # from now on it is an hour ahead of the truth
-
-Nothing here knows what is started.
-"""
+        environment = clock.environment     # for a process that the test starts
+        clock.jump(3600)                    # from now on, its clock is an hour ahead"""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ LIBRARY = next((str(found) for found in Path("/usr/lib").glob("*/faketime/libfak
 
 
 class Clock:
-    """The clock of whatever is started with its environment, children included."""
+    """The clock of all processes that are started with its environment, including their children."""
 
     def __init__(self) -> None:
         assert LIBRARY, "libfaketime is not installed: make faketime"
         self._folder = Path(tempfile.mkdtemp(prefix="jobherd-clock-", dir="/tmp"))
-        self._folder.chmod(0o755)  # a server has a user of its own
+        self._folder.chmod(0o755)  # the server may run as another OS user
         self._file = self._folder / "clock"
         self.file = str(self._file)
         self.jump(0)
@@ -41,11 +38,11 @@ class Clock:
         }
 
     def jump(self, seconds: float) -> None:
-        """Set it to the true time and so many seconds."""
+        """Set the clock this many seconds ahead of the true time; a negative number sets it behind."""
         fresh = self._file.with_suffix(".new")
         fresh.write_text(f"{seconds:+.3f}s\n")
         fresh.chmod(0o644)
-        os.replace(fresh, self._file)  # nobody reads half of it
+        os.replace(fresh, self._file)  # atomic: no process reads a partially written file
 
     def __enter__(self) -> Self:
         return self

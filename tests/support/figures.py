@@ -1,10 +1,8 @@
-"""The figures of a measurement.
+"""The report of a measurement: percentiles, aims that are met or missed, invariants that hold or are broken.
 
-A short table of percentiles, aims that are met or missed, and invariants that hold or are broken.
-
-Only a broken invariant makes a script fail. An aim is a time, and times depend on who else uses the
-machine: it is printed and not more. Where FOLDER is set the figures are left there too, for the
-table of `make bench` and for docs/project/performance*.md.
+Only a broken invariant makes a script fail. Aims are times, which depend on the load of the machine,
+so a missed aim is only printed. If the environment variable named by FOLDER is set, the figures are
+also written to that folder, for the table of `make bench` and for docs/project/performance*.md.
 """
 
 from __future__ import annotations
@@ -24,21 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FOLDER: Final = "JOBHERD_TEST_FIGURES"
-"""Names the folder for the figures; unset: they are only printed."""
+"""Environment variable with the folder for the figures. If it is not set, they are only printed."""
 POINTS: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 def at(values: Sequence[float], share: float) -> float:
-    """The value that so many of the values do not exceed (nearest rank); nan of nothing."""
+    """Return the percentile of the values by nearest rank, for a share from 0 to 1; nan if there are none."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else float("nan")
 
 
 def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median and its 95 % interval by order statistics.
-
-    Of ten values the second and the ninth.
-    """
+    """Return the median and its 95 % interval by order statistics: of ten values, the second and the ninth."""
     ordered, count = sorted(values), len(values)
     cut, below = 0, 1.0
     while cut < count // 2 and 2 * (below + math.comb(count, cut + 1)) / 2**count <= 0.05:
@@ -49,20 +44,17 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of the table: what was measured, what it is measured against, and their ratio.
-
-    Each a median with its interval.
-    """
+    """A line of the table: the measurement, its floor and their ratio, each a median with its interval."""
 
     label: str
     unit: str
     count: int
-    """Measurements, or pairs where there is a floor."""
+    """Number of measurements, or of pairs if there is a floor."""
     ours: tuple[float, float, float]
     floor: tuple[float, float, float] | None = None
     ratio: tuple[float, float, float] | None = None
     aim: float | None = None
-    """Of the ratio if there is one, else of ours."""
+    """Aim for the ratio if there is one, otherwise for the measurement."""
     at_least: bool = False
 
     @property
@@ -77,14 +69,14 @@ class Figure:
 
 
 def show(value: float) -> str:
-    """A figure with three digits that count, and its thousands apart."""
+    """Return a number with three significant digits and separated thousands."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
 def show_spread(spread: tuple[float, float, float] | None) -> str:
-    """A median and its interval, or the median alone where they are one."""
+    """Return a median with its interval, or only the median if the interval is empty."""
     if spread is None:
         return "-"
     middle, low, high = spread
@@ -93,7 +85,7 @@ def show_spread(spread: tuple[float, float, float] | None) -> str:
 
 @dataclass
 class Report:
-    """What a script has found. `end` prints it and gives the exit code."""
+    """The results of a script. `end` prints them and returns the exit code."""
 
     title: str
     seed: int | None = None
@@ -105,13 +97,13 @@ class Report:
     _series: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
 
     def on(self, dsn: str) -> None:
-        """Note where it is measured."""
+        """Record the machine and the server of the measurement."""
         self._machine = machine(dsn)
 
     def spread(
         self, label: str, values: Sequence[float], *, unit: str = "ms", aims: Mapping[str, float] | None = None
     ) -> None:
-        """A line with the percentiles of some values; `aims` by percentile, as limits in the same unit."""
+        """Add a line with percentiles. `aims`: limits by percentile, in the same unit."""
         if not self._headed:
             self._lines.append(f"{'':<44}{'n':>6}" + "".join(f"{name:>10}" for name in POINTS))
             self._headed = True
@@ -125,7 +117,7 @@ class Report:
     def aim(
         self, label: str, value: float, limit: float, *, unit: str = "", more: str = "", at_least: bool = False
     ) -> None:
-        """A line that says whether a figure is within what we aim at."""
+        """Add a line that shows whether a value meets its aim."""
         met = value >= limit if at_least else value <= limit
         sign = ">=" if at_least else "<="
         self._lines.append(f"{label}: {value:.4g} {unit}{more} (aim {sign} {limit:g}): {'met' if met else 'MISSED'}")
@@ -140,10 +132,9 @@ class Report:
         aim: float | None = None,
         at_least: bool = False,
     ) -> None:
-        """A line of the table.
+        """Add a line of the table.
 
-        `floor`: what was measured in turn with `ours`, so that the ratio is the median of the
-        pairs' ratios.
+        `floor`: values measured alternately with `ours`, so that the ratio is the median of the pairs' ratios.
         """
         pairs = None if floor is None else [one / other for one, other in zip(ours, floor, strict=True)]
         figure = Figure(
@@ -163,15 +154,15 @@ class Report:
         self._lines.append(line + ("" if figure.met is None else f" {aim_of(figure)}"))
 
     def curve(self, picture: str, name: str, points: Sequence[tuple[float, float]]) -> None:
-        """A line of a picture, which the table does not show."""
+        """Add a curve of a picture, which the table does not show."""
         self._series.setdefault(picture, {})[name] = list(points)
 
     def fact(self, label: str, value: object) -> None:
-        """A line with one figure."""
+        """Add a line with one value."""
         self._lines.append(f"{label}: {value}")
 
     def holds(self, invariant: str, holds: bool, found: object = "") -> None:
-        """A line with an invariant. If it is broken the script fails, with what was found."""
+        """Add a line with an invariant. If it is broken, the script fails and prints what was found."""
         self._lines.append(f"{'holds ' if holds else 'BROKEN'}  {invariant}" + (f": {found}" if str(found) else ""))
         if not holds:
             self._broken.append(invariant)
@@ -182,7 +173,7 @@ class Report:
 
     @property
     def broken(self) -> list[str]:
-        """The invariants that do not hold."""
+        """Return the invariants that do not hold."""
         return list(self._broken)
 
     def end(self) -> int:
@@ -208,14 +199,14 @@ class Report:
 
 
 def aim_of(figure: Figure) -> str:
-    """What was aimed at, and whether it was met."""
+    """Return the aim of a figure and whether it was met."""
     if figure.aim is None:
         return ""
     return f"(aim {'>=' if figure.at_least else '<='} {figure.aim:g}: {'met' if figure.met else 'MISSED'})"
 
 
 def machine(dsn: str) -> str:
-    """Where and when this was measured, on one line."""
+    """Return where and when the measurement ran, as one line."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         version = connection.info.parameter_status("server_version") or "?"
     load = os.getloadavg()[0]

@@ -1,7 +1,6 @@
-"""Real supervisors under test, and the database they work on, watched without a poll or a sleep.
-
-    with Stage(database, tmp_path) as stage:
-        fleet = stage.run(workers=2)                       # a supervisor with its children, in a session of its own
+"""Runs real supervisors in a test and waits for events in their database and log, without sleeping.
+with Stage(database, tmp_path) as stage:
+        fleet = stage.run(workers=2)                       # a supervisor with its children, in a separate session
         job = stage.enqueue("t:gate", '{"label": "a"}')
         arrival = gate.wait_arrival("a")
         fleet.signal(signal.SIGTERM)
@@ -9,10 +8,10 @@
         stage.wait_state(job, "completed")
         assert fleet.wait_exit() == 0
 
-Triggers, in the test database only, write each move of a job into the table `t_trans` and notify
-the test. `Stage.wait` looks again at its condition whenever that happened, a line was logged, or a
-supervisor ended, and twice a second. What belongs to a fleet is known by its standard error, a pipe
-whose end nobody can forget to close: when the pipe ends, no process of it is left.
+Triggers, only in the test database, record each move of a job in the table `t_trans` and notify the
+test. `Stage.wait` checks its condition after each such move, after each log line, when a supervisor
+ends, and twice a second. The processes of a fleet share its standard error, a pipe: when the pipe
+ends, no process of the fleet is left.
 """
 
 from __future__ import annotations
@@ -77,20 +76,20 @@ END $$;
 
 
 class Fleet:
-    """One supervisor with its children. Made by `Stage.run`."""
+    """One supervisor with its child processes. Created by `Stage.start` and `Stage.run_fleet`."""
 
     def __init__(self, stage: Stage, *command: str, environment: Mapping[str, str], cwd: Path) -> None:
         self.stage = stage
         self.log: list[dict[str, Any]] = []
-        """What it has said so far. A line that is no JSON stands under `raw`."""
+        """The log lines so far. A line that is not JSON is stored as `raw`."""
         self.code: int | None = None
-        """Its exit code, once a wait has seen it."""
+        """The exit code, once a wait has seen it."""
         self.ended = False
-        """No process that has its standard error is left."""
+        """No process of the fleet is left: its standard error has ended."""
         self._rest = b""
         read, write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read, False)
-        fcntl.fcntl(read, fcntl.F_SETPIPE_SZ, WIDE)  # it is read only while the test waits for something
+        fcntl.fcntl(read, fcntl.F_SETPIPE_SZ, WIDE)  # large, because the test reads it only while it waits
         self.fd = read
         self._inode = os.fstat(read).st_ino
         self._process = subprocess.Popen(
@@ -106,10 +105,10 @@ class Fleet:
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
 
-    # -- what it says
+    # -- the log
 
     def drain(self) -> None:
-        """Read what was said, without waiting."""
+        """Read new log lines without blocking."""
         while not self.ended:
             try:
                 data = os.read(self.fd, WIDE)
@@ -121,7 +120,7 @@ class Fleet:
             self.log += [_event(line) for line in lines if line.strip()]
 
     def said(self, wanted: str | Callable[[dict[str, Any]], bool], *, after: int = 0) -> list[dict[str, Any]]:
-        """Return the lines whose message holds a text, or that a function takes; `after` so many lines."""
+        """Return the lines whose message contains a text, or that a function accepts; `after`: lines to skip."""
         self.drain()
         takes = (
             (lambda event: wanted in event.get("message", event.get("raw", ""))) if isinstance(wanted, str) else wanted
@@ -131,7 +130,7 @@ class Fleet:
     def wait_log(
         self, wanted: str | Callable[[dict[str, Any]], bool], *, count: int = 1, after: int = 0, limit: float = LIMIT
     ) -> dict[str, Any]:
-        """Wait until that was logged `count` times; return the line that made it full."""
+        """Wait until `wanted` was logged `count` times; return the last of these lines."""
 
         def found() -> dict[str, Any] | None:
             lines = self.said(wanted, after=after)
@@ -140,18 +139,18 @@ class Fleet:
         return self.stage.wait(found, f"the log line {wanted!r}", limit=limit)
 
     def wait_ready(self, count: int, *, after: int = 0, limit: float = LIMIT) -> None:
-        """Wait until so many workers have said that they are ready."""
+        """Wait until `count` workers have logged that they are ready."""
         self.wait_log(is_ready, count=count, after=after, limit=limit)
 
-    # -- what it is
+    # -- processes
 
     def workers(self) -> dict[int, int]:
-        """The workers that live, by slot: their pids, from what was logged."""
+        """Return the pids of living workers by slot, from the log."""
         seen = {int(event["message"].split()[1]): int(event["pid"]) for event in self.said(is_ready)}
         return {slot: pid for slot, pid in seen.items() if is_running(pid)}
 
     def maintenance(self) -> int:
-        """The pid of the maintenance process."""
+        """Return the pid of the maintenance process."""
         return int(
             self.said(
                 lambda event: (
@@ -161,7 +160,10 @@ class Fleet:
         )
 
     def processes(self) -> dict[int, str]:
-        """Every process that has our pipe as its standard error or output, wherever it has moved, with its command line."""
+        """Return the command lines of all processes of the fleet by pid, even in other sessions.
+
+        A process belongs to the fleet if its standard output or error is the fleet's pipe.
+        """
         return {pid: _command(pid) for pid in _pids() if self._is_ours(pid)}
 
     def _is_ours(self, pid: int) -> bool:
@@ -171,27 +173,27 @@ class Fleet:
                     return is_running(pid)
         return False
 
-    # -- what is done to it
+    # -- signals and the end
 
     def signal(self, signum: signal.Signals) -> None:
-        """Send the supervisor a signal."""
+        """Send a signal to the supervisor."""
         self._process.send_signal(signum)
 
     def wait_exit(self, limit: float = LIMIT) -> int:
-        """Wait until the supervisor has ended, and return its exit code (negative: the signal)."""
+        """Wait until the supervisor has ended; return its exit code (negative: the signal)."""
         self.stage.wait(self.note_exit, f"the end of supervisor {self.pid}", limit=limit)
         assert self.code is not None
         return self.code
 
     def note_exit(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the supervisor has ended, and store its exit code."""
         self.drain()
         if self.code is None:
             self.code = self._process.poll()
         return self.code is not None
 
     def wait_gone(self, limit: float = LIMIT) -> None:
-        """Wait until no process of it is left, grandchildren and daemons included."""
+        """Wait until no process of the fleet is left, including grandchildren and daemons."""
 
         def gone() -> bool:
             self.drain()
@@ -200,12 +202,12 @@ class Fleet:
         self.stage.wait(gone, lambda: f"the end of every process of it; there are {self.processes()}", limit=limit)
 
     def stop(self) -> int:
-        """Drain it and return its exit code."""
+        """Drain the supervisor; return its exit code."""
         self.signal(signal.SIGTERM)
         return self.wait_exit()
 
     def close(self) -> None:
-        """SIGKILL whatever is left of it."""
+        """Kill all processes of the fleet that are left."""
         until = time.monotonic() + LIMIT
         while left := self.processes():
             assert time.monotonic() < until, f"processes survive SIGKILL: {left}"
@@ -221,16 +223,13 @@ class Fleet:
         self.ended = True
 
     def text(self) -> str:
-        """The log, for a failed test."""
+        """Return the last 80 lines of the log, for a failed test."""
         self.drain()
         return "\n".join(_shown(event) for event in self.log[-80:])
 
 
 class Stage(Queue):
-    """A database that tells what happens in it, and the supervisors of a test. audit.
-
-    Make it tell.
-    """
+    """The database and the supervisors of a test. `audit`: create the triggers that record each move of a job."""
 
     def __init__(
         self, dsn: str, folder: Path, *, environment: Mapping[str, str] | None = None, audit: bool = True
@@ -246,10 +245,10 @@ class Stage(Queue):
     def _listen(self) -> None:
         self._ears = psycopg.connect(self.dsn, autocommit=True, application_name="test ears")
         self._ears.execute("LISTEN test_events")
-        self.run("SET jit = off")  # compiling the view of all jobs takes a third of a second for each look
+        self.run("SET jit = off")  # compiling the view of all jobs would take a third of a second for each query
 
     def reconnect(self) -> None:
-        """The database was away: connect again."""
+        """Connect again after the database was down."""
         self._ears.close()
         for connection in self.opened:
             connection.close()
@@ -272,9 +271,15 @@ class Stage(Queue):
     ) -> Fleet:
         """Start a supervisor and return at once.
 
-        within: the command that starts it. patience: seconds in place of the ten for which it waits
-        for a server, see tests/support/hasty.py. settings: as in
-        supervisor/settings/groups/; one that is None is not given.
+        Args:
+            words: more words of the command line.
+            handlers: the handlers.
+            environment: more environment variables.
+            cwd: the working directory; default: the test's folder.
+            within: command that starts the supervisor, such as a namespace tool.
+            patience: seconds to wait for a database server instead of 10, see tests/support/hasty.py.
+            command: `run`, or another command of `jobherd`.
+            settings: as in supervisor/settings/groups/. A setting that is None is not passed.
         """
         given = {
             "dsn": self.dsn,
@@ -309,12 +314,12 @@ class Stage(Queue):
         fleet.wait_log(
             lambda event: event.get("message", "").startswith("maintenance ") and event["message"].endswith("is ready")
         )
-        if workers:  # the last line of a start: a later look at the log then sees only what came of the test
+        if workers:  # the last line of a start: lines after it come from the test
             fleet.wait_log("stop with Ctrl-C")
         return fleet
 
     def write(self, name: str, text: str) -> Path:
-        """Write a module of handlers into the folder `handlers` of the test; return the folder."""
+        """Write a module into the test's folder `handlers`; return the folder."""
         place = self.folder / "handlers"
         place.mkdir(exist_ok=True)
         (place / name).write_text(text)
@@ -323,10 +328,13 @@ class Stage(Queue):
     # -- waiting
 
     def wait(self, condition: Callable[[], T], what: str | Callable[[], str], *, limit: float = LIMIT) -> T:
-        """Return the condition's value once it is true; look again whenever a row moved, a line was logged, or a supervisor ended.
+        """Wait until the condition is true; return its value.
 
-        And twice a second: what a condition looks at need not be told of, and one event that is
-        missed must not cost the test.
+        The condition is checked when a row moves, a line is logged or a supervisor ends. It is also
+        checked twice a second, because some conditions cause no event and an event could be missed.
+
+        Raises:
+            TimeoutError: after `limit` seconds, with the text `what`.
         """
         until = time.monotonic() + limit
         while True:
@@ -339,7 +347,7 @@ class Stage(Queue):
             self._hear(min(left, GLANCE))
 
     def _hear(self, seconds: float) -> None:
-        """Wait for an event, at most so long."""
+        """Wait for an event, at most this long."""
         poll = select.poll()
         if not self._ears.closed:
             poll.register(self._ears.fileno(), select.POLLIN)
@@ -362,7 +370,7 @@ class Stage(Queue):
                 self._ears.close()
 
     def wait_state(self, job: int, *states: str, limit: float = LIMIT) -> dict[str, Any]:
-        """Wait until the job is in one of these states; return its row."""
+        """Wait until a job is in one of these states; return its row."""
         self.wait(
             lambda: self.state(job) in states,
             lambda: f"job {job} to be {' or '.join(states)}; it is {self._shown(job)}",
@@ -371,7 +379,7 @@ class Stage(Queue):
         return self.job(job)
 
     def wait_running(self, job: int, limit: float = LIMIT) -> dict[str, Any]:
-        """Wait until the job is claimed."""
+        """Wait until a job is claimed; return its row."""
         return self.wait_state(job, "running", limit=limit)
 
     def wait_all(self, jobs: list[int], *states: str, limit: float = LIMIT) -> None:
@@ -383,35 +391,35 @@ class Stage(Queue):
             limit=limit,
         )
 
-    # -- looking
+    # -- queries
 
     def call(self, statement: str, *parameters: object) -> Any:
         """Return the one value of a statement."""
         return self.run(statement, *parameters)[0][0]
 
     def census(self, jobs: list[int]) -> dict[str, int]:
-        """How many of these jobs are in which state."""
+        """Return how many of these jobs are in each state."""
         return dict(self.run("SELECT state, count(*) FROM jobherd.jobs WHERE id = ANY (%s) GROUP BY 1", jobs))
 
     def moves(self, job: int) -> list[tuple[str, str]]:
-        """Every arrival of a job in a table, in order: (table, state or outcome)."""
+        """Return every insert of a job into a table, in order: (table, state or outcome)."""
         return self.run("SELECT place, state FROM t_trans WHERE job = %s AND op = 'INSERT' ORDER BY n", job)
 
     def runs(self, job: int) -> int:
-        """How often a job was claimed.
+        """Return how often a job was claimed.
 
-        What settles its batch moves it within `running` under the same token.
+        Recording outcomes of its claim can move a job within `running`, so tokens count, not rows.
         """
         return self.call(
             "SELECT count(DISTINCT token) FROM t_trans WHERE job = %s AND place = 'running' AND op = 'INSERT'", job
         )
 
     def attempts(self, job: int) -> list[dict[str, Any]]:
-        """The attempts of a job, oldest first."""
+        """Return the attempts of a job, oldest first."""
         return self.job(job)["history"]
 
     def completed_twice(self) -> list[int]:
-        """Jobs that were completed more than once; there must be none."""
+        """Return the jobs that completed more than once; there must be none."""
         twice = "SELECT job FROM t_trans WHERE place = 'history' AND op = 'INSERT' AND state = 'completed' GROUP BY 1 HAVING count(*) > 1"
         return [row[0] for row in self.run(twice)]
 
@@ -422,12 +430,12 @@ class Stage(Queue):
         return "unknown"
 
     def show(self) -> None:
-        """Print what the supervisors have said; pytest shows it when the test has failed."""
+        """Print the supervisors' logs; pytest shows them if the test failed."""
         for fleet in self.fleets:
             print(f"--- supervisor {fleet.pid}\n{fleet.text()}")
 
     def close(self) -> None:
-        """End everything."""
+        """Kill all supervisors and close the connections."""
         for fleet in self.fleets:
             fleet.close()
         self._ears.close()
@@ -441,12 +449,12 @@ class Stage(Queue):
 
 
 def is_foreign(event: dict[str, Any]) -> bool:
-    """Whether a line is about processes that a supervisor of another test left on this host when it was killed."""
+    """Return whether a line is about orphans of another test's killed supervisor on this host."""
     return "which a dead supervisor had left behind" in event.get("message", "")
 
 
 def is_ready(event: dict[str, Any]) -> bool:
-    """Whether a line says that a worker is ready."""
+    """Return whether a line reports that a worker is ready."""
     message = event.get("message", "")
     return message.startswith("worker ") and message.endswith("is ready")
 
@@ -454,7 +462,7 @@ def is_ready(event: dict[str, Any]) -> bool:
 def _event(line: bytes) -> dict[str, Any]:
     with suppress(ValueError):
         found = json.loads(line)
-        # else a handler has printed it
+        # otherwise a handler printed it
         if isinstance(found, dict) and {"at", "level", "process", "message"} <= found.keys():
             return found
     return {"raw": line.decode(errors="replace")}

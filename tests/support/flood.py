@@ -1,7 +1,4 @@
-"""Clients that flood an HTTP server.
-
-Some ask without pause, others send or take their bytes slowly, or never.
-"""
+"""Clients that overload an HTTP server: fast ones, slow ones, and ones that stop in the middle."""
 
 from __future__ import annotations
 
@@ -22,14 +19,17 @@ SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Flood:
-    """Those who scrape without pause, and those who send or take their bytes slowly, or never, each in a thread. `with Flood(port):`"""
+    """Ten clients, each in a thread, while the block `with Flood(port):` runs.
+
+    Four request /metrics without a pause. Two never read a response, two send half a request, two send endless headers.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._over = threading.Event()
         self._news = threading.Condition()
         self.done: dict[str, int] = {}
-        """How often each of them has come through, by name."""
+        """Number of finished rounds, by the name of the method."""
         deeds = [self.scrapes] * 4 + [self.never_reads] * 2 + [self.asks_half] * 2 + [self.sends_a_long_head] * 2
         self._threads = [threading.Thread(target=self._go_on, args=(deed,), daemon=True) for deed in deeds]
 
@@ -66,7 +66,7 @@ class Flood:
                 connection.sendall(b"X-Long: " + b"a" * 65536 + b"\r\n")
 
     def wait(self, more: int) -> None:
-        """Wait until each of them has come through so often from now on."""
+        """Wait until each kind of client has finished `more` rounds from now on."""
         with self._news:
             wanted = {
                 name: self.done.get(name, 0) + more
@@ -90,7 +90,7 @@ class Flood:
 
 @contextlib.contextmanager
 def flooded(port: int) -> Iterator[int]:
-    """A flood by a process of its own, whose pid this is, and which runs only when nobody else wants to."""
+    """Run the clients in a separate process with the lowest priority (nice 19); yield its pid."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=_flood, args=(port, theirs), daemon=True)
     process.start()

@@ -1,7 +1,6 @@
-"""A gate: a handler that runs in some child process reports to the test, and waits there for the test's leave.
+"""A gate at which a handler in another process reports to the test and waits until the test opens it.
 
-In the handler, whatever process it runs in (the gate is found by the environment variable
-JOBHERD_TEST_GATE):
+In the handler, in any process that has the environment variable JOBHERD_TEST_GATE:
 
     from tests.support.gate import at_gate
 
@@ -11,13 +10,13 @@ JOBHERD_TEST_GATE):
 
 In the test, with the fixture ``gate``:
 
-    arrival = gate.wait_arrival("a")    # blocks in select until a handler with this label is there
+    arrival = gate.wait_arrival("a")    # blocks until a handler with this label is at the gate
     os.kill(arrival.pid, signal.SIGKILL)
-    arrival.wait_gone()                 # the handler left without our leave: killed, or torn out by an interrupt
+    arrival.wait_gone()                 # the handler left the closed gate: killed or interrupted
     gate.wait_arrival("a").open("hello")
 
-Both sides wait on a socket, and the kernel closes a dead handler's end. The handler looks for signals
-twice a second as well.
+Both sides wait on a socket, and the kernel closes a dead handler's end. The handler also checks for
+signals twice a second.
 """
 
 from __future__ import annotations
@@ -40,11 +39,15 @@ VARIABLE = "JOBHERD_TEST_GATE"
 
 
 def at_gate(label: object = "") -> str:
-    """Report to the test and wait until it lets us pass; gives the word the test let us pass with."""
+    """Report to the test and wait until it opens the gate; return the word that it passes to `Arrival.open`.
+
+    Raises:
+        ConnectionError: the test has closed the gate.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(os.environ[VARIABLE])
         connection.send(str(label).encode() + b"\n")
-        # A signal that comes between Python's last look for one and the call that waits does not end the wait.
+        # Race: a signal after Python's last check for signals, but before the call blocks, does not end the wait.
         while not select.select([connection], [], [], GLANCE)[0]:
             pass
         word = connection.recv(65536)
@@ -55,18 +58,18 @@ def at_gate(label: object = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A handler that stands at the gate."""
+    """A handler that waits at the gate."""
 
     label: str
     pid: int
     _connection: socket.socket
 
     def open(self, word: str = "") -> None:
-        """Let it pass; ``at_gate`` returns the word there."""
+        """Open the gate for this handler: its ``at_gate`` returns the word."""
         self._connection.send(word.encode() + b"\n")
 
     def wait_gone(self, timeout: float = LIMIT) -> None:
-        """Wait until it left the gate, with our leave or without (killed, or torn out by an interrupt)."""
+        """Wait until the handler has left the gate: let through, killed or interrupted."""
         self._connection.settimeout(timeout)
         try:
             self._connection.recv(1)
@@ -79,15 +82,15 @@ class Arrival:
 
 
 class Gate:
-    """The test's side.
+    """The test's side of the gate.
 
-    Close it, or use it as a context manager: a handler that still waits then gets a ConnectionError.
+    Use it as a context manager, or close it: a handler that still waits then gets a ConnectionError.
     """
 
     def __init__(self) -> None:
-        # short: a socket's path ends at 107 bytes
+        # a short path: that of a socket has at most 107 bytes
         self._folder = Path(tempfile.mkdtemp(prefix="jobherd-gate-", dir="/tmp"))
-        self._folder.chmod(0o711)  # handlers may run as another user
+        self._folder.chmod(0o711)  # handlers may run as another OS user
         self.path = self._folder / "gate"
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._door.bind(str(self.path))
@@ -99,7 +102,7 @@ class Gate:
         self._waiting: list[Arrival] = []
 
     def wait_arrival(self, label: object = None, timeout: float = LIMIT) -> Arrival:
-        """Wait for the next handler at the gate (with this label, if given); others stay for a later call."""
+        """Wait for the next handler at the gate, with this label if given; others wait for a later call."""
         wanted = None if label is None else str(label)
         until = time.monotonic() + timeout
         while True:
@@ -128,7 +131,7 @@ class Gate:
                 word = connection.recv(65536)
             except ConnectionResetError:
                 continue
-            if word:  # else it died between its two calls
+            if word:  # otherwise the handler died between its two calls
                 pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
                 self._waiting.append(Arrival(word.decode().removesuffix("\n"), pid, connection))
 

@@ -1,6 +1,6 @@
-"""A server of its own with a migrated database, for scripts that measure or break things.
+"""Starts a separate, durable server with a migrated database, for benchmarks and faults.
 
-Durable: fsync and synchronous_commit stay on.
+fsync and synchronous_commit stay on.
 """
 
 from __future__ import annotations
@@ -20,34 +20,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 AHEAD = 32
-"""Days, as many as a maintenance process makes with handlers that keep nothing longer than the default."""
+"""Days for which partitions are made, as by a maintenance process with the default retention."""
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
 
 
 @contextlib.contextmanager
 def ground() -> Iterator[tuple[Cluster, str]]:
-    """Start a server and give it with the DSN of a fresh database; both are removed at the end."""
+    """Start a server; yield it with the DSN of a fresh database. Both are removed at the end."""
     with Cluster(SETTINGS) as cluster, fresh(cluster) as dsn:
         yield cluster, dsn
 
 
 @contextlib.contextmanager
 def fresh(cluster: Cluster) -> Iterator[str]:
-    """Give the DSN of a fresh migrated database on it."""
+    """Yield the DSN of a fresh migrated database on the server."""
     with cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
-            # Else the first maintenance process does it, and for that second no settlement gets through: it
-            # would be measured as the work's.
+            # Otherwise the first maintenance process makes the partitions, which blocks recording of outcomes
+            # for a second and distorts the measurement.
             connection.execute(sql.load("maintenance/keep_partitions"), {"ahead": AHEAD, "most": None})
         yield dsn
 
 
 def arguments(about: str | None, **counts: float | str) -> argparse.Namespace:
-    """Read the command line.
-
-    A number, or a word, for each of `counts` with its default, and --seed, random unless given.
-    """
+    """Parse the command line: an option for each of `counts` with its default, and --seed, random by default."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in counts.items():
         parser.add_argument(

@@ -1,10 +1,10 @@
-"""A supervisor that gives a server up sooner than the product does.
+"""Runs a supervisor with shorter timeouts for connecting to a database server.
 
-`python -m tests.support.hasty SECONDS run ...`.
+    python -m tests.support.hasty SECONDS run ...
 
-For tests of what comes after the ten seconds in which a session must say a word and a connection
-must stand; no setting is for them. Children are forked, and have them from here. It must not touch
-how these seconds are shared and counted: that is the product's, and under test.
+For tests of behavior after the 10 s within which a server must accept a connection and answer, which
+no setting changes. Forked children inherit the timeouts. This module must not change how the product
+divides and counts this time, because that is under test.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobherd.supervisor.process.signals import hold
 
 
 def hurry(seconds: int) -> None:
-    """Have this process, and whatever it forks, wait so long instead."""
+    """Set these timeouts in this process and in all that it forks."""
     from jobherd.supervisor.cli import database
     from jobherd.supervisor.database import connection as db
     from jobherd.supervisor.database import connector
@@ -28,6 +28,6 @@ def hurry(seconds: int) -> None:
 
 
 if __name__ == "__main__":
-    hold()  # as `python -m jobherd.supervisor` does before it loads the rest
+    hold()  # as `python -m jobherd.supervisor` does before it imports other modules
     hurry(int(sys.argv.pop(1)))
     raise SystemExit(main())

@@ -1,9 +1,7 @@
-"""A real supervisor for measurements and faults.
+"""Runs a real supervisor for benchmarks and faults, and reads its log in a thread.
 
-Started from the command line, with its log read line by line as it comes.
-
-Each event carries the monotonic time at which it was read, so that "the child is back" can be
-measured from outside. Nothing here knows what is measured.
+Each event has the monotonic time at which it was read, so that a script can measure, for example,
+how long it takes to replace a child process.
 """
 
 from __future__ import annotations
@@ -33,9 +31,11 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Event:
-    """A line of the log. at.
+    """A line of the log.
 
-    Monotonic time at which it was read. record: what it says; empty for a line that is no JSON.
+    Attributes:
+        at: monotonic time at which it was read.
+        record: the parsed line; empty if it is not JSON.
     """
 
     at: float
@@ -54,8 +54,8 @@ class Event:
 class Herd:
     """A supervisor.
 
-    ``with Herd(dsn, handlers) as herd:`` waits until its workers are ready, and at the end makes
-    sure that nothing is left.
+    ``with Herd(dsn, handlers) as herd:`` waits until its workers are ready. At the end it drains the
+    supervisor, or kills all its processes if the block failed.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Herd:
         self.events: list[Event] = []
         self._wait = wait
         self._news = threading.Condition()
-        # no jobherd.toml of the checkout counts here
+        # not the checkout, whose jobherd.toml would be read
         self._folder = tempfile.TemporaryDirectory(prefix="jobherd-herd-")
         environment = {
             name: value
@@ -128,14 +128,15 @@ class Herd:
     # -- the log
 
     def mark(self) -> int:
-        """A place in the log, for `wait_event(since=...)`."""
+        """Return the current position in the log, for `wait_event(since=...)`."""
         with self._news:
             return len(self.events)
 
     def wait_event(self, wanted: Callable[[Event], bool], *, since: int = 0, timeout: float = LIMIT) -> Event:
-        """Wait for the first line from `since` on that is wanted.
+        """Wait for the first line from `since` on for which `wanted` is true.
 
-        TimeoutError shows the last lines.
+        Raises:
+            TimeoutError: with the last lines of the log.
         """
         until = time.monotonic() + timeout
         with self._news:
@@ -150,18 +151,18 @@ class Herd:
                 self._news.wait(min(left, 0.5))
 
     def wait_ready(self, timeout: float = LIMIT) -> None:
-        """Wait until so many workers have said READY as were asked for."""
+        """Wait until all requested workers have logged that they are ready."""
         seen = 0
         for _ in range(self.workers):
             found = self.wait_event(is_ready, since=seen, timeout=timeout)
             seen = self.events.index(found) + 1
 
     def deaf(self) -> contextlib.AbstractContextManager[object]:
-        """Read nothing more of the log within the block."""
+        """Stop reading the log within the block."""
         return self._ears
 
     def forget(self) -> list[Event]:
-        """Return the log so far and let go of it; marks that were taken before are void."""
+        """Return the log so far and clear it; earlier marks become invalid."""
         with self._news:
             events, self.events[:] = list(self.events), []
         return events
@@ -178,30 +179,30 @@ class Herd:
         return children_of(self.pid)
 
     def worker_pids(self) -> list[int]:
-        """The workers that live now and have been ready, oldest first."""
+        """Return the pids of living workers that were ready, oldest first."""
         ready = {event.pid for event in list(self.events) if is_ready(event)}
         return [pid for pid in self.children() if pid in ready]
 
     def signal(self, what: signal.Signals) -> float:
-        """Send it to the parent; gives the monotonic time just before."""
+        """Send a signal to the supervisor; return the monotonic time just before."""
         now = time.monotonic()
         os.kill(self.pid, what)
         return now
 
     def wait(self, timeout: float = LIMIT) -> int:
-        """Wait until the parent has ended; gives its exit code (negative: the signal)."""
+        """Wait until the supervisor has ended; return its exit code (negative: the signal)."""
         code = self.process.wait(timeout)
         self._reader.join(timeout)
         return code
 
     def stop(self, timeout: float = LIMIT) -> int:
-        """Drain it, if it runs."""
+        """Drain the supervisor if it runs; return its exit code."""
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
         return self.wait(timeout)
 
     def destroy(self) -> None:
-        """Kill the parent and what is left of its children."""
+        """Kill the supervisor and all its descendants."""
         family = descendants(self.pid)
         for pid in [self.pid, *family]:
             with contextlib.suppress(ProcessLookupError):
@@ -241,7 +242,7 @@ def is_ready(event: Event) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """All living descendants of a process, nearest first."""
+    """Return all living descendants of a process, nearest first."""
     found = children_of(pid)
     for child in found:
         found.extend(each for each in children_of(child) if each not in found)

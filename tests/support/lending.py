@@ -1,9 +1,9 @@
-"""Databases that one test after the other gets, each as fresh as the first.
+"""Reuses databases: each test gets one that looks new.
 
-Making a database writes 8 MB into some 300 files, and dropping it removes them: with a database for
-each of a thousand tests that was a third of the suite's time. So what a test has left behind is
-looked at. If only rows and sequences have changed, they are put back as they were; after anything
-else (a table, a trigger, a partition, a privilege, statistics of a table) the database is dropped.
+Creating a database writes 8 MB into some 300 files, and dropping it removes them. With one database
+for each of a thousand tests, that took a third of the suite's time. So the changes of a test are
+checked. If only rows and sequences have changed, they are restored; after any other change (a table,
+a trigger, a partition, a privilege, statistics of a table), the database is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.support.postgres import Cluster
 
 PATIENCE = 10_000
-"""Milliseconds that a session may take to end after it was told to."""
+"""Milliseconds within which a terminated session must end."""
 END_SESSIONS = """
 SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
@@ -29,19 +29,17 @@ ALONE = """
 SELECT NOT EXISTS (SELECT FROM pg_stat_activity
                     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker')
 """
-"""Asked afterwards.
-
-Of one that was just about to end by itself the server says that there was none to be ended.
-"""
+"""Checked after END_SESSIONS, whose result does not tell: the server also returns false for a session that was just
+ending."""
 CATALOGS = """
 SELECT relname FROM pg_class
 WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND NOT relisshared
   AND relname NOT IN ('pg_class', 'pg_statistic')
 ORDER BY 1
 """
-# Whatever changes a row of a catalog leaves a higher xmin or another count. Not so in pg_class,
-# which TRUNCATE writes to itself, nor in pg_statistic, where the server notes what it finds out
-# about its own catalogs whenever it likes.
+# Every change of a catalog row raises its xmin or changes the count. Exceptions: pg_class, because
+# TRUNCATE writes to it, and pg_statistic, because the server stores statistics of its own catalogs
+# there at any time.
 CATALOG = "SELECT {name}::text, count(*), max(xmin::text::bigint) FROM pg_catalog.{table}"
 OTHERS = """
 SELECT 'pg_class', count(*), hashtext(string_agg(
@@ -65,18 +63,18 @@ SEQUENCES = f"SELECT oid::regclass::text FROM pg_class WHERE relkind = 'S' AND {
 
 @dataclass(frozen=True)
 class Pristine:
-    """What a database is before anybody has used it."""
+    """The state of a database before its first use."""
 
     catalogs: str
-    """The statement that tells what its catalogs are like."""
+    """The statement that returns the state of its catalogs."""
     shape: frozenset[tuple[Any, ...]]
     rows: dict[str, bytes]
-    """The tables that are not empty, with their rows as COPY writes them."""
+    """The rows of non-empty tables, as COPY writes them."""
     sequences: dict[str, tuple[int, bool]]
 
 
 class Lending:
-    """The databases of a cluster that are copies of a template."""
+    """The databases of a server that are copies of a template."""
 
     def __init__(self, cluster: Cluster, template: str) -> None:
         self._cluster, self._template = cluster, template
@@ -84,7 +82,10 @@ class Lending:
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:
-        """Give the DSN of a database that is as the template, and take it back at the end with the sessions left on it."""
+        """Yield the DSN of a database that equals the template.
+
+        At the end, its sessions are terminated, and it is restored or dropped.
+        """
         name, pristine = self._free.pop() if self._free else self._make()
         yield self._cluster.dsn(name)
         if self._put_back(name, pristine):
@@ -106,8 +107,8 @@ class Lending:
 
 
 def prepare(cluster: Cluster, template: str, *statements: str) -> Lending:
-    """Lend databases that are copies of a template in which that was done."""
-    # and never dropped: the server would write and sync what is thrown away with it in a moment
+    """Return a `Lending` whose databases are copies of a template after these statements."""
+    # never dropped: a drop would write and sync data of a server that is removed soon anyway
     name = cluster.create(template)
     with psycopg.connect(cluster.dsn(name), autocommit=True) as connection:
         for statement in statements:
@@ -130,13 +131,13 @@ def look_at(connection: psycopg.Connection[Any]) -> Pristine:
 
 
 def put_back(connection: psycopg.Connection[Any], pristine: Pristine) -> bool:
-    """Make a database as it was, if nothing but rows and sequences has changed; return whether it is."""
+    """Restore a database if only rows and sequences have changed; return whether it is as before."""
     connection.execute(END_SESSIONS, [PATIENCE])
     (ended,) = connection.execute(ALONE).fetchone() or (False,)
     if not ended or frozenset(connection.execute(pristine.catalogs).fetchall()) != pristine.shape:
         return False
     with connection.transaction():
-        connection.execute("SET LOCAL session_replication_role = replica")  # nobody is notified of what comes back
+        connection.execute("SET LOCAL session_replication_role = replica")  # no triggers: restored rows must not notify
         touched = {table for (table,) in connection.execute(TOUCHED)} | set(pristine.rows)
         if touched:
             connection.execute(f"TRUNCATE {', '.join(sorted(touched))} CASCADE")
@@ -145,6 +146,6 @@ def put_back(connection: psycopg.Connection[Any], pristine: Pristine) -> bool:
                 copy.write(rows)
         for name, (last, called) in pristine.sequences.items():
             connection.execute("SELECT setval(%s::regclass, %s, %s)", [name, last, called])
-    # or the server would analyze a table because of what an earlier test did to it
+    # otherwise the server would analyze a table because of an earlier test's changes
     connection.execute("SELECT pg_stat_reset()")
     return True

@@ -82,7 +82,7 @@ def row(event: Event) -> str:
 
 
 def events_of(text: str) -> Iterator[Event]:
-    """Yield the messages that a module logs: calls such as `log.info("...")`, and the notes of a fleet's state."""
+    """Yield the messages that a module logs: calls such as `log.info("...")`, and appends to the lists in LISTS."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Call(func=ast.Attribute(attr=name, value=logger), args=[first, *_], keywords=words) if (
@@ -96,12 +96,12 @@ def events_of(text: str) -> Iterator[Event]:
             case _:
                 continue
         message = message_of(first)
-        if re.search(r"[a-z]{3}", message):  # else it repeats what another part has put into words
+        if re.search(r"[a-z]{3}", message):  # otherwise it repeats the message of another part
             yield Event(level, message, fields_of(words))
 
 
 def message_of(node: ast.expr) -> str:
-    """Return the message with `…` for each value, or "" if the code does not have it in one piece."""
+    """Return the message with `…` for each value, or "" if it is not a literal."""
     match node:
         case ast.Constant(value=str(text)):
             return re.sub(r"%[-+0-9.]*[sdrgf]", "…", text).replace("%%", "%")
@@ -112,7 +112,7 @@ def message_of(node: ast.expr) -> str:
 
 
 def fields_of(words: list[ast.keyword]) -> tuple[str, ...]:
-    """Return the fields of `extra={...}` that are written there."""
+    """Return the literal fields of `extra={...}`."""
     extra = next((word.value for word in words if word.arg == "extra"), None)
     if not isinstance(extra, ast.Dict):
         return ()

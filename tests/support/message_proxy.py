@@ -1,17 +1,16 @@
-"""A proxy before a gateway that knows where the messages of its streams begin and end.
-
-    with MessageProxy(where) as proxy:
+"""A proxy in front of a gateway that can cut a connection before or after a chosen message of a stream.
+with MessageProxy(where) as proxy:
         worker = client.stream(proxy.where)
-        proxy.cut("up", "results", delivered=False)  # the next ResultBatch does not arrive, and the connection is gone
+        proxy.cut("up", "results", delivered=False)  # the next ResultBatch does not arrive, and its connection ends
         proxy.wait_cut()
-        proxy.silence("down")                        # of the connections that stand now: nothing more arrives there
-        other = proxy.entrance()                     # another address, whose connections are cut separately
+        proxy.silence("down")                        # nothing more arrives there on the present connections
+        other = proxy.entrance()                     # another address with separate cuts
 
 `up` is from the client to the gateway. The kinds are the names of the events in `worker.proto`. If
 the message counts as delivered, its receiver gets all of it and then the end of the connection, and
 its sender gets a reset. Otherwise both get a reset, and nothing of the message has arrived.
 
-The proxy is a process of its own, since the tests fork: `message_relay.py`.
+The proxy is a separate process, because the tests fork: `message_relay.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tests.support.patience import LIMIT
 
 
 class Entrance:
-    """An address of a proxy."""
+    """An address of the proxy."""
 
     def __init__(self, process: _Process) -> None:
         self._process = process
@@ -36,20 +35,20 @@ class Entrance:
         self.where = f"127.0.0.1:{self._port}"
 
     def cut(self, way: str, kind: str, *, delivered: bool) -> None:
-        """End the connection of the next such message, before or after it. Once."""
+        """End the connection of the next message of this kind, once: after it if `delivered`, otherwise before."""
         self._process.ask(do="cut", port=self._port, cut={"way": way, "kind": kind, "delivered": delivered})
 
     def silence(self, way: str) -> None:
-        """Relay nothing more in one direction of the connections that stand now."""
+        """Stop relaying in one direction, for the present connections."""
         self._process.ask(do="silence", port=self._port, way=way)
 
     def wait_cut(self) -> None:
-        """Wait until the connection was cut."""
+        """Wait until a connection of this address was cut."""
         self._process.wait_cut(self._port)
 
 
 class MessageProxy(Entrance):
-    """The tests' end: a process, and its first entrance."""
+    """The test's side: starts the relay process and opens its first address."""
 
     def __init__(self, target: str) -> None:
         super().__init__(_Process(target))
@@ -66,7 +65,7 @@ class MessageProxy(Entrance):
 
 
 class _Process:
-    """The process, which answers each order with a line. It also says each cut."""
+    """The relay process. It answers each command with a line, and also reports each cut."""
 
     def __init__(self, target: str) -> None:
         self._process = subprocess.Popen(
@@ -80,7 +79,7 @@ class _Process:
         self._cut: set[int] = set()
 
     def ask(self, **order: object) -> dict[str, Any]:
-        """Give an order and return its answer."""
+        """Send a command; return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         while "cut" in (answer := self._hear()):

@@ -1,7 +1,7 @@
-"""The process of `message_proxy.py`: it relays connections, and ends them before or after a message.
+"""The relay process of `message_proxy.py`: relays connections and ends them before or after a message.
 
-It reads the frames of HTTP/2 and the lengths of gRPC, so it works without TLS and without
-compression. Its orders and answers are lines of JSON.
+It parses HTTP/2 frames and gRPC message lengths, so it works only without TLS and compression.
+Commands and answers are lines of JSON.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PREFACE = 24
-"""Bytes with which an HTTP/2 client begins."""
+"""Bytes that an HTTP/2 client sends first."""
 FRAME = 9
-"""Bytes before the content of a frame."""
+"""Length of a frame's header in bytes."""
 PREFIX = 5
-"""Bytes before a message of gRPC: whether it is compressed, and its length."""
+"""Bytes before a gRPC message: the compression flag and the length."""
 DATA = 0
-"""Type of the frames that hold messages."""
+"""Type of the frames that contain messages."""
 
 
 @dataclass
 class Cut:
-    """What a test waits for."""
+    """The message at which a connection is to be cut."""
 
     way: str
     kind: str
@@ -36,14 +36,14 @@ class Cut:
 
 @dataclass
 class Message:
-    """The message of a stream that is passing."""
+    """The message of a stream that is being relayed."""
 
     head: bytearray = field(default_factory=bytearray)
-    """Its prefix and its first byte, as far as they are known."""
+    """The bytes of its prefix and its first byte that have arrived."""
     begin: int = 0
-    """Where it begins in the present frame."""
+    """Offset in the current frame at which it begins."""
     left: int | None = None
-    """Bytes that still have to come. None: the head is not complete."""
+    """Bytes that have not arrived yet. None: the head is not complete."""
     ends_all: bool = False
 
 
@@ -59,7 +59,7 @@ class Way:
         self._messages: dict[int, Message] = {}
 
     def pass_on(self, data: bytes, cut: Cut | None) -> tuple[bytes, bool]:
-        """Take bytes. Return those that may pass, and whether the connection ends after them."""
+        """Process received bytes. Return the bytes to relay, and whether the connection ends after them."""
         self._buffer += data
         passing = self._buffer[: self._preface]
         self._buffer = self._buffer[len(passing) :]
@@ -74,13 +74,13 @@ class Way:
                 until = self._walk(self._messages.setdefault(stream, Message()), content, cut)
                 if until is not None:
                     part = content[:until]
-                    # Without flags: the stream does not end here, only the connection.
+                    # Without flags, so that only the connection ends, not the stream.
                     return passing + len(part).to_bytes(3) + bytes(2) + frame[5:FRAME] + part, True
             passing += frame
         return passing, False
 
     def _walk(self, message: Message, content: bytes, cut: Cut | None) -> int | None:
-        """Follow the messages through a frame. Return where the cut is, or None."""
+        """Find the messages in a frame. Return the offset of the cut, or None."""
         at = message.begin = 0
         while at < len(content):
             if message.left is None:
@@ -89,7 +89,7 @@ class Way:
                 message.head.append(content[at])
                 at += 1
                 if len(message.head) == PREFIX and not any(message.head[1:]):
-                    message.head.clear()  # it has no event
+                    message.head.clear()  # an empty message has no event
                 elif len(message.head) > PREFIX:
                     kind = self._kinds.get(message.head[PREFIX] >> 3)
                     message.left = int.from_bytes(message.head[1:PREFIX]) - 1
@@ -109,12 +109,12 @@ class Way:
 
 
 def kinds_of(message: Any) -> dict[int, str]:
-    """The names of the events of a message, by their numbers."""
+    """Return the names of a message's events by field number."""
     return {each.number: each.name for each in message.DESCRIPTOR.oneofs_by_name["event"].fields}
 
 
 class Relay:
-    """The process."""
+    """The main loop: accepts, relays and cuts connections."""
 
     def __init__(self, target: str) -> None:
         from jobherd.handlers._remote.messages import WorkRequest, WorkResponse
@@ -123,16 +123,16 @@ class Relay:
         self._target = host, int(port)
         self._kinds = {"up": kinds_of(WorkRequest), "down": kinds_of(WorkResponse)}
         self._listeners: dict[socket.socket, int] = {}
-        """With their ports."""
+        """The port of each listening socket."""
         self._partner: dict[socket.socket, socket.socket] = {}
         self._ways: dict[socket.socket, Way] = {}
-        """By the socket from which it is read."""
+        """The direction of each socket that is read."""
         self._port: dict[socket.socket, int] = {}
-        """Through which entrance the connection has come."""
+        """The port at which the connection was accepted, for both sockets."""
         self._ending: set[socket.socket] = set()
-        """Sockets whose peer was told the end. What it still sends is discarded."""
+        """Sockets closed for writing. What their peers still send is discarded."""
         self._cuts: dict[int, Cut] = {}
-        """By port."""
+        """The next cut of each port."""
 
     def run(self) -> None:
         while True:
@@ -140,7 +140,7 @@ class Relay:
             readable, _, _ = select.select([0, *self._listeners, *heard, *self._ending], [], [])
             for end in readable:
                 if end == 0:
-                    # Unbuffered: a second line that waits in a buffer would not make it readable.
+                    # Unbuffered: a second line in a buffer would not make the descriptor readable.
                     if not (line := sys.stdin.buffer.raw.readline()):
                         return
                     say(**self._take(json.loads(line)))
@@ -168,7 +168,7 @@ class Relay:
         client, _ = listener.accept()
         try:
             server = socket.create_connection(self._target)
-        except OSError:  # it is being started
+        except OSError:  # the gateway is not listening yet
             reset(client)
             return
         self._partner |= {client: server, server: client}
@@ -214,7 +214,7 @@ class Relay:
 
 
 def reset(end: socket.socket) -> None:
-    """Close a socket so that its peer gets a reset."""
+    """Close a socket so that its peer gets a connection reset."""
     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     end.close()
 

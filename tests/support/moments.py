@@ -2,10 +2,10 @@
 
     python -m tests.support.moments 2026-11-30T23:59:59.5 tests/sql/test_rollup.py ...
 
-The clock of pytest, of its PostgreSQL and of what both start is set to that moment (UTC) each time
-a test begins, after its fixtures, by a library that is loaded before all others (`moments.c`).
-Other clocks stay as they are. So a test sees midnight, the end of a month, or the end of a
-ten-minute slice pass by while it runs, as it does by chance in one run of many.
+The preloaded library `moments.c` sets the wall clock of pytest, its PostgreSQL servers and all their
+child processes to that moment (UTC). It does so at the beginning of each test, after the fixtures.
+Other clocks are not changed. So midnight, the end of a month or of a ten-minute slice passes during
+each test, as otherwise happens rarely and by chance.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from jobherd.supervisor.embedded import binaries
 AHEAD = "JOBHERD_TEST_AHEAD"
 MOMENT = "JOBHERD_TEST_MOMENT"
 EARLIER = 600
-"""Seconds before the moment at which is made what is made for all tests."""
+"""Seconds before the moment at which the clock starts, for fixtures that all tests share."""
 
 
 def set_clock(moment: float) -> None:
-    """Set the clock of this process, and of all that have its environment."""
+    """Set the clock of this process and of all processes with its environment."""
     with open(os.environ[AHEAD], "r+b") as file, mmap.mmap(file.fileno(), 8) as memory:
         ahead = struct.unpack("q", memory[:8])[0] / 1e9
         memory[:8] = struct.pack("q", int((moment - time.time() + ahead) * 1e9))
 
 
 def pytest_configure() -> None:
-    """Have servers, which get no environment but their own, start with that clock too."""
+    """Pass the clock to servers too, which otherwise get a minimal environment."""
     environment = binaries.environment
     ours = {name: os.environ[name] for name in ("LD_PRELOAD", AHEAD)}
     binaries.environment = lambda: environment() | ours
@@ -51,10 +51,10 @@ def pytest_runtest_call() -> None:
 
 
 def main(moment: str, *words: str) -> int:
-    """Run pytest with these words at that moment."""
+    """Run pytest with these arguments at that moment; return its exit code."""
     at = dt.datetime.fromisoformat(moment).replace(tzinfo=dt.UTC).timestamp()
     with tempfile.TemporaryDirectory(prefix="jobherd-moments-") as folder:
-        os.chmod(folder, 0o755)  # a server has a user of its own
+        os.chmod(folder, 0o755)  # the server may run as another OS user
         library, ahead = Path(folder, "moments.so"), Path(folder, "ahead")
         subprocess.run(
             ["cc", "-O2", "-shared", "-fPIC", "-o", library, Path(__file__).with_suffix(".c"), "-ldl"], check=True

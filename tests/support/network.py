@@ -1,23 +1,24 @@
-"""A network of our own between clients and PostgreSQL, over TCP, that does what networks do.
-
-By the name of the session it happens to.
-
-    with Network(dsn) as network:
+"""A TCP proxy between clients and PostgreSQL that imitates network faults, by the sessions' application names.
+with Network(dsn) as network:
         fleet = stage.run_fleet(dsn=network.dsn)
-        network.blackhole("jobherd:supervisor:*")           # nothing passes, and nobody is told: half-open
-        network.heal()                                      # what was held back arrives
-        network.stall("jobherd:supervisor:*")               # the same, for ever, and only for the sessions that stand now
-        network.cut("jobherd:worker:*")                     # RST, both sides
+        network.blackhole("jobherd:supervisor:*")           # half-open: nothing passes
+        network.heal()                                      # delayed data arrives
+        network.stall("jobherd:supervisor:*")               # a permanent blackhole, only for present sessions
+        network.cut("jobherd:worker:*")                     # connection reset on both sides
         network.slow("*", latency=0.2, bandwidth=10_000, crumbs=True)
-        network.refuse("jobherd:supervisor:*", "LISTEN")    # an error is the answer, and the server never sees it; until it heals
+        network.refuse("jobherd:supervisor:*", "LISTEN")    # answered with an error, not sent to the server, until heal()
         network.arm("jobherd:worker:*", "claim/claim_jobs", where="answered", action="cut")
-        network.wait_hit()                                  # the server has committed, and the client was not told
+        network.wait_hit()                                  # the server has committed, but the client gets no answer
 
-`arm` waits for the next message of a client that holds a word (the label of a prepared statement,
-or its text). where: `before` (the server never sees it), `torn` (half of it arrives), `answered`
-(the server has answered up to ReadyForQuery, of which nothing passes). action: `cut`, or `stall`,
-which blackholes that one connection for good. A process of its own, since the tests fork. It knows
-nothing of jobs.
+`arm` sets a trap for the next message of a client that contains a word: the name of a prepared
+statement, or text of a statement. `where`:
+
+* `before`: the message does not reach the server,
+* `torn`: half of the message arrives,
+* `answered`: the server has answered up to ReadyForQuery, but the client gets nothing.
+
+`action`: `cut`; `stall`, a permanent blackhole for that connection; or `garble`, an answer that is not PostgreSQL's
+protocol. The proxy is a separate process, because the tests fork.
 """
 
 from __future__ import annotations
@@ -42,23 +43,20 @@ from tests.support.herd import ROOT
 
 PATIENCE = 60.0
 CHUNK = 8192
-"""Small buffers: a sender into a slow line must be held up, as by a slow network."""
+"""Small buffers, so that a slow line blocks the sender, as a slow network does."""
 TLS, GSS, CANCEL = 80877103, 80877104, 80877102
 READY = b"Z\0\0\0\5"
-"""That the server waits for a query, but for the last letter, which says whether a transaction is open."""
+"""The message ReadyForQuery without its last byte, which shows whether a transaction is open."""
 GARBAGE = b"HTTP/1.1 502 Bad Gateway\r\n\r\n"
 REFUSAL = b"SERROR\0VERROR\0C0A000\0Mrefused by the network\0\0"
 
 
 class Network:
-    """The network, seen from the test. Patterns are those of fnmatch, over application names."""
+    """The test's side of the proxy. Patterns are those of fnmatch and match application names."""
 
     def __init__(self, dsn: str, *, address: str = "127.0.0.1", port: int = 0) -> None:
         self.events: list[list[str]] = []
-        """What has happened.
-
-        ["opened", name], ["closed", name], ["hit", name], ["refused", name], oldest first.
-        """
+        """Events, oldest first: ["opened", name], ["closed", name], ["hit", name], ["refused", name]."""
         ours, theirs = socket.socketpair()
         self._control = ours
         self._rest = b""
@@ -74,50 +72,54 @@ class Network:
         self.dsn = self.at(address)
 
     def at(self, host: str) -> str:
-        """The DSN through it, by another name of this host."""
+        """Return a DSN through the proxy, with another name of this host."""
         return make_conninfo(self._dsn, host=host, port=self.port, sslmode="disable", gssencmode="disable")
 
     def blackhole(self, pattern: str = "*") -> None:
-        """Let nothing pass, of new sessions neither."""
+        """Let nothing pass, including new sessions, until `heal`."""
         self._ask("blackhole", pattern)
 
     def heal(self) -> None:
-        """Let everything pass, at full speed, and refuse nothing.
-
-        What was stalled at an armed word stays so.
-        """
+        """End blackholes, slowness and refusals. Stalled sessions stay stalled."""
         self._ask("heal")
 
     def stall(self, pattern: str = "*") -> int:
-        """Let nothing pass of the sessions that stand now, ever again; return how many there were."""
+        """Block the present sessions permanently; return their number."""
         return int(self._ask("stall", pattern))
 
     def cut(self, pattern: str = "*") -> int:
-        """Break them with RST; return how many there were."""
+        """Reset the connections of the present sessions; return their number."""
         return int(self._ask("cut", pattern))
 
     def slow(self, pattern: str = "*", *, latency: float = 0.0, bandwidth: float = 0.0, crumbs: bool = False) -> None:
-        """latency: seconds a chunk, each way. bandwidth: bytes a second. crumbs: one byte a packet."""
+        """Slow sessions down until `heal`.
+
+        Args:
+            pattern: the sessions.
+            latency: seconds for each chunk, in each direction.
+            bandwidth: bytes a second; 0: no limit.
+            crumbs: send one byte for each packet.
+        """
         self._ask("slow", pattern, latency, bandwidth, crumbs)
 
     def refuse(self, pattern: str, word: str) -> None:
-        """Answer every message that holds a word with an error, in place of the server."""
+        """Answer each message that contains a word with an error, without sending it to the server, until `heal`."""
         self._ask("refuse", pattern, word)
 
     def arm(self, pattern: str, word: str, *, where: str, action: str = "cut") -> None:
-        """Wait for a word, once."""
+        """Set a trap for the next message with this word: see the module's docstring."""
         self._ask("arm", pattern, word, where, action)
 
     def names(self) -> list[str]:
-        """The sessions that stand now."""
+        """Return the application names of the present sessions."""
         return list(self._ask("names"))
 
     def count(self, what: str, pattern: str = "*") -> int:
-        """How often that has happened, as far as `wait` or a word to it has read what it tells."""
+        """Return the number of such events so far. Only `wait` and commands to the proxy read new events."""
         return sum(kind == what and fnmatch.fnmatchcase(name, pattern) for kind, name in self.events)
 
     def wait(self, what: str, pattern: str = "*", *, more_than: int = 0, timeout: float = PATIENCE) -> None:
-        """Wait until that has happened so often."""
+        """Wait until there are more than `more_than` such events."""
         until = time.monotonic() + timeout
         while self.count(what, pattern) <= more_than:
             if not self._read(until - time.monotonic()):
@@ -126,7 +128,7 @@ class Network:
                 )
 
     def wait_hit(self, *, more_than: int = 0) -> None:
-        """Wait until an armed word was met, and what was to happen has happened."""
+        """Wait until a trap was hit and its action has happened."""
         self.wait("hit", more_than=more_than)
 
     def _ask(self, *words: object) -> Any:
@@ -162,9 +164,9 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """End it: every connection breaks, and none is taken any more."""
+        """End the proxy: every connection breaks, and no new one is accepted."""
         with suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)  # children that the test has forked hold it open as well
+            self._control.shutdown(socket.SHUT_RDWR)  # processes that the test has forked hold it open too
         self._control.close()
         self._process.wait(PATIENCE)
 
@@ -190,7 +192,7 @@ class Trap:
 
 @dataclass(eq=False)
 class Line:
-    """One client with its session."""
+    """The connections of one client: to the client and to the server."""
 
     client: tuple[asyncio.StreamReader, asyncio.StreamWriter]
     server: tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -229,7 +231,7 @@ class Relay:
 
     async def serve(self, address: str, port: int) -> None:
         door = socket.socket()
-        # or the kernel takes half a megabyte off a slow line at once
+        # otherwise the kernel would buffer half a megabyte at once, which hides a slow line
         door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)
         door.bind((address, port))
         server = await asyncio.start_server(self.accept, sock=door, limit=CHUNK, backlog=256)
@@ -297,7 +299,7 @@ class Relay:
         self.tell(event=["closed", name])
 
     async def greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, str]:
-        """Read the first message of a client; return it with the name it gives."""
+        """Read the first message of a client; return it with the client's application name."""
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readexactly(8)
@@ -316,7 +318,7 @@ class Relay:
             await self.changed.wait()
 
     async def carry_up(self, line: Line) -> None:
-        """From the client to the server."""
+        """Relay from the client to the server."""
         while data := await _some(line.client[0]):
             await self.passable(line)
             if any(word in data and fnmatch.fnmatchcase(line.name, pattern) for pattern, word in self.refusals):
@@ -343,10 +345,10 @@ class Relay:
         await self.passable(line)
 
     async def carry_down(self, line: Line) -> None:
-        """From the server to the client."""
+        """Relay from the server to the client."""
         while data := await _some(line.server[0]):
             if line.losing is not None:
-                line.tail = (line.tail + data)[-len(READY) - 1 :]  # what is committed by then is all that will be
+                line.tail = (line.tail + data)[-len(READY) - 1 :]  # after ReadyForQuery, nothing more will be committed
                 if line.tail[:-1] == READY:
                     await self.spring(line, line.losing)
                 continue

@@ -1,9 +1,7 @@
-"""How long a test waits for what must happen.
+"""How long a test waits for an event: one limit for all tests, far longer than a loaded machine needs.
 
-One figure for all of them, far beyond what a loaded machine takes.
-
-It matters only when the test fails. No test asserts a time by it, and none waits for it to pass:
-what is waited for is an event.
+The limit matters only if the test fails. A test waits for events, so no passing test waits until
+LIMIT has passed, and none asserts a duration by it.
 """
 
 from __future__ import annotations
@@ -11,6 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 LIMIT: Final = 60.0
-"""Seconds after which a wait has failed. Never a wait for success."""
+"""Seconds after which a wait fails. A passing test never waits this long."""
 GLANCE: Final = 0.5
-"""Seconds between two looks of a wait that is told of events, for what no event tells."""
+"""Seconds between two checks of a wait for events, in case a change causes no event."""

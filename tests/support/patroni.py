@@ -1,11 +1,10 @@
-"""Two PostgreSQL servers under Patroni, with one etcd, on the loopback interface.
-
-    with Patroni(synchronous=True) as pair:
+"""Runs two PostgreSQL servers under Patroni, with one etcd, on the loopback interface.
+with Patroni(synchronous=True) as pair:
         pair.switch_over()          # as an operator does
-        pair.kill_leader()          # -9 of Patroni and of its postmaster
+        pair.kill_leader()          # SIGKILL to Patroni and its postmaster
         pair.wait_for_leader()
 
-Debian's packages `patroni` and `etcd-server`. Nothing here knows what is stored.
+Requires Debian's packages `patroni` and `etcd-server`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ import yaml
 from tests.support.ports import spare_port
 
 LIMIT = 240.0
-"""Seconds after which a wait has failed: the first start makes two servers."""
+"""Seconds after which a wait fails: the first start creates two servers."""
 NAMES = ("one", "two")
 TTL = 20
-"""Seconds until another node takes the place of a leader that is gone."""
+"""Seconds until another node replaces a lost leader."""
 
 
 class Patroni:
-    """The pair. `dsn` names both servers."""
+    """The two servers. `dsn` names both."""
 
     def __init__(self, *, synchronous: bool = True) -> None:
         self._synchronous = synchronous
@@ -88,7 +87,7 @@ class Patroni:
             )  # fmt: skip
 
     def start(self, name: str) -> None:
-        """Start Patroni of a node: the first makes the server, the second copies it."""
+        """Start Patroni on a node: the first node creates the database, the second copies it."""
         file = self._folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(self._configuration(name)))
         self._start(name, "patroni", str(file))
@@ -130,7 +129,7 @@ class Patroni:
         return f"host={hosts} port={ports} user=postgres dbname={database} target_session_attrs=read-write"
 
     def members(self) -> list[dict[str, Any]]:
-        """What the nodes know of each other; empty while none answers."""
+        """Return the members of the cluster, as a node reports them; empty while no node answers."""
         for name in NAMES:
             with (
                 contextlib.suppress(OSError, ValueError),
@@ -140,7 +139,7 @@ class Patroni:
         return []
 
     def leader(self, *, but: str = "") -> str:
-        """The node that leads, and runs; empty if none does, or only this one."""
+        """Return the running leader, except `but`; empty if there is none."""
         return next(
             (
                 member["name"]
@@ -154,7 +153,7 @@ class Patroni:
         return wait(lambda: self.leader(but=but), "a leader")
 
     def wait_for_standby(self) -> None:
-        """Wait until the other node follows, synchronously if that is the mode."""
+        """Wait until the other node replicates, synchronously in synchronous mode."""
         role = "sync_standby" if self._synchronous else "replica"
         wait(
             lambda: [
@@ -164,7 +163,7 @@ class Patroni:
         )
 
     def switch_over(self) -> str:
-        """Ask for a switchover as an operator does; return the new leader."""
+        """Request a switchover, as an operator does; return the new leader."""
         old = self.wait_for_leader()
         [new] = set(NAMES) - {old}
         request = urllib.request.Request(
@@ -177,7 +176,7 @@ class Patroni:
         return self.wait_for_leader(but=old)
 
     def kill_leader(self) -> str:
-        """Kill -9 the leader's Patroni and its postmaster; return its name."""
+        """Send SIGKILL to the leader's Patroni and postmaster; return the leader's name."""
         name = self.wait_for_leader()
         postmaster = self._postmaster(name)
         self._processes[name].kill()
@@ -194,13 +193,13 @@ class Patroni:
         return None
 
     def show(self) -> None:
-        """Print the ends of all logs."""
+        """Print the last lines of all logs."""
         for file in sorted(self._folder.glob("*.log")):
             print(f"--- {file.name}\n" + "\n".join(file.read_text(errors="replace").splitlines()[-25:]))
 
 
 def wait(condition: Any, what: str) -> Any:
-    """Return the first true value of the condition."""
+    """Wait until the condition is true; return its value."""
     until = time.monotonic() + LIMIT
     while not (found := condition()):
         if time.monotonic() > until:

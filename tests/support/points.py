@@ -1,12 +1,11 @@
-"""The test's side of `workers/system/failpoints.py`.
+"""The test's side of `workers/system/failpoints.py`: stops a process at a named point of the code.
 
-Tokens at named points, and waiting until somebody has taken one, by the kernel's word and not by a
-poll.
-
+A token at a point tells the next process there what to do. The test waits with inotify, not by polling,
+until a process has taken the token.
 points = Points(tmp_path / "points")
 fleet = stage.start(environment=points.environment)
 held = points.hold("job.started")
-pid = held.wait()                   # somebody stands there
+pid = held.wait()                   # a process waits at the point
 fleet.signal(signal.SIGTERM)
 held.let_go()
 """
@@ -31,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Points:
-    """The folder of tokens, which is made."""
+    """The folder of tokens, which is created."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,22 +39,22 @@ class Points:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a supervisor whose processes are to look here."""
+        """Return the environment of a supervisor whose processes check this folder."""
         return {VARIABLE: str(self.folder)}
 
     def arm(self, name: str, what: str) -> Path:
-        """Put a token at a point."""
+        """Place a token at a point; return its path."""
         self._count += 1
         draft = self.folder / "draft"
         draft.write_text(what)
-        return draft.rename(self.folder / f"{name}@{self._count}")  # whole, or not there at all
+        return draft.rename(self.folder / f"{name}@{self._count}")  # atomic: no process reads a partially written token
 
     def taken(self, token: Path) -> int:
-        """Who has taken it; 0: nobody yet."""
+        """Return the pid of the process that has taken the token; 0: none yet."""
         return next((int(path.name.rpartition(":")[2]) for path in self.folder.glob(f"{token.name}:*")), 0)
 
     def wait_taken(self, token: Path, limit: float = LIMIT) -> int:
-        """Wait until somebody has taken it; return who."""
+        """Wait until a process has taken the token; return its pid."""
         fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if fd < 0 or _libc.inotify_add_watch(fd, os.fsencode(self.folder), _IN_MOVED_TO) < 0:
@@ -72,15 +71,15 @@ class Points:
                 os.close(fd)
 
     def hold(self, name: str) -> Held:
-        """Have the next process at that point wait there until it is released."""
+        """Make the next process at this point wait there until `Held.let_go`."""
         return Held(self, self.arm(name, "hold"))
 
     def watch(self) -> None:
-        """Have every process note what it reaches."""
+        """Make every process record the points that it reaches."""
         (self.folder / "seen").touch()
 
     def seen(self, pid: int | None = None) -> set[str]:
-        """What was reached, by anybody or by that process."""
+        """Return the points that any process, or only this one, has reached."""
         return {
             line
             for path in self.folder.glob("seen.*" if pid is None else f"seen.{pid}")
@@ -90,15 +89,15 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A token that holds the process that takes it."""
+    """A token that stops the process that takes it."""
 
     points: Points
     token: Path
 
     def wait(self, limit: float = LIMIT) -> int:
-        """Wait until somebody stands there; return who."""
+        """Wait until a process is stopped at the point; return its pid."""
         return self.points.wait_taken(self.token, limit)
 
     def let_go(self) -> None:
-        """Let it go on."""
+        """Let the process continue."""
         self.token.with_name(f"{self.token.name}:{self.points.taken(self.token)}").unlink()

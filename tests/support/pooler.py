@@ -1,8 +1,8 @@
-"""Debian's pgbouncer before a server, as one that nobody has set up for us.
+"""Runs Debian's pgbouncer in front of a server, without settings for Jobherd.
 
 `with Pooler(dsn, "transaction") as pooler:`, then `pooler.dsn`.
 
-It runs as nobody, who may not enter a test server's folder, and so reaches the server by TCP,
+It runs as the OS user `nobody`, which cannot enter a test server's folder. So it connects by TCP,
 through a `Network`.
 """
 
@@ -42,7 +42,7 @@ server_check_delay = 0
 
 
 class Pooler:
-    """A pgbouncer of its own."""
+    """A pgbouncer process."""
 
     def __init__(self, dsn: str, mode: Literal["transaction", "session"], *, size: int = 5) -> None:
         self._network = Network(dsn)
@@ -59,7 +59,7 @@ class Pooler:
             shutil.chown(self._folder, "nobody")
 
     def start(self) -> None:
-        """Start it and wait until it takes connections."""
+        """Start pgbouncer and wait until it accepts connections."""
         words = [PROGRAM, *(["-u", "nobody"] if os.geteuid() == 0 else []), "-q", str(self._folder / "ini")]
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until = time.monotonic() + PATIENCE
@@ -72,21 +72,21 @@ class Pooler:
                     raise TimeoutError(
                         f"pgbouncer: {problem}; {log.read_text()[-2000:] if log.exists() else ''}"
                     ) from None
-                time.sleep(0.02)  # it says nothing when it is ready
+                time.sleep(0.02)  # pgbouncer does not report when it is ready
             else:
                 return
 
     def turn(self) -> None:
-        """Give the next client another backend than the last one, where two are enough for all.
+        """Make the next client get another backend than the last one, if all clients need at most two.
 
-        The one that was let go of last is taken first.
+        pgbouncer assigns the backend that was released last.
         """
         with psycopg.connect(self.dsn, autocommit=True) as one, psycopg.connect(self.dsn, autocommit=True) as two:
             for each, word in ((one, b"BEGIN"), (two, b"BEGIN"), (one, b"COMMIT"), (two, b"COMMIT")):
                 each.execute(word)
 
     def kill(self) -> None:
-        """SIGKILL it: its clients see their connections break, the server sees those of the pool break."""
+        """Kill pgbouncer: connections to its clients and to the server break."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(PATIENCE)

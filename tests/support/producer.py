@@ -1,12 +1,11 @@
-"""A producer in a process of its own.
+"""A producer in a separate process. It appends a job's id to a file after the commit has returned.
 
-Puts jobs in one by one or in small groups, and appends an id to a file once its COMMIT has
-returned.
+    python -m tests.support.producer DSN FILE SEED RATE KINDS MOST
 
-What stands in the file was acknowledged, and must come to an end whatever happens. Runs until its
-standard input ends; a database that is away is waited for. `python -m tests.support.producer DSN
-FILE SEED RATE KINDS` where KINDS is a JSON list of [kind, payload, weight], or of [kind, payload,
-weight, options].
+KINDS is a JSON list of [kind, payload, weight] or [kind, payload, weight, options].
+
+Each job in the file was acknowledged, so it must finish whatever happens. The producer runs until
+its standard input ends, and reconnects after an outage of the database.
 """
 
 from __future__ import annotations
@@ -32,9 +31,15 @@ if TYPE_CHECKING:
 
 
 class Producer:
-    """The process, seen from the script that started it.
+    """Starts and stops the producer's process.
 
-    `rate` in jobs a second; `most` jobs wait at most, so that a fault cannot pile up hours of work.
+    Args:
+        dsn: the database.
+        path: the file of ids.
+        seed: seed of the random choices.
+        rate: jobs a second on average.
+        kinds: what to enqueue, see the module's docstring.
+        most: ready jobs above which it pauses, so that a fault cannot pile up hours of work.
     """
 
     def __init__(
@@ -43,16 +48,13 @@ class Producer:
         self.path = path
         path.touch()
         words = [dsn, str(path), str(seed), str(rate), json.dumps(kinds), str(most)]
-        # In a group of its own: a Ctrl-C is for the script, which then ends it.
+        # A separate process group: Ctrl-C must reach only the script, which then stops the producer.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.producer", *words], cwd=ROOT, stdin=subprocess.PIPE, process_group=0
         )
 
     def rest(self, seconds: float) -> None:
-        """Let it stand still for so long.
-
-        The workers come to the end of what there is, and the next job is the only one.
-        """
+        """Stop the producer with SIGSTOP for this long, so that the workers finish all jobs and become idle."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             time.sleep(seconds)
@@ -60,7 +62,7 @@ class Producer:
             self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> list[int]:
-        """End it and return the ids it was acknowledged."""
+        """Stop the producer; return the ids of acknowledged jobs."""
         if self._process.poll() is None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -99,7 +101,7 @@ def main() -> None:
             values = [kind, json.dumps(payload), json.dumps(options[0] if options else {})]
             row = connection.execute("SELECT jobherd.enqueue(%s, %s::jsonb, %s::jsonb)", values).fetchone()
             assert row is not None
-            os.write(file, b"%d\n" % row[0])  # only now: the commit has returned
+            os.write(file, b"%d\n" % row[0])  # after the commit, not earlier
             count += 1
         except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
             if connection is not None:

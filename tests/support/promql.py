@@ -1,5 +1,4 @@
-"""What the alert rules and the dashboard in `deploy/` ask for, read by a PromQL parser, against what a scrape has.
-
+"""Compares the metrics used by the alert rules and the Grafana dashboard in `deploy/` with those of a scrape.
 assert unanswered("sum by (kind) (rate(jobherd_worker_timeouts_total[5m]))",
 labels_of(scrape.samples)) == []
 """
@@ -21,18 +20,18 @@ if TYPE_CHECKING:
 RULES = ROOT / "deploy" / "prometheus" / "jobherd.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "jobherd.json"
 ADDED = {"instance", "job"}
-"""Labels that Prometheus adds to what it has scraped."""
+"""Labels that Prometheus adds to scraped metrics."""
 _GRAFANA = {"$__rate_interval": "5m", "$instance": ".*", "$queue": ".*", "$kind": ".*"}
-"""What Grafana puts in the place of its variables."""
+"""Example values for Grafana's variables."""
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alert rules."""
+    """Return the alert rules."""
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
 def panels() -> list[dict[str, Any]]:
-    """The panels of the dashboard, each target's expression as Grafana would send it."""
+    """Return the panels of the dashboard, with the variables of all expressions replaced."""
     found = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
     for panel in found:
         for target in panel["targets"]:
@@ -42,12 +41,16 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Every expression of both."""
+    """Return all expressions of the alert rules and the dashboard."""
     return [rule["expr"] for rule in rules()] + [target["expr"] for panel in panels() for target in panel["targets"]]
 
 
 def selectors(expression: str) -> list[promql.VectorSelector]:
-    """Every metric that an expression asks for. Raises ValueError for what is no PromQL."""
+    """Return every metric selector of an expression.
+
+    Raises:
+        ValueError: the expression is not valid PromQL.
+    """
     found, todo = [], [promql.parse(expression)]
     while todo:
         node = todo.pop()
@@ -68,7 +71,7 @@ def selectors(expression: str) -> list[promql.VectorSelector]:
 
 
 def labels_of(samples: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> dict[str, set[str]]:
-    """The labels of each metric of a scrape: of pairs of its name and its labels."""
+    """Return the labels of each metric of a scrape, from pairs of name and labels."""
     labels: dict[str, set[str]] = {"up": set()}
     for name, have in samples:
         labels.setdefault(name, set()).update(label for label, _ in have)
@@ -76,10 +79,7 @@ def labels_of(samples: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> dict[
 
 
 def unanswered(expression: str, labels: Mapping[str, set[str]]) -> list[str]:
-    """What an expression asks for that a scrape has not.
-
-    Metrics, and labels that those do not have.
-    """
+    """Return the metrics and labels of an expression that a scrape does not have."""
     missing = []
     asked = selectors(expression)
     assert asked, expression

@@ -1,4 +1,4 @@
-"""Builds what is checked in of the gateway's protocol: the descriptor set, and the types of the messages.
+"""Generates the checked-in files of the gateway's protocol: the descriptor set and the types of the messages.
 
 `python -m tests.support.protocol`, or `make schema`, writes both.
 """
@@ -52,7 +52,7 @@ def build() -> bytes:
 
 
 def stub(descriptors: bytes) -> str:
-    """Return the text of the types."""
+    """Return the text of the stub file with the types."""
     parts = [HEAD]
     for file in FileDescriptorSet.FromString(descriptors).file:
         for message in file.message_type:
@@ -70,7 +70,9 @@ def _body(message: DescriptorProto) -> list[str]:
     lines.append(f"    def __init__({f'self, *, {given}' if given else 'self'}) -> None: ...")
     for index, oneof in enumerate(message.oneof_decl):
         members = [field for field in message.field if field.HasField("oneof_index") and field.oneof_index == index]
-        if not members[0].proto3_optional:  # an optional field is a oneof of one member, which nothing asks for
+        if not members[
+            0
+        ].proto3_optional:  # skip optional fields, each of which is a oneof of one member that no code uses
             choices = _literal([field.name for field in members])
             lines.append(f"    def WhichOneof(self, oneof_group: str) -> {choices} | None: ...")
     return lines
@@ -102,7 +104,7 @@ def _given(field: FieldDescriptorProto) -> str:
 
 
 def formatted(text: str) -> str:
-    """Return the text as `make check` wants it."""
+    """Return the text formatted by ruff, as `make check` requires."""
     ruff = [str(BUF.with_name("ruff")), "format", "--stdin-filename", str(STUB), "-"]
     return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 

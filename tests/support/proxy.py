@@ -1,14 +1,13 @@
-"""A proxy before a PostgreSQL socket that can lose an answer, for what a network does at the worst of moments, and that counts round trips.
-
-    with Proxy(dsn) as proxy:
+"""A proxy in front of a PostgreSQL socket that counts round trips and can lose an answer with its connection.
+with Proxy(dsn) as proxy:
         child = bench.start(dsn=proxy.dsn)
-        proxy.swallow()     # the next message is delivered and answered, but the answer is lost and the connection with it
-        proxy.wait()        # that has happened
-        proxy.round_trips() # so far, all connections together
-    proxy.cut(2)        # ends so many connections; 0: all
-    proxy.hold()        # from now on everything is swallowed whole, as by a network that is down; until proxy.heal()
+        proxy.swallow()     # the server answers the next message, but the answer and its connection are lost
+        proxy.wait()        # until that has happened
+        proxy.round_trips() # so far, of all connections
+    proxy.cut(2)        # ends the 2 newest connections; 0: all
+    proxy.hold()        # nothing passes, as if the network were down, until proxy.heal()
 
-It is a process of its own: the tests fork, so their process holds no threads.
+The proxy is a separate process instead of a thread, because the tests fork.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tests.support.patience import LIMIT
 
 
 class Proxy:
-    """Relays everything until it is told to lose an answer."""
+    """The test's side of the proxy."""
 
     def __init__(self, dsn: str) -> None:
         given = conninfo_to_dict(dsn)
@@ -59,31 +58,31 @@ class Proxy:
         assert self._ours.recv(1) == b"d"
 
     def round_trips(self, *, of_workers: bool = False) -> int:
-        """How often a client has spoken after its server had.
+        """Return how often a client has sent a message after an answer of the server.
 
-        What was sent together counts once. of_workers: of the sessions of theirs alone.
+        Messages that are sent together count once. of_workers: count only workers' sessions.
         """
         self._ours.settimeout(LIMIT)
         self._ours.send(b"w" if of_workers else b"c")
         return struct.unpack("<q", self._ours.recv(8))[0]
 
     def cut(self, count: int = 0) -> None:
-        """End so many of the connections, those with the newest ones first; 0: all."""
+        """End this many connections, newest first; 0: all."""
         self._ours.send(b"x" + bytes([count]))
 
     def hold(self) -> None:
-        """Relay nothing, and take no connection."""
+        """Relay nothing and accept no connections, until `heal`."""
         self._ours.send(b"h")
 
     def heal(self) -> None:
-        """Relay again, also what was sent meanwhile."""
+        """Relay again, including messages sent in the meantime."""
         self._ours.send(b"r")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ours.send(b"q")  # by a word: another proxy, forked later, may hold our end open
+        self._ours.send(b"q")  # a command, because a proxy that was forked later may keep this socket open
         self._ours.close()
         os.waitpid(self._pid, 0)
         shutil.rmtree(self._folder)
@@ -91,12 +90,12 @@ class Proxy:
 
 def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
     partner: dict[socket.socket, socket.socket] = {}
-    clients: dict[socket.socket, None] = {}  # in the order in which they came
+    clients: dict[socket.socket, None] = {}  # in order of arrival
     swallow = held = False
     turns = turns_of_workers = 0
-    workers: set[socket.socket] = set()  # clients that have called themselves so in their first message
-    answered: set[socket.socket] = set()  # clients whose server has spoken last
-    losing: dict[socket.socket, bytes] = {}  # servers whose answers are lost, and the last bytes of those
+    workers: set[socket.socket] = set()  # clients whose first message names a worker
+    answered: set[socket.socket] = set()  # clients whose server sent the last message
+    losing: dict[socket.socket, bytes] = {}  # servers whose answers are lost, with the last bytes of these answers
 
     def drop(end: socket.socket) -> None:
         other = partner.pop(end)
@@ -133,7 +132,7 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                 server = socket.socket(socket.AF_UNIX)
                 try:
                     server.connect(target)
-                except OSError:  # the server is away
+                except OSError:  # the server is down
                     client.close()
                     server.close()
                     continue
@@ -159,13 +158,13 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                     swallow = False
                     losing[partner[end]] = b""
                 if end in losing:
-                    # Up to "ready for query", idle or in a transaction: what is committed by then
-                    # is all that will be, for the client hears nothing.
+                    # Up to ReadyForQuery, idle or in a transaction: the client gets no answer, so nothing
+                    # more will be committed.
                     losing[end] = (losing[end] + data)[-6:]
                     if losing[end][:-1] == b"Z\0\0\0\5":
                         del losing[end]
                         drop(end)
-                        with suppress(BlockingIOError):  # who does not read these must not hold up the line
+                        with suppress(BlockingIOError):  # a test that does not read these must not block the relay
                             control.send(b"d", socket.MSG_DONTWAIT)
                     continue
                 with suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""A queue under test, spoken to as supervisors and children do: by the statements themselves."""
+"""Acts as supervisors, children and producers on a database: runs the product's statements without its processes."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class JobRow:
 
 
 def jobs_of(answer: psycopg.Cursor[Any]) -> list[dict[str, Any]]:
-    """Return the jobs that any claiming statement has returned, each by the names of its fields."""
+    """Return the jobs in the answer of any claiming statement, each as a dict of its fields."""
     return [job._asdict() for job in claimed_jobs(answer.fetchall())]
 
 
 class Child:
-    """A registered child with a session of its own."""
+    """A registered child with its own session."""
 
     def __init__(self, queue: Queue, supervisor: int, incarnation: int) -> None:
         self.queue, self.supervisor, self.incarnation = queue, supervisor, incarnation
@@ -96,7 +96,7 @@ class Child:
         ]
 
     def settlement(self, token: int | None, ids: list[int], outcome: str, **common: object) -> dict[str, Any]:
-        """The parameters of settle_jobs.sql."""
+        """Return the parameters of settle_jobs.sql."""
         parameters: dict[str, Any] = {name: [common.get(key)] * len(ids) for name, key in PER_JOB.items()}
         parameters["ran"] = [common.get("ran", 1.0)] * len(ids)
         return parameters | {
@@ -112,9 +112,9 @@ class Child:
         return [row[0] for row in self.connection.execute(self.queue.text("settle/settle_jobs"), parameters).fetchall()]
 
     def release(self, *, cleared: list[int] | None = None) -> list[int]:
-        """Release what this child had claimed. cleared.
+        """Requeue the jobs of this child, as after its death; return their ids.
 
-        The claims of which a job has started, if it crashed.
+        `cleared`: tokens of claims of which a job has started, if it crashed.
         """
         parameters = {
             "supervisor": self.supervisor,
@@ -129,7 +129,7 @@ class Child:
 
 
 class Line:
-    """The session that a clerk writes through, without the reconnecting; it counts the exchanges."""
+    """A session for recording outcomes that does not reconnect; it counts the exchanges."""
 
     def __init__(self, connection: psycopg.Connection[Any], child: int) -> None:
         self.child, self.wire, self.exchanges, self.sessions = child, Wire(connection, "jobherd", prepared=True), 0, 1
@@ -175,7 +175,7 @@ class Supervisor:
 
 
 class Queue:
-    """Everything a test does to the queue."""
+    """The operations of a test on the queue."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn

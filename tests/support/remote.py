@@ -1,4 +1,4 @@
-"""A gateway under test, as the database sees it: the statements of `sql/queries/remote/`, sent as a gateway sends them."""
+"""Acts as a gateway on a database: runs the statements of `sql/queries/remote/` without a gateway process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEASE = 600.0
 
 @dataclass
 class RemoteSession:
-    """A session as one gateway knows it."""
+    """A remote worker's session, with the ids under which one gateway serves it."""
 
     id: int
     child: int
@@ -27,7 +27,7 @@ class RemoteSession:
 
 @dataclass(frozen=True)
 class Dealt:
-    """What one Ready got: its place among the Readys from 1, its claim and the claim's jobs."""
+    """The jobs that one Ready got: its position among the Readys from 1, the token of its claim, and the jobs."""
 
     ready: int
     token: int
@@ -35,7 +35,7 @@ class Dealt:
 
 
 class Gateway:
-    """A supervisor's gateway with a database session of its own."""
+    """A supervisor's gateway with its own database session."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue, self.supervisor = queue, queue.supervisor().id
@@ -54,7 +54,7 @@ class Gateway:
     def attach(
         self, session: RemoteSession, *, principal: str = "team-a", lease: float = LEASE
     ) -> RemoteSession | None:
-        """Resume a session here. The result is how this gateway knows it."""
+        """Resume a session at this gateway; return it with this gateway's ids, or None."""
         rows = self.rows("remote/attach_session", session=session.id, principal=principal, lease=lease)
         return RemoteSession(rows[0]["session"], rows[0]["child"], rows[0]["attached"]) if rows else None
 
@@ -62,7 +62,7 @@ class Gateway:
         return sorted(row["session"] for row in self.served(*sessions, lease=lease) if row["renewed"])
 
     def served(self, *sessions: RemoteSession, lease: float = LEASE) -> list[dict[str, Any]]:
-        """Which of the sessions this gateway serves, and whether their leases were renewed."""
+        """Return the sessions that this gateway serves, and whether their leases were renewed."""
         pairs = {"sessions": [one.id for one in sessions], "attached": [one.attached for one in sessions]}
         return self.rows("remote/renew_sessions", lease=lease, **pairs)
 
@@ -70,14 +70,14 @@ class Gateway:
         self.rows("remote/hold_session", session=session.id, attached=session.attached)
 
     def held(self, *sessions: RemoteSession) -> dict[int, list[int]]:
-        """The jobs of each claim, by token."""
+        """Return the jobs of each claim by token."""
         found: dict[int, list[int]] = {}
         for row in self.rows("remote/find_held", children=[one.child for one in sessions]):
             found.setdefault(row["token"], []).append(row["job"])
         return found
 
     def claim_one(self, session: RemoteSession, wanted: int = 1) -> Dealt:
-        """Claim as a worker does: the same statement under the session's ids."""
+        """Claim with the statement of workers, under the session's ids."""
         nothing = dict.fromkeys(("served", "turns", "avoided", "kinds", "shares", "short"))
         claim = nothing | {"supervisor": session.id, "child": session.child, "wanted": wanted}
         rows = jobs_of(self.connection.execute(self.queue.text("claim/claim_jobs"), claim))
@@ -86,7 +86,7 @@ class Gateway:
 
     @staticmethod
     def slots(*readys: tuple[RemoteSession, int], **more: object) -> dict[str, object]:
-        """The parameters of claim_slots.sql for Readys: a session, and how many jobs it wants."""
+        """Return the parameters of claim_slots.sql for Readys: pairs of a session and the jobs that it wants."""
         nothing = dict.fromkeys(("served", "turns", "avoided", "short"))
         return nothing | {
             "sessions": [session.id for session, _ in readys],
@@ -101,7 +101,7 @@ class Gateway:
         return self.rows(by, **self.slots(*readys, **more))
 
     def claim(self, *readys: tuple[RemoteSession, int], **more: Any) -> list[Dealt]:
-        """Claim for Readys, and return what each that got jobs got."""
+        """Claim for Readys; return the jobs of each that got some."""
         dealt: dict[tuple[int, int], list[int]] = {}
         for row in self.claim_raw(*readys, **more):
             if row["id"] is not None:
@@ -111,9 +111,9 @@ class Gateway:
     def settle_claims(
         self, *claims: tuple[RemoteSession, int, list[int]], keep: int = 3, **more: object
     ) -> list[tuple[int, int]]:
-        """Settle whole claims: of a session, under a token, of these jobs.
+        """Record the outcomes of whole claims: triples of session, token and jobs.
 
-        Returns child and token of each that was settled.
+        Returns child and token of each claim that was recorded.
         """
         count = sum(len(jobs) for _, _, jobs in claims)
         given: dict[str, object] = {"results": None, "usages": None, "progresses": None} | {

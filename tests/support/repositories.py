@@ -1,8 +1,8 @@
-"""Real git repositories for tests, made fast, and what git itself says of them.
+"""Creates real git repositories for tests, and computes the expected numbers with git.
 
-`generated` makes a history of any length in one `git fast-import`. `story` is what people do to a
-repository: pushes of one and of several branches, a force push, a deleted branch, a tag. What git
-says (`Truth`) is asked in another way than the product asks it.
+`generated` creates a history of any length in one `git fast-import`. `story` returns typical pushes:
+one branch, several branches, a force push, a deleted branch, a tag. `truth` uses other git commands
+than the product does.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ ENVIRONMENT = {
 
 
 def git(*words: str, at: Path | str | None = None, given: bytes | None = None, **more: str) -> str:
-    """Run git and return what it printed, without the last line's end.
+    """Run git; return its output without the last line break.
 
-    Fails the test, with what it said, when git says no.
+    If git fails, the test fails with git's error.
     """
     done = subprocess.run(
         ["git", *(["-C", str(at)] if at is not None else []), *words],
@@ -44,7 +44,7 @@ def git(*words: str, at: Path | str | None = None, given: bytes | None = None, *
 
 
 def push(source: Path, remote: Path | str, *refs: str, force: bool = False) -> str:
-    """Push, and return what was said on the way, the hook's words included."""
+    """Push; return the messages of git and of the hooks."""
     words = ["git", "-C", str(source), "push", *(["--force"] if force else []), "--", str(remote), *refs]
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
@@ -52,16 +52,13 @@ def push(source: Path, remote: Path | str, *refs: str, force: bool = False) -> s
 
 
 def bare(path: Path) -> Path:
-    """Make an empty bare repository."""
+    """Create an empty bare repository."""
     git("init", "--quiet", "--bare", "--initial-branch=main", str(path))
     return path
 
 
 def generated(path: Path, commits: int = 200, *, authors: int = 5, seed: int = 1) -> Path:
-    """Make a bare repository with a history of so many commits.
-
-    The branch main and topics, merges, renames, binary files.
-    """
+    """Create a bare repository with this many commits: the branch main and topics, merges, renames, binary files."""
     bare(path)
     git("fast-import", "--quiet", at=path, given=history(commits, authors=authors, seed=seed))
     return path
@@ -76,7 +73,7 @@ def commit(
     parents: tuple[str, ...] = (),
     **more: str,
 ) -> str:
-    """Make a commit of exactly these files, set the ref to it, and return its name."""
+    """Create a commit with exactly these files, set the ref to it, and return its hash."""
     lines = []
     for name, content in files.items():
         blob = git("hash-object", "-w", "--stdin", at=repository, given=content)
@@ -120,9 +117,9 @@ class Step:
 
 
 def story(source: Path) -> list[Step]:
-    """What people do with a generated repository, push by push.
+    """Return typical pushes of a generated repository, in order.
 
-    Every commit that is ever pushed stays on a ref of the source.
+    Every pushed commit stays on a ref of the source.
     """
     line = git("rev-list", "--first-parent", "--reverse", "main", at=source).split()
     topics = [
@@ -131,7 +128,7 @@ def story(source: Path) -> list[Step]:
         if ref != "main"
     ]
     third, half = line[len(line) // 3], line[len(line) * 2 // 3]
-    # The rewritten main: all but its last three commits, and another one.
+    # The rewritten main: without its last three commits, but with a new one.
     rewritten = commit(source, "refs/heads/rewritten", {"rewritten.py": b"1\n2\n"}, parents=(line[-4],))
     git("tag", "--annotate", "-m", "a release", "v1", third, at=source)
     heads = [f"{topic}:refs/heads/{topic}" for topic in topics]
@@ -147,7 +144,7 @@ def story(source: Path) -> list[Step]:
 
 @dataclass(frozen=True)
 class Truth:
-    """What git says of all commits that a repository's refs reach."""
+    """Numbers from git about the commits of a repository."""
 
     commits: int
     merges: int
@@ -161,7 +158,7 @@ class Truth:
 
 
 def truth(repository: Path, *revisions: str) -> Truth:
-    """Ask git. revisions: which commits, default those of every branch and tag."""
+    """Return the numbers from git. revisions: the commits; default: those of every branch and tag."""
     what = revisions or ("--branches", "--tags")
     added = deleted = binary = python = 0
     for entry in git("log", "--no-merges", "--numstat", "--format=", "-M", *what, at=repository).splitlines():
@@ -170,7 +167,7 @@ def truth(repository: Path, *revisions: str) -> Truth:
             binary += 1
             continue
         added, deleted = added + int(plus), deleted + int(minus)
-        # A rename is shown as {old => new}/name or old => new: the last letters are the new name's,
+        # Git shows a rename as {old => new}/name or old => new, so the line ends with the new name
         # or a brace.
         if path.rstrip("}").endswith(".py"):
             python += int(plus) + int(minus)

@@ -1,14 +1,13 @@
-"""Children without a supervisor: a test forks them itself and plays the parent by hand.
-
-    def test_something(bench: Bench):
+"""Runs child processes without a supervisor: the test forks them and acts as their supervisor.
+def test_something(bench: Bench):
         child = bench.start()                       # forked, READY, waits for work
         job = bench.enqueue("act:returns", value=3)
         child.nudge()
         assert bench.wait(job, "completed")["result"] == 3
         assert child.dismiss() == EXIT_REQUESTED
 
-Nothing sleeps or polls: the test blocks on the report pipe, on a process's end, or on a
-notification that triggers in the test's own database send for each job that changes its table.
+The test does not sleep or poll. It blocks on the report pipe, on the end of a process, or on a
+notification, which triggers in the test's database send when a job changes its table.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ CREATE TRIGGER seen AFTER INSERT OR UPDATE ON jobherd.progress FOR EACH STATEMEN
 
 @dataclass
 class Child:
-    """A forked child, from its parent's side."""
+    """The supervisor's side of a forked child."""
 
     pid: int
     spec: ChildSpec
@@ -78,7 +77,7 @@ class Child:
         pipes.wake(self.wake)
 
     def wait_report(self, kind: type[Any], timeout: float = LIMIT) -> Any:
-        """Wait until it sent a report of this kind, and take it."""
+        """Wait until the child has sent a report of this kind; remove and return it."""
         until = time.monotonic() + timeout
         while True:
             for report in self.heard:
@@ -93,9 +92,9 @@ class Child:
             self.heard.extend(self.inbox.take(data))
 
     def wait_idle(self, timeout: float = LIMIT) -> None:
-        """Wait until it waits for a nudge.
+        """Wait until the child is idle.
 
-        The board is memory and has no event; the look is short.
+        The status board is shared memory without events, so this polls each millisecond.
         """
         until = time.monotonic() + timeout
         while not self.board.idle:
@@ -103,9 +102,9 @@ class Child:
             select.select([self.report], [], [], 0.001)
 
     def wait_heard(self, timeout: float = LIMIT) -> None:
-        """Wait until it has read its nudge.
+        """Wait until the child has read its wake-up.
 
-        A pipe that is empty has no event; the look is short.
+        No event reports that a pipe has become empty, so this polls each millisecond.
         """
         until = time.monotonic() + timeout
         while struct.unpack("i", fcntl.ioctl(self.wake, termios.FIONREAD, bytes(4)))[0]:
@@ -113,14 +112,14 @@ class Child:
             select.select([self.report], [], [], 0.001)
 
     def interrupt(self, reason: Reason, *, job: int | None = None) -> None:
-        """Tell it to end the job it runs, as the parent does."""
+        """Interrupt the job that the child runs, as a supervisor does."""
         now = self.board.now()
         assert now is not None
         self.board.interrupt(Interruption(reason, now.token, now.job if job is None else job))
         os.kill(self.pid, signal.SIGUSR2)
 
     def dismiss(self) -> int:
-        """Close its wake pipe and return its exit code."""
+        """Dismiss the child as a supervisor does; return its exit code."""
         self.board.dismiss()
         self.close_wake()
         return self.wait()
@@ -131,14 +130,14 @@ class Child:
             self.wake = -1
 
     def wait(self, timeout: float = LIMIT) -> int:
-        """Wait for its end and return its exit code, negative for a signal."""
+        """Wait until the child has ended; return its exit code (negative: the signal)."""
         if self.code is None:
             wait_for_exit(self.pid, timeout)
             self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.code
 
     def wait_or_idle(self, timeout: float = LIMIT) -> int:
-        """Wait until it has ended or is idle, then dismiss it; return its exit code."""
+        """Wait until the child has ended or is idle, then dismiss it; return its exit code."""
         until = time.monotonic() + timeout
         while is_running(self.pid) and not self.board.idle:
             assert time.monotonic() < until, f"it neither ends nor idles within {timeout} s"
@@ -160,9 +159,9 @@ class Child:
 
 
 class Bench:
-    """A supervisor's row, and the children a test starts under it. watched.
+    """A registered supervisor without a process, and the children that a test forks for it.
 
-    The database has the triggers already.
+    `watched`: the database has the triggers already.
     """
 
     def __init__(self, dsn: str, *, watched: bool = False) -> None:
@@ -207,9 +206,14 @@ class Bench:
         parent: int | None = None,
         **settings: Any,
     ) -> Child:
-        """Fork a child and return at once. capture.
+        """Fork a child and return at once.
 
-        What it prints is kept, as under a supervisor; nobody drains it. parent: another than we.
+        Args:
+            kind: the kind of child process.
+            boards: status boards that the child can read.
+            capture: capture its output, as a supervisor does. The test does not read it.
+            parent: pid that the child expects as its parent; default: this process.
+            settings: fields of `ChildSettings`.
         """
         self.incarnation += 1
         wake_read, wake_write = pipes.open_pipe()
@@ -266,7 +270,7 @@ class Bench:
         return child
 
     def start_orphan_to_be(self, kind: str = "worker", **settings: Any) -> tuple[int, int]:
-        """Start a child under a process in between, its parent; return the pids of the parent and of the child."""
+        """Start a child of an intermediate process, which a test can kill; return the pids of both."""
         read, write = os.pipe()
         middle = os.fork()
         if middle == 0:
@@ -285,7 +289,7 @@ class Bench:
         return middle, pid
 
     def start(self, kind: str = "worker", **settings: Any) -> Child:
-        """Fork a child and wait until it is READY."""
+        """Fork a child and wait until it is ready."""
         child = self.fork(kind, **settings)
         child.wait_report(pipes.Ready)
         return child
@@ -301,7 +305,7 @@ class Bench:
         )
 
     def insert(self, kind: str, payload: str) -> int:
-        """Put a payload into the table that no door would let through."""
+        """Insert a job with a payload that enqueue would reject."""
         return int(
             self.ask(
                 "INSERT INTO jobherd.ready (kind, payload) VALUES (%(k)s, %(p)s::json) RETURNING id", k=kind, p=payload
@@ -309,7 +313,7 @@ class Bench:
         )
 
     def job(self, job: int) -> dict[str, Any] | None:
-        # Without the payload: what raw SQL put there may be more than Python can read.
+        # Without the payload: Python may be unable to parse one that raw SQL inserted.
         rows = self.ask(
             "SELECT id, kind, queue, state, attempts, max_attempts, crashes, result, error, error_code, run_at, created_at, started_at,"
             " finished_at, progress, history, token, ran_on FROM jobherd.jobs WHERE id = %(id)s",
@@ -319,7 +323,7 @@ class Bench:
         return rows[0] if rows else None
 
     def wait(self, job: int, *states: str, timeout: float = LIMIT) -> dict[str, Any]:
-        """Wait until a job is in one of these states and return its row."""
+        """Wait until a job is in one of these states; return its row."""
 
         def there() -> dict[str, Any] | None:
             row = self.job(job)
@@ -332,7 +336,7 @@ class Bench:
             raise
 
     def wait_until(self, there: Any, what: str = "it", *, timeout: float = LIMIT) -> Any:
-        """Wait until `there()` is true, looking each time a job's table has changed, and twice a second."""
+        """Wait until `there()` is true; return its value. It is checked when a job moves, and twice a second."""
         until = time.monotonic() + timeout
         while True:
             if found := there():
@@ -346,14 +350,14 @@ class Bench:
 
 
 def count_of(child: Child, kind: str, outcome: str) -> int:
-    """What a child's board counted."""
+    """Return the count of an outcome on a child's status board."""
     return sum(
         counts.outcomes[OUTCOMES.index(outcome)] for counts in child.board.tally.kind_counts() if counts.name == kind
     )
 
 
 def wait_for_line(child: Child, words: str, timeout: float = LIMIT) -> None:
-    """Wait until its log says so. The board is memory and has no event; the look is short."""
+    """Wait until a child's log contains these words. The log is shared memory without events, so this polls."""
     until = time.monotonic() + timeout
     while words not in child.log():
         assert time.monotonic() < until, f"it has not said {words!r} within {timeout} s, but: {child.log()}"

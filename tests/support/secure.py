@@ -1,4 +1,4 @@
-"""A server that speaks TLS, with a certificate made for the occasion; Debian's, for the one that comes along cannot."""
+"""Starts a PostgreSQL server with TLS and a new certificate. The embedded PostgreSQL has no TLS, but Debian's has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def can_speak_tls() -> bool:
-    """Whether the PostgreSQL under test was built with it."""
+    """Return whether the PostgreSQL under test was built with TLS."""
     told = programs().bin / "pg_config"
     if not told.exists():
         return False
@@ -28,7 +28,7 @@ def can_speak_tls() -> bool:
 
 @contextlib.contextmanager
 def secured() -> Iterator[tuple[Cluster, str]]:
-    """Start a server and give it with the DSN of an empty database, reached by TLS alone, whose certificate is looked at in full."""
+    """Start a server that accepts TCP only with TLS; yield it with a DSN that verifies its certificate."""
     port = spare_port()
     own = Cluster({"listen_addresses": "127.0.0.1", "port": str(port), "ssl": "on"})
     own.port = port

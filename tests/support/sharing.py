@@ -1,12 +1,9 @@
-"""For pytest.
+"""pytest plugin that divides test files among several processes: `-p tests.support.sharing --share FOLDER`.
 
-`-p tests.support.sharing --share FOLDER`. Several processes with the same arguments share the files
-of tests between them.
-
-Who is free takes the next file by making its mark in FOLDER; a file is run by one process, from top
-to bottom. The processes are whole pytests with one thread each: tests fork, look at their own
-threads and descriptors, and make themselves subreapers, and no helper thread of a distributor
-stands beside them.
+Processes with the same arguments share the files. A free process takes the next file by creating a
+mark in FOLDER, and runs the whole file in order. Each process is a complete pytest with one thread,
+because tests fork, check their own threads and descriptors, and become subreapers. The helper threads
+of other distribution plugins would interfere.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONG = ("tests/system", "tests/cli")
-"""What takes longest goes first, so that all end at about the same time."""
+"""The slowest files run first, so that all processes end at about the same time."""
 
 
 def pytest_addoption(parser):
@@ -33,9 +30,9 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Keep what pytest makes of the files, though PYTHONDONTWRITEBYTECODE be set.
+    """Keep the bytecode that pytest writes for test files, even if PYTHONDONTWRITEBYTECODE is set.
 
-    Else each process of each run makes it again, for seconds.
+    Otherwise each process of each run compiles the files again, which takes seconds.
     """
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     try:
@@ -50,9 +47,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Run what nobody else has taken.
+    """Run the files that no other process has taken.
 
-    The next test is found before this one ends: pytest keeps the fixtures that both use.
+    The next test is chosen before the current one runs, so that pytest keeps the fixtures that both use.
     """
     folder = session.config.getoption("--share")
     if not folder or session.testsfailed or session.config.option.collectonly:

@@ -1,12 +1,8 @@
-"""A standby of a throw-away server.
-
-Its copy by pg_basebackup, which follows it by streaming, and can be promoted.
-
-    with Standby(cluster) as standby:     # runs, hot, and follows
+"""Starts a standby of a temporary server: a copy by pg_basebackup that replicates and can be promoted.
+with Standby(cluster) as standby:     # runs as a hot standby
         standby.promote()
 
-Both listen on a socket of the same port, each in its own folder, so that a DSN may name both.
-Nothing here knows what is stored.
+Both servers listen on a socket with the same port, each in its own folder, so a DSN can name both.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ SETTINGS = {"hot_standby": "on", "wal_receiver_status_interval": "1s", "wal_retr
 
 
 class Standby(Cluster):
-    """A copy of `primary`, which must run. Made and started by `with`."""
+    """A standby of `primary`, which must run. Use it as a context manager, which starts it."""
 
     def __init__(self, primary: Cluster, settings: Mapping[str, str] | None = None, *, place: Path = DISK) -> None:
         self._primary = primary
@@ -67,12 +63,12 @@ class Standby(Cluster):
         if done.returncode:
             raise RuntimeError(f"pg_basebackup failed: {done.stderr}")
         follow = f"host={self._primary.data} port={self._primary.port} user={USER} application_name={NAME}"
-        # not among the settings: those could not be changed while it runs
+        # not a setting on the command line: those cannot be changed while the server runs
         with (self.data / "postgresql.auto.conf").open("a") as file:
             file.write(f"primary_conninfo = '{follow}'\n")
 
     def promote(self) -> None:
-        """Make it a primary, and wait until it takes writes."""
+        """Promote the standby and wait until it accepts writes."""
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
             assert connection.execute("SELECT pg_promote(true, 60)").fetchone() == (True,), (
                 "the standby was not promoted"

@@ -21,7 +21,7 @@ def handler(label: str, word: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", HANDLER, label, word])
 
 
-def test_a_handler_in_another_process_waits_until_it_is_let_through(gate: Gate):
+def test_handler_in_another_process_waits_until_the_test_opens_the_gate(gate: Gate):
     with handler("a", "go on") as child:
         arrival = gate.wait_arrival()
         assert (arrival.label, arrival.pid) == ("a", child.pid)
@@ -30,7 +30,7 @@ def test_a_handler_in_another_process_waits_until_it_is_let_through(gate: Gate):
         assert child.wait(LIMIT) == 0
 
 
-def test_arrivals_are_taken_by_label_and_the_others_keep(gate: Gate):
+def test_arrivals_are_returned_by_label_and_others_stay_for_later(gate: Gate):
     with handler("a", "") as first, handler("b", "") as second:
         b = gate.wait_arrival("b")
         a = gate.wait_arrival("a")
@@ -39,7 +39,7 @@ def test_arrivals_are_taken_by_label_and_the_others_keep(gate: Gate):
         b.open()
 
 
-def test_a_killed_handler_is_seen_to_leave(gate: Gate):
+def test_wait_gone_returns_after_the_handler_was_killed(gate: Gate):
     with handler("a", "") as child:
         arrival = gate.wait_arrival()
         os.kill(child.pid, signal.SIGKILL)
@@ -47,7 +47,7 @@ def test_a_killed_handler_is_seen_to_leave(gate: Gate):
         wait_for_exit(child.pid)
 
 
-def test_nobody_comes_and_the_wait_says_who_was_there_instead(gate: Gate):
+def test_wait_arrival_times_out_and_names_the_missing_label(gate: Gate):
     with handler("a", "") as child:
         gate.wait_arrival("a").open()
         assert child.wait(LIMIT) == 0
@@ -55,7 +55,7 @@ def test_nobody_comes_and_the_wait_says_who_was_there_instead(gate: Gate):
         gate.wait_arrival("b", timeout=0.05)
 
 
-def test_an_arrival_that_still_stands_is_not_gone(gate: Gate):
+def test_wait_gone_times_out_while_the_handler_waits(gate: Gate):
     with handler("a", "") as child:
         arrival = gate.wait_arrival()
         with pytest.raises(TimeoutError, match="still stands"):
@@ -63,7 +63,7 @@ def test_an_arrival_that_still_stands_is_not_gone(gate: Gate):
         child.kill()
 
 
-def test_a_closed_gate_lets_nobody_hang(monkeypatch: pytest.MonkeyPatch):
+def test_closing_the_gate_raises_connection_error_in_waiting_handlers(monkeypatch: pytest.MonkeyPatch):
     caught: list[BaseException] = []
 
     def pass_the_gate() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a process of the suite that is stuck, or whose output somebody else holds open."""
+"""How the suite handles a process that hangs, or whose output another process keeps open."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def started(program: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_one_that_is_stuck_says_where():
+def test_hanging_process_is_killed_and_its_stack_is_printed():
     process = started(STUCK)
     said = "".join(follow(process, silence=0.5))
     assert process.wait() < 0
     assert "in stuck" in said
 
 
-def test_what_it_leaves_behind_is_not_waited_for(capsys):
+def test_suite_does_not_wait_for_orphans_that_keep_the_output_open(capsys):
     process = started(LEAVES_SOMEBODY)
     try:
         assert follow(process) == ["and that was all\n"]

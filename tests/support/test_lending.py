@@ -1,4 +1,4 @@
-"""A database that was lent before is as a new one, or is not lent again."""
+"""A reused database looks new; a database that cannot be restored is not reused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lending(cluster: Cluster, template: str) -> Lending:
 
 
 def use(lending: Lending, statements: str) -> tuple[str, dict[str, str]]:
-    """Borrow a database and do that to it; return its name and what it was like before."""
+    """Borrow a database and execute statements there; return its name and its content before."""
     with lending.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         names = connection.execute(NAMES).fetchall()
         content = {name: connection.execute(CONTENT[kind].format(name)).fetchone()[0] for name, kind in names}
@@ -40,7 +40,7 @@ def use(lending: Lending, statements: str) -> tuple[str, dict[str, str]]:
         return connection.info.dbname, content
 
 
-def test_after_rows_and_sequences_have_changed_it_is_lent_again_as_it_was(lending: Lending):
+def test_database_with_changed_rows_and_sequences_is_restored_and_reused(lending: Lending):
     name, fresh = use(lending, ROWS)
     seeds = [table for table, rows in fresh.items() if rows.startswith("[")]
     assert seeds
@@ -62,13 +62,13 @@ def test_after_rows_and_sequences_have_changed_it_is_lent_again_as_it_was(lendin
         "DO $$ BEGIN EXECUTE format('REVOKE TEMP ON DATABASE %I FROM PUBLIC', current_database()); END $$",
     ],
 )
-def test_after_anything_else_it_is_not_lent_again(lending: Lending, statements: str):
+def test_database_with_any_other_change_is_not_reused(lending: Lending, statements: str):
     name, _ = use(lending, statements)
     again, _ = use(lending, "SELECT 1")
     assert again != name
 
 
-def test_a_session_that_is_left_ends(lending: Lending):
+def test_leftover_session_is_terminated(lending: Lending):
     with lending.database() as dsn:
         left = psycopg.connect(dsn)
         left.execute("LOCK TABLE jobherd.ready")

@@ -1,4 +1,4 @@
-"""The network of the tests does what it says, or what is tested over it proves nothing."""
+"""Tests of the simulated network: if it did not cause its faults, tests over it would prove nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def connect(network: Network, name: str) -> psycopg.Connection[tuple[int]]:
     return psycopg.connect(network.dsn, application_name=name, autocommit=True)
 
 
-def test_it_lets_pass_and_names_the_sessions(network: Network):
+def test_network_relays_and_lists_the_sessions(network: Network):
     with connect(network, "one") as one, connect(network, "two"):
         assert one.execute("SELECT 1").fetchone() == (1,)
         assert sorted(network.names()) == ["one", "two"]
@@ -31,7 +31,7 @@ def test_it_lets_pass_and_names_the_sessions(network: Network):
     network.wait("closed", "two")
 
 
-def test_it_cuts_by_name_with_a_reset(network: Network):
+def test_cut_resets_only_the_matching_sessions(network: Network):
     with connect(network, "one") as one, connect(network, "two") as two:
         assert network.cut("o*") == 1
         with pytest.raises(psycopg.OperationalError):
@@ -39,7 +39,7 @@ def test_it_cuts_by_name_with_a_reset(network: Network):
         assert two.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_what_a_black_hole_held_back_arrives_when_it_heals(network: Network):
+def test_data_delayed_by_a_blackhole_arrives_after_heal(network: Network):
     with connect(network, "one") as one, connect(network, "two") as two:
         network.blackhole("one")
         one.pgconn.send_query(b"SELECT 7")
@@ -52,7 +52,7 @@ def test_what_a_black_hole_held_back_arrives_when_it_heals(network: Network):
 
 
 @pytest.mark.parametrize(("where", "rows"), [("before", 0), ("torn", 0), ("answered", 1)])
-def test_an_armed_word_cuts_before_within_or_after_the_commit(
+def test_armed_word_cuts_before_within_or_after_the_statement(
     network: Network, empty_database: str, where: str, rows: int
 ):
     with connect(network, "one") as one, psycopg.connect(empty_database, autocommit=True) as direct:
@@ -65,7 +65,7 @@ def test_an_armed_word_cuts_before_within_or_after_the_commit(
         assert direct.execute("SELECT count(*) FROM t").fetchone() == (rows,)
 
 
-def test_it_refuses_a_word_in_place_of_the_server_until_it_heals(network: Network):
+def test_refused_word_is_answered_with_an_error_until_heal(network: Network):
     with connect(network, "one") as one, connect(network, "two") as two:
         network.refuse("one", "magic")
         with pytest.raises(psycopg.errors.FeatureNotSupported, match="by the network"):
@@ -76,7 +76,7 @@ def test_it_refuses_a_word_in_place_of_the_server_until_it_heals(network: Networ
         assert one.execute("SELECT 1 AS magic").fetchone() == (1,)
 
 
-def test_slow_lines_carry_everything(network: Network):
+def test_slow_network_delivers_all_bytes(network: Network):
     network.slow("one", latency=0.001, crumbs=True)
     with connect(network, "one") as one:
         assert one.execute("SELECT repeat('x', 2000)").fetchone() == ("x" * 2000,)

@@ -22,7 +22,7 @@ signal.pause()
 """
 
 
-def test_what_was_committed_survives_a_kill_of_every_process():
+def test_committed_rows_survive_a_kill_of_all_server_processes():
     with Cluster() as cluster:
         with psycopg.connect(cluster.dsn()) as conn:
             conn.execute("CREATE TABLE kept AS SELECT 7 AS n")
@@ -37,7 +37,7 @@ def test_what_was_committed_survives_a_kill_of_every_process():
             assert conn.execute("SELECT n FROM kept").fetchone() == (7,)
 
 
-def test_nothing_is_left_of_a_test_run_that_was_killed():
+def test_killed_test_run_leaves_no_server_and_no_folder():
     with subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         postmaster, watchdog, folder = run.stdout.readline().split()
@@ -48,7 +48,7 @@ def test_nothing_is_left_of_a_test_run_that_was_killed():
     assert not os.path.exists(folder)
 
 
-def test_the_server_is_durable_and_of_the_wanted_version(empty_database: str):
+def test_server_is_durable_and_has_the_requested_version(empty_database: str):
     wanted = os.environ.get("JOBHERD_TEST_PG", "18")
     with psycopg.connect(empty_database) as conn:
         assert conn.info.server_version // 10000 == int(wanted)
@@ -57,7 +57,7 @@ def test_the_server_is_durable_and_of_the_wanted_version(empty_database: str):
         assert conn.execute("SHOW server_encoding").fetchone() == ("UTF8",)
 
 
-def test_a_missing_server_names_the_package(monkeypatch: pytest.MonkeyPatch):
+def test_error_for_a_missing_server_names_the_debian_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JOBHERD_TEST_PG", "7")
     with pytest.raises(RuntimeError, match="postgresql-7"):
         postgres.programs()

@@ -1,4 +1,4 @@
-"""The proxy that loses answers loses each with its connection, or a test waits for a silent line instead of meeting a broken one."""
+"""The proxy ends the connection of a lost answer: otherwise a test would wait instead of seeing an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.proxy import Proxy
 
 @pytest.mark.parametrize("statement", ["SELECT 1", "BEGIN"])
 @pytest.mark.timeout(60)
-def test_a_lost_answer_takes_its_connection_along(empty_database: str, statement: str):
+def test_lost_answer_ends_its_connection(empty_database: str, statement: str):
     with Proxy(empty_database) as proxy, psycopg.connect(proxy.dsn, autocommit=True) as connection:
         proxy.swallow()
         with pytest.raises(psycopg.OperationalError):

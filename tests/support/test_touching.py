@@ -1,4 +1,4 @@
-"""Which tests `--touching` keeps, and that no other makes a server."""
+"""Which tests `--touching` selects; other tests cannot create a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support import postgres
 from tests.support.touching import touches
 
 
-def test_who_has_not_said_so_makes_no_server(request: pytest.FixtureRequest):
+def test_undeclared_test_cannot_create_a_server(request: pytest.FixtureRequest):
     assert not touches(request.node)
     assert not postgres.told
     with pytest.raises(RuntimeError, match="does not say so"):
@@ -18,12 +18,12 @@ def test_who_has_not_said_so_makes_no_server(request: pytest.FixtureRequest):
 
 
 @pytest.mark.server
-def test_a_mark_says_so(request: pytest.FixtureRequest):
+def test_mark_server_declares_a_test(request: pytest.FixtureRequest):
     assert touches(request.node)
     assert postgres.told
 
 
-def test_a_fixture_and_what_a_module_imports_say_so(request: pytest.FixtureRequest):
+def test_fixture_or_import_declares_a_test(request: pytest.FixtureRequest):
     item = request.node
     said = {"fixturenames": ["cluster"], "module": None, "get_closest_marker": item.get_closest_marker}
     assert touches(SimpleNamespace(**said))

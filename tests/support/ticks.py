@@ -1,4 +1,4 @@
-"""Looks whether the instants of fast schedules are complete, and enqueued once each."""
+"""Checks that the instants of fast schedules are complete, and that each was enqueued once."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ EDIT: Final = "UPDATE jobherd.schedules SET payload = jsonb_build_object('n', %(
 
 
 def ticks(bench: Bench) -> int:
-    """Return how many instants were decided."""
+    """Return the number of decided instants."""
     return int(bench.ask("SELECT count(*) AS n FROM jobherd.ticks")[0]["n"])
 
 
 def verdict(bench: Bench) -> tuple[int, int, int, int]:
-    """Stop the schedules, and return gaps, doubles, instants without their job or jobs without their instant, and what was missed.
+    """Pause the schedules; return the numbers of gaps, duplicates, unmatched instants or jobs, and missed instants.
 
-    An instant is missed if no process decided it within 60 s: on a machine that is that slow.
+    An instant is missed if no process decided it within 60 s, which happens only on a very slow machine.
     """
     bench.ask("UPDATE jobherd.schedules SET paused_at = now(), revision = revision + 1")
     return tuple(bench.ask(one)[0]["n"] for one in (GAPS, DOUBLES, STRAYS, MISSED))  # type: ignore[return-value]

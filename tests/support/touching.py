@@ -1,11 +1,13 @@
-"""For pytest.
+"""pytest plugin: `--touching` runs only tests that use a PostgreSQL server.
 
-`--touching` runs only what touches a server: whatever else holds with one version of PostgreSQL
-holds with all.
+Other tests have the same result with each version of PostgreSQL. A test declares that it uses a server
+in one of three ways:
 
-A test says so by a fixture (`cluster`, and whatever is made of it), by its module, which imports
-one of MAKERS, or by `@pytest.mark.server`, for one whose server is made in another process. One
-that makes a server without saying so fails: `make test-pg15` would leave it out without a word.
+* by a fixture: `cluster`, or one that uses it,
+* by its module, if that imports one of MAKERS,
+* by `@pytest.mark.server`, if another process creates the server.
+
+A test that creates a server without declaring it fails, because `make test-pg15` would silently skip it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def pytest_runtest_teardown():
 
 
 def touches(item: pytest.Item) -> bool:
-    """Whether a test says that it touches a server."""
+    """Return whether a test declares that it uses a server."""
     return (
         "cluster" in getattr(item, "fixturenames", ())
         or item.get_closest_marker("server") is not None

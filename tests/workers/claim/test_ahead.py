@@ -1,6 +1,6 @@
-"""The next claim runs while the settlement of the last one is on its way.
+"""The jobs of the next claim run while the settlement of the previous claim is on its way.
 
-What is heard late, refused, lost or never sent is written all the same.
+Outcomes are recorded even if that settlement is late, rejected, lost or never sent.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN IF nextval('public.tries') = TG_ARGV[0]::bigint THEN RAISE check_violation; END IF; RETURN NULL; END $$;
 """
 REFUSE = f"{REFUSER} CREATE TRIGGER refuse BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.refuse(1)"
-"""The first settlement is refused, and no other."""
+"""The database rejects only the first settlement."""
 _LATE = "INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.refuse"
 REFUSE_LATE = f"{REFUSER} CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON jobherd.running {_LATE}(1)"
-"""The same, but at its commit, when it has answered."""
+"""The database answers the first settlement, and rejects it at its commit."""
 REFUSE_CLAIM_LATE = f"{REFUSER} CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON jobherd.running {_LATE}(2)"
-"""The second claim is refused at its commit."""
+"""The database rejects the second claim at its commit."""
 WAITS = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'public.held'::regclass"
 
 
 @contextmanager
 def settlements_wait(bench: Bench) -> Iterator[Callable[[], None]]:
-    """No claim ends until what this hands out is called."""
+    """Block all settlements until the returned function is called."""
     bench.ask(HOLD)
     with psycopg.connect(bench.dsn) as holder:
         holder.execute("LOCK TABLE public.held")
@@ -63,38 +63,39 @@ def settlements_wait(bench: Bench) -> Iterator[Callable[[], None]]:
 
 
 def end_who_waits(bench: Bench) -> None:
-    """End the session whose settlement waits."""
+    """End the session whose settlement is blocked."""
     (waiting,) = bench.wait_until(lambda: bench.ask(WAITS))
     assert bench.ask("SELECT pg_terminate_backend(%(pid)s, 10000) AS gone", pid=waiting["pid"])[0]["gone"]
 
 
 def wait_for_settling(child: Child) -> None:
-    """Wait until it says that it settles: else its parent would end it at its last job's deadline.
+    """Wait until the status board shows that the worker settles.
 
-    The board is memory and has no event; the look is short.
+    Otherwise the supervisor would interrupt it at its last job's deadline. The board is memory and
+    sends no event, so this function polls it.
     """
     until = time.monotonic() + LIMIT
     while (now := child.board.now()) is None or now.phase is not Phase.SETTLING:
-        assert time.monotonic() < until, f"its board still says {now}"
+        assert time.monotonic() < until, f"the status board still shows {now}"
         select.select([], [], [], 0.002)
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every kind counts as short, in the children that are forked from here, however long the machine holds them up between two jobs."""
+    """Every kind counts as short in the workers that are forked here, even if they are delayed between two jobs."""
     monkeypatch.setattr(Durations, "expected", lambda _self, _kind: 0.0)
     monkeypatch.setattr(worker, "HELD", 600.0)
     monkeypatch.setattr(claimer, "AHEAD", 0.0)
-    # a claim that takes long is followed by a look why
+    # Otherwise a slow claim is followed by a query for its cause.
     monkeypatch.setattr(ScanStart, "note_claim", lambda *_args, **_how: None)
 
 
 @pytest.fixture
 def only_in_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who sends a settlement together with a claim dies, if it is of a claim that was made in another session.
+    """A worker dies if it sends a claim together with the settlement of a claim that was made in another session.
 
-    A crash of the server may have swallowed that one with its number, and the claim beside the
-    settlement be given the same.
+    A crash of the server may have lost the older claim and its fencing token, and the new claim may
+    get the same token.
     """
     claimed: dict[int, int] = {}
 
@@ -114,16 +115,19 @@ def only_in_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(bench: Bench) -> tuple[list[int], int]:
-    """Put a job into the queue that is done at once, and one for the next claim.
+    """Enqueue a job that finishes at once, and one for the next claim.
 
-    The first of a worker is of one job.
+    The first claim of a worker has one job.
     """
     with bench.connection.transaction():
         return [bench.enqueue("act:nothing")], bench.enqueue("act:gated", name="c")
 
 
 def half_lost(bench: Bench, gate: Gate) -> tuple[Child, list[int], int, Arrival]:
-    """A worker in a job of its next claim, and jobs that it has done, whose settlement is lost on its way."""
+    """Return a worker that runs a job of its second claim, while the settlement of its first claim is lost.
+
+    Also return the jobs of the first claim, that of the second, and the arrival of the latter at the gate.
+    """
     with settlements_wait(bench) as go_on:
         done, last = load(bench)
         child = bench.start(most_claimed=2, claim_window=60.0)
@@ -143,7 +147,7 @@ def states(bench: Bench, jobs: list[int]) -> list[str]:
 
 
 @pytest.mark.usefixtures("short")
-def test_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gate: Gate):
+def test_job_of_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gate: Gate):
     with settlements_wait(bench) as go_on:
         done, last = load(bench)
         child = bench.start(most_claimed=2, claim_window=60.0)
@@ -153,7 +157,7 @@ def test_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gate: Gate
         assert [one.job for one in finished_of(child.board, first)] == done
         assert finished_of(child.board, second) == []
         assert (child.board.held, child.board.outcomes.is_doubled) == (0, True), (
-            "or the parent would not look after what the claim before has left"
+            "otherwise the supervisor would not offload the previous claim"
         )
         go_on()
         once(bench, done)
@@ -164,7 +168,7 @@ def test_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gate: Gate
         assert child.log() == ""
 
 
-def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(
+def test_job_that_may_be_long_starts_after_the_outcomes_of_the_previous_claim_are_recorded(
     bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(worker, "HELD", 600.0)
@@ -179,10 +183,10 @@ def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(
         done, last = load(bench)
         child.nudge()
         bench.wait_until(lambda: bench.ask(WAITS))
-        assert bench.job(last)["state"] == "running", "claimed"
+        assert bench.job(last)["state"] == "running", "the job is claimed"
         wait_for_settling(child)
         assert bench.job(last)["state"] == "running"
-        assert child.board.jobs_started == 1 + len(done), "the round trip before has given it the time to begin"
+        assert child.board.jobs_started == 1 + len(done), "the job must not start, although it had a round trip's time"
         go_on()
         arrival = gate.wait_arrival("c")
         assert states(bench, done) == ["completed"]
@@ -191,20 +195,18 @@ def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(
 
 
 @pytest.mark.usefixtures("short", "only_in_its_session")
-def test_a_settlement_that_is_lost_on_its_way_is_written_by_the_next_session_and_nothing_runs_again(
-    bench: Bench, gate: Gate
-):
+def test_lost_settlement_is_recorded_by_the_next_session_and_no_job_runs_again(bench: Bench, gate: Gate):
     child, done, last, arrival = half_lost(bench, gate)
     arrival.open()
     once(bench, [*done, last])
-    assert "released" not in child.log(), "both claims were in hand"
+    assert "released" not in child.log(), "the worker knew both claims"
     assert child.dismiss() == EXIT_REQUESTED
 
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("refusal", [REFUSE, REFUSE_LATE], ids=["at once", "at its commit"])
-def test_a_settlement_that_is_refused_beside_the_claim_is_written_job_by_job(
+def test_settlement_that_is_rejected_next_to_a_claim_is_recorded_job_by_job(
     bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch, refusal: str, ahead: bool
 ):
     monkeypatch.setattr(claimer, "AHEAD", 0.0 if ahead else 600.0)
@@ -219,7 +221,7 @@ def test_a_settlement_that_is_refused_beside_the_claim_is_written_job_by_job(
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("ahead", [True, False])
-def test_no_job_runs_of_a_claim_that_is_refused_at_its_commit(
+def test_no_job_runs_under_a_claim_that_is_rejected_at_its_commit(
     bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch, ahead: bool
 ):
     monkeypatch.setattr(claimer, "AHEAD", 0.0 if ahead else 600.0)
@@ -236,7 +238,7 @@ def test_no_job_runs_of_a_claim_that_is_refused_at_its_commit(
 
 
 @pytest.mark.usefixtures("short")
-def test_who_is_told_to_leave_sees_to_it_that_all_is_written(bench: Bench, gate: Gate):
+def test_dismissed_worker_records_all_outcomes_before_it_exits(bench: Bench, gate: Gate):
     bench.ask(REFUSE)
     with settlements_wait(bench) as go_on:
         done, last = load(bench)
@@ -252,7 +254,7 @@ def test_who_is_told_to_leave_sees_to_it_that_all_is_written(bench: Bench, gate:
 
 
 @pytest.mark.usefixtures("short")
-def test_who_waits_for_a_settlement_runs_no_job_that_could_be_ended(bench: Bench, gate: Gate):
+def test_worker_shows_no_running_job_while_it_waits_for_a_settlement(bench: Bench, gate: Gate):
     with settlements_wait(bench) as go_on:
         done, last = load(bench)
         child = bench.start(most_claimed=2, claim_window=60.0)
@@ -264,7 +266,7 @@ def test_who_waits_for_a_settlement_runs_no_job_that_could_be_ended(bench: Bench
 
 
 @pytest.mark.usefixtures("short")
-def test_a_claim_that_a_transaction_has_settled_does_not_leave_the_one_before_unwritten(bench: Bench):
+def test_outcomes_of_the_previous_claim_are_recorded_if_a_transaction_settles_the_current(bench: Bench):
     bench.ask(REFUSE)
     with bench.connection.transaction():
         jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:transactional")]
@@ -275,7 +277,9 @@ def test_a_claim_that_a_transaction_has_settled_does_not_leave_the_one_before_un
 
 
 @pytest.mark.usefixtures("short")
-def test_no_session_is_opened_for_a_settlement_that_travels_with_a_claim(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_no_session_is_opened_while_a_settlement_is_sent_together_with_a_claim(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     real, cut = Session.run_both, []
 
     def run_both(session: Session, *letters: Any) -> object:
@@ -308,7 +312,9 @@ def test_no_session_is_opened_for_a_settlement_that_travels_with_a_claim(bench: 
         "what does not fit on the board",
     ],
 )
-def test_the_claim_waits_for_the_settlement_where_it_must(bench: Bench, monkeypatch: pytest.MonkeyPatch, why: str):
+def test_worker_makes_no_claim_ahead_of_a_settlement_if_the_conditions_are_not_met(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, why: str
+):
     monkeypatch.setattr(Settler, "claim_ahead", lambda *_args, **_how: os.kill(os.getpid(), signal.SIGKILL))
     kind, given, batch, hold = "act:nothing", {}, 2, 60.0
     if why == "jobs of microseconds":
@@ -331,25 +337,25 @@ def test_the_claim_waits_for_the_settlement_where_it_must(bench: Bench, monkeypa
 
 
 def two_in_hand(bench: Bench, gate: Gate) -> tuple[Child, list[int], Arrival]:
-    """A worker that has done a job and is in the next one of the same claim."""
+    """Return a worker that has finished one job and runs the next job of the same claim."""
     bench.enqueue("act:nothing")
     with bench.connection.transaction():
         jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a")]
     child = bench.start(
         most_claimed=3, claim_window=0.0
-    )  # with a claim window, kinds that were not seen yet are claimed alone
+    )  # With a claim window, kinds that the worker has not run yet are claimed alone.
     return child, jobs, gate.wait_arrival("a")
 
 
 @pytest.mark.usefixtures("short")
-def test_since_when_an_outcome_waits_stands_on_the_board_until_it_waits_no_longer(bench: Bench, gate: Gate):
+def test_status_board_shows_since_when_an_outcome_waits_until_it_is_recorded(bench: Bench, gate: Gate):
     before = time.monotonic()
     child, jobs, arrival = two_in_hand(bench, gate)
     assert before < child.board.unwritten < time.monotonic()
     last = bench.enqueue("act:gated", name="b")
     arrival.open()
     arrival = gate.wait_arrival("b")
-    assert child.board.unwritten == 0.0, "the claim it was of is over"
+    assert child.board.unwritten == 0.0, "the claim of the outcome is settled"
     arrival.open()
     once(bench, [*jobs, last])
 
@@ -357,14 +363,14 @@ def test_since_when_an_outcome_waits_stands_on_the_board_until_it_waits_no_longe
 def test_no_outcome_waits_behind_a_job_that_may_be_long(bench: Bench, gate: Gate):
     child, jobs, arrival = two_in_hand(bench, gate)
     assert child.board.held == 2
-    assert child.board.unwritten == 0.0, "it was written before"
+    assert child.board.unwritten == 0.0, "the outcome was recorded before the job started"
     assert states(bench, jobs) == ["completed", "running"]
     arrival.open()
     once(bench, jobs)
 
 
 def help_it(bench: Bench, child: Child) -> None:
-    """Write what it has finished, as its parent does when it runs a long job in a crowd."""
+    """Record the outcomes of the worker's finished jobs, as its supervisor does for a straggler."""
     assert (now := child.board.now()) is not None
     child.board.announce_flush(now.token)
     for token in child.board.outcomes.claims():
@@ -377,7 +383,7 @@ def help_it(bench: Bench, child: Child) -> None:
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("stands", [True, False])
-def test_who_was_helped_goes_on_with_its_claim_unless_that_is_lost(bench: Bench, gate: Gate, stands: bool):
+def test_worker_finds_a_claim_with_offloaded_outcomes_lost_only_if_it_is_lost(bench: Bench, gate: Gate, stands: bool):
     with bench.connection.transaction():
         jobs = [
             bench.enqueue("act:nothing"),
@@ -399,7 +405,7 @@ def test_who_was_helped_goes_on_with_its_claim_unless_that_is_lost(bench: Bench,
 
 
 @pytest.mark.usefixtures("short")
-def test_who_was_helped_does_not_take_what_is_written_of_the_claim_before_for_lost(bench: Bench, gate: Gate):
+def test_worker_does_not_find_its_previous_claim_lost_after_an_offload(bench: Bench, gate: Gate):
     child, done, last, arrival = half_lost(bench, gate)
     help_it(bench, child)
     once(bench, done)
@@ -410,7 +416,7 @@ def test_who_was_helped_does_not_take_what_is_written_of_the_claim_before_for_lo
 
 
 @pytest.mark.usefixtures("short")
-def test_who_was_helped_and_then_begins_a_transaction_does_not_take_the_others_for_lost(bench: Bench, gate: Gate):
+def test_worker_does_not_find_its_claim_lost_if_a_transaction_begins_after_an_offload(bench: Bench, gate: Gate):
     with bench.connection.transaction():
         jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:transactional_late", name="a")]
     child = bench.start(most_claimed=2, claim_window=0.0)

@@ -1,6 +1,6 @@
-"""Children that share the budget of their host.
+"""Workers that share the budget of their supervisor.
 
-Who does not fit waits, without asking again and again, and is called when there is room.
+A job that does not fit waits, no worker polls for it, and a worker is woken when budget is free.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ GIVEN = {"handlers": (WEIGHTY,), "budget": ("memory_mb=1000",), "claim_window": 
 @pytest.mark.parametrize(
     "check", [claimer.CHECK, 0.0], ids=["", "its outcome written before it asks what it never heard of"]
 )
-def test_a_job_waits_for_room_and_the_worker_that_gives_room_calls_the_next(
+def test_job_over_the_budget_waits_until_a_worker_frees_budget_and_claims_it(
     bench: Bench, gate: Gate, check: float, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(claimer, "CHECK", check)
     bench.control.notified = True
     one = bench.start(**GIVEN)
-    one.wait_idle()  # or the nudge would still be unread when it has run the first
+    one.wait_idle()  # Otherwise the wake could still be unread after the first job.
     first = bench.enqueue("weigh:gate", name="first")
     one.nudge()
     arrival = gate.wait_arrival("first")
@@ -50,9 +50,9 @@ def test_a_job_waits_for_room_and_the_worker_that_gives_room_calls_the_next(
     bench.enqueue("weigh:free", name="fourth", options={"priority": 9})
     arrival.open()
     again = gate.wait_arrival("second")
-    one.wait_report(MoreWork)  # it has given room back and found more than it can take: a sibling is called
+    one.wait_report(MoreWork)  # It has freed budget and found more jobs than it can run, so another worker is woken.
     assert again.pid == one.pid
-    assert other.board.claims == claims, "who does not fit does not ask again by itself"
+    assert other.board.claims == claims, "a worker whose job does not fit must not poll"
     other.nudge()
     gate.wait_arrival("fourth").open()
     again.open()
@@ -61,7 +61,7 @@ def test_a_job_waits_for_room_and_the_worker_that_gives_room_calls_the_next(
     assert [one.dismiss(), other.dismiss()] == [EXIT_REQUESTED, EXIT_REQUESTED]
 
 
-def test_who_leaves_calls_another_for_the_room_it_leaves_and_a_kind_too_large_is_named(bench: Bench):
+def test_exiting_worker_wakes_another_for_its_budget_and_reports_a_kind_over_the_budget(bench: Bench):
     child = bench.start(**GIVEN)
     assert (
         "weigh:huge costs memory_mb 5000, more than this supervisor's budget of 1000" in child.wait_report(Problem).text
@@ -72,7 +72,7 @@ def test_who_leaves_calls_another_for_the_room_it_leaves_and_a_kind_too_large_is
     assert child.wait() == EXIT_REQUESTED
 
 
-def test_a_killed_child_gives_its_room_back_with_its_jobs(bench: Bench, gate: Gate):
+def test_budget_of_a_killed_worker_is_free_once_its_jobs_are_released(bench: Bench, gate: Gate):
     one = bench.start(**GIVEN)
     job = bench.enqueue("weigh:gate", name="job")
     one.nudge()

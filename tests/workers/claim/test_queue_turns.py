@@ -1,4 +1,4 @@
-"""The order in which a worker looks at the queues when they take turns."""
+"""The order in which a worker checks the queues when they take turns."""
 
 import random
 from collections import Counter
@@ -9,9 +9,9 @@ from jobherd.workers.claim.queue_turns import MOST, QueueTurns
 
 
 class Worker:
-    """Takes turns over a database of queues that never run empty, except where a test says so.
+    """Takes turns over queues that never run empty. Tests change `queues` to add or remove some.
 
-    Its jobs take `takes` seconds by queue.
+    takes: seconds that a job takes, by queue.
     """
 
     def __init__(self, queues, *, served=(), weights=None, tiers=None, takes=None):
@@ -46,7 +46,7 @@ class Worker:
 @pytest.mark.parametrize("served", [(), ("a", "b", "c")])
 @pytest.mark.parametrize("takes", [{}, {"a": 0.002, "b": 3.0}, {"a": 5.0, "b": 0.05, "c": 0.01}])
 def test_queues_share_the_time_by_weight(served, takes):
-    """The length of their jobs makes no difference: long ones cannot crowd out short ones."""
+    """The duration of the jobs makes no difference: long jobs do not displace short ones."""
     worker = Worker("abc", served=served, weights={"a": 1, "b": 2, "c": 5}, takes=takes)
     while sum(worker.time.values()) < 1000:
         worker.claim()
@@ -54,13 +54,13 @@ def test_queues_share_the_time_by_weight(served, takes):
     assert shares == pytest.approx({"a": 0.125, "b": 0.25, "c": 0.625}, abs=0.01)
 
 
-def test_a_queue_that_gets_jobs_is_the_next_to_be_claimed_from():
+def test_queue_that_gets_jobs_is_claimed_from_next():
     worker = Worker({"mail"}).work(1000)
     worker.queues |= {"default", "media"}
     assert {worker.claim(), worker.claim()} == {"default", "media"}
 
 
-def test_a_queue_saves_up_no_turns_while_it_is_empty():
+def test_empty_queue_saves_up_no_turns():
     worker = Worker({"mail", "default"}).work(10)
     worker.queues.remove("default")
     worker.work(1000)
@@ -68,7 +68,7 @@ def test_a_queue_saves_up_no_turns_while_it_is_empty():
     assert Counter(worker.work(100).claims[-100:])["default"] in range(49, 53)
 
 
-def test_a_fleet_that_was_idle_owes_nothing():
+def test_time_used_before_an_idle_period_does_not_delay_a_queue_afterwards():
     worker = Worker({"media"}, takes={"media": 3600.0}).work(3)
     worker.queues.clear()
     worker.claim()
@@ -76,7 +76,7 @@ def test_a_fleet_that_was_idle_owes_nothing():
     assert {worker.claim(), worker.claim()} == {"media", "mail"}
 
 
-def test_a_lower_tier_goes_first_and_equal_ones_take_turns():
+def test_queues_of_a_lower_tier_come_first_and_queues_of_one_tier_take_turns():
     worker = Worker({"a", "b", "late"}, served=("late", "a", "b"), tiers={"late": 5})
     assert Counter(worker.work(100).claims) == {"a": 50, "b": 50}
     worker.queues -= {"a", "b"}
@@ -84,17 +84,14 @@ def test_a_lower_tier_goes_first_and_equal_ones_take_turns():
     assert worker.turns.tiers == [5, 0, 0]
 
 
-def test_the_weight_of_a_name_goes_before_that_of_a_prefix():
+def test_weight_of_a_queue_name_overrides_the_weight_of_a_prefix():
     worker = Worker({"batch-a", "batch-b", "x"}, weights={"batch*": 4, "batch-b": 1})
     found = Counter(worker.work(600).claims)
     assert (found["batch-a"], found["batch-b"], found["x"]) == pytest.approx((400, 100, 100), abs=6)
 
 
-def test_every_one_of_many_queues_has_its_turn():
-    """More queues than there are marks.
-
-    None waits for long, and the order that a claim carries stays short.
-    """
+def test_each_of_many_queues_gets_turns():
+    """With more queues than `MOST`, none waits for long, and the order that a claim sends stays short."""
     queues = {f"q-{number}" for number in range(5 * MOST)}
     worker = Worker(queues).work(40 * len(queues))
     assert len(worker.turns.order(0.0)) <= MOST

@@ -1,4 +1,4 @@
-"""When a worker seeks instead of walking, and what it may then not see for how long."""
+"""When a worker skips the full scan of a claim, and how long it may then miss a job."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def long_way(dead=DEAD, took=0.02):
     return way
 
 
-def test_a_short_walk_is_walked_again():
+def test_worker_repeats_the_full_scan_after_a_fast_one():
     way = ScanStart()
     claim(way, rows(100), 10.0, took=LONG)
     assert (way.until, way.doubt) == (0.0, 0.0)
 
 
-def test_a_walk_that_waited_for_the_disk_with_a_settlement_is_not_long():
+def test_scan_that_waited_for_the_fsync_of_a_settlement_does_not_count_as_slow():
     way = ScanStart()
     claim(way, rows(100), 10.0, took=LONG * 2, together=True)
     assert way.doubt == 0.0
@@ -57,7 +57,7 @@ def test_a_walk_that_waited_for_the_disk_with_a_settlement_is_not_long():
     assert way.doubt > 0.0
 
 
-def test_a_long_walk_past_the_living_is_no_reason_to_seek_and_not_asked_about_again_at_once():
+def test_slow_scan_over_live_rows_skips_nothing_and_is_not_examined_again_at_once():
     way = long_way(dead=DEAD - 1)
     assert (way.until, way.place) == (0.0, None)
     claim(way, rows(100), 10.0 + DOUBT / 2, took=0.02)
@@ -66,7 +66,7 @@ def test_a_long_walk_past_the_living_is_no_reason_to_seek_and_not_asked_about_ag
     assert way.doubt > 0.0
 
 
-def test_a_place_is_at_least_a_lag_old_and_before_the_first_that_was_seen():
+def test_position_is_at_least_lag_old_and_before_the_first_job_seen_then():
     way = long_way()
     claim(way, rows(100), 11.0, sought=True)
     assert way.place is None
@@ -80,27 +80,27 @@ def test_a_place_is_at_least_a_lag_old_and_before_the_first_that_was_seen():
     assert way.place == Place("default", 0, 299)
 
 
-def test_only_a_claim_that_leaves_something_out_shortens_the_sleep():
+def test_only_a_claim_that_skips_rows_shortens_the_sleep():
     way = long_way()
     assert way.seeks("claim/claim_jobs", 10.1)
-    assert not way.left_out  # there is no place yet
+    assert not way.left_out  # There is no position yet.
     for now in (11.0, 11.0 + LAG):
         claim(way, rows(100), now, sought=True)
     assert way.seeks("claim/claim_job", 12.0)
     assert way.left_out
     assert way.back
     assert way.rest(60.0, 12.0) == way.until - 12.0
-    assert way.rest(60.0, way.until + 1.0) == 0.0  # it was up while the claim was made: now one walks
+    assert way.rest(60.0, way.until + 1.0) == 0.0  # It ended during the claim: a full scan is due.
     for statement, now in (
         ("claim/claim_gated", 12.0),
         ("claim/claim_jobs+of_kinds", 12.0),
         ("claim/claim_jobs", way.until),
     ):
         assert not way.seeks(statement, now)
-        assert not way.left_out, "or a worker that may not claim by walking would never sleep again"
+        assert not way.left_out, "otherwise a worker that makes no full scans would never sleep again"
 
 
-def test_another_queue_or_priority_has_its_own_place():
+def test_another_queue_or_priority_has_its_own_position():
     way = long_way()
     for now in (11.0, 11.0 + LAG):
         claim(way, rows(100), now, sought=True)
@@ -109,7 +109,7 @@ def test_another_queue_or_priority_has_its_own_place():
     assert way.place is None
 
 
-def test_the_whole_way_is_walked_again_in_time_and_forgotten_once_it_is_short():
+def test_full_scan_is_repeated_at_intervals_and_a_fast_one_resets_the_position():
     way = long_way(took=0.02)
     assert way.until == 10.0 + SPARSE * 0.02
     assert long_way(took=10.0).until == 10.0 + LONGEST
@@ -122,7 +122,7 @@ def test_the_whole_way_is_walked_again_in_time_and_forgotten_once_it_is_short():
 
 
 def placed(before=100):
-    """A way that seeks behind everything before that id."""
+    """Return a scan start whose position is right before that id."""
     way = long_way(took=0.07)
     for now in (11.0, 11.0 + LAG):
         claim(way, rows(before), now, sought=True)
@@ -130,28 +130,30 @@ def placed(before=100):
     return way
 
 
-def test_it_looks_back_again_as_long_as_something_came_back_and_then_seldom():
+def test_check_for_returned_jobs_is_repeated_while_it_finds_some_and_rare_afterwards():
     way = placed()
     for now in (12.0, 12.001):
         assert way.seeks("claim/claim_jobs", now)
         assert way.back
         claim(way, rows(40), now, sought=True)
-    assert way.place == Place("default", 0, 99), "what was seen before it says nothing of it"
+    assert way.place == Place("default", 0, 99), "a job found before the position does not move it"
     assert way.seeks("claim/claim_jobs", 12.002)
     claim(way, rows(600), 12.003, sought=True, took=0.004)
     assert way.seeks("claim/claim_jobs", 12.003 + BACK * 0.004 - 0.001)
     assert not way.back
-    # asleep before it has looked, it would leave out what came back
+    # A worker that slept longer would miss returned jobs.
     assert way.rest(60.0, 12.003) == pytest.approx(BACK * 0.004)
     assert way.seeks("claim/claim_jobs", 12.004 + BACK * 0.004)
     assert way.back
     claim(way, [], 13.0, sought=True, took=0.0)
-    assert way.rest(60.0, 13.0) == way.until - 13.0  # nothing came back, and a process that brings something wakes
+    assert (
+        way.rest(60.0, 13.0) == way.until - 13.0
+    )  # No job has returned, and a process that returns one wakes a worker.
     assert way.seeks("claim/claim_jobs", 13.0 + SOONEST / 2)
     assert not way.back
 
 
-def test_the_place_is_kept_by_a_walk_that_came_past_it_and_given_up_for_what_one_claim_could_not_take():
+def test_full_scan_moves_the_position_back_only_if_all_its_jobs_are_before_it():
     way = placed()
     claim(way, rows(40, 500), 20.0, took=0.03)
     assert way.place == Place("default", 0, 99)
@@ -159,7 +161,7 @@ def test_the_place_is_kept_by_a_walk_that_came_past_it_and_given_up_for_what_one
     assert way.place == Place("default", 0, 39)
 
 
-def test_named_queues_are_sought_by_name_from_their_heads():
+def test_claims_from_named_queues_skip_the_full_scan_without_a_position():
     way = ScanStart()
     claim(way, rows(100), 10.0, took=0.02)
     way.note_dead(0, named=True, now=10.0)
@@ -169,7 +171,7 @@ def test_named_queues_are_sought_by_name_from_their_heads():
     assert way.place is None
 
 
-def test_a_queue_that_comes_back_has_the_place_that_it_had():
+def test_queue_that_is_served_again_has_its_earlier_position():
     way = placed()
     claim(way, rows(5000, queue="mail"), 12.0, sought=True)
     assert way.place is None
@@ -181,7 +183,7 @@ def test_a_queue_that_comes_back_has_the_place_that_it_had():
     assert way.place == Place("mail", 0, 5099)
 
 
-def test_a_turn_is_longer_than_the_walk_that_found_it_and_only_because_of_the_dead():
+def test_turn_is_longer_than_the_slow_scan_and_exists_only_with_dead_rows():
     way = long_way(took=0.05)
     assert way.turn_until == 10.0 + TURN * 0.05
     named = ScanStart()
@@ -193,10 +195,10 @@ def test_a_turn_is_longer_than_the_walk_that_found_it_and_only_because_of_the_de
 
 
 @pytest.mark.parametrize("queues", [(), ("mail", "news", "default")])
-def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiting(bench: Bench, monkeypatch, queues):
-    """Every walk is long, and every turn endless.
+def test_worker_that_skips_rows_stays_with_a_queue_for_a_turn_and_serves_all_queues(bench: Bench, monkeypatch, queues):
+    """Every scan counts as slow, and every turn is endless.
 
-    A queue that runs empty ends it, and what waits elsewhere is found without a call.
+    A turn ends when its queue is empty, and the worker finds jobs of other queues without a wake.
     """
     monkeypatch.setattr(scan_start, "LONG", 0.0)
     monkeypatch.setattr("jobherd.workers.claim.claim_query.LONG", 0.0)
@@ -221,14 +223,14 @@ def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiti
         ).fetchall()
     order = [queue for (queue,) in rows]
     changes = sum(one != other for one, other in itertools.pairwise(order))
-    assert changes < 10, "it stays with a queue while that holds jobs"
+    assert changes < 10, "the worker stays with a queue while it has jobs"
 
 
 @pytest.mark.parametrize("called", [False, True], ids=["the next whole walk", "the worker that is woken for it"])
-def test_a_job_that_comes_back_before_the_place_is_found_by(bench: Bench, monkeypatch, called):
-    """Every walk is long here, what died counts, and a place is taken at once.
+def test_job_that_returns_before_the_position_is_found(bench: Bench, monkeypatch, called):
+    """Every scan counts as slow because of dead rows, and a position is used at once.
 
-    The worker seeks, and un-nudged must walk again by itself.
+    The worker skips rows. Without a wake, it must make a full scan when one is due.
     """
     monkeypatch.setattr(scan_start, "LONG", 0.0)
     monkeypatch.setattr("jobherd.workers.claim.claim_query.LONG", 0.0)
@@ -252,10 +254,10 @@ def test_a_job_that_comes_back_before_the_place_is_found_by(bench: Bench, monkey
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_job_waits_for_longer_than_until_the_next_whole_walk(seed):
-    """Workers and producers in a random history.
+def test_no_job_waits_longer_than_until_the_next_full_scan(seed):
+    """Simulates workers and producers in a random history.
 
-    Transactions that lag, jobs that come back under old ids, and a queue that is long or empty.
+    Some transactions commit late, some jobs return under old ids, and the queue is long or empty.
     """
     dice = random.Random(seed)
     ways = [ScanStart() for _ in range(dice.choice([1, 3]))]
@@ -283,5 +285,5 @@ def test_no_job_waits_for_longer_than_until_the_next_whole_walk(seed):
         if way.doubt:
             way.note_dead(DEAD, named=False, now=now)
     assert LAG < longest <= SPARSE * 0.02 + 3.0, (
-        "it waits, and no longer than for the next walk and the next turn of a worker"
+        "some jobs wait, but at most until the next full scan and the next turn of a worker"
     )

@@ -314,7 +314,7 @@ def test_demand_rejects_a_job_that_is_not_waiting(queue):
 
 
 @pytest.mark.parametrize("by", ["claim/claim_jobs", "claim/claim_job"])
-def test_claim_near_the_head_reads_fewer_than_half_of_the_jobs_that_do_not_fit(queue, by):
+def test_claim_near_the_head_reads_less_than_half_of_what_a_full_scan_reads(queue, by):
     first = queue.enqueue("k:large")
     queue.enqueue_many("k:large", 3000)
     last = queue.enqueue("k:none")

@@ -45,7 +45,7 @@ def extras(queue, job):
 WHOLE = ("acme", "https://example.com/done", BYTES)
 
 
-def test_claim_returns_extras_and_rare_options_as_one_flat_object(queue):
+def test_claim_returns_extras_directly_unless_the_job_has_other_rare_options(queue):
     plain, rich = put(queue), put(queue, options='{"tenant": "acme", "max_attempts": 7}')
     child = queue.child()
     rows = child.connection.execute(queue.text("claim/claim_jobs"), child.parameters(2)).fetchall()

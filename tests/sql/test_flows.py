@@ -369,7 +369,7 @@ def test_retry_flow_uses_the_result_of_a_job_that_completed_during_the_cancellat
     assert payload(queue, "a:two") == {"n": 5}
 
 
-def test_flow_member_without_other_extras_starts_with_the_prefix_that_workers_recognize(queue):
+def test_extras_of_a_plain_flow_member_start_with_the_prefix_that_workers_recognize(queue):
     start(queue, GROUP)
     [member] = queue.child().claim_raw(1)
     assert member["extras"].startswith(MEMBER)

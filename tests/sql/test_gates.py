@@ -192,7 +192,7 @@ def test_jobs_claimed_during_a_slow_commit_of_a_limit_count(queue):
     assert gated(late) == []
 
 
-def test_unlimited_claims_made_after_maintenance_has_seen_the_limit_do_not_count(queue):
+def test_plain_claims_made_after_maintenance_has_seen_the_limit_do_not_count(queue):
     queue.enqueue_many("a:b", 4, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 9), jobherd.set_limit(kind => 'a:b', max_running => 9)")
     assert queue.run(queue.text("maintenance/end_pauses"))[0][3]

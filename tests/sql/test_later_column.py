@@ -1,6 +1,6 @@
-"""A later version adds a column to the jobs while workers of this version run: they go on, and lose no value of it.
+"""Workers of this version keep running when a later version adds a column to the jobs, and lose no value of it.
 
-Each statement has been prepared before the column is there, as in the session of such a worker.
+Each statement is prepared before the column exists, as in the session of such a worker.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def claim_one(child: Child, job: int) -> None:
 
 
 def claim_more(child: Child, job: int) -> None:
-    """The job joins a claim that another one has begun."""
+    """Add the job to a claim that has another job."""
     queue = child.queue
     first = queue.enqueue("a:b", priority=-1)
     token = claim(child, first)
@@ -185,11 +185,11 @@ LAST: dict[str, tuple[Callable[[Child, int], object], str]] = {
     "reclaim_supervisors": (a_child_dies, "ready"),
     "requeue_orphans": (orphan, "ready"),
 }
-"""The child is gone after them."""
+"""Moves after which the child process is not registered."""
 
 
 @pytest.mark.parametrize("name", [*MOVES, *LAST])
-def test_its_value_moves_with_the_job(queue, child, name):
+def test_value_of_an_added_column_moves_with_the_job(queue, child, name):
     move, there = {**MOVES, **LAST}[name]
     if name in MOVES:
         move(child, queue.enqueue("a:b"))
@@ -205,7 +205,7 @@ def test_its_value_moves_with_the_job(queue, child, name):
 
 
 @pytest.mark.parametrize("outcome", ["ok", "together", "failed"])
-def test_a_claim_from_before_is_settled(queue, child, outcome):
+def test_claim_made_before_the_column_was_added_can_be_settled(queue, child, outcome):
     jobs = queue.enqueue_many("a:b", 3)
     tokens = [claim(child, job) for job in jobs]
     line = Line(child.connection, child.id)

@@ -1,4 +1,4 @@
-"""What operators do to jobs that wait or are over, and the statements that find them, whose cost does not grow with what is not wanted."""
+"""Operators' changes of waiting and finished jobs, and searches whose cost does not grow with jobs that do not match."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def queue(database):
 # -- deleting
 
 
-def test_only_what_is_over_is_deleted_and_nothing_is_left_of_it(queue):
+def test_only_a_finished_job_is_deleted_with_its_log_and_attempts(queue):
     waits, later = queue.enqueue("a:b"), queue.enqueue("a:b", delay=3600)
     runs = queue.enqueue("a:b", queue="other")
     queue.child().claim(1, ["other"])
@@ -54,7 +54,7 @@ def over_in(queue, name):
     return number
 
 
-# -- another priority, another time
+# -- changing priority and time
 
 
 def test_a_waiting_job_is_claimed_by_its_new_priority(queue):
@@ -75,7 +75,7 @@ def test_a_waiting_job_is_claimed_by_its_new_priority(queue):
             queue.run("SELECT jobherd.reprioritize(%s, %s::integer)", first, bad)
 
 
-def test_a_waiting_job_gets_another_time(queue):
+def test_waiting_job_can_be_rescheduled(queue):
     now, later = queue.enqueue("a:b"), queue.enqueue("a:b", delay=3600, priority=3)
     assert queue.run("SELECT jobherd.reschedule(%s, now() + interval '2 h')", now) == [("scheduled",)]
     assert queue.run("SELECT jobherd.reschedule(%s, now() - interval '1 s')", later) == [("ready",)]
@@ -90,8 +90,8 @@ def test_a_waiting_job_gets_another_time(queue):
             queue.run("SELECT jobherd.reschedule(%s, %s::timestamptz)", now, bad)
 
 
-def test_a_job_that_comes_due_sooner_is_heard_of(queue):
-    """A process that sleeps until the first one is due would sleep past it."""
+def test_rescheduling_to_an_earlier_time_notifies_the_maintenance_processes(queue):
+    """Otherwise a process that sleeps until the first job is due would sleep past the new time."""
     later = queue.enqueue("a:b", delay=3600)
     with psycopg.connect(queue.dsn, autocommit=True) as ear:
         ear.execute(f"LISTEN {sql.CHANNEL}")
@@ -100,10 +100,10 @@ def test_a_job_that_comes_due_sooner_is_heard_of(queue):
 
 
 @pytest.mark.parametrize("call", ["jobherd.reprioritize(%s, 5)", "jobherd.reschedule(%s, now() + interval '1 h')"])
-def test_a_job_that_is_being_claimed_is_not_touched(queue, call):
-    """The claim has its row locked and will commit.
+def test_job_in_an_uncommitted_claim_is_not_changed(queue, call):
+    """The claim has locked the row and will commit.
 
-    Who waited for the lock finds the job running.
+    After waiting for the lock, the call finds the job running.
     """
     number = queue.enqueue("a:b")
     child = queue.child()
@@ -125,7 +125,7 @@ def test_a_job_that_is_being_claimed_is_not_touched(queue, call):
     assert queue.state(number) == "running"
 
 
-def test_what_is_done_to_a_job_is_noted_with_who_did_it(queue):
+def test_audit_entry_of_a_change_to_a_job_names_its_actor(queue):
     first, second = queue.enqueue("a:b"), queue.enqueue("a:b")
     queue.run("SELECT jobherd.reprioritize(%s, 4, 'alice', 'urgent')", first)
     queue.run("SELECT jobherd.reschedule(%s, '2030-01-01Z', 'bob')", second)
@@ -137,7 +137,7 @@ def test_what_is_done_to_a_job_is_noted_with_who_did_it(queue):
     ]  # fmt: skip
 
 
-# -- finding
+# -- searching
 
 
 def plan_of(queue, steer, name, parameters):
@@ -170,7 +170,7 @@ def long_past(cluster, template):
         {"kind": "no:such"},
     ],
 )
-def test_the_rare_is_found_without_reading_the_rest(long_past, wanted):
+def test_search_for_rare_jobs_reads_less_than_half_of_the_history(long_past, wanted):
     parameters = LOOK | {"low": 0, "high": 10**6, "most": 20_000} | wanted
     plan = plan_of(long_past, "dashboard/force_block_summaries", "dashboard/list_finished_ranges", parameters)
     pages = long_past.run(
@@ -180,13 +180,13 @@ def test_the_rare_is_found_without_reading_the_rest(long_past, wanted):
     names = {node.get("Index Name", "") for node in nodes(plan)}
     print(wanted, found, "of", pages, names)
     assert found < pages / 2
-    assert not any(name.endswith("_id_idx") for name in names), "it walks along the ids"
+    assert not any(name.endswith("_id_idx") for name in names), "the search must not scan by id"
     assert "Seq Scan" not in {
         node["Node Type"] for node in nodes(plan) if node.get("Relation Name", "").startswith("history_2")
     }
 
 
-def test_what_waits_is_never_read_to_its_end(queue):
+def test_search_of_waiting_jobs_stops_at_its_scan_limit(queue):
     queue.enqueue_many("a:b", 5_000)
     queue.run("ANALYZE jobherd.ready")
     for wanted in ({"kind": "no:such"}, {"text": "%no such%"}, {"states": ["retrying"]}):
@@ -198,4 +198,4 @@ def test_what_waits_is_never_read_to_its_end(queue):
     rows = queue.connection.execute(
         queue.text("dashboard/list_live"), LOOK | {"scan": 100, "kind": "no:such"}
     ).fetchall()
-    assert [row[0] for row in rows] == [4_901], "it says how far it looked"
+    assert [row[0] for row in rows] == [4_901], "the search returns how far it has read"

@@ -1,7 +1,4 @@
-"""The way to the schema.
-
-Forward only, together or not at all, whichever process starts at the same moment.
-"""
+"""Migrations: forward only, all or none, also if several processes start at the same time."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def connect(dsn):
     return psycopg.connect(dsn, autocommit=True)
 
 
-def test_an_empty_database_gets_everything_once(empty_database):
+def test_empty_database_gets_all_migrations_once(empty_database):
     with connect(empty_database) as connection:
         assert pending(connection) == len(migrations())
         assert migrate(connection) == len(migrations())
@@ -46,7 +43,7 @@ def test_an_empty_database_gets_everything_once(empty_database):
 
 
 @pytest.mark.promise("C40", "C42", "C43")
-def test_five_that_start_at_the_same_moment_all_come_up(empty_database):
+def test_five_concurrent_migrations_all_succeed_and_only_one_applies_the_steps(empty_database):
     script = "import psycopg, sys; from jobherd.sql.migrate import migrate; print(migrate(psycopg.connect(sys.argv[1], autocommit=True)))"
     with ThreadPoolExecutor(5) as pool:
         runs = list(
@@ -61,7 +58,7 @@ def test_five_that_start_at_the_same_moment_all_come_up(empty_database):
     assert sorted(int(run.stdout) for run in runs) == [0, 0, 0, 0, len(migrations())]
 
 
-def test_a_schema_that_is_newer_is_refused_with_the_remedy(database):
+def test_newer_schema_is_rejected_with_the_advice_to_upgrade(database):
     with connect(database) as connection:
         connection.execute(
             "INSERT INTO jobherd.migrations (area, version, name) VALUES (%s, 9999, 'from_the_future')", (CORE,)
@@ -72,7 +69,7 @@ def test_a_schema_that_is_newer_is_refused_with_the_remedy(database):
             pending(connection)
 
 
-def test_a_step_that_fails_leaves_nothing(empty_database, monkeypatch):
+def test_failed_migration_leaves_nothing_behind(empty_database, monkeypatch):
     steps = migrations()
     broken = (*steps[:-1], Migration(99, "broken", "CREATE TABLE jobherd.half (id int); SELECT 1/0"))
     monkeypatch.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: broken)
@@ -86,7 +83,7 @@ def test_a_step_that_fails_leaves_nothing(empty_database, monkeypatch):
 
 
 @pytest.mark.timeout(60)
-def test_nobody_waits_behind_a_step_that_waits_for_a_table_in_use(database, monkeypatch, caplog):
+def test_migration_that_waits_for_a_table_in_use_does_not_block_producers(database, monkeypatch, caplog):
     steps = (*migrations(), Migration(9998, "changes", "ALTER TABLE jobherd.ready ALTER priority SET DEFAULT 1"))
     monkeypatch.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: steps)
     paused = []
@@ -107,7 +104,7 @@ def test_nobody_waits_behind_a_step_that_waits_for_a_table_in_use(database, monk
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-def test_a_database_that_does_not_hold_utf8_is_refused(cluster, encoding):
+def test_database_with_another_encoding_than_utf8_is_rejected(cluster, encoding):
     with connect(cluster.dsn()) as connection:
         connection.execute(
             f"CREATE DATABASE latin ENCODING '{encoding}' LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0"
@@ -119,7 +116,7 @@ def test_a_database_that_does_not_hold_utf8_is_refused(cluster, encoding):
             connection.execute("DROP DATABASE latin")
 
 
-def test_another_schema_holds_everything_and_leaves_jobherd_alone(empty_database):
+def test_migration_into_another_schema_does_not_create_schema_jobherd(empty_database):
     with connect(empty_database) as connection:
         migrate(connection, schema="queue_eu")
         assert connection.execute("SELECT to_regnamespace('jobherd')").fetchone() == (None,)
@@ -131,7 +128,7 @@ def test_another_schema_holds_everything_and_leaves_jobherd_alone(empty_database
 
 @pytest.mark.parametrize("schema", ["jobherd", "queue_eu"])
 @pytest.mark.parametrize("owned", [True, False], ids=["its own", "a DBA's"])
-def test_a_schema_that_was_made_beforehand_needs_no_right_to_make_one(empty_database, schema, owned):
+def test_migration_into_an_existing_schema_needs_no_right_to_create_one(empty_database, schema, owned):
     with connect(empty_database) as dba:
         dba.execute("DROP ROLE IF EXISTS t_maker")
         dba.execute("CREATE ROLE t_maker LOGIN")
@@ -153,7 +150,7 @@ def test_a_schema_that_was_made_beforehand_needs_no_right_to_make_one(empty_data
             dba.execute("DROP OWNED BY t_maker CASCADE; DROP ROLE t_maker")
 
 
-def test_a_comparison_does_not_repeat_the_warning_about_missing_roles(database, monkeypatch, caplog):
+def test_drift_check_does_not_repeat_the_warning_about_missing_roles(database, monkeypatch, caplog):
     found = {"migrate/list_missing_roles": "SELECT 'jobherd_read'"}
     monkeypatch.setattr("jobherd.sql.migrate.load", lambda name, *rest: found.get(name) or sql.load(name, *rest))
     with connect(database) as connection:
@@ -163,7 +160,7 @@ def test_a_comparison_does_not_repeat_the_warning_about_missing_roles(database, 
         assert "there is no jobherd_read" in caplog.text
 
 
-def test_settings_of_the_database_change_nothing_that_a_migration_makes(empty_database, database):
+def test_settings_of_the_database_do_not_change_the_migrated_schema(empty_database, database):
     with connect(empty_database) as connection:
         name = connection.info.dbname
         connection.execute(
@@ -181,7 +178,7 @@ def test_settings_of_the_database_change_nothing_that_a_migration_makes(empty_da
     assert dump(empty_database) == dump(database)
 
 
-def test_a_schema_that_was_renamed_is_refused_with_the_remedy(database):
+def test_renamed_schema_is_rejected_with_statements_that_fix_it(database):
     with connect(database) as connection:
         connection.execute("ALTER SCHEMA jobherd RENAME TO queue_eu")
         for ask in (pending, migrate, partial(migrate, grant=True)):
@@ -194,13 +191,13 @@ def test_a_schema_that_was_renamed_is_refused_with_the_remedy(database):
 
 
 @pytest.mark.parametrize("name", ["", "a-b", "A", "1a", "x" * 42, "a; drop table b", 'a"b', "pg_x"])
-def test_a_schema_that_is_no_plain_name_is_refused(name):
+def test_invalid_schema_name_is_rejected(name):
     with pytest.raises(ValueError, match="schema"):
         sql.check_schema(name)
 
 
-def test_what_the_server_takes_for_no_name_is_refused_as_one(cluster):
-    """It failed as an error of syntax, somewhere in a migration."""
+def test_reserved_word_is_rejected_as_a_schema_name(cluster):
+    """Otherwise a migration would fail with a syntax error."""
     with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
         reserved = conn.execute("SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')").fetchall()
     assert {word for (word,) in reserved} <= sql.RESERVED
@@ -208,12 +205,12 @@ def test_what_the_server_takes_for_no_name_is_refused_as_one(cluster):
         sql.check_schema("order")
 
 
-def test_every_statement_has_a_head_that_says_what_it_does():
+def test_every_statement_starts_with_a_comment():
     for file in sorted((Path(sql.__file__).parent / "queries").rglob("*.sql")):
         assert file.read_text(encoding="utf-8").startswith("-- "), file.name
 
 
-def test_numbered_gives_the_names_in_the_order_of_their_numbers():
+def test_numbered_returns_the_parameter_names_in_the_order_of_their_numbers():
     text, names = sql.numbered("recover/terminate_child_sessions")
     assert names == ("supervisor", "incarnation")
     assert "$1" in text
@@ -221,13 +218,13 @@ def test_numbered_gives_the_names_in_the_order_of_their_numbers():
     assert "%(" not in text
 
 
-def test_a_statement_that_does_not_exist_is_named():
+def test_load_names_a_statement_that_does_not_exist():
     with pytest.raises(FileNotFoundError, match="no_such"):
         sql.load("claim/no_such")
 
 
-def test_partitions_are_kept_in_a_schema_of_another_name(empty_database):
-    """Its maintenance process died of looking for them in `jobherd`, with every start."""
+def test_keep_partitions_creates_partitions_in_another_schema(empty_database):
+    """A maintenance process that searched for them in `jobherd` would crash at every start."""
     with psycopg.connect(empty_database, autocommit=True) as connection:
         migrate(connection, schema="jobs_eu")
         for made in (4, 0):

@@ -1,7 +1,4 @@
-"""A job moves from table to table as a whole row.
-
-A column that a move does not change arrives as it was.
-"""
+"""A job moves between tables as a whole row, and keeps every column that the move does not set."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ INSERT INTO jobherd.{table} (created_at, run_at, expires_at, timeout, last_error
 VALUES ('2026-01-02 03:04:05.678901+00', %s, '8000-01-01', 12.5, '{{"code": "OLD"}}', -7, 3, 9, 2, true, 'media', 'a:b', '{{"n": [1, "\\u00e4"]}}',
         jobherd.extras_of('acme', 'https://example.org/hook', '\\x00ff', 41, '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'), 'west')
 RETURNING id"""
-"""No column has its default."""
+"""A job in which no column has its default."""
 WHERE_IT_IS = """
 SELECT to_jsonb(j) FROM (
     SELECT * FROM jobherd.ready UNION ALL SELECT * FROM jobherd.parked
@@ -51,7 +48,7 @@ def seen(queue: Queue, job: int) -> dict[str, Any]:
 
 
 def changed(queue: Queue, job: int, move: Callable[[], object]) -> dict[str, Any]:
-    """Make a move and return what is not as it was before."""
+    """Make a move and return the columns that it changed, with their new values."""
     before = seen(queue, job)
     assert all(value not in (None, 0, False, {}, "default") for value in before.values()), before
     move()
@@ -65,7 +62,7 @@ def settle(child: Child, job: int, outcome: str, **more: object) -> None:
     assert child.settle(token, [job], outcome, **more) == [job]
 
 
-def test_what_is_due_is_promoted_whole(queue):
+def test_promotion_of_a_due_job_changes_no_column(queue):
     job = full(queue, "scheduled")
     assert changed(queue, job, queue.promote) == {}
     assert queue.count("ready") == 1
@@ -73,7 +70,7 @@ def test_what_is_due_is_promoted_whole(queue):
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
 @pytest.mark.parametrize(("to", "there"), [(FUTURE, "scheduled"), (PAST.replace("06", "09"), "ready")])
-def test_another_time_is_all_that_rescheduling_changes(queue, table, to, there):
+def test_rescheduling_changes_only_run_at(queue, table, to, there):
     job = full(queue, table, FUTURE if table == "scheduled" else PAST)
     to = to if (table, there) != ("scheduled", "scheduled") else FUTURE.replace("90", "91")
     assert list(changed(queue, job, lambda: queue.run("SELECT jobherd.reschedule(%s, %s)", job, to))) == ["run_at"]
@@ -81,12 +78,12 @@ def test_another_time_is_all_that_rescheduling_changes(queue, table, to, there):
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
-def test_another_priority_is_all_that_reprioritizing_changes(queue, table):
+def test_reprioritizing_changes_only_the_priority(queue, table):
     job = full(queue, table, FUTURE if table == "scheduled" else PAST)
     assert changed(queue, job, lambda: queue.run("SELECT jobherd.reprioritize(%s, 5)", job)) == {"priority": 5}
 
 
-def test_a_claim_and_a_release_change_nothing_and_a_running_job_shows_its_attempt(queue):
+def test_claim_and_release_change_no_column_and_a_running_job_shows_its_attempt(queue):
     job, child = full(queue), queue.child()
     unheard: dict[str, object] = {"child": child.id, "heard": []}
     claimed: list[JobRow] = []
@@ -98,11 +95,10 @@ def test_a_claim_and_a_release_change_nothing_and_a_running_job_shows_its_attemp
     )
 
 
-def test_what_waits_behind_a_long_job_is_given_back_whole(queue):
+def test_release_of_a_job_behind_a_long_one_changes_no_column(queue):
     first = queue.enqueue("a:b", queue="media", priority=-8)
     job, child = full(queue), queue.child()
-    # The one that is to be alone is never claimed behind another; so its claim is put together
-    # here.
+    # A job that must run alone is never claimed behind another one, so the test builds this claim.
     assert len(child.claim(1)) == 1
     queue.run("UPDATE jobherd.running SET jobs = jobs || ARRAY(SELECT r FROM jobherd.ready r WHERE id = %s)", job)
     queue.run("DELETE FROM jobherd.ready WHERE id = %s", job)
@@ -118,7 +114,7 @@ CRASHED = {"crashes": 3, "last_error": {"code": "WORKER_CRASHED", "message": "it
     ("began", "changes"),
     [(None, {"alone": False}), (True, {"alone": False}), (False, CRASHED)],
 )
-def test_a_job_that_a_worker_died_of_before_it_started_keeps_its_attempt_and_counts_a_crash(queue, began, changes):
+def test_release_counts_no_attempt_and_a_crash_only_if_the_claim_may_have_caused_it(queue, began, changes):
     job, child = full(queue), queue.child()
     queue.run(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed) VALUES ('a:b', 'a', 0, 5, 4, 7, 30)"
@@ -128,7 +124,7 @@ def test_a_job_that_a_worker_died_of_before_it_started_keeps_its_attempt_and_cou
     assert changed(queue, job, lambda: child.release(cleared=cleared)) == changes
 
 
-def test_it_fails_at_the_last_crash_that_its_kind_allows_and_one_that_was_cancelled_is_cancelled(queue):
+def test_job_with_its_last_allowed_crash_fails_or_is_canceled_on_request(queue):
     for cancelled, state, code in ((False, "failed", "WORKER_CRASHED"), (True, "cancelled", "JOB_CANCELLED")):
         job, child = full(queue), queue.child()  # it has crashed twice, and three are the default
         child.claim(1)
@@ -139,7 +135,7 @@ def test_it_fails_at_the_last_crash_that_its_kind_allows_and_one_that_was_cancel
         assert found == [(state, code, 3, 3)]
 
 
-def test_jobs_of_a_claim_that_a_worker_died_of_are_claimed_alone_and_none_is_blamed(queue):
+def test_jobs_of_a_claim_that_crashed_its_worker_are_claimed_alone_and_count_no_crash(queue):
     jobs, child = queue.enqueue_many("a:b", 3), queue.child()
     child.claim(3)
     assert sorted(child.release(cleared=[])) == jobs
@@ -150,7 +146,7 @@ def test_jobs_of_a_claim_that_a_worker_died_of_are_claimed_alone_and_none_is_bla
     assert [len(suspect.claim(3)) for suspect in suspects] == [1, 1, 1, 0]
 
 
-def test_what_was_lost_keeps_all_but_the_error(queue):
+def test_lost_job_changes_only_its_attempts_and_its_error(queue):
     job, child = full(queue), queue.child()
     child.claim(1)
     queue.run("DELETE FROM jobherd.children")
@@ -171,7 +167,7 @@ def test_what_was_lost_keeps_all_but_the_error(queue):
         ("abandoned", None, {"run_at", "last_error", "crashes", "alone"}),
     ],
 )
-def test_what_runs_again_keeps_all_that_its_outcome_does_not_speak_of(queue, outcome, delay, changes):
+def test_outcome_that_requeues_a_job_changes_only_the_columns_it_sets(queue, outcome, delay, changes):
     job, child = full(queue), queue.child()
     child.claim(1)
     found = changed(queue, job, lambda: settle(child, job, outcome, delay=delay, crashed=1, code="NEW", error="why"))
@@ -179,7 +175,7 @@ def test_what_runs_again_keeps_all_that_its_outcome_does_not_speak_of(queue, out
     assert (found["crashes"], found["alone"], found["last_error"]) == (3, False, {"code": "NEW", "message": "why"})
 
 
-def test_parked_and_brought_back_it_is_as_it_was(queue):
+def test_parking_and_releasing_a_job_changes_no_column(queue):
     queue.run("SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)")
     queue.enqueue("a:b", queue="media", priority=-8)
     one, other = queue.child(), queue.child()
@@ -196,7 +192,7 @@ def test_parked_and_brought_back_it_is_as_it_was(queue):
 
 
 @pytest.mark.parametrize("outcome", ["ok", "failed", "cancelled", "expired"])
-def test_what_is_over_is_remembered_as_it_was(queue, outcome):
+def test_history_keeps_the_columns_of_a_finished_job(queue, outcome):
     job, child = full(queue), queue.child()
     child.claim(1)
     before = seen(queue, job)
@@ -229,11 +225,11 @@ ENDS: dict[str, Callable[[Child, int], object]] = {
     "reclaimed": lambda child, _: child.queue.supervisor().reclaim(dead=[child.supervisor]),
     "orphaned": lambda child, _: child.queue.run("DELETE FROM jobherd.children") or child.queue.orphans(),
 }
-"""Whatever ends a job that is claimed and to be cancelled."""
+"""All ways to end a claimed job that has a cancel request."""
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_is_over_and_run_again_has_the_timeout_it_was_enqueued_with(queue, end):
+def test_finished_job_that_is_run_again_keeps_its_timeout(queue, end):
     job, child = full(queue), queue.child()
     child.claim(1)
     queue.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job)
@@ -246,12 +242,12 @@ KEPT = "SELECT array_agg(DISTINCT drop_on - (now() AT TIME ZONE 'UTC')::date) FR
 
 @pytest.fixture(params=["Etc/GMT+12", "Etc/GMT-14"])
 def zone(request, monkeypatch):
-    """The session's day is not the day of UTC, in one of them at any time."""
+    """Set the time zone of sessions. At any time, one of the zones has another date than UTC."""
     monkeypatch.setenv("PGTZ", request.param)
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_is_over_is_kept_for_as_long_as_its_kind_says_also_if_it_runs_again(zone, queue, end):
+def test_finished_job_and_its_attempt_after_a_retry_are_kept_as_long_as_the_kind_declares(zone, queue, end):
     queue.run(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed) VALUES ('a:b', 'media', 0, 5, 3, 3, 3)"
     )
@@ -265,7 +261,7 @@ def test_what_is_over_is_kept_for_as_long_as_its_kind_says_also_if_it_runs_again
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
-def test_so_it_has_if_it_was_cancelled_before_it_ran(queue, table):
+def test_job_canceled_before_it_ran_keeps_its_timeout_when_it_is_run_again(queue, table):
     job = full(queue, table)
     assert queue.cancel(job) == "cancelled"
     again(queue, job)
@@ -275,7 +271,7 @@ def again(queue: Queue, job: int) -> None:
     assert queue.run(
         "SELECT timeout, state IN ('completed', 'failed', 'cancelled') FROM jobherd.jobs WHERE id = %s", job
     ) == [(12.5, True)]
-    queue.run("SELECT jobherd.enable_webhooks()")  # or a copy with one is refused
+    queue.run("SELECT jobherd.enable_webhooks()")  # otherwise the copy of a job with a webhook is rejected
     [[copy]] = queue.run("""SELECT jobherd.retry_edited(%s, '{"n": 2}')""", job)
     assert queue.retry(job) == "ready"
     assert [seen(queue, each)["timeout"] for each in (job, copy)] == [12.5, 12.5]

@@ -1,7 +1,4 @@
-"""Conditions on a claim.
-
-Where they stand in the statement, and that none of them is there unless it was asked for.
-"""
+"""Conditions on a claim: their place in the statement, and that only requested conditions are added."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ CLAIMS = ("claim/claim_jobs", "claim/claim_job")
 
 
 @pytest.mark.parametrize("name", [*CLAIMS, "claim/claim_more"])
-def test_nothing_is_added_unless_asked_for(name):
+def test_claim_contains_only_the_requested_conditions(name):
     text, names = sql.numbered(name)
     assert "narrow" not in text
     assert not {"only_kinds", "not_kinds"} & set(names)
@@ -25,7 +22,7 @@ def test_nothing_is_added_unless_asked_for(name):
     assert len(narrowed) - len(text) < 100
 
 
-def test_conditions_of_users_get_names_of_their_own_and_their_number_is_bounded(monkeypatch):
+def test_user_conditions_get_separate_names_and_their_number_is_limited(monkeypatch):
     monkeypatch.setattr(sql, "_own", {})
     name = sql.own_condition("kind = %(kind)s AND 1 %% 2 = 1", "own_0_", {"kind"})
     assert sql.own_condition("kind = %(kind)s AND 1 %% 2 = 1", "own_0_", {"kind"}) == name
@@ -37,18 +34,18 @@ def test_conditions_of_users_get_names_of_their_own_and_their_number_is_bounded(
             sql.own_condition(f"priority = {number}", "own_0_", {})
 
 
-def test_a_parameter_that_nobody_gave_is_named():
+def test_condition_with_a_missing_parameter_is_rejected_by_name():
     with pytest.raises(ValueError, match=r"asks for %\(kind\)s, which is not among its parameters"):
         sql.own_condition("kind = %(kind)s", "own_0_", {"kinds"})
 
 
-def test_a_statement_without_a_place_for_them_is_named():
+def test_statement_that_takes_no_conditions_is_rejected():
     with pytest.raises(ValueError, match="no place for conditions"):
         sql.load("observe/show_time+of_kinds")
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_the_first_in_order_that_fits_is_taken_under_any_schema(database, name):
+def test_claim_with_conditions_takes_the_first_job_that_meets_them_in_any_schema(database, name):
     with Queue(database) as queue:
         queue.enqueue("a:b")
         second = queue.enqueue("a:c")
@@ -59,5 +56,5 @@ def test_the_first_in_order_that_fits_is_taken_under_any_schema(database, name):
         rows = wire.exchange((sql.narrow(name, "of_kinds", "not_of_kinds"), parameters))[0]
         assert [job.id for job in claimed_jobs(rows)] == [second]
         rows = wire.exchange((sql.narrow(name, "of_kinds"), parameters | {"only_kinds": []}))[0]
-        assert [job.id for job in claimed_jobs(rows)] == [None], "there are jobs, and none for it"
+        assert [job.id for job in claimed_jobs(rows)] == [None], "there are jobs, but none that meets the condition"
     assert "eu.ready" in sql.load(sql.narrow(name, "of_kinds"), "eu")

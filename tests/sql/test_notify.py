@@ -1,6 +1,6 @@
-"""Nothing of ours notifies but by the function that looks whether there is room.
+"""Jobherd notifies only if PostgreSQL's notification queue has room.
 
-A commit that notifies without room is refused.
+PostgreSQL rejects a commit that notifies while this queue is full.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def queue(database):
         yield queue
 
 
-def test_no_other_function_notifies_by_itself(queue):
-    """But one that runs as the committing role, which may lack the right to call it.
+def test_only_notify_and_wake_sleepers_call_pg_notify(queue):
+    """`wake_sleepers` runs as the committing role, which may lack the right to call `notify`.
 
-    It asks for room itself.
+    So it checks for room itself.
     """
     assert sorted(queue.run(BY)) == [("notify",), ("wake_sleepers",)]
     assert (
@@ -35,18 +35,17 @@ def test_no_other_function_notifies_by_itself(queue):
     )
 
 
-def test_no_statement_notifies_by_itself():
+def test_no_statement_calls_pg_notify():
     assert [path.name for path in (ROOT / "queries").rglob("*.sql") if "pg_notify(" in path.read_text()] == []
 
 
-def test_it_notifies_while_there_is_room_and_says_so(queue):
+def test_notify_sends_and_returns_true_while_the_notification_queue_has_room(queue):
     queue.run("LISTEN a_channel")
     assert queue.run("SELECT jobherd.notify('a_channel', 'a word')") == [(True,)]
     assert [each.payload for each in queue.connection.notifies(timeout=LIMIT, stop_after=1)] == ["a word"]
 
 
-def test_it_costs_its_caller_no_call(queue):
-    """It is one expression, and becomes part of the caller's."""
+def test_notify_is_inlined_into_the_statement_of_its_caller(queue):
     (plan,) = (
         row[0]
         for row in queue.run("EXPLAIN (VERBOSE, COSTS OFF) SELECT jobherd.notify('a', 'b')")

@@ -1,4 +1,4 @@
-"""A caller whose transaction stays open holds up no statement of a supervisor, worker or maintenance process."""
+"""An open transaction of a caller blocks no statement of a supervisor, worker or maintenance process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WAIT = "10ms"
-"""For a lock: the caller never releases what it holds, so any time would do."""
+"""Lock timeout. The caller never releases its locks, so any duration would do."""
 
 
 DECLARED = {"names": ["slow:one"], "max_running": [3]}
@@ -32,7 +32,7 @@ KIND = {
 
 
 class Scene:
-    """Jobs in every state, two claims in hand, and a session that refuses to wait."""
+    """Jobs in every state, two claims, and a session with a short lock timeout."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue, self.supervisor = queue, queue.supervisor()
@@ -82,7 +82,7 @@ class Scene:
         return [name for (name,) in (session or self.queue.connection).execute(text, given).fetchall()]
 
     def statements(self) -> dict[str, Callable[[], object]]:
-        """What the fleet does, by name."""
+        """Return the statements of the fleet, by name."""
         child, parameters = self.child, {"supervisor": self.supervisor.id}
 
         def send(name: str, **given: object) -> Callable[[], object]:
@@ -207,7 +207,7 @@ class Scene:
         }
 
     def held_up(self) -> dict[str, str]:
-        """The statements that wait for a lock, each made and rolled back."""
+        """Run each statement, roll it back, and return the errors of those that wait for a lock."""
         found = {}
         for name, make in self.statements().items():
             try:
@@ -280,12 +280,12 @@ CALLS = {
     "enqueue and demand": ("jobherd_enqueue", """SELECT jobherd.demand(jobherd.enqueue('a:b'), '{"memory_mb" : 7}')"""),
     "tenant looks": (TENANT, "SELECT * FROM jobherd.tenant_jobs"),
 }
-"""Who calls what, by what it is. :name is a number of the scene."""
+"""The role and statement of each call. `:name` is a number of the scene."""
 
 
 @pytest.fixture
 def scene(database: str) -> Iterator[Scene]:
-    """Roles belong to the whole server, so the tenant's goes again."""
+    """Provide a scene with a tenant's role. Roles belong to the whole server, so it is dropped afterward."""
     with Queue(database) as queue:
         queue.run(f"CREATE ROLE {TENANT}")
         try:
@@ -296,7 +296,7 @@ def scene(database: str) -> Iterator[Scene]:
             queue.run(f"DROP ROLE {TENANT}")
 
 
-def test_a_caller_that_stays_open_holds_up_nothing(scene: Scene) -> None:
+def test_open_transaction_of_a_caller_blocks_no_statement_of_the_fleet(scene: Scene) -> None:
     assert scene.held_up() == {}, "no transaction is open yet"
     given = {name: str(value) for name, value in vars(scene).items() if isinstance(value, int)} | {
         "supervisor": str(scene.supervisor.id)
@@ -312,16 +312,16 @@ def test_a_caller_that_stays_open_holds_up_nothing(scene: Scene) -> None:
     assert found == {}
 
 
-def test_a_worker_that_declares_another_schedule_waits_two_seconds_at_most_and_starts(scene: Scene) -> None:
-    """It says which one it could not store."""
+def test_declaration_of_a_locked_schedule_returns_its_name_after_a_short_wait(scene: Scene) -> None:
+    """The statement waits at most 2 s for the lock, so that a worker can start."""
     with psycopg.connect(scene.queue.dsn) as caller:
         caller.execute("SELECT jobherd.pause_schedule('declared')")
         assert scene.declare(every=60.0, session=scene.session) == ["declared"]
     assert scene.declare(every=60.0, session=scene.session) == []
 
 
-def test_a_lock_on_a_claim_would_be_seen(scene: Scene) -> None:
-    """Or the test above would prove nothing."""
+def test_lock_on_a_claim_is_detected(scene: Scene) -> None:
+    """Otherwise the test of open transactions would prove nothing."""
     with psycopg.connect(scene.queue.dsn) as caller:
         caller.execute("SELECT FROM jobherd.running FOR UPDATE")
         assert {

@@ -1,7 +1,4 @@
-"""Orders as the database keeps them.
-
-Given, taken once, refused when they are old, answered once, forgotten. And the audit.
-"""
+"""Fleet commands in the database: sent, taken once, rejected when old, answered once, deleted. Also the audit log."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ def age(queue, number, span):
               f"done_at = done_at - interval '{span}' WHERE id = %s", number)  # fmt: skip
 
 
-def test_an_order_is_notified_taken_once_by_whom_it_names_and_answered_once(queue):
+def test_fleet_command_is_notified_then_taken_and_answered_once_by_its_supervisor(queue):
     mine, other = queue.supervisor(), queue.supervisor()
     with psycopg.connect(queue.dsn, autocommit=True) as ears:
         ears.execute("LISTEN jobherd_jobs")
@@ -68,12 +65,12 @@ def test_an_order_is_notified_taken_once_by_whom_it_names_and_answered_once(queu
     assert take(queue, mine) == []
     assert send(queue, "control/answer_fleet_command", order=number, answer='{"running": 2}', error=None).rowcount == 1
     assert send(queue, "control/answer_fleet_command", order=number, answer=None, error="no").rowcount == 0, (
-        "the first answer stands"
+        "the first answer is kept"
     )
     assert (order(queue, number)["answer"], order(queue, number)["error"]) == ({"running": 2}, None)
 
 
-def test_the_oldest_are_taken_first_and_no_more_than_asked_for(queue):
+def test_oldest_fleet_commands_are_taken_first_up_to_the_requested_number(queue):
     supervisor = queue.supervisor()
     numbers = [give(queue, supervisor, "add") for _ in range(5)]
     assert [take(queue, supervisor, most=2), take(queue, supervisor, most=2), take(queue, supervisor, most=2)] == [
@@ -81,7 +78,7 @@ def test_the_oldest_are_taken_first_and_no_more_than_asked_for(queue):
     ]  # fmt: skip
 
 
-def test_what_nobody_took_in_time_is_refused_and_never_carried_out_late(queue):
+def test_fleet_command_that_was_not_taken_within_30_s_is_rejected_and_never_taken(queue):
     supervisor = queue.supervisor()
     late, early = give(queue, supervisor), give(queue, supervisor, "add")
     age(queue, late, "31 s")
@@ -90,7 +87,7 @@ def test_what_nobody_took_in_time_is_refused_and_never_carried_out_late(queue):
     assert order(queue, late)["taken_at"] is None
 
 
-def test_what_was_withdrawn_is_not_taken_and_what_was_taken_is_not_withdrawn(queue):
+def test_withdrawn_fleet_command_is_not_taken_and_a_taken_one_cannot_be_withdrawn(queue):
     supervisor = queue.supervisor()
     first, second = give(queue, supervisor, "add"), give(queue, supervisor, "add")
     assert rows(queue, "control/withdraw_fleet_command", order=first) == [{"withdrawn": True}]
@@ -98,7 +95,7 @@ def test_what_was_withdrawn_is_not_taken_and_what_was_taken_is_not_withdrawn(que
     assert rows(queue, "control/withdraw_fleet_command", order=second) == [{"withdrawn": False}]
 
 
-def test_maintenance_processes_close_what_nobody_answers_and_forget_what_was_answered(queue):
+def test_maintenance_closes_unanswered_fleet_commands_and_deletes_old_ones(queue):
     supervisor = queue.supervisor()
     untaken, unanswered, fresh, done, report = (
         give(queue, supervisor, name) for name in ("add", "add", "add", "add", "report")
@@ -119,14 +116,14 @@ def test_maintenance_processes_close_what_nobody_answers_and_forget_what_was_ans
     assert send(queue, "maintenance/delete_fleet_commands", most=10).rowcount == 1
 
 
-def test_a_report_is_asked_for_once_a_second_however_many_look_on(queue):
+def test_report_is_requested_at_most_once_a_second_for_any_number_of_viewers(queue):
     supervisor = queue.supervisor()
     first = give(queue, supervisor, "report")
-    age(queue, first, "-1 minute")  # as if it had been asked later: it is young, however long this takes
+    age(queue, first, "-1 minute")  # dated into the future, so that it stays young if this test is slow
     assert give(queue, supervisor, "report") == first
     age(queue, first, "1 hour")
     assert give(queue, supervisor, "report") != first
-    assert notes(queue) == [], "looking is no action"
+    assert notes(queue) == [], "a request for a report has no audit entry"
 
 
 @pytest.mark.parametrize(
@@ -138,21 +135,21 @@ def test_a_report_is_asked_for_once_a_second_however_many_look_on(queue):
         ("jobherd.send_fleet_command(NULL, 'drain')", "supervisor null is not there"),
     ],
 )
-def test_what_cannot_be_ordered_is_refused_with_the_remedy(queue, call, said):
+def test_invalid_fleet_command_is_rejected_and_not_stored(queue, call, said):
     supervisor = queue.supervisor()
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=said):
         queue.run(f"SELECT {call.format(id=supervisor.id)}")
     assert queue.count("fleet_commands") == 0
 
 
-def test_a_supervisor_whose_lease_has_lapsed_gets_no_orders(queue):
+def test_supervisor_with_an_expired_lease_gets_no_fleet_commands(queue):
     supervisor = queue.supervisor()
     queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s'")
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="lapsed"):
         give(queue, supervisor)
 
 
-def test_a_flood_is_refused_at_a_hundred(queue):
+def test_fleet_command_is_rejected_while_100_are_unanswered(queue):
     supervisor = queue.supervisor()
     queue.run("SELECT jobherd.send_fleet_command(%s, 'add') FROM generate_series(1, 100)", supervisor.id)
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="100 fleet commands"):
@@ -162,10 +159,10 @@ def test_a_flood_is_refused_at_a_hundred(queue):
     give(queue, supervisor)
 
 
-# -- the audit
+# -- the audit log
 
 
-def test_every_action_is_noted_with_who_and_what(queue):
+def test_audit_entry_of_each_action_names_actor_and_target(queue):
     supervisor = queue.supervisor()
     job, other = queue.enqueue("a:b"), queue.enqueue("a:b", delay=60.0)
     [(me,)] = queue.run("SELECT session_user::text")
@@ -190,27 +187,29 @@ def test_every_action_is_noted_with_who_and_what(queue):
         ("anna", "retry", {"job": other}, "now"),
         (me, "cancel", {"job": job}, None),
         ("anna", "drain", {"supervisor": supervisor.id, "process": "test/1", "command": number}, "moving"),
-    ], "what changed nothing is not noted"
+    ], "an action without effect has no audit entry"
 
 
-def test_what_is_rolled_back_was_not_done(queue):
+def test_rolled_back_action_has_no_audit_entry(queue):
     with queue.connection.transaction(force_rollback=True):
         queue.run("SELECT jobherd.pause('mail')")
         assert len(notes(queue)) == 1
     assert notes(queue) == []
 
 
-def test_many_things_done_as_one_are_noted_once(queue):
+def test_bulk_action_has_a_single_audit_entry(queue):
     jobs = queue.enqueue_many("a:b", 3)
     with queue.connection.transaction():
         rows(queue, "control/write_audit_entry", actor="anna", action="cancel many", target='{"jobs": 3}', reason=None)
         queue.run("SELECT jobherd.cancel(id) FROM unnest(%s::bigint[]) AS id", jobs)
     assert [(row["action"], row["target"]) for row in notes(queue)] == [("cancel many", {"jobs": 3})]
     queue.run("SELECT jobherd.pause('mail')")
-    assert [row["action"] for row in notes(queue)] == ["pause", "cancel many"], "the next transaction speaks for itself"
+    assert [row["action"] for row in notes(queue)] == ["pause", "cancel many"], (
+        "the next transaction has its own audit entry"
+    )
 
 
-def test_the_role_is_what_the_database_knows_whatever_the_actor_says(queue):
+def test_audit_entry_has_the_database_role_regardless_of_the_given_actor(queue):
     queue.run("DROP ROLE IF EXISTS t_app")
     queue.run("CREATE ROLE t_app LOGIN")
     try:
@@ -227,14 +226,14 @@ def test_the_role_is_what_the_database_knows_whatever_the_actor_says(queue):
         queue.run("DROP ROLE t_app")
 
 
-def test_a_gate_that_a_maintenance_process_opens_is_noted_as_the_maintenance_processes(queue):
+def test_audit_entry_of_an_automatic_resume_has_the_actor_maintenance(queue):
     queue.run("SELECT jobherd.pause('mail', resume_at => clock_timestamp() + interval '1 hour', actor => 'anna')")
     queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
     assert send(queue, "maintenance/end_pauses").fetchone()[0] == 1
     assert [(row["actor"], row["action"]) for row in notes(queue)] == [("maintenance", "resume"), ("anna", "pause")]
 
 
-def test_old_notes_are_dropped_and_young_ones_are_not(queue):
+def test_old_audit_entries_are_deleted_in_limited_steps_and_recent_ones_kept(queue):
     queue.run(
         "INSERT INTO jobherd.audit (at, actor, role, action) SELECT now() - n * interval '1 day', 'a', 'a', 'x' FROM generate_series(9, 1, -1) n"
     )

@@ -1,4 +1,4 @@
-"""Values of Python as PostgreSQL reads them: what is sent comes back."""
+"""Python values as parameters: PostgreSQL returns the values that were sent."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def connection(cluster: Cluster):
 
 @given(values=st.lists(st.one_of(st.none(), TEXT), max_size=20))
 @settings(max_examples=200, deadline=None)
-def test_lists_of_text(connection, values):
+def test_lists_of_texts_are_returned_unchanged(connection, values):
     assert back(connection, values, "text[]") == values
 
 
 @given(values=st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=20))
 @settings(max_examples=100, deadline=None)
-def test_lists_of_whole_numbers(connection, values):
+def test_lists_of_integers_are_returned_unchanged(connection, values):
     assert back(connection, values, "bigint[]") == values
 
 
 @given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), max_size=20))
 @settings(max_examples=100, deadline=None)
-def test_lists_of_numbers(connection, values):
+def test_lists_of_floats_are_returned_unchanged(connection, values):
     assert [float(value) for value in back(connection, values, "double precision[]")] == values
 
 
-def test_truth_values_and_what_is_no_number(connection):
+def test_booleans_infinity_and_null_are_returned_unchanged(connection):
     assert back(connection, [True, None, False], "boolean[]") == [True, None, False]
     assert back(connection, True, "boolean") is True
     assert back(connection, [math.inf, 1], "double precision[]") == ["Infinity", 1]
@@ -55,6 +55,6 @@ def test_truth_values_and_what_is_no_number(connection):
 
 
 @pytest.mark.parametrize("value", ["a\0b", ["a", "\0"], "\ud800", ["\udfff"]])
-def test_what_cannot_be_sent_is_refused(value):
+def test_text_with_nul_or_surrogates_is_rejected(value):
     with pytest.raises(ValueError, match=r"NUL|surrogates"):
         as_text(value)

@@ -1,4 +1,4 @@
-"""Partitions of jobs: named at the enqueue or taken from the payload, kept wherever the job goes, and forced for tenants."""
+"""Partitions of jobs: named on enqueue or taken from the payload, kept in every state, and forced for tenants."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_way_to_enqueue_stores_a_named_partition(queue, client):
     assert queue.run("SELECT partition FROM jobherd.jobs WHERE id = %s", jobs[0]) == [("acme",)]
 
 
-def test_a_kind_takes_it_from_the_payload(queue, client):
+def test_kind_takes_the_partition_from_its_payload_or_tenant(queue, client):
     declare(queue, "by:field", ["customer", "id"])
     payload = {"customer": {"id": 7}}
     many = [{"customer": {"id": n % 3}} for n in range(300)]
@@ -87,7 +87,7 @@ def test_a_kind_takes_it_from_the_payload(queue, client):
 
 
 @pytest.mark.parametrize("partition", ["", "x" * 201, "a\nb", 7])
-def test_a_bad_name_is_an_error_that_names_the_field(queue, client, partition):
+def test_invalid_partition_name_is_rejected_with_the_name_of_the_field(queue, client, partition):
     with pytest.raises(ValueError, match=r"^partition must be a text of 1 to 200 printable characters"):
         client.enqueue("a:b", partition=partition)
     if partition and isinstance(partition, str):
@@ -95,7 +95,7 @@ def test_a_bad_name_is_an_error_that_names_the_field(queue, client, partition):
             queue.run("SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('partition', %s::text))", partition)
 
 
-def test_it_stays_with_the_job_through_retries_and_its_end(queue, client):
+def test_partition_stays_with_the_job_through_retries_and_its_end(queue, client):
     job = client.enqueue("a:b", partition="acme")
     child = queue.child()
     for outcome in ("retry", "snoozed", "abandoned", "failed"):
@@ -107,7 +107,7 @@ def test_it_stays_with_the_job_through_retries_and_its_end(queue, client):
     assert of(queue, job) == "acme"
 
 
-def test_a_tenant_s_role_has_its_tenant_as_partition(queue, client):
+def test_jobs_of_a_tenant_role_have_the_tenant_as_partition(queue, client):
     declare(queue, "by:field", ["customer"])
     queue.run("DROP ROLE IF EXISTS jobherd_test_lane")
     queue.run("CREATE ROLE jobherd_test_lane")
@@ -151,7 +151,7 @@ def test_a_retry_with_another_payload_keeps_a_named_partition(queue):
 
 
 def test_a_schedule_whose_payload_names_no_valid_partition_runs_without_one(queue):
-    """Otherwise it would end each maintenance process, and no schedule would run."""
+    """Otherwise the error would end each maintenance process, and no schedule would run."""
     queue.run(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, partition_by) VALUES ('a:b', 'default', 0, 5, 3, 1, 1, '{customer}')"
     )

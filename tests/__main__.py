@@ -1,13 +1,14 @@
-"""The suite in one process more than there are processors.
+"""Runs the test suite in several processes: one more than there are processors, at most six.
 
-`python -m tests [OPTION OF PYTEST ...]`, or `make unit`.
+    python -m tests [OPTION OF PYTEST ...]        # or: make unit
 
-Each is a pytest with a PostgreSQL of its own; they share the files between them. There is one more
-because tests wait as well: for a lease that ends, a process that dies, a page that is drawn. The
-tests of workers fork children from the test process itself, so they have one to themselves: what
-other tests have left there, a child would inherit. A line is printed when a file is done; what a
-process says beyond that (failures, warnings, its sums) stands together at its end. The exit code is
-1 if anything failed.
+Each process is a pytest with its own PostgreSQL server, and the processes share the test files. There
+is one more than there are processors because tests also wait, for example for the end of a lease or
+of a process. The tests of workers fork children from the test process, which would inherit leftovers
+of other tests. So one process runs them before all other files.
+
+A line is printed when a file is done. All other output of a process (failures, warnings, its summary)
+is printed at its end. The exit code is 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from tests.support.herd import ROOT
 PIECES = ("supervisor", "workers", "handlers", "sql", "tests")
 ALONE = "tests/workers"
 MOST = 5
-"""Processes beside the first: with more, each would wait for the longest file."""
+"""Maximum number of processes in addition to the first: more would only wait for the longest file."""
 SILENCE = 900.0
-"""Seconds without a word, longer than pytest gives a test, after which a process is stuck."""
+"""Seconds without output after which a process counts as hanging. Longer than pytest's time limit of a test."""
 DONE = re.compile(r"tests/\S+\.py [.sxXFE]+")
 SUMS = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)")
 
 
 class Lane(threading.Thread):
-    """Processes that run one after the other."""
+    """A thread that runs processes one after the other."""
 
     def __init__(self, *commands: list[str]) -> None:
         super().__init__()
@@ -59,11 +60,11 @@ class Lane(threading.Thread):
 
 
 def follow(process: subprocess.Popen[bytes], silence: float = SILENCE) -> list[str]:
-    """Print a line for each file that is done until the process has ended; return what else it said.
+    """Print a line for each finished file until the process has ended; return its other output.
 
-    One that says nothing for so long is stuck where no time limit of pytest reaches it: it is told
-    to abort, and says where its threads stood. What it has started may hold its output open for
-    ever, so its own end is waited for too.
+    A process without output for `silence` seconds hangs where pytest's time limit does not work. It gets
+    SIGABRT, at which it prints the stacks of its threads, then SIGKILL. Orphans of the process can keep
+    its output open indefinitely, so this also waits for the end of the process itself.
     """
     assert process.stdout is not None
     said, ended = process.stdout.fileno(), os.pidfd_open(process.pid)
@@ -74,7 +75,7 @@ def follow(process: subprocess.Popen[bytes], silence: float = SILENCE) -> list[s
         ready = select.select(watched, [], [], silence)[0]
         if not ready:
             process.send_signal(next(orders, signal.SIGKILL))
-        elif said in ready:  # its end counts once nothing more is there to be read
+        elif said in ready:  # the end of the process counts only after all output was read
             data = os.read(said, 65536)
             *lines, rest = (rest + data).split(b"\n")
             for line in (raw.decode(errors="replace") + "\n" for raw in lines):
@@ -94,10 +95,10 @@ def follow(process: subprocess.Popen[bytes], silence: float = SILENCE) -> list[s
 def main(words: list[str]) -> int:
     started = time.monotonic()
     os.chdir(ROOT)
-    for piece in PIECES:  # some of what tests start may not write it, and would compile everything each time
+    for piece in PIECES:  # some processes that tests start cannot write bytecode and would compile everything each time
         compileall.compile_dir(piece, quiet=2)
     with tempfile.TemporaryDirectory(prefix="jobherd-share-") as folder:
-        # Named, for pytest would look for its settings above a folder that is an option's value.
+        # Named explicitly: otherwise pytest would search for its settings above the folder of --share.
         words = ["-c", "pyproject.toml", "--no-header", "-o", "console_output_style=classic", *words]
         shared = [*words, "-p", "tests.support.sharing", f"--share={folder}", f"--ignore={ALONE}"]
         others = min(len(os.sched_getaffinity(0)), MOST)

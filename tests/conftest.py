@@ -1,6 +1,6 @@
-"""The fixtures that everybody uses.
+"""The fixtures that all tests share.
 
-What they are made of is in ``tests/support``; add new ones there and import them here.
+Their helpers are in ``tests/support``: add new helpers there and import them here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tests.support.postgres import Cluster, quick_place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A shell starts what runs in the background with these ignored, and whatever we start would inherit
-# that: no Ctrl-C could be tested.
+# A shell starts background processes with these signals ignored, and child processes inherit that:
+# tests could not send Ctrl-C to a supervisor.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for ignorable in (signal.SIGQUIT, signal.SIGHUP):
     signal.signal(ignorable, signal.SIG_DFL)
@@ -31,10 +31,9 @@ pytest_plugins = ["tests.support.touching"]
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays.
+    """Exclude existing objects from garbage collection.
 
-    No collection looks at it again, neither here nor in whatever a test forks, where each look
-    would copy it.
+    Otherwise each collection in a forked child would copy the memory of these objects.
     """
     gc.collect()
     gc.freeze()
@@ -42,9 +41,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def depth() -> Iterator[None]:
-    """How deep calls may go is again what it was.
+    """Restore the recursion limit after each test.
 
-    Mypy raises it where it is run, and the next test would find nothing too deep.
+    Mypy raises the limit when it runs in this process. Later tests of too deep nesting would fail.
     """
     was = sys.getrecursionlimit()
     yield
@@ -53,9 +52,9 @@ def depth() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The PostgreSQL of this test run.
+    """The PostgreSQL server of this test run.
 
-    A test that stops or kills a server makes its own: ``with Cluster() as own:``.
+    A test that stops or kills a server must create its own: ``with Cluster() as own:``.
     """
     with Cluster(place=quick_place()) as running:
         yield running
@@ -63,7 +62,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def template(cluster: Cluster) -> str:
-    """The name of a migrated database that nobody is connected to."""
+    """The name of a migrated database without sessions, from which others are copied."""
     name = cluster.create("template1")
     with psycopg.connect(cluster.dsn(name), autocommit=True) as conn:
         migrate(conn)
@@ -77,7 +76,7 @@ def migrated(cluster: Cluster, template: str) -> Lending:
 
 @pytest.fixture
 def database(migrated: Lending) -> Iterator[str]:
-    """The DSN of a fresh database with the schema: its name may have been another test's."""
+    """The DSN of a fresh database with the schema. An earlier test may have used a database of that name."""
     with migrated.database() as dsn:
         yield dsn
 
@@ -91,7 +90,7 @@ def empty_database(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """A gate that handlers in processes started by this test find: see ``tests.support.gate``."""
+    """A gate for handlers in processes that this test starts: see ``tests.support.gate``."""
     with Gate() as standing:
         monkeypatch.setenv(VARIABLE, str(standing.path))
         yield standing

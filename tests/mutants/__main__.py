@@ -1,11 +1,11 @@
-"""Take out each guard, one by one, and see that a test turns red.
+"""Removes each guard in turn and checks that a test fails.
 
-`make mutants`, or `python -m tests.mutants [NAME ...]`.
+    python -m tests.mutants [NAME ...]        # or: make mutants
 
-A guard is a line without which everything goes on working until the day it does not. A test suite
-that stays green without it does not look. Each mutant is a change of text in a copy of the tree,
-and the tests that are to control it. The exit code is 1 if one survives, or if its text is not
-where it was: then the guard has moved, and this table with it.
+A guard is code that matters only in rare situations, such as a race or a crash. If all tests pass
+without a guard, they do not test it. Each mutant is a change of text, which is applied to a copy of
+the tree, and the tests that must notice it. The exit code is 1 if a mutant survives, or if its text
+does not occur exactly once: then the guard has moved, and the table must be updated.
 """
 
 from __future__ import annotations
@@ -1237,17 +1237,11 @@ MUTANTS = (
 
 
 HANGS = 120
-"""Seconds after which a test counts as red.
-
-Some guards keep two from waiting for each other for ever.
-"""
+"""Seconds after which a test counts as failed: without some guards, two processes wait for each other indefinitely."""
 
 
 def is_noticed(mutant: Mutant, folder: Path) -> str:
-    """Run its tests in a copy of the tree that has the change.
-
-    Return what became of it: noticed, SURVIVED or MOVED.
-    """
+    """Run a mutant's tests in a changed copy of the tree; return "noticed by ...", "SURVIVED" or "MOVED: ..."."""
     tree = folder / "tree"
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
     tree.mkdir()

@@ -1,4 +1,4 @@
-"""The guards of jobs that wait for other jobs."""
+"""Mutants of flows and of jobs that wait for other jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guards of partitions: fair turns, limits of each partition, strict order."""
+"""Mutants of partitions: fair turns, limits of each partition, strict order."""
 
 from __future__ import annotations
 

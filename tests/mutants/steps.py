@@ -1,4 +1,4 @@
-"""The guards of durable steps, signals and child jobs."""
+"""Mutants of durable steps, signals and child jobs."""
 
 from __future__ import annotations
 

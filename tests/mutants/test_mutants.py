@@ -1,7 +1,4 @@
-"""Each mutant changes the place that it means.
-
-One whose text has moved, or stands twice, shows nothing.
-"""
+"""Each mutant can be applied. A mutant whose text is gone or occurs twice would prove nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from tests.support.herd import ROOT
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_its_text_stands_once(mutant: Mutant):
-    assert (ROOT / mutant.file).read_text().count(mutant.was) == 1, "make mutants would say MOVED"
+def test_text_of_a_mutant_occurs_once_and_its_tests_exist(mutant: Mutant):
+    assert (ROOT / mutant.file).read_text().count(mutant.was) == 1, "make mutants would report MOVED"
     assert mutant.becomes != mutant.was
     for test in mutant.tests:
         path, _, name = test.partition("::")
@@ -29,8 +26,8 @@ def test_its_text_stands_once(mutant: Mutant):
     [one for one in MUTANTS if one.file.startswith(("sql/schema/", "sql/migrations/"))],
     ids=lambda one: one.name,
 )
-def test_its_function_is_in_force(mutant: Mutant):
-    """A mutant of a function that a later migration replaces would change nothing, and survive."""
+def test_mutated_function_is_not_replaced_by_a_later_migration(mutant: Mutant):
+    """Otherwise the mutant would have no effect and survive."""
     path = ROOT / mutant.file
     before = path.read_text().partition(mutant.was)[0] + mutant.was
     named = re.findall(r"FUNCTION (jobherd\.\w+\()", before)

@@ -1,4 +1,4 @@
-"""The guards of the uplink, and of what it and other producers enqueue through a gateway."""
+"""Mutants of the uplink and of producers that enqueue through a gateway."""
 
 from __future__ import annotations
 

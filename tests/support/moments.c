@@ -1,4 +1,4 @@
-/* The wall clock of a process, ahead of the true one by the seconds that the file JOBHERD_TEST_AHEAD holds: see moments.py. */
+/* Sets the wall clock of a process ahead by the nanoseconds in the file named by JOBHERD_TEST_AHEAD: see moments.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile long long *ahead; /* nanoseconds, in memory that all processes share */
+static volatile long long *ahead; /* nanoseconds, in memory shared by all processes */
 static int (*real)(clockid_t, struct timespec *);
 
 __attribute__((constructor)) static void begin(void)

@@ -6,7 +6,7 @@ with Network(dsn) as network:
         network.stall("jobherd:supervisor:*")               # a permanent blackhole, only for present sessions
         network.cut("jobherd:worker:*")                     # connection reset on both sides
         network.slow("*", latency=0.2, bandwidth=10_000, crumbs=True)
-        network.refuse("jobherd:supervisor:*", "LISTEN")    # answered with an error, not sent to the server, until heal()
+        network.refuse("jobherd:supervisor:*", "LISTEN")    # answered with an error instead, until heal()
         network.arm("jobherd:worker:*", "claim/claim_jobs", where="answered", action="cut")
         network.wait_hit()                                  # the server has committed, but the client gets no answer
 

@@ -54,8 +54,8 @@ def test_claim_from_a_position_takes_the_jobs_of_a_full_scan_after_that_position
             place = (dice.choice(["a", "b", "c", "d", "0", "zz"]), dice.choice([-1, 0, 3]), dice.choice(ids))
             parameters = child.parameters(dice.choice([1, 5, 30])) | {"served": dice.choice([None, ["b", "a"]])}
             sought = parameters | dict(zip(PLACE, place, strict=True)) | {"back": False}
-            # From a more urgent job, the claim may also take jobs before the position. It does not
-            # scan there on purpose, but such jobs are allowed.
+            # From a more urgent job, the claim may continue with jobs before the position. Workers
+            # choose no such position, but the result is allowed.
             assert claimed(SOUGHT, sought) in (
                 claimed("claim/claim_jobs", parameters, without=place),
                 claimed("claim/claim_jobs", parameters),
@@ -91,7 +91,7 @@ def test_claim_from_a_position_does_not_scan_dead_rows_of_an_old_snapshot(queue)
         assert first
         old.execute("SELECT 1")
     print(f"fresh {fresh}, behind a place {behind}, walked {walked} buffers")
-    assert walked > fresh + 100  # one page for some hundred dead rows
+    assert walked > fresh + 100  # a page has some hundred dead rows
     assert behind <= fresh + 20
 
 

@@ -149,7 +149,7 @@ CHECKS_WHEN_SET = 11_899
 
 
 def test_constraints_of_ready_do_not_grow(still):
-    """PostgreSQL parses them for each INSERT. With 19,668 characters, that took over a third of a single enqueue."""
+    """PostgreSQL parses the constraints for each INSERT. 19,668 characters took over a third of a single enqueue."""
     with psycopg.connect(still[1]) as connection:
         found = "SELECT sum(length(conbin::text)) FROM pg_constraint WHERE conrelid = 'jobherd.ready'::regclass AND contype = 'c'"
         [(length,)] = connection.execute(found).fetchall()

@@ -88,7 +88,7 @@ def test_role_that_must_not_end_a_session_reports_it_and_can_release_its_jobs(da
 
 
 def test_session_that_cannot_be_ended_blocks_reclaiming_only_of_its_own_job(logins):
-    """The reclaiming login sees the session but must not end it. It has a dead supervisor's job transaction open."""
+    """The reclaiming login sees the session of a dead supervisor's job transaction, but must not end it."""
     with Queue(logins[LOGIN]) as queue, Queue(logins[OTHER]) as other:
         held, free = (queue.enqueue("a:b") for _ in range(2))
         dead = queue.supervisor()

@@ -1,4 +1,4 @@
-"""Every write to a row of `running` names the fencing token of its claim, or its author has excluded that a worker runs the claim.
+"""Each write to a row of `running` names the fencing token of its claim, or affects only claims that no worker runs.
 
 The tests read the texts of the statements.
 """

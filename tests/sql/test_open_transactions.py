@@ -280,7 +280,7 @@ CALLS = {
     "enqueue and demand": ("jobherd_enqueue", """SELECT jobherd.demand(jobherd.enqueue('a:b'), '{"memory_mb" : 7}')"""),
     "tenant looks": (TENANT, "SELECT * FROM jobherd.tenant_jobs"),
 }
-"""The role and statement of each call. `:name` is a number of the scene."""
+"""The role and statement of each call. `:name` is an integer attribute of the scene."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Supervisors under logins as hardened and managed servers have them."""
+"""Supervisors under the kinds of login that hardened and managed servers use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def moved(label: str) -> str:
 
 @pytest.fixture
 def login(database):
-    """The DSN of a login whose sessions become another role, in a database where none may end a session."""
+    """The DSN of a login whose sessions switch to another role."""
     with psycopg.connect(database, autocommit=True) as connection:
         for role in ("t_vault", "t_app"):
             connection.execute(f"DROP ROLE IF EXISTS {role}")
@@ -45,7 +45,9 @@ def login(database):
 
 @pytest.mark.parametrize("kind", ["l:gate", "l:moved"])
 @pytest.mark.parametrize("hardened", [False, True], ids=["may end its sessions", "may not"])
-def test_a_killed_workers_job_runs_again(database, login, tmp_path, gate: Gate, kind, hardened):
+def test_job_of_a_killed_worker_runs_again_with_and_without_pg_terminate_backend(
+    database, login, tmp_path, gate: Gate, kind, hardened
+):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with Queue(database) as queue, Client(database) as client:
         if hardened:

@@ -1,4 +1,4 @@
-"""What a service manager hears on its socket."""
+"""Messages that a service manager gets on its socket."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Manager:
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind("")  # an abstract name of the kernel's choice
+        self.socket.bind("")  # an abstract name that the kernel chooses
         self.address = "@" + self.socket.getsockname()[1:].decode()
         self.heard: list[str] = []
 
     def wait(self, start: str, *, after: int = 0, limit: float = LIMIT) -> str:
-        """Return the first word that starts so."""
+        """Return the first message that starts so."""
         until = time.monotonic() + limit
         while True:
             for word in self.heard[after:]:
@@ -41,10 +41,10 @@ class Manager:
             self.heard += self.socket.recv(65536).decode().split("\n")
 
 
-def test_what_a_busy_manager_has_no_room_for_is_said_later(monkeypatch):
-    """Its socket holds a few messages, of any sender, and READY is sent once.
+def test_message_that_does_not_fit_into_the_managers_socket_is_sent_later(monkeypatch):
+    """The manager's socket holds a few messages of all senders, and READY is sent once.
 
-    It would end a supervisor that never says it.
+    The manager would end a supervisor whose READY is lost.
     """
     manager = Manager()
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
@@ -67,7 +67,7 @@ def test_what_a_busy_manager_has_no_room_for_is_said_later(monkeypatch):
 
 
 @pytest.mark.parametrize("interval", ["²", "9" * 5000, "-1", "1e6"])
-def test_an_interval_that_is_no_number_is_none(monkeypatch, interval):
+def test_invalid_watchdog_interval_counts_as_none(monkeypatch, interval):
     monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/at/all")
     monkeypatch.setenv("WATCHDOG_USEC", interval)
     ours = ServiceManager()
@@ -75,13 +75,13 @@ def test_an_interval_that_is_no_number_is_none(monkeypatch, interval):
     ours._socket.close()
 
 
-def test_it_hears_of_start_work_reload_and_end(stage: Stage, gate: Gate):
+def test_service_manager_is_notified_of_start_busy_workers_reload_and_stop(stage: Stage, gate: Gate):
     manager = Manager()
     with manager.socket:
         fleet = stage.start(workers=1, environment={"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "600000"})
         manager.wait("READY=1")
         assert manager.wait("MAINPID=") == f"MAINPID={fleet.pid}"
-        assert fleet.said("is ready"), "not before a child is"
+        assert fleet.said("is ready"), "a worker is ready before the supervisor is"
         manager.wait("STATUS=serving, 0 of 1 workers busy")
         job = stage.enqueue("t:who", '{"label": "busy"}')
         arrival = gate.wait_arrival("busy")
@@ -89,19 +89,23 @@ def test_it_hears_of_start_work_reload_and_end(stage: Stage, gate: Gate):
         beats = len(manager.heard)
         manager.wait("WATCHDOG=1", after=beats)
         arrival.open()
-        assert stage.wait_state(job, "completed")["result"]["notify"] is None, "a child does not speak for us"
+        assert stage.wait_state(job, "completed")["result"]["notify"] is None, (
+            "a worker does not notify the service manager"
+        )
         mark = len(manager.heard)
         fleet.signal(signal.SIGHUP)
         manager.wait("RELOADING=1", after=mark)
         assert int(manager.wait("MONOTONIC_USEC=", after=mark).partition("=")[2]) > 0
-        manager.wait("READY=1", after=mark)  # its socket holds ten words: somebody must read while it reloads
+        manager.wait(
+            "READY=1", after=mark
+        )  # the socket holds ten messages: the test must read while the supervisor reloads
         fleet.wait_log("every worker runs the new code")
         fleet.signal(signal.SIGTERM)
         manager.wait("STOPPING=1")
         assert fleet.wait_exit() == 0
 
 
-def test_a_manager_that_does_not_listen_holds_nobody_up(stage: Stage):
+def test_missing_socket_of_the_service_manager_delays_no_job(stage: Stage):
     fleet = stage.run_fleet(
         workers=1, environment={"NOTIFY_SOCKET": "/nowhere/at/all", "WATCHDOG_USEC": "not a number"}
     )

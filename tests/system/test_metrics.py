@@ -1,4 +1,4 @@
-"""What /metrics says after mixed work at rest is what the database holds."""
+"""After mixed work, the values of /metrics equal the rows of the database."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def scrape(address: str) -> dict[str, dict[Labels, float]]:
 
 
 def turn(fleet: Fleet) -> None:
-    """Let the supervisor take a whole turn of its loop: what it publishes is of now."""
+    """Let the supervisor's loop take a whole turn, so that the values it publishes are current."""
     for _ in range(2):
         before = len(fleet.log)
         fleet.signal(signal.SIGUSR1)
@@ -58,10 +58,10 @@ def respawned(found: dict[str, dict[Labels, float]]) -> bool:
 
 
 @pytest.mark.promise("A40", "A41", "A42", "A43")
-def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
+def test_metrics_equal_the_rows_when_no_job_runs(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, http="127.0.0.1:0", grace="0.2s", respawn_initial="0.02s")
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
-    # Its first beat, which it must hear, comes 0.2 s after it has registered.
+    # The first renewal comes 0.2 s after the registration; without its echo the supervisor is not ready.
     stage.wait(lambda: fetch(address, "/readyz")[0] == 200, lambda: f"/readyz: {fetch(address, '/readyz')}")
     for path in ("/livez", "/startupz"):
         assert fetch(address, path)[0] == 200, fetch(address, path)
@@ -100,15 +100,15 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     assert found["jobherd_worker_in_flight"][("kind", "t:gate"),] == 1
     arrival.open()
     stage.wait_state(running, "completed")
-    # Every death has its successor, some of them after a rest; what is counted in processes stands
-    # on the page after the next turn of the loop.
+    # Each dead process is replaced, some after a backoff. Values about processes are current after the next
+    # turn of the loop.
     stage.wait(lambda: turn(fleet) or respawned(scrape(address)), "as many successors as deaths")
 
     found = scrape(address)
     told: dict[tuple[str, str], int] = {}
     for labels, value in found["jobherd_worker_jobs_processed_total"].items():
         said = dict(labels)
-        # the row of a poisoned job says that it has failed
+        # the row of a poisoned job has the state `failed`
         outcome = "failed" if said["outcome"] == "poison" else said["outcome"]
         if value:
             told[said["kind"], outcome] = told.get((said["kind"], outcome), 0) + int(value)
@@ -119,7 +119,7 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     assert found["jobherd_worker_timeouts_total"][("kind", "x:swallows"),] == 1
     assert sum(found["jobherd_worker_in_flight"].values()) == 0
     runs = found["jobherd_worker_job_duration_seconds_count"]
-    assert runs[("kind", "t:noop"),] == 20, "one that expired did not run"
+    assert runs[("kind", "t:noop"),] == 20, "an expired job did not run"
     deaths = {
         dict(labels)["cause"]: int(value) for labels, value in found["jobherd_child_deaths_total"].items() if value
     }
@@ -127,8 +127,8 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     assert deaths["signal"] == 1
     assert found["jobherd_child_respawns_total"][()] == sum(deaths.values())
     assert found["jobherd_listening"][()] == 1
-    # What the alert rules and the dashboard ask for is there, but for what this fleet does not
-    # have: tenants, caps, a gateway, schedules, flows.
+    # Each metric of the alert rules and the dashboard exists, except those of features that this fleet does
+    # not use: tenants, limits, a gateway, schedules, workflows.
     labels = labels_of((name, pairs) for name, series in found.items() for pairs in series)
     missing = {each for expression in expressions() for each in unanswered(expression, labels)}
     assert missing <= {

@@ -1,9 +1,9 @@
-"""The system gives a process no file more, at the moment it needs one.
+"""A process gets no file descriptor at the moment it needs one.
 
-It waits or is replaced, says why, and is well again when there are files.
+It waits or is replaced, logs the cause, and works again when descriptors are available.
 
-The limit is set from outside, and leaves so many numbers as a round wants: the first of what it
-opens may still be had, and the next not.
+The test sets the limit from outside and leaves a given number of descriptors: a process may still open the
+first file, and not the next.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ QUICK = {
     "lease": "5m",
 }
 SPARE = (0, 1)
-"""Files that may be opened.
+"""Files that may still be opened.
 
-One would do for the socket of a session, and what waits for its server to answer is another.
+One is enough for the socket of a session; waiting for the server's answer needs another.
 """
 RESTS = 4
 END = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE %s"
@@ -49,7 +49,7 @@ END = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE appli
 
 @contextmanager
 def confined(pid: int, spare: int) -> Iterator[None]:
-    """No file for a process within the block, but for so many."""
+    """Let a process open only this many more files within the block."""
     taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
     free = (number for number in itertools.count() if number not in taken)
     most = next(itertools.islice(free, spare, None))
@@ -64,7 +64,7 @@ def confined(pid: int, spare: int) -> Iterator[None]:
 
 @contextmanager
 def shut(stage: Stage, who: str) -> Iterator[None]:
-    """Nobody can connect within the block, and who has a session and is called so loses it."""
+    """Reject new connections within the block, and end the sessions of this name."""
     allow = "ALTER DATABASE {} ALLOW_CONNECTIONS {}"
     name = stage.call("SELECT current_database()::text")
     with psycopg.connect(make_conninfo(stage.dsn, dbname="postgres"), autocommit=True) as elsewhere:
@@ -77,7 +77,7 @@ def shut(stage: Stage, who: str) -> Iterator[None]:
 
 
 def rests(pid: int) -> int:
-    """How often a process has waited for something so far; -1: it is gone."""
+    """Return how often a process has waited so far; -1 if it is gone."""
     try:
         with open(f"/proc/{pid}/status") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))
@@ -86,15 +86,13 @@ def rests(pid: int) -> int:
 
 
 def let_try(stage: Stage, *pids: int) -> None:
-    """Wait until each of them, which does nothing but connect again, has rested several times after it did so in vain, or has ended."""
+    """Wait until each process, which only tries to reconnect, has waited several times after a failed try, or has ended."""
     before = {pid: rests(pid) for pid in pids}
     stage.wait(lambda: all(not seen <= rests(pid) < seen + RESTS for pid, seen in before.items()), "them to try again")
 
 
 @pytest.mark.parametrize("spare", SPARE)
-def test_a_worker_and_a_maintenance_process_that_must_connect_again_do_so_when_there_are_files(
-    stage: Stage, spare: int
-):
+def test_worker_and_maintenance_process_reconnect_once_file_descriptors_are_available(stage: Stage, spare: int):
     fleet = stage.run_fleet(workers=1, **QUICK)
     before = (fleet.workers()[0], fleet.maintenance())
     mark = len(fleet.log)
@@ -116,7 +114,7 @@ def test_a_worker_and_a_maintenance_process_that_must_connect_again_do_so_when_t
     assert fleet.stop() == 0
 
 
-def test_a_parent_that_must_connect_again_says_what_it_lacks_and_does_so_when_there_are_files(stage: Stage):
+def test_supervisor_without_file_descriptors_logs_the_cause_and_reconnects_later(stage: Stage):
     fleet = stage.run_fleet(workers=1, **QUICK)
     before = children_of(fleet.pid)
     mark = len(fleet.log)
@@ -136,7 +134,7 @@ def test_a_parent_that_must_connect_again_says_what_it_lacks_and_does_so_when_th
     assert fleet.stop() == 0
 
 
-def test_the_metrics_are_answered_again_when_there_are_files(stage: Stage):
+def test_metrics_answer_again_once_file_descriptors_are_available(stage: Stage):
     fleet = stage.run_fleet(workers=1, http="127.0.0.1:0", **QUICK)
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     web = web_of(fleet)

@@ -1,6 +1,6 @@
-"""The system gives no process more, by the limit of a control group.
+"""The limit of a control group rejects each fork.
 
-Who is there goes on, who is missing is tried for, and comes once it may.
+Live processes continue. The supervisor retries the missing ones, which start once forks are allowed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def seconds(at: str) -> float:
     return datetime.fromisoformat(at).timestamp()
 
 
-def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(
+def test_rejected_forks_are_retried_with_backoff_while_live_workers_continue(
     stage: Stage, gate: Gate, limit: ProcessLimit
 ):
     fleet = stage.run_fleet(workers=3, respawn_initial="20ms", respawn_max="1s", poll="1s")
@@ -58,12 +58,12 @@ def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(
         return [seconds(event["at"]) for event in fleet.said(REFUSED, after=mark) if event["slot"] == slot]
 
     stage.wait(lambda: len(refusals()) >= 6, "six refusals for that slot")
-    # the maintenance process's
+    # the rejected fork of the maintenance process
     fleet.wait_log(lambda event: REFUSED in event.get("message", "") and event["slot"] != slot, after=mark)
-    assert limit.refused() >= 6, "by nothing else than the group"
+    assert limit.refused() >= 6, "the control group rejected these forks"
     times = refusals()
     rests = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
-    # A busy machine makes any of them longer, and nothing makes one shorter.
+    # A busy machine makes any pause longer, and nothing makes one shorter.
     assert [
         rest for rest, least in zip(rests, (0.02, 0.04, 0.08, 0.16, 0.32), strict=False) if rest < 0.8 * least
     ] == [], rests
@@ -84,9 +84,7 @@ def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(
     assert fleet.stop() == 0
 
 
-def test_a_name_that_cannot_be_looked_up_for_want_of_a_process_is_looked_up_later_and_the_workers_go_on(
-    stage: Stage, limit: ProcessLimit
-):
+def test_host_name_lookup_that_cannot_fork_is_retried_while_the_workers_continue(stage: Stage, limit: ProcessLimit):
     with Network(stage.dsn) as network:
         fleet = stage.run_fleet(
             dsn=network.at("localhost"),

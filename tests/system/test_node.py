@@ -1,4 +1,4 @@
-"""A remote worker in Node against a real gateway: nothing of Jobherd runs in its process, see tests/node/worker.js."""
+"""A remote worker in Node against a real gateway: no code of Jobherd runs in its process, see tests/node/worker.js."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class NodeWorker:
         )
 
     def done(self) -> list[str]:
-        """The kind and number of each attempt, in their order."""
+        """Return the kind and number of each attempt, in order."""
         return self.file.read_text().split() if self.file.exists() else []
 
     def release(self) -> None:
-        """End the jobs n:hold."""
+        """Let the jobs of the kind n:hold end."""
         self.process.send_signal(signal.SIGUSR1)
 
     def leave(self) -> None:
@@ -59,12 +59,12 @@ class NodeWorker:
         self.wait_exit()
 
     def close(self) -> None:
-        """Let it take no more tasks."""
+        """Make the worker take no more tasks."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.stdout.readline() == "leaving\n"
 
     def wait_exit(self) -> None:
-        # The rest by this reader: `communicate` would miss what `readline` has read ahead.
+        # Read the rest with the same reader: `communicate` would miss what `readline` has read ahead.
         out, problems = self.process.stdout.read(), self.process.stderr.read()
         assert (self.process.wait(LIMIT), out, problems) == (0, "left\n", "")
 
@@ -90,7 +90,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("slots", [1, 16])
-def test_it_says_hello_and_runs_jobs_in_its_slots(stage: Stage, file: Path, slots: int):
+def test_node_worker_opens_one_session_and_runs_jobs_in_its_slots(stage: Stage, file: Path, slots: int):
     with serving(stage) as (where, _), NodeWorker(where, file, slots) as node:
         jobs = add(stage, range(60))
         stage.wait_all(jobs, "completed")
@@ -111,7 +111,7 @@ def test_it_says_hello_and_runs_jobs_in_its_slots(stage: Stage, file: Path, slot
         node.leave()
 
 
-def test_each_disposition_has_its_state(stage: Stage, file: Path):
+def test_each_disposition_of_a_node_worker_sets_the_state_of_its_job(stage: Stage, file: Path):
     port = spare_port()
     with serving(stage, http=f"127.0.0.1:{port}") as (where, _), NodeWorker(where, file) as node:
         kinds = ("n:fail", "n:poison", "n:nack", "n:snooze", "n:abandon")
@@ -135,7 +135,7 @@ def test_each_disposition_has_its_state(stage: Stage, file: Path):
         node.leave()
 
 
-def test_a_cancel_reaches_the_handler(stage: Stage, file: Path):
+def test_cancel_reaches_the_handler_of_a_node_worker(stage: Stage, file: Path):
     with serving(stage) as (where, _), NodeWorker(where, file) as node:
         job = stage.enqueue("n:cancel", queue="far")
         stage.wait(node.done, "the handler to start")
@@ -144,7 +144,7 @@ def test_a_cancel_reaches_the_handler(stage: Stage, file: Path):
         node.leave()
 
 
-def test_it_resumes_its_session_when_the_gateway_was_killed(stage: Stage, file: Path):
+def test_node_worker_resumes_its_session_after_the_gateway_is_killed(stage: Stage, file: Path):
     with serving(stage) as (where, fleet), NodeWorker(where, file, 4) as node:
         held = stage.enqueue("n:hold", queue="far")
         stage.wait(node.done, "the handler to start")
@@ -158,7 +158,7 @@ def test_it_resumes_its_session_when_the_gateway_was_killed(stage: Stage, file: 
         stage.wait_all(jobs, "completed")
         node.release()
         stage.wait_state(held, "completed")
-        assert stage.job(held)["attempts"] == 1, "it ran on while there was no gateway"
+        assert stage.job(held)["attempts"] == 1, "the job continued while there was no gateway"
         assert node.done().count("n:hold=") == 1
         attached = "SELECT attached > 1 FROM jobherd.supervisors WHERE id = %s"
         assert stage.run(attached, session) == [(True,)]
@@ -166,7 +166,7 @@ def test_it_resumes_its_session_when_the_gateway_was_killed(stage: Stage, file: 
         node.leave()
 
 
-def test_a_drained_gateway_waits_for_its_tasks_and_the_worker_goes_to_the_next_one(stage: Stage, file: Path):
+def test_drained_gateway_waits_for_its_tasks_and_the_worker_connects_to_the_next_one(stage: Stage, file: Path):
     with serving(stage) as (where, fleet), NodeWorker(where, file, 2) as node:
         held = stage.enqueue("n:hold", queue="far")
         stage.wait(node.done, "the handler to start")
@@ -179,7 +179,7 @@ def test_a_drained_gateway_waits_for_its_tasks_and_the_worker_goes_to_the_next_o
         node.leave()
 
 
-def test_a_worker_that_leaves_reports_its_task_first(stage: Stage, file: Path):
+def test_node_worker_reports_its_task_before_it_exits(stage: Stage, file: Path):
     with serving(stage) as (where, _), NodeWorker(where, file, 2) as node:
         held = stage.enqueue("n:hold", queue="far")
         stage.wait(node.done, "the handler to start")
@@ -187,11 +187,11 @@ def test_a_worker_that_leaves_reports_its_task_first(stage: Stage, file: Path):
         assert stage.job(held)["state"] == "running"
         node.release()
         node.wait_exit()
-        assert stage.job(held)["state"] == "completed", "it left after the result was confirmed"
+        assert stage.job(held)["state"] == "completed", "the worker exited after the gateway confirmed the result"
         assert stage.job(held)["attempts"] == 1
 
 
-def test_a_producer_enqueues_waits_and_cancels(stage: Stage, file: Path):
+def test_node_producer_enqueues_waits_and_cancels(stage: Stage, file: Path):
     with serving(stage) as (where, _), NodeWorker(where, file, 4) as node:
         done = subprocess.run(
             ["node", ROOT / "tests" / "node" / "producer.js", where, PROTOS],

@@ -70,7 +70,7 @@ def lines(said: Path, start: str = "") -> list[str]:
     return [line for line in said.read_text().splitlines() if line.startswith(start)]
 
 
-def test_a_hook_is_called_for_each_job_that_died_with_its_process(stage: Stage, gate, said: Path):
+def test_on_death_hook_is_called_once_for_each_job_that_died_with_its_process(stage: Stage, gate, said: Path):
     fleet = stage.run_fleet(handlers=stage.write("work.py", MOURNING), workers=2, poll="300s")
     job = stage.enqueue("d:dies", '{"how": "exit"}', queue="media")
     stage.wait_state(job, "failed")
@@ -87,10 +87,10 @@ def test_a_hook_is_called_for_each_job_that_died_with_its_process(stage: Stage, 
     stage.wait(lambda: len(lines(said, f"death {killed} ")) == 1, "the death by SIGKILL to be told")
     assert "signal retry" in lines(said)[-1]
     assert fleet.stop() == 0
-    assert len(lines(said)) == 3, "each death is told once"
+    assert len(lines(said)) == 3, "the hook is called once for each death"
 
 
-def test_a_hook_that_raises_or_hangs_harms_nothing_and_is_named(stage: Stage, said: Path):
+def test_on_death_hook_that_raises_or_hangs_is_logged_and_later_deaths_still_call_hooks(stage: Stage, said: Path):
     work = stage.write("work.py", MOURNING)
     fleet = stage.run_fleet(handlers=work, workers=1, poll="300s")
     maintenance = fleet.maintenance()
@@ -104,8 +104,7 @@ def test_a_hook_that_raises_or_hangs_harms_nothing_and_is_named(stage: Stage, sa
     )
     assert end["job"] == bad
     assert lines(said, "after") == []
-    # What waits behind it, and what comes later, is told all the same, by the same maintenance
-    # process.
+    # The same maintenance process still calls the hooks for deaths that wait behind this one or come later.
     job = stage.enqueue("d:dies", '{"how": "abort"}')
     stage.wait_state(job, "failed")
     stage.wait(lambda: len(lines(said, f"death {job} ")) == 2, "the next deaths to be told")
@@ -116,7 +115,7 @@ def test_a_hook_that_raises_or_hangs_harms_nothing_and_is_named(stage: Stage, sa
     assert fleet.stop() == 0
 
 
-def test_the_last_deaths_before_the_end_are_told(stage: Stage, said: Path):
+def test_on_death_hook_is_called_for_the_last_deaths_before_the_exit(stage: Stage, said: Path):
     job = stage.enqueue("d:dies", '{"how": "exit"}')
     fleet = stage.start("--until-empty", handlers=stage.write("work.py", MOURNING), workers=1)
     fleet.wait_exit()
@@ -124,7 +123,7 @@ def test_the_last_deaths_before_the_end_are_told(stage: Stage, said: Path):
     assert len(lines(said, f"death {job} ")) == 2
 
 
-def test_without_such_a_hook_nothing_more_is_forked(stage: Stage):
+def test_without_an_on_death_hook_no_process_is_forked_for_deaths(stage: Stage):
     fleet = stage.run_fleet(workers=1)
     stage.wait_state(stage.enqueue("c:abort"), "failed")
     assert not any(event.get("process") == "on_death" for event in fleet.log)

@@ -1,6 +1,6 @@
-"""Orders to a running supervisor, by SQL and from the command line.
+"""Fleet commands to a running supervisor, by SQL and from the command line.
 
-What it says of itself, one worker more and fewer, new code, and the end.
+They are: report, add a worker, remove one, reload, and drain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CREATE TRIGGER t_tell AFTER INSERT OR UPDATE ON jobherd.fleet_commands FOR EACH 
 """
 
 
-def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stage, gate: Gate):
+def test_supervisor_executes_fleet_commands_and_reports_its_state(stage: Stage, gate: Gate):
     stage.run(TELL)
     fleet = stage.run_fleet(workers=1)
     job = stage.enqueue("t:gate", '{"label": "long"}')
@@ -44,7 +44,7 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
         "t:gate",
     )
     states = {child["kind"]: child["state"] for child in facts["children"]}
-    # A maintenance process has its own times: at that moment it may well be at work.
+    # The maintenance process has its own schedule: it may be busy at that moment.
     assert states in [
         {"worker": "waiting", "maintenance": maintenance} for maintenance in ("idle", "computing", "waiting")
     ]
@@ -55,16 +55,16 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
     assert order("remove") == ({"workers": 1, "running": 1}, None)
     assert order("reload") == ({"workers": 1, "running": 1}, None)
     fleet.wait_log("reloaded: every worker runs the new code")
-    assert order("report") == ({}, None)  # which a listing shows that waits in vain for a newer one
+    assert order("report") == ({}, None)  # a listing that gets no newer report in time shows this one
 
-    # What was said within the last second is not asked for again, and a quick machine is here
-    # within it.
+    # A listing does not request a report that is younger than a second, and a fast machine gets here within
+    # that time.
     stage.run("UPDATE jobherd.fleet_commands SET asked_at = asked_at - interval '2 s' WHERE name = 'report'")
     listed = jobherd("fleet", dsn=stage.dsn)
     assert listed.code == 0, listed
     assert f"supervisor {number}  " in listed.out
     assert f"t:gate #{job} for" in listed.out
-    assert "leaving" in listed.out, "it was reloaded, and its worker goes once the job has ended"
+    assert "leaving" in listed.out, "after the reload, the old worker exits once its job has ended"
 
     said = jobherd("fleet", "drain", number, 999, "--reason", "moving", dsn=stage.dsn)
     assert said.code == 1, said
@@ -72,7 +72,7 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
         f"supervisor {number}: it drains; 1 job runs, and it leaves when no job runs any more",
         "supervisor 999: is not there: it has left, or its lease has lapsed",
     ]
-    assert order("drain") == ({"workers": 1, "running": 1}, None), "a second one does not hurry it"
+    assert order("drain") == ({"workers": 1, "running": 1}, None), "a second drain does not speed up the first"
     assert order("add")[1] == "it is leaving already: nothing can be changed any more"
     arrival.open("well")
     assert fleet.wait_exit() == 0
@@ -82,4 +82,6 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
     )
     assert [action for action, _ in noted] == ["dance", "add", "remove", "reload", "drain", "drain", "add"]
     assert ("drain", "moving") in noted
-    assert "@" in stage.call("SELECT actor FROM jobherd.audit WHERE reason = 'moving'"), "who sat where"
+    assert "@" in stage.call("SELECT actor FROM jobherd.audit WHERE reason = 'moving'"), (
+        "the audit entry names user and host"
+    )

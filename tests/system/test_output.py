@@ -1,6 +1,6 @@
 """What handlers print under a real supervisor.
 
-Floods are drained by the parent, and the last words of a dead child are kept.
+The supervisor drains floods of output and keeps the last output of a dead worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def logs(stage: Stage, job: int) -> list[tuple[str, object]]:
 
 
 @pytest.mark.promise("B28", "B59")
-def test_floods_and_last_words(stage: Stage):
+def test_flood_of_output_is_truncated_and_the_last_output_of_a_dead_worker_is_kept(stage: Stage):
     fleet = stage.run_fleet(workers=1, handlers=TALKING)
     flood = stage.enqueue("talk:says", '{"how": "program floods"}')
     stage.wait_state(flood, "completed")
@@ -44,7 +44,7 @@ def test_floods_and_last_words(stage: Stage):
     assert "yythe end" in shown.out
 
 
-def test_it_can_be_turned_off(stage: Stage):
+def test_output_is_not_stored_if_log_capture_is_false(stage: Stage):
     fleet = stage.run_fleet(workers=1, handlers=TALKING, log_capture="false")
     job = stage.enqueue("talk:says", '{"how": "print"}')
     stage.wait_state(job, "completed")
@@ -74,7 +74,7 @@ def odd() -> None:
 
 
 @pytest.mark.parametrize("log_capture", ["true", "false"])
-def test_what_code_puts_in_the_place_of_standard_output_ends_neither_worker_nor_job(stage: Stage, log_capture: str):
+def test_replaced_standard_output_whose_flush_raises_ends_neither_worker_nor_job(stage: Stage, log_capture: str):
     fleet = stage.run_fleet(workers=1, handlers=stage.write("odd.py", ODD), log_capture=log_capture, claim_size=1)
     jobs = [stage.enqueue("o:odd") for _ in range(3)]
     stage.wait_all(jobs, "completed")

@@ -1,4 +1,4 @@
-"""The parent dies or freezes: nothing of it goes on, its jobs do, and nobody's late word counts."""
+"""The supervisor dies or freezes: its processes end, its jobs run again, and late outcomes are rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.support.postgres import Cluster
 
 
-def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at_once(stage: Stage, gate: Gate):
+def test_killed_supervisor_leaves_no_process_and_a_successor_reclaims_its_jobs_at_once(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=3, lease="600s", poll="300s")
     polite = stage.enqueue("t:gate", '{"label": "polite"}')
     stuck = stage.enqueue("x:stuck-long", '{"label": "stuck"}')
@@ -26,8 +26,8 @@ def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at
     fleet.signal(signal.SIGKILL)
     fleet.wait_gone()
     assert fleet.processes() == {}
-    # The one that could hand back has done so; the other's claim stands under a lease that has ten
-    # minutes to go.
+    # The worker that could return its job has done so; the other's claim is under a lease that lasts ten
+    # more minutes.
     stage.wait_state(polite, "ready")
     assert stage.state(stuck) == "running"
     assert stage.attempts(polite)[-1]["outcome"] == "abandoned"
@@ -40,10 +40,12 @@ def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at
     assert row["attempts"] == 2, "an attempt that was lost with its supervisor counts"
     assert row["crashes"] == 0
     assert row["history"][0]["outcome"] == "lost"
-    assert stage.call("SELECT (jobs[1]).alone FROM jobherd.running"), "in case it was the job that killed its host"
+    assert stage.call("SELECT (jobs[1]).alone FROM jobherd.running"), (
+        "the job is claimed alone, in case it killed its host"
+    )
     assert successor.wait_log("jobs were reclaimed")["message"].startswith("1 jobs were reclaimed from 1 supervisor")
     assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 1
-    # Its last attempt: killed now, it has failed and does not wait for anybody.
+    # This was its last attempt: if it is killed now, the job fails without another attempt.
     successor.signal(signal.SIGKILL)
     successor.wait_gone()
     third = stage.run_fleet(workers=1, lease="600s", poll="300s")
@@ -52,10 +54,8 @@ def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at
     assert third.stop() == 0
 
 
-def test_what_a_supervisor_leaves_behind_whose_maintenance_process_died_with_it_is_ended_by_the_next_one(
-    stage: Stage, gate: Gate
-):
-    """No row says any more that it was there."""
+def test_next_supervisor_ends_processes_of_one_that_died_with_its_maintenance_process(stage: Stage, gate: Gate):
+    """The dead supervisor's row is deleted too."""
     fleet = stage.run_fleet(workers=1)
     stage.enqueue("x:stuck-long", '{"label": "left"}')
     left = [gate.wait_arrival(f"left{name}").pid for name in ("", "-grandchild", "-daemon")]
@@ -67,12 +67,12 @@ def test_what_a_supervisor_leaves_behind_whose_maintenance_process_died_with_it_
     fleet.wait_exit()
     assert all(is_running(pid) for pid in left)
     successor = stage.start(workers=1)
-    fleet.wait_gone()  # by its maintenance process, or by that of any supervisor that starts on this machine meanwhile
+    fleet.wait_gone()  # ended by the maintenance process of this or another supervisor that starts on this host meanwhile
     successor.signal(signal.SIGQUIT)  # its worker is stuck in the same job by now
     successor.wait_exit()
 
 
-def test_two_supervisors_of_one_machine_do_not_take_each_other_for_dead(stage: Stage, gate: Gate):
+def test_two_supervisors_on_one_host_do_not_reclaim_each_others_jobs(stage: Stage, gate: Gate):
     first = stage.run_fleet(workers=1)
     job = stage.enqueue("t:gate", '{"label": "kept"}')
     arrival = gate.wait_arrival("kept")
@@ -85,13 +85,13 @@ def test_two_supervisors_of_one_machine_do_not_take_each_other_for_dead(stage: S
     assert first.stop() == 0
 
 
-def test_a_dying_supervisor_ends_nothing_of_another_databases_on_the_same_machine(
+def test_death_of_a_supervisor_ends_no_process_of_another_databases_supervisor(
     stage: Stage, cluster: Cluster, template: str, tmp_path: Path, gate: Gate
 ):
     with cluster.database(template=template) as elsewhere, Stage(elsewhere, tmp_path) as other:
         dying, living = stage.run_fleet(workers=1), other.run_fleet(workers=1)
         assert stage.run("SELECT id FROM jobherd.supervisors") == other.run("SELECT id FROM jobherd.supervisors"), (
-            "both are number 1"
+            "both supervisors have the id 1"
         )
         stage.enqueue("x:stuck-long", '{"label": "dying"}')
         kept = other.enqueue("x:stuck-long", '{"label": "living"}')
@@ -107,7 +107,7 @@ def test_a_dying_supervisor_ends_nothing_of_another_databases_on_the_same_machin
         living.wait_exit()
 
 
-def test_the_jobs_of_a_frozen_supervisor_move_on_and_its_late_word_is_refused(stage: Stage, gate: Gate):
+def test_jobs_of_a_frozen_supervisor_are_reclaimed_and_its_late_outcome_is_rejected(stage: Stage, gate: Gate):
     first = stage.run_fleet(workers=1, lease="6s")
     job = stage.enqueue("t:gate", '{"label": "fought over"}')
     late = gate.wait_arrival("fought over")
@@ -116,8 +116,8 @@ def test_the_jobs_of_a_frozen_supervisor_move_on_and_its_late_word_is_refused(st
     second.wait_ready(1)
     for pid in (first.pid, late.pid):
         os.kill(pid, signal.SIGSTOP)
-    # A server that has just started reclaims nobody for one lease; this one has run longer by now,
-    # or the wait is the rest of it.
+    # For one lease after a database server starts, no supervisor reclaims jobs. This server has run longer
+    # by now, or the test waits for the rest of that time.
     stage.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 s' WHERE id = %s", number)
     successor = gate.wait_arrival("fought over")
     assert successor.pid != late.pid
@@ -128,21 +128,21 @@ def test_the_jobs_of_a_frozen_supervisor_move_on_and_its_late_word_is_refused(st
     os.kill(first.pid, signal.SIGCONT)
     assert stage.state(job) == "running", "the late completion changed nothing"
     first.wait_log("registered as supervisor", count=2)
-    first.wait_ready(2)  # its children are replaced: they belonged to the lost registration
+    first.wait_ready(2)  # its workers are replaced: they belonged to the lost registration
     successor.open("in time")
     row = stage.wait_state(job, "completed")
     assert (row["result"], row["attempts"]) == ("in time", 2)
     assert second.stop() == 0
     following = stage.enqueue("t:gate", '{"label": "following"}')
     arrival = gate.wait_arrival("following")
-    assert arrival.pid in first.workers().values(), "the first goes on working"
+    assert arrival.pid in first.workers().values(), "the first supervisor continues to run jobs"
     arrival.open()
     stage.wait_state(following, "completed")
     assert stage.completed_twice() == []
     assert first.stop() == 0
 
 
-def test_a_supervisor_whose_row_was_deleted_registers_again_and_goes_on(stage: Stage, gate: Gate):
+def test_supervisor_whose_row_is_deleted_registers_again_and_continues(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, lease="3s")
     stage.run("DELETE FROM jobherd.supervisors")
     fleet.wait_log("registered as supervisor", count=2)

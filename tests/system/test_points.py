@@ -1,4 +1,4 @@
-"""A SIGKILL at each named point of the core, once: the short form of `make points`."""
+"""The short form of `make points`: one SIGKILL at each named point of the core."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.herd import ROOT
 
 
 @pytest.mark.server
-def test_nothing_is_lost_whichever_process_is_killed_wherever():
+def test_every_invariant_holds_after_a_sigkill_at_each_named_point():
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.points", "--times", "1", "--parents", "1", "--tour", "0"],
         cwd=ROOT,
@@ -21,5 +21,5 @@ def test_nothing_is_lost_whichever_process_is_killed_wherever():
     )
     print(done.stdout, done.stderr)
     assert done.returncode == 0
-    assert done.stdout.count("\nholds ") >= 9, "what the campaign looks at has become less"
+    assert done.stdout.count("\nholds ") >= 9, "the campaign checks fewer invariants than before"
     assert "BROKEN" not in done.stdout

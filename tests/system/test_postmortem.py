@@ -1,6 +1,6 @@
-"""What is kept of deaths as they really are.
+"""Post-mortems of real deaths.
 
-The kernel's limits, a full stack, a job that does not stop, memory.
+Causes are the kernel's limits, a stack overflow, a job that does not stop, and memory.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def grow_until_asked(boards):
 """
 
 
-def test_deaths_by_the_kernels_limits_and_by_the_ladder_say_where_they_stood(stage: Stage):
+def test_post_mortem_names_the_cause_of_death_and_the_line_that_was_executing(stage: Stage):
     place = stage.write("dying.py", DYING)
     stage.run_fleet(workers=2, handlers=place, grace="2s", code_version="v7", lease="90s")
     jobs = {name: stage.enqueue(f"p:{name}") for name in ("overflow", "processor", "address-space", "exit", "stubborn")}
@@ -123,23 +123,25 @@ def test_deaths_by_the_kernels_limits_and_by_the_ladder_say_where_they_stood(sta
 
     assert reports["processor"]["signal"] == "SIGXCPU"
     assert "RLIMIT_CPU) at" in rows["processor"]["error"]
-    assert f"in processor at {place}/dying.py:" in rows["processor"]["error"], (
-        "faulthandler was told to write for this signal too"
+    assert f"in processor at {place}/dying.py:" in rows["processor"]["error"], "faulthandler writes for this signal too"
+    assert reports["processor"]["cpu_user"] + reports["processor"]["cpu_system"] > 0.5, (
+        "of the 1 s that RLIMIT_CPU allows"
     )
-    assert reports["processor"]["cpu_user"] + reports["processor"]["cpu_system"] > 0.5, "of the second that it may"
 
-    assert reports["address-space"] is None, "its process lives"
+    assert reports["address-space"] is None, "its process did not die"
     assert rows["address-space"]["crashes"] == 0
     assert "MemoryError" in f"{rows['address-space']['error_code']} {rows['address-space']['error']}"
 
     assert (reports["exit"]["exit_code"], reports["exit"]["cause"]) == (3, "exit")
 
     assert (rows["stubborn"]["error_code"], reports["stubborn"]["signal"]) == ("JOB_TIMEOUT", "SIGKILL")
-    assert f"It was executing stubborn at {place}/dying.py:" in rows["stubborn"]["error"], "asked before it was ended"
+    assert f"It was executing stubborn at {place}/dying.py:" in rows["stubborn"]["error"], (
+        "the stack was requested before the kill"
+    )
     assert "main thread (most recent call last):" in rows["stubborn"]["history"][-1]["traceback"]
 
 
-def test_a_death_for_want_of_memory_is_told_from_one_by_somebodys_hand(stage: Stage, gate: Gate, confined: int):
+def test_post_mortem_of_an_out_of_memory_kill_names_the_cause_and_the_limit(stage: Stage, gate: Gate, confined: int):
     place = stage.write("dying.py", DYING)
     stage.run_fleet(workers=1, handlers=place)
     job = stage.enqueue("p:eats")
@@ -151,12 +153,12 @@ def test_a_death_for_want_of_memory_is_told_from_one_by_somebodys_hand(stage: St
     assert f"of {confined >> 20} MiB allowed by its control group, while it ran p:eats #{job}" in row["error"]
 
 
-def test_when_the_kernel_kills_one_child_for_want_of_memory_the_others_go_on_and_its_job_runs_again(
+def test_out_of_memory_kill_of_one_worker_spares_the_others_and_its_job_runs_again(
     stage: Stage, gate: Gate, confined: int
 ):
-    """What it stops at is the largest process, whatever else its group holds.
+    """The kernel kills only the largest process of the control group.
 
-    The parent sees to the rest.
+    The supervisor handles the rest.
     """
     place = stage.write("dying.py", DYING)
     fleet = stage.run_fleet(workers=2, handlers=place)
@@ -169,7 +171,7 @@ def test_when_the_kernel_kills_one_child_for_want_of_memory_the_others_go_on_and
     again.open("enough")
     row = stage.wait_state(hungry, "completed")
     assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "enough")
-    assert "scheduled" not in dict(stage.moves(hungry)), "the first crash is followed by no back-off"
+    assert "scheduled" not in dict(stage.moves(hungry)), "no backoff follows the first crash"
     death = row["history"][0]
     assert (death["outcome"], death["error_code"], death["post_mortem"]["cause"]) == ("retry", "WORKER_CRASHED", "oom")
     assert death["post_mortem"]["memory"]["limit"] == confined
@@ -185,7 +187,7 @@ LEAST = 320 << 20
 
 @pytest.fixture
 def confined():
-    """A control group below our own with little memory, in which this process is until the end of the test, and the processes it starts."""
+    """A control group with little memory, in which this process and those that it starts are until the end of the test."""
     found = _make_group()
     if found is None:
         pytest.skip("no control group with a limit of memory can be made here")
@@ -197,7 +199,7 @@ def confined():
 
 
 def _make_group() -> tuple[Path, Path] | None:
-    """Return our own group and one below it that we are in now."""
+    """Return this process's former control group and a new one below it, in which the process now is."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
@@ -208,7 +210,9 @@ def _make_group() -> tuple[Path, Path] | None:
             group.mkdir()
         except OSError:
             continue
-        if not (group / "cgroup.procs").exists():  # a folder like any other, in which groups of version 1 are mounted
+        if not (
+            group / "cgroup.procs"
+        ).exists():  # an ordinary folder, in which control groups of version 1 are mounted
             group.rmdir()
             continue
         try:
@@ -221,7 +225,7 @@ def _make_group() -> tuple[Path, Path] | None:
     return None
 
 
-def test_a_process_killed_after_its_memory_grew_is_said_to_have_stood_where_it_grew(stage: Stage):
+def test_post_mortem_of_a_killed_process_shows_the_stack_from_when_its_memory_grew(stage: Stage):
     place = stage.write("dying.py", DYING)
     stage.run_fleet(workers=1, handlers=place)
     row = stage.wait_state(stage.enqueue("p:grows"), "failed")

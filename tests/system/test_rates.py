@@ -1,4 +1,4 @@
-"""Rate limits with real supervisors: killed workers and hosts, timers instead of polls, declared limits."""
+"""Rate limits with real supervisors: killed workers, timers instead of polls, declared limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CREATE FUNCTION public.note_start() RETURNS trigger LANGUAGE plpgsql SECURITY DE
 BEGIN INSERT INTO public.starts VALUES (NEW.claimed_at, NEW.jobs[1].kind, cardinality(NEW.jobs), NEW.lane); RETURN NULL; END $$;
 CREATE TRIGGER starts AFTER INSERT ON jobherd.running FOR EACH ROW EXECUTE FUNCTION public.note_start();
 """
-"""Each claim that is committed leaves a row, whatever becomes of its worker."""
+"""Each committed claim adds a row here, even if its worker dies."""
 OWN = """
 from jobherd import handler
 from tests.support.gate import at_gate
@@ -38,7 +38,7 @@ def starts(stage: Stage) -> list[float]:
     return [float(at) for at, number in rows for _ in range(number)]
 
 
-def test_no_window_holds_more_than_the_limit_while_workers_and_hosts_are_killed(stage: Stage):
+def test_rate_limit_holds_in_every_window_while_workers_are_killed(stage: Stage):
     stage.run(STARTS)
     stage.run("SELECT jobherd.limit('mail', %s, burst => %s)", f"{RATE}/s", BURST)
     fleets = [stage.run_fleet(workers=2, poll="300s") for _ in range(3)]
@@ -69,7 +69,7 @@ def test_no_window_holds_more_than_the_limit_while_workers_and_hosts_are_killed(
         assert fleet.stop() == 0
 
 
-def test_the_next_token_wakes_a_worker_and_no_poll_is_needed(stage: Stage):
+def test_next_token_of_a_rate_limit_wakes_a_worker_without_a_poll(stage: Stage):
     stage.run(STARTS)
     fleet = stage.run_fleet(workers=2, poll="300s")
     stage.run("SELECT jobherd.limit(kind => 't:noop', rate => '5/s', burst => 1)")
@@ -82,7 +82,7 @@ def test_the_next_token_wakes_a_worker_and_no_poll_is_needed(stage: Stage):
     assert fleet.stop() == 0
 
 
-def test_the_next_token_of_a_partition_wakes_a_worker(stage: Stage):
+def test_next_token_of_a_partition_wakes_a_worker(stage: Stage):
     stage.run(STARTS)
     fleet = stage.run_fleet(workers=2, poll="300s")
     stage.run("SELECT jobherd.limit_each_rate('crm', '5/s')")
@@ -99,7 +99,7 @@ def test_the_next_token_of_a_partition_wakes_a_worker(stage: Stage):
     assert fleet.stop() == 0
 
 
-def test_a_handler_declares_its_rate_and_a_limit_set_by_hand_goes_before_it(stage: Stage, gate: Gate):
+def test_rate_limit_set_by_hand_overrides_the_rate_that_a_handler_declares(stage: Stage, gate: Gate):
     stage.run(STARTS)
     fleet = stage.run_fleet(workers=2, handlers=stage.write("own.py", OWN), poll="300s")
     jobs = [stage.enqueue("own:api", f'{{"label": "{label}"}}') for label in ("a", "b", "c")]

@@ -1,6 +1,6 @@
-"""Children are replaced by number of jobs, age and memory.
+"""Workers are replaced by number of jobs, age and memory.
 
-Without a gap, and without a job lost.
+There is no gap without a ready worker, and no job is lost.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ def eats(label: str) -> None:
 """
 
 
-def test_by_number_of_jobs_while_work_goes_on(stage: Stage):
+def test_worker_is_replaced_after_max_jobs_without_a_gap_and_without_a_lost_job(stage: Stage):
     fleet = stage.run_fleet(workers=2, max_jobs=40, jitter=0.2, poll="300s")
     until = time.monotonic() + LIMIT
-    # How many are replaced while so many jobs run depends on how soon the machine lets a successor
-    # start.
+    # How many workers are replaced during these jobs depends on how fast the machine starts a new one.
     while len(fleet.said(is_ready)) < 5:
         assert time.monotonic() < until, fleet.text()
         jobs = stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.004}') FROM generate_series(1, 500)""")
@@ -40,20 +39,20 @@ def test_by_number_of_jobs_while_work_goes_on(stage: Stage):
     assert least_ready(fleet, 2) == 2
     assert fleet.stop() == 0
     assert stage.completed_twice() == []
-    # One that was claimed in the moment of its child's dismissal is claimed again, and that costs
-    # it nothing.
+    # A job that is claimed just when its worker is told to exit is claimed again, without counting an
+    # attempt.
     assert stage.call("SELECT max(attempts) FROM jobherd.history") == 1
-    assert stage.count("attempts") == 0, "nothing was handed back after it had started"
+    assert stage.count("attempts") == 0, "no started job was returned to the queue"
     assert not fleet.said(lambda event: event.get("level") in {"warning", "error"} and not is_foreign(event)), (
         fleet.text()
     )
 
 
-def test_by_age_between_two_jobs_and_not_during_one(stage: Stage, gate: Gate):
+def test_worker_is_replaced_at_max_age_between_two_jobs_and_not_during_one(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, max_age="1s", jitter=0)
     job = stage.enqueue("t:gate", '{"label": "old"}')
     arrival = gate.wait_arrival("old")
-    fleet.wait_ready(2)  # its successor is there while the old one still works
+    fleet.wait_ready(2)  # its replacement is ready while the old worker still runs its job
     assert stage.state(job) == "running"
     arrival.open()
     row = stage.wait_state(job, "completed")
@@ -63,12 +62,12 @@ def test_by_age_between_two_jobs_and_not_during_one(stage: Stage, gate: Gate):
     assert fleet.stop() == 0
 
 
-def test_by_memory_seen_during_the_job(stage: Stage, gate: Gate):
+def test_worker_that_exceeds_max_rss_is_replaced_after_its_job(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, max_rss="80MB", jitter=0, handlers=stage.write("hungry.py", HUNGRY))
     job = stage.enqueue("r:eats", '{"label": "full"}')
     arrival = gate.wait_arrival("full")
     fleet.wait_ready(2)
-    assert stage.state(job) == "running", "the job may end first"
+    assert stage.state(job) == "running", "the job may finish first"
     arrival.open()
     assert stage.wait_state(job, "completed")["attempts"] == 1
     fleet.wait_log("worker 0 exited")
@@ -86,7 +85,7 @@ def leaves_a_thread() -> None:
 """
 
 
-def test_a_kind_that_leaves_its_worker_unfit_each_time_is_named(stage: Stage):
+def test_log_names_a_kind_whose_jobs_make_their_worker_be_replaced_each_time(stage: Stage):
     fleet = stage.run_fleet(workers=1, handlers=stage.write("thread.py", LEAVES_A_THREAD))
     for _ in range(3):
         stage.wait_state(stage.enqueue("r:thread", "{}"), "completed")

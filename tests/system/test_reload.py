@@ -1,4 +1,4 @@
-"""HUP: new code and new settings, one child after the other, while work goes on."""
+"""SIGHUP: new code and new settings, one worker after the other, while jobs run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def version(label: str = "") -> str:
 
 
 def least_ready(fleet: Fleet, wanted: int) -> int:
-    """The fewest workers that were ready at once since so many were ready for the first time, from the log: its lines are in order."""
+    """Return the fewest workers that were ready at once, by the log, since as many as wanted were ready for the first time."""
     ready: set[int] = set()
     least, counting = wanted, False
     for event in fleet.log:
@@ -47,14 +47,14 @@ def least_ready(fleet: Fleet, wanted: int) -> int:
 
 
 def versions(stage: Stage, count: int) -> set[Any]:
-    """What so many new jobs return."""
+    """Return the results of this many new jobs."""
     jobs = [stage.enqueue("v:version") for _ in range(count)]
     stage.wait_all(jobs, "completed")
     return {stage.job(job)["result"] for job in jobs}
 
 
 @pytest.mark.promise("A21")
-def test_new_children_run_the_new_code_and_a_running_job_finishes_on_the_old(stage: Stage, gate: Gate):
+def test_reload_starts_workers_with_new_code_and_a_running_job_finishes_on_the_old(stage: Stage, gate: Gate):
     folder = stage.write("versions.py", VERSION.format(version="old"))
     fleet = stage.run_fleet(workers=2, handlers=folder)
     assert versions(stage, 4) == {"old"}
@@ -63,7 +63,7 @@ def test_new_children_run_the_new_code_and_a_running_job_finishes_on_the_old(sta
     stage.write("versions.py", VERSION.format(version="new"))
     fleet.signal(signal.SIGHUP)
     fleet.wait_ready(4)
-    assert versions(stage, 4) == {"new"}, "the new ones work while the old job runs"
+    assert versions(stage, 4) == {"new"}, "new workers run jobs while the old job runs"
     assert stage.state(long) == "running"
     arrival.open()
     assert stage.wait_state(long, "completed")["result"] == "old"
@@ -71,11 +71,11 @@ def test_new_children_run_the_new_code_and_a_running_job_finishes_on_the_old(sta
     fleet.wait_log(
         lambda event: event.get("message", "").startswith("worker") and event["message"].endswith(" exited"), count=2
     )
-    assert least_ready(fleet, 2) == 2, "never fewer than wanted"
+    assert least_ready(fleet, 2) == 2, "never fewer workers than wanted"
     assert fleet.stop() == 0
 
 
-def test_broken_code_leaves_the_old_children_in_place_and_mended_code_is_taken(stage: Stage):
+def test_reload_of_broken_code_keeps_the_old_workers_and_fixed_code_is_loaded(stage: Stage):
     folder = stage.write("versions.py", VERSION.format(version="old"))
     fleet = stage.run_fleet(workers=2, handlers=folder)
     before = fleet.workers()
@@ -94,7 +94,7 @@ def test_broken_code_leaves_the_old_children_in_place_and_mended_code_is_taken(s
     assert fleet.stop() == 0
 
 
-def test_an_ordered_reload_is_answered_by_whether_the_code_and_the_settings_load(stage: Stage):
+def test_fleet_reload_command_reports_whether_code_and_settings_load(stage: Stage):
     folder = stage.write("versions.py", VERSION.format(version="old"))
     settings = stage.folder / "jobherd.toml"
     settings.write_text("claim_size = 1\n")
@@ -119,7 +119,7 @@ def test_an_ordered_reload_is_answered_by_whether_the_code_and_the_settings_load
     assert fleet.stop() == 0
 
 
-def test_settings_are_read_again_and_bad_ones_are_not_taken(stage: Stage, gate: Gate):
+def test_reload_applies_new_settings_and_rejects_invalid_ones(stage: Stage, gate: Gate):
     settings = stage.folder / "jobherd.toml"
     settings.write_text("workers = 1\nclaim_size = 1\n")
     fleet = stage.start(workers="", claim_size="")
@@ -132,7 +132,7 @@ def test_settings_are_read_again_and_bad_ones_are_not_taken(stage: Stage, gate: 
     stage.run("""SELECT jobherd.enqueue('t:gate', '{"label": "batch"}') FROM generate_series(1, 7)""")
     first = gate.wait_arrival("batch")
     assert stage.call("SELECT max(cardinality(jobs)) FROM jobherd.running") == 7, (
-        "what children are told is read again too"
+        "settings of workers are read again too"
     )
     first.open()
     for _ in range(6):
@@ -145,8 +145,8 @@ def test_settings_are_read_again_and_bad_ones_are_not_taken(stage: Stage, gate: 
     assert fleet.stop() == 0
 
 
-def test_more_workers_than_there_are_places_for_are_refused_and_the_reload_ends(stage: Stage):
-    """It never ended: of more than there are places for, none is ever too many, so that the old children stayed."""
+def test_reload_rejects_more_workers_than_max_workers_of_the_start_and_ends(stage: Stage):
+    """With more workers wanted than slots, no old worker would ever be surplus, and the reload would never end."""
     settings = stage.folder / "jobherd.toml"
     settings.write_text("workers = 1\nmax_workers = 2\n")
     fleet = stage.start(workers="", claim_size="")
@@ -166,7 +166,7 @@ def test_more_workers_than_there_are_places_for_are_refused_and_the_reload_ends(
     assert fleet.stop() == 0
 
 
-def test_a_burst_of_reloads_ends_with_the_wanted_number_of_children(stage: Stage):
+def test_burst_of_reloads_ends_with_the_wanted_number_of_workers(stage: Stage):
     folder = stage.write("versions.py", VERSION.format(version="old"))
     fleet = stage.run_fleet(workers=2, handlers=folder)
     stage.write("versions.py", VERSION.format(version="new"))
@@ -180,13 +180,13 @@ def test_a_burst_of_reloads_ends_with_the_wanted_number_of_children(stage: Stage
     assert fleet.stop() == 0
 
 
-def test_a_handler_that_was_mended_and_not_loaded_says_so_in_its_traceback(stage: Stage):
+def test_traceback_reports_that_a_handler_file_changed_after_it_was_loaded(stage: Stage):
     place = stage.write("mail.py", FAILING)
     stage.run_fleet(workers=1, handlers=place)
     row = stage.wait_state(stage.enqueue("m:send"), "failed")
     first = row["history"][-1]["traceback"]
     assert first.startswith(f'Traceback (most recent call last):\n  File "{place}/mail.py"'), (
-        "it begins with the handler"
+        "the traceback begins with the handler"
     )
     assert "was changed" not in first
     (place / "mail.py").write_text(FAILING.replace("no such order", "mended"))
@@ -206,8 +206,8 @@ def send():
 """
 
 
-def test_a_fleet_whose_working_folder_was_removed_replaces_its_workers(stage: Stage, tmp_path: Path):
-    """As by a deploy that clears away an old release."""
+def test_supervisor_whose_working_folder_was_removed_replaces_its_workers(stage: Stage, tmp_path: Path):
+    """A deploy that deletes the old release does this."""
     release = tmp_path / "release-1"
     release.mkdir()
     fleet = stage.start(workers=1, cwd=release)
@@ -222,7 +222,7 @@ def test_a_fleet_whose_working_folder_was_removed_replaces_its_workers(stage: St
     assert fleet.stop() == 0
 
 
-def test_with_reload_a_changed_file_is_taken_and_broken_code_leaves_the_old_workers(stage: Stage):
+def test_reload_option_loads_changed_files_and_keeps_the_old_workers_if_they_are_broken(stage: Stage):
     folder = stage.write("versions.py", VERSION.format(version="old"))
     fleet = stage.run_fleet("--reload", workers=1, handlers=folder)
     assert versions(stage, 1) == {"old"}

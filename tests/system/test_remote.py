@@ -36,7 +36,7 @@ class Outpost:
         )
 
     def done(self) -> list[str]:
-        """What it has done, in its order."""
+        """Return what the worker has done, in order."""
         return self.file.read_text().split() if self.file.exists() else []
 
     def __enter__(self) -> Self:
@@ -54,7 +54,7 @@ class Outpost:
 
 @contextmanager
 def serving(stage: Stage, **settings: object):
-    """Give the address of a gateway beside a worker that serves another queue."""
+    """Yield the address of a gateway and its supervisor, whose own worker serves another queue."""
     where = f"127.0.0.1:{spare_port()}"
     fleet = stage.run_fleet(workers=1, gateway=where, queues="near", **settings)
     fleet.wait_log(f"gateway on {where}")
@@ -82,7 +82,7 @@ def test_jobs_run_without_a_connection_to_the_database(stage: Stage, file: Path,
         outpost.leave()
 
 
-def test_each_ending_has_its_state(stage: Stage, file: Path):
+def test_each_disposition_of_a_remote_worker_sets_the_state_of_its_job(stage: Stage, file: Path):
     with serving(stage) as (where, _), Outpost(where, file) as outpost:
         kinds = ("r:fail", "r:poison", "r:nack", "r:snooze")
         jobs = {kind: stage.enqueue(kind, queue="far") for kind in kinds}
@@ -98,7 +98,7 @@ def test_each_ending_has_its_state(stage: Stage, file: Path):
         outpost.leave()
 
 
-def test_a_cancel_reaches_the_handler(stage: Stage, file: Path):
+def test_cancel_reaches_the_handler_of_a_remote_worker(stage: Stage, file: Path):
     with serving(stage) as (where, _), Outpost(where, file) as outpost:
         job = stage.enqueue("r:hold", queue="far")
         stage.wait(outpost.done, "the handler to start")
@@ -108,7 +108,7 @@ def test_a_cancel_reaches_the_handler(stage: Stage, file: Path):
 
 
 @pytest.mark.promise("D17")
-def test_a_killed_gateway_loses_nothing(stage: Stage, file: Path):
+def test_killed_gateway_loses_no_job(stage: Stage, file: Path):
     with serving(stage) as (where, fleet), Outpost(where, file, 4, 4) as outpost:
         jobs = []
         for round_ in range(3):
@@ -123,7 +123,7 @@ def test_a_killed_gateway_loses_nothing(stage: Stage, file: Path):
         outpost.leave()
 
 
-def test_jobs_of_a_killed_worker_run_elsewhere(stage: Stage, file: Path):
+def test_job_of_a_killed_remote_worker_runs_on_another(stage: Stage, file: Path):
     with serving(stage, gateway_linger="100ms") as (where, _):
         with Outpost(where, file) as outpost:
             job = stage.enqueue("r:hold", queue="far")

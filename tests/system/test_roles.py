@@ -1,6 +1,6 @@
-"""Everybody at work under the least role.
+"""A producer, a supervisor, a reader and an operator, each under the least role.
 
-A producer, a supervisor, who looks, who operates; by logins that are members of one role each.
+Each login is a member of one role.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOGINS = {
 
 @pytest.fixture
 def logins(database):
-    """A DSN for each login."""
+    """Yield a DSN for each login."""
     with psycopg.connect(database, autocommit=True) as connection:
         for login, role in LOGINS.items():
             connection.execute(f"DROP ROLE IF EXISTS {login}")
@@ -60,8 +60,8 @@ def page_notes(database):
         return connection.execute("SELECT action FROM jobherd.audit WHERE action = 'retry'").fetchall()
 
 
-@pytest.mark.timeout(600)  # a dozen processes on a machine that does other things too
-def test_each_does_its_work_with_its_own_role_and_no_more(logins, database, tmp_path):
+@pytest.mark.timeout(600)  # a dozen processes on a busy machine
+def test_each_login_can_do_the_work_of_its_role_and_no_more(logins, database, tmp_path):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with (
         Client(logins["t_enqueue"]) as producer,
@@ -98,7 +98,7 @@ def test_each_does_its_work_with_its_own_role_and_no_more(logins, database, tmp_
                 shown = page.get(path)
                 assert shown.status_code == 200, (path, shown.text[:500])
             page.act(f"/jobs/{failed}/action", do="retry")
-            assert reader.job(failed)["state"] == "failed", "what the database refuses, the page did not do"
+            assert reader.job(failed)["state"] == "failed", "the dashboard cannot do what the database rejects"
         with Page(application(logins["t_admin"])) as page:
             page.act(f"/jobs/{failed}/action", do="retry")
             assert [row["action"] for row in page_notes(database)] == ["retry"]

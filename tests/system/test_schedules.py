@@ -1,6 +1,6 @@
 """Schedules under real supervisors: two releases at once, a laptop that sleeps, and an outage of a day.
 
-No instant is without a row, none has two jobs, and the misfire policy decides what is made up for.
+Each tick has a row and at most one job, and the misfire policy decides which missed ticks still run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SELECT (SELECT count(*) FROM jobherd.ticks WHERE job IS NULL AND decided NOT IN 
        (SELECT count(*) FROM jobherd.jobs j FULL JOIN jobherd.ticks t ON t.job = j.id
          WHERE j.id IS NULL AND t.job IS NOT NULL OR t.job IS NULL AND j.id IS NOT NULL)
 """
-"""Instants without a job and without a reason; jobs of two instants; jobs without an instant, or the other way."""
+"""Counts ticks without a job and without a reason; jobs of two ticks; jobs without a tick, or ticks whose job is missing."""
 
 
 def release(folder: Path, **schedules: str) -> Path:
@@ -55,7 +55,7 @@ def ticks(stage: Stage, name: str) -> int:
 
 
 def wait_ticks(stage: Stage, *names: str) -> None:
-    """Wait until three further instants of each schedule were decided."""
+    """Wait until three more ticks of each schedule were decided."""
     seen = {name: ticks(stage, name) for name in names}
     stage.wait(lambda: all(ticks(stage, name) >= seen[name] + 3 for name in names), f"instants of {names}", limit=LIMIT)
 
@@ -69,7 +69,7 @@ def wait_every(stage: Stage, seconds: float) -> None:
     )
 
 
-def test_of_two_releases_at_once_the_one_that_began_later_decides_and_no_instant_is_lost(stage: Stage, tmp_path: Path):
+def test_release_that_started_last_decides_a_shared_schedule_and_no_tick_is_lost(stage: Stage, tmp_path: Path):
     before = release(tmp_path / "before", both="every=1", old="every=1")
     after = release(tmp_path / "after", both="every=2", new="every=1")
     old = stage.run_fleet(workers=1, handlers=before)
@@ -79,7 +79,7 @@ def test_of_two_releases_at_once_the_one_that_began_later_decides_and_no_instant
     os.kill(old.workers()[0], signal.SIGKILL)
     old.wait_ready(2)
     wait_ticks(stage, "both", "old", "new")
-    wait_every(stage, 2)  # a restarted worker of the earlier release has changed nothing back
+    wait_every(stage, 2)  # a restarted worker of the earlier release did not change it back
     back = stage.run_fleet(workers=1, handlers=before)
     wait_every(stage, 1)
     wait_ticks(stage, "both", "old", "new")
@@ -99,7 +99,7 @@ SELECT count(*) FILTER (WHERE t.job IS NOT NULL), coalesce(sum(t.missed + 1) FIL
   FROM jobherd.ticks t LEFT JOIN jobherd.jobs j ON j.id = t.job
  WHERE t.schedule = %s AND t.noted_at - t.at > interval '60 s'
 """
-"""Of the instants that were decided late: how many have a job, how many have none, the most that a job stands for, and how many jobs have completed."""
+"""Of the ticks decided late: how many have a job, how many have none, the most that one job covers, and how many jobs completed."""
 GAPS = """
 SELECT count(*) FROM (
     SELECT coalesce(since, at) - lag(at) OVER (ORDER BY at) AS step FROM jobherd.ticks WHERE schedule = %s) AS steps
@@ -108,17 +108,17 @@ SELECT count(*) FROM (
 
 
 def land(clock: Clock, ahead: float) -> None:
-    """Set the clock about so far ahead, to the middle between two instants.
+    """Set the clock about this far ahead, to the middle between two ticks.
 
-    Right after an instant, that instant would not be late yet, and would run under every policy.
+    Right after a tick, that tick would not be late yet, and would run under every policy.
     """
     clock.jump(ahead + 300 - time.time() % 600)
 
 
 def make_up(stage: Stage, away: float, most: int) -> None:
-    """Wait until the instants of the time away are decided, and check them by policy.
+    """Wait until the ticks of the time away are decided, and check them by policy.
 
-    most: instants that `misfire="all"` runs.
+    most: ticks that `misfire="all"` runs at most.
     """
     last = "SELECT min(last_at) > clock_timestamp() - interval '12 min' FROM jobherd.schedules"
     stage.wait(lambda: stage.call(last), "what was missed is decided", limit=LIMIT)
@@ -139,7 +139,7 @@ def make_up(stage: Stage, away: float, most: int) -> None:
         assert stage.run(GAPS, name) == [(0,)], f"{name}: an instant has no row"
 
 
-def test_a_laptop_that_slept_and_an_outage_of_a_day_are_made_up_for_by_policy(tmp_path: Path):
+def test_misfire_policy_decides_the_ticks_missed_in_a_sleep_and_in_an_outage(tmp_path: Path):
     work = release(tmp_path / "release")
     with (
         Clock() as clock,

@@ -1,6 +1,6 @@
-"""A secret that everybody is handed is found nowhere.
+"""A secret in a job's data is found nowhere.
 
-Not where it is encrypted, and of what is not, in no log, list, metric, title or error.
+An encrypted one is nowhere in the database; an unencrypted one is in no log, list, metric, title or error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def plain(card: str, token: int) -> dict[str, str]:
 
 
 def is_up(url):
-    """Whether an address answers that all is well."""
+    """Return whether an address answers with status 200."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status == 200
@@ -59,10 +59,10 @@ def is_up(url):
 
 
 def until(condition):
-    """Wait for what will be so."""
+    """Wait until a condition holds."""
     end = time.monotonic() + 60.0
     while not condition():
-        assert time.monotonic() < end, "it did not come"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.05)
 
 
@@ -75,7 +75,7 @@ def keys(monkeypatch):
 
 
 def everything_in(dsn):
-    """All that the database holds of jobs, as text."""
+    """Return each table of the schema as text."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         names = [name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'jobherd'")]
         return {
@@ -85,7 +85,7 @@ def everything_in(dsn):
 
 
 @pytest.mark.timeout(600)
-def test_what_is_encrypted_is_nowhere_in_the_database_and_opens_with_the_key(database, tmp_path, keys):
+def test_encrypted_value_is_nowhere_in_the_database_and_decrypts_with_the_key(database, tmp_path, keys):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with Client(database) as client, Herd(database, tmp_path, env={"JOBHERD_KEYS": KEYS}) as herd:
         well = client.enqueue("safe:work", {"card": CANARY}, encrypt=True)
@@ -117,7 +117,7 @@ def test_what_is_encrypted_is_nowhere_in_the_database_and_opens_with_the_key(dat
 
 
 @pytest.mark.timeout(600)
-def test_a_worker_without_the_key_keeps_the_job(database, tmp_path, keys):
+def test_worker_without_the_key_reschedules_the_job_without_counting_an_attempt(database, tmp_path, keys):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with Client(database) as client:
         job = client.enqueue("safe:work", {"card": CANARY}, encrypt=True)
@@ -137,12 +137,12 @@ def test_a_worker_without_the_key_keeps_the_job(database, tmp_path, keys):
 
 
 def titles(herd):
-    """What `ps` shows of a supervisor and its children."""
+    """Return what `ps` shows of a supervisor and its child processes."""
     return [Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace") for pid in (herd.pid, *herd.children())]
 
 
 @pytest.mark.timeout(600)
-def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
+def test_unencrypted_secret_is_in_no_log_list_metric_title_or_error(database, tmp_path):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     secret = psycopg.conninfo.make_conninfo(database, password=CANARY)
     env = {"JOBHERD_DSN": secret, "PAYMENT_KEY": CANARY}
@@ -162,8 +162,10 @@ def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
             .message.removeprefix("the dashboard is ")
             .rstrip("/")
         )
-        until(lambda: is_up(address + "/readyz"))  # who has run jobs may not have said so to the web child yet
-        # The list of jobs shows payloads, but none of a kind that no worker has declared: it may be redacted.
+        until(
+            lambda: is_up(address + "/readyz")
+        )  # the supervisor may not have published its state to the web process yet
+        # The list of jobs shows payloads, but not of a kind that no worker has declared: it may be redacted.
         for path in (
             "/metrics",
             "/readyz",

@@ -1,6 +1,6 @@
 """What a server's owner does to sessions.
 
-Limits on the role, refusals now and then, a database that is closed for a while.
+There are limits and formats for all sessions, occasional errors, and a database that rejects connections for a while.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def bytes_(payload_bytes: bytes) -> str:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for what nobody notifies of."""
+    """Wait for a condition of which no notification is sent."""
     limit = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < limit, f"waited {LIMIT:g} s for {what}"
@@ -59,8 +59,8 @@ def database(stage: Stage) -> str:
     return str(stage.connection.info.dbname)
 
 
-def test_time_limits_of_the_role_are_not_for_our_sessions(stage: Stage, gate: Gate):
-    """A settlement that takes longer than such a limit would be ended each time, and an idle worker or a job's transaction cut off."""
+def test_time_limits_set_for_the_database_do_not_apply_to_jobherds_sessions(stage: Stage, gate: Gate):
+    """Such a limit would end each slow recording of an outcome, an idle worker's session, and a job's transaction."""
     stage.run(
         "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.0); RETURN NULL; END $$;"
         "CREATE TRIGGER slow AFTER INSERT ON jobherd.history FOR EACH ROW WHEN (new.kind <> 's:short') EXECUTE FUNCTION public.slow()"
@@ -78,8 +78,7 @@ def test_time_limits_of_the_role_are_not_for_our_sessions(stage: Stage, gate: Ga
     plain, holding = stage.enqueue("s:gate", '{"label": "plain"}'), stage.enqueue("s:holds", '{"label": "holds"}')
     arrivals = [gate.wait_arrival("plain"), gate.wait_arrival("holds")]
     idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND clock_timestamp() - state_change > '1.2 s'"
-    # A session that is cut off leaves its job's claim free, and the row's state shows what has
-    # become of it.
+    # If a session is ended, its job's claim is released, and the state in its row shows it.
     until(
         lambda: stage.call(idle) or stage.state(holding) != "running",
         "a transaction that is idle for longer than it may",
@@ -96,10 +95,10 @@ def test_time_limits_of_the_role_are_not_for_our_sessions(stage: Stage, gate: Ga
     assert fleet.stop() == 0
 
 
-def test_how_a_role_has_values_read_and_written_is_not_for_our_sessions(stage: Stage, gate: Gate):
-    """As an application of long ago may want it.
+def test_value_formats_set_for_the_database_do_not_apply_to_jobherds_sessions(stage: Stage, gate: Gate):
+    """An old application may need such formats.
 
-    The outcomes of one batch are lists, and most of what can be said of a job is not said of each.
+    The outcomes of one claim are sent as arrays, in which most values of a job are null.
     """
     name = database(stage)
     for setting, value in (
@@ -109,7 +108,7 @@ def test_how_a_role_has_values_read_and_written_is_not_for_our_sessions(stage: S
         stage.run(f"ALTER DATABASE {name} SET {setting} = {value if ',' in value else repr(value)}")
     fleet = stage.run_fleet(workers=2, handlers=stage.write("work.py", WORK))
     gated = stage.enqueue("s:gate", '{"label": "dies"}')
-    os.kill(gate.wait_arrival("dies").pid, signal.SIGKILL)  # its parent writes that, and gives the job back
+    os.kill(gate.wait_arrival("dies").pid, signal.SIGKILL)  # the supervisor records the crash and requeues the job
     arrival = gate.wait_arrival("dies")
     soon = stage.call("""SELECT jobherd.enqueue('s:short', '{}', '{"delay": 1}')""")
     arrival.open("a \\ and a ' and a \"")
@@ -128,7 +127,7 @@ def test_how_a_role_has_values_read_and_written_is_not_for_our_sessions(stage: S
     )
 
 
-def test_deadlocks_and_serialization_failures_are_tried_again_and_cost_no_attempt(stage: Stage, gate: Gate):
+def test_deadlocks_and_serialization_failures_are_retried_and_cost_no_attempt(stage: Stage, gate: Gate):
     stage.run("""
         CREATE SEQUENCE public.turns;
         CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -149,19 +148,21 @@ def test_deadlocks_and_serialization_failures_are_tried_again_and_cost_no_attemp
     os.kill(gate.wait_arrival("dies").pid, signal.SIGKILL)
     gate.wait_arrival("dies").open("second")
     jobs = []
-    for _ in range(15):  # one after the other: a batch is claimed and settled by one statement
+    for _ in range(15):  # one after the other: one statement claims or settles several jobs
         jobs.append(stage.enqueue("s:short"))
         stage.wait_state(jobs[-1], "completed", limit=LIMIT)
     row = stage.wait_state(gated, "completed", limit=LIMIT)
     assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "second")
     assert stage.run("SELECT DISTINCT attempts FROM jobherd.jobs WHERE id = ANY (%s)", jobs) == [(1,)]
     assert stage.completed_twice() == []
-    assert stage.call("SELECT last_value FROM public.turns") > 40, "hardly anything was refused"
+    assert stage.call("SELECT last_value FROM public.turns") > 40, "too few statements were rejected"
     stage.run("DROP FUNCTION public.refuse() CASCADE")
     assert fleet.stop() == 0
 
 
-def test_a_database_that_takes_no_connections_is_waited_for_in_few_words(stage: Stage, cluster: Cluster, gate: Gate):
+def test_fleet_waits_for_a_database_that_rejects_connections_and_logs_few_lines(
+    stage: Stage, cluster: Cluster, gate: Gate
+):
     fleet = stage.run_fleet(workers=2, db_retry_initial="0.1s", db_retry_max="0.5s")
     running = stage.enqueue("t:gate", '{"label": "meanwhile"}')
     arrival = gate.wait_arrival("meanwhile")

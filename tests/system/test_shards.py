@@ -1,5 +1,5 @@
-"""Queues on two servers, one of which is killed: the other's go on, the first's after its restart, and no job is lost or
-done twice."""
+"""Queues on two servers, one of which is killed: the other's continue, the first's after its restart, and no job is
+lost or completed twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT = 60.0
 
 
 class Producer(threading.Thread):
-    """Enqueues into one queue until it is told to stop."""
+    """Enqueues into one queue until it is stopped."""
 
     def __init__(self, client: Client, queue: str) -> None:
         super().__init__(daemon=True)
@@ -42,7 +42,7 @@ class Producer(threading.Thread):
                 self.failed += 1
 
     def wait_more(self, stage: Stage, count: int) -> None:
-        """Wait until it has enqueued so many more."""
+        """Wait until it has enqueued this many more jobs."""
         goal = len(self.acknowledged) + count
         stage.wait(lambda: len(self.acknowledged) >= goal, f"{count} more jobs in {self.queue}", limit=LIMIT)
 
@@ -52,7 +52,7 @@ class Producer(threading.Thread):
         assert not self.is_alive()
 
 
-def test_a_killed_server_stops_its_own_queues_only(tmp_path: Path, gate: Gate):
+def test_killed_server_stops_only_its_own_queues(tmp_path: Path, gate: Gate):
     with ExitStack() as open_:
         servers = [open_.enter_context(Cluster(place=quick_place())) for _ in range(2)]
         addresses = [server.dsn(server.create("template1")) for server in servers]
@@ -91,7 +91,7 @@ def test_a_killed_server_stops_its_own_queues_only(tmp_path: Path, gate: Gate):
                 stage.wait_all(producer.acknowledged, "completed", limit=LIMIT)
                 assert stage.completed_twice() == []
                 assert {shard_of(number) for number in producer.acknowledged} == {shard}
-                # A job whose commit was answered by the end of the connection may be there.
+                # A job may exist although its connection ended before the commit was confirmed.
                 extra = stage.call("SELECT count(*) FROM jobherd.jobs WHERE kind = 't:noop'") - len(
                     producer.acknowledged
                 )

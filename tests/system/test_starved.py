@@ -1,6 +1,6 @@
-"""Eight loops that never rest beside two supervisors, on one processor.
+"""Eight busy loops on the only processor of two supervisors.
 
-No lease is lost, nobody is taken for hung, each job runs once.
+No lease is lost, no process is killed as hung, and each job runs once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUSY = "print(flush=True)\nwhile True: pass"
 
 @contextlib.contextmanager
 def busy_loops(processor: int) -> Iterator[list[int]]:
-    """Processes that want nothing but that processor; they run when this is entered."""
+    """Yield the pids of processes that keep the processor busy; they run when the block starts."""
     with contextlib.ExitStack() as stack:
         loops = []
         for _ in range(LOOPS):
@@ -42,7 +42,7 @@ def keep_to(processor: int, fleet: Fleet) -> None:
         os.sched_setaffinity(pid, [processor])
 
 
-def test_two_supervisors_without_a_processor_of_their_own_lose_no_lease(stage: Stage):
+def test_two_supervisors_that_share_a_busy_processor_lose_no_lease(stage: Stage):
     processor = min(os.sched_getaffinity(0))
     fleets = [stage.run_fleet(workers=2, lease="12s", poll="1s", sweep="1s") for _ in range(2)]
     before = [fleet.workers() | {-1: fleet.maintenance()} for fleet in fleets]

@@ -1,8 +1,8 @@
-"""The small sisters of `python -m tests.faults.stress`.
+"""Short forms of `python -m tests.faults.stress`.
 
 What must hold after ten thousand forks must hold after a hundred.
 
-No time is looked at: how late the loop is on a machine that others use says nothing of the loop.
+These tests measure no time: on a shared machine, a late turn shows nothing about the supervisor's loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUICK = {"respawn_initial": "10ms", "respawn_max": "100ms"}
 
 
 def at_rest(stage: Stage, fleet: Fleet, descriptors: int, children: int) -> None:
-    """Wait until as many children live as before, and the parent has let go of all that is left of the others."""
+    """Wait until as many child processes live as before, and the supervisor has closed all files of the others."""
     stage.wait(
         lambda: (
             fleet.signal(signal.SIGUSR1)
@@ -50,11 +50,10 @@ def at_rest(stage: Stage, fleet: Fleet, descriptors: int, children: int) -> None
 
 
 def wait_heard(fleet: Fleet) -> None:
-    """Return once every signal that was sent before is obeyed.
+    """Return once every signal that was sent before is handled.
 
-    A USR1 may still be unanswered; and of two signals that are there at once the lower number is
-    heard first, so that the next one may be answered before a TTOU that was sent earlier is obeyed.
-    The third is behind both.
+    An earlier SIGUSR1 may still be unanswered. Of two pending signals, the lower number is handled first, so
+    that the next SIGUSR1 may be answered before an earlier SIGTTOU is handled. The third comes after both.
     """
     for _ in range(3):
         mark = len(fleet.log)
@@ -62,7 +61,7 @@ def wait_heard(fleet: Fleet) -> None:
         fleet.wait_log("serving, supervisor", after=mark, limit=60)
 
 
-def test_nothing_is_left_of_sixty_children_that_are_killed_at_any_moment_of_their_lives(stage: Stage):
+def test_sixty_child_processes_killed_at_random_moments_leave_nothing_behind(stage: Stage):
     fleet = stage.run_fleet(workers=2, **QUICK)
     descriptors = held(fleet.pid)
     dice = random.Random(5)
@@ -81,8 +80,8 @@ def test_nothing_is_left_of_sixty_children_that_are_killed_at_any_moment_of_thei
     assert fleet.stop() == 0
 
 
-def test_a_system_that_gives_no_files_is_waited_for(stage: Stage):
-    """Every pipe of a new child is refused, again and again; what lives goes on, and who is missing comes as soon as that is over."""
+def test_supervisor_without_file_descriptors_waits_and_then_replaces_its_worker(stage: Stage):
+    """Each pipe for a new worker is rejected repeatedly. Live workers continue, and the missing one starts once files are available."""
     fleet = stage.run_fleet(workers=2, **QUICK)
     descriptors = held(fleet.pid)
     for _ in range(3):
@@ -99,7 +98,7 @@ def test_a_system_that_gives_no_files_is_waited_for(stage: Stage):
     assert fleet.stop() == 0
 
 
-def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
+def test_hundreds_of_random_signals_leave_the_supervisor_as_it_was(stage: Stage):
     fleet = stage.run_fleet(workers=2, max_workers=4, **QUICK)
     descriptors = held(fleet.pid)
     dice = random.Random(7)
@@ -107,9 +106,9 @@ def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
         for _ in range(300):
             os.kill(fleet.pid, dice.choice((signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGCHLD)))
         fleet.signal(signal.SIGHUP)
-        fleet.signal(signal.SIGTTIN)  # there may be nobody left
+        fleet.signal(signal.SIGTTIN)  # the signals may have removed every worker
         stage.wait_state(stage.enqueue("t:noop"), "completed", limit=60)
-    wait_heard(fleet)  # what is still to come of the storm must not be taken for an answer
+    wait_heard(fleet)  # a late answer to these signals must not count as an answer to the next one
     stage.wait(
         lambda: len(children_of(fleet.pid)) == 1 or fleet.signal(signal.SIGTTOU),
         "nobody but the maintenance process",
@@ -124,8 +123,8 @@ def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
     assert fleet.stop() == 0
 
 
-def test_signals_that_break_off_every_wait_are_noticed_by_nobody(stage: Stage):
-    """As many as a timer of a millisecond would send, at parent, workers and maintenance process, while jobs run, wait, and are due later."""
+def test_signals_that_interrupt_every_wait_disturb_no_process_and_no_job(stage: Stage):
+    """The supervisor, workers and the maintenance process get as many signals as a 1 ms timer sends, while jobs run, wait, or are due later."""
     fleet = stage.run_fleet(workers=2, handlers=stage.write("interrupted.py", INTERRUPTED), **QUICK)
     family = [fleet.pid, *children_of(fleet.pid)]
     mark, dice, sent = len(fleet.log), random.Random(3), 0
@@ -134,7 +133,7 @@ def test_signals_that_break_off_every_wait_are_noticed_by_nobody(stage: Stage):
         os.kill(dice.choice(family), dice.choice((signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG)))
         sent += 1
         if sent % 10 == 0:
-            stage.run("SELECT")  # a round trip: about a millisecond's rest
+            stage.run("SELECT")  # a round trip: a pause of about 1 ms
     stage.wait_all(jobs, "completed", limit=60)
     assert [fleet.pid, *children_of(fleet.pid)] == family
     assert stage.run("SELECT DISTINCT attempts FROM jobherd.history") == [(1,)]

@@ -1,4 +1,4 @@
-"""A supervisor whose database is reached by TLS alone. Longer: python -m tests.faults.tls."""
+"""A supervisor whose database accepts only TLS. Longer: python -m tests.faults.tls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.server
 @pytest.mark.timeout(600)
-def test_the_parent_s_sessions_live_through_forks_and_each_child_has_its_own(tmp_path):
+def test_tls_sessions_of_the_supervisor_survive_forks_and_each_worker_has_its_own(tmp_path):
     with secured() as (_, dsn):
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(psycopg.conninfo.make_conninfo(dsn, sslmode="disable"))

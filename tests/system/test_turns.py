@@ -1,4 +1,4 @@
-"""A flood in one queue and workers that take turns between the queues, with real supervisors."""
+"""A flood in one queue, and workers that take turns between the queues, with real supervisors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 FLOOD, OTHERS = 400, 45
 NAP = '{"seconds": 0.05}'
-"""As long as the work that a worker claims at a time (`claim_window`).
+"""As long as the work of one claim (`claim_window`).
 
-A worker that has 400 of these has 20 s of work.
+A worker that has 400 of these jobs has 20 s of work.
 """
 
 
 def flood(stage: Stage) -> list[int]:
-    """Put the flood into `mail`, and return the ids of the others, which came after it."""
+    """Enqueue the flood into `mail`, and after it jobs into other queues; return the ids of these."""
     stage.run(f"SELECT jobherd.enqueue('t:nap', '{NAP}', '{{\"queue\": \"mail\"}}') FROM generate_series(1, {FLOOD})")
     rows = stage.run(
         f"SELECT jobherd.enqueue('t:nap', '{NAP}', jsonb_build_object('queue', CASE WHEN n % 2 = 0 THEN 'default' ELSE 'media' END))"
@@ -28,7 +28,7 @@ def flood(stage: Stage) -> list[int]:
 
 
 def mails_before_the_last(stage: Stage, others: list[int]) -> int:
-    """How many jobs of the flood had started before the last of the others."""
+    """Return how many jobs of the flood had started before the last of the others."""
     return stage.run(
         "SELECT count(*) FROM jobherd.jobs WHERE queue = 'mail' AND started_at < (SELECT max(started_at) FROM jobherd.jobs WHERE id = ANY (%s))",
         others,
@@ -51,7 +51,7 @@ def test_a_flood_in_one_queue_does_not_starve_the_others(stage: Stage, settings:
     others = flood(stage)
     fleet = stage.run_fleet(workers=2, **settings)
     stage.wait_all(others, "completed")
-    if "claim_size" not in settings:  # whole batches: one of the flood is all that a worker can have claimed before
+    if "claim_size" not in settings:  # with whole batches, each worker may have claimed one batch of the flood before
         assert mails_before_the_last(stage, others) < 3 * OTHERS
     left = stage.run("SELECT count(*) FROM jobherd.jobs WHERE queue = 'mail' AND state <> 'completed'")[0][0]
     # not `ready`: with whole batches two workers may have claimed the rest by now
@@ -59,7 +59,7 @@ def test_a_flood_in_one_queue_does_not_starve_the_others(stage: Stage, settings:
     fleet.stop()
 
 
-def test_weights_are_shares_of_the_time(stage: Stage):
+def test_queue_weights_are_shares_of_the_working_time(stage: Stage):
     """While both queues hold jobs, the one with three times the weight gets three times the jobs of the same length."""
     stage.run(f"SELECT jobherd.enqueue('t:nap', '{NAP}', '{{\"queue\": \"mail\"}}') FROM generate_series(1, {FLOOD})")
     others = [
@@ -83,8 +83,8 @@ def test_in_strict_order_the_first_queue_is_emptied_first(stage: Stage, settings
     fleet.stop()
 
 
-def test_an_empty_or_paused_queue_uses_up_no_turn(stage: Stage):
-    """No worker stays idle, nor asks twice, because it is the turn of a queue that has nothing for it."""
+def test_empty_or_paused_queue_uses_up_no_turn(stage: Stage):
+    """No worker stays idle or claims twice because it is the turn of a queue without jobs for it."""
     stage.run("SELECT jobherd.pause('media')")
     others = flood(stage)
     fleet = stage.run_fleet(workers=2, poll="300s")

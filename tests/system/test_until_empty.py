@@ -1,4 +1,4 @@
-"""`run --until-empty`: drain what is there, and exit with 0, or with 1 if a job failed."""
+"""`run --until-empty`: run the ready jobs and exit with 0, or with 1 if a job failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 
-def test_it_leaves_when_nothing_is_left_even_if_jobs_have_failed_and_others_are_due_later(stage: Stage):
+def test_until_empty_exits_although_jobs_have_failed_are_paused_or_are_due_later(stage: Stage):
     jobs = stage.enqueue_many("t:noop", 200)
     failing = stage.enqueue("d:raises")
     crashing = stage.enqueue("c:exit")
@@ -33,7 +33,7 @@ def test_it_leaves_when_nothing_is_left_even_if_jobs_have_failed_and_others_are_
     assert stage.completed_twice() == []
 
 
-def test_it_waits_for_what_runs_and_for_what_that_enqueues(stage: Stage, gate: Gate):
+def test_until_empty_waits_for_running_jobs_and_for_jobs_enqueued_meanwhile(stage: Stage, gate: Gate):
     job = stage.enqueue("t:gate", '{"label": "slow"}')
     fleet = stage.start("--until-empty", workers=2)
     arrival = gate.wait_arrival("slow")
@@ -47,12 +47,12 @@ def test_it_waits_for_what_runs_and_for_what_that_enqueues(stage: Stage, gate: G
     assert stage.states([job, following]) == ["completed"] * 2
 
 
-def test_on_an_empty_queue_it_leaves_at_once(stage: Stage):
+def test_until_empty_exits_at_once_if_the_queue_is_empty(stage: Stage):
     fleet = stage.start("--until-empty", workers=1)
     assert fleet.wait_exit() == 0
 
 
-def test_it_waits_for_a_job_that_another_supervisor_runs(stage: Stage, gate: Gate):
+def test_until_empty_waits_for_a_job_that_another_supervisor_runs(stage: Stage, gate: Gate):
     other = stage.run_fleet(workers=1)
     stage.enqueue("t:gate", '{"label": "elsewhere"}')
     arrival = gate.wait_arrival("elsewhere")
@@ -65,8 +65,8 @@ def test_it_waits_for_a_job_that_another_supervisor_runs(stage: Stage, gate: Gat
     assert other.stop() == 0
 
 
-def test_it_says_what_is_left_that_waits_for_a_key_or_a_handler(stage: Stage):
-    """It left with 0 and said that nothing is left to do: a CI job that drains took it for done."""
+def test_until_empty_logs_jobs_that_wait_for_a_key_or_a_handler(stage: Stage):
+    """Without this line, a CI job that drains the queue would take the exit code 0 for completion."""
     unknown = [stage.enqueue("no:such") for _ in range(2)]
     keyless = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": "1 minute"}')""")
     stage.run("""UPDATE jobherd.scheduled SET last_error = '{"code": "KEY_MISSING"}'""")
@@ -80,8 +80,8 @@ def test_it_says_what_is_left_that_waits_for_a_key_or_a_handler(stage: Stage):
 
 
 @pytest.mark.parametrize("kind", ["d:raises", "d:poison", "c:exit"])
-def test_it_exits_with_1_if_a_job_failed(stage: Stage, kind: str):
-    """A CI job that drained the queue was green whatever had failed."""
+def test_until_empty_exits_with_1_if_a_job_failed(stage: Stage, kind: str):
+    """Otherwise a CI job that drains the queue would pass although jobs failed."""
     failing = stage.enqueue(kind)
     retrying = stage.enqueue("d:backoff")
     fleet = stage.start("--until-empty", workers=1)
@@ -90,7 +90,7 @@ def test_it_exits_with_1_if_a_job_failed(stage: Stage, kind: str):
     fleet.wait_log("1 job failed, so the exit code is 1; --ignore-failures makes it 0")
 
 
-def test_a_job_that_retries_is_not_a_failed_one(stage: Stage):
+def test_until_empty_does_not_count_a_retrying_job_as_failed(stage: Stage):
     retrying = stage.enqueue("d:backoff")
     fleet = stage.start("--until-empty", workers=1)
     assert fleet.wait_exit() == 0

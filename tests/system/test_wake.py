@@ -1,6 +1,6 @@
-"""Producers notify only while somebody sleeps, and no job waits for that.
+"""Producers send notifications only while a worker is idle, and no job has to wait for the poll.
 
-The poll is five minutes away in every one of these tests.
+The poll is five minutes away in each of these tests.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 NEVER_POLL = {"poll": "300s", "lease": "120s"}
-"""And a beat a lease away: its look for cancels has the parent take a turn."""
+"""The lease is long too: a renewal looks for canceled jobs, which makes the supervisor's loop take a turn."""
 KEYS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid BETWEEN 1 AND 16 AND mode = 'ShareLock'"
 
 
 class Ears:
-    """What is notified of jobs, heard by somebody who does not sleep."""
+    """Collects the notifications about jobs, in a session without a sleep key."""
 
     def __init__(self, dsn: str) -> None:
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._connection.execute("LISTEN jobherd_jobs")
 
     def heard(self) -> list[str]:
-        """What was notified since the last time; what the supervisor says to itself begins with @."""
+        """Return the notifications since the last call, without those that the supervisor sends to itself (they begin with @)."""
         self._connection.execute("SELECT pg_notify('jobherd_jobs', '@mark')")
         notes: list[str] = []
         for note in self._connection.notifies(timeout=LIMIT):
@@ -55,24 +55,24 @@ def ears(stage: Stage) -> Iterator[Ears]:
 
 
 def wait_busy(stage: Stage) -> None:
-    """Wait until no supervisor holds a sleep key: a session that wants one alone gets it then.
+    """Wait until no supervisor holds a sleep key: only then does a session get an exclusive lock on each.
 
-    The transaction lets go of them, not the session: its process ends after the connection, and
-    would be taken for a sleeper till then.
+    The locks end with the transaction. Locks of the session would last until its server process ends, which is
+    after the connection is closed, and would look like an idle supervisor until then.
     """
     with psycopg.connect(stage.dsn, autocommit=True, options="-c lock_timeout=60s") as connection:
         connection.execute("SELECT pg_advisory_xact_lock(1785684584, key) FROM generate_series(1, 16) AS key")
 
 
 def wait_asleep(stage: Stage, supervisors: int = 1) -> None:
-    """Wait until so many hold the sleep keys. That is no event for anybody; the look is short."""
+    """Wait until this many supervisors hold the sleep keys. No event announces that, so this polls briefly."""
     until = time.monotonic() + LIMIT
     while stage.call(KEYS) < 16 * supervisors:
-        assert time.monotonic() < until, "the supervisor does not go to sleep"
+        assert time.monotonic() < until, "the supervisor does not become idle"
         stage._hear(0.005)
 
 
-def test_an_idle_fleet_is_notified_and_a_busy_one_is_not(stage: Stage, gate: Gate, ears: Ears):
+def test_producers_notify_an_idle_fleet_and_not_a_busy_one(stage: Stage, gate: Gate, ears: Ears):
     stage.run_fleet(workers=2, **NEVER_POLL)
     wait_asleep(stage)
     first = [stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(2)]
@@ -90,7 +90,7 @@ def test_an_idle_fleet_is_notified_and_a_busy_one_is_not(stage: Stage, gate: Gat
     assert "default" in ears.heard()
 
 
-def test_one_idle_worker_is_enough_to_be_notified(stage: Stage, gate: Gate, ears: Ears):
+def test_producers_notify_a_fleet_with_one_idle_worker(stage: Stage, gate: Gate, ears: Ears):
     stage.run_fleet(workers=2, **NEVER_POLL)
     wait_asleep(stage)
     held = stage.enqueue("t:gate", '{"label": "held"}')
@@ -104,7 +104,7 @@ def test_one_idle_worker_is_enough_to_be_notified(stage: Stage, gate: Gate, ears
 
 
 @pytest.mark.parametrize("isolation", [psycopg.IsolationLevel.READ_COMMITTED, psycopg.IsolationLevel.REPEATABLE_READ])
-def test_a_transaction_that_begins_while_all_are_busy_and_commits_while_they_sleep(
+def test_commit_wakes_an_idle_worker_although_all_were_busy_when_the_job_was_enqueued(
     stage: Stage, gate: Gate, ears: Ears, isolation: psycopg.IsolationLevel
 ):
     stage.run_fleet(workers=1, **NEVER_POLL)
@@ -123,13 +123,8 @@ def test_a_transaction_that_begins_while_all_are_busy_and_commits_while_they_sle
     assert ears.heard() == ["default"]
 
 
-def test_a_commit_that_has_looked_before_they_sleep_is_found_without_a_notification(
-    stage: Stage, gate: Gate, ears: Ears
-):
-    """The narrowest moment.
-
-    It saw nobody sleep, and is not visible to the last claim before the sleep.
-    """
+def test_job_whose_commit_saw_no_idle_worker_is_found_without_a_notification(stage: Stage, gate: Gate, ears: Ears):
+    """Race: the commit sees no idle worker, and the last claim before the sleep does not see the job."""
     stage.run_fleet(workers=1, **NEVER_POLL)
     held = stage.enqueue("t:gate", '{"label": "held"}')
     arrival = gate.wait_arrival("held")
@@ -137,7 +132,7 @@ def test_a_commit_that_has_looked_before_they_sleep_is_found_without_a_notificat
     ears.heard()
     with psycopg.connect(stage.dsn) as producer:
         job = producer.execute("SELECT jobherd.enqueue('t:noop')").fetchone()[0]
-        producer.execute("SET CONSTRAINTS ALL IMMEDIATE")  # what its commit looks at, it looks at now
+        producer.execute("SET CONSTRAINTS ALL IMMEDIATE")  # checks for idle workers now instead of at the commit
         arrival.open()
         stage.wait_state(held, "completed")
         wait_asleep(stage)
@@ -146,12 +141,12 @@ def test_a_commit_that_has_looked_before_they_sleep_is_found_without_a_notificat
     assert ears.heard() == []
 
 
-def test_a_session_that_is_lost_while_all_sleep_is_made_up_for(stage: Stage):
+def test_job_enqueued_while_an_idle_supervisors_session_is_lost_still_starts(stage: Stage):
     stage.run_fleet(workers=2, **NEVER_POLL)
     wait_asleep(stage)
     parent = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'jobherd:supervisor:%%' AND datname = current_database()"
     stage.run(f"SELECT pg_terminate_backend(pid, 10000) FROM ({parent}) AS parent")
-    job = stage.enqueue("t:noop")  # nobody holds the keys now, or hears
+    job = stage.enqueue("t:noop")  # no session holds the sleep keys or listens now
     stage.wait_state(job, "completed")
     wait_asleep(stage)
     job = stage.enqueue("t:noop")
@@ -159,10 +154,10 @@ def test_a_session_that_is_lost_while_all_sleep_is_made_up_for(stage: Stage):
 
 
 @pytest.mark.promise("A34")
-def test_whatever_producers_do_every_job_starts(stage: Stage):
-    """Many producers with bursts and rests, short and long transactions.
+def test_every_job_of_random_producers_starts_without_a_poll(stage: Stage):
+    """Many producers with bursts and pauses, short and long transactions.
 
-    The fleet falls asleep and wakes all the time.
+    The workers become idle and wake repeatedly.
     """
     seed = random.randrange(10**6)
     print(f"seed {seed}")

@@ -1,4 +1,4 @@
-"""A webhook under a supervisor: the end of a job reaches the address that it names."""
+"""A webhook under a supervisor: the final state of a job is sent to the URL that the job names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "a-secret-of-some-length"
 
 
 @pytest.mark.promise("D40")
-def test_a_receiver_is_told_of_the_end_and_asked_again_until_it_takes_it(stage: Stage):
+def test_webhook_is_sent_when_a_job_ends_and_again_after_an_error_response(stage: Stage):
     got: queue.Queue[tuple[dict[str, str], bytes]] = queue.Queue()
     answers = iter([500, 200])
 
@@ -47,7 +47,7 @@ def test_a_receiver_is_told_of_the_end_and_asked_again_until_it_takes_it(stage: 
             headers, body = got.get(timeout=LIMIT)
             webhook = int(headers["Jobherd-Delivery"])
             stage.wait_state(webhook, "retrying")
-            assert stage.call("SELECT jobherd.retry(%s)", webhook) == "ready"  # its back-off is ten seconds
+            assert stage.call("SELECT jobherd.retry(%s)", webhook) == "ready"  # its backoff is 10 s
             again, same = got.get(timeout=LIMIT)
             stage.wait_state(webhook, "completed")
         finally:
@@ -68,8 +68,8 @@ def test_a_receiver_is_told_of_the_end_and_asked_again_until_it_takes_it(stage: 
     assert stage.job(webhook)["result"] == {"status": 200}
 
 
-def test_an_open_transaction_holds_up_neither_the_start_nor_settlements(stage: Stage):
-    """Webhooks are enabled by a trigger, whose creation waits for every session that writes to the history."""
+def test_open_transaction_delays_neither_the_start_nor_the_recording_of_outcomes(stage: Stage):
+    """A trigger enables webhooks, and its creation waits for every session that writes to the history."""
     over = stage.enqueue("t:noop")
     assert stage.cancel(over) == "cancelled"
     with psycopg.connect(stage.dsn) as caller:

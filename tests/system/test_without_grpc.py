@@ -1,6 +1,6 @@
-"""Neither grpc nor protobuf is loaded where no gateway needs them.
+"""Processes that need no gateway load neither grpc nor protobuf.
 
-Grpc starts threads, and a process that forks or runs users' code must not have them.
+grpc starts threads, which a process that forks or runs users' code must not have.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def loaded() -> list:
 
 
 def shown(code: str, folder: Path) -> str:
-    """Return what a new interpreter prints that has only this checkout."""
+    """Return what a new interpreter prints that can import only this checkout."""
     command = [sys.executable, "-P", "-c", code]
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": import_path()}, capture_output=True, text=True, check=True).stdout  # fmt: skip
 
 
-def test_a_producer_and_an_author_of_handlers_load_neither(tmp_path: Path):
+def test_importing_the_client_and_handlers_loads_neither_grpc_nor_protobuf(tmp_path: Path):
     code = f"import sys, jobherd; from jobherd import Client, handler; import jobherd.testing; print({LOADED})"
     assert shown(code, tmp_path) == "[]\n"
 
 
-def test_the_messages_load_protobuf_alone(tmp_path: Path):
+def test_gateway_messages_load_protobuf_without_grpc(tmp_path: Path):
     """A worker that gets its tasks over a Unix socket has no grpc."""
     code = (
         f"import sys; from jobherd.handlers._remote import messages; print({{name.split('.')[0] for name in {LOADED}}})"
@@ -50,7 +50,7 @@ def test_the_messages_load_protobuf_alone(tmp_path: Path):
     assert shown(code, tmp_path) == "{'google'}\n"
 
 
-def test_neither_the_supervisor_nor_a_worker_loads_them(stage: Stage):
+def test_supervisor_and_worker_load_neither_grpc_nor_protobuf(stage: Stage):
     fleet = stage.run_fleet(workers=1, handlers=stage.write("loaded.py", HANDLER))
     job = stage.enqueue("t:loaded")
     assert stage.wait_state(job, "completed")["result"] == [[], [], []]

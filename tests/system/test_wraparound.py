@@ -1,10 +1,9 @@
-"""Transaction ids run out, as in a database where nothing could be frozen for years.
+"""Transaction ids run out, as in a database that could freeze no rows for years.
 
-First the server warns, then it refuses every write.
+First the server warns, then it rejects every write.
 
-Real servers with real ids, most of them skipped by pg_resetwal. What keeps them from freezing is
-what does in real life: a replication slot that was forgotten. It is dropped at the end, and the
-server's own autovacuum then does the rest, as it would there.
+The servers and ids are real; pg_resetwal skips most ids. As in practice, a forgotten replication slot
+prevents the freezing. The test drops the slot at the end, and the server's autovacuum then does the rest.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ SETTINGS = {"wal_level": "logical", "max_replication_slots": "1", "autovacuum_na
 LEASE = "6s"
 LAPSED = "SELECT count(*) FROM jobherd.supervisors WHERE lease_until < clock_timestamp()"
 FROZEN = "SELECT max(age(datfrozenxid)) <= (SELECT age(catalog_xmin) FROM pg_replication_slots) FROM pg_database"
-"""Autovacuum has frozen all that the slot lets it.
+"""Whether autovacuum has frozen everything that the slot allows.
 
-A few hundred ids, which would else be given once all others are used up.
+Otherwise it would free a few hundred ids after all others are used up.
 """
 FEW = 6
-"""Lines of a supervisor and its three or four children about all of it.
+"""Most lines that a supervisor and its three or four child processes may log about the outage.
 
-Each may say once that the database is away, and one death is told.
+Each may log once that the database is away, and one death is logged.
 """
 BURN = """
 CREATE PROCEDURE burn() LANGUAGE plpgsql AS $$
@@ -57,7 +56,7 @@ END $$
 
 @contextmanager
 def neglected(left: int) -> Iterator[tuple[Cluster, str]]:
-    """A server with so many transaction ids left, and a migrated database of it."""
+    """Yield a server with this many transaction ids left, and a migrated database of it."""
     with Cluster(SETTINGS, place=quick_place()) as cluster, cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
@@ -68,7 +67,7 @@ def neglected(left: int) -> Iterator[tuple[Cluster, str]]:
 
 
 def burn(dsn: str) -> None:
-    """Use up the ids that are left."""
+    """Use up the remaining ids."""
     with (
         psycopg.connect(dsn, autocommit=True) as connection,
         pytest.raises(psycopg.errors.ProgramLimitExceeded, match="wraparound"),
@@ -77,17 +76,17 @@ def burn(dsn: str) -> None:
 
 
 def mend(dsn: str) -> None:
-    """Drop what keeps the server from freezing, as its hint advises. It needs no transaction id."""
+    """Drop the slot that prevents freezing, as the server's hint advises. This needs no transaction id."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SELECT pg_drop_replication_slot('forgotten')")
 
 
-def test_jobs_run_while_the_server_warns_and_the_doctor_says_what_comes(tmp_path: Path):
+def test_jobs_run_while_the_server_warns_and_doctor_reports_the_coming_stop(tmp_path: Path):
     with neglected(1_000_000) as (cluster, dsn), Stage(dsn, tmp_path) as stage:
         fleet = stage.run_fleet(workers=1)
         stage.wait_state(stage.enqueue("t:noop"), "completed")
         assert b"must be vacuumed within" in cluster.log.read_bytes(), "the server warns with each id"
-        assert fleet.said("must be vacuumed") == [], "and nobody repeats it that often"
+        assert fleet.said("must be vacuumed") == [], "Jobherd does not repeat the warnings in its log"
         answer = jobherd("doctor", "--json", dsn=dsn)
         assert answer.code == 1
         texts = [found["text"] for found in answer.json["findings"] if found["weight"] == "wrong"]
@@ -96,7 +95,7 @@ def test_jobs_run_while_the_server_warns_and_the_doctor_says_what_comes(tmp_path
         assert fleet.stop() == 0
 
 
-def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itself(tmp_path: Path, gate: Gate):
+def test_jobs_wait_while_the_server_has_no_transaction_ids_and_then_complete(tmp_path: Path, gate: Gate):
     with neglected(50_000) as (cluster, dsn), Stage(dsn, tmp_path) as stage:
         fleets = [stage.run_fleet(workers=2, lease=LEASE)]
         ends, dies = (stage.enqueue("t:gate", f'{{"label": "{label}"}}') for label in ("ends", "dies"))
@@ -105,7 +104,9 @@ def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itsel
         lasts = stage.enqueue("t:gate", '{"label": "lasts"}')
         lasting = gate.wait_arrival("lasts")
         with Queue(dsn) as queue:
-            there = queue.supervisor().id  # with a long lease: once it has lapsed an order is refused before it writes
+            there = (
+                queue.supervisor().id
+            )  # with a long lease: after its expiry, a fleet command is rejected before the write
         processes = {child for fleet in fleets for child in children_of(fleet.pid)} - {dying.pid}
         try:
             stage.wait(lambda: stage.run(FROZEN) == [(True,)], "autovacuum to be through", limit=180)
@@ -126,7 +127,7 @@ def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itsel
             answer = jobherd("doctor", "--json", dsn=dsn)
             assert answer.code == 1, answer
             assert any("the server stops taking writes" in found["text"] for found in answer.json["findings"]), (
-                "what it cannot try hides nothing"
+                "checks that cannot run hide no finding"
             )
             stage.wait(lambda: stage.call(LAPSED) == 2, "both leases to lapse")
             stage.wait(
@@ -148,7 +149,7 @@ def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itsel
             for fleet, mark in zip(fleets, marks, strict=True):
                 fleet.wait_log("the database is there", after=mark)
             assert [fleet.said("were reclaimed") for fleet in fleets] == [[], []], (
-                "a supervisor that could not renew is given the time to"
+                "a supervisor that could not renew its lease gets the time to do so"
             )
             lasting.open("to the end")
             row = stage.wait_state(lasts, "completed")

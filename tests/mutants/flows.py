@@ -267,7 +267,7 @@ FLOWS = (
         FLOWS_SQL,
         "        PERFORM pg_advisory_xact_lock(jobherd.seal_lock(flow_id));",
         "        PERFORM jobherd.seal_lock(flow_id);",
-        ("tests/sql/test_seal_flow.py::test_a_seal_waits_for_transactions_that_add_members",),
+        ("tests/sql/test_seal_flow.py::test_seal_waits_for_transactions_that_add_members",),
     ),
     Mutant(
         "a canceled flow ends while a transaction adds members",

@@ -1,6 +1,6 @@
-"""No statement's cost grows with the past.
+"""The cost of a statement does not grow with the history.
 
-Each is asked beside a short history and beside a long one, and must touch as many buffers.
+Each statement runs with a short and with a long history, and must touch about as many buffers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LITTLE, MUCH = 20_000, 200_000
 DAYS = 7
 DEEPER = 3 * (DAYS + 2)
-"""A level or two more in the indexes of each partition that is asked; nothing else may grow."""
+"""Buffers for a level or two more in the indexes of each partition that the statement reads; nothing else may grow."""
 FILL = """
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, crashes, state, queue, kind, payload,
                                  error)
@@ -34,7 +34,7 @@ FILL = """
 
 @pytest.fixture(scope="module")
 def pasts(cluster, template):
-    """A queue with little behind it and one with much, their jobs of the same numbers from the last thousand on."""
+    """Yield a queue with a history of 20,000 jobs and one with 200,000. Job ids start at 1 in both."""
     with (
         cluster.database(template=template) as short,
         cluster.database(template=template) as long,
@@ -50,7 +50,7 @@ def pasts(cluster, template):
 
 
 def touched(connection: psycopg.Connection, text: str, parameters: dict[str, object]) -> int:
-    """The buffers that a statement touches, once all is in memory and known; it is rolled back."""
+    """Return the buffers that a statement touches on its second run, with warm caches. Both runs are rolled back."""
     buffers = 0
     for _ in range(2):
         with connection.transaction(force_rollback=True):
@@ -58,7 +58,7 @@ def touched(connection: psycopg.Connection, text: str, parameters: dict[str, obj
             assert row is not None
             plan = row[0][0]["Plan"]
             scanned = {node.get("CTE Name") for node in nodes(plan)}
-            # What nothing reads from runs after the rest, and is not counted at the top.
+            # A writing CTE that no other node reads runs after the rest. The top node does not count its buffers.
             unread = [
                 node
                 for node in plan.get("Plans", ())
@@ -103,13 +103,13 @@ PURGE = {"after": 0, "most": 100, "cutoff": "infinity", "states": ["completed"],
         ("control/purge_history", PURGE | {"after": 10**9}),
     ],
 )
-def test_what_is_asked_of_the_past_costs_the_same_however_long_it_is(pasts, statement, parameters):
+def test_statement_about_history_costs_the_same_however_long_the_history_is(pasts, statement, parameters):
     little, much = (touched(queue.connection, queue.text(statement), parameters) for queue in pasts)
     print(f"{statement}: {little} and {much} buffers")
     assert much <= little * 1.15 + DEEPER
 
 
-def test_a_claim_and_its_settlement_cost_the_same_however_long_the_past_is(pasts):
+def test_claim_and_settlement_cost_the_same_however_long_the_history_is(pasts):
     found = []
     for queue in pasts:
         child = queue.child()
@@ -126,13 +126,16 @@ def test_a_claim_and_its_settlement_cost_the_same_however_long_the_past_is(pasts
     assert settle_later <= settle * 1.15 + 20  # an index is a level deeper
 
 
-def test_a_look_at_the_past_is_not_compiled(database):
-    """The view over all partitions is reckoned so dear that PostgreSQL 15 compiled it, for hundreds of times what it takes to run."""
+def test_connection_disables_jit(database):
+    """PostgreSQL 15 estimates the view over all partitions as so expensive that it compiles it.
+
+    Compiling takes hundreds of times as long as the query.
+    """
     with connect(database, name="test") as connection:
         assert connection.execute("SHOW jit").fetchone() == ("off",)
 
 
-def test_a_purge_goes_along_the_ids_and_ends(database):
+def test_purge_walks_the_ids_in_batches_and_ends(database):
     with Queue(database) as queue:
         queue.connection.execute(FILL, {"jobs": 250, "days": DAYS})
         after, gone = 0, []
@@ -145,7 +148,7 @@ def test_a_purge_goes_along_the_ids_and_ends(database):
         assert queue.run("SELECT state, count(*) FROM jobherd.history GROUP BY state") == [("failed", 2)]
 
 
-def test_of_a_job_that_has_been_tried_for_months_the_latest_attempts_are_shown(database):
+def test_job_with_1500_attempts_shows_the_latest_1000(database):
     with Queue(database) as queue:
         job = queue.enqueue("a:b")
         queue.run(
@@ -157,8 +160,11 @@ def test_of_a_job_that_has_been_tried_for_months_the_latest_attempts_are_shown(d
         assert [each["token"] for each in found] == list(range(501, 1501))
 
 
-def test_a_job_that_is_over_is_there_while_its_row_moves_to_its_partition(database):
-    """Who has looked which partitions there are, and then waits for the one that rows move out of, finds them in none."""
+def test_finished_job_is_found_while_its_row_moves_to_its_partition(database):
+    """Race: a reader lists the partitions, then waits for the default partition while rows move out of it.
+
+    Without the guard it would find the job in no partition.
+    """
     with Queue(database) as queue, psycopg.connect(database) as maintenance:
         child = queue.child()
         job = queue.enqueue("a:b")
@@ -171,7 +177,7 @@ def test_a_job_that_is_over_is_there_while_its_row_moves_to_its_partition(databa
         )
         reader.start()
         while not maintenance.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
-            assert reader.is_alive(), "it did not wait"
+            assert reader.is_alive(), "the reader did not wait for the lock"
         maintenance.commit()
         reader.join(LIMIT)
         assert found == [("completed",)]

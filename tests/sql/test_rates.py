@@ -1,4 +1,4 @@
-"""Rate limits: no window holds more starts than the limit and its burst, whatever happens to workers, clocks and versions."""
+"""Rate limits: no window has more starts than rate and burst allow, whatever workers, clocks and versions do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLD = """
 SELECT c.token, j.id, c.queue
   FROM jobherd.claim_gated(%(supervisor)s::bigint, %(child)s::bigint, NULL, NULL, %(wanted)s::integer, NULL, NULL, NULL, NULL, NULL, NULL, NULL) AS c
        LEFT JOIN LATERAL unnest(c.jobs) AS j ON true"""
-"""The call of a worker of an earlier version."""
+"""The claim statement of workers of an earlier version."""
 
 
 @pytest.fixture
@@ -29,22 +29,22 @@ def queue(database):
 
 
 def starts(child, wanted=10, **parameters):
-    """Claim: the ids, and the seconds until the next token if the answer says so."""
+    """Claim. Return the ids, and the seconds until the next token if the answer contains them."""
     rows = gated(child, wanted, **parameters)
     opens_in = None
     if rows and rows[-1]["id"] is None and rows[-1]["queue"] is None:
         opens_in = rows.pop()["waited"]
-        assert opens_in is not None, "there is no limit"
+        assert opens_in is not None, "no limit applies"
     return ids(rows), opens_in
 
 
 def back_date(queue, seconds):
-    """Let time pass for the buckets."""
+    """Back-date the buckets by that many seconds."""
     queue.run("UPDATE jobherd.buckets SET used_until = used_until - make_interval(secs => %s)", seconds)
 
 
 def most_in_any_window(times, window):
-    """The most starts in any window of that length, by the times of the claims."""
+    """Return the most starts in any window of that length, given the times of the claims."""
     times = sorted(times)
     most = first = 0
     for last, time in enumerate(times):
@@ -54,27 +54,27 @@ def most_in_any_window(times, window):
     return most
 
 
-def test_no_more_starts_than_the_burst_then_one_for_each_token(queue):
+def test_starts_are_limited_to_the_burst_and_then_to_one_per_token(queue):
     jobs = queue.enqueue_many("a:b", 6, queue="mail")
     assert queue.run("SELECT jobherd.limit('mail', '1/min', burst => 2)") == [(None,)]
     one, other = queue.child(), queue.child()
-    assert one.claim_raw(10)[0]["id"] is None, "the plain claim hands it to claim_gated"
-    assert starts(one) == (jobs[:1], None), "a claim gets no more than comes in 50 ms, but one"
+    assert one.claim_raw(10)[0]["id"] is None, "claim_jobs leaves limited jobs to claim_gated"
+    assert starts(one) == (jobs[:1], None), "a claim gets the tokens of 50 ms, and at least one"
     found, opens_in = starts(other)
     assert found == jobs[1:2]
-    assert 30 < opens_in <= 60, "who takes the last token learns when the next one comes"
+    assert 30 < opens_in <= 60, "the claim that takes the last token returns when the next one comes"
     found, again = starts(one)
     assert (found, again <= opens_in) == ([], True)
     back_date(queue, 60)
     assert starts(one)[0] == jobs[2:3]
     back_date(queue, 3600)
-    assert [starts(one)[0] for _ in range(3)] == [jobs[3:4], jobs[4:5], []], "no more than the burst comes together"
+    assert [starts(one)[0] for _ in range(3)] == [jobs[3:4], jobs[4:5], []], "at most the burst accumulates"
     assert queue.run("SELECT name, rate, burst, tokens, rated_by FROM jobherd.limits") == [
         ("mail", "1/min", 2, 0, queue.run("SELECT session_user")[0][0])
     ]
 
 
-def test_a_kind_and_its_queue_both_count_and_what_lies_behind_is_not_held_up(queue):
+def test_limits_of_kind_and_queue_both_apply_and_do_not_block_other_kinds(queue):
     pushes = queue.enqueue_many("crm:push", 5)
     others = queue.enqueue_many("a:b", 3)
     queue.run("SELECT jobherd.limit(kind => 'crm:push', rate => '1/h', burst => 3)")
@@ -91,7 +91,7 @@ def test_a_kind_and_its_queue_both_count_and_what_lies_behind_is_not_held_up(que
     assert starts(child)[0] == [], "the queue has no token"
 
 
-def test_many_start_in_one_claim_if_many_come_in_50_ms(queue):
+def test_one_claim_starts_as_many_jobs_as_tokens_come_in_50_ms(queue):
     jobs = queue.enqueue_many("a:b", 300, queue="fast")
     queue.run("SELECT jobherd.limit('fast', '2000/s', burst => 150)")
     child = queue.child()
@@ -104,7 +104,7 @@ def test_many_start_in_one_claim_if_many_come_in_50_ms(queue):
     assert len(starts(child, 500, served=["default"])[0]) == 1, "a job under a concurrency limit is claimed alone"
 
 
-def test_parked_jobs_start_together(queue):
+def test_parked_jobs_start_in_one_claim(queue):
     jobs = queue.enqueue_many("b:c", 30)
     queue.run("SELECT jobherd.limit(kind => 'b:c', rate => '100/s', burst => 1)")
     child = queue.child()
@@ -120,7 +120,7 @@ def test_parked_jobs_start_together(queue):
     assert starts(child)[0] == jobs[1:6]
 
 
-def test_a_rate_and_a_concurrency_limit_both_hold(queue):
+def test_rate_and_concurrency_limit_both_apply(queue):
     jobs = queue.enqueue_many("a:b", 5, queue="media")
     queue.run("SELECT jobherd.set_limit('media', 2), jobherd.limit('media', '1/h', burst => 3)")
     one, two, three = (queue.child() for _ in range(3))
@@ -129,12 +129,15 @@ def test_a_rate_and_a_concurrency_limit_both_hold(queue):
     settle(one, mine)
     assert starts(one)[0] == jobs[2:3]
     settle(two, theirs)
-    assert starts(two)[0] == [], "there is a slot, but no token"
+    assert starts(two)[0] == [], "the concurrency limit allows a job, but there is no token"
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_no_window_holds_more_than_the_limit_and_its_burst(queue, remote):
-    """Claims of many workers, some of an earlier version, some rolled back; counted from the rows that were committed."""
+def test_no_window_has_more_starts_than_rate_and_burst_allow(queue, remote):
+    """Many workers claim, one of them of an earlier version, and one claim in ten is rolled back.
+
+    Only committed rows are counted.
+    """
     rate, burst = 500, 7
     queue.enqueue_many("a:b", 3000, queue="mail")
     queue.run("SELECT jobherd.limit('mail', %s, burst => %s)", f"{rate}/s", burst)
@@ -180,7 +183,7 @@ def _child_of(queue, session):
 
 
 @pytest.mark.parametrize("how", ["cancel", "release", "reclaim"])
-def test_a_job_that_was_handed_back_gives_no_token_back(queue, how):
+def test_canceled_released_or_reclaimed_job_returns_no_token(queue, how):
     jobs = queue.enqueue_many("a:b", 2, queue="media")
     queue.run("SELECT jobherd.limit('media', '1/h')")
     supervisor = queue.supervisor()
@@ -194,10 +197,10 @@ def test_a_job_that_was_handed_back_gives_no_token_back(queue, how):
         assert dying.release() == jobs[:1]
     else:
         assert queue.supervisor().reclaim(dead=[supervisor.id]) == (1, 1)
-    assert starts(queue.child())[0] == [], "never over the limit, perhaps under it"
+    assert starts(queue.child())[0] == [], "starts may stay below the limit, never above it"
 
 
-def test_a_claim_that_is_rolled_back_has_taken_no_token(queue):
+def test_rolled_back_claim_takes_no_token(queue):
     jobs = queue.enqueue_many("a:b", 2, queue="media")
     queue.run("SELECT jobherd.limit('media', '1/h')")
     one, other = queue.child(), queue.child()
@@ -225,16 +228,18 @@ def test_a_bucket_that_holds_more_than_it_can_is_corrected(queue, cause):
     assert starts(child)[0] == jobs[1:2]
 
 
-def test_a_worker_of_an_earlier_version_obeys_and_is_not_confused(queue):
+def test_worker_of_an_earlier_version_obeys_a_rate_limit(queue):
     jobs = queue.enqueue_many("a:b", 2, queue="mail")
     queue.run("SELECT jobherd.limit('mail', '1/h')")
     child = queue.child()
     old = {"supervisor": child.supervisor, "child": child.id, "wanted": 4}
     assert [row[1:] for row in child.connection.execute(OLD, old).fetchall()] == [(jobs[0], "mail")]
-    assert child.connection.execute(OLD, old).fetchall() == [], "a row without a queue would send it to claim_jobs"
+    assert child.connection.execute(OLD, old).fetchall() == [], (
+        "a row without a queue would send the worker to claim_jobs"
+    )
 
 
-def test_nothing_is_said_about_a_token_that_no_served_job_waits_for(queue):
+def test_claim_returns_no_token_time_if_no_served_job_waits_for_it(queue):
     queue.run("SELECT jobherd.limit('mail', '1/h'), jobherd.limit(kind => 'c:d', rate => '1/h')")
     child = queue.child()
     queue.enqueue_many("a:b", 2, queue="mail")
@@ -289,7 +294,7 @@ def declare_rates(queue, **rates):
     )
 
 
-def test_what_handlers_declare_gives_way_to_what_users_set(queue):
+def test_rate_set_by_a_user_overrides_the_handlers_rate(queue):
     assert declare_rates(queue, a="100/min", b="400/s", c=None) == [("a", "100/min", 1, True), ("b", "400/s", 20, True)]
     queue.run("SELECT jobherd.limit(kind => 'a', rate => '9/h')")
     assert declare_rates(queue, a="100/min", b=None) == [("a", "9/h", 1, False)]
@@ -298,21 +303,21 @@ def test_what_handlers_declare_gives_way_to_what_users_set(queue):
     assert declare_rates(queue, b=None)[1] == ("b", None, None, None)
 
 
-def test_an_earlier_version_that_withdraws_a_limit_leaves_the_rate(queue):
+def test_concurrency_limit_withdrawn_by_an_earlier_version_leaves_the_rate(queue):
     queue.connection.execute(queue.text("lease/declare_limits"), {"names": ["a"], "max_running": [2]})
     declare_rates(queue, a="100/min")
     queue.connection.execute(queue.text("lease/declare_limits"), {"names": ["a"], "max_running": [None]})
     assert queue.run("SELECT max_running, rate FROM jobherd.gates") == [(None, 100)]
 
 
-def test_a_pause_committed_meanwhile_does_not_keep_a_withdrawn_rate(queue):
+def test_concurrent_pause_does_not_keep_a_withdrawn_rate(queue):
     declare_rates(queue, a="100/min")
     declared = {"names": ["a"], "rates": [None], "pers": [None], "bursts": [None]}
     behind(queue, "SELECT jobherd.pause(kind => 'a')", [queue.text("lease/declare_rates"), declared])
     assert queue.run("SELECT paused_at IS NOT NULL, rate FROM jobherd.gates") == [(True, None)]
 
 
-def test_full_buckets_of_limits_that_are_gone_are_deleted(queue):
+def test_full_buckets_of_removed_limits_are_deleted(queue):
     queue.run("SELECT jobherd.limit('mail', '1/h')")
     queue.run(
         "INSERT INTO jobherd.buckets VALUES ('queue', 'mail', now() - interval '1 h'), ('queue', 'gone', now() - interval '1 s'), ('queue', 'used', now() + interval '1 h')"
@@ -353,7 +358,7 @@ def test_the_audit_log_has_it(queue):
 texts = st.from_regex(r"[0-9]{1,8}/([0-9]{1,6})?(s|m|min|h|d)", fullmatch=True) | st.text(max_size=8)
 
 
-def test_python_and_the_database_read_the_same_rates(queue):
+def test_python_and_postgresql_parse_the_same_rates(queue):
     @settings(suppress_health_check=[HealthCheck.too_slow])
     @given(texts.filter(lambda text: "\0" not in text and text.isprintable()))
     def read(text):
@@ -371,11 +376,11 @@ def test_python_and_the_database_read_the_same_rates(queue):
 
 
 @pytest.mark.parametrize(("burst", "problem"), [(3, "requires rate"), (1000, "more than a year")])
-def test_a_burst_that_cannot_be_is_an_error(burst, problem):
+def test_impossible_burst_is_rejected(burst, problem):
     rate = check_rate("1/d", field="rate") if burst == 1000 else None
     with pytest.raises(ValueError, match=problem):
         check_refill(rate, burst)
 
 
-def test_the_window_that_the_tests_count_is_right():
+def test_helper_counts_the_most_starts_in_a_window():
     assert most_in_any_window([0.0, 0.5, 0.9, 1.0, 1.4], 1.0) == 4

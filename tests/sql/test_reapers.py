@@ -1,4 +1,8 @@
-"""Three supervisors take over the jobs of a fourth at one moment, a maintenance process sweeps, operators cancel, retry and delete, and the presumed dead settles after all."""
+"""Three supervisors reclaim the jobs of a fourth while other sessions change the same jobs.
+
+A maintenance process sweeps for orphans, operators cancel, retry and delete, and a worker of the supervisor that was
+presumed dead still records outcomes.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ ROUNDS = 10
 RECLAIM = {"lease": 0.0, "patient": True, "clock": None}
 RECLAIMED, SETTLED, CANCELLED = 0, 3, 5
 FIRST = {0: SETTLED, 1: RECLAIMED, 2: RECLAIMED, 3: CANCELLED}
-"""Who is before all others in the first rounds, in the order of `deeds`.
+"""Round -> index in `deeds` of the statement that runs before all others.
 
-Each end that a job may come to comes about, whichever process is quicker.
+So each possible end of a job occurs, whichever process is quicker.
 """
 PLACES = """
 SELECT id, state, attempts, crashes, started_at IS NOT NULL FROM jobherd.history WHERE id = ANY (%(jobs)s)
@@ -37,7 +41,7 @@ def queue(database):
 
 
 class Actors:
-    """A session for each of those who act at one moment, held up at a barrier until all are there."""
+    """One session per actor. All wait at a barrier until every session is ready."""
 
     def __init__(self, queue, count):
         self.sessions = [psycopg.connect(queue.dsn, autocommit=True) for _ in range(count)]
@@ -46,7 +50,7 @@ class Actors:
         self.pool = ThreadPoolExecutor(count)
 
     def act(self, deeds, first=None):
-        """Do all of it at once, but the one of that number before the rest, and return what each answered: its rows."""
+        """Run all deeds at once, the one with index `first` before the rest. Return the rows of each."""
         over = threading.Event()
 
         def do(number, session, text, parameters):
@@ -74,7 +78,7 @@ def actors(queue):
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["known to be dead", "whose lease has lapsed"])
-def test_a_job_that_many_speak_of_at_once_is_in_one_place_and_counted_once(queue, actors, named):
+def test_job_changed_by_many_at_once_is_in_one_table_and_counted_once(queue, actors, named):
     dice = random.Random(4)
     reapers = [queue.supervisor() for _ in range(3)]
     became = []
@@ -95,7 +99,7 @@ def test_a_job_that_many_speak_of_at_once_is_in_one_place_and_counted_once(queue
         ]
         late = children[0].settlement(claims[0][0].token, mine, "ok")
         cancelled, retried, deleted, also = (dice.choice(jobs) for _ in range(4))
-        if FIRST.get(turn) == CANCELLED:  # a job that nobody settles, retries or deletes
+        if FIRST.get(turn) == CANCELLED:  # a job that no deed settles, retries or deletes
             cancelled = next(job.id for job in claims[1] if job.id not in (retried, deleted))
         deeds = [
             *reclaims,
@@ -115,9 +119,7 @@ def test_a_job_that_many_speak_of_at_once_is_in_one_place_and_counted_once(queue
         def sees(turn=turn, deeds=deeds, taken=taken, settled=settled, swept=swept):
             return f"round {turn}: {taken=} {settled=} {swept=} {deeds[5:]}"
 
-        swept += queue.run(
-            sql.load("recover/requeue_orphans")
-        )  # what a claim's row was locked for is left to the next time
+        swept += queue.run(sql.load("recover/requeue_orphans"))  # the first sweep skips claims whose rows are locked
         gone = {deleted} if by_delete == "deleted" else set()
         assert sum(row[0][0] for row in taken) == 1, sees()
         assert sum(row[0][1] for row in taken) + len(settled) + len(swept) == len(jobs), sees()
@@ -138,4 +140,4 @@ def test_a_job_that_many_speak_of_at_once_is_in_one_place_and_counted_once(queue
         became += [state for _, state, *_ in places]
         queue.run("TRUNCATE jobherd.ready, jobherd.history, jobherd.attempts")
     print({state: became.count(state) for state in sorted(set(became))})
-    assert {"waits", "completed", "failed", "cancelled"} <= set(became), "all of it comes about"
+    assert {"waits", "completed", "failed", "cancelled"} <= set(became), "each state occurs"

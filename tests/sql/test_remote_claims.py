@@ -1,4 +1,4 @@
-"""Claims for many waiting Readys in one statement: whom they are dealt to, and whom they are not."""
+"""One statement claims jobs for many waiting Ready messages: which sessions get jobs, and which get none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sessions(gateway):
     return [gateway.open(worker=name) for name in "abc"]
 
 
-def test_jobs_are_dealt_in_turn_each_ready_is_a_claim_of_its_session(queue, gateway, sessions):
+def test_jobs_are_dealt_in_turn_and_each_ready_gets_its_own_claim(queue, gateway, sessions):
     one, two, three = sessions
     jobs = queue.enqueue_many("a:b", 10)
     got = gateway.claim((one, 3), (two, 1), (three, 2), (one, 2))
@@ -46,7 +46,7 @@ def test_jobs_are_dealt_in_turn_each_ready_is_a_claim_of_its_session(queue, gate
     assert queue.count("ready") == 2
 
 
-def test_with_few_jobs_many_slots_start_and_the_others_wait_on(queue, gateway, sessions):
+def test_few_jobs_are_spread_one_to_each_ready(queue, gateway, sessions):
     jobs = queue.enqueue_many("a:b", 2)
     assert [(dealt.ready, dealt.jobs) for dealt in gateway.claim(*((one, 8) for one in sessions))] == [
         (1, [jobs[0]]),
@@ -54,13 +54,13 @@ def test_with_few_jobs_many_slots_start_and_the_others_wait_on(queue, gateway, s
     ]
 
 
-def test_the_order_of_the_queue_is_kept(queue, gateway, sessions):
+def test_jobs_are_dealt_in_the_order_of_their_priority(queue, gateway, sessions):
     low, first, urgent = queue.enqueue("a:b", priority=5), queue.enqueue("a:b"), queue.enqueue("a:b", priority=-1)
     got = gateway.claim((sessions[0], 2), (sessions[1], 2))
     assert [dealt.jobs for dealt in got] == [[urgent, low], [first]]
 
 
-def test_the_answer_is_that_of_claim_jobs_and_the_ready(queue, gateway, sessions):
+def test_claim_slots_returns_the_rows_of_claim_jobs_and_the_ready(queue, gateway, sessions):
     options = {"queue": "q", "expires_at": "2999-01-01", "tenant": "acme", "timeout": 3.0, "max_attempts": 2}
     queue.enqueue("a:b", '{"n": 1}', **options)
     queue.enqueue("a:c", "{}", queue="q", payload_bytes=b"\0x")
@@ -83,7 +83,7 @@ def test_the_answer_is_that_of_claim_jobs_and_the_ready(queue, gateway, sessions
 
 
 @pytest.mark.parametrize("why", ["attached", "lease", "another session's number", "reclaimed", "a supervisor"])
-def test_a_ready_of_a_session_that_is_not_served_here_gets_nothing_and_the_others_all(queue, gateway, sessions, why):
+def test_ready_of_a_session_not_served_here_gets_no_job_and_the_others_get_all(queue, gateway, sessions, why):
     stale, mine, _ = sessions
     jobs = queue.enqueue_many("a:b", 3)
     match why:
@@ -103,10 +103,12 @@ def test_a_ready_of_a_session_that_is_not_served_here_gets_nothing_and_the_other
     assert [(dealt.ready, dealt.jobs) for dealt in got] == [(2, jobs)]
     assert gateway.held(stale) == {}
     rows = gateway.claim_raw((mine, 1), (stale, 3))
-    assert [(row["token"], row["ready"]) for row in rows] == ([] if why == "lease" else [(-1, 2)]), "without a job, too"
+    assert [(row["token"], row["ready"]) for row in rows] == ([] if why == "lease" else [(-1, 2)]), (
+        "also if no job is left"
+    )
 
 
-def test_a_gateway_whose_supervisor_has_no_lease_claims_nothing(queue, gateway, sessions):
+def test_gateway_whose_supervisor_has_no_lease_claims_nothing(queue, gateway, sessions):
     queue.enqueue("a:b")
     queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s' WHERE id = %s", gateway.supervisor)
     assert gateway.claim_raw((sessions[0], 1)) == []
@@ -114,7 +116,7 @@ def test_a_gateway_whose_supervisor_has_no_lease_claims_nothing(queue, gateway, 
     assert gateway.claim_raw((sessions[0], 1)) == [], "a session is not a gateway"
 
 
-def test_a_job_that_must_run_alone_closes_the_claims_before_it(queue, gateway, sessions):
+def test_job_that_must_run_alone_shares_no_claim(queue, gateway, sessions):
     jobs = queue.enqueue_many("a:b", 7)
     for place in (2, 3, 4, 5):
         queue.run("UPDATE jobherd.ready SET alone = true WHERE id = %s", jobs[place])
@@ -125,7 +127,7 @@ def test_a_job_that_must_run_alone_closes_the_claims_before_it(queue, gateway, s
     assert [dealt.jobs for dealt in gateway.claim(*readys)] == [[jobs[6]]]
 
 
-def test_a_megabyte_ends_the_claim_of_all(queue, gateway, sessions):
+def test_one_megabyte_of_payloads_ends_the_claims_of_all_sessions(queue, gateway, sessions):
     queue.run("ALTER TABLE jobherd.ready ALTER payload SET STORAGE EXTERNAL")
     half, whole = json.dumps("x" * 600_000), json.dumps("x" * 2_000_000)
     small, *more = [queue.enqueue("a:b", payload) for payload in ("{}", half, half, half, whole, "{}")]
@@ -136,19 +138,19 @@ def test_a_megabyte_ends_the_claim_of_all(queue, gateway, sessions):
     assert found == [[small, more[0], more[1]], [more[2]], [more[3]], [more[4]]]
 
 
-def test_at_most_500_jobs_are_claimed_at_once(queue, gateway, sessions):
+def test_one_statement_claims_at_most_500_jobs(queue, gateway, sessions):
     queue.enqueue_many("a:b", 700)
     got = gateway.claim(*((one, 300) for one in sessions))
     assert [len(dealt.jobs) for dealt in got] == [167, 167, 166]
 
 
-def test_more_says_whether_the_queue_has_others(queue, gateway, sessions):
+def test_more_is_true_if_the_queue_has_further_jobs(queue, gateway, sessions):
     queue.enqueue_many("a:b", 3)
     assert {row["more"] for row in gateway.claim_raw((sessions[0], 2))} == {True}
     assert {row["more"] for row in gateway.claim_raw((sessions[0], 2))} == {False}
 
 
-def test_two_gateways_never_get_the_same(queue, gateway, sessions):
+def test_two_gateways_never_claim_the_same_job(queue, gateway, sessions):
     queue.enqueue_many("a:b", 20)
     other = Gateway(queue)
     theirs = other.open(worker="d")
@@ -159,7 +161,7 @@ def test_two_gateways_never_get_the_same(queue, gateway, sessions):
     assert not set(got[0].jobs) & {job for dealt in mine for job in dealt.jobs}
 
 
-def test_rows_that_others_have_locked_are_told_from_an_empty_queue(queue, gateway, sessions):
+def test_claim_returns_the_queue_whose_rows_are_locked(queue, gateway, sessions):
     held, free = queue.enqueue("a:b", queue="held", priority=-1), queue.enqueue("a:b", queue="free")
     with psycopg.connect(queue.dsn) as console:
         console.execute("SELECT FROM jobherd.ready WHERE id = %s FOR UPDATE", [held])
@@ -169,7 +171,7 @@ def test_rows_that_others_have_locked_are_told_from_an_empty_queue(queue, gatewa
     assert queue.count("running") == 1
 
 
-def test_queues_are_served_in_their_order_and_without_the_paused_ones(queue, gateway, sessions):
+def test_queues_are_served_in_the_given_order_without_paused_ones(queue, gateway, sessions):
     slow, fast, held = (queue.enqueue("a:b", queue=name) for name in ("slow", "fast", "held"))
     queue.run("SELECT jobherd.pause('held')")
     served = {"served": ["held", "fast", "slow"]}
@@ -183,7 +185,7 @@ def test_queues_are_served_in_their_order_and_without_the_paused_ones(queue, gat
     "gate",
     ["pause(kind => 'a:b')", "pause('*')", "set_limit('default', 1)", "set_limit(kind => 'x:y', max_running => 1)"],
 )
-def test_a_limit_sends_to_the_other_statement_which_claims_under_the_session(queue, gateway, sessions, gate):
+def test_pause_or_limit_diverts_to_claim_gated_which_claims_for_the_session(queue, gateway, sessions, gate):
     job = queue.enqueue("a:c")
     queue.run(f"SELECT jobherd.{gate}")
     [row] = gateway.claim_raw((sessions[0], 2))
@@ -218,17 +220,17 @@ def test_a_limit_sends_to_the_other_statement_which_claims_under_the_session(que
         ("not_of_kinds", {"not_kinds": ["a:b"]}),
     ],
 )
-def test_a_claim_is_narrowed_by_kinds_and_tenants(queue, gateway, sessions, condition, given):
+def test_claim_is_narrowed_by_kinds_and_tenants(queue, gateway, sessions, condition, given):
     queue.enqueue("a:b")
     queue.enqueue("a:b", tenant="else")
     fits = [queue.enqueue("a:c", tenant="acme"), queue.enqueue("a:c", tenant="b")]
     claim = {"by": sql.narrow("remote/claim_slots", condition)}
     assert [dealt.jobs for dealt in gateway.claim((sessions[0], 9), **claim, **given)] == [fits]
     [row] = gateway.claim_raw((sessions[0], 9), **claim, **given)
-    assert (row["id"], row["queue"]) == (None, "default"), "there are jobs, and none for it"
+    assert (row["id"], row["queue"]) == (None, "default"), "the queue has jobs, but none that match"
 
 
-def test_a_gated_claim_is_narrowed_by_tenants(queue, gateway, sessions):
+def test_gated_claim_is_narrowed_by_tenants(queue, gateway, sessions):
     queue.enqueue("a:b")
     fits = queue.enqueue("a:b", tenant="acme")
     queue.run("SELECT jobherd.set_limit('default', 5)")
@@ -258,7 +260,7 @@ def test_a_gated_claim_is_narrowed_by_tenants(queue, gateway, sessions):
     assert [row["id"] for row in rows] == [fits]
 
 
-def test_it_can_start_behind_the_dead_rows_of_a_queue(queue, gateway, sessions):
+def test_claim_can_start_after_a_given_position_in_the_queue(queue, gateway, sessions):
     jobs = queue.enqueue_many("a:b", 4)
     given = {"past_queue": "default", "past_priority": 0, "past_id": jobs[1], "back": False}
     got = gateway.claim((sessions[0], 2), (sessions[1], 2), by=sql.seeking("remote/claim_slots"), **given)
@@ -275,7 +277,7 @@ def test_a_claim_waits_for_its_fsync_unless_all_of_its_jobs_are_short(queue, gat
 
 
 @pytest.mark.parametrize("setting", ["hashjoin", "hashagg", "material", "sort", "mergejoin", "nestloop", "indexscan"])
-def test_the_dealing_does_not_depend_on_the_plan(queue, gateway, sessions, setting):
+def test_dealing_does_not_depend_on_the_query_plan(queue, gateway, sessions, setting):
     jobs = queue.enqueue_many("a:b", 9)
     gateway.connection.execute(f"SET enable_{setting} = off")
     assert [dealt.jobs for dealt in gateway.claim((sessions[0], 2), (sessions[1], 2))] == [
@@ -286,7 +288,7 @@ def test_the_dealing_does_not_depend_on_the_plan(queue, gateway, sessions, setti
 
 
 def explain(gateway, sessions):
-    """The shape of the plan and the buffers it touched, in a transaction that is rolled back."""
+    """Return the shape of the plan and the buffers it touched. The transaction is rolled back."""
     with gateway.connection.transaction(force_rollback=True):
         readys = [(sessions[number % 3], 8) for number in range(16)]
         given = {"supervisor": gateway.supervisor, **gateway.slots(*readys)}
@@ -299,8 +301,8 @@ def explain(gateway, sessions):
     return shape(plan), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
-def test_a_claim_costs_the_same_with_300_and_with_200_000_waiting(queue, gateway, sessions):
-    """Right after the bulk load, without any ANALYZE, and after one."""
+def test_claim_costs_the_same_with_300_and_with_200_000_ready_jobs(queue, gateway, sessions):
+    """The cost is measured right after the bulk load, without any ANALYZE, and after one."""
     queue.enqueue_many("a:b", 300)
     queue.run("VACUUM jobherd.ready")
     small = explain(gateway, sessions)

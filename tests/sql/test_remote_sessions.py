@@ -36,7 +36,7 @@ def exists(queue, session):
     return queue.run("SELECT EXISTS (SELECT FROM jobherd.supervisors WHERE id = %s)", session.id) == [(True,)]
 
 
-def test_a_session_is_a_supervisor_with_one_child(queue, gateway, session):
+def test_session_is_stored_as_a_supervisor_with_one_child(queue, gateway, session):
     [row] = queue.run(
         "SELECT s.host, s.machine, s.via, s.attached, s.principal, s.version, c.kind, c.incarnation, c.backend_pid"
         " FROM jobherd.supervisors s JOIN jobherd.children c ON c.supervisor = s.id WHERE s.id = %s AND c.id = %s",
@@ -46,12 +46,12 @@ def test_a_session_is_a_supervisor_with_one_child(queue, gateway, session):
 
 
 @pytest.mark.parametrize("columns", ["via = 1", "attached = 1", "principal = 'a'"])
-def test_a_supervisor_is_never_half_a_session(queue, gateway, columns):
+def test_supervisor_with_only_some_columns_of_a_session_is_rejected(queue, gateway, columns):
     with pytest.raises(psycopg.errors.CheckViolation, match="supervisors_session_has_a_gateway"):
         queue.run(f"UPDATE jobherd.supervisors SET {columns} WHERE id = %s", gateway.supervisor)
 
 
-def test_a_gateway_without_a_lease_opens_resumes_and_renews_nothing_but_ends_sessions(queue, gateway, session):
+def test_gateway_without_a_lease_cannot_open_resume_or_renew_but_can_end_sessions(queue, gateway, session):
     queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s' WHERE id = %s", gateway.supervisor)
     assert gateway.open() is None
     assert gateway.attach(session) is None
@@ -59,13 +59,13 @@ def test_a_gateway_without_a_lease_opens_resumes_and_renews_nothing_but_ends_ses
     assert gateway.renew(session, lease=0.0) == [session.id]
 
 
-def test_a_session_opens_no_session(queue, gateway, session):
+def test_session_cannot_open_or_resume_a_session(queue, gateway, session):
     gateway.supervisor = session.id
     assert gateway.open() is None
     assert gateway.attach(session) is None
 
 
-def test_a_renewal_is_fenced_by_the_gateway_that_serves_the_session(queue, gateway, session):
+def test_only_the_gateway_that_serves_a_session_renews_it(queue, gateway, session):
     other, here = gateway.open(worker="x"), Gateway(queue)
     resumed = here.attach(session)
     assert (resumed.id, resumed.child, resumed.attached) == (session.id, session.child, 2)
@@ -74,7 +74,7 @@ def test_a_renewal_is_fenced_by_the_gateway_that_serves_the_session(queue, gatew
     assert queue.run("SELECT via FROM jobherd.supervisors WHERE id = %s", session.id) == [(here.supervisor,)]
 
 
-def test_a_renewal_moves_the_lease_of_each_session_and_of_no_other_row(queue, gateway, session):
+def test_renewal_moves_the_leases_of_its_sessions_only(queue, gateway, session):
     other = gateway.open(worker="x")
     for one in (session, other):
         expire(queue, one)
@@ -88,14 +88,14 @@ def test_a_renewal_moves_the_lease_of_each_session_and_of_no_other_row(queue, ga
 
 def test_only_the_client_that_opened_a_session_resumes_it(queue, gateway, session):
     assert Gateway(queue).attach(session, principal="team-b") is None
-    assert gateway.renew(session) == [session.id], "the fence did not move"
+    assert gateway.renew(session) == [session.id], "a rejected resume does not move the fence"
 
 
-def test_a_supervisor_is_not_resumed_as_a_session(queue, gateway):
+def test_supervisor_cannot_be_resumed_as_a_session(queue, gateway):
     assert gateway.attach(RemoteSession(gateway.supervisor, 0, 1), principal="team-a") is None
 
 
-def test_an_expired_session_is_reclaimed_with_its_jobs(queue, gateway, session):
+def test_expired_session_is_reclaimed_with_its_jobs(queue, gateway, session):
     jobs = queue.enqueue_many("a:b", 3)
     claim = gateway.claim_one(session, 3)
     assert gateway.held(session) == {claim.token: jobs}
@@ -107,13 +107,13 @@ def test_an_expired_session_is_reclaimed_with_its_jobs(queue, gateway, session):
     said = "its remote worker was lost: the lease of its session expired"
     assert queue.run("SELECT DISTINCT outcome, ran_on, error FROM jobherd.attempts") == [("lost", "w via test", said)]
     assert queue.run("SELECT bool_and(alone) FROM jobherd.ready") == [(True,)]
-    assert gateway.settle(session, claim.token, jobs) == [], "the late result"
+    assert gateway.settle(session, claim.token, jobs) == [], "a late outcome is rejected"
     assert gateway.renew(session) == []
     assert gateway.attach(session) is None
 
 
 def test_supervisors_and_sessions_are_reclaimed_together(queue, gateway, session):
-    """Also if jobs of both have the same id: a claim of each returns with an id of its own."""
+    """Here a job of each has the same id: one of the two returns under a new id."""
     dead = queue.child()
     theirs, ours = queue.enqueue_many("a:b", 2)
     dead.claim(1)
@@ -127,7 +127,7 @@ def test_supervisors_and_sessions_are_reclaimed_together(queue, gateway, session
     assert ours > theirs
 
 
-def test_a_session_that_is_resumed_in_time_keeps_its_jobs(queue, gateway, session):
+def test_session_resumed_in_time_keeps_its_jobs(queue, gateway, session):
     job = queue.enqueue("a:b")
     claim = gateway.claim_one(session)
     gateway.renew(session, lease=0.0)
@@ -137,7 +137,7 @@ def test_a_session_that_is_resumed_in_time_keeps_its_jobs(queue, gateway, sessio
     assert gateway.settle(resumed, claim.token, [job]) == [job]
 
 
-def test_the_end_of_the_gateways_supervisor_takes_no_remote_job(queue, gateway, session):
+def test_reclaiming_the_gateways_supervisor_leaves_its_sessions_their_jobs(queue, gateway, session):
     job = queue.enqueue("a:b")
     claim = gateway.claim_one(session)
     assert queue.supervisor().reclaim(dead=[gateway.supervisor]) == (1, 0)
@@ -145,14 +145,14 @@ def test_the_end_of_the_gateways_supervisor_takes_no_remote_job(queue, gateway, 
     assert gateway.held(resumed) == {claim.token: [job]}
 
 
-def test_a_session_without_a_lease_claims_nothing(queue, gateway, session):
+def test_session_without_a_lease_claims_nothing(queue, gateway, session):
     queue.enqueue("a:b")
     expire(queue, session)
     with pytest.raises(AssertionError, match="nothing was claimed"):
         gateway.claim_one(session)
 
 
-def test_a_held_session_cannot_be_resumed_until_the_transaction_ends(queue, gateway, session):
+def test_held_session_cannot_be_resumed_until_the_transaction_ends(queue, gateway, session):
     here = Gateway(queue)
     here.connection.execute("SET lock_timeout = '10ms'")
     with gateway.connection.transaction():
@@ -163,7 +163,7 @@ def test_a_held_session_cannot_be_resumed_until_the_transaction_ends(queue, gate
 
 
 @pytest.mark.parametrize("why", ["resumed elsewhere", "reclaimed", "a supervisor"])
-def test_a_gateway_that_does_not_serve_a_session_cannot_hold_it(queue, gateway, session, why):
+def test_gateway_that_does_not_serve_a_session_cannot_hold_it(queue, gateway, session, why):
     job = queue.enqueue("a:b")
     claim = gateway.claim_one(session)
     if why == "resumed elsewhere":
@@ -182,7 +182,7 @@ def test_a_gateway_that_does_not_serve_a_session_cannot_hold_it(queue, gateway, 
     assert gateway.held(session).get(claim.token, []) == ([] if why == "reclaimed" else [job])
 
 
-def test_a_resumed_session_releases_what_its_worker_never_received(queue, gateway, session):
+def test_resumed_session_releases_claims_that_its_worker_never_received(queue, gateway, session):
     jobs = queue.enqueue_many("a:b", 2)
     heard, unheard = gateway.claim_one(session), gateway.claim_one(session)
     here = Gateway(queue)
@@ -194,7 +194,7 @@ def test_a_resumed_session_releases_what_its_worker_never_received(queue, gatewa
     assert queue.run("SELECT id, attempts, alone FROM jobherd.ready") == [(jobs[1], 0, False)]
 
 
-def test_what_a_resumed_session_does_not_hold_is_released_and_what_it_holds_is_listed(queue, gateway, session):
+def test_resumed_session_releases_jobs_it_does_not_hold_and_lists_those_it_holds(queue, gateway, session):
     jobs = queue.enqueue_many("a:b", 5, timeout=7.0)
     received, unheard = gateway.claim_one(session, 3), gateway.claim_one(session)
     theirs = gateway.open(worker="x")
@@ -225,8 +225,8 @@ def test_what_a_resumed_session_does_not_hold_is_released_and_what_it_holds_is_l
     assert here.rows("remote/release_unheld", child=resumed.child, **held) == []
 
 
-def test_a_reclaim_does_not_wait_for_a_session_that_a_stopped_gateway_holds(queue, gateway, session):
-    """The rest of the fleet would not be reclaimed as long as that gateway is stopped."""
+def test_reclaim_does_not_wait_for_a_session_that_a_stopped_gateway_holds(queue, gateway, session):
+    """Otherwise nothing else in the fleet would be reclaimed while that gateway is stopped."""
     other, reclaiming = gateway.open(worker="x"), Gateway(queue)
     reclaiming.connection.execute("SET lock_timeout = '10ms'")
     with gateway.connection.transaction():
@@ -238,7 +238,7 @@ def test_a_reclaim_does_not_wait_for_a_session_that_a_stopped_gateway_holds(queu
     assert not exists(queue, other)
 
 
-def test_a_session_is_not_counted_as_a_supervisor(queue, gateway, session):
+def test_session_is_not_counted_as_a_supervisor(queue, gateway, session):
     """Commands and pages that list supervisors send them commands, which no session answers."""
     job = queue.enqueue("a:b")
     claim = gateway.claim_one(session)
@@ -258,14 +258,14 @@ def test_a_session_is_not_counted_as_a_supervisor(queue, gateway, session):
     assert gateway.rows("dashboard/show_first_steps")[0]["supervised"] is False
 
 
-def test_a_fleet_command_to_a_session_is_rejected(queue, gateway, session):
-    """No process would take it, and the caller would wait for the answer."""
+def test_fleet_command_to_a_session_is_rejected(queue, gateway, session):
+    """No process would run the command, and the caller would wait for the answer."""
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"supervisor {session.id} is not there"):
         queue.run("SELECT jobherd.send_fleet_command(%s, 'drain')", session.id)
     assert queue.run("SELECT jobherd.send_fleet_command(%s, 'drain')", gateway.supervisor)
 
 
-def test_a_running_job_shows_its_remote_worker_and_the_host_of_the_gateway(queue, gateway, session):
+def test_running_job_shows_its_remote_worker_and_the_host_of_the_gateway(queue, gateway, session):
     job = queue.enqueue("a:b")
     gateway.claim_one(session)
     [shown] = gateway.rows("top/list_running", most=9)
@@ -276,7 +276,7 @@ def test_a_running_job_shows_its_remote_worker_and_the_host_of_the_gateway(queue
     assert queue.run(where, job) == [("w",)], "its supervisor has exited, and the worker may resume elsewhere"
 
 
-def test_sessions_are_listed_with_what_they_hold(queue, gateway, session):
+def test_list_of_sessions_shows_their_connection_and_running_jobs(queue, gateway, session):
     idle, away = gateway.open(worker="idle"), gateway.open(worker="z")
     first = queue.enqueue_many("a:b", 3)[0]
     gateway.claim_one(session, 2)
@@ -300,7 +300,7 @@ def test_sessions_are_listed_with_what_they_hold(queue, gateway, session):
     row = next(row for row in gateway.rows("observe/list_sessions", most=10) if row["id"] == session.id)
     assert (row["job"], row["job_kind"], row["held_for"] >= 0) == (first, "a:b", True)
     gateway.renew(session, lease=0.0)
-    assert listed()[session.id][3] is False, "its stream broke and it did not come back"
+    assert listed()[session.id][3] is False, "its stream broke and was not resumed"
     queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s' WHERE via IS NULL")
     assert listed()[idle.id][3] is False, "a supervisor without a lease renews no session"
 
@@ -323,7 +323,7 @@ def test_two_gateways_that_renew_the_same_sessions_do_not_deadlock(queue, gatewa
     assert found == [8] * 80
 
 
-def test_a_settled_attempt_is_found_and_a_lost_one_is_not(queue, gateway, session):
+def test_find_settled_returns_settled_attempts_but_not_lost_ones(queue, gateway, session):
     done, failed, again, lapsed, lost, running = queue.enqueue_many("a:b", 6)
     tokens = {}
     for job in (done, failed, again, lapsed, lost, running):
@@ -348,7 +348,7 @@ def test_a_settled_attempt_is_found_and_a_lost_one_is_not(queue, gateway, sessio
     assert found({done: tokens[again], again: tokens[done]}) == {}
 
 
-def test_cancels_are_found_for_the_gateway_that_serves_the_session(queue, gateway, session):
+def test_cancels_are_found_only_by_the_gateway_that_serves_the_session(queue, gateway, session):
     jobs = queue.enqueue_many("a:b", 2)
     claim = gateway.claim_one(session, 2)
     local = queue.child()
@@ -367,7 +367,7 @@ def test_cancels_are_found_for_the_gateway_that_serves_the_session(queue, gatewa
 
 
 class Extended:
-    """What the tests about time that was asked for elsewhere need."""
+    """A session with two running jobs, and another gateway that receives requests to extend them."""
 
     def __init__(self, queue, gateway, session):
         self.gateway, self.session, self.here = gateway, session, Gateway(queue)
@@ -398,7 +398,7 @@ def extended(queue, gateway, session):
     return Extended(queue, gateway, session)
 
 
-def test_an_extension_at_another_gateway_is_read_once_by_the_one_that_serves_the_session(extended):
+def test_extension_sent_to_another_gateway_is_read_once_by_the_serving_gateway(extended):
     one, two = extended.jobs
     assert sorted(extended.ask([one, two])) == [one, two]
     assert extended.ask([one], extend=5.0) == [one]
@@ -410,7 +410,7 @@ def test_an_extension_at_another_gateway_is_read_once_by_the_one_that_serves_the
     assert extended.take() == {}
 
 
-def test_an_extension_of_what_the_session_does_not_hold_is_not_noted(queue, extended):
+def test_extension_of_a_job_that_the_session_does_not_hold_is_not_stored(queue, extended):
     one, two = extended.jobs
     extended.gateway.settle(extended.session, extended.token, [one])
     assert extended.ask([one, two]) == [two]
@@ -419,7 +419,7 @@ def test_an_extension_of_what_the_session_does_not_hold_is_not_noted(queue, exte
     assert queue.run("SELECT job FROM jobherd.extensions") == [(two,)]
 
 
-def test_a_heartbeat_elsewhere_renews_the_session_and_never_shortens_it(queue, extended):
+def test_heartbeat_at_another_gateway_renews_the_lease_and_never_shortens_it(queue, extended):
     lease = (
         "SELECT round(extract(epoch FROM lease_until - clock_timestamp()) / 10) FROM jobherd.supervisors WHERE id = %s"
     )
@@ -431,7 +431,7 @@ def test_a_heartbeat_elsewhere_renews_the_session_and_never_shortens_it(queue, e
     assert queue.run(lease, extended.session.id) == [(3,)]
 
 
-def test_extensions_end_with_their_time_and_with_their_session(queue, extended):
+def test_extensions_are_deleted_when_they_expire_or_their_session_is_reclaimed(queue, extended):
     one, two = extended.jobs
     extended.ask([one])
     queue.run("UPDATE jobherd.extensions SET expires_at = now() - interval '1 s'")

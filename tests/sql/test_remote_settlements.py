@@ -31,7 +31,7 @@ def sessions(gateway):
 
 
 def claimed(queue, gateway, sessions, *sizes, **options):
-    """Claims of so many jobs, of the sessions in turn, as `settle_claims` takes them."""
+    """Claim the given numbers of jobs for the sessions in turn. Return the claims as `settle_claims` expects them."""
     queue.enqueue_many("a:b", sum(sizes), **options)
     readys = [(sessions[place % 2], size) for place, size in enumerate(sizes)]
     claims = [(readys[dealt.ready - 1][0], dealt.token, dealt.jobs) for dealt in gateway.claim(*readys)]
@@ -42,7 +42,7 @@ def pairs(*claims):
     return [(session.child, token) for session, token, _ in claims]
 
 
-def test_it_writes_what_settle_jobs_would(queue, gateway, sessions):
+def test_settle_claims_writes_the_same_rows_as_settle_jobs(queue, gateway, sessions):
     claims = claimed(queue, gateway, sessions, 2, 2, 2, 2, priority=3, tenant="acme")
     together, alone = claims[:2], claims[2:]
     count = sum(len(jobs) for _, _, jobs in together)
@@ -71,7 +71,7 @@ def test_it_writes_what_settle_jobs_would(queue, gateway, sessions):
     assert queue.count("running") == 0
 
 
-def test_a_claim_that_is_lost_is_missing_and_the_others_are_settled(queue, gateway, sessions):
+def test_lost_claim_is_missing_from_the_answer_and_the_others_are_settled(queue, gateway, sessions):
     gone, short, good = claimed(queue, gateway, sessions, 2, 2, 2)
     gateway.settle(*gone[:2], gone[2], "abandoned")
     gateway.settle(*short[:2], short[2][:1])
@@ -83,7 +83,7 @@ def test_a_claim_that_is_lost_is_missing_and_the_others_are_settled(queue, gatew
 
 
 @pytest.mark.parametrize("what", ["child", "token", "size"])
-def test_nothing_is_settled_under_another_claim(queue, gateway, sessions, what):
+def test_wrong_child_token_or_size_settles_nothing(queue, gateway, sessions, what):
     claim, other = claimed(queue, gateway, sessions, 2, 1)
     session, token, jobs = claim
     wrong = {"child": (other[0], token, jobs), "token": (session, other[1], jobs), "size": (session, token, jobs[:1])}[
@@ -94,7 +94,7 @@ def test_nothing_is_settled_under_another_claim(queue, gateway, sessions, what):
     assert queue.count("history") == 0
 
 
-def test_a_duplicate_changes_nothing_and_is_found_as_settled(queue, gateway, sessions):
+def test_duplicate_settlement_changes_nothing_and_is_found_as_settled(queue, gateway, sessions):
     claims = claimed(queue, gateway, sessions, 2, 1)
     assert gateway.settle_claims(*claims) == pairs(*claims)
     before = queue.run("SELECT id, finished_at FROM jobherd.history ORDER BY id")
@@ -105,30 +105,30 @@ def test_a_duplicate_changes_nothing_and_is_found_as_settled(queue, gateway, ses
     assert sorted((row["job"], row["token"]) for row in rows) == sorted(told)
 
 
-def test_a_claim_that_is_given_twice_is_settled_once(queue, gateway, sessions):
+def test_claim_given_twice_is_settled_once(queue, gateway, sessions):
     one, other = claimed(queue, gateway, sessions, 2, 1)
     assert gateway.settle_claims(one, other, one) == pairs(one, other)
     assert queue.count("history") == 3
 
 
-def test_a_late_result_of_a_reclaimed_session_is_not_settled(queue, gateway, sessions):
+def test_late_outcome_of_a_reclaimed_session_is_not_settled(queue, gateway, sessions):
     late, good = claimed(queue, gateway, sessions, 2, 1)
     assert queue.supervisor().reclaim(dead=[late[0].id]) == (0, 2)
     assert gateway.settle_claims(late, good) == pairs(good)
     assert queue.states(late[2]) == ["retrying"] * 2
     rows = gateway.rows("remote/find_settled", jobs=late[2], tokens=[late[1]] * 2)
-    assert rows == [], "the worker has lost it"
+    assert rows == [], "the worker has lost the claim"
 
 
-def test_a_result_is_settled_through_any_gateway_as_long_as_the_claim_stands(queue, gateway, sessions):
+def test_outcome_is_settled_through_any_gateway_while_the_claim_exists(queue, gateway, sessions):
     [claim] = claimed(queue, gateway, sessions, 2)
     other = Gateway(queue)
     other.attach(claim[0])
     assert gateway.settle_claims(claim) == pairs(claim)
 
 
-def test_other_jobs_under_the_token_reject_the_statement(queue, gateway, sessions):
-    """A crash of the server discards a claim, and its token is assigned again."""
+def test_statement_fails_if_other_jobs_have_the_token(queue, gateway, sessions):
+    """A crash of PostgreSQL can discard a claim and assign its token again."""
     good, reused = claimed(queue, gateway, sessions, 1, 2)
     wrong = (*reused[:2], [reused[2][0], good[2][0]])
     with pytest.raises(psycopg.errors.NotNullViolation):
@@ -137,7 +137,7 @@ def test_other_jobs_under_the_token_reject_the_statement(queue, gateway, session
     assert gateway.settle_claims(good) == pairs(good)
 
 
-def test_of_a_kind_of_which_nothing_is_kept_nothing_is_written(queue, gateway, sessions):
+def test_kind_whose_history_is_not_kept_writes_no_row(queue, gateway, sessions):
     claims = claimed(queue, gateway, sessions, 2, 1)
     assert gateway.settle_claims(*claims, keep=0) == pairs(*claims)
     assert (queue.count("history"), queue.count("running")) == (0, 0)

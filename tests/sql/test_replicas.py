@@ -1,6 +1,6 @@
-"""A database that is replicated row by row.
+"""Jobherd on a database with logical replication.
 
-With a publication for all tables PostgreSQL refuses to delete what no replica could find.
+With a publication for all tables, PostgreSQL rejects the deletion of rows that a replica could not identify.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def published(database):
         yield queue
 
 
-def test_a_replica_can_find_the_rows_of_every_table(published):
+def test_every_table_has_a_replica_identity(published):
     published.run("SELECT jobherd.keep_partitions(2)")
     assert published.run(UNKNOWN) == []
 
 
-def test_jobs_go_all_their_ways_where_all_tables_are_published(published):
+def test_all_job_operations_work_when_all_tables_are_published(published):
     queue = published
     queue.run("SELECT jobherd.keep_partitions(40)")
     child = queue.child()
@@ -54,7 +54,7 @@ def test_jobs_go_all_their_ways_where_all_tables_are_published(published):
     ] * 6
 
 
-def test_the_past_falls_due_where_all_tables_are_published(published):
+def test_old_history_is_deleted_when_all_tables_are_published(published):
     queue = published
     child = queue.child()
     for keep in (0, 3):
@@ -63,9 +63,9 @@ def test_the_past_falls_due_where_all_tables_are_published(published):
         child.settle(claimed.token, [job], "failed", code="NO", error="no", keep=keep)
     queue.run(
         "UPDATE jobherd.history SET drop_on = drop_on - 1 WHERE drop_on = (now() AT TIME ZONE 'UTC')::date"
-    )  # a day is kept until it is over
+    )  # a row is kept until its last day ends
     queue.run("SELECT jobherd.keep_partitions(3)")
     assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(0,)], (
-        "what has fallen due is deleted, the rest has its partition"
+        "old rows are deleted, the others are in their partitions"
     )
     assert queue.count("history") == 1

@@ -1,4 +1,4 @@
-"""The function `requeue` ends claims that are still there, and nothing else."""
+"""The function `requeue` releases jobs of claims that still exist, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def running(queue: Queue) -> list[tuple[int, list[int]]]:
     return queue.run("SELECT token, ARRAY(SELECT j.id FROM unnest(jobs) AS j) FROM jobherd.running ORDER BY token")
 
 
-def test_a_claim_is_released_by_its_token_and_the_others_of_the_worker_stay(queue):
+def test_claim_is_released_by_its_token_and_other_claims_of_the_worker_stay(queue):
     first, second = queue.enqueue("a:b"), queue.enqueue("a:b")
     child = queue.child()
     one, other = child.claim(1)[0].token, child.claim(1)[0].token
@@ -30,7 +30,7 @@ def test_a_claim_is_released_by_its_token_and_the_others_of_the_worker_stay(queu
     assert queue.states([first, second]) == ["ready", "running"]
 
 
-def test_a_claim_that_was_settled_first_is_not_released(queue):
+def test_settled_claim_is_not_released(queue):
     job, child = queue.enqueue("a:b"), queue.child()
     token = child.claim(1)[0].token
     child.settle(token, [job], "ok")
@@ -38,7 +38,7 @@ def test_a_claim_that_was_settled_first_is_not_released(queue):
     assert queue.state(job) == "completed"
 
 
-def test_some_jobs_of_a_claim_are_released_and_the_others_stay_in_their_order(queue):
+def test_some_jobs_of_a_claim_are_released_and_the_others_keep_their_order(queue):
     jobs, child = queue.enqueue_many("a:b", 4), queue.child()
     token = child.claim(4)[0].token
     strange = queue.enqueue("a:b")
@@ -51,8 +51,8 @@ def test_some_jobs_of_a_claim_are_released_and_the_others_stay_in_their_order(qu
     assert running(queue) == []
 
 
-def test_nothing_is_released_behind_a_job_that_has_finished(queue):
-    """The supervisor has seen the job run for long, and it ends just then."""
+def test_rest_of_a_claim_is_not_released_after_its_slow_job_has_finished(queue):
+    """Race: the job finishes just after the supervisor has seen it run for long."""
     jobs, child = queue.enqueue_many("a:b", 3), queue.child()
     token = child.claim(3)[0].token
     child.settle(token, jobs[:1], "ok")

@@ -1,4 +1,4 @@
-"""A straggler's release is fenced by the token of its claim."""
+"""The release of the jobs behind a slow job is fenced by the token of its claim."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def queue(database):
         yield queue
 
 
-def test_a_release_of_an_earlier_claim_changes_nothing(queue):
-    """A request that was sent for an earlier claim can arrive after it.
+def test_release_with_the_token_of_an_earlier_claim_changes_nothing(queue):
+    """A release request for an earlier claim can arrive after that claim has ended.
 
-    Its jobs would be ready and running at the same time.
+    The jobs of the next claim would be ready and running at the same time.
     """
     child = queue.child()
     earlier = queue.enqueue_many("a:b", 3)
@@ -34,8 +34,8 @@ def test_a_release_of_an_earlier_claim_changes_nothing(queue):
     assert queue.states(jobs) == ["running", "ready", "ready"]
 
 
-def test_no_claim_is_released_under_the_token_of_an_earlier_one(queue):
-    """The statements name a claim by child and token, and `requeue` alone moves its jobs."""
+def test_requeue_with_the_token_of_an_earlier_claim_releases_nothing(queue):
+    """Statements name a claim by child and token, and only `requeue` moves its jobs."""
     child = queue.child()
     earlier = queue.enqueue_many("a:b", 1)
     old = child.claim(10)[0].token

@@ -1,4 +1,4 @@
-"""A retry of a flow from a node on, and the counts of flows whose members were run again by hand."""
+"""Retry of a flow from one of its nodes, and the counts of flows whose members were retried by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHAIN = (
 )
 
 
-def test_a_completed_flow_runs_again_from_a_node_on_with_new_results(queue):
+def test_completed_flow_runs_again_from_a_node_with_new_results(queue):
     flow = start(queue, *CHAIN, {"node": "good", "on": "success"})
     for result in ("text", None, [1], None, None):
         run(queue, result=result)
@@ -51,11 +51,11 @@ def test_a_completed_flow_runs_again_from_a_node_on_with_new_results(queue):
     assert payload(queue, "a:store") == {"rows": [2, 3]}
     run(queue)
     assert state(queue, flow) == ("completed", 0, 4, 0, 0)
-    assert places(queue)["a:good"] == "completed", "it runs once"
+    assert places(queue)["a:good"] == "completed", "the on=success node runs once"
     assert queue.run("SELECT target FROM jobherd.audit") == [({"flow": flow, "from": "parse"},)]
 
 
-def test_what_is_not_behind_the_node_stays_as_it_is(queue):
+def test_retry_from_a_node_leaves_jobs_that_do_not_depend_on_it(queue):
     flow = start(queue, *CHAIN, policy="continue")
     run(queue, "failed")
     run(queue, "failed")
@@ -77,7 +77,7 @@ JOINED = (
 )
 
 
-def test_a_branch_that_was_canceled_with_the_flow_runs_again_if_the_nodes_need_it(queue):
+def test_canceled_branch_runs_again_if_a_retried_node_depends_on_it(queue):
     flow = start(queue, *JOINED)
     run(queue, "failed")
     assert set(places(queue).values()) == {"failed", "cancelled"}
@@ -91,7 +91,7 @@ def test_a_branch_that_was_canceled_with_the_flow_runs_again_if_the_nodes_need_i
     assert state(queue, flow) == ("cancelled", 0, 5, 0, 1)
 
 
-def test_a_node_with_failed_items_runs_again_if_the_nodes_need_it(queue):
+def test_mapped_node_with_failed_items_runs_again_if_a_retried_node_depends_on_it(queue):
     flow = start(queue, *MAPPED, {"node": "left"}, {"node": "join", "after": ["left", "page"]}, policy="continue")
     left = queue.run("SELECT id FROM jobherd.ready WHERE kind = 'a:left'")[0][0]
     run(queue, result=["x", "y"])
@@ -114,7 +114,7 @@ MAPPED = (
 
 
 @pytest.mark.parametrize("node", ["index", "page"])
-def test_a_node_with_a_job_for_each_item_gets_a_list_again(queue, node):
+def test_retried_mapped_node_gets_one_job_for_each_item_again(queue, node):
     flow = start(queue, *MAPPED)
     for result in (["x", "y"], 1, 2, None):
         run(queue, result=result)
@@ -138,7 +138,7 @@ def test_a_node_with_a_job_for_each_item_gets_a_list_again(queue, node):
     assert earlier == [(2,)], "the earlier jobs are in the history"
 
 
-def test_a_node_whose_jobs_still_run_is_not_mapped_again(queue):
+def test_flow_retry_is_rejected_while_a_job_of_a_mapped_node_is_unfinished(queue):
     flow = start(queue, *MAPPED)
     for result in (["x"], 1, None):
         run(queue, result=result)
@@ -150,7 +150,7 @@ def test_a_node_whose_jobs_still_run_is_not_mapped_again(queue):
     assert retry(queue, flow, "index") == 3
 
 
-def test_a_node_that_does_not_exist_and_a_flow_that_is_open(queue):
+def test_flow_retry_rejects_an_unknown_node_and_leaves_an_open_flow(queue):
     flow = start(queue, *CHAIN)
     assert retry(queue, flow, "fetch") == 0
     for _ in range(4):
@@ -164,7 +164,7 @@ def test_a_node_that_does_not_exist_and_a_flow_that_is_open(queue):
     assert retry(queue, 99999, "fetch") is None
 
 
-def test_a_retry_waits_for_a_member_that_was_run_again_by_hand(queue):
+def test_retried_flow_waits_for_a_member_that_was_retried_by_hand(queue):
     flow = start(queue, {"node": "a"}, {"node": "b"}, policy="continue")
     run(queue, "failed")
     run(queue, "failed")
@@ -179,7 +179,7 @@ def test_a_retry_waits_for_a_member_that_was_run_again_by_hand(queue):
     assert state(queue, flow) == ("completed", 0, 2, 0, 0)
 
 
-def test_a_retry_of_a_flow_that_was_repaired_by_hand_ends_it(queue):
+def test_flow_retry_completes_a_flow_whose_failed_member_was_retried_by_hand(queue):
     flow = start(queue, {"node": "a"}, {"node": "good", "on": "success"})
     run(queue, "failed")
     queue.run("SELECT jobherd.retry(%s)", job_of(queue, "a:a"))
@@ -192,7 +192,7 @@ def test_a_retry_of_a_flow_that_was_repaired_by_hand_ends_it(queue):
     assert places(queue) == {"a:a": "completed", "a:good": "ready"}
 
 
-def test_a_job_that_was_not_needed_is_needed_again(queue):
+def test_member_that_was_not_needed_can_run_after_a_flow_retry(queue):
     flow = start(
         queue,
         {"node": "a"},
@@ -212,7 +212,7 @@ def test_a_job_that_was_not_needed_is_needed_again(queue):
     assert places(queue)["a:bad"] == "ready"
 
 
-def test_a_member_of_another_flow_is_not_put_back(queue):
+def test_flow_retry_does_not_requeue_a_member_of_another_flow(queue):
     flow = start(queue, {"node": "a"})
     other = start(queue, {"node": "b", "after": [flow]}, {"node": "c"}, policy="continue")
     end(queue, "failed")
@@ -224,7 +224,7 @@ def test_a_member_of_another_flow_is_not_put_back(queue):
     assert state(queue, other) == ("open", 1, 0, 0, 1)
 
 
-def test_a_member_that_was_not_needed_and_is_run_by_hand_takes_nothing_from_the_counts(queue):
+def test_unneeded_member_retried_by_hand_does_not_lower_the_counts(queue):
     flow = start(
         queue, {"node": "a"}, {"node": "b", "after": ["a"], "when": "failed"}, {"node": "c"}, policy="continue"
     )
@@ -235,7 +235,7 @@ def test_a_member_that_was_not_needed_and_is_run_by_hand_takes_nothing_from_the_
 
 
 @pytest.mark.parametrize("role", ["jobherd_enqueue", "jobherd_read", "jobherd_work", "jobherd_admin"])
-def test_a_role_that_runs_jobs_again_does_so_from_a_node_and_others_are_refused(queue, role):
+def test_only_roles_that_may_retry_jobs_can_retry_a_flow_from_a_node(queue, role):
     flow = start(queue, *MAPPED)
     for result in (["x", "y"], 1, 2, None):
         run(queue, result=result)

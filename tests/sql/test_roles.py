@@ -1,9 +1,7 @@
-"""Who may do what in the database.
+"""Privileges of each role in the database.
 
-Every statement that there is on every object of the schema, tried as each role.
-
-What they may is read from the two tables of sql/queries/migrate/grant_roles.sql; here it is tried, and an
-object that has no place there fails.
+The tests try every kind of statement on every object of the schema as each role. They read the expected privileges
+from the two tables of sql/queries/migrate/grant_roles.sql. An object that is missing there fails a test.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ EVERYBODY = re.compile(r"p\.proname IN \(([^)]*)\)")
 
 
 def written() -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
-    """What each role may do with each object, in the order of ROLES, and the functions that everybody may call."""
+    """Return each object's privileges, in the order of ROLES, and the functions that every role may call."""
     text = sql.load("migrate/grant_roles")
     rows = {name: tuple(part.strip() for part in may.split(",")) for name, may in ROW.findall(text)}
     open_to_all = EVERYBODY.search(text)
@@ -50,7 +48,7 @@ def ask(connection, statement, *parameters):
 
 
 def functions(connection):
-    """The functions that can be called: name, and a call of it with nothing but nulls."""
+    """Return the callable functions: the name of each, and a call of it with NULL for every argument."""
     found = ask(
         connection,
         """SELECT p.proname, format('SELECT jobherd.%I(%s)', p.proname,
@@ -61,7 +59,7 @@ def functions(connection):
 
 
 def relations(connection):
-    """Tables, views and sequences by name, but for partitions that come and go."""
+    """Return tables, views and sequences by name, without the partitions that Jobherd creates and drops."""
     return dict(
         ask(
             connection,
@@ -74,9 +72,9 @@ def relations(connection):
 
 
 def is_allowed(connection, role, statement):
-    """Whether a role may.
+    """Return whether a role may run the statement.
 
-    EXPLAIN asks for the privileges as the statement itself would, and does nothing.
+    EXPLAIN checks the privileges as the statement itself would, and changes nothing.
     """
     with connection.transaction(force_rollback=True):
         connection.execute(names.SQL("SET LOCAL ROLE {}").format(names.Identifier(role)))
@@ -86,11 +84,11 @@ def is_allowed(connection, role, statement):
         except errors.InsufficientPrivilege:
             return False
         except errors.DataError:
-            return True  # an immutable function was called while the plan was made, and does not like nulls
+            return True  # the planner called an immutable function, which rejects nulls
     return True
 
 
-def test_every_object_of_the_schema_has_its_place(connection):
+def test_every_object_of_the_schema_is_listed_in_grant_roles(connection):
     placed = set(MAY) | EVERYBODYS
     there = set(relations(connection)) | set(functions(connection)) - {
         "grant_tenant",
@@ -98,11 +96,11 @@ def test_every_object_of_the_schema_has_its_place(connection):
         "let_enqueue",
         "leave_first_range",
     }
-    assert there - placed == set(), "say in sql/queries/migrate/grant_roles.sql who may do what with it"
-    assert placed - there == set(), "it is gone"
+    assert there - placed == set(), "list its privileges in sql/queries/migrate/grant_roles.sql"
+    assert placed - there == set(), "listed in grant_roles.sql, but not in the schema"
 
 
-def test_each_role_may_do_what_is_written_and_nothing_else(connection):
+def test_each_role_has_exactly_the_privileges_in_grant_roles(connection):
     kinds = relations(connection)
     tried = 0
     for name, kind in kinds.items():
@@ -193,7 +191,7 @@ SUCCEED = {
 
 @pytest.mark.parametrize("tenants", [False, True], ids=["plain", "with row security"])
 @pytest.mark.parametrize("role", ROLES)
-def test_what_a_role_calls_works_to_its_end_or_is_refused(database, role, tenants):
+def test_each_role_succeeds_with_exactly_the_calls_it_may_make(database, role, tenants):
     with Queue(database) as queue:
         child = queue.child()
         past = queue.enqueue_many("a:b", 1)[0]
@@ -210,7 +208,7 @@ def test_what_a_role_calls_works_to_its_end_or_is_refused(database, role, tenant
         done = set()
         for name, statement in CALLS.items():
             if name == "cancel" and tenants and role in {"jobherd_enqueue", "jobherd_read"}:
-                continue  # they count as tenants without any: null, and nothing happens
+                continue  # with row security these roles have no tenant: the call returns null and changes nothing
             if name == "retry" and tenants and role in {"jobherd_enqueue", "jobherd_read"}:
                 continue
             text = (
@@ -232,7 +230,7 @@ def test_what_a_role_calls_works_to_its_end_or_is_refused(database, role, tenant
         assert done == SUCCEED[role] - ({"cancel", "retry"} if tenants and role == "jobherd_read" else set())
 
 
-def test_a_producer_s_role_sees_ids_and_moments_and_nobody_s_payload(connection):
+def test_producer_role_can_read_job_ids_but_no_payloads(connection):
     connection.execute("SELECT jobherd.enqueue('a:b', '{\"card\": 4111}')")
     connection.execute("SET ROLE jobherd_enqueue")
     assert len(ask(connection, "SELECT id FROM jobherd.ready")) == 1
@@ -246,7 +244,7 @@ def test_a_producer_s_role_sees_ids_and_moments_and_nobody_s_payload(connection)
             ask(connection, statement)
 
 
-def test_a_function_that_runs_as_its_owner_has_a_search_path_of_its_own(connection):
+def test_security_definer_functions_set_their_search_path(connection):
     found = ask(
         connection,
         """SELECT p.oid::regprocedure::text, p.proconfig FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -257,7 +255,7 @@ def test_a_function_that_runs_as_its_owner_has_a_search_path_of_its_own(connecti
         assert "search_path=pg_catalog, pg_temp" in (settings or []), called
 
 
-def test_a_migration_by_somebody_who_may_make_no_roles_says_so_and_works(caplog):
+def test_migration_by_a_user_who_cannot_create_roles_logs_them_and_succeeds(caplog):
     with Cluster() as own:
         with psycopg.connect(own.dsn(), autocommit=True) as connection:
             connection.execute("CREATE ROLE plain LOGIN")
@@ -270,7 +268,7 @@ def test_a_migration_by_somebody_who_may_make_no_roles_says_so_and_works(caplog)
             assert ask(connection, "SELECT jobherd.enqueue('a:b')")
             caplog.clear()
             assert migrate(connection) == 0
-            assert not caplog.text, "it is said when something is done about it"
+            assert not caplog.text, "a migration without pending steps logs nothing"
         with psycopg.connect(own.dsn(), autocommit=True) as connection:
             for role in ROLES:
                 connection.execute(f"CREATE ROLE {role}")
@@ -281,7 +279,7 @@ def test_a_migration_by_somebody_who_may_make_no_roles_says_so_and_works(caplog)
             assert drift(connection) == []
 
 
-def test_what_was_granted_besides_is_taken_back_and_doctor_finds_no_difference(connection):
+def test_migrate_with_grant_revokes_other_privileges_and_leaves_no_drift(connection):
     connection.execute("GRANT UPDATE ON jobherd.audit TO jobherd_read")
     assert migrate(connection, grant=True) == 0
     assert ask(connection, "SELECT has_table_privilege('jobherd_read', 'jobherd.audit', 'UPDATE')") == [(False,)]
@@ -289,7 +287,7 @@ def test_what_was_granted_besides_is_taken_back_and_doctor_finds_no_difference(c
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_that_may_change_nothing_can_see_that_nothing_is_missing(connection, role):
+def test_every_role_can_check_that_no_migration_is_pending(connection, role):
     connection.execute(names.SQL("SET ROLE {}").format(names.Identifier(role)))
     assert pending(connection) == 0
     assert migrate(connection) == 0
@@ -301,7 +299,7 @@ def refused(connection, statement, *parameters):
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])
-def test_a_producer_gives_what_an_enqueue_gives_and_no_id(connection, table):
+def test_producer_can_insert_the_columns_of_an_enqueue_and_no_others(connection, table):
     connection.execute("SET ROLE jobherd_enqueue")
     given = "run_at, expires_at, timeout, priority, max_attempts, queue, kind, payload, extras"
     connection.execute(
@@ -319,13 +317,13 @@ def test_a_producer_gives_what_an_enqueue_gives_and_no_id(connection, table):
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled", "parked"])
-def test_no_role_makes_a_job_with_an_id_below_one(connection, table):
+def test_job_with_an_id_below_1_is_rejected(connection, table):
     for id_ in (0, -1, -(2**63)):
         with pytest.raises(errors.CheckViolation):
             connection.execute(f"INSERT INTO jobherd.{table} (id, kind) VALUES (%s, 'a:b')", [id_])
 
 
-def test_many_jobs_of_a_producer_are_enqueued_without_choosing_ids(connection):
+def test_producer_enqueues_many_jobs_without_choosing_ids(connection):
     connection.execute("SET ROLE jobherd_enqueue")
     with Client(connection=connection) as client:
         ids = client.enqueue_many("a:b", ({"n": n} for n in range(2100)))
@@ -342,7 +340,7 @@ def test_many_jobs_of_a_producer_are_enqueued_without_choosing_ids(connection):
 
 @pytest.mark.parametrize("kind", ["jobs:webhook", "jobs:purge_completed", "jobs:anything"])
 @pytest.mark.parametrize("role", ["jobherd_enqueue", "jobherd_test_tenant"])
-def test_kinds_of_the_system_are_refused_to_those_who_may_only_enqueue(connection, kind, role):
+def test_roles_that_may_only_enqueue_cannot_enqueue_kinds_of_the_system(connection, kind, role):
     with connection.transaction(force_rollback=True):
         if role == "jobherd_test_tenant":
             connection.execute("CREATE ROLE jobherd_test_tenant")
@@ -364,7 +362,7 @@ def test_kinds_of_the_system_are_refused_to_those_who_may_only_enqueue(connectio
             connection.execute("SELECT jobherd.enqueue(%s)", [kind])
 
 
-def test_a_producer_says_costs_of_its_own_jobs_alone_and_reads_none(connection):
+def test_producer_can_set_costs_only_of_its_own_jobs_and_cannot_read_them(connection):
     (theirs,) = ask(connection, "SELECT jobherd.demand(jobherd.enqueue('a:b'), '{\"memory_mb\": 9}')")[0]
     (plain,) = ask(connection, "SELECT jobherd.enqueue('a:b')")[0]
     connection.execute("SET ROLE jobherd_enqueue")
@@ -388,7 +386,7 @@ def test_a_producer_says_costs_of_its_own_jobs_alone_and_reads_none(connection):
     assert found == [(theirs, "9"), (own, "3")]
 
 
-def test_a_workers_role_neither_forges_nor_erases_the_audit(connection):
+def test_worker_role_can_neither_forge_nor_erase_audit_entries(connection):
     connection.execute(
         "INSERT INTO jobherd.audit (at, actor, role, action) SELECT now() - n * interval '1 hour', 'anna', 'anna', 'x' FROM generate_series(0, 30) n"
     )
@@ -402,11 +400,13 @@ def test_a_workers_role_neither_forges_nor_erases_the_audit(connection):
         "SELECT jobherd.note_unless_noted('dashboard:anna', 'pause', '{}', 'forged')",
     ):
         refused(connection, statement)
-    assert len(ask(connection, "SELECT jobherd.drop_audit(0, 1000)")) == 7, "older than a day, whatever is asked"
+    assert len(ask(connection, "SELECT jobherd.drop_audit(0, 1000)")) == 7, (
+        "only entries older than a day, whatever the caller requests"
+    )
     assert ask(connection, "SELECT jobherd.cancel_as(%s, 'dashboard:anna')", job) == [("cancelled",)]
     connection.execute("SELECT set_config('jobherd.noted', 'yes', false)")
     connection.execute("SELECT jobherd.note_unless_noted('dashboard:anna', 'cancel', '{}', 'said by itself')")
     connection.execute("RESET ROLE")
     (user,) = ask(connection, "SELECT session_user::text")[0]
     found = ask(connection, "SELECT actor, action FROM jobherd.audit WHERE action <> 'x' ORDER BY id")
-    assert found == [(user, "cancel")] * 2, "under its own name"
+    assert found == [(user, "cancel")] * 2, "under the name of the session's user"

@@ -1,4 +1,4 @@
-"""The rollup: each job that has ended is counted once, whenever it was committed, and at rest the sums are those of the history."""
+"""The rollup counts each finished job once, whenever it was committed. At rest its sums equal those of the history."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def look(queue: Queue, *, span: float = 300.0, lag: float = LAG) -> tuple[int, b
 
 
 def look_all(queue: Queue, **how: float) -> int:
-    """Look until nothing is left over; how often."""
+    """Update the rollup until nothing is left to count. Return the number of updates."""
     looks = 1
     while look(queue, **how)[1]:
         looks += 1
@@ -64,7 +64,7 @@ def counted(queue: Queue) -> int:
 
 
 def assert_equal(queue: Queue) -> None:
-    """What the rollup says is what the history holds."""
+    """Check that the sums of the rollup equal those of the history."""
     found = queue.run(FROM_ROLLUP)
     assert found == queue.run(FROM_HISTORY)
     assert queue.run("SELECT coalesce(sum(retried), 0)::int FROM jobherd.rollup") == queue.run(
@@ -96,7 +96,7 @@ def one_of_each(queue: Queue) -> None:
     assert queue.cancel(queue.enqueue("mail:send")) == "cancelled"
 
 
-def test_what_has_ended_is_counted_by_state_and_by_what_it_took(queue):
+def test_finished_jobs_are_counted_by_state_with_their_times_and_usage(queue):
     look(queue)
     one_of_each(queue)
     assert look_all(queue) == 1
@@ -107,7 +107,7 @@ def test_what_has_ended_is_counted_by_state_and_by_what_it_took(queue):
     assert sums == [(2, 2, 1, 1, 4, 52428800)]
     [(ran, cpu)] = queue.run("SELECT sum(ran), sum(cpu) FROM jobherd.rollup")
     assert ran == pytest.approx(2.421)
-    assert cpu == pytest.approx(0.3 + 0.001)  # the run that was too short to be measured counts whole
+    assert cpu == pytest.approx(0.3 + 0.001)  # an attempt too short to be measured counts its whole duration
     assert queue.run(FAILURES) == [
         ("mail:send", "cancelled", "JOB_CANCELLED", 1),
         ("mail:send", "expired", "JOB_EXPIRED", 1),
@@ -120,7 +120,7 @@ def retried(queue: Queue) -> list[tuple]:
     return queue.run("SELECT kind, sum(retried)::int FROM jobherd.rollup WHERE retried > 0 GROUP BY kind ORDER BY kind")
 
 
-def test_a_failed_attempt_is_counted_once_by_the_kind_of_its_job(queue):
+def test_failed_attempt_is_counted_once_under_the_kind_of_its_job(queue):
     look(queue)
     child = queue.child()
     job = queue.enqueue("mail:send")
@@ -135,7 +135,7 @@ def test_a_failed_attempt_is_counted_once_by_the_kind_of_its_job(queue):
         assert queue.run("SELECT pg_current_xact_id_if_assigned() IS NULL") == [(True,)]
     slept = queue.enqueue("other:kind")
     assert child.settle(child.claim(1)[0].token, [slept], "snoozed", ran=1.0, delay=100.0) == [slept]
-    # Rows without a kind: its supervisor died, or an earlier version wrote it. One whose job is gone is not counted.
+    # Rows without a kind: their supervisor died, or an earlier version wrote them. Rows of a missing job do not count.
     queue.run(
         "INSERT INTO jobherd.attempts (job, attempt, outcome, finished_at, drop_on)"
         f" SELECT j, 1, o, now(), current_date + 7 FROM unnest('{{{job},{slept},-5}}'::bigint[]) AS j, unnest('{{lost,failed}}'::text[]) AS o"
@@ -196,7 +196,7 @@ def test_each_queue_and_each_host_has_its_own_sums(queue):
     assert chart[-1][1:] == (3, 0, 1, 0, 0, 3, pytest.approx(2.0), pytest.approx(1.0))
 
 
-def test_looking_again_counts_nothing_twice_and_writes_nothing(queue):
+def test_second_update_counts_nothing_twice_and_writes_nothing(queue):
     look(queue)
     one_of_each(queue)
     look_all(queue)
@@ -206,12 +206,12 @@ def test_looking_again_counts_nothing_twice_and_writes_nothing(queue):
     assert_equal(queue)
 
 
-def test_what_was_there_before_the_first_look_is_counted_piece_by_piece(queue):
+def test_history_older_than_the_first_update_is_counted_in_parts(queue):
     queue.connection.execute(PAST, {"jobs": 3000, "apart": 100})  # 3.5 days
     one_of_each(queue)
     assert look(queue, span=3600.0)[1]
     seen = counted(queue)
-    assert 0 < seen < 200  # the latest first, and no more than it took on
+    assert 0 < seen < 200  # the latest first, and no more than one span
     job = queue.enqueue("mail:send")
     child = queue.child()
     child.settle(child.claim(1)[0].token, [job], "ok")
@@ -219,7 +219,7 @@ def test_what_was_there_before_the_first_look_is_counted_piece_by_piece(queue):
     assert_equal(queue)
 
 
-def test_hours_without_a_look_are_counted_piece_by_piece_too(queue):
+def test_hours_without_an_update_are_counted_in_parts(queue):
     look_all(queue, span=86400.0)
     queue.run("UPDATE jobherd.rollup_mark SET at = at - interval '5 hours'")
     queue.connection.execute(PAST, {"jobs": 1700, "apart": 10})  # 4.7 hours
@@ -230,8 +230,8 @@ def test_hours_without_a_look_are_counted_piece_by_piece_too(queue):
     assert_equal(queue)
 
 
-def test_what_is_committed_after_a_look_that_it_ended_before_is_counted_once(queue):
-    """In the look after: the mark tells what was seen, and not when it ended."""
+def test_job_that_ended_before_an_update_but_is_committed_after_it_is_counted_once(queue):
+    """The next update counts it: the mark stores which transactions were seen, not when jobs ended."""
     look(queue)
     early, late = queue.child(), queue.child()
     first, second = queue.enqueue("a:b"), queue.enqueue("a:b")
@@ -249,14 +249,17 @@ def test_what_is_committed_after_a_look_that_it_ended_before_is_counted_once(que
     assert_equal(queue)
 
 
-def test_what_a_child_settles_hours_after_it_ended_is_found_by_its_job(queue):
-    """A child whose database was away; its row's end lies far before the mark, where no look looks."""
+def test_job_that_is_settled_hours_after_it_ended_is_counted(queue):
+    """A worker that could not reach the database settles late: the end of the job is far before the mark.
+
+    Updates do not scan that range. They find the row by the job's id.
+    """
     child, other = queue.child(), queue.child()
     queue.enqueue_many("a:b", 3)
     batch = child.claim(3)
     queue.run("UPDATE jobherd.running SET claimed_at = claimed_at - interval '6 hours'")
     look_all(queue, span=86400.0)
-    child.settle(batch[0].token, [batch[0].id], "ok")  # it moves the mark
+    child.settle(batch[0].token, [batch[0].id], "ok")  # the settlement moves the mark
     assert look(queue) == (1, False)
     assert child.settle(batch[0].token, [batch[1].id], "ok", ago=5 * 3600.0) == [batch[1].id]
     assert look(queue) == (1, False)
@@ -268,8 +271,8 @@ def test_what_a_child_settles_hours_after_it_ended_is_found_by_its_job(queue):
     assert_equal(queue)
 
 
-def test_a_count_is_of_what_its_snapshot_saw(queue):
-    """What is committed between the snapshot and the count is left to the next look, whose mark has not seen it either."""
+def test_update_counts_only_what_its_snapshot_saw(queue):
+    """Jobs committed between the snapshot and the count are left to the next update: the mark has not seen them."""
     one_of_each(queue)
     [(until,)] = queue.run("SELECT pg_current_snapshot()::text")
     one_of_each(queue)
@@ -280,7 +283,7 @@ def test_a_count_is_of_what_its_snapshot_saw(queue):
     assert_equal(queue)
 
 
-def test_only_one_looks_at_a_time(queue):
+def test_only_one_session_updates_the_rollup_at_a_time(queue):
     look(queue)
     one_of_each(queue)
     with psycopg.connect(queue.dsn) as other:
@@ -294,10 +297,10 @@ def test_only_one_looks_at_a_time(queue):
     assert_equal(queue)
 
 
-def test_a_mark_from_another_server_is_not_believed(queue):
-    """A dump that was restored.
+def test_mark_from_another_server_is_ignored(queue):
+    """After a dump is restored, transactions are numbered from the start.
 
-    Transactions are numbered again, and all that is new would look old.
+    All new rows would look as if they were counted already.
     """
     one_of_each(queue)
     look_all(queue, span=86400.0)
@@ -309,16 +312,14 @@ def test_a_mark_from_another_server_is_not_believed(queue):
     assert_equal(queue)
 
 
-def test_what_ends_after_the_clock_was_set_back_is_counted(queue):
-    """The mark is in the future, and whatever ends now ends before it; the look after that has to begin where this one was."""
+def test_jobs_that_end_after_the_clock_was_set_back_are_counted(queue):
+    """The mark is then in the future, and jobs end before it. Each update must move the mark back to the current time."""
     look(queue)
     one_of_each(queue)
     look_all(queue)
     queue.run("UPDATE jobherd.rollup_mark SET at = at + interval '6 hours'")
     assert look(queue) == (0, False)
-    assert queue.run("SELECT at <= clock_timestamp() FROM jobherd.rollup_mark") == [(True,)], (
-        "even if nothing has ended"
-    )
+    assert queue.run("SELECT at <= clock_timestamp() FROM jobherd.rollup_mark") == [(True,)], "even if no job has ended"
     queue.run("UPDATE jobherd.rollup_mark SET at = at + interval '6 hours'")
     one_of_each(queue)
     child, job = queue.child(), queue.enqueue("a:b")
@@ -328,7 +329,7 @@ def test_what_ends_after_the_clock_was_set_back_is_counted(queue):
     assert look(queue) == (0, False)
 
 
-def test_while_many_settle_and_look_at_once_everything_is_counted_once(queue):
+def test_concurrent_settlements_and_updates_count_each_job_once(queue):
     look_all(queue, span=86400.0)
     jobs, turns = 40, 25
     children = [queue.child() for _ in range(3)]
@@ -387,11 +388,11 @@ def test_while_many_settle_and_look_at_once_everything_is_counted_once(queue):
         each.__exit__()
     assert failed == []
     look_all(queue)
-    assert queue.count("history") + queue.count("ready") == 3 * turns * jobs  # a claim may leave what others look at
+    assert queue.count("history") + queue.count("ready") == 3 * turns * jobs  # a claim may skip locked rows
     assert_equal(queue)
 
 
-def test_slices_become_coarser_and_the_sums_stay(queue):
+def test_old_slices_are_merged_and_the_sums_stay(queue):
     queue.connection.execute(PAST, {"jobs": 2000, "apart": 30})
     queue.run("UPDATE jobherd.history SET ran_on = 'web-' || id % 2 || '/7'")
     look_all(queue, span=86400.0)
@@ -401,9 +402,9 @@ def test_slices_become_coarser_and_the_sums_stay(queue):
         queue.connection.execute(queue.text("maintenance/coarsen_rollup"), coarsen).fetchone()[0] for _ in range(5)
     ]
     assert sum(moved) > 1000
-    assert max(moved) <= sum(moved) / 2, "a part of it at a time: nothing becomes due meanwhile"
+    assert max(moved) <= sum(moved) / 2, "merged in parts: no due job is promoted meanwhile"
     assert moved[-1] == 0
-    queue.run("UPDATE jobherd.rollup_mark SET at = at - interval '15 hours'")  # something is counted late
+    queue.run("UPDATE jobherd.rollup_mark SET at = at - interval '15 hours'")  # a job is counted late
     job = queue.enqueue("old:1")
     child = queue.child()
     child.settle(child.claim(1)[0].token, [job], "ok", ago=12 * 3600.0)
@@ -419,13 +420,13 @@ def test_slices_become_coarser_and_the_sums_stay(queue):
     ) == [(0,)]
 
 
-def test_what_is_old_is_forgotten(queue):
+def test_old_rollup_rows_are_deleted(queue):
     queue.connection.execute(PAST, {"jobs": 100, "apart": 3600})
     look_all(queue, span=86400.0)
     queue.run("INSERT INTO jobherd.kinds VALUES ('old:1', 'default', 0, 5, 3, 1, 30)")
     before = queue.count("rollup")
     queue.connection.execute(queue.text("maintenance/delete_rollup"), {"days": 2})
-    assert queue.count("rollup") == before, "it is kept as long as any job"
+    assert queue.count("rollup") == before, "the rollup is kept as long as any job"
     queue.run("UPDATE jobherd.kinds SET keep_failed = 1")
     queue.connection.execute(queue.text("maintenance/delete_rollup"), {"days": 2})
     for table in ("rollup", "rollup_times", "rollup_failures", "rollup_scopes"):
@@ -436,7 +437,7 @@ def test_what_is_old_is_forgotten(queue):
         assert new > 0
 
 
-def test_a_percentile_errs_by_a_tenth_at_the_most(queue):
+def test_percentiles_are_accurate_to_10_percent(queue):
     dice = random.Random(7)
     times = sorted(10 ** dice.uniform(-4, 2) for _ in range(2000))
     look(queue)
@@ -451,7 +452,7 @@ def test_a_percentile_errs_by_a_tenth_at_the_most(queue):
         assert found == pytest.approx(times[int(share * len(times)) - 1], rel=0.1)
 
 
-def test_a_look_costs_the_same_however_long_the_past_is(cluster, template):
+def test_update_costs_the_same_however_long_the_history_is(cluster, template):
     found = []
     for jobs in (20_000, 200_000):
         with cluster.database(template=template) as dsn, Queue(dsn) as queue:
@@ -459,9 +460,8 @@ def test_a_look_costs_the_same_however_long_the_past_is(cluster, template):
             queue.connection.execute(PAST, {"jobs": jobs, "apart": 1})
             queue.run("VACUUM ANALYZE jobherd.history")
             look_all(queue, span=86400.0)
-            queue.connection.execute(
-                queue.text("session/force_index_plans"), {"local": False}
-            )  # as a maintenance process's session is
+            # As in the session of a maintenance process.
+            queue.connection.execute(queue.text("session/force_index_plans"), {"local": False})
             costs = []
             for _ in range(3):
                 one_of_each(queue)
@@ -470,6 +470,6 @@ def test_a_look_costs_the_same_however_long_the_past_is(cluster, template):
                 )
                 costs.append(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
             assert_equal(queue)
-            found.append(min(costs))  # an autovacuum may end between two looks: then the next one plans again
+            found.append(min(costs))  # an autovacuum may end between two updates: the next one then plans again
     print(f"{found} buffers")
     assert found[1] <= found[0] * 1.15 + 50

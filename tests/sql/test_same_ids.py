@@ -1,6 +1,6 @@
-"""Two jobs have one id: by raw SQL or a COPY, or since a sequence was set back.
+"""Two jobs have the same id, after raw SQL, a COPY or a sequence that was set back.
 
-The second waits until the first has gone, and holds nobody else up.
+The second job waits until the first has left the table, and blocks no other job.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def first_goes(queue, job):
     assert queue.run("DELETE FROM jobherd.ready WHERE id = %s AND queue = 'nobodys' RETURNING id", job) == [(job,)]
 
 
-def test_the_others_that_are_due_are_promoted(queue):
+def test_due_job_with_a_duplicate_id_does_not_block_other_due_jobs(queue):
     job, other = queue.enqueue_many("a:b", 2, delay=60)
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")
     queue.run(TWIN, job)
     assert queue.promote() == 1
     assert ready(queue) == {other}
     assert queue.run(queue.text("maintenance/find_next_due")) == [], (
-        "or the maintenance process would ask again and again"
+        "otherwise the maintenance process would query in a loop"
     )
     first_goes(queue, job)
     assert len(queue.run(queue.text("maintenance/find_next_due"))) == 1
@@ -42,7 +42,7 @@ def test_the_others_that_are_due_are_promoted(queue):
     assert ready(queue) == {job, other}
 
 
-def test_the_others_that_were_parked_are_released_those_of_another_kind_too(queue):
+def test_parked_job_with_a_duplicate_id_does_not_block_parked_jobs_of_any_kind(queue):
     jobs = queue.enqueue_many("slow:one", 3)
     others = queue.enqueue_many("slow:two", 2)
     queue.run(
@@ -63,7 +63,7 @@ def test_the_others_that_were_parked_are_released_those_of_another_kind_too(queu
     assert queue.connection.execute(queue.text("maintenance/release_parked"), {"most": 10}).rowcount == 1
 
 
-def test_a_claim_that_parks_is_not_refused(queue):
+def test_claim_parks_a_job_with_a_duplicate_id_under_a_new_id(queue):
     jobs = queue.enqueue_many("slow:one", 2)
     queue.run("SELECT jobherd.set_limit(kind => 'slow:one', max_running => 1)")
     child = queue.child()
@@ -78,7 +78,7 @@ def test_a_claim_that_parks_is_not_refused(queue):
 
 
 @pytest.mark.parametrize("lost", ["supervisor", "child"])
-def test_the_others_that_were_lost_are_given_back(queue, lost):
+def test_lost_job_with_a_duplicate_id_does_not_block_other_lost_jobs(queue, lost):
     job, other = queue.enqueue("a:b"), queue.enqueue("a:b", queue="other")
     child = queue.child()
     assert [claimed.id for claimed in [*child.claim(1), *child.claim(1)]] == [job, other]
@@ -96,7 +96,7 @@ def test_the_others_that_were_lost_are_given_back(queue, lost):
 
 
 @pytest.mark.parametrize("lost", ["supervisor", "child"])
-def test_both_are_given_back_where_both_were_running(queue, lost):
+def test_two_running_jobs_with_the_same_id_are_both_requeued(queue, lost):
     job, other = queue.enqueue("a:b", '{"n": 1}'), queue.enqueue("a:b")
     child = queue.child()
     claimed = [*child.claim(1), *child.claim(1)]
@@ -138,8 +138,8 @@ def abandoned(queue, child, jobs):
 @pytest.mark.parametrize(
     "how", [child_dies, answer_is_lost, supervisor_leaves, first_takes_long, abandoned], ids=lambda how: how.__name__
 )
-def test_the_others_of_a_claim_are_given_back(queue, how):
-    """The whole claim was refused. The one whose id is taken comes back under another one."""
+def test_claim_with_a_duplicate_id_is_released(queue, how):
+    """Regression: the release of the whole claim failed. The job whose id is taken returns under a new id."""
     queue.enqueue_many("a:b", 3)
     child = queue.child()
     claimed = child.claim(3)
@@ -154,7 +154,7 @@ def test_the_others_of_a_claim_are_given_back(queue, how):
     assert back[0][0] not in {job.id for job in claimed}
 
 
-def test_a_retry_whose_id_is_scheduled_already_is_written_under_another_one(queue):
+def test_retry_whose_id_is_already_scheduled_gets_a_new_id(queue):
     queue.enqueue_many("a:b", 2)
     child = queue.child()
     claimed = child.claim(2)

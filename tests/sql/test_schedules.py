@@ -14,11 +14,14 @@ from jobherd.workers.run.declaration import declare as declare_all
 from tests.support.queue import Queue
 
 RARELY = 2.9e9
-"""Seconds: 92 years. The instants of an hourly schedule are at each full hour: in the seconds after it, it would be due once more than a test says."""
+"""92 years in seconds.
+
+An hourly schedule has an instant at each full hour. A test that runs just after one would see an instant too many.
+"""
 
 
 class Session:
-    """The part of a child's session that the maintenance process's schedules use."""
+    """The part of a child process's database session that `Schedules` uses."""
 
     def __init__(self, queue: Queue, connection: psycopg.Connection | None = None) -> None:
         self.queue, self.connection = queue, connection or queue.connection
@@ -36,7 +39,7 @@ def queue(database):
 
 
 def make(queue, name="feed", *, every=RARELY, due=True, **columns):
-    """Store a planned schedule, due an instant ago."""
+    """Store a planned schedule that is due now, or in 1 h if `due` is false."""
     given = {"kind": "a:b", "every": every, "options": "{}"} | columns
     queue.run(
         f"INSERT INTO jobherd.schedules (name, plan_from, next_at, {', '.join(given)})"
@@ -46,7 +49,7 @@ def make(queue, name="feed", *, every=RARELY, due=True, **columns):
 
 
 def again(queue, name="feed"):
-    """Let the next instant be due, a second after the one before."""
+    """Make the next instant due, 1 s after the previous one."""
     queue.run(
         "UPDATE jobherd.schedules SET next_at = coalesce(last_at, now()) + interval '1 s', revision = revision + 1 WHERE name = %s",
         name,
@@ -67,7 +70,7 @@ def maintenance(queue):
     return Schedules(Session(queue), "test/1")
 
 
-def test_an_instant_its_job_and_the_next_one_are_one_commit(queue, maintenance):
+def test_instant_its_job_and_the_next_instant_are_written_together(queue, maintenance):
     make(queue, payload='{"at": "{schedule}"}', options='{"queue": "mail", "priority": -3}')
     maintenance.run()
     [(job, missed, at, by)] = queue.run("SELECT job, missed, at, by FROM jobherd.ticks")
@@ -83,7 +86,7 @@ def test_an_instant_its_job_and_the_next_one_are_one_commit(queue, maintenance):
     assert queue.count("ticks") == 1
 
 
-def test_a_job_with_jitter_waits_for_it(queue, maintenance):
+def test_job_with_jitter_is_scheduled_after_its_instant(queue, maintenance):
     make(queue, options='{"jitter": 3600}')
     maintenance.run()
     assert queue.run("SELECT s.run_at > t.at FROM jobherd.scheduled s JOIN jobherd.ticks t ON t.job = s.id") == [
@@ -91,7 +94,7 @@ def test_a_job_with_jitter_waits_for_it(queue, maintenance):
     ]
 
 
-def test_an_edit_between_look_and_decision_wins(queue, maintenance, monkeypatch):
+def test_edit_between_query_and_decision_wins(queue, maintenance, monkeypatch):
     make(queue)
     real = Session.run
 
@@ -103,12 +106,12 @@ def test_an_edit_between_look_and_decision_wins(queue, maintenance, monkeypatch)
 
     monkeypatch.setattr(Session, "run", edited)
     maintenance.run()
-    assert queue.count("ticks") == 0, "it was decided with an old text"
+    assert queue.count("ticks") == 0, "the instant was decided with an old definition"
     maintenance.run()
     assert queue.run("SELECT payload FROM jobherd.ready") == [({"new": 1},)]
 
 
-def test_a_schedule_that_another_process_has_locked_is_left_alone(queue, maintenance):
+def test_schedule_locked_by_another_process_is_skipped(queue, maintenance):
     make(queue, "one")
     make(queue, "two")
     with psycopg.connect(queue.dsn) as other:
@@ -119,7 +122,7 @@ def test_a_schedule_that_another_process_has_locked_is_left_alone(queue, mainten
     assert decided(queue, "one") == ["ran"]
 
 
-def test_an_instant_has_one_job_also_after_a_restored_backup(queue, maintenance):
+def test_instant_has_one_job_even_after_a_restored_backup(queue, maintenance):
     make(queue)
     before = queue.run("SELECT next_at FROM jobherd.schedules")[0][0]
     maintenance.run()
@@ -129,7 +132,7 @@ def test_an_instant_has_one_job_also_after_a_restored_backup(queue, maintenance)
     assert queue.run("SELECT next_at > %s FROM jobherd.schedules", before) == [(True,)]
 
 
-def test_the_instants_of_an_outage_are_decided_in_parts(queue, maintenance, monkeypatch):
+def test_instants_of_an_outage_are_decided_in_parts(queue, maintenance, monkeypatch):
     monkeypatch.setattr(schedules, "_INSTANTS", 70)
     for name in "abc":
         make(queue, name, every=1.0)
@@ -142,7 +145,7 @@ def test_the_instants_of_an_outage_are_decided_in_parts(queue, maintenance, monk
     assert queue.run("SELECT count(*) >= 150, count(*) = count(job) FROM jobherd.ticks") == [(True, True)]
 
 
-def test_skip_leaves_out_what_would_overlap(queue, maintenance):
+def test_skip_omits_an_instant_that_would_overlap(queue, maintenance):
     make(queue, options='{"overlap": "skip"}')
     maintenance.run()
     again(queue)
@@ -162,7 +165,7 @@ def finish(queue):
     child.settle(job.token, [job.id], "ok")
 
 
-def test_queue_merges_later_instants_into_the_one_that_waits(queue, maintenance):
+def test_queue_merges_later_instants_into_the_held_one(queue, maintenance):
     make(queue, options='{"overlap": "queue"}')
     maintenance.run()
     for _ in range(3):
@@ -193,7 +196,7 @@ def test_replace_cancels_the_earlier_job_and_runs_when_it_has_ended(queue, maint
     assert queue.count("ready") == 1
 
 
-def test_replace_cancels_a_waiting_job_at_once(queue, maintenance):
+def test_replace_cancels_a_ready_job_at_once(queue, maintenance):
     make(queue, options='{"overlap": "replace"}')
     maintenance.run()
     again(queue)
@@ -203,7 +206,7 @@ def test_replace_cancels_a_waiting_job_at_once(queue, maintenance):
     assert queue.count("ready") == 1
 
 
-def test_a_run_that_a_user_asks_for_does_not_hide_an_unfinished_job(queue, maintenance):
+def test_manual_run_does_not_hide_an_unfinished_job(queue, maintenance):
     make(queue, options='{"overlap": "skip"}')
     maintenance.run()
     queue.run("SELECT jobherd.run_schedule('feed')")
@@ -216,7 +219,7 @@ def test_a_run_that_a_user_asks_for_does_not_hide_an_unfinished_job(queue, maint
     assert queue.run("SELECT because FROM jobherd.ticks WHERE decided = 'overlapped'") == [(first.id,)]
 
 
-def test_a_run_that_a_user_asks_for_counts_as_the_earlier_job_if_no_other_is_unfinished(queue, maintenance):
+def test_manual_run_counts_as_the_earlier_job_if_no_other_job_is_unfinished(queue, maintenance):
     make(queue, options='{"overlap": "skip"}')
     queue.run("SELECT jobherd.run_schedule('feed')")
     maintenance.run()
@@ -224,7 +227,7 @@ def test_a_run_that_a_user_asks_for_counts_as_the_earlier_job_if_no_other_is_unf
     assert queue.run("SELECT because FROM jobherd.ticks WHERE decided = 'overlapped'") == [(job,)]
 
 
-def test_a_schedule_that_cannot_be_planned_keeps_its_error(queue, maintenance):
+def test_schedule_that_cannot_be_planned_stores_its_error(queue, maintenance):
     queue.run("INSERT INTO jobherd.schedules (name, kind, cron) VALUES ('bad', 'a:b', '99 * * * *')")
     make(queue)
     maintenance.run()
@@ -233,7 +236,7 @@ def test_a_schedule_that_cannot_be_planned_keeps_its_error(queue, maintenance):
     assert maintenance.due_at > 0
 
 
-def test_a_zone_that_this_host_does_not_know_is_left_to_another_host(queue, maintenance):
+def test_schedule_whose_time_zone_this_host_lacks_is_left_to_another_host(queue, maintenance):
     make(queue, cron="* * * * *", every=None, tz="Mars/Base")
     maintenance.run()
     assert queue.run("SELECT error, next_at IS NOT NULL FROM jobherd.schedules") == [(None, True)]
@@ -254,19 +257,19 @@ def declare(queue, number, *schedules):
     ).fetchall()
 
 
-def test_the_release_that_began_last_decides(queue, maintenance):
+def test_declaration_of_the_supervisor_that_started_last_wins(queue, maintenance):
     old, new = supervisor(queue, "now() - interval '1 h'"), supervisor(queue)
     declare(queue, old, Schedule("feed", every="1h"))
     maintenance.run()
     declare(queue, new, Schedule("feed", every="2h"))
-    declare(queue, old, Schedule("feed", every="1h"))  # a respawned worker of the old one
+    declare(queue, old, Schedule("feed", every="1h"))  # by a restarted worker of the old supervisor
     assert queue.run("SELECT every FROM jobherd.schedules") == [(7200,)]
     rolled_back = supervisor(queue, "now() + interval '1 s'")
     declare(queue, rolled_back, Schedule("feed", every="1h"))
     assert queue.run("SELECT every, plan_from IS NOT NULL FROM jobherd.schedules") == [(3600, True)]
 
 
-def test_the_same_declaration_again_only_reads(queue, maintenance):
+def test_repeated_declaration_writes_nothing(queue, maintenance):
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", cron="@daily", payload={"a": [1]}))
     before = queue.run("SELECT ctid, revision FROM jobherd.schedules")
@@ -274,7 +277,7 @@ def test_the_same_declaration_again_only_reads(queue, maintenance):
     assert queue.run("SELECT ctid, revision FROM jobherd.schedules") == before
 
 
-def test_a_declaration_waits_for_no_open_transaction(queue):
+def test_declaration_waits_for_no_open_transaction(queue):
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", every="1h"))
     with psycopg.connect(queue.dsn) as other:
@@ -292,7 +295,7 @@ def postpone(queue, number, *schedules):
     queue.connection.execute(queue.text("schedule/postpone_declarations"), {"supervisor": number, "schedules": text})
 
 
-def test_a_maintenance_process_stores_what_a_worker_could_not(queue, maintenance):
+def test_maintenance_process_stores_postponed_declarations(queue, maintenance):
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", every="1h"))
     postpone(queue, number, Schedule("feed", every="2h"), Schedule("later", every="3h"))
@@ -302,8 +305,8 @@ def test_a_maintenance_process_stores_what_a_worker_could_not(queue, maintenance
     assert queue.count("declarations") == 2
 
 
-def test_a_later_worker_withdraws_what_was_postponed(queue, maintenance):
-    """Of the same supervisor: after a reload, what an earlier worker has left is old."""
+def test_later_worker_of_the_supervisor_withdraws_a_postponed_declaration(queue, maintenance):
+    """After a reload, a declaration that an earlier worker postponed is outdated."""
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", every="1h"))
     postpone(queue, number, Schedule("feed", every="2h"))
@@ -316,7 +319,7 @@ def test_a_later_worker_withdraws_what_was_postponed(queue, maintenance):
     assert queue.run("SELECT every FROM jobherd.schedules") == [(3600,)]
 
 
-def test_a_worker_leaves_what_it_cannot_store(queue, maintenance):
+def test_worker_postpones_a_declaration_whose_schedule_is_locked(queue, maintenance):
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", every="1h"))
 
@@ -330,7 +333,7 @@ def test_a_worker_leaves_what_it_cannot_store(queue, maintenance):
     assert queue.run("SELECT every FROM jobherd.schedules") == [(7200,)]
 
 
-def test_a_postponed_declaration_that_the_table_rejects_keeps_no_other_from_being_stored(queue, maintenance):
+def test_postponed_declaration_that_the_table_rejects_does_not_block_the_others(queue, maintenance):
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", every="1h"), Schedule("large", every="1h"))
     postpone(queue, number, Schedule("feed", every="2h"), Schedule("large", every="2h"), Schedule("rare", every="3h"))
@@ -352,7 +355,7 @@ def test_a_postponed_declaration_that_the_table_rejects_keeps_no_other_from_bein
     ]  # fmt: skip
 
 
-def test_what_was_postponed_waits_for_the_transaction_and_loses_against_a_later_release(queue, maintenance):
+def test_postponed_declaration_waits_for_the_lock_and_loses_to_a_later_supervisor(queue, maintenance):
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", every="1h"))
     postpone(queue, number, Schedule("feed", every="2h"))
@@ -365,7 +368,7 @@ def test_what_was_postponed_waits_for_the_transaction_and_loses_against_a_later_
     assert queue.run("SELECT every FROM jobherd.schedules") == [(18000,)]
 
 
-def test_what_a_user_has_edited_goes_before_the_code(queue):
+def test_edit_by_a_user_overrides_the_handlers_declaration(queue):
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", every="1h"))
     queue.run("UPDATE jobherd.schedules SET every = 60, edited_by = 'ann'")
@@ -373,7 +376,7 @@ def test_what_a_user_has_edited_goes_before_the_code(queue):
     assert queue.run("SELECT every, declared ->> 'every' FROM jobherd.schedules") == [(60, "7200.0")]
 
 
-def test_an_instant_that_was_due_before_an_edit_says_so(queue, maintenance):
+def test_instant_due_before_an_edit_is_recorded_as_edited(queue, maintenance):
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", every="1h"))
     queue.run("UPDATE jobherd.schedules SET plan_from = NULL, next_at = now() - interval '1 s'")
@@ -381,14 +384,16 @@ def test_an_instant_that_was_due_before_an_edit_says_so(queue, maintenance):
     assert decided(queue) == ["edited"]
 
 
-def test_a_schedule_that_no_release_declares_is_retired_and_comes_back_without_a_storm(queue, maintenance):
+def test_undeclared_schedule_is_retired_and_later_returns_without_its_missed_runs(queue, maintenance):
     number = supervisor(queue)
     declare(queue, number, Schedule("feed", every="1h"))
     maintenance.run()
-    declare(queue, number)  # a reload: the handler is gone
+    declare(queue, number)  # a reload removed the handler
     maintenance.retire()
     maintenance.retire()
-    assert queue.run("SELECT retired_at FROM jobherd.schedules") == [(None,)], "not at once: another release may come"
+    assert queue.run("SELECT retired_at FROM jobherd.schedules") == [(None,)], (
+        "not at once: another supervisor may declare it"
+    )
     queue.run("UPDATE jobherd.schedules SET undeclared_at = now() - interval '11 min'")
     maintenance.retire()
     assert queue.run("SELECT retired_at IS NOT NULL FROM jobherd.schedules") == [(True,)]
@@ -401,7 +406,7 @@ def test_a_schedule_that_no_release_declares_is_retired_and_comes_back_without_a
     assert queue.count("ready") == 0
 
 
-def test_a_schedule_of_a_user_is_never_retired(queue, maintenance):
+def test_schedule_created_by_a_user_is_never_retired(queue, maintenance):
     make(queue, due=False)
     maintenance.retire()
     queue.run("UPDATE jobherd.schedules SET undeclared_at = now() - interval '11 min'")
@@ -409,7 +414,7 @@ def test_a_schedule_of_a_user_is_never_retired(queue, maintenance):
     assert queue.run("SELECT count(*) FROM jobherd.schedules WHERE retired_at IS NULL") == [(1,)]
 
 
-def test_other_zone_data_plan_anew(queue):
+def test_schedule_is_planned_again_with_other_time_zone_data(queue):
     make(queue, due=False, cron="0 0 1 1 *", every=None, planned_with="1999z")
     before = queue.run("SELECT next_at FROM jobherd.schedules")
     Schedules(Session(queue), "test/1").note(5.0)
@@ -417,7 +422,7 @@ def test_other_zone_data_plan_anew(queue):
     assert queue.run("SELECT next_at FROM jobherd.schedules") != before
 
 
-def test_old_instants_are_deleted(queue):
+def test_instants_older_than_30_days_are_deleted(queue):
     queue.run(
         "INSERT INTO jobherd.ticks (schedule, at, decided, noted_at) SELECT 'feed', now() - d * interval '1 day', 'missed',"
         " now() - d * interval '1 day' FROM generate_series(25, 40) AS d"
@@ -426,14 +431,14 @@ def test_old_instants_are_deleted(queue):
     assert queue.count("ticks") == 5
 
 
-def test_without_schedules_nothing_is_due(queue):
+def test_nothing_is_due_without_schedules_or_if_all_are_paused(queue):
     assert queue.run("SELECT jobherd.schedules_due_in()") == [(None,)]
     make(queue, due=False)
     queue.run("UPDATE jobherd.schedules SET paused_at = now()")
     assert queue.run("SELECT jobherd.schedules_due_in()") == [(float("inf"),)]
 
 
-def test_a_user_makes_edits_pauses_runs_and_deletes_a_schedule(queue, maintenance):
+def test_user_creates_edits_pauses_runs_and_deletes_a_schedule(queue, maintenance):
     assert queue.run(
         "SELECT jobherd.schedule('mine', 'a:b', every => '1 hour', options => '{\"jitter\": \"1 min\"}', actor => 'ann')"
     ) == [("created",)]
@@ -445,7 +450,9 @@ def test_a_user_makes_edits_pauses_runs_and_deletes_a_schedule(queue, maintenanc
         ("changed",)
     ]
     maintenance.run()
-    assert queue.run("SELECT next_at, options FROM jobherd.schedules") == [(planned, {})], "its timing is the same"
+    assert queue.run("SELECT next_at, options FROM jobherd.schedules") == [(planned, {})], (
+        "an edit of the payload keeps the timing"
+    )
     queue.run("SELECT jobherd.pause_schedule('mine', 'too many', actor => 'ann')")
     [(at,)] = queue.run("SELECT jobherd.run_schedule('mine')")
     maintenance.run()
@@ -459,16 +466,16 @@ def test_a_user_makes_edits_pauses_runs_and_deletes_a_schedule(queue, maintenanc
     assert actions == ["schedule", "schedule", "pause schedule", "run schedule", "resume schedule", "unschedule"]
 
 
-def test_a_pause_ends_at_its_time(queue, maintenance):
+def test_pause_ends_at_its_given_time(queue, maintenance):
     make(queue, due=False)
     queue.run("SELECT jobherd.pause_schedule('feed', until => now() - interval '1 s')")
     maintenance.run()
     assert queue.run("SELECT paused_at FROM jobherd.schedules") == [(None,)]
 
 
-def test_a_backfill_runs_what_has_no_job_yet(queue, maintenance):
+def test_backfill_runs_the_instants_without_a_job(queue, maintenance):
     make(queue, every=3600.0, due=False)
-    with queue.connection.transaction():  # all in one hour
+    with queue.connection.transaction():  # one value of now(): no full hour passes between the statements
         queue.run(
             "INSERT INTO jobherd.ticks (schedule, at, decided) VALUES ('feed', date_trunc('hour', now(), 'UTC'), 'missed')"
         )
@@ -484,7 +491,7 @@ def test_a_backfill_runs_what_has_no_job_yet(queue, maintenance):
     assert queue.run("SELECT backfill FROM jobherd.schedules") == [(None,)]
 
 
-def test_reset_returns_to_what_the_handler_declares(queue):
+def test_reset_restores_the_handlers_declaration(queue):
     declare(queue, supervisor(queue), Schedule("feed", every="1h", payload={"a": 1}))
     queue.run("SELECT jobherd.schedule('feed', cron => '@daily', payload => '{}')")
     queue.run("SELECT jobherd.reset_schedule('feed')")
@@ -492,7 +499,7 @@ def test_reset_returns_to_what_the_handler_declares(queue):
 
 
 def run_and_end(queue, maintenance, outcome):
-    """Let the next instant run, and let its job end with an outcome."""
+    """Run the next instant and end its job with the outcome."""
     if queue.count("ticks"):
         again(queue)
     maintenance.run()
@@ -506,7 +513,7 @@ def is_paused(queue):
     return queue.run("SELECT paused_at IS NOT NULL FROM jobherd.schedules")[0][0]
 
 
-def test_so_many_failed_runs_in_a_row_pause_a_schedule_before_its_next_instant(queue, maintenance):
+def test_consecutive_failed_runs_pause_a_schedule_before_its_next_instant(queue, maintenance):
     make(queue, options='{"pause_after": 2}')
     for outcome in ("failed", "ok", "failed", "cancelled", "failed"):
         last = run_and_end(queue, maintenance, outcome)
@@ -521,12 +528,12 @@ def test_so_many_failed_runs_in_a_row_pause_a_schedule_before_its_next_instant(q
     queue.run("SELECT jobherd.resume_schedule('feed')")
     maintenance.run()
     run_and_end(queue, maintenance, "failed")
-    assert maintenance.pause_failing() == 0, "what failed before the pause does not count again"
+    assert maintenance.pause_failing() == 0, "failures from before the pause do not count again"
     run_and_end(queue, maintenance, "failed")
-    assert maintenance.pause_failing() == 1, "also without an instant that is due"
+    assert maintenance.pause_failing() == 1, "even if no instant is due"
 
 
-def test_runs_from_before_a_pause_are_not_all_read(queue):
+def test_failed_runs_reads_about_1000_of_many_old_runs(queue):
     queue.run(
         "INSERT INTO jobherd.ticks (schedule, at, decided, job, noted_at)"
         " SELECT 'feed', now() - n * interval '1 s', 'ran', n, now() - n * interval '1 s' FROM generate_series(1, 5000) AS n"
@@ -539,7 +546,7 @@ def test_runs_from_before_a_pause_are_not_all_read(queue):
         assert queue.run(read)[0][0] - before == 1003
 
 
-def test_a_run_that_is_not_over_or_was_retried_has_not_failed(queue, maintenance):
+def test_unfinished_or_retried_run_does_not_count_as_failed(queue, maintenance):
     make(queue, options='{"pause_after": 1}')
     maintenance.run()
     assert maintenance.pause_failing() == 0
@@ -549,17 +556,17 @@ def test_a_run_that_is_not_over_or_was_retried_has_not_failed(queue, maintenance
     queue.run("SELECT jobherd.retry(%s)", job.id)
     assert maintenance.pause_failing() == 0
     queue.run("DELETE FROM jobherd.ready")
-    assert maintenance.pause_failing() == 0, "the history does not keep it"
+    assert maintenance.pause_failing() == 0, "the job is not in the history"
 
 
-def test_a_schedule_without_the_option_is_never_paused(queue, maintenance):
+def test_schedule_without_pause_after_is_never_paused(queue, maintenance):
     make(queue)
     for _ in range(3):
         run_and_end(queue, maintenance, "failed")
     assert maintenance.pause_failing() == 0
 
 
-def test_a_user_can_run_a_schedule_that_failures_have_paused(queue, maintenance):
+def test_user_can_run_a_schedule_that_failures_have_paused(queue, maintenance):
     make(queue, options='{"pause_after": 1}')
     run_and_end(queue, maintenance, "failed")
     queue.run("SELECT jobherd.run_schedule('feed')")
@@ -599,7 +606,7 @@ def test_a_user_can_run_a_schedule_that_failures_have_paused(queue, maintenance)
         ("jobherd.reset_schedule('there')", "no handler declares"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_reason(queue, call, says):
+def test_invalid_schedule_call_is_rejected_with_a_reason(queue, call, says):
     make(queue, "there", due=False)
     with pytest.raises(psycopg.Error) as caught:
         queue.run(f"SELECT {call}")

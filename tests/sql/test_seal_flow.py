@@ -1,4 +1,4 @@
-"""Flows that are not sealed: any program adds members, and the end waits for the seal."""
+"""Unsealed flows: any program can add members, and the flow does not end before it is sealed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seal(queue, flow):
     return queue.run("SELECT jobherd.seal_flow(%s)", flow)[0][0]
 
 
-def test_it_ends_after_its_seal_and_its_last_member(queue):
+def test_unsealed_flow_ends_after_its_seal_and_its_last_member(queue):
     flow = start(queue, {"node": "one"}, DONE, sealed=False)
     run(queue)
     assert state(queue, flow) == ("open", 0, 1, 0, 0)
@@ -44,19 +44,19 @@ def test_it_ends_after_its_seal_and_its_last_member(queue):
         queue.run(EXTEND, flow, MORE)
 
 
-def test_a_flow_without_members_ends_with_its_seal(queue):
+def test_flow_without_members_ends_with_its_seal(queue):
     flow = start(queue, DONE, sealed=False)
     resolve(queue)
     assert state(queue, flow)[0] == "open"
     assert seal(queue, flow) == "sealed"
-    assert seal(queue, flow) == "sealed", "again"
+    assert seal(queue, flow) == "sealed", "a second seal changes nothing"
     resolve(queue)
     assert (state(queue, flow)[0], places(queue)) == ("completed", {"a:done": "ready"})
     assert seal(queue, flow) == "completed"
     assert seal(queue, 99999) is None
 
 
-def test_a_seal_waits_for_transactions_that_add_members(queue):
+def test_seal_waits_for_transactions_that_add_members(queue):
     flow = start(queue, sealed=False)
     with psycopg.connect(queue.dsn) as adder:
         adder.execute(EXTEND, [flow, MORE])
@@ -71,7 +71,7 @@ def test_a_seal_waits_for_transactions_that_add_members(queue):
     assert state(queue, flow)[:2] == ("open", 1)
 
 
-def test_members_are_added_after_an_open_seal_if_the_flow_has_not_ended(queue):
+def test_adding_members_waits_for_an_open_seal_and_works_while_the_flow_is_open(queue):
     flow = start(queue, {"node": "one"}, sealed=False)
     with psycopg.connect(queue.dsn) as sealer, psycopg.connect(queue.dsn) as adder:
         sealer.execute("SELECT jobherd.seal_flow(%s)", [flow])
@@ -87,7 +87,7 @@ def test_members_are_added_after_an_open_seal_if_the_flow_has_not_ended(queue):
 
 
 @pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
-def test_an_older_snapshot_adds_members_only_if_the_flow_was_not_sealed_since(queue, level):
+def test_older_snapshot_adds_members_only_if_the_flow_was_not_sealed_since(queue, level):
     flow = start(queue, {"node": "one"}, sealed=False)
     with psycopg.connect(queue.dsn) as adder:
         adder.isolation_level = level
@@ -106,7 +106,7 @@ def test_an_older_snapshot_adds_members_only_if_the_flow_was_not_sealed_since(qu
     assert state(queue, flow) == ("completed", 0, 2, 0, 0)
 
 
-def test_a_canceled_flow_ends_without_a_seal_and_after_open_transactions_that_add_members(queue):
+def test_canceled_flow_ends_without_a_seal_after_open_transactions_that_add_members(queue):
     flow = start(queue, {"node": "one"}, DONE, sealed=False)
     with psycopg.connect(queue.dsn) as adder:
         adder.execute(EXTEND, [flow, MORE])
@@ -123,6 +123,6 @@ def test_a_canceled_flow_ends_without_a_seal_and_after_open_transactions_that_ad
     assert state(queue, flow) == ("completed", 0, 2, 0, 0), "a retry needs no seal"
 
 
-def test_the_option_is_checked(queue):
+def test_invalid_value_of_sealed_is_rejected(queue):
     with pytest.raises(errors.InvalidParameterValue, match='option "sealed" has a bad value "perhaps"'):
         start(queue, sealed="perhaps")

@@ -1,6 +1,6 @@
-"""Settling, releasing, reclaiming.
+"""Settlement, release and reclaim.
 
-Every job ends up where its outcome says, and nobody writes without the claim.
+Each job gets the state that its outcome implies, and only the holder of the claim can write it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def queue(database):
     ],
 )
 @pytest.mark.promise("A35", "A36", "C14", "D22")
-def test_where_an_outcome_leads(queue, outcome, delay, state, attempts):
+def test_outcome_decides_state_and_attempts(queue, outcome, delay, state, attempts):
     queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -47,7 +47,7 @@ def test_where_an_outcome_leads(queue, outcome, delay, state, attempts):
 
 
 @pytest.mark.parametrize("outcome", ["expired", "cancelled", "failed", "abandoned", "snoozed"])
-def test_what_never_started_gives_its_attempt_back(queue, outcome):
+def test_job_that_never_started_loses_no_attempt(queue, outcome):
     queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -58,7 +58,7 @@ def test_what_never_started_gives_its_attempt_back(queue, outcome):
 
 
 @pytest.mark.promise("E12", "E21")
-def test_a_part_of_a_batch_is_settled_and_the_rest_stays_claimed(queue):
+def test_part_of_a_claim_is_settled_and_the_rest_stays_claimed(queue):
     queue.enqueue_many("a:b", 3)
     child = queue.child()
     one, two, three = child.claim(3)
@@ -69,7 +69,7 @@ def test_a_part_of_a_batch_is_settled_and_the_rest_stays_claimed(queue):
     assert queue.states([one.id, two.id, three.id]) == ["completed"] * 3
 
 
-def test_jobs_of_no_time_at_all_never_end_before_they_start(queue):
+def test_very_short_jobs_never_end_before_they_start(queue):
     queue.enqueue_many("a:b", 500)
     child = queue.child()
     jobs = child.claim(500)
@@ -78,7 +78,7 @@ def test_jobs_of_no_time_at_all_never_end_before_they_start(queue):
 
 
 @pytest.mark.promise("A34", "A36")
-def test_nothing_is_written_without_the_claim(queue):
+def test_settlement_without_the_claim_writes_nothing(queue):
     queue.enqueue("a:b")
     child, other = queue.child(), queue.child()
     (job,) = child.claim(1)
@@ -90,7 +90,7 @@ def test_nothing_is_written_without_the_claim(queue):
 
 
 @pytest.mark.promise("A34", "D24")
-def test_the_late_completion_of_a_reclaimed_job_is_refused(queue):
+def test_late_completion_of_a_reclaimed_job_is_rejected(queue):
     queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -106,24 +106,24 @@ def test_the_late_completion_of_a_reclaimed_job_is_refused(queue):
     assert queue.state(job.id) == "running"
 
 
-def test_a_supervisor_that_beats_is_not_reclaimed(queue):
+def test_supervisor_with_a_valid_lease_is_not_reclaimed(queue):
     queue.enqueue("a:b")
     child = queue.child()
     child.claim(1)
     assert queue.supervisor().reclaim(lease=0.0) == (0, 0)
 
 
-def test_after_the_server_was_away_nobody_is_reclaimed_before_a_whole_lease(queue):
+def test_no_supervisor_is_reclaimed_in_the_first_lease_after_postgresql_starts(queue):
     child = queue.child()
     queue.enqueue("a:b")
     child.claim(1)
     queue.run(
         "UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", child.supervisor
     )
-    assert queue.supervisor().reclaim(lease=1e9) == (0, 0)  # the server has started less than a lease ago
+    assert queue.supervisor().reclaim(lease=1e9) == (0, 0)  # PostgreSQL started less than a lease ago
 
 
-def test_a_reclaimed_job_without_attempts_left_fails(queue):
+def test_reclaimed_job_without_attempts_left_fails(queue):
     number = queue.enqueue("a:b", max_attempts=1)
     child = queue.child()
     child.claim(1)
@@ -133,10 +133,10 @@ def test_a_reclaimed_job_without_attempts_left_fails(queue):
 
 
 @pytest.mark.parametrize("by", ["reclaim", "orphans"])
-def test_what_was_claimed_before_the_clock_was_set_back_is_given_back(queue, by):
-    """A row of the past must not end before it has begun.
+def test_jobs_claimed_before_the_clock_was_set_back_can_be_reclaimed(queue, by):
+    """A history row must not end before it started.
 
-    One job that was over refused the whole statement, until the clock had caught up.
+    Regression: one finished job made the whole statement fail until the clock had caught up.
     """
     dead = queue.supervisor()
     child = dead.child()
@@ -162,7 +162,7 @@ def test_reclaimed_jobs_run_alone(queue):
     assert [len(heir.claim(10)) for _ in range(4)] == [1, 1, 1, 0]
 
 
-def test_release_gives_back_what_was_not_started_and_no_attempt_is_lost(queue):
+def test_release_requeues_unstarted_jobs_and_counts_no_attempt(queue):
     queue.enqueue_many("a:b", 3)
     child = queue.child()
     jobs = child.claim(3)
@@ -172,7 +172,7 @@ def test_release_gives_back_what_was_not_started_and_no_attempt_is_lost(queue):
     assert [queue.job(job.id)["crashes"] for job in jobs] == [1, 0, 0]
 
 
-def test_orphans_are_found_and_come_back(queue):
+def test_orphans_are_found_and_retried(queue):
     queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -181,23 +181,23 @@ def test_orphans_are_found_and_come_back(queue):
     assert queue.orphans() == [job.id]
     assert queue.state(job.id) == "retrying"
     (attempt,) = queue.job(job.id)["history"]
-    assert (attempt["attempt"], attempt["outcome"]) == (1, "lost"), "it was counted, and so it is explained"
+    assert (attempt["attempt"], attempt["outcome"]) == (1, "lost"), "a counted attempt is listed"
     assert "its child was lost" in attempt["error"]
 
 
-def test_what_children_of_a_deleted_supervisor_run_comes_back(queue):
+def test_jobs_of_a_deleted_supervisor_are_retried(queue):
     queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
-    queue.run("DELETE FROM jobherd.supervisors")  # nobody can reclaim it now
+    queue.run("DELETE FROM jobherd.supervisors")  # no supervisor can reclaim the job now
     assert queue.orphans() == [job.id]
     assert queue.count("children") == 0
-    assert child.settle(job.token, [job.id], "ok") == [], "its late word is refused"
+    assert child.settle(job.token, [job.id], "ok") == [], "a late outcome is rejected"
     assert queue.state(job.id) == "retrying"
 
 
 @pytest.mark.promise("B51", "B52")
-def test_cancelling(queue):
+def test_cancel_returns_the_state_of_the_job(queue):
     waiting, later = queue.enqueue("a:b"), queue.enqueue("a:b", delay=60)
     assert queue.cancel(waiting) == queue.cancel(later) == "cancelled"
     assert queue.cancel(waiting) == "cancelled"
@@ -206,12 +206,12 @@ def test_cancelling(queue):
     child = queue.child()
     (job,) = child.claim(1)
     assert queue.cancel(running) == queue.cancel(running) == "cancelling"
-    assert child.settle(job.token, [job.id], "ok") == [job.id]  # it had won the race
+    assert child.settle(job.token, [job.id], "ok") == [job.id]  # the job completed before the cancellation
     assert queue.cancel(running) == "completed"
 
 
 @pytest.mark.parametrize("outcome", ["retry", "snoozed", "abandoned"])
-def test_a_job_that_was_cancelled_does_not_come_back(queue, outcome):
+def test_canceled_job_is_not_requeued_by_its_outcome(queue, outcome):
     number = queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -220,7 +220,7 @@ def test_a_job_that_was_cancelled_does_not_come_back(queue, outcome):
     assert queue.state(number) == "cancelled"
 
 
-def test_a_cancelled_job_of_a_dead_child_does_not_come_back(queue):
+def test_canceled_job_of_a_dead_worker_is_not_requeued(queue):
     number = queue.enqueue("a:b")
     child = queue.child()
     child.claim(1)
@@ -229,7 +229,7 @@ def test_a_cancelled_job_of_a_dead_child_does_not_come_back(queue):
     assert queue.state(number) == "cancelled"
 
 
-def test_retrying_a_job_that_is_over_keeps_its_past(queue):
+def test_retry_of_a_finished_job_keeps_its_history(queue):
     number = queue.enqueue("a:b", max_attempts=3)
     child = queue.child()
     (job,) = child.claim(1)
@@ -243,7 +243,7 @@ def test_retrying_a_job_that_is_over_keeps_its_past(queue):
     assert queue.retry(number) == "running"
 
 
-def test_a_settlement_lands_in_the_partition_of_its_last_day_and_the_day_is_dropped(queue):
+def test_settlement_goes_to_the_partition_of_its_last_day_which_is_then_dropped(queue):
     queue.run("SELECT jobherd.keep_partitions(31)")
     number = queue.enqueue("a:b")
     child = queue.child()
@@ -266,7 +266,7 @@ def test_a_settlement_lands_in_the_partition_of_its_last_day_and_the_day_is_drop
     assert queue.state(number) is None
 
 
-def test_what_ended_today_is_not_dropped_by_who_has_tomorrow(queue):
+def test_job_that_ended_today_is_not_dropped_by_a_session_whose_zone_is_a_day_ahead(queue):
     number = queue.enqueue("a:b")
     child = queue.child()
     child.connection.execute("SET timezone TO 'Etc/GMT+12'")
@@ -278,7 +278,7 @@ def test_what_ended_today_is_not_dropped_by_who_has_tomorrow(queue):
     assert queue.state(number) == "completed"
 
 
-def test_what_ended_last_night_and_has_a_day_to_be_kept_is_there_until_tonight(queue):
+def test_job_is_kept_until_the_end_of_its_last_day(queue):
     queue.run("SELECT jobherd.keep_partitions(3)")
     numbers = queue.enqueue_many("a:b", 2)
     child = queue.child()
@@ -294,16 +294,16 @@ def test_what_ended_last_night_and_has_a_day_to_be_kept_is_there_until_tonight(q
             assert [job for (job,) in queue.run(f"SELECT {name} FROM jobherd.{table} ORDER BY 1")] == left, table
 
 
-def test_partitions_are_made_a_few_at_a_time_and_nobody_waits_for_all_of_them(queue):
+def test_partitions_are_created_a_few_at_a_time(queue):
     made = [queue.run("SELECT made FROM jobherd.keep_partitions(4, 3)")[0][0] for _ in range(4)]
     assert made == [3, 3, 2, 0]
     assert queue.run("SELECT made FROM jobherd.keep_partitions(5)") == [(2,)]
 
 
-def test_partitions_wait_for_a_reader_only_as_long_as_their_haste_is_worth(queue):
-    """Each settlement waits meanwhile.
+def test_partition_changes_wait_2_s_for_a_lock_if_urgent_and_50_ms_otherwise(queue):
+    """Settlements wait behind a partition change that waits for a lock.
 
-    While a day is in hand they wait briefly, and are tried again.
+    If the change can wait for another day, it times out soon and is retried later.
     """
 
     def wait_of(ahead):
@@ -323,17 +323,17 @@ def test_partitions_wait_for_a_reader_only_as_long_as_their_haste_is_worth(queue
         )
         queue.run(f"ALTER TABLE jobherd.attempts_20200101 RENAME TO {name}")
 
-    assert wait_of(4) == "2s", "there is none at all"
+    assert wait_of(4) == "2s", "there is no partition at all"
     assert wait_of(4) == "50ms"
     assert wait_of(5) == "50ms", "the last day is not needed before tomorrow"
     assert wait_of(7) == "2s"
     expire(1)
-    assert wait_of(7) == "50ms", "to be dropped since this midnight"
+    assert wait_of(7) == "50ms", "due to be dropped only since midnight"
     expire(2)
     assert wait_of(7) == "2s"
 
 
-def test_only_what_a_partition_should_be_there_for_lies_where_it_should_not(queue):
+def test_rows_are_stray_only_if_their_partition_should_exist(queue):
     child = queue.child()
     for keep, stray in ((90, False), (0, False), (7, True)):
         number = queue.enqueue("a:b")
@@ -344,14 +344,14 @@ def test_only_what_a_partition_should_be_there_for_lies_where_it_should_not(queu
         ], keep
 
 
-def test_due_jobs_move_and_the_others_stay(queue):
+def test_due_jobs_are_promoted_and_the_others_stay_scheduled(queue):
     due, later = queue.enqueue("a:b", delay=60), queue.enqueue("a:b", delay=60)
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 second' WHERE id = %s", due)
     assert queue.promote() == 1
     assert queue.states([due, later]) == ["ready", "scheduled"]
 
 
-def test_a_supervisor_that_leaves_gives_back_what_runs_but_not_what_was_cancelled(queue):
+def test_supervisor_that_exits_releases_its_jobs_except_canceled_ones(queue):
     queue.enqueue_many("a:b", 2)
     child = queue.child()
     one, two = child.claim(2)
@@ -361,7 +361,7 @@ def test_a_supervisor_that_leaves_gives_back_what_runs_but_not_what_was_cancelle
     assert [queue.job(job.id)["attempts"] for job in (one, two)] == [0, 0]
 
 
-def test_what_was_cancelled_before_its_child_died_unstarted_has_no_attempt(queue):
+def test_unstarted_canceled_job_of_a_dead_worker_has_no_attempt(queue):
     queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -371,8 +371,8 @@ def test_what_was_cancelled_before_its_child_died_unstarted_has_no_attempt(queue
 
 
 @pytest.mark.parametrize(("looked_at", "outcome"), [("history", "retry"), ("running", "ok")])
-def test_a_job_that_moves_while_it_is_retried_is_found(queue, looked_at, outcome):
-    """It moves to a place that has been looked at already, while the next one is waited for."""
+def test_retry_finds_a_job_that_moves_between_tables_meanwhile(queue, looked_at, outcome):
+    """Race: the job moves to a table that the retry has searched already, while the retry waits for the next table."""
     queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -394,8 +394,8 @@ def test_a_job_that_moves_while_it_is_retried_is_found(queue, looked_at, outcome
 
 @pytest.mark.parametrize("started", [True, False])
 @pytest.mark.parametrize("label", LABELS)
-def test_the_statement_gives_each_label_the_state_and_the_count_of_the_table(queue, label, started):
-    """handlers/_values/outcome.py has the same in LABELS: both have to name every label."""
+def test_settle_jobs_applies_the_state_and_count_of_each_label(queue, label, started):
+    """The statement repeats LABELS of handlers/_values/outcome.py: both must name every label."""
     child = queue.child()
     number = queue.enqueue("a:b")
     [job] = child.claim(1)

@@ -1,6 +1,6 @@
-"""A whole claim that went well is written by a statement of its own, or by two: one is for claims with members of flows.
+"""A claim whose jobs all completed is settled by its own statement: one for plain jobs, one for members of flows.
 
-To the same effect as by settle_jobs.sql, or not at all.
+Each has the same effect as settle_jobs.sql, or none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def written(line, statement, child, jobs, said):
     return line.run(statement, settlement(child.id, jobs[0].token, said, ran_on="host/1", now=1.0))
 
 
-def test_it_writes_what_settle_jobs_would(queue, child, line):
+def test_statements_for_whole_claims_write_the_same_rows_as_settle_jobs(queue, child, line):
     rows = []
     for statement in ("settle/settle_jobs", *WHOLE):
         queue.enqueue_many("a:b", 4, priority=3)
@@ -63,7 +63,7 @@ def test_it_writes_what_settle_jobs_would(queue, child, line):
 
 
 @pytest.mark.parametrize("statement", ["settle/settle_jobs", *WHOLE])
-def test_of_a_kind_of_which_nothing_is_kept_nothing_is_written(queue, child, line, statement):
+def test_only_jobs_that_are_kept_get_a_history_row(queue, child, line, statement):
     queue.enqueue_many("a:b", 3)
     jobs = child.claim(3)
     said = [Finished(job.id, OK, ran=0.1, keep=0 if place else 7) for place, job in enumerate(jobs)]
@@ -73,7 +73,7 @@ def test_of_a_kind_of_which_nothing_is_kept_nothing_is_written(queue, child, lin
 
 
 @by_each
-def test_less_than_the_whole_claim_is_not_written_by_it(queue, child, line, statement):
+def test_outcomes_for_only_part_of_a_claim_settle_nothing(queue, child, line, statement):
     queue.enqueue_many("a:b", 3)
     jobs = child.claim(3)
     assert written(line, statement, child, jobs, [spoken(job) for job in jobs[:2]]) == []
@@ -81,7 +81,7 @@ def test_less_than_the_whole_claim_is_not_written_by_it(queue, child, line, stat
 
 
 @by_each
-def test_nor_without_the_claim(queue, child, line, statement):
+def test_outcomes_without_the_claim_settle_nothing(queue, child, line, statement):
     queue.enqueue_many("a:b", 2)
     jobs = child.claim(2)
     said = [spoken(job) for job in jobs]
@@ -92,7 +92,7 @@ def test_nor_without_the_claim(queue, child, line, statement):
 
 
 @by_each
-def test_outcomes_in_another_order_than_the_jobs_are_refused(queue, child, line, statement):
+def test_outcomes_in_another_order_than_the_jobs_are_rejected(queue, child, line, statement):
     queue.enqueue_many("a:b", 3)
     jobs = child.claim(3)
     with pytest.raises(psycopg.errors.NotNullViolation):
@@ -102,10 +102,10 @@ def test_outcomes_in_another_order_than_the_jobs_are_refused(queue, child, line,
 
 @by_each
 @pytest.mark.parametrize("keep", [7, 0])
-def test_a_job_that_nobody_spoke_of_is_not_lost_in_the_place_of_another(queue, child, line, keep, statement):
-    """One came by claim_more, whose answer was lost, and the parent gave one back.
+def test_job_without_an_outcome_is_not_settled_in_place_of_another(queue, child, line, keep, statement):
+    """claim_more adds a job, its answer is lost, and the supervisor releases another job of the claim.
 
-    There are as many.
+    The number of jobs is then the same as before.
     """
     queue.enqueue_many("a:b", 2)
     jobs = child.claim(2)
@@ -119,10 +119,10 @@ def test_a_job_that_nobody_spoke_of_is_not_lost_in_the_place_of_another(queue, c
     assert queue.states([jobs[0].id, jobs[1].id, more]) == ["running", "ready", "running"]
 
 
-def test_a_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_one_is_kept(queue, child, line, caplog):
+def test_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_claim_is_kept(queue, child, line, caplog):
     queue.enqueue_many("a:b", 4)
     jobs = child.claim(3)
-    child.settle(jobs[0].token, [jobs[2].id], "abandoned", ran=None)  # as when the parent gives it back
+    child.settle(jobs[0].token, [jobs[2].id], "abandoned", ran=None)  # as when the supervisor releases it
     settler = Settler(line, ran_on="host/1")
     with caplog.at_level(logging.WARNING):
         claimed = settler.settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(1))
@@ -132,16 +132,16 @@ def test_a_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_one_is_k
     assert queue.count("running") == 1
 
 
-def test_the_next_claim_is_made_by_the_statement_that_is_named(queue, child, line):
+def test_settle_and_claim_claims_with_the_given_statement(queue, child, line):
     queue.enqueue_many("a:b", 5)
     jobs = child.claim(1)
     claimed = Settler(line, ran_on="host/1").settle_and_claim(
         jobs[0].token, [spoken(jobs[0])], child.parameters(3), by="claim/claim_job"
     )
-    assert (len(claimed), line.exchanges) == (1, 1), "claim_job.sql takes one, whatever is wanted"
+    assert (len(claimed), line.exchanges) == (1, 1), "claim_job.sql claims one job, whatever is wanted"
 
 
-def test_one_exchange_is_enough_when_nothing_is_amiss(queue, child, line):
+def test_settle_and_claim_normally_takes_one_exchange(queue, child, line):
     queue.enqueue_many("a:b", 5)
     jobs = child.claim(3)
     claimed = Settler(line, ran_on="host/1").settle_and_claim(
@@ -151,8 +151,8 @@ def test_one_exchange_is_enough_when_nothing_is_amiss(queue, child, line):
 
 
 @pytest.mark.parametrize("keep", [7, 0])
-def test_a_late_settlement_does_not_touch_the_next_claim_of_the_same_child(queue, child, line, keep):
-    """Kept jobs are held apart by their ids as well; those of which nothing is kept by the token alone."""
+def test_late_settlement_does_not_change_the_next_claim_of_the_worker(queue, child, line, keep):
+    """Kept jobs are distinguished by their ids too; jobs that are not kept only by the token."""
     queue.enqueue_many("a:b", 2)
     first = child.claim(1)
     late = settlement(

@@ -1,4 +1,4 @@
-"""The ends of the members of a flow that one claim has ended are written in one row."""
+"""If one claim finishes several members of a flow, their ends are written in one row."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ends(queue):
 
 
 @pytest.mark.parametrize("keep", [3, 0])
-def test_members_of_one_flow_end_in_one_row(queue, child, keep):
+def test_ends_of_members_of_one_flow_are_written_in_one_row(queue, child, keep):
     flow = group(queue, 3)
     jobs = child.claim(3)
     assert settled(child, jobs, keep=keep) == [(3,)]
@@ -53,7 +53,7 @@ def test_members_of_one_flow_end_in_one_row(queue, child, keep):
     assert queue.run("SELECT count(*) FROM jobherd.history WHERE (extras).flow = %s", flow) == [(3,)]
 
 
-def test_jobs_of_several_flows_and_of_none_end_together(queue, child):
+def test_one_claim_settles_jobs_of_several_flows_and_of_none(queue, child):
     flows = [group(queue, 2), group(queue, 1)]
     upstream = queue.enqueue("a:b")
     queue.run("SELECT jobherd.enqueue('a:later', '{}', options => %s)", orjson.dumps({"after": [upstream]}).decode())
@@ -73,7 +73,7 @@ def test_jobs_of_several_flows_and_of_none_end_together(queue, child):
     assert queue.run("SELECT state FROM jobherd.jobs WHERE id = %s", plain) == [("completed",)]
 
 
-def test_a_flow_counts_them_once_and_runs_what_comes_after(queue, child):
+def test_flow_counts_its_members_once_and_runs_the_next_node(queue, child):
     flow = group(queue, 3)
     assert settled(child, child.claim(3)) == [(3,)]
     resolve(queue)
@@ -81,7 +81,7 @@ def test_a_flow_counts_them_once_and_runs_what_comes_after(queue, child):
     assert queue.run("SELECT state FROM jobherd.jobs WHERE kind = 'a:after'") == [("ready",)]
 
 
-def test_a_job_that_waits_for_a_member_is_released(queue, child):
+def test_job_that_waits_for_a_member_becomes_ready(queue, child):
     group(queue, 3)
     member = queue.run("SELECT max(id) FROM jobherd.ready")[0][0]
     later = queue.run(
@@ -92,7 +92,7 @@ def test_a_job_that_waits_for_a_member_is_released(queue, child):
     assert queue.states([later]) == ["ready"]
 
 
-def test_a_retried_member_that_fails_is_counted_by_the_trigger(queue, child):
+def test_member_that_fails_after_a_retry_by_hand_is_counted_once(queue, child):
     flow = group(queue, 1)
     [job] = child.claim(1)
     assert settled(child, [job]) == [(1,)]
@@ -102,7 +102,7 @@ def test_a_retried_member_that_fails_is_counted_by_the_trigger(queue, child):
     assert queue.run("SELECT sum(delta) FROM jobherd.ends WHERE flow = %s", flow) == [(-1,)]
 
 
-def test_it_is_settle_completed_but_for_the_ends():
+def test_settle_members_equals_settle_completed_except_for_the_ends():
     """The two texts must not drift apart."""
 
     def text(name):

@@ -1,4 +1,4 @@
-"""The match of signals and waits, by its statements: each in its transaction, in every order."""
+"""Matching of signals and waits: each statement in its own transaction, in every order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def queue(database):
 
 
 def wait(queue, topic="a", tenant=None) -> int:
-    """A suspended job, as its worker leaves it."""
+    """Create a suspended job as its worker stores it."""
     job = queue.enqueue_many("a:b", 1)[0]
     queue.run(
         "WITH j AS (DELETE FROM jobherd.ready WHERE id = %s RETURNING *) INSERT INTO jobherd.scheduled SELECT * FROM j",
@@ -38,7 +38,7 @@ def ready(queue) -> list[int]:
     return [row[0] for row in queue.run("SELECT id FROM jobherd.ready ORDER BY id")]
 
 
-def test_whichever_comes_first_both_meet(queue):
+def test_signal_and_wait_match_in_either_order(queue):
     send(queue)
     assert match(queue) == (0, False)
     first = wait(queue)
@@ -51,7 +51,7 @@ def test_whichever_comes_first_both_meet(queue):
     assert ready(queue) == [first, second]
 
 
-def test_a_signal_that_the_job_has_taken_does_not_wake_it(queue):
+def test_signal_that_the_job_has_received_does_not_wake_it(queue):
     number = send(queue)
     job = wait(queue)
     queue.run(
@@ -64,7 +64,7 @@ def test_a_signal_that_the_job_has_taken_does_not_wake_it(queue):
     assert match(queue) == (1, False)
 
 
-def test_a_wait_that_is_locked_keeps_its_signal_new(queue, database):
+def test_signal_for_a_locked_wait_is_matched_later(queue, database):
     job = wait(queue)
     assert match(queue) == (0, False)
     with psycopg.connect(database) as worker:
@@ -75,7 +75,7 @@ def test_a_wait_that_is_locked_keeps_its_signal_new(queue, database):
     assert ready(queue) == [job]
 
 
-def test_a_job_that_is_locked_is_woken_later(queue, database):
+def test_locked_job_is_woken_later(queue, database):
     job = wait(queue)
     with psycopg.connect(database) as other:
         other.execute("SELECT FROM jobherd.scheduled FOR UPDATE")
@@ -85,7 +85,7 @@ def test_a_job_that_is_locked_is_woken_later(queue, database):
     assert ready(queue) == [job]
 
 
-def test_more_than_one_statement_takes_are_matched_by_the_next(queue):
+def test_signals_over_the_limit_are_matched_by_the_next_statement(queue):
     jobs = [wait(queue, str(n)) for n in range(5)]
     for n in range(5):
         send(queue, str(n))
@@ -98,7 +98,7 @@ def test_more_than_one_statement_takes_are_matched_by_the_next(queue):
     assert (woken, ready(queue)) == (5, jobs)
 
 
-def test_a_tenant_s_signal_reaches_jobs_of_that_tenant_only(queue):
+def test_signal_of_a_tenant_reaches_only_jobs_of_that_tenant(queue):
     theirs, ours = wait(queue, "a", "acme"), wait(queue, "a", "globex")
     queue.run("INSERT INTO jobherd.signals (topic, tenants) VALUES ('a', '{globex}')")
     assert match(queue) == (1, False)
@@ -108,7 +108,7 @@ def test_a_tenant_s_signal_reaches_jobs_of_that_tenant_only(queue):
     assert ready(queue) == [theirs, ours]
 
 
-def test_a_lost_look_is_made_again_by_the_sweep(queue):
+def test_sweep_repeats_a_lost_match(queue):
     job = wait(queue)
     queue.run("UPDATE jobherd.waits SET looked = true")
     send(queue)
@@ -125,7 +125,7 @@ def test_signals_are_deleted_after_30_days(queue):
     assert [row[0] for row in queue.run("SELECT id FROM jobherd.signals")] == [new]
 
 
-def test_a_tenant_signals_jobs_of_its_own_only(queue):
+def test_tenant_cannot_signal_a_job_of_another_tenant(queue):
     theirs = queue.run("SELECT jobherd.enqueue('a:b', '{}', '{\"tenant\": \"them\"}')")[0][0]
     ours = queue.run("SELECT jobherd.enqueue('a:b', '{}', '{\"tenant\": \"us\"}')")[0][0]
     queue.run("DROP ROLE IF EXISTS signal_tenant")
@@ -146,7 +146,7 @@ def test_a_tenant_signals_jobs_of_its_own_only(queue):
     assert queue.run("SELECT DISTINCT tenants FROM jobherd.signals") == [(["us"],)]
 
 
-def test_a_role_that_may_not_enqueue_sends_no_signal(queue):
+def test_role_that_may_not_enqueue_cannot_send_a_signal(queue):
     queue.run("SET ROLE jobherd_read")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         queue.run("SELECT jobherd.signal('a')")

@@ -23,7 +23,7 @@ A_NAME = re.compile(rf"({'|'.join(FOLDERS)})/[a-z_*]*[a-z*]")
 
 
 def texts() -> list[tuple[str, str]]:
-    """Return the string constants of the product, each with its file. `*` is what an f-string inserts."""
+    """Return the string constants of the product, each with its file. `*` is the text that an f-string inserts."""
     found = []
     for folder in ("sql", "handlers", "workers", "supervisor"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -61,14 +61,14 @@ def test_every_condition_and_walk_is_used():
     } == set()
 
 
-def test_a_statement_is_not_loaded_by_its_last_name():
-    """`load` fails on it only when it runs."""
+def test_no_statement_is_loaded_by_its_last_name_only():
+    """`load` would fail only when that code runs."""
     stems = {name.split("/")[-1] for name in FILES - PARTS}
     assert [(file, text) for file, text in texts() if text in stems] == []
 
 
-def test_a_process_does_not_read_statements_of_a_later_version():
-    """An upgrade in place replaces the files while the old supervisor runs, and its workers need statements that were not used yet."""
+def test_process_does_not_read_statements_of_a_later_version():
+    """An upgrade in place replaces files while the old supervisor runs. Its workers need statements not used yet."""
     sql.read.cache_clear()
     sql.load.cache_clear()
     sql.load_all()

@@ -1,6 +1,6 @@
 """The statements about an application's table.
 
-Names are quoted, misfits are said, and each does what its head says.
+They quote names and report misfits of the table, and each does what its header says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def names(**given):
 
 @pytest.fixture
 def table(cluster: Cluster, template: str):
-    """A table whose names all have to be quoted, made by what we print."""
+    """A table whose names all need quotes, created by the printed definition."""
     with cluster.database(template=template) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(definition(names(), "odd:jobs").encode())
         yield connection
@@ -58,8 +58,8 @@ def shape(connection, of) -> list[str]:
 
 
 @pytest.mark.promise("B18", "B19", "B21", "B25", "B26", "B28", "B29", "B30", "B38", "B58")
-def test_what_is_printed_makes_a_table_that_fits(table):
-    """B18 to B30 by our types and defaults, B38, B58."""
+def test_printed_definition_creates_a_table_without_misfits(table):
+    """B18 to B30 by the printed types and defaults, B38, B58."""
     assert shape(table, names()) == []
     indexes = [
         row[0] for row in table.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'Odd$Jobs'").fetchall()
@@ -67,12 +67,12 @@ def test_what_is_printed_makes_a_table_that_fits(table):
     assert any('("Status", process_after)' in each and "queued" in each for each in indexes)
     assert any("(started_at)" in each and "processing" in each for each in indexes)
     table.execute("LISTEN jobherd_jobs")
-    table.execute(definition(names(), "odd:jobs").encode())  # as often as one likes
+    table.execute(definition(names(), "odd:jobs").encode())  # can be repeated
     add(table)
     assert [note.payload for note in table.notifies(timeout=LIMIT, stop_after=1)] == ["@table:odd:jobs"]
 
 
-def test_the_next_record_is_found_without_sorting_what_waits(table):
+def test_next_record_is_found_without_a_sort(table):
     table.execute("""INSERT INTO "Odd$Jobs" (queued_at) SELECT now() FROM generate_series(1, 5000)""")
     table.execute('ANALYZE "Odd$Jobs"')
     explained = table.execute(
@@ -92,13 +92,13 @@ def test_the_next_record_is_found_without_sorting_what_waits(table):
         ("b.id", ""),
     ],
 )
-def test_an_order_by_columns_gets_an_index(order: str, index: str):
+def test_only_an_order_by_columns_of_the_table_gets_an_index(order: str, index: str):
     text = definition(names(table="jobs", view="seen a", order_by=order), "k")
     assert (f'CREATE INDEX IF NOT EXISTS "jobs_order" ON "jobs" {index} WHERE "Status"' in text) == bool(index)
     assert ("jobs_order" in text) == bool(index)
 
 
-def test_each_thing_that_is_wrong_is_said_with_what_mends_it(table):
+def test_each_misfit_is_reported_with_its_fix(table):
     assert shape(table, names(table="nowhere")) == [
         'there is no table "nowhere": create it (jobherd check --print-sql prints how), or correct the name'
     ]
@@ -120,7 +120,7 @@ def test_each_thing_that_is_wrong_is_said_with_what_mends_it(table):
     assert shape(table, names()) == []
 
 
-def test_a_record_is_claimed_once_in_order_and_each_claim_has_a_greater_token(table):
+def test_record_is_claimed_once_in_order_and_each_claim_has_a_greater_token(table):
     later = add(table, process_after="infinity")
     paused = add(table)
     table.execute("INSERT INTO jobherd.gates (scope, name, paused_at) VALUES ('kind', 'odd:jobs', now())")
@@ -138,8 +138,7 @@ def test_a_record_is_claimed_once_in_order_and_each_claim_has_a_greater_token(ta
             (first,)
         ]
         assert other.execute(compose("lock_record", names()), {"record": first, "token": token - 1}).fetchall() == []
-        # While it is held: its owner may write to it, nobody may put it back, and a neighbour is
-        # not in its way.
+        # While the record is locked, the application can write to it, no reset requeues it, and a claim skips it.
         table.execute("""UPDATE "Odd$Jobs" SET "order" = true WHERE "Key$" = %s""", (first,))
         assert ask(table, "reset_stalled", age=0, most=5, message="", cancelled="") == []
         assert [row[0] for row in ask(table, "dequeue_record", **claim)] == [second]
@@ -159,8 +158,7 @@ def test_a_record_is_claimed_once_in_order_and_each_claim_has_a_greater_token(ta
 
 
 @pytest.mark.promise("B45", "B46", "B47", "B48")
-def test_who_is_in_work_by_nobody_goes_back_until_it_was_too_often(table):
-    """B45 to B48."""
+def test_stalled_record_is_requeued_until_it_was_reset_too_often(table):
     fresh = add(table, state="processing", started_at="now")
     beating = add(table, state="processing", started_at="-infinity", last_heartbeat_at="now")
     stale = add(table, state="processing", started_at="2020-01-01")
@@ -182,8 +180,8 @@ def test_who_is_in_work_by_nobody_goes_back_until_it_was_too_often(table):
     ]  # fmt: skip
 
 
-def test_what_a_store_reads_and_writes_is_what_it_asks_for():
-    """Every column that the statements name is one that a table is looked at for, and the other way round."""
+def test_statements_use_exactly_the_columns_that_are_checked():
+    """Every column that the statements name is checked in the table, and every checked column is used."""
     from importlib.resources import files
 
     text = "\n".join(file.read_text() for file in (files("jobherd.sql") / "table_templates").iterdir())

@@ -1,4 +1,4 @@
-"""What a job's open transaction holds, and whom it must not hold up."""
+"""A job's open transaction: what it locks, and which sessions it must not block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def queue(database):
 
 
 class Working:
-    """A child with a claim of one job, and that job's transaction."""
+    """A worker with a claim of one job, and that job's transaction."""
 
     def __init__(self, queue):
         self.queue = queue
@@ -43,19 +43,19 @@ class Working:
 
 
 @pytest.mark.promise("B11", "B43", "B56")
-def test_writes_and_completion_are_one(queue):
+def test_writes_and_completion_of_a_job_commit_together(queue):
     queue.run("CREATE TABLE public.effects (job bigint)")
     for end, there in (("rollback", []), ("commit", None)):
         one = Working(queue)
         one.connection.execute("INSERT INTO public.effects VALUES (%s)", [one.job.id])
         assert one.complete() == [(1,)]
-        assert queue.state(one.job.id) == "running", "nobody sees it before it is committed"
+        assert queue.state(one.job.id) == "running", "the completion is visible only after the commit"
         getattr(one.connection, end)()
         assert queue.run("SELECT * FROM public.effects") == ([(one.job.id,)] if there is None else there)
         assert queue.state(one.job.id) == ("completed" if there is None else "running")
 
 
-def test_only_who_has_the_claim_begins_one(queue):
+def test_only_the_holder_of_the_claim_can_begin_a_transaction(queue):
     one = Working(queue)
     assert one.xact is not None
     one.connection.rollback()
@@ -65,7 +65,7 @@ def test_only_who_has_the_claim_begins_one(queue):
     assert one.lock(one.job.token) is None
 
 
-def test_the_job_must_be_alone_in_its_claim(queue):
+def test_transaction_requires_a_claim_of_only_one_job(queue):
     queue.enqueue_many("a:b", 2)
     child = queue.child()
     first, _ = child.claim(2)
@@ -75,7 +75,7 @@ def test_the_job_must_be_alone_in_its_claim(queue):
     child.settle(first.token, [first.id], "abandoned")
 
 
-def test_nobody_settles_or_gives_back_what_it_holds_and_cancelling_does_not_wait(queue):
+def test_transaction_blocks_settlement_and_release_of_its_job_but_no_cancel(queue):
     one = Working(queue)
     queue.run("SET lock_timeout = '100ms'")
     assert queue.cancel(one.job.id) == "cancelling"
@@ -86,11 +86,11 @@ def test_nobody_settles_or_gives_back_what_it_holds_and_cancelling_does_not_wait
         one.child.release()
     assert one.complete() == [(1,)]
     one.connection.commit()
-    assert one.child.settle(one.job.token, [one.job.id], "retry") == [], "the fence: it is completed"
+    assert one.child.settle(one.job.token, [one.job.id], "retry") == [], "fenced: the job is completed"
     assert queue.state(one.job.id) == "completed"
 
 
-def test_a_dead_child_is_rid_of_both_its_sessions(queue):
+def test_both_sessions_of_a_dead_worker_are_terminated(queue):
     one = Working(queue)
     me = {"supervisor": one.child.supervisor, "incarnation": one.child.incarnation}
     assert queue.connection.execute(queue.text("recover/terminate_child_sessions"), me).fetchone()[0] == 2
@@ -101,10 +101,10 @@ def test_a_dead_child_is_rid_of_both_its_sessions(queue):
     assert queue.connection.execute(queue.text("settle/find_transaction_state"), asked).fetchone() == ("aborted", False)
 
 
-def test_a_session_for_tables_is_ended_by_its_name_and_not_that_of_another_queue(queue, cluster):
-    """Children are counted in each database and schema.
+def test_only_the_table_session_of_this_database_and_schema_is_terminated(queue, cluster):
+    """Children are numbered separately in each database and schema.
 
-    A living worker of the other one would lose its record.
+    A running worker of another one would lose its record.
     """
     one = Working(queue)
     me = {"supervisor": one.child.supervisor, "incarnation": one.child.incarnation}
@@ -125,10 +125,10 @@ def test_a_session_for_tables_is_ended_by_its_name_and_not_that_of_another_queue
             ours.execute("SELECT 1")
 
 
-def test_the_name_of_a_session_for_tables_holds_its_number_whole():
-    """The server cuts it at 63 bytes.
+def test_name_of_a_table_session_contains_its_whole_number():
+    """PostgreSQL cuts the name at 63 bytes.
 
-    A child would be taken for the one whose number begins like its own.
+    A child would be mistaken for one whose number starts with the same digits.
     """
     names = {session_name(child, schema) for child in (1, 12, 2**63 - 1) for schema in ("jobherd", "a" * 41, "b" * 41)}
     assert len(names) == len({name[:63] for name in names}) == 9
@@ -138,8 +138,8 @@ def test_the_name_of_a_session_for_tables_holds_its_number_whole():
     assert f"left('{schema}.', 25)" in text
 
 
-def test_reclaiming_waits_for_no_transaction_and_ends_it(queue):
-    """The host is gone, and the server may not notice for hours."""
+def test_reclaim_terminates_a_jobs_transaction_instead_of_waiting_for_it(queue):
+    """If the host is gone, PostgreSQL may not notice for hours."""
     one, other = Working(queue), queue.child()
     queue.enqueue("a:b")
     (beside,) = other.claim(1)
@@ -157,8 +157,8 @@ def test_reclaiming_waits_for_no_transaction_and_ends_it(queue):
         one.complete()
 
 
-def test_reclaiming_passes_over_a_transaction_that_does_not_end(queue):
-    """Its session is stuck, or it is one that nobody knows of."""
+def test_reclaim_skips_a_job_whose_transaction_does_not_end(queue):
+    """Its session is stuck, or its process id is not stored."""
     one, other = Working(queue), queue.child()
     queue.run("UPDATE jobherd.children SET transaction_pid = NULL")
     queue.enqueue("a:b")
@@ -169,10 +169,10 @@ def test_reclaiming_passes_over_a_transaction_that_does_not_end(queue):
     assert [queue.state(job) for job in (beside.id, one.job.id)] == ["retrying", "running"]
     assert one.complete() == [(1,)]
     one.connection.commit()
-    assert queue.state(one.job.id) == "completed", "it still held its claim"
+    assert queue.state(one.job.id) == "completed", "the worker still had its claim"
 
 
-def test_the_sweep_passes_over_what_a_transaction_holds(queue):
+def test_sweep_for_orphans_skips_a_job_whose_transaction_is_open(queue):
     one = Working(queue)
     queue.run("SET lock_timeout = '60s'")
     queue.run("DELETE FROM jobherd.children WHERE id = %s", one.child.id)

@@ -1,4 +1,4 @@
-"""Fair turns between the partitions of a queue: every partition comes in each round, as often as its weight says."""
+"""Fair turns between the partitions of a queue: in each round, a partition starts as many jobs as its weight."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def claim_and_settle(child, wanted=1):
     return rows
 
 
-def test_a_flood_does_not_delay_other_partitions(queue):
+def test_flood_in_one_partition_does_not_delay_the_others(queue):
     jobs = put(queue, flood=500, acme=3, globex=3)
     queue.run("SELECT jobherd.fair('crm')")
     child = queue.child()
-    assert child.claim_raw(10)[0]["id"] is None, "the plain claim hands it to claim_gated"
+    assert child.claim_raw(10)[0]["id"] is None, "claim_jobs leaves the queue to claim_gated"
     taken = Counter()
     for _ in range(9):
         taken.update(names(queue, gated(child, 1)))
@@ -47,17 +47,17 @@ def test_a_flood_does_not_delay_other_partitions(queue):
     assert ids(gated(child, 1)) == jobs["flood"][3:4], "the order within a partition is kept"
 
 
-def test_a_claim_of_many_takes_one_of_each_and_fills_up_in_equal_parts(queue):
+def test_large_claim_is_shared_equally_between_partitions(queue):
     jobs = put(queue, flood=500, acme=30, globex=1)
     queue.run("SELECT jobherd.fair('crm')")
     child = queue.child()
     rows = gated(child, 21)
     assert Counter(names(queue, rows)) == {"flood": 10, "acme": 10, "globex": 1}
     assert set(ids(rows)) == {*jobs["flood"][:10], *jobs["acme"][:10], *jobs["globex"]}
-    assert len(gated(child, 500)) > 400, "one partition alone fills a claim"
+    assert len(gated(child, 500)) > 400, "a single partition can fill a claim"
 
 
-def test_a_partition_with_a_weight_takes_as_many_at_its_turn(queue):
+def test_partition_with_a_weight_starts_that_many_jobs_in_its_turn(queue):
     put(queue, acme=60, globex=60, initech=60)
     queue.run("""SELECT jobherd.fair('crm', '{"acme": 3}')""")
     one = queue.child()
@@ -69,8 +69,8 @@ def test_a_partition_with_a_weight_takes_as_many_at_its_turn(queue):
     assert batch == {"acme": 3, "globex": 1, "initech": 1}
 
 
-def test_a_claim_that_goes_on_with_a_turn_has_no_job_twice(queue):
-    """The turn of its first partition is not over, and the claim comes round to it again."""
+def test_claim_that_continues_a_turn_has_no_job_twice(queue):
+    """The turn of the claim's first partition continues, and the claim reaches that partition again."""
     jobs = put(queue, acme=9, globex=2)
     queue.run("""SELECT jobherd.fair('crm', '{"acme": 5}')""")
     child = queue.child()
@@ -94,7 +94,7 @@ def test_jobs_without_a_partition_have_a_turn(queue):
     assert ids(gated(child, 20)) == only[:20]
 
 
-def test_a_new_session_begins_anywhere(queue):
+def test_new_session_starts_at_a_random_partition(queue):
     """Workers that are restarted after each job would otherwise serve the first partitions only."""
     put(queue, acme=50, a=50, b=50)  # their lanes begin with 8, c and 3
     queue.run("SELECT jobherd.fair('crm')")
@@ -106,7 +106,7 @@ def test_a_new_session_begins_anywhere(queue):
     assert len(taken) == 3
 
 
-def test_a_kind_that_is_full_or_paused_holds_up_no_partition(queue):
+def test_paused_or_limited_kind_blocks_no_partition(queue):
     jobs = put(queue, acme=3, globex=3)
     other = queue.enqueue_many("b:c", 2, queue="crm", partition="acme", priority=-1)
     queue.run("SELECT jobherd.fair('crm'), jobherd.pause(kind => 'b:c')")
@@ -123,7 +123,7 @@ def test_a_kind_that_is_full_or_paused_holds_up_no_partition(queue):
     assert ids(gated(child, 10)) == other[1:]
 
 
-def test_a_queue_without_the_rule_is_served_in_plain_order(queue):
+def test_queue_without_fair_turns_is_served_in_plain_order(queue):
     jobs = put(queue, flood=50, acme=3)
     queue.run("SELECT jobherd.fair('other')")
     child = queue.child()
@@ -132,7 +132,7 @@ def test_a_queue_without_the_rule_is_served_in_plain_order(queue):
     assert [row.id for row in child.claim(5)] == jobs["flood"][5:10]
 
 
-def test_weights_are_merged_shown_and_noted(queue):
+def test_weights_are_merged_shown_and_written_to_the_audit_log(queue):
     assert queue.run("""SELECT jobherd.fair('crm', '{"acme": 3, "globex": 2}', actor => 'ada')""") == [(None,)]
     assert queue.run("""SELECT jobherd.fair('crm', '{"acme": 1, "initech": 5}')""") == [({"acme": 3, "globex": 2},)]
     assert queue.run("SELECT weights, each_running FROM jobherd.limits") == [({"globex": 2, "initech": 5}, None)]
@@ -169,7 +169,7 @@ def test_a_bad_rule_is_an_error(queue, call, says):
         queue.run(f"SELECT jobherd.{call}")
 
 
-def test_a_claim_in_turn_keeps_its_jobs_in_the_order_in_which_its_worker_settles_them(queue):
+def test_claim_in_turn_stores_its_jobs_in_the_order_in_which_its_worker_settles_them(queue):
     put(queue, flood=5, acme=3, globex=2)
     queue.run("SELECT jobherd.fair('crm')")
     rows = gated(queue.child(), 8)
@@ -178,13 +178,13 @@ def test_a_claim_in_turn_keeps_its_jobs_in_the_order_in_which_its_worker_settles
     assert [job for (job,) in stored] == ids(rows) == sorted(ids(rows))
 
 
-def test_weights_that_are_null_are_refused(queue):
+def test_null_weights_are_rejected(queue):
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="weights null are not numbers"):
         queue.run("SELECT jobherd.fair('crm', NULL)")
 
 
-def test_a_kind_with_a_limit_starts_in_turn_and_beside_a_flood_of_another_kind(queue):
-    """Its jobs were parked. They return to their lanes one of each, and do not wait for the end of the flood."""
+def test_kind_with_a_limit_starts_in_turn_during_a_flood_of_another_kind(queue):
+    """Its parked jobs return to their lanes one of each, and do not wait for the end of the flood."""
     queue.enqueue_many("a:b", 200, queue="crm", partition="flood")
     many = queue.enqueue_many("slow:one", 50, queue="crm", partition="many")
     acme = queue.enqueue_many("slow:one", 2, queue="crm", partition="acme")
@@ -193,14 +193,14 @@ def test_a_kind_with_a_limit_starts_in_turn_and_beside_a_flood_of_another_kind(q
 
     def next_of(child):
         while not (rows := [row for row in gated(child, 1) if row["id"] is not None]):
-            pass  # it has parked some, and searches again
+            pass  # the claim has only parked jobs: claim again
         return rows
 
     held = next_of(one)
     while held[0]["kind"] != "slow:one":
         settle(one, held)
         held = next_of(one)
-    while queue.count("parked") < len(many) + len(acme) - 1:  # with no room for them
+    while queue.count("parked") < len(many) + len(acme) - 1:  # the limit allows no more of them
         settle(other, next_of(other))
     settle(one, held)
     taken = ids(held)
@@ -208,12 +208,12 @@ def test_a_kind_with_a_limit_starts_in_turn_and_beside_a_flood_of_another_kind(q
         rows = next_of(other)
         taken += ids(rows)
         settle(other, rows)
-    assert {*acme} < {*taken}, "both, though many came before them"
+    assert {*acme} < {*taken}, "both jobs of acme, although many jobs came before them"
     assert 3 <= len({*taken} & {*many}) <= 6
-    assert len({*taken} - {*many, *acme}) >= 3, "and the flood has its turns"
+    assert len({*taken} - {*many, *acme}) >= 3, "the flood has its turns too"
 
 
-def test_parked_jobs_stay_while_their_kind_has_no_room(queue):
+def test_parked_jobs_stay_parked_while_their_kind_is_at_its_limit(queue):
     """Otherwise each claim would move them to `ready` and back, and wake an idle worker that does the same."""
     queue.enqueue_many("slow:one", 20, queue="crm", partition="acme")
     one, other = queue.child(), queue.child()
@@ -235,7 +235,7 @@ WEIGHTS = {f"p{n}": weight for n, weight in enumerate((1, 1, 1, 2, 2, 3, 4, 5, 7
 
 
 def shares(queue, sizes, starts, seed):
-    """Let four workers claim, in a drawn order and in drawn sizes: the starts of each partition, all of which have backlog."""
+    """Let four workers claim in random order and sizes. Return the starts of each partition. All have a backlog."""
     queue.run(
         "INSERT INTO jobherd.ready (kind, queue, extras, lane)"
         " SELECT 'a:b', 'crm', jobherd.with_partition(NULL, name), jobherd.lane_of(name)"
@@ -257,7 +257,7 @@ def shares(queue, sizes, starts, seed):
     return taken
 
 
-def test_starts_one_by_one_follow_the_weights_to_the_job(queue):
+def test_starts_in_claims_of_one_job_follow_the_weights(queue):
     """A worker is at most one turn ahead or behind in each partition."""
     taken = shares(queue, [1], 1000, seed=27)
     rounds = taken.total() / sum(WEIGHTS.values())
@@ -266,7 +266,7 @@ def test_starts_one_by_one_follow_the_weights_to_the_job(queue):
 
 
 def test_starts_in_claims_of_any_size_follow_the_weights(queue):
-    """The chi-square of 11 degrees of freedom exceeds 31.3 once in 1,000 times if each start draws its partition by weight."""
+    """With random draws by weight, chi-square with 11 degrees of freedom exceeds 31.3 once in 1,000 times."""
     taken = shares(queue, [1, 2, 5, 16, 50], 2000, seed=27)
     expected = {name: taken.total() * weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
     assert sum((taken[name] - many) ** 2 / many for name, many in expected.items()) < 31.3, taken

@@ -1,4 +1,4 @@
-"""What a claim in turns reads: the same number of buffers for each job, whatever the number of partitions and jobs."""
+"""A claim in turns reads the same number of buffers for each job, whatever the number of partitions and jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SELECT 'a:b', 'crm', jobherd.with_partition(NULL, name), jobherd.lane_of(name)
   FROM (SELECT 'flood' AS name FROM generate_series(1, %s)
         UNION ALL SELECT 'p' || p FROM generate_series(1, %s) AS p, generate_series(1, 10)) AS jobs"""
 MOST = 20
-"""Buffers for each claimed job."""
+"""Most buffers for each claimed job."""
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def buffers(child, wanted):
 
 
 def average(child, wanted, claims):
-    buffers(child, wanted)  # the first one reads the catalog
+    buffers(child, wanted)  # the first claim reads the catalog
     found = [buffers(child, wanted) for _ in range(claims)]
     assert all(jobs == wanted for jobs, _ in found)
     return sum(read for _, read in found) / sum(jobs for jobs, _ in found)
 
 
 @pytest.mark.parametrize("partitions", [10, 1_000, 10_000])
-def test_a_claim_of_many(queue, partitions):
+def test_large_claim_reads_at_most_20_buffers_per_job(queue, partitions):
     queue.run(FILL, 10_000, partitions)
     queue.run("SELECT jobherd.fair('crm')")
     queue.run("VACUUM ANALYZE jobherd.ready")
@@ -49,7 +49,7 @@ def test_a_claim_of_many(queue, partitions):
 
 
 @pytest.mark.parametrize("partitions", [10, 1_000, 10_000])
-def test_a_claim_under_a_limit_of_each_partition_reads_as_much_as_under_a_concurrency_limit(queue, partitions):
+def test_claim_under_a_partition_limit_reads_little_more_than_under_a_concurrency_limit(queue, partitions):
     queue.run(FILL, 10_000, partitions)
     queue.run("VACUUM ANALYZE jobherd.ready")
     child = queue.child()
@@ -60,7 +60,7 @@ def test_a_claim_under_a_limit_of_each_partition_reads_as_much_as_under_a_concur
 
 
 @pytest.mark.parametrize("partitions", [10, 1_000, 10_000])
-def test_a_claim_under_a_rate_of_each_partition_reads_as_much_with_many_partitions(queue, partitions):
+def test_claim_under_a_partition_rate_reads_at_most_half_more_than_under_a_partition_limit(queue, partitions):
     queue.run(FILL, 10_000, partitions)
     queue.run("VACUUM ANALYZE jobherd.ready")
     child = queue.child()
@@ -70,14 +70,14 @@ def test_a_claim_under_a_rate_of_each_partition_reads_as_much_with_many_partitio
     assert average(child, 1, 8) <= 1.5 * plain
 
 
-def test_a_claim_that_passes_partitions_without_a_token_reads_a_few_buffers_for_each(queue):
+def test_claim_reads_at_most_12_buffers_for_each_partition_without_a_token(queue):
     queue.run(FILL, 0, 2_000)
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/h')")
     queue.run(
         "INSERT INTO jobherd.buckets (scope, name, used_until)"
         " SELECT 'lane', 'crm ' || jobherd.lane_of('p' || n), now() + interval '50 min' FROM generate_series(1, 2000) AS n"
     )
-    queue.run("ANALYZE jobherd.buckets")  # none of them waits yet
+    queue.run("ANALYZE jobherd.buckets")  # no bucket waits yet
     queue.run("UPDATE jobherd.buckets SET waiting_in = 'crm', opens_at = used_until")
     child = queue.child()
     buffers(child, 1)

@@ -44,14 +44,14 @@ def written(queue):
     return [queue.count(table) for table in ("ready", "scheduled", "keys")]
 
 
-def test_a_second_job_with_the_key_is_not_enqueued(client, queue):
+def test_second_job_with_the_same_key_is_not_enqueued(client, queue):
     first, second = put(client), put(client)
     assert (first.new, second, second.new) == (True, first, False)
     assert put(client, 2).new
     assert written(queue) == [2, 0, 2]
 
 
-def test_a_duplicate_writes_nothing_and_locks_nothing(client, queue):
+def test_duplicate_writes_nothing_and_locks_nothing(client, queue):
     put(client)
     with psycopg.connect(queue.dsn) as other:
         assert not enqueue_on(other, "a:b", {"n": 1}, unique=("n",)).new
@@ -64,7 +64,7 @@ def test_a_duplicate_writes_nothing_and_locks_nothing(client, queue):
     ("outcome", "later"),
     [("ok", True), ("failed", True), ("retry", False), ("snoozed", False)],
 )
-def test_a_job_holds_its_key_until_it_has_finished(client, queue, outcome, later):
+def test_job_holds_its_key_until_it_has_finished(client, queue, outcome, later):
     first = put(client)
     child = queue.child()
     [job] = child.claim(1)
@@ -74,7 +74,7 @@ def test_a_job_holds_its_key_until_it_has_finished(client, queue, outcome, later
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled", "parked"])
-def test_a_waiting_job_holds_its_key_wherever_it_waits(client, queue, table):
+def test_waiting_job_holds_its_key_in_each_table(client, queue, table):
     first = put(client, delay="1h" if table == "scheduled" else None)
     if table == "parked":
         queue.run("WITH job AS (DELETE FROM jobherd.ready RETURNING *) INSERT INTO jobherd.parked SELECT * FROM job")
@@ -82,10 +82,10 @@ def test_a_waiting_job_holds_its_key_wherever_it_waits(client, queue, table):
     assert put(client, unique=WAITING) == first
     queue.run(f"UPDATE jobherd.{table} SET attempts = 1")
     assert put(client) == first
-    assert put(client, unique=WAITING).new  # it has started, and waits for its retry
+    assert put(client, unique=WAITING).new  # the job has started, and waits for its retry
 
 
-def test_during_waiting_ends_with_the_start(client, queue):
+def test_key_held_during_waiting_is_free_once_the_job_starts(client, queue):
     first = put(client, unique=WAITING)
     assert put(client, unique=WAITING) == first
     queue.child().claim(1)
@@ -94,13 +94,13 @@ def test_during_waiting_ends_with_the_start(client, queue):
     assert put(client, unique=WAITING) == second
 
 
-def test_a_canceled_job_holds_no_key(client, queue):
+def test_canceled_job_holds_no_key(client, queue):
     first = put(client)
     queue.cancel(first)
     assert put(client).new
 
 
-def test_for_a_time_a_job_counts_even_when_it_has_finished(client, queue):
+def test_unique_for_holds_the_key_even_after_the_job_has_finished(client, queue):
     never = Unique(by=("n",), during="never")
     first = put(client, unique=never, unique_for="1h")
     second = put(client, 2, unique_for="1h")
@@ -115,7 +115,7 @@ def test_for_a_time_a_job_counts_even_when_it_has_finished(client, queue):
     assert queue.run("SELECT extras FROM jobherd.ready WHERE id = %s", again) == [(None,)]
 
 
-def test_what_is_part_of_a_key(client):
+def test_key_depends_on_payload_kind_and_tenant_and_on_the_queue_if_requested(client):
     first = client.enqueue("a:b", {"n": 1, "x": 1}, unique=True)
     assert client.enqueue("a:b", {"x": 1, "n": 1}, unique=True) == first
     assert client.enqueue("a:b", {"x": 1.0, "n": 1}, unique=True).new
@@ -132,14 +132,14 @@ def test_what_is_part_of_a_key(client):
     assert client.enqueue("a:b", {"key": "1"}, unique=("key",)).new
 
 
-def test_a_missing_field_counts_as_null_and_paths_go_deep(client):
+def test_missing_field_counts_as_null_and_a_path_reaches_nested_fields(client):
     by = Unique(by=("$.doc.id", "n"))
     first = client.enqueue("a:b", {"doc": {"id": 3, "text": "a"}}, unique=by)
     assert client.enqueue("a:b", {"doc": {"id": 3, "text": "b"}, "n": None}, unique=by) == first
     assert client.enqueue("a:b", {"doc": {"id": 4}}, unique=by).new
 
 
-def test_a_handler_declares_what_makes_its_jobs_unique(queue):
+def test_handler_declares_the_key_of_its_jobs(queue):
     own = sync.options(connection=queue.connection)
     first = own.enqueue(7, note="a")
     assert (own.enqueue(order_id=7, note="b"), first.new) == (first, True)
@@ -147,7 +147,7 @@ def test_a_handler_declares_what_makes_its_jobs_unique(queue):
     assert own.options(unique=False).enqueue(7).new
 
 
-def test_many_jobs_share_the_first_with_their_key(client, queue):
+def test_enqueue_many_returns_the_first_job_with_each_key(client, queue):
     there = put(client, 3)
     found = client.enqueue_many("a:b", ({"n": n % 5} for n in range(12)), unique=("n",))
     assert [job.new for job in found] == [True, True, True, False, True] + [False] * 7
@@ -160,14 +160,14 @@ def test_many_jobs_share_the_first_with_their_key(client, queue):
     assert written(queue) == [5, 0, 5]
 
 
-def test_many_are_no_different_from_one(client, queue):
+def test_enqueue_many_makes_the_same_keys_as_enqueue(client, queue):
     many = client.enqueue_many("a:b", ({"n": n} for n in range(3000)), unique=("n",), delay="1h", priority=-3)
     assert all(job.new for job in many)
     assert [put(client, n) for n in (0, 1, 2999)] == [many[0], many[1], many[2999]]
     assert queue.run("SELECT DISTINCT priority, (extras).unique_key IS NOT NULL FROM jobherd.scheduled") == [(-3, True)]
 
 
-def test_many_with_new_held_and_finished_keys(client, queue):
+def test_enqueue_many_handles_new_held_and_finished_keys(client, queue):
     first = client.enqueue_many("a:b", ({"n": n} for n in range(6)), unique=("n",))
     for job in first[:3]:
         queue.cancel(job)
@@ -176,13 +176,13 @@ def test_many_with_new_held_and_finished_keys(client, queue):
     assert found[2] == first[4]
     new = [found[0], found[1], found[4]]
     assert (found[3], found[5]) == (found[1], found[0])
-    # in order, and without a second attempt, which would use other ids
+    # in order, and without a second insert, which would use other ids
     assert list(map(int, new)) == [first[-1] + 1, first[-1] + 2, first[-1] + 4]
     assert queue.run("SELECT k.job FROM jobherd.keys k JOIN jobherd.ready r ON r.id = k.job AND (r.extras).unique_key = k.key"
                      " WHERE k.job > %s ORDER BY 1", int(first[-1])) == [(int(job),) for job in new]  # fmt: skip
 
 
-def test_an_error_that_is_no_conflict_of_keys_is_not_tried_again(client, queue):
+def test_error_other_than_a_key_conflict_is_not_retried(client, queue):
     queue.run("CREATE SEQUENCE public.calls")
     queue.run(
         "CREATE FUNCTION public.fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('public.calls') = 1 THEN"
@@ -196,13 +196,13 @@ def test_an_error_that_is_no_conflict_of_keys_is_not_tried_again(client, queue):
     assert written(queue) == [0, 0, 0]
 
 
-def test_raise_names_the_holder_and_enqueues_nothing(client, queue):
+def test_conflict_raise_names_the_holder_and_enqueues_nothing(client, queue):
     first = put(client)
     with psycopg.connect(queue.dsn) as own:
         with pytest.raises(DuplicateJob, match=f"job {first} holds the same key") as raised:
             enqueue_on(own, "a:b", {"n": 1}, unique=RAISE)
         assert raised.value.id == first
-        own.execute("SELECT 1")  # the caller's transaction can go on
+        own.execute("SELECT 1")  # the caller's transaction is still usable
     with pytest.raises(DuplicateJob):
         client.enqueue_many("a:b", [{"n": 5}, {"n": 1}], unique=RAISE)
     with pytest.raises(DuplicateJob, match="two jobs of this call"):
@@ -211,7 +211,7 @@ def test_raise_names_the_holder_and_enqueues_nothing(client, queue):
     assert all(job.new for job in client.enqueue_many("a:b", [{"n": 5}, {"n": 6}], unique=RAISE))
 
 
-def test_asynchronously_too(database):
+def test_async_enqueue_of_a_duplicate_returns_the_holder_or_raises(database):
     async def enqueue():
         async with await psycopg.AsyncConnection.connect(database) as own:
             first = await aenqueue_on(own, "a:b", {"n": 1}, unique=True)
@@ -226,9 +226,9 @@ def test_asynchronously_too(database):
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("ours", [("n",), RAISE])
 @pytest.mark.parametrize("finished", [False, True])
-def test_a_second_caller_waits_for_the_first_and_then_decides(client, queue, many, commits, ours, finished):
+def test_second_caller_waits_for_the_transaction_of_the_first(client, queue, many, commits, ours, finished):
     found = []
-    if finished:  # the key has a row, which both callers take over
+    if finished:  # the key has a row, which both callers reuse
         queue.cancel(put(client))
 
     def second():
@@ -251,7 +251,7 @@ def test_a_second_caller_waits_for_the_first_and_then_decides(client, queue, man
         assert all(job.new for job in found)
     elif ours is RAISE:
         assert [problem.id for problem in found] == [held]
-        assert put(client, 2, unique=RAISE, unique_for="1h").new  # the key that it had taken counts for nothing
+        assert put(client, 2, unique=RAISE, unique_for="1h").new  # the rejected call holds no key
     else:
         assert [(job == held, job.new) for job in found] == [(True, False), (False, True)][: len(found)]
     assert queue.run("SELECT count(*) FROM jobherd.ready WHERE (payload ->> 'n')::int = 1") == [(1,)]
@@ -264,7 +264,7 @@ def await_blocked(watch, pid):
     pytest.fail("it waits for no other session")
 
 
-def test_a_rolled_back_savepoint_gives_the_key_up(client, queue):
+def test_rolled_back_savepoint_frees_the_key(client, queue):
     with queue.connection.transaction():
         with queue.connection.transaction(force_rollback=True):
             assert put(client).new
@@ -272,7 +272,7 @@ def test_a_rolled_back_savepoint_gives_the_key_up(client, queue):
         assert not put(client).new
 
 
-def test_repeatable_read_finds_out_or_is_told(queue, client):
+def test_repeatable_read_fails_to_serialize_if_the_holder_is_newer_than_its_snapshot(queue, client):
     with psycopg.connect(queue.dsn) as own:
         own.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         own.execute("SELECT count(*) FROM jobherd.ready")
@@ -283,7 +283,7 @@ def test_repeatable_read_finds_out_or_is_told(queue, client):
         assert not enqueue_on(own, "a:b", {"n": 1}, unique=("n",)).new
 
 
-def test_a_retry_by_hand_takes_the_key_or_says_that_another_holds_it(client, queue):
+def test_retry_by_hand_takes_the_key_or_returns_conflict(client, queue):
     first = put(client)
     queue.cancel(first)
     second = put(client)
@@ -296,7 +296,7 @@ def test_a_retry_by_hand_takes_the_key_or_says_that_another_holds_it(client, que
     assert client.retry(second) == "conflict"
 
 
-def test_a_waiting_key_is_free_for_a_retry_once_its_job_runs(client, queue):
+def test_retry_by_hand_takes_a_waiting_key_once_its_holder_runs(client, queue):
     first = put(client, unique=WAITING)
     queue.cancel(first)
     put(client, unique=WAITING)
@@ -311,7 +311,7 @@ def test_costs_are_stored_for_new_jobs_only(client, queue):
     assert queue.run("SELECT job, cost ->> 'memory_mb' FROM jobherd.demands") == [(first, "5.0")]
 
 
-def test_a_key_shows_what_it_is_made_of_unless_the_kind_redacts(client, queue):
+def test_key_shows_its_fields_unless_the_kind_redacts(client, queue):
     put(client)
     client.enqueue("a:b", {"n": 1}, unique_key="receipt:7")
     queue.run(
@@ -325,7 +325,7 @@ def test_a_key_shows_what_it_is_made_of_unless_the_kind_redacts(client, queue):
     ]  # fmt: skip
 
 
-def test_encrypted_jobs_are_unique_without_showing_anything(client, queue, monkeypatch):
+def test_encrypted_jobs_are_unique_and_their_keys_show_nothing(client, queue, monkeypatch):
     pytest.importorskip("cryptography")
     from jobherd.handlers._values import keys  # noqa: PLC0415
 
@@ -362,7 +362,7 @@ def roles(queue):
         queue.run(f"DROP ROLE {', '.join(ROLES)}")
 
 
-def test_a_tenant_reaches_no_key_of_another_tenant(client, queue):
+def test_tenant_cannot_reach_a_key_of_another_tenant(client, queue):
     with roles(queue):
         queue.run(f"SET ROLE {ROLES[0]}")
         first = put(client)
@@ -385,8 +385,8 @@ def test_a_tenant_reaches_no_key_of_another_tenant(client, queue):
             queue.run("SELECT jobherd.enqueue_unique(kind => 'a:b', payloads => '{\"{}\"}', rule => '{}')")
 
 
-def test_system_kinds_are_refused_in_a_database_of_any_collation(queue):
-    """There, `jobs;` may come before `jobs:`. A function compares by the collation of its arguments."""
+def test_system_kinds_are_rejected_under_any_collation(queue):
+    """In some collations `jobs;` sorts before `jobs:`. A function compares by the collation of its arguments."""
     try:
         queue.run("CREATE COLLATION public.english (provider = icu, locale = 'en-US')")
     except errors.FeatureNotSupported:
@@ -399,7 +399,7 @@ def test_system_kinds_are_refused_in_a_database_of_any_collation(queue):
         queue.run("RESET ROLE")
 
 
-def test_the_role_of_producers_may_enqueue_unique_jobs(client, queue):
+def test_producer_role_can_enqueue_unique_jobs(client, queue):
     queue.run("SET ROLE jobherd_enqueue")
     try:
         first = put(client)
@@ -428,7 +428,7 @@ def same(one, other):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(one=documents, other=documents)
-def test_equal_payloads_and_only_they_have_one_key(client, queue, one, other):
+def test_only_equal_payloads_have_the_same_key(client, queue, one, other):
     queue.run("TRUNCATE jobherd.keys, jobherd.ready")
     first = client.enqueue("a:b", {"x": one}, unique=("x",))
     assert client.enqueue("a:b", {"y": 1, "x": one}, unique=("x",)) == first
@@ -443,7 +443,7 @@ def sweep(queue, after=None, most=1000):
     return queue.connection.execute(queue.text("maintenance/sweep_keys"), {"after": after, "most": most}).fetchone()
 
 
-def test_keys_that_do_not_count_are_swept_page_by_page(client, queue):
+def test_sweep_deletes_keys_of_finished_jobs_page_by_page(client, queue):
     jobs = client.enqueue_many("a:b", ({"n": n} for n in range(10)), unique=("n",))
     queue.child().claim(2)
     put(client, 10, delay="1h")
@@ -464,7 +464,7 @@ def test_keys_that_do_not_count_are_swept_page_by_page(client, queue):
     assert [put(client, n).new for n in (0, 3, 4, 9, 10)] == [False, False, True, False, False]
 
 
-def test_a_sweep_leaves_a_key_that_an_enqueue_is_about_to_take(client, queue):
+def test_sweep_skips_a_key_that_an_enqueue_is_about_to_take(client, queue):
     queue.cancel(put(client))
     with psycopg.connect(queue.dsn) as own:
         enqueue_on(own, "a:b", {"n": 1}, unique=("n",))

@@ -1,4 +1,4 @@
-"""What a unique job costs the database beyond a plain one, in what does not depend on the machine."""
+"""Cost of unique jobs in the database, in measures that do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def queue(database):
 
 
 def calls(queue):
-    """How often a function of the schema has been called by this session, without those that a trigger calls."""
+    """Return how often functions of the schema were called, without those of the wake triggers."""
     queue.run("SELECT pg_stat_force_next_flush()")
     [(count,)] = queue.run("SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE funcname !~ '^wake'")
     return int(count)
@@ -31,7 +31,7 @@ def written(queue):
 
 @pytest.mark.parametrize("unique", [("n",), None])
 @pytest.mark.parametrize("delay", [None, "1h"])
-def test_a_call_with_many_unique_jobs_calls_no_function_for_each_of_them(queue, unique, delay):
+def test_enqueue_of_many_unique_jobs_calls_no_function_for_each_job(queue, unique, delay):
     client = Client(connection=queue.connection)
     key = {"unique": unique} if unique else {"unique_key": "all"}
     found = client.enqueue_many("a:b", ({"n": n, "text": "x"} for n in range(JOBS)), delay=delay, **key)
@@ -48,4 +48,4 @@ def test_many_duplicates_write_nothing(queue):
         assert queue.run("SELECT pg_current_xact_id_if_assigned()") == [(None,)]
     assert again == first
     assert not any(job.new for job in again)
-    assert written(queue) - before < 1000  # what a checkpoint or a statistics process of the server writes
+    assert written(queue) - before < 1000  # a checkpoint or a statistics process of PostgreSQL may write

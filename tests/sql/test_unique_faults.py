@@ -1,7 +1,7 @@
-"""Sessions, producers and servers that die between a key and its job: nothing is left of either, and the next caller decides.
+"""A session, producer or server that dies between a key and its job leaves neither, and the next caller gets the key.
 
-One statement writes both, so the points are in the server: a trigger of this test waits before the row of a job is
-written, when the call has its keys, or after it.
+One statement writes both, so a trigger of this test waits in the server: before the row of a job is written, when the
+call has its keys, or after it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def await_session(watch, query, value):
 
 @contextmanager
 def calling(dsn, way, found):
-    """Make the call in another thread; its result, or the error that ended it, is put into `found`."""
+    """Make the call in another thread. Append its result, or the error that ended it, to `found`."""
 
     def call():
         try:
@@ -116,7 +116,7 @@ def verify_one_job_has_it(dsn, job):
     ("point", "way"),
     [*(("between key and job", way) for way in WAYS), ("after the job", "many"), ("after the job", "debounced")],
 )
-def test_a_session_that_ends_there_leaves_nothing(database, way, point):
+def test_terminated_session_leaves_neither_key_nor_job(database, way, point):
     make_point(database, point)
     found = []
     with shut(database) as watch, calling(database, way, found):
@@ -126,7 +126,7 @@ def test_a_session_that_ends_there_leaves_nothing(database, way, point):
 
 
 @pytest.mark.parametrize("way", ["one", "many", "replaced"])
-def test_a_caller_that_waits_for_a_killed_producer_gets_the_key(database, way):
+def test_caller_that_waits_for_a_killed_producer_gets_the_key(database, way):
     make_point(database, "between key and job")
     found = []
     with shut(database) as watch:
@@ -142,7 +142,7 @@ def test_a_caller_that_waits_for_a_killed_producer_gets_the_key(database, way):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_server_that_crashes_there_leaves_nothing(point):
+def test_crash_of_postgresql_leaves_neither_key_nor_job(point):
     with Cluster() as cluster, cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)

@@ -1,4 +1,4 @@
-"""Producers, workers and rollbacks over few keys at once: no snapshot ever holds two live jobs of one key.
+"""Producers, workers and rollbacks use a few keys at once: no snapshot ever has two live jobs with the same key.
 
     python -m tests.sql.test_unique_stress 60
 
@@ -31,7 +31,7 @@ LIVE = """
 
 
 class Storm:
-    """Everything that happens, and what was seen of it."""
+    """Runs producers, workers, retries and a sweep at once, and counts what they did."""
 
     def __init__(self, dsn: str, keys: int, seed: int) -> None:
         self.dsn, self.keys, self.dice = dsn, keys, random.Random(seed)
@@ -40,7 +40,7 @@ class Storm:
         self.over = threading.Event()
 
     def run(self, calls: int, producers: int, workers: int, seconds: float = LIMIT) -> None:
-        """Let each producer make so many calls, for at most so many seconds."""
+        """Let each producer make the given number of calls, but stop after the given number of seconds."""
         until = time.monotonic() + seconds
         ending = [
             threading.Thread(target=self._produce, args=(calls, until, self.dice.random())) for _ in range(producers)
@@ -123,7 +123,7 @@ class Storm:
                 self.counts["snapshots"] += 1
 
 
-def test_no_snapshot_holds_two_live_jobs_of_a_key(database):
+def test_no_snapshot_has_two_live_jobs_with_the_same_key(database):
     storm = Storm(database, keys=20, seed=7)
     storm.run(calls=60, producers=5, workers=3)
     assert storm.wrong == []

@@ -1,4 +1,4 @@
-"""A session that waits for the end of a job is notified of it, whatever ends it. Without a waiting session there is no notification."""
+"""A session that waits for a job is notified of its end, whatever ends it. Without such a session nothing notifies."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ears(database):
 
 @pytest.fixture
 def looks_often(monkeypatch):
-    """A waiting client asks again at once, and soon takes a silent connection for dead."""
+    """Let a waiting client query again at once, and treat a silent connection as dead soon."""
     monkeypatch.setattr(_waiting, "BACKSTOP", (0.01, 0.01))
     monkeypatch.setattr(_waiting, "SILENCE", 0.2)
     monkeypatch.setattr(_waiting, "GRACE", 0.2)
@@ -66,12 +66,12 @@ def looks_often(monkeypatch):
 
 @pytest.fixture
 def never_looks(monkeypatch):
-    """A waiter's backstop is so far away that only a word can have ended the wait."""
+    """Let a waiting client query again only after 300 s, so that only a notification can end the wait."""
     monkeypatch.setattr(_waiting, "BACKSTOP", NEVER)
 
 
 def heard(connection):
-    """The words so far: notifications come in the order of the commits."""
+    """Return the notifications so far. They arrive in the order of the commits."""
     connection.execute("NOTIFY jobherd_done, 'so far'")
     words = set()
     for note in connection.notifies(timeout=LIMIT):
@@ -95,7 +95,7 @@ def _text(name):
 
 
 def end(queue, how):
-    """Bring a job to its end by one of the ways there are; return its id."""
+    """End a job in the given way. Return its id."""
     number = queue.enqueue("a:b", max_attempts=1)
     if how in {"cancel", "delete"}:
         queue.run("SELECT jobherd.cancel(%s)" if how == "cancel" else "DELETE FROM jobherd.jobs WHERE id = %s", number)
@@ -133,7 +133,7 @@ def end(queue, how):
 
 
 def told_of_each_end(database, ears, *, announced):
-    """What is heard of each way to end a job; `N` stands for the job's id."""
+    """Return the notifications for each way to end a job. `N` stands for the job's id."""
     found = {}
     for how in ENDS:
         with Queue(database) as queue, psycopg.connect(database, autocommit=True) as waiter:
@@ -145,11 +145,11 @@ def told_of_each_end(database, ears, *, announced):
 
 
 @pytest.mark.promise("C16")
-def test_whatever_ends_a_job_tells_who_waits_for_it(database, ears):
+def test_each_way_to_end_a_job_notifies_its_waiters(database, ears):
     assert told_of_each_end(database, ears, announced=True) == {how: {f"N={state}"} for how, state in ENDS.items()}
 
 
-def test_while_nobody_waits_nobody_is_notified(database, ears):
+def test_without_waiters_only_cancel_and_delete_notify(database, ears):
     told = told_of_each_end(database, ears, announced=False)
     assert told.pop("cancel") == told.pop("delete") == {"N=cancelled"}, (
         "these always notify, see sql/schema/05_wake.sql"
@@ -157,7 +157,7 @@ def test_while_nobody_waits_nobody_is_notified(database, ears):
     assert set().union(*told.values()) == set()
 
 
-def test_a_job_that_nobody_waits_for_is_not_told_of_beside_one(queue, ears, database):
+def test_settlement_notifies_only_of_ids_that_match_a_waiters_key(queue, ears, database):
     ids = queue.enqueue_many("a:b", 300)
     with psycopg.connect(database, autocommit=True) as waiter:
         announce(waiter, ids[5], ids[250])
@@ -169,7 +169,7 @@ def test_a_job_that_nobody_waits_for_is_not_told_of_beside_one(queue, ears, data
     assert {number & 63 for number in told} == {ids[5] & 63, ids[250] & 63}
 
 
-def test_what_is_no_end_is_not_told(queue, ears):
+def test_outcomes_that_do_not_end_a_job_do_not_notify(queue, ears):
     ids = queue.enqueue_many("a:b", 3)
     with psycopg.connect(queue.dsn, autocommit=True) as waiter:
         announce(waiter, *ids)
@@ -180,7 +180,7 @@ def test_what_is_no_end_is_not_told(queue, ears):
     assert heard(ears) == set()
 
 
-def test_very_many_ends_come_in_messages_that_fit(queue, ears):
+def test_1000_ends_at_once_are_all_notified(queue, ears):
     ids = queue.enqueue_many("a:b", 1000)
     with psycopg.connect(queue.dsn, autocommit=True) as waiter:
         announce(waiter, *ids)
@@ -190,7 +190,7 @@ def test_very_many_ends_come_in_messages_that_fit(queue, ears):
     assert heard(ears) == {f"{number}=cancelled" for number in ids}
 
 
-def test_a_settlement_keeps_no_key(queue):
+def test_settlement_keeps_no_advisory_lock(queue):
     number = queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -221,7 +221,7 @@ def until(condition):
 
 
 @pytest.mark.promise("D19")
-def test_who_waits_is_told_and_does_not_look(queue, never_looks):
+def test_waiting_client_is_notified_and_does_not_poll(queue, never_looks):
     ids = queue.enqueue_many("a:b", 3)
     with Client(queue.dsn) as client:
         thread, answers = in_a_thread(lambda: client.wait_many([ids[2], ids[0]], timeout=60))
@@ -238,7 +238,7 @@ def test_who_waits_is_told_and_does_not_look(queue, never_looks):
     until(lambda: waiters(queue) == 0)
 
 
-def test_a_settlement_that_has_looked_before_there_was_a_waiter_is_waited_for(queue, never_looks):
+def test_client_waits_for_a_settlement_that_checked_before_there_was_a_waiter(queue, never_looks):
     number = queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -250,7 +250,7 @@ def test_a_settlement_that_has_looked_before_there_was_a_waiter_is_waited_for(qu
     assert answers[0]["state"] == "completed"
 
 
-def test_a_job_that_just_runs_is_not_held_up_by_its_waiters(queue, never_looks):
+def test_waiters_do_not_block_the_settlement_of_a_running_job(queue, never_looks):
     number = queue.enqueue("a:b")
     child = queue.child()
     (job,) = child.claim(1)
@@ -263,7 +263,7 @@ def test_a_job_that_just_runs_is_not_held_up_by_its_waiters(queue, never_looks):
             assert answers[0]["state"] == "completed"
 
 
-def test_a_reading_role_holds_up_no_settlement_however_long_its_transaction(queue):
+def test_long_transaction_of_a_reading_role_blocks_no_settlement(queue):
     child = queue.child()
     jobs = queue.enqueue_many("a:b", 3)
     assert len(child.claim(3)) == 3
@@ -273,7 +273,7 @@ def test_a_reading_role_holds_up_no_settlement_however_long_its_transaction(queu
         queue.run("SELECT FROM jobherd.running FOR UPDATE NOWAIT")
 
 
-def test_the_end_of_a_job_of_which_nothing_is_kept_is_told(queue, never_looks):
+def test_end_of_a_job_that_is_not_kept_is_notified(queue, never_looks):
     number = queue.enqueue("a:b")
     child = queue.child()
     with Client(queue.dsn) as client:
@@ -286,7 +286,7 @@ def test_the_end_of_a_job_of_which_nothing_is_kept_is_told(queue, never_looks):
     assert queue.state(number) is None
 
 
-def test_a_word_that_comes_after_the_look_that_misses_the_job_still_counts(queue, monkeypatch):
+def test_notification_after_the_query_that_misses_the_job_still_counts(queue, monkeypatch):
     number = queue.enqueue("a:b")
     child = queue.child()
     held, looked = [], []
@@ -316,7 +316,7 @@ def test_a_word_that_comes_after_the_look_that_misses_the_job_still_counts(queue
     assert set() in looked
 
 
-def test_the_end_of_a_job_of_that_number_in_another_schema_is_none_of_ours(queue, never_looks):
+def test_end_of_a_job_with_the_same_id_in_another_schema_is_ignored(queue, never_looks):
     migrate(queue.connection, schema="other")
     number = queue.enqueue("a:b")
     [[theirs]] = queue.run("SELECT setval('other.job_ids', %s, false)", number)
@@ -326,7 +326,7 @@ def test_the_end_of_a_job_of_that_number_in_another_schema_is_none_of_ours(queue
         thread, answers = in_a_thread(lambda: client.wait(number, timeout=60))
         until(lambda: waiters(queue) == 1)
         (job,) = child.claim(1)
-        with child.connection.transaction():  # both are heard at once
+        with child.connection.transaction():  # both notifications arrive at once
             child.settle(job.token, [number], "ok", keep=0)
             child.connection.execute("SELECT other.cancel(%s)", [theirs])
         thread.join()
@@ -334,7 +334,7 @@ def test_the_end_of_a_job_of_that_number_in_another_schema_is_none_of_ours(queue
 
 
 @pytest.mark.parametrize("deaf", [True, False])
-def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
+def test_missing_job_without_a_notification_raises_lookup_error(monkeypatch, deaf):
     monkeypatch.setattr(_waiting, "LATE", 600.0)
     vigil = _waiting.CompletionWait([7], None, schema="jobherd", can_listen=not deaf)
     vigil.found(vigil.due(), {7: {"id": 7, "state": "running"}})
@@ -352,14 +352,14 @@ def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
 
 
 def stalled(network):
-    """Nothing passes any more of the sessions that a client has; each packet is confirmed all the same."""
+    """Drop all data of the client's sessions, but acknowledge each packet."""
     assert network.stall("jobherd client")
 
 
 @pytest.mark.parametrize("asked", ["before", "while it waits"])
 @pytest.mark.parametrize("coroutine", [False, True])
-def test_a_session_that_something_swallows_is_followed_by_another(queue, looks_often, asked, coroutine):
-    """It waited for ever for the answer to a look."""
+def test_client_replaces_a_session_that_stops_answering(queue, looks_often, asked, coroutine):
+    """Regression: the client waited indefinitely for the answer to its query."""
     number = queue.enqueue("a:b")
 
     async def wait(client):
@@ -388,7 +388,7 @@ def test_a_session_that_something_swallows_is_followed_by_another(queue, looks_o
 
 
 @pytest.mark.parametrize("coroutine", [False, True])
-def test_the_time_is_up_also_on_a_line_that_something_swallows(queue, looks_often, monkeypatch, coroutine):
+def test_wait_times_out_on_a_connection_that_stops_answering(queue, looks_often, monkeypatch, coroutine):
     monkeypatch.setattr(_waiting, "SILENCE", 2 * LIMIT)
     number = queue.enqueue("a:b")
 
@@ -413,8 +413,8 @@ def test_the_time_is_up_also_on_a_line_that_something_swallows(queue, looks_ofte
 
 @pytest.mark.parametrize("coroutine", [False, True])
 @pytest.mark.parametrize("silent", ["the database", "where one listens"])
-def test_the_time_is_up_also_while_a_session_is_made(queue, monkeypatch, silent, coroutine):
-    """The driver waits 130 s for a server that takes a connection and says nothing, and the pool half a minute for such a session."""
+def test_wait_times_out_while_a_session_is_opened(queue, monkeypatch, silent, coroutine):
+    """For a server that accepts a connection and sends nothing, the driver waits 130 s and the pool 30 s."""
     number = queue.enqueue("a:b")
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         there = f"host=127.0.0.1 port={nobody.getsockname()[1]} sslmode=disable"
@@ -434,7 +434,7 @@ def test_the_time_is_up_also_while_a_session_is_made(queue, monkeypatch, silent,
                     client.wait(number, timeout="0.1s")
 
 
-def test_who_waits_for_ever_is_told_by_the_driver_that_no_session_is_to_be_had(queue, monkeypatch):
+def test_wait_without_a_timeout_raises_the_drivers_connection_timeout(queue, monkeypatch):
     number = queue.enqueue("a:b")
     monkeypatch.setenv("JOBHERD_DSN", queue.dsn)
     with socket.create_server(("127.0.0.1", 0)) as nobody, Client() as client:
@@ -445,8 +445,8 @@ def test_who_waits_for_ever_is_told_by_the_driver_that_no_session_is_to_be_had(q
             client.wait(number)
 
 
-def test_a_coroutine_that_waits_on_such_a_line_can_be_cancelled(database):
-    """The end of the session came in the place of the cancellation, which was forgotten."""
+def test_coroutine_that_waits_on_a_stalled_connection_can_be_canceled(database):
+    """Regression: the error of the ended session replaced the cancellation, which was lost."""
 
     async def wait():
         async with await psycopg.AsyncConnection.connect(network.dsn, application_name="jobherd client") as connection:
@@ -469,7 +469,7 @@ def test_a_coroutine_that_waits_on_such_a_line_can_be_cancelled(database):
         asyncio.run(wait())
 
 
-def test_asyncio_waits_for_many_at_once(queue, never_looks):
+def test_async_client_waits_for_many_jobs_at_once(queue, never_looks):
     ids = queue.enqueue_many("a:b", 2)
     child = queue.child()
 
@@ -489,7 +489,7 @@ def test_asyncio_waits_for_many_at_once(queue, never_looks):
     asyncio.run(work())
 
 
-def test_what_cannot_be_waited_for_is_named(queue):
+def test_wait_error_names_the_jobs(queue):
     one, other = queue.enqueue_many("a:b", 2)
     with Client(queue.dsn) as client:
         assert client.wait_many([]) == {}
@@ -508,7 +508,7 @@ def test_what_cannot_be_waited_for_is_named(queue):
 
 
 @pytest.mark.promise("B50", "B51", "B52")
-def test_to_delete_a_job_is_to_cancel_it_and_to_forget_one_that_is_over(queue):
+def test_delete_cancels_unfinished_jobs_and_removes_finished_ones(queue):
     waiting, running, over = queue.enqueue_many("a:b", 3)
     child = queue.child()
     jobs = child.claim(3)

@@ -1,6 +1,6 @@
-"""Who is notified of new jobs, and when nobody is.
+"""When new jobs notify supervisors with idle workers, and when not.
 
-Looked at where it is decided, in the transaction that brings them.
+The transaction that adds the jobs decides, so the tests examine that transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOORS = (
 
 
 class Ears:
-    """A session that listens. It sleeps, that is holds the sleep keys, only when told to."""
+    """A session that listens. It holds the sleep keys, as with idle workers, only between `sleep` and `wake`."""
 
     def __init__(self, queue):
         self._queue = queue
@@ -47,9 +47,9 @@ class Ears:
         ]
 
     def heard(self):
-        """What was notified so far.
+        """Return the notifications so far.
 
-        Notifications are delivered in the order of commits, so our own mark is the last.
+        PostgreSQL delivers notifications in the order of commits, so the mark sent here is the last.
         """
         self._queue.run("SELECT pg_notify('jobherd_jobs', '@mark')")
         notes = []
@@ -83,7 +83,7 @@ def enqueue(connection, queue="default"):
 
 
 def enter(queue, door):
-    """Bring a job into ready by one of the ways there are."""
+    """Put a job into `ready` in the given way."""
     match door:
         case "enqueue":
             enqueue(queue.connection)
@@ -107,30 +107,30 @@ def enter(queue, door):
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_while_nobody_sleeps_nobody_is_notified(queue, ears, door):
+def test_without_idle_workers_new_jobs_do_not_notify(queue, ears, door):
     enter(queue, door)
     assert "default" not in ears.heard()
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_while_somebody_sleeps_each_transaction_notifies(queue, ears, door):
+def test_with_idle_workers_each_transaction_notifies_once(queue, ears, door):
     ears.sleep()
     enter(queue, door)
-    # these come in first
+    # These two ways enqueue the job first, which notifies too.
     assert ears.heard().count("default") == (2 if door in {"settle/settle_jobs", "recover/requeue_child"} else 1)
 
 
-def test_who_commits_may_be_somebody_who_may_do_nothing_here(queue, ears, producer):
-    """It calls a function of the application's that runs as its owner.
+def test_committing_role_needs_no_privileges_on_the_schema(queue, ears, producer):
+    """The role calls a SECURITY DEFINER function of the application.
 
-    Until PostgreSQL 18 what is deferred runs as the committing role.
+    Before PostgreSQL 18, a deferred trigger runs as the committing role.
     """
     ears.sleep()
     producer.execute(
         "CREATE FUNCTION public.order_receipt() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT jobherd.enqueue('a:b') $$"
     )
     producer.commit()
-    # a role that every server has, and to which this schema has granted nothing
+    # Every server has this role. It has no privileges on this schema.
     producer.execute("SET ROLE pg_monitor")
     producer.commit()
     producer.execute("SELECT public.order_receipt()")
@@ -139,8 +139,8 @@ def test_who_commits_may_be_somebody_who_may_do_nothing_here(queue, ears, produc
 
 
 @pytest.mark.parametrize("isolation", psycopg.IsolationLevel)
-def test_a_job_that_was_second_when_it_was_put_in_is_the_first_when_it_is_committed(queue, ears, producer, isolation):
-    """The maintenance process has looked meanwhile, and sleeps until its poll."""
+def test_scheduled_job_that_is_the_earliest_at_its_commit_notifies(queue, ears, producer, isolation):
+    """The maintenance process has queried meanwhile, and would otherwise wait until its next poll."""
     first = queue.enqueue("a:b", delay=3600)
     assert ears.heard() == ["@due"]
     producer.isolation_level = isolation
@@ -152,8 +152,8 @@ def test_a_job_that_was_second_when_it_was_put_in_is_the_first_when_it_is_commit
     assert ears.heard() == ["@due"]
 
 
-def test_a_sleeper_notifies_itself(queue, ears):
-    """The parent gives jobs back through the session that holds its keys, and its own keys do not stop it."""
+def test_supervisor_with_idle_workers_notifies_itself(queue, ears):
+    """The supervisor releases jobs in the session that holds its sleep keys, and its own keys do not conflict."""
     ears.sleep()
     enqueue(ears.connection)
     assert ears.heard() == ["default"]
@@ -162,7 +162,7 @@ def test_a_sleeper_notifies_itself(queue, ears):
     assert ears.heard() == []
 
 
-def test_one_notification_for_each_queue_of_a_transaction_however_the_rows_come(queue, ears, producer):
+def test_transaction_notifies_once_for_each_queue_in_any_order_of_rows(queue, ears, producer):
     ears.sleep()
     for name in ("default", "mail", "default", "mail", "media", "default"):
         enqueue(producer, name)
@@ -170,10 +170,10 @@ def test_one_notification_for_each_queue_of_a_transaction_however_the_rows_come(
     assert sorted(ears.heard()) == ["default", "mail", "media"]
     enqueue(producer, "mail")
     producer.commit()
-    assert ears.heard() == ["mail"], "the note of one transaction is not taken for another's"
+    assert ears.heard() == ["mail"], "the note of one transaction does not affect the next"
 
 
-def test_a_name_within_a_name_is_another_queue(queue, ears, producer):
+def test_queue_whose_name_is_part_of_another_name_is_notified_too(queue, ears, producer):
     ears.sleep()
     for name in ("mail.eu", "mail", "ail", "eu"):
         enqueue(producer, name)
@@ -182,7 +182,7 @@ def test_a_name_within_a_name_is_another_queue(queue, ears, producer):
 
 
 @pytest.mark.parametrize("how", ["wake/disable_notify", "the session ends"])
-def test_the_last_sleeper_takes_the_notifications_with_it(queue, ears, how):
+def test_notifications_stop_when_no_supervisor_has_idle_workers(queue, ears, how):
     other, another = Ears(queue), Ears(queue)
     other.sleep()
     another.sleep()
@@ -192,13 +192,15 @@ def test_the_last_sleeper_takes_the_notifications_with_it(queue, ears, how):
         else:
             backend = sleeper.connection.info.backend_pid
             sleeper.connection.close()
-            queue.run("SELECT pg_terminate_backend(%s, 10000)", backend)  # waits for its end; it may have ended
+            queue.run(
+                "SELECT pg_terminate_backend(%s, 10000)", backend
+            )  # waits until the session ends; it may have ended already
         enqueue(queue.connection)
         assert ears.heard() == left
 
 
 @pytest.mark.parametrize("isolation", psycopg.IsolationLevel)
-def test_what_counts_is_who_sleeps_at_the_commit(ears, producer, isolation):
+def test_idle_workers_at_the_commit_decide_whether_it_notifies(ears, producer, isolation):
     producer.isolation_level = isolation
     enqueue(producer)
     ears.sleep()
@@ -210,7 +212,7 @@ def test_what_counts_is_who_sleeps_at_the_commit(ears, producer, isolation):
     assert ears.heard() == []
 
 
-def test_a_savepoint_that_is_rolled_back_takes_its_note_with_it(ears, producer):
+def test_rolled_back_savepoint_neither_notifies_nor_suppresses_a_notification(ears, producer):
     ears.sleep()
     enqueue(producer, "first")
     for kept in (False, True, False):
@@ -226,7 +228,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_note_with_it(ears, producer):
     assert sorted(ears.heard()) == ["first", "inner", "last"]
 
 
-def test_an_error_that_is_caught_takes_its_note_with_it(ears, producer):
+def test_caught_error_does_not_suppress_a_notification(ears, producer):
     ears.sleep()
     producer.execute(
         """DO $$ BEGIN
@@ -238,7 +240,7 @@ def test_an_error_that_is_caught_takes_its_note_with_it(ears, producer):
     assert ears.heard() == ["default"]
 
 
-def test_of_many_rows_one_waits_for_the_commit(queue, ears):
+def test_only_one_of_many_rows_runs_the_deferred_trigger(queue, ears):
     ears.sleep()
     queue.run("SET track_functions = 'pl'")
     with queue.connection.transaction():
@@ -249,18 +251,18 @@ def test_of_many_rows_one_waits_for_the_commit(queue, ears):
     assert queue.run("SELECT calls FROM pg_stat_user_functions WHERE funcname = 'wake_sleepers'") == [(1,)]
 
 
-def test_a_job_that_is_gone_at_the_commit_harms_nobody(ears, producer):
+def test_job_that_is_canceled_before_its_commit_still_notifies(ears, producer):
     ears.sleep()
     producer.execute("SELECT jobherd.cancel(jobherd.enqueue('a:b'))")
     producer.commit()
     assert ears.heard() == ["default"]
 
 
-def test_who_has_looked_stands_in_the_gate_until_its_jobs_are_visible(queue, ears, producer):
+def test_producer_is_in_the_gate_from_its_check_until_its_jobs_are_visible(queue, ears, producer):
     assert ears.committing() == []
     enqueue(producer)
-    assert ears.committing() == [], "before its commit it has not looked"
-    producer.execute("SET CONSTRAINTS ALL IMMEDIATE")  # the look of the commit, and time to look at it
+    assert ears.committing() == [], "the producer checks only at its commit"
+    producer.execute("SET CONSTRAINTS ALL IMMEDIATE")  # runs the check of the commit before the commit
     (seen,) = ears.committing()
     with psycopg.connect(queue.dsn) as newcomer:
         enqueue(newcomer)
@@ -278,13 +280,13 @@ def test_who_has_looked_stands_in_the_gate_until_its_jobs_are_visible(queue, ear
     assert ears.committing() == []
 
 
-def test_a_producer_keeps_no_key(queue, producer):
+def test_producer_keeps_no_advisory_lock(queue, producer):
     enqueue(producer)
     producer.commit()
     assert queue.run("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
 
 
-def test_a_producer_that_cannot_enter_the_gate_notifies_and_does_not_wait(queue, ears, producer):
+def test_producer_that_cannot_enter_the_gate_notifies_and_does_not_wait(queue, ears, producer):
     queue.run("SELECT pg_advisory_lock(1785684584, 0)")
     enqueue(producer)
     producer.commit()

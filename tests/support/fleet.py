@@ -1,6 +1,6 @@
 """Runs real supervisors in a test and waits for events in their database and log, without sleeping.
 with Stage(database, tmp_path) as stage:
-        fleet = stage.run(workers=2)                       # a supervisor with its children, in a separate session
+        fleet = stage.run_fleet(workers=2)                 # a supervisor with its children, in a separate session
         job = stage.enqueue("t:gate", '{"label": "a"}')
         arrival = gate.wait_arrival("a")
         fleet.signal(signal.SIGTERM)

@@ -98,7 +98,7 @@ class _Process:
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         while b"\n" not in self._rest:
-            assert select.select([fd], [], [], LIMIT)[0], "the proxy says nothing: no such message has passed"
+            assert select.select([fd], [], [], LIMIT)[0], "no answer from the proxy: no such message has passed"
             data = os.read(fd, 65536)
             assert data, "the proxy has ended"
             self._rest += data

@@ -1,4 +1,6 @@
-"""Temporary PostgreSQL servers for tests: version 18 of the extra `embedded`, or JOBHERD_TEST_PG=15, 16 or 17.
+"""Temporary PostgreSQL servers for tests: version 18 of the extra `embedded`, or that of JOBHERD_TEST_PG.
+
+JOBHERD_TEST_PG=15 selects Debian's server, 16 and 17 select servers from npm (`make test-pg16`).
 
 The servers are real, with fsync and synchronous_commit on, and listen only on a Unix socket. They are
 removed even if the test run is killed: the kernel stops the postmaster when its parent dies, and a

@@ -98,7 +98,7 @@ class Child:
         """
         until = time.monotonic() + timeout
         while not self.board.idle:
-            assert time.monotonic() < until, f"it is not idle after {timeout} s"
+            assert time.monotonic() < until, f"the child is not idle after {timeout} s"
             select.select([self.report], [], [], 0.001)
 
     def wait_heard(self, timeout: float = LIMIT) -> None:
@@ -108,7 +108,7 @@ class Child:
         """
         until = time.monotonic() + timeout
         while struct.unpack("i", fcntl.ioctl(self.wake, termios.FIONREAD, bytes(4)))[0]:
-            assert time.monotonic() < until, f"it has not read its nudge after {timeout} s"
+            assert time.monotonic() < until, f"the child has not read its wake-up after {timeout} s"
             select.select([self.report], [], [], 0.001)
 
     def interrupt(self, reason: Reason, *, job: int | None = None) -> None:
@@ -140,7 +140,7 @@ class Child:
         """Wait until the child has ended or is idle, then dismiss it; return its exit code."""
         until = time.monotonic() + timeout
         while is_running(self.pid) and not self.board.idle:
-            assert time.monotonic() < until, f"it neither ends nor idles within {timeout} s"
+            assert time.monotonic() < until, f"the child has neither ended nor become idle within {timeout} s"
             select.select([], [], [], 0.002)
         return self.dismiss()
 
@@ -360,5 +360,5 @@ def wait_for_line(child: Child, words: str, timeout: float = LIMIT) -> None:
     """Wait until a child's log contains these words. The log is shared memory without events, so this polls."""
     until = time.monotonic() + timeout
     while words not in child.log():
-        assert time.monotonic() < until, f"it has not said {words!r} within {timeout} s, but: {child.log()}"
+        assert time.monotonic() < until, f"no {words!r} in the log within {timeout} s, but: {child.log()}"
         select.select([], [], [], 0.002)

@@ -108,7 +108,7 @@ def test_rejected_host_continues_if_it_was_accepted_before(parts):
     assert not parts.fleet.rejected
 
 
-def test_fleet_lease_deadline_follows_the_control_block(parts):
+def test_lease_deadline_for_exclusive_jobs_comes_from_the_control_block(parts):
     parts.events.step(1.0)
     assert parts.fleet.lease_deadline == float("inf"), "before the first claim there is no deadline"
     parts.control.lease_deadline = 31.0

@@ -1,6 +1,6 @@
 """What an exit means for its slot: its cause and the rest before the next fork.
 
-Each test is a fleet, a number for the current time, and a list of actions.
+Each test builds a fleet, passes the time as a number, and checks the planned actions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the fleet stores of messages from child processes.
 
-Each test is a fleet, a number for the current time, and a list of actions.
+Each test builds a fleet and passes the time as a number.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The fields `claims` and `drains` of the gateway, a kind that claims jobs but runs none on this host.
 
-Each test is a fleet, a number for the current time, and a list of actions.
+Each test builds a fleet, passes the time as a number, and checks the planned actions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_gateway_is_woken_although_every_worker_is_busy_or_there_is_none():
     assert story.step() == [WakeChild(gateway)]
 
 
-def test_gateway_for_which_no_remote_worker_waits_is_not_woken():
+def test_gateway_is_not_woken_if_no_remote_worker_waits():
     story, gateway = with_gateway()
     story.idle(0)
     story.fleet.on_idle_flag(gateway, idle=False, claims=0)

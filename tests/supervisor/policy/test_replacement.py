@@ -1,6 +1,6 @@
 """Which children are forked and dismissed while the supervisor serves.
 
-Each test is a fleet, a number for the current time, and a list of actions.
+Each test builds a fleet, passes the time as a number, and checks the planned actions.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_worker_over_a_limit_is_replaced_before_it_exits(limit):
     assert story.names() == [("Dismiss", 0)]
 
 
-def test_after_a_lost_lease_jobs_are_stopped_and_no_child_is_forked_before_the_next_registration():
+def test_lost_lease_stops_jobs_and_prevents_forks_until_the_next_registration():
     story = Story().up()
     slot = story.runs(0)
     story.fleet.on_lease_lost(story.now)

@@ -1,6 +1,6 @@
 """How the fleet shuts down after signals and failures.
 
-Each test is a fleet, a number for the current time, and a list of actions.
+Each test builds a fleet, passes the time as a number, and checks the planned actions.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_sigquit_kills_every_child_at_once():
     assert killed == [0, 1, maintenance(story).number]
 
 
-def test_shutdown_does_not_wait_for_a_database_that_is_down():
+def test_shutdown_waits_at_most_three_seconds_for_a_database_that_is_down():
     story = Story().up()
     story.runs(0)
     story.fleet.on_signal(signal.SIGTERM, story.now)
@@ -133,7 +133,7 @@ def test_supervisor_drains_and_exits_with_69_after_too_many_failed_connections()
     assert story.step() == [Finish(69)]
 
 
-def test_after_a_second_request_the_exit_does_not_wait_for_the_database():
+def test_fast_shutdown_waits_at_most_three_seconds_to_release_jobs():
     story = Story().up()
     for _ in range(2):
         story.fleet.on_signal(signal.SIGTERM, story.now)

@@ -1,6 +1,6 @@
 """When and how the supervisor stops a child process.
 
-Each test is a fleet, a number for the current time, and a list of actions.
+Each test builds a fleet, passes the time as a number, and checks the planned actions.
 """
 
 from __future__ import annotations

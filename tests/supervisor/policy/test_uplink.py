@@ -1,6 +1,6 @@
 """A fleet with an uplink to a gateway: its children, the order in which they exit, and rejection by the gateway.
 
-Each test is a fleet, a number for the current time, and a list of actions.
+Each test builds a fleet, passes the time as a number, and checks the planned actions.
 """
 
 from __future__ import annotations

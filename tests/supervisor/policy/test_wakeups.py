@@ -1,6 +1,6 @@
 """Which idle children are woken, and when producers notify.
 
-Each test is a fleet, a number for the current time, and a list of actions.
+Each test builds a fleet, passes the time as a number, and checks the planned actions.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_wakeup_of_a_dead_child_goes_to_the_next_idle_child():
     assert WakeChild(story.fleet.slots[1]) in story.step()
 
 
-def test_with_reserved_workers_a_request_wakes_each_idle_worker():
+def test_request_wakes_each_idle_worker_if_workers_are_reserved():
     story = Story(reserved=(("high", 1),)).up()
     story.idle(0, 1)
     story.fleet.request_wakeups()

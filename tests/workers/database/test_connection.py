@@ -1,4 +1,4 @@
-"""A database that goes away and comes back, at every bad moment, and what a child holds meanwhile."""
+"""A worker whose database becomes unreachable and reachable again, at any moment, with and without jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def end_backend(bench: Bench) -> None:
     assert bench.ask("SELECT pg_terminate_backend(%(pid)s, 10000) AS gone", pid=backend(bench))[0]["gone"]
 
 
-def test_a_child_whose_session_ends_in_the_middle_of_a_job_settles_it_through_a_new_one(bench: Bench, gate: Gate):
+def test_worker_records_the_outcome_in_a_new_session_if_its_session_ends_during_a_job(bench: Bench, gate: Gate):
     child = bench.start()
     job = bench.enqueue("act:gated", name="a")
     child.nudge()
@@ -56,7 +56,7 @@ def test_a_child_whose_session_ends_in_the_middle_of_a_job_settles_it_through_a_
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_an_idle_child_whose_session_ends_works_on_in_the_first_that_it_opens(bench: Bench):
+def test_idle_worker_continues_in_the_first_session_that_it_opens_after_its_session_ended(bench: Bench):
     child = bench.start()
     child.wait_idle()
     with psycopg.connect(bench.dsn, autocommit=True) as owner:
@@ -75,7 +75,7 @@ def test_an_idle_child_whose_session_ends_works_on_in_the_first_that_it_opens(be
 
 
 @pytest.mark.promise("E13")
-def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench):
+def test_claim_whose_answer_was_lost_is_released_and_made_again(bench: Bench):
     with Proxy(bench.dsn) as proxy:
         child = bench.start(dsn=proxy.dsn)
         child.wait_idle()
@@ -90,12 +90,12 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench
 
 
 @pytest.mark.parametrize("where", ["before", "answered"])
-def test_an_outcome_is_written_as_it_is_though_the_answer_to_it_was_none_of_a_servers(
+def test_outcome_is_recorded_unchanged_if_the_answer_to_its_settlement_was_garbled(
     bench: Bench, gate: Gate, where: str
 ):
-    """What libpq says by itself has no code.
+    """An error that libpq itself raises has no SQLSTATE.
 
-    Taken for a refusal of the statement, it made "failed" of what was done.
+    If it counted as a rejection of the statement, a completed job would be recorded as failed.
     """
     with Network(bench.dsn) as network:
         child = bench.start(dsn=network.dsn)
@@ -103,7 +103,7 @@ def test_an_outcome_is_written_as_it_is_though_the_answer_to_it_was_none_of_a_se
         child.nudge()
         arrival = gate.wait_arrival("a")
         child.board.dismiss()
-        child.close_wake()  # who leaves settles alone
+        child.close_wake()  # An exiting worker sends the settlement without a claim.
         network.arm("jobherd:worker:*", "settle/settle_jobs", where=where, action="garble")
         arrival.open("kept")
         network.wait_hit()
@@ -117,16 +117,13 @@ BREAKS = [(where, action) for action in ("cut", "stall") for where in ("before",
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children that are forked by this test wait 1 s for a word of the server."""
+    """Workers that this test forks wait 1 s for data from the server."""
     monkeypatch.setitem(Session.__init__.__kwdefaults__, "patience", 1.0)
 
 
 @pytest.mark.parametrize("word", ["claim/claim_job", "settle_"])
-def test_wherever_the_network_breaks_or_goes_silent_each_job_is_done_once(bench: Bench, impatient: None, word: str):
-    """A line that is stalled here confirms every packet.
-
-    The kernel's own time limits never notice.
-    """
+def test_each_job_runs_once_wherever_the_connection_breaks_or_goes_silent(bench: Bench, impatient: None, word: str):
+    """A stalled connection still acknowledges every packet, so the kernel's own time limits do not detect it."""
     with Network(bench.dsn) as network:
         child = bench.start(dsn=network.dsn)
         for number, (where, action) in enumerate(BREAKS):
@@ -140,7 +137,7 @@ def test_wherever_the_network_breaks_or_goes_silent_each_job_is_done_once(bench:
         assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_line_that_goes_silent_in_the_middle_of_a_job_costs_it_nothing(bench: Bench, impatient: None, gate: Gate):
+def test_outcome_is_recorded_if_the_connection_goes_silent_during_a_job(bench: Bench, impatient: None, gate: Gate):
     with Network(bench.dsn) as network:
         child = bench.start(dsn=network.dsn)
         job = bench.enqueue("act:gated", name="a")
@@ -154,10 +151,10 @@ def test_a_line_that_goes_silent_in_the_middle_of_a_job_costs_it_nothing(bench: 
         assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_what_takes_the_server_longer_than_we_wait_is_waited_for_longer_the_next_time(
+def test_worker_waits_longer_when_it_repeats_a_settlement_that_took_too_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
-    """A settlement of many megabytes on a slow disk was given up each time before it was through, and begun again, for ever."""
+    """With a fixed limit, a settlement of many megabytes on a slow disk was aborted and repeated indefinitely."""
     monkeypatch.setitem(Session.__init__.__kwdefaults__, "patience", 0.3)
     bench.ask(
         """CREATE FUNCTION slow_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NEW; END $$;
@@ -173,13 +170,13 @@ def test_what_takes_the_server_longer_than_we_wait_is_waited_for_longer_the_next
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, gate: Gate):
+def test_settlement_whose_answer_was_lost_is_not_recorded_twice(bench: Bench, gate: Gate):
     with Proxy(bench.dsn) as proxy:
         child = bench.start(dsn=proxy.dsn)
         first, then = bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b")
         child.nudge()
         arrival = gate.wait_arrival("a")
-        proxy.swallow()  # of the settlement, and with it of the claim of the second job
+        proxy.swallow()  # The answer to the settlement, and to the claim of the second job with it.
         arrival.open("once")
         proxy.wait()
         gate.wait_arrival("b").open()
@@ -191,7 +188,7 @@ def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, g
 
 @contextmanager
 def bench_of_its_own(**settings: str) -> Iterator[tuple[Cluster, Bench]]:
-    """A server that the test may stop, and the children on it."""
+    """Start a server that the test may stop, with a bench."""
     with Cluster(settings, place=quick_place()) as own, own.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
@@ -199,17 +196,17 @@ def bench_of_its_own(**settings: str) -> Iterator[tuple[Cluster, Bench]]:
             yield own, bench
 
 
-def test_a_claim_that_is_lost_with_the_server_leaves_its_job_and_refuses_what_became_of_it(
+def test_job_whose_claim_is_lost_in_a_server_crash_runs_again_and_its_first_outcome_is_dropped(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
     """A claim of short jobs does not wait for its fsync.
 
-    Should the server crash in that moment, the job is where it was, and runs again.
+    If the server crashes before the fsync, the job is still in the queue and runs again.
     """
-    monkeypatch.setattr("jobherd.workers.run.executor.SHORT", 600.0)  # in the child too, which may be held up
+    monkeypatch.setattr("jobherd.workers.run.executor.SHORT", 600.0)  # Also in the child, which may be delayed.
     with bench_of_its_own(wal_writer_delay="10s") as (own, bench):
         child = bench.start()
-        known = bench.enqueue("act:maybe", name="")  # after it, the kind is known to be short
+        known = bench.enqueue("act:maybe", name="")  # After this job, the kind counts as short.
         child.nudge()
         bench.wait(known, "completed")
         child.wait_idle()
@@ -230,7 +227,7 @@ def test_a_claim_that_is_lost_with_the_server_leaves_its_job_and_refuses_what_be
         assert row == ("completed", "then", 1)
 
 
-def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_it_has(gate: Gate):
+def test_worker_dismissed_during_a_database_outage_records_its_outcome_before_it_exits(gate: Gate):
     with bench_of_its_own() as (own, bench):
         child = bench.start()
         job = bench.enqueue("act:gated", name="a")
@@ -249,7 +246,7 @@ def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_
         assert child.log().count("the database is away") == 1
 
 
-def test_a_child_that_is_dismissed_while_it_waits_to_write_its_outcome_does_not_fall_asleep_afterwards(gate: Gate):
+def test_worker_dismissed_while_it_retries_a_settlement_exits_after_recording_it(gate: Gate):
     with bench_of_its_own() as (own, bench):
         child = bench.start()
         job = bench.enqueue("act:gated", name="a")
@@ -267,15 +264,15 @@ def test_a_child_that_is_dismissed_while_it_waits_to_write_its_outcome_does_not_
         assert row == ("completed", "late")
 
 
-def test_a_child_that_is_dismissed_while_the_database_is_away_leaves_at_once_if_it_holds_nothing(bench: Bench):
+def test_worker_without_a_job_exits_at_once_if_it_is_dismissed_during_an_outage(bench: Bench):
     child = bench.fork(dsn="host=/nowhere dbname=x", db_retry_initial=30.0)
     child.close_wake()
     assert child.wait() == EXIT_REQUESTED
     assert "password" not in child.log()
 
 
-def test_a_nudge_ends_the_wait_for_the_database(bench: Bench, tmp_path):
-    """The parent nudges everybody when its own probe is answered."""
+def test_wake_ends_the_pause_before_the_next_connection_attempt(bench: Bench, tmp_path):
+    """The supervisor wakes all workers when its own probe succeeds."""
     tmp_path.chmod(0o755)
     given = psycopg.conninfo.conninfo_to_dict(bench.dsn)
     link = tmp_path / ".s.PGSQL.5432"
@@ -307,11 +304,11 @@ def test_a_nudge_ends_the_wait_for_the_database(bench: Bench, tmp_path):
         (psycopg.errors.InvalidTextRepresentation(), False),
     ],
 )
-def test_what_means_that_the_database_is_retryable(problem: psycopg.Error, away: bool):
+def test_temporary_database_errors_are_retryable_and_rejections_are_not(problem: psycopg.Error, away: bool):
     assert is_retryable(problem) is away
 
 
-def test_our_time_limits_give_way_to_those_of_the_dsn():
+def test_time_limits_of_the_dsn_override_the_defaults():
     found = session_parameters("host=db connect_timeout=3 application_name=mine", "jobherd:worker:1:2")
     assert (found["connect_timeout"], found["tcp_user_timeout"], found["application_name"]) == (
         "3",
@@ -327,7 +324,7 @@ def test_several_hosts_share_the_time_to_connect(hosts: str, seconds: str):
 
 
 @pytest.mark.promise("C33")
-def test_pauses_double_up_to_their_longest_and_start_again_after_a_success():
+def test_pauses_double_up_to_the_maximum_and_start_again_after_a_success():
     spec = SimpleNamespace(settings=SimpleNamespace(db_retry_initial=0.5, db_retry_max=30.0))
     pauses = Session(spec, SimpleNamespace(dismissed=False)).waiting.backoff
     for plain in (0.5, 1, 2, 4, 8, 16, 30, 30):
@@ -336,8 +333,8 @@ def test_pauses_double_up_to_their_longest_and_start_again_after_a_success():
     assert pauses.next() <= 0.625
 
 
-def test_a_session_whose_file_a_job_has_made_wait_does_not_wait_when_it_is_looked_after(database):
-    """A read of an answer that ends where the buffer does would wait for more of it, for ever."""
+def test_session_socket_that_a_job_made_blocking_becomes_nonblocking_at_the_check(database):
+    """With a blocking socket, the read of an answer that exactly fills the buffer would wait for more indefinitely."""
     with psycopg.connect(database) as connection:
         session = SimpleNamespace(_connection=connection, _socket=socket_identity(connection))
         for waits in (False, True):
@@ -346,7 +343,7 @@ def test_a_session_whose_file_a_job_has_made_wait_does_not_wait_when_it_is_looke
             assert not os.get_blocking(connection.fileno())
 
 
-def test_a_session_for_which_there_is_no_file_to_say_who_we_are_is_made_again(
+def test_session_is_opened_again_if_the_start_time_of_the_process_cannot_be_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     asked: list[int] = []
@@ -363,8 +360,8 @@ def test_a_session_for_which_there_is_no_file_to_say_who_we_are_is_made_again(
     assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_nobody_calls_the_encoding_by_another_name_than_the_server():
-    """By any other pgbouncer takes it for another encoding, and sets it again before each transaction: a round trip each."""
+def test_code_names_the_client_encoding_exactly_as_the_server_does():
+    """With another spelling, pgbouncer sets the encoding again before each transaction, which costs a round trip."""
     names = Counter(
         name
         for package in ("supervisor", "workers", "handlers", "sql")

@@ -1,7 +1,4 @@
-"""A pooler that has lost count hands one client the answers of another.
-
-None of them is believed.
-"""
+"""A faulty pooler can send a client the answers to another client's statements. Jobherd rejects them."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from tests.support.patience import LIMIT
 from tests.support.pooler import PROGRAM, Pooler
 
 
-def test_the_first_answer_to_a_statement_says_what_the_others_must_look_like(database: str):
+def test_answer_with_other_columns_than_the_first_answer_to_its_statement_is_rejected(database: str):
     with psycopg.connect(database, autocommit=True) as connection:
         answers = Answers()
         ask = connection.pgconn.exec_
@@ -34,14 +31,14 @@ def test_the_first_answer_to_a_statement_says_what_the_others_must_look_like(dat
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
 @pytest.mark.parametrize("who", ["worker", "parent"])
-def test_no_answer_of_somebody_else_is_believed(database: str, who: str):
-    """Someone listens through the pooler, and is notified without an end.
+def test_worker_and_supervisor_reject_answers_to_another_clients_statements(database: str, who: str):
+    """Another client listens through the pooler, and is notified without end.
 
-    By and by pgbouncer 1.18 takes a notification for an answer.
+    After some time, pgbouncer 1.18 takes a notification for an answer.
     """
     with Pooler(database, "transaction", size=1) as pooler:
-        # Two clients on one backend: at each change of hands it is told the name of the next one,
-        # and asked whether it is well.
+        # Two clients share one backend. At each switch, the pooler sets the name of the next client
+        # and checks the backend.
         with (
             psycopg.connect(pooler.dsn, autocommit=True, application_name="listens") as listener,
             psycopg.connect(pooler.dsn, autocommit=True, application_name="works") as connection,
@@ -59,7 +56,7 @@ def test_no_answer_of_somebody_else_is_believed(database: str, who: str):
                 until, mixed_up = time.monotonic() + LIMIT / 2, ""
                 while not mixed_up:
                     if time.monotonic() >= until:
-                        pytest.skip("this pgbouncer has lost count of nothing")  # 1.18 has within a second
+                        pytest.skip("this pgbouncer has lost count of nothing")  # 1.18 does within a second.
                     for name, answer in first.items():
                         try:
                             assert ask(name) == answer
@@ -80,7 +77,7 @@ def _notify(dsn: str, over: threading.Event) -> None:
 
 
 def _work(dsn: str, over: threading.Event) -> None:
-    """Use the same backend, as somebody who does not care what the answer is."""
+    """Use the same backend as a client that ignores the answers."""
     while not over.is_set():
         try:
             with psycopg.connect(dsn, autocommit=True, application_name="others") as connection:

@@ -1,4 +1,4 @@
-"""One exchange over libpq: what comes back, and that no refusal is overheard."""
+"""Exchanges over libpq: the answers that they return, and that no rejection is missed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def connection(database: str):
 
 
 def wanted(queue: str, reason: str | None = None) -> dict[str, object]:
-    """Parameters that pause a queue, or resume it."""
+    """Return parameters that pause or resume a queue."""
     return {"queue": queue, "reason": reason, "kind": None, "resume_at": None, "delay": None, "actor": None}
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_two_statements_are_one_transaction(connection, prepared):
+def test_exchange_runs_two_statements_in_one_transaction(connection, prepared):
     wire = Wire(connection, "jobherd", prepared=prepared)
     connection.execute("CREATE TABLE public.seen (n bigint)")
     connection.execute(
@@ -42,7 +42,7 @@ def test_two_statements_are_one_transaction(connection, prepared):
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_each_in_a_transaction_of_its_own_one_may_be_refused(connection, prepared):
+def test_exchange_each_executes_one_statement_if_the_server_rejects_the_other(connection, prepared):
     wire = Wire(connection, "jobherd", prepared=prepared)
     good, bad = wanted("a"), wanted("no name")
     for first, second in ((good, bad), (bad, good)):
@@ -51,12 +51,12 @@ def test_each_in_a_transaction_of_its_own_one_may_be_refused(connection, prepare
             list if one is good else psycopg.errors.InvalidParameterValue for one in (first, second)
         ]
         assert wire.exchange(("control/resume_claims", wanted("a"))) == [[(True,)]], (
-            "what was not refused is done, and the wire goes on"
+            "the accepted statement is executed, and the connection can be used"
         )
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared):
+def test_exchange_ahead_leaves_the_second_answer_to_be_read_later(connection, prepared):
     wire = Wire(connection, "jobherd", prepared=prepared)
     good, bad = wanted("a"), wanted("no name")
     for first, behind in ((good, bad), (bad, good)):
@@ -68,12 +68,12 @@ def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared)
             list if one is good else psycopg.errors.InvalidParameterValue for one in (first, behind)
         ]
         assert wire.exchange(("control/resume_claims", wanted("a"))) == [[(True,)]], (
-            "what was not refused is done, and the wire goes on"
+            "the accepted statement is executed, and the connection can be used"
         )
 
 
 def refuse_late(connection, how: str) -> None:
-    """From now on the server answers a session that pauses the queue "late", and refuses to commit it afterwards."""
+    """From now on, the server answers a statement that pauses the queue "late", and then rejects its commit."""
     connection.execute(
         f"CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {how}; RETURN NULL; END $$"
     )
@@ -91,10 +91,10 @@ LATE, FINE, FREE = (
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_what_is_refused_at_its_commit_is_refused_though_it_has_answered(connection, prepared):
-    """Read by their order, the answers stood one place too late.
+def test_statement_that_is_answered_and_rejected_at_its_commit_counts_as_rejected(connection, prepared):
+    """If answers were matched by their order, they would be off by one.
 
-    A settlement that was rolled back was taken for done, its jobs stayed claimed.
+    A settlement that was rolled back would count as done, and its jobs would stay claimed.
     """
     refuse_late(connection, "RAISE EXCEPTION 'too late'")
     wire = Wire(connection, "jobherd", prepared=prepared)
@@ -132,14 +132,14 @@ def test_what_is_refused_at_its_commit_is_refused_though_it_has_answered(connect
         lambda wire: wire.exchange_each(FINE, LATE),
     ],
 )
-def test_a_session_that_ends_between_an_answer_and_its_commit_has_not_answered(connection, prepared, ask):
+def test_session_that_ends_between_an_answer_and_its_commit_raises_an_error(connection, prepared, ask):
     refuse_late(connection, "PERFORM pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(psycopg.OperationalError):
         ask(Wire(connection, "jobherd", prepared=prepared))
     assert connection.broken
 
 
-def test_what_is_left_on_the_line_is_lost_if_the_session_ends_at_its_commit(connection):
+def test_reading_the_second_answer_raises_if_the_session_ended_at_its_commit(connection):
     refuse_late(connection, "PERFORM pg_terminate_backend(pg_backend_pid())")
     wire = Wire(connection, "jobherd", prepared=True)
     assert wire.exchange_ahead(FINE, LATE) == [(True,)]
@@ -148,7 +148,7 @@ def test_what_is_left_on_the_line_is_lost_if_the_session_ends_at_its_commit(conn
     assert connection.broken
 
 
-def test_a_session_that_is_ended_in_the_middle_is_no_answer(connection, database):
+def test_session_that_is_terminated_during_an_exchange_raises_an_error(connection, database):
     wire = Wire(connection, "jobherd", prepared=False)
     connection.execute("CREATE TABLE public.held ()")
     connection.execute(
@@ -176,26 +176,26 @@ def _end_once_it_waits(database, backend):
         connection.execute("SELECT pg_terminate_backend(%s)", [backend])
 
 
-def test_a_statement_that_cannot_be_prepared_says_why(connection):
+def test_statement_that_cannot_be_prepared_raises_the_error_of_the_server(connection):
     connection.execute("DROP TABLE jobherd.progress CASCADE")
     with pytest.raises(psycopg.errors.UndefinedTable):
         Wire(connection, "jobherd", prepared=True).exchange(("maintenance/delete_progress", {}))
 
 
-def test_a_name_that_another_session_has_left_is_not_taken_for_ours(connection):
-    """As behind a pooler, where two schemas may share a server session."""
+def test_prepared_statement_of_the_same_name_from_another_client_raises_an_error(connection):
+    """This happens behind a pooler, where two schemas may share a server session."""
     connection.execute('PREPARE "maintenance/delete_progress" AS SELECT 1')
     with pytest.raises(psycopg.errors.DuplicatePreparedStatement):
         Wire(connection, "jobherd", prepared=True).exchange(("maintenance/delete_progress", {}))
 
 
-def test_nothing_with_a_nul_is_sent(connection):
+def test_parameter_with_a_nul_is_rejected_and_not_sent(connection):
     with pytest.raises(ValueError, match="NUL"):
         Wire(connection, "jobherd", prepared=True).exchange(("control/pause_claims", wanted("a", reason="a\0b")))
     assert connection.execute("SELECT count(*) FROM jobherd.gates").fetchone() == (0,)
 
 
-def test_a_revoked_claim_starts_nothing_more_and_hands_back_the_rest(bench: Bench, gate):
+def test_worker_starts_no_further_job_of_a_revoked_claim_and_releases_the_rest(bench: Bench, gate):
     jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:nothing"), bench.enqueue("act:nothing")]
     child = bench.start(most_claimed=3)
     arrival = gate.wait_arrival("a")
@@ -207,12 +207,15 @@ def test_a_revoked_claim_starts_nothing_more_and_hands_back_the_rest(bench: Benc
     assert [row["attempts"] for row in rows] == [1, 1, 1]
 
 
-def test_a_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench: Bench, gate, monkeypatch):
-    """The parent writes and looks what we have announced; we have announced, and look what it wrote: one of us sees the other."""
+def test_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench: Bench, gate, monkeypatch):
+    """The supervisor revokes and then reads the announcement; the worker announces and then reads the revocation.
+
+    At least one of them sees the write of the other.
+    """
     jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b"), bench.enqueue("act:nothing")]
 
     def revoke(point: str) -> None:
-        announcing = sys._getframe(1).f_locals  # the child is a fork of this process
+        announcing = sys._getframe(1).f_locals  # The child is a fork of this process.
         if (
             point == "job.announced"
             and announcing["row"].id == jobs[1]
@@ -228,13 +231,13 @@ def test_a_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench
     arrival = gate.wait_arrival("b")
     first = bench.wait(jobs[0], "completed")
     assert bench.ask("SELECT token FROM jobherd.running")[0]["token"] > first["token"], (
-        "it was handed back, and runs under another claim"
+        "the job was released and runs under another claim"
     )
     arrival.open()
     assert [bench.wait(job, "completed")["attempts"] for job in jobs] == [1, 1, 1]
 
 
-def test_every_statement_is_numbered_without_a_gap():
+def test_statement_parameters_are_numbered_without_a_gap():
     for name in ("claim/claim_job", "claim/claim_jobs", "settle/settle_jobs", "recover/requeue_rest"):
         text, names = sql.numbered(name)
         assert all(f"${place}" in text for place in range(1, len(names) + 1))
@@ -242,7 +245,7 @@ def test_every_statement_is_numbered_without_a_gap():
 
 
 @pytest.mark.parametrize(("unsent", "looks"), [([0, 0], 2), ([900, 500, 100, 0, 0], 5), ([900, 900], 2)])
-def test_a_line_on_which_nothing_moves_is_given_up_and_a_slow_one_is_not(database, monkeypatch, unsent, looks):
+def test_connection_without_progress_raises_an_error_and_a_slow_one_is_waited_for(database, monkeypatch, unsent, looks):
     class Silent:
         asked = []
 
@@ -263,7 +266,7 @@ def test_a_line_on_which_nothing_moves_is_given_up_and_a_slow_one_is_not(databas
 
 @pytest.mark.parametrize("by", ["claim/claim_job", "claim/claim_jobs"])
 @pytest.mark.parametrize(("size", "again"), [(10, True), (5000, False)])
-def test_only_a_small_job_is_read_again_while_the_next_claim_is_on_its_way(database, by, size, again):
+def test_only_an_answer_with_a_small_job_is_kept_to_be_read_again_during_the_next_claim(database, by, size, again):
     with Queue(database) as queue:
         queue.enqueue("a:b", f'"{"x" * size}"')
         child = queue.child()

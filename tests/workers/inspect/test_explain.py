@@ -1,4 +1,4 @@
-"""The sentences that explain a job, for every state and what can stand in its way."""
+"""The sentences that explain a job in each state, and what prevents its start."""
 
 from __future__ import annotations
 
@@ -85,18 +85,18 @@ def tell(history=(), **changed):
         ({"gates": [GATE | {"max_running": 1, "running": 1}]}, "the concurrency limit allows at most 1 job of its queue mail at a time, and 1 runs", ""),
     ],
 )  # fmt: skip
-def test_why_a_job_waits(changed, says, remedy):
+def test_explanation_of_a_waiting_job_names_the_reason_and_what_to_do(changed, says, remedy):
     told = tell(**changed)
     assert any(says in sentence for sentence in told.now), told.now
     assert remedy in " ".join(told.remedy)
     assert bool(remedy) == bool(told.remedy)
 
 
-def test_a_cap_with_a_free_slot_is_not_to_blame():
+def test_concurrency_limit_that_is_not_reached_is_not_named_as_a_reason():
     assert "at most" not in " ".join(tell(gates=[GATE | {"max_running": 3, "running": 2}]).now)
 
 
-def test_why_a_job_is_later():
+def test_explanation_of_a_scheduled_or_retrying_job_names_its_due_time():
     assert tell(state="scheduled", run_at=NOW + timedelta(hours=3)).now == [
         "scheduled: it is not due before 15:00, in 3 h"
     ]
@@ -115,11 +115,11 @@ def test_why_a_job_is_later():
         ({"error_code": "WORKER_RESOLUTION_ERROR"}, "waiting: the worker that claimed it last has no handler for kind mail:receipt"),
     ],
 )  # fmt: skip
-def test_the_first_reason_of_a_later_job_without_a_handler_is_the_handler(changed, says):
+def test_missing_handler_is_the_first_reason_of_a_scheduled_job(changed, says):
     told = tell(state="scheduled", run_at=NOW + timedelta(seconds=30), error="unknown", **changed)
     assert told.now[:2] == [says, "scheduled: it is not due before 12:00, in 30 s"]
     assert "jobherd run --handlers" in told.remedy[0]
-    assert "jobherd retry" not in " ".join(told.remedy), "it would be scheduled again at once"
+    assert "jobherd retry" not in " ".join(told.remedy), "the job would be scheduled again at once"
 
 
 RUNS = {
@@ -151,12 +151,12 @@ RUNS = {
         ({"via": "alpha", "cancelled": True}, "the gateway has asked its worker to stop it"),
     ],
 )  # fmt: skip
-def test_where_a_job_runs(changed, says):
+def test_explanation_of_a_running_job_names_its_worker_and_condition(changed, says):
     told = tell(**(RUNS | changed))
     assert any(says in sentence for sentence in told.now), told.now
 
 
-def test_the_stack_of_a_remote_worker_is_not_offered():
+def test_stack_command_is_not_offered_for_a_job_on_a_remote_worker():
     assert tell(**RUNS).remedy[0] == "jobherd stack 7   to see where it is"
     assert tell(**RUNS | {"via": "alpha"}).remedy == ["jobherd cancel 7   to end it"]
 
@@ -200,14 +200,14 @@ ENDED = {
         ({"state": "expired", "error": None}, [], ["expired at 12:00"]),
     ],
 )  # fmt: skip
-def test_how_a_job_ended(changed, history, says):
+def test_explanation_of_a_finished_job_names_its_final_state_and_cause(changed, history, says):
     told = tell(history, **(OVER | changed))
     for expected in says:
         assert any(sentence.startswith(expected) for sentence in told.now), told.now
     assert bool(told.remedy) == (changed.get("state") != "completed")
 
 
-def test_each_attempt_is_a_line_oldest_first():
+def test_attempts_are_listed_one_per_line_oldest_first():
     told = tell([ENDED | {"attempt": 1, "outcome": "retry"}, ENDED], **OVER)
     assert told.before == [
         "attempt 1 on alpha/77: retry after 1 min, 12:00: boom",
@@ -215,7 +215,7 @@ def test_each_attempt_is_a_line_oldest_first():
     ]
 
 
-def test_an_attempt_of_which_little_is_known_is_told_all_the_same():
+def test_attempt_with_missing_or_invalid_fields_is_still_listed():
     assert tell([{"attempt": 1, "finished_at": "rubbish", "error": "x\ny"}], **OVER).before == [
         "attempt 1: ?, at an unknown time: x"
     ]

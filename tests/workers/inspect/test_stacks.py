@@ -1,7 +1,4 @@
-"""Stacks as faulthandler writes them.
-
-What is read of them, where it says they stand, and that they run over nothing.
-"""
+"""Stacks that faulthandler writes: how they are read and shown, and that they overwrite nothing. Flame graphs."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ Extension modules: psycopg_binary._psycopg (total: 1)
 """
 
 
-def test_a_crash_is_read_without_the_parents_frames_and_ours_before_the_handler():
+def test_crash_stack_is_shown_without_frames_of_the_supervisor_and_worker():
     stacks = read(CRASH)
     assert stacks.said == "Fatal Python error: Segmentation fault"
     assert [(thread.name, thread.current, len(thread.frames)) for thread in stacks.threads] == [
@@ -44,23 +41,21 @@ def test_a_crash_is_read_without_the_parents_frames_and_ours_before_the_handler(
     assert stacks.current.frames[0] == Frame("send", "/srv/app/mail.py", 41)
     assert stacks.place() == f"string_at at {LIBRARY}/ctypes/__init__.py:519, called from send at /srv/app/mail.py:41"
     shown = stacks.show(16384)
-    assert shown.endswith("line 519, in string_at"), (
-        "the innermost call of the thread where it happened is the last line"
-    )
+    assert shown.endswith("line 519, in string_at"), "the innermost call of the crashed thread is the last line"
     assert shown.index("in pump") < shown.index("Segmentation fault") < shown.index("in send")
-    assert stacks.show(200).endswith("in string_at"), "what is cut is never the end"
+    assert stacks.show(200).endswith("in string_at"), "the end is never cut off"
     assert "(1 more threads)" in stacks.show(len(shown) - 20)
     assert [thread_of(thread.document()) for thread in stacks.threads] == list(stacks.threads)
 
 
-def test_a_child_that_runs_nothing_of_anybodys_keeps_our_frames():
+def test_stack_without_user_code_keeps_the_frames_of_the_worker():
     [thread] = read(
         f'Thread 0x1 (most recent call first):\n  File "{OURS}/wake.py", line 5 in wait\n  File "{OURS}/main.py", line 6 in main\n'
     ).threads
     assert [frame.function for frame in thread.frames] == ["wait"]
 
 
-def test_text_that_was_cut_off_or_is_none_of_faulthandlers_is_no_trouble():
+def test_truncated_or_foreign_text_is_read_without_an_error():
     assert read("").show(100) == ""
     assert read("Traceback (most recent call last):\n  boom").show(100) == "Traceback (most recent call last):\n  boom"
     for end in range(len(CRASH)):
@@ -68,7 +63,7 @@ def test_text_that_was_cut_off_or_is_none_of_faulthandlers_is_no_trouble():
     assert read("Current thread 0x1 (most recent call first):\n  File ???, line ??? in ???\n").place() == "??? at ???:0"
 
 
-def test_c_frames_are_kept_where_the_interpreter_writes_them():
+def test_c_frames_are_kept_if_the_interpreter_writes_them():
     text = CRASH.partition("\nExtension")[0] + (
         "\nCurrent thread's C stack trace (most recent call first):\n"
         '  Binary file "/lib/libc.so.6", at +0x42520 [0x7f1]\n  <truncated rest of calls>\n\nExtension modules: a (total: 1)\n'
@@ -78,15 +73,17 @@ def test_c_frames_are_kept_where_the_interpreter_writes_them():
     assert "libc.so.6" in stacks.show(16384)
 
 
-def test_a_stack_that_is_full_of_one_function_is_called_endless():
+def test_stack_of_100_frames_of_one_function_counts_as_endless_recursion():
     head = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
     frame = '  File "/srv/a.py", line 2 in again\n'
     assert read(head + frame * 100 + "  ...\n").endless() == "again"
     assert read(head + frame * 100).endless() == "again", "Python 3.13 does not mark a cut stack"
-    assert read(head + frame * 99).endless() == "", "faulthandler would have written one more frame: it is not cut"
+    assert read(head + frame * 99).endless() == "", (
+        "faulthandler would have written another frame, so the stack is not cut"
+    )
 
 
-def test_stacks_of_any_length_run_over_nothing_else_on_the_board():
+def test_stacks_of_any_length_overwrite_nothing_else_on_the_status_board():
     board = StatusBoard("test")
     try:
         board.say(CurrentWork(Phase.RUNNING, 1, 2, 3))
@@ -97,7 +94,7 @@ def test_stacks_of_any_length_run_over_nothing_else_on_the_board():
             for _ in range(40):
                 try:
                     os.write(fd, b"x" * 65536)
-                except OSError:  # the page does not grow
+                except OSError:  # The file does not grow.
                     break
             else:
                 raise AssertionError("it took more than two megabytes")
@@ -121,7 +118,7 @@ SEND, OTHER = Frame("send", "/srv/app/mail.py", 41), Frame("<lambda>", "/srv/app
 COUNTS = {(MAIN, (SEND,)): 3, (MAIN, (SEND, OTHER)): 6, ("thread feeder", (OTHER,)): 1}
 
 
-def test_a_profile_is_folded_and_comes_back_out_of_its_document():
+def test_profile_is_folded_and_is_read_back_from_its_document():
     assert flamegraph.folded(COUNTS).splitlines() == [
         "main thread;send (/srv/app/mail.py:41) 3",
         "main thread;send (/srv/app/mail.py:41);<lambda> (/srv/app/a&b:c.py:7) 6",
@@ -131,7 +128,7 @@ def test_a_profile_is_folded_and_comes_back_out_of_its_document():
     assert flamegraph.hottest(COUNTS, 5) == [(OTHER, 6 / 9), (SEND, 3 / 9)]
 
 
-def test_a_document_that_would_be_too_long_keeps_the_most_frequent_stacks():
+def test_document_over_the_size_limit_keeps_the_most_frequent_stacks():
     many = {
         (MAIN, (SEND, Frame(f"f{number}", "/srv/long/name/of/a/file.py", number))): number for number in range(1, 500)
     }
@@ -142,7 +139,7 @@ def test_a_document_that_would_be_too_long_keeps_the_most_frequent_stacks():
     assert ("(other stacks)", ()) in short
 
 
-def test_the_picture_is_one_well_formed_file_that_asks_for_nothing_and_lets_nothing_in():
+def test_flame_graph_is_well_formed_loads_nothing_and_escapes_hostile_names():
     hostile = Frame('<script>alert("x")</script>', 'a".py', 1)
     drawn = flamegraph.picture(
         {**COUNTS, (MAIN, (hostile,)): 5}, title="job 7 <b>", about='"a" & b \x1b[31m', seconds=10.0

@@ -31,7 +31,7 @@ def announce(board: StatusBoard, number: int, row: int, started: float) -> None:
     board.words[Word.SHORT] = number + row
 
 
-def test_the_board_shows_the_short_job_that_runs(board: StatusBoard):
+def test_status_board_shows_the_running_short_job(board: StatusBoard):
     number = begin(board, 9, [11, 12])
     announce(board, number, 1, 100.0)
     assert board.now() == CurrentWork(Phase.RUNNING, CHILD, 9, 12, 2, 1, 5, 0, 100.0, 160.0)
@@ -48,16 +48,16 @@ def test_each_open_claim_has_its_own_outcomes(board: StatusBoard):
     for token, jobs in {9: [11, 12], 10: [21, 22]}.items():
         number = begin(board, token, jobs)
         announce(board, number, 0, 100.0)
-        assert board.outcomes.finished(token) == [], "announced, and not finished"
+        assert board.outcomes.finished(token) == [], "the job is announced and not finished"
         board.outcomes.table.ends[0] = 100.5
     assert board.outcomes.finished(9) == [(11, 0.5, 100.5, 7)]
     assert board.outcomes.finished(10) == [(21, 0.5, 100.5, 7)]
     board.outcomes.clear()
     assert len(board.outcomes.finished(9)) == 1
-    assert board.outcomes.finished(10) == [], "they are in the database"
+    assert board.outcomes.finished(10) == [], "these outcomes are in the database"
 
 
-def test_a_claim_has_no_outcome_of_the_one_that_had_its_rows(board: StatusBoard):
+def test_claim_shows_no_outcome_of_an_earlier_claim_in_the_same_rows(board: StatusBoard):
     number = begin(board, 9, [11, 12])
     announce(board, number, 0, 100.0)
     board.outcomes.table.ends[0] = 100.5
@@ -67,15 +67,15 @@ def test_a_claim_has_no_outcome_of_the_one_that_had_its_rows(board: StatusBoard)
     assert board.outcomes.finished(10) == []
 
 
-def test_the_word_of_an_earlier_claim_names_no_job_of_the_next(board: StatusBoard):
+def test_short_job_announced_for_an_earlier_claim_names_no_job_of_the_next_claim(board: StatusBoard):
     board.say(CurrentWork(Phase.SETTLING, CHILD, 8))
     announce(board, begin(board, 9, [11, 12]), 1, 100.0)
-    board.outcomes.close(9)  # The claim was lost, and the worker has not said anything else yet.
+    board.outcomes.close(9)  # The claim was lost, and the worker has not written its next state yet.
     begin(board, 10, [21, 22])
     assert board.now() == CurrentWork(Phase.SETTLING, CHILD, 8)
 
 
-def test_a_new_process_runs_no_short_job(board: StatusBoard):
+def test_status_board_of_a_new_process_shows_no_short_job(board: StatusBoard):
     announce(board, begin(board, 9, [11, 12]), 1, 100.0)
     board.clear()
     assert board.now() == CurrentWork(Phase.BOOTING)

@@ -1,6 +1,6 @@
-"""A worker's side of tables.
+"""Table stores in a worker.
 
-What becomes of a record for each outcome, and what is said of a table at start-up.
+The state of a record after each outcome, the startup check of a table, and lost or shared sessions.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ class Upload:
     ids=lambda value: value.label if isinstance(value, Outcome) else "",
 )
 @pytest.mark.promise("B12", "B19", "B26", "B52")
-def test_what_becomes_of_a_record(outcome: Outcome, state: str, delay: float | None, failures: int):
-    """B12, B19, B26, B52."""
+def test_outcome_decides_state_delay_failures_and_message_of_a_record(
+    outcome: Outcome, state: str, delay: float | None, failures: int
+):
     said = settle_parameters(outcome, record=7, token=1)
     assert (said["state"], said["delay"], said["failures"], said["message"]) == (state, delay, failures, outcome.error)
 
 
-def test_what_was_logged_is_an_entry_that_can_be_stored():
+def test_log_entries_of_a_failed_record_end_with_the_attempt_and_its_output():
     log = '{"output":"said","entries":[{"key":"clone","exit_code":0}]}'
     failed = Finished(7, Outcome("failed", error="x"), 1.5, log=log)
     assert log_entries(failed, "a", began=2.0) == [
@@ -76,7 +77,7 @@ def problems(dsn: str, **given) -> list[str]:
     return [each.split("): ", 1)[1] for each in look_at_tables(ChildSettings(dsn=dsn), [work], pooled=False)]
 
 
-def test_a_table_that_does_not_fit_its_store_is_found_at_start_up(database: str):
+def test_startup_check_reports_a_table_that_does_not_match_its_store(database: str):
     assert problems(database) == [
         'there is no table "uploads": create it (jobherd check --print-sql prints how), or correct the name'
     ]
@@ -100,10 +101,7 @@ def test_a_table_that_does_not_fit_its_store_is_found_at_start_up(database: str)
 
 
 class Answering:
-    """A session of a child that answers at once, whatever else is refused.
-
-    It notes for how long it was rested, and how.
-    """
+    """A worker's session that answers at once. It records the duration of each pause, and whether it was patient."""
 
     child = 3
     pooled = False
@@ -130,9 +128,9 @@ def tables(session: Answering, *stores: Any) -> Tables:
 
 
 def refusing(times: int, then: object):
-    """As long as the session answers, this is refused all the same.
+    """Return a function that raises an error `times` times and then returns `then`.
 
-    No connection is to be had, the disk is full.
+    Such an error can occur although the session answers: the server has no free connection, or its disk is full.
     """
     refusals = iter([psycopg.OperationalError("sorry, too many clients already")] * times)
 
@@ -144,7 +142,7 @@ def refusing(times: int, then: object):
     return ask
 
 
-def test_an_outcome_that_is_refused_for_now_is_written_after_a_rest_that_grows(monkeypatch: pytest.MonkeyPatch):
+def test_outcome_that_is_rejected_temporarily_is_recorded_after_growing_pauses(monkeypatch: pytest.MonkeyPatch):
     written: list[dict[str, Any]] = []
     there = SimpleNamespace(execute=lambda _, parameters: written.append(parameters), close=lambda: None, broken=False)
     monkeypatch.setattr("jobherd.workers.stores.session.connect", refusing(4, there))
@@ -158,7 +156,7 @@ def test_an_outcome_that_is_refused_for_now_is_written_after_a_rest_that_grows(m
     assert [said["state"] for said in written] == ["completed"]
 
 
-def test_tables_that_cannot_be_looked_at_for_now_are_looked_at_after_a_rest(monkeypatch: pytest.MonkeyPatch):
+def test_startup_check_of_tables_is_repeated_after_a_temporary_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("jobherd.workers.stores.table_check.look_at_tables", refusing(2, []))
     session = Answering()
     spec = SimpleNamespace(settings=ChildSettings(dsn="", db_retry_initial=0.5, db_retry_max=1.5), report=-1)
@@ -186,7 +184,7 @@ def work(record: Upload) -> None:
 
 @pytest.fixture
 def uploading(bench: Bench, tmp_path: Path) -> tuple[str, ...]:
-    """The table, and the handlers that work it."""
+    """Create the table, and return the files of the handlers."""
     bench.ask(definition(TableStore("uploads", table="uploads").names, "uploads"))
     bench.ask("CREATE TRIGGER seen AFTER UPDATE ON uploads FOR EACH STATEMENT EXECUTE FUNCTION public.seen()")
     module = tmp_path / "uploading.py"
@@ -209,10 +207,10 @@ def work_one(bench: Bench, child: Child, gate: Gate) -> None:
     )
 
 
-def test_a_worker_whose_session_for_tables_is_swallowed_while_nobody_needed_it_works_on(
+def test_worker_continues_if_its_unused_table_session_goes_silent(
     bench: Bench, gate: Gate, uploading: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    """It waited for ever, and took no job of the queue either."""
+    """The worker waited indefinitely, and claimed no job of the queue either."""
     monkeypatch.setattr("jobherd.workers.stores.session.PATIENCE", 1.0)
     monkeypatch.setattr("jobherd.workers.stores.session.QUIET", 0.0)
     with Network(bench.dsn) as network:
@@ -228,10 +226,10 @@ def test_a_worker_whose_session_for_tables_is_swallowed_while_nobody_needed_it_w
         assert child.dismiss() == EXIT_REQUESTED
 
 
-def test_an_outcome_is_written_though_the_session_of_its_record_is_swallowed_while_it_runs(
+def test_outcome_is_recorded_if_the_table_session_goes_silent_while_the_record_runs(
     bench: Bench, gate: Gate, uploading: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    """The worker waited for ever, past every timeout; and the server, which knew nothing of it, held the record."""
+    """The worker waited indefinitely, past every timeout. The server noticed nothing and kept the record locked."""
     monkeypatch.setattr("jobherd.workers.stores.session.PATIENCE", 1.0)
     monkeypatch.setattr("jobherd.workers.stores.session.QUIET", 0.0)
     with Network(bench.dsn) as network:
@@ -247,10 +245,10 @@ def test_an_outcome_is_written_though_the_session_of_its_record_is_swallowed_whi
 
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
-def test_behind_a_pooler_nothing_is_prepared_for_tables(bench: Bench, gate: Gate, uploading: tuple[str, ...]):
-    """The next backend does not know it.
+def test_no_statement_is_prepared_for_tables_behind_a_pooler(bench: Bench, gate: Gate, uploading: tuple[str, ...]):
+    """The next backend does not have the statement.
 
-    What was taken before that was seen had to be put back by the resetter.
+    The resetter then had to reset records that were claimed before the worker saw the error.
     """
     with Pooler(bench.dsn, "transaction") as pooler:
         child = bench.start(dsn=pooler.dsn, handlers=uploading)

@@ -1,4 +1,4 @@
-"""Named points: free where they are off, and each token taken by one process and done as it says."""
+"""Failpoints: they cost nothing while they are off, and each token is taken and executed by one process."""
 
 from __future__ import annotations
 
@@ -37,16 +37,14 @@ def let_go(started: subprocess.Popen[str]) -> tuple[int, str, str]:
     return started.returncode, out, err
 
 
-def test_nothing_happens_where_no_test_wants_it() -> None:
+def test_failpoint_that_is_off_does_nothing() -> None:
     assert not failpoints.armed
     assert failpoints.reach("anything") is None
-    assert failpoints.reach.__code__.co_names == (), "a point that is off looks at nothing and calls nobody"
+    assert failpoints.reach.__code__.co_names == (), "a failpoint that is off must read and call nothing"
 
 
 @pytest.mark.parametrize(("what", "code"), [("kill", -signal.SIGKILL), ("exit 3", 3), ("delay 0", 0)])
-def test_a_token_is_taken_by_the_first_process_at_the_point_and_by_no_other(
-    tmp_path: Path, what: str, code: int
-) -> None:
+def test_token_is_taken_only_by_the_first_process_at_the_failpoint(tmp_path: Path, what: str, code: int) -> None:
     (tmp_path / "here@1").write_text(what)
     (tmp_path / "there@1").write_text("kill")
     one, other = process(tmp_path), process(tmp_path)
@@ -55,19 +53,19 @@ def test_a_token_is_taken_by_the_first_process_at_the_point_and_by_no_other(
     assert {path.name for path in tmp_path.iterdir()} == {f"here@1:{one.pid}", "there@1"}
 
 
-def test_a_failure_names_the_point(tmp_path: Path) -> None:
+def test_raised_error_names_the_failpoint(tmp_path: Path) -> None:
     (tmp_path / "here@1").write_text("raise")
     code, _, err = let_go(process(tmp_path))
     assert code == 1
     assert "PointError: here" in err
 
 
-def test_a_word_that_is_none_is_refused_with_those_that_are(tmp_path: Path) -> None:
+def test_unknown_action_is_rejected_with_a_list_of_the_valid_ones(tmp_path: Path) -> None:
     (tmp_path / "here@1").write_text("explode")
     assert "say kill, stop, exit CODE, raise, delay SECONDS or hold" in let_go(process(tmp_path))[2]
 
 
-def test_who_is_held_goes_on_when_the_token_is_removed(tmp_path: Path) -> None:
+def test_held_process_continues_when_its_token_is_removed(tmp_path: Path) -> None:
     (tmp_path / "here@1").write_text("hold")
     held = process(tmp_path)
     assert held.stdin is not None
@@ -81,7 +79,7 @@ def test_who_is_held_goes_on_when_the_token_is_removed(tmp_path: Path) -> None:
     assert let_go(held)[:2] == (0, "through\n")
 
 
-def test_who_is_held_goes_on_though_the_token_is_removed_at_once(
+def test_held_process_continues_if_its_token_is_removed_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here@1").write_text("hold")
@@ -96,7 +94,7 @@ def test_who_is_held_goes_on_though_the_token_is_removed_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_is_stopped_goes_on_when_it_is_continued(tmp_path: Path) -> None:
+def test_stopped_process_continues_after_sigcont(tmp_path: Path) -> None:
     (tmp_path / "here@1").write_text("stop")
     stopped = process(tmp_path)
     assert stopped.stdin is not None
@@ -107,7 +105,7 @@ def test_who_is_stopped_goes_on_when_it_is_continued(tmp_path: Path) -> None:
     assert let_go(stopped)[:2] == (0, "through\n")
 
 
-def test_what_is_reached_is_noted_once_while_somebody_watches(tmp_path: Path) -> None:
+def test_reached_failpoint_is_recorded_once_if_the_file_seen_exists(tmp_path: Path) -> None:
     (tmp_path / "seen").touch()
     watched = process(tmp_path)
     let_go(watched)

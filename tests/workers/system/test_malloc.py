@@ -1,4 +1,4 @@
-"""What a child gives back to the kernel before it is READY."""
+"""The unused heap memory that a worker returns to the kernel before it is READY."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PIECES, SIZE = 20_000, 1024
 
 
 def private() -> int:
-    """Bytes that this process has for itself."""
+    """Return the private memory of this process in bytes."""
     text = Path("/proc/self/smaps_rollup").read_text()
     return sum(int(size) for size in re.findall(r"^Private_\w+: +(\d+) kB", text, re.MULTILINE)) * 1024
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this C library keeps nothing back")
-def test_what_lies_between_things_that_stay_is_given_back():
-    """In a fork: what else happens in this process is not counted."""
+def test_free_memory_between_used_blocks_is_returned_to_the_kernel():
+    """The test measures in a fork, so that other allocations of this process do not count."""
     pid = os.fork()
     if pid == 0:
         libc = ctypes.CDLL(None)
@@ -43,14 +43,14 @@ def test_what_lies_between_things_that_stay_is_given_back():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_a_c_library_without_it_is_no_trouble(monkeypatch):
+def test_c_library_without_malloc_trim_causes_no_error(monkeypatch):
     monkeypatch.setattr(heap, "_trim", None)
     heap.give_back()
 
 
-def test_a_worker_does_it_once_and_before_it_is_ready(bench: Bench, monkeypatch):
+def test_worker_returns_unused_memory_once_before_it_is_ready(bench: Bench, monkeypatch):
     read, write = os.pipe2(os.O_NONBLOCK)
-    monkeypatch.setattr(heap, "_trim", lambda _pad: os.write(write, b"."))  # the child is a fork of this process
+    monkeypatch.setattr(heap, "_trim", lambda _pad: os.write(write, b"."))  # The child is a fork of this process.
     child = bench.start()
     assert os.read(read, 100) == b"."
     child.wait_idle()

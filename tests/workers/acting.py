@@ -1,4 +1,4 @@
-"""Handlers that do what their payload requests, loaded by the children under test.
+"""Handlers that do what their payload requests, loaded by the workers under test.
 
 Some misbehave on purpose.
 """

@@ -1,4 +1,4 @@
-"""Batch handlers that do what their payloads request, loaded by the children under test."""
+"""Batch handlers that do what their payloads request, loaded by the workers under test."""
 
 from __future__ import annotations
 

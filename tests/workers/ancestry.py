@@ -1,4 +1,4 @@
-"""Handlers that enqueue in every way that Jobherd offers, loaded by the children under test."""
+"""Handlers that enqueue in every way that Jobherd offers, loaded by the workers under test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that work in a job transaction, loaded by the children under test."""
+"""Handlers that work in a job transaction, loaded by the workers under test."""
 
 from __future__ import annotations
 

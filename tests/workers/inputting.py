@@ -1,4 +1,4 @@
-"""Handlers that read the results of earlier nodes, loaded by the children under test."""
+"""Handlers that read the results of earlier nodes, loaded by the workers under test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def page(job: Job, item: int) -> list[Any]:
 
 @handler("input:total")
 def total(job: Job, nodes: list[str], how: str = "") -> object:
-    """Return what each node gives, or why it gives nothing. A name with a star: of a node with many jobs."""
+    """Return the result of each node, or the error. A star before a name: the results of a node with many jobs."""
     found: list[Any] = []
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""A handler with a schedule, loaded by the children under test."""
+"""A handler with a schedule, loaded by the workers under test."""
 
 from __future__ import annotations
 

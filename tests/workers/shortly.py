@@ -1,4 +1,4 @@
-"""Handlers of jobs that are short except on request, loaded by the children under test."""
+"""Handlers of jobs that are short except on request, loaded by the workers under test."""
 
 from __future__ import annotations
 

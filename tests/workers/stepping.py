@@ -1,4 +1,4 @@
-"""Handlers with durable steps, loaded by the children under test."""
+"""Handlers with durable steps, loaded by the workers under test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _called(name: str, result: object = None) -> Any:
 
 @dataclass
 class Charge:
-    """What a step returns."""
+    """The result of a step."""
 
     id: str
     cents: int

@@ -1,4 +1,4 @@
-"""Handlers that print and log, loaded by the children under test."""
+"""Handlers that print and log, loaded by the workers under test."""
 
 from __future__ import annotations
 

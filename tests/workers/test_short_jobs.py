@@ -23,7 +23,7 @@ FIRST = CLEAN + 20
 
 @pytest.fixture
 def ordinary(monkeypatch: pytest.MonkeyPatch):
-    """Count the jobs of a child that run on the ordinary path. The child is a fork of this process."""
+    """Count the jobs of a worker that run on the ordinary path. The worker is a fork of this process."""
     memory = mmap.mmap(-1, 8)
     number = memoryview(memory).cast("Q")
     execute = Executor.execute

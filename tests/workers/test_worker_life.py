@@ -55,7 +55,7 @@ def test_wake_makes_an_idle_worker_claim(bench: Bench):
     bench.wait(second, "completed")
 
 
-def test_job_is_on_the_board_as_finished_if_the_worker_dies_while_it_restores_its_process(
+def test_status_board_shows_the_outcome_if_the_worker_dies_while_it_restores_its_process(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(StateGuard, "put_back", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -64,7 +64,9 @@ def test_job_is_on_the_board_as_finished_if_the_worker_dies_while_it_restores_it
     assert child.wait() == -signal.SIGKILL
     now = child.board.now()
     assert now is not None
-    assert [one.job for one in finished_of(child.board, now.token)] == jobs[:1], "the outcome was not on the board yet"
+    assert [one.job for one in finished_of(child.board, now.token)] == jobs[:1], (
+        "the outcome was not on the status board yet"
+    )
 
 
 @pytest.mark.promise("A11", "C9", "C27")
@@ -153,7 +155,7 @@ def test_worker_behind_a_pooler_rejects_the_answer_of_another_clients_prepared_s
 
 
 def claim_of(bench: Bench) -> dict[str, object]:
-    """Return the parameters of a claim by the only child."""
+    """Return the parameters of a claim by the only worker."""
     (child,) = bench.ask("SELECT id FROM jobherd.children")
     return {
         "supervisor": bench.supervisor,
@@ -166,10 +168,10 @@ def claim_of(bench: Bench) -> dict[str, object]:
 
 
 def claim_unheard(bench: Bench, job: int) -> None:
-    """Claim the job in the name of the only child, which does not receive the answer."""
+    """Claim the job in the name of the only worker, which does not receive the answer."""
     with psycopg.connect(bench.dsn, autocommit=True) as other:
         [[row]] = Wire(other, "jobherd", prepared=False).exchange(("claim/claim_job", claim_of(bench)))
-    assert row[1] == job  # The claim is committed. By now the child may have released the job.
+    assert row[1] == job  # The claim is committed. By now the worker may have released the job.
 
 
 def test_maintenance_process_that_is_dismissed_during_its_work_closes_its_session(
@@ -434,7 +436,7 @@ def test_orphaned_worker_interrupts_and_releases_its_job_and_exits(
     gate.wait_arrival("a")
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    os.kill(pid, signal.SIGTERM)  # The kernel sends this signal if the child process has requested it.
+    os.kill(pid, signal.SIGTERM)  # The kernel sends this signal to a worker that has requested it.
     wait_for_exit(pid)
     assert bench.wait(job, "ready")["attempts"] == 0
 

@@ -1,4 +1,4 @@
-"""Handlers in a child that sets up an OpenTelemetry SDK and writes its spans to a file when it exits."""
+"""Handlers in a worker that sets up an OpenTelemetry SDK and writes its spans to a file when it exits."""
 
 from __future__ import annotations
 

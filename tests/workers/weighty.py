@@ -1,4 +1,4 @@
-"""Handlers with costs, most of which wait at the test's gate, loaded by the children under test."""
+"""Handlers with costs, most of which wait at the test's gate, loaded by the workers under test."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_job_whose_claim_is_lost_in_a_server_crash_runs_again_and_its_first_outc
 
     If the server crashes before the fsync, the job is still in the queue and runs again.
     """
-    monkeypatch.setattr("jobherd.workers.run.executor.SHORT", 600.0)  # Also in the child, which may be delayed.
+    monkeypatch.setattr("jobherd.workers.run.executor.SHORT", 600.0)  # Also in the worker, which may be delayed.
     with bench_of_its_own(wal_writer_delay="10s") as (own, bench):
         child = bench.start()
         known = bench.enqueue("act:maybe", name="")  # After this job, the kind counts as short.

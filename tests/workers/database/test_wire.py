@@ -215,7 +215,7 @@ def test_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench: 
     jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b"), bench.enqueue("act:nothing")]
 
     def revoke(point: str) -> None:
-        announcing = sys._getframe(1).f_locals  # The child is a fork of this process.
+        announcing = sys._getframe(1).f_locals  # The worker is a fork of this process.
         if (
             point == "job.announced"
             and announcing["row"].id == jobs[1]

@@ -119,7 +119,7 @@ NO_TEXT = "<its text cannot be shown: __str__ raised "
 def test_worker_stops_reading_an_endless_exception_or_result_and_is_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str, says: str
 ):
-    monkeypatch.setattr("jobherd.workers.run.judge.JUDGING", 0.5)  # The child is a fork of this process.
+    monkeypatch.setattr("jobherd.workers.run.judge.JUDGING", 0.5)  # The worker is a fork of this process.
     child, row = run(bench, "act:raises", "retrying", what=what)
     assert row["error_code"] == "UNHANDLED_ERROR"
     assert says in row["error"]
@@ -240,7 +240,7 @@ def test_cpu_time_of_an_idle_worker_is_not_charged_to_the_next_job(bench: Bench,
 
 
 def test_resource_usage_of_a_short_attempt_is_not_measured(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    # This also applies to the child, a fork of this process. A busy machine could make the attempt long.
+    # This also applies to the worker, a fork of this process. A busy machine could make the attempt long.
     monkeypatch.setattr("jobherd.workers.run.executor.LONG", 600.0)
     _, row = run(bench, "act:nothing", "completed")
     assert "usage" not in row["history"][-1]

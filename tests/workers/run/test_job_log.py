@@ -56,7 +56,7 @@ FAILURES = [
         ("all", [*FAILURES, ("INFO", "job completed"), ("INFO", "job snoozed, runs again in 1 h")]),
     ],
 )
-def test_the_mode_decides_which_outcomes_get_a_line(
+def test_mode_decides_which_outcomes_get_a_log_line(
     caplog: pytest.LogCaptureFixture, mode: str, lines: list[tuple[str, str]]
 ):
     assert written(caplog, mode, RETRY, FAILED, POISON, OK, SNOOZED) == lines

@@ -40,7 +40,7 @@ def test_job_enqueued_inside_a_handler_has_the_running_job_as_its_parent_job(ben
     assert leaves == [{"queue": "aside", "state": "ready"}]
     assert origins(bench, [bench.enqueue("line:leaf")]) == {(None, None)}
 
-    # A job that runs after another one is not its child, and a handler gets its parent and trace.
+    # A job that runs after another job is not its child job. A handler gets the parent job and trace of its job.
     first, second = (bench.enqueue("line:lasting") for _ in range(2))
     child.nudge()
     for each in (first, second):

@@ -185,7 +185,7 @@ def test_lost_claim_is_detected_before_the_handler_writes(bank: Bench, gate: Gat
     bank.ask(
         "CREATE FUNCTION public.rob() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM jobherd.running; RETURN NULL; END $$"
     )
-    # The claim is deleted at the end of the transaction that makes it: the child receives the answer
+    # The claim is deleted at the end of the transaction that makes it: the worker receives the answer
     # but does not have the claim.
     bank.ask(
         "CREATE CONSTRAINT TRIGGER rob AFTER INSERT ON jobherd.running DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.rob()"
@@ -200,7 +200,7 @@ def test_lost_claim_is_detected_before_the_handler_writes(bank: Bench, gate: Gat
 def test_transaction_releases_the_rest_of_its_claim_and_its_kind_is_then_claimed_alone(
     bank: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
-    # This also applies to the child. It does not know yet how long "bank:part" takes.
+    # This also applies to the worker, a fork of this process. It has no duration of "bank:part" yet.
     monkeypatch.setattr("jobherd.workers.worker.HELD", 600.0)
     child = start(bank, most_claimed=100)
     with bank.connection.transaction():

@@ -50,7 +50,7 @@ def test_c_library_without_malloc_trim_causes_no_error(monkeypatch):
 
 def test_worker_returns_unused_memory_once_before_it_is_ready(bench: Bench, monkeypatch):
     read, write = os.pipe2(os.O_NONBLOCK)
-    monkeypatch.setattr(heap, "_trim", lambda _pad: os.write(write, b"."))  # The child is a fork of this process.
+    monkeypatch.setattr(heap, "_trim", lambda _pad: os.write(write, b"."))  # The worker is a fork of this process.
     child = bench.start()
     assert os.read(read, 100) == b"."
     child.wait_idle()

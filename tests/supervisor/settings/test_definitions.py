@@ -304,7 +304,7 @@ def test_reload_reads_the_changed_file_and_keeps_the_flags(tmp_path, monkeypatch
 
 
 def test_reload_fails_if_the_settings_file_is_gone(tmp_path, monkeypatch):
-    for name in ("WORKERS", "BATCH"):
+    for name in ("WORKERS", "CLAIM_SIZE"):
         monkeypatch.delenv(f"JOBHERD_{name}", raising=False)
     ours, other = tmp_path / "jobherd.toml", tmp_path / "pyproject.toml"
     other.write_text("[tool.jobherd]\nworkers = 7\n")

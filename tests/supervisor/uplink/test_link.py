@@ -148,7 +148,7 @@ def test_each_request_gets_its_own_answer_in_any_order(link, uplink, fleet):
     link.ask("recover/requeue_child", {"supervisor": 1, "incarnation": 2}, lambda rows: answers.append(("one", rows)))
     link.ask("settle/settle_jobs", {"ids": [5], "delays": None}, lambda rows: answers.append(("two", rows)))
     first, second = uplink.read(), uplink.read()
-    assert first["ask"], first["with"] == ("recover/requeue_child", {"supervisor": 1, "incarnation": 2})
+    assert (first["ask"], first["with"]) == ("recover/requeue_child", {"supervisor": 1, "incarnation": 2})
     assert not link.is_quiet
     uplink.say({"id": second["id"], "rows": [["5"]]}, {"id": first["id"], "rows": []}, {"id": 99, "rows": []})
     link.step(2.0)

@@ -1,4 +1,4 @@
-"""Rows that a supervisor would have written, back-dated where a test needs it."""
+"""Rows that a supervisor would have written, back-dated if a test needs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def past(
     many: int = 1,
     error: str | None = None,
 ) -> int:
-    """Jobs that ended some days ago; the id of the last."""
+    """Insert jobs that ended this many days ago. Return the id of the last."""
     rows = send(
         dsn,
         """INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, crashes, state,
@@ -37,7 +37,7 @@ def past(
 
 
 def supervisor(dsn: str, *, host: str = "alpha", lease: float = 600) -> int:
-    """Insert a supervisor whose lease expires in so many seconds: longer than a slow test, or negative for expired."""
+    """Insert a supervisor whose lease expires in `lease` seconds: longer than a slow test, or negative for expired."""
     return send(
         dsn,
         """INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, lease_until)
@@ -56,7 +56,7 @@ def child(dsn: str, supervisor_id: int, *, slot: int = 1) -> int:
 
 
 def claim(dsn: str, child_id: int) -> int:
-    """Let a child claim the first ready job; its id."""
+    """Claim the first ready job for this child process. Return the job's id."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         return conn.execute(
             """WITH taken AS (DELETE FROM jobherd.ready r WHERE id = (SELECT min(id) FROM jobherd.ready) RETURNING r)
@@ -67,7 +67,7 @@ def claim(dsn: str, child_id: int) -> int:
 
 
 def remote_worker(dsn: str, via: int, *, name: str = "gpu-1", lease: float = 600, ago: float = 0) -> int:
-    """Insert a session of a remote worker that a supervisor serves, renewed so many seconds ago; its child."""
+    """Insert a remote worker of this supervisor, with a lease renewed `ago` seconds ago. Return its child id."""
     return send(
         dsn,
         """WITH session AS (

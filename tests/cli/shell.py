@@ -1,4 +1,4 @@
-"""Running the real console in a process of its own."""
+"""Runs the real command line in a separate process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _commands = Commands()
 
 
 def environment(dsn: str | None, **more: str) -> dict[str, str]:
-    """What a command sees: nothing of Jobherd's but what the test says."""
+    """Return the environment of a command, without variables of Jobherd except those of the test."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -48,14 +48,14 @@ def jobherd(*words: object, dsn: str | None = None, stdin: str | bytes = b"", cw
         capture_output=True,
         env=environment(dsn, **more),
         cwd=cwd,
-        timeout=3 * LIMIT,  # some of them start a whole fleet
+        timeout=3 * LIMIT,  # some commands start a whole fleet
         check=False,
     )
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def start(*words: object, dsn: str | None = None, cwd: Path | None = None, **more: str) -> subprocess.Popen[bytes]:
-    """Start a command that the test will talk to."""
+    """Start a command, with pipes as its standard streams."""
     return subprocess.Popen(
         [*COMMAND, *map(str, words)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(dsn, **more), cwd=cwd,
@@ -63,7 +63,7 @@ def start(*words: object, dsn: str | None = None, cwd: Path | None = None, **mor
 
 
 def on_terminal(*words: object, dsn: str, columns: int = 80, stdin=None, stdout=None, **more: str) -> str:
-    """Run a command on a terminal, but for the streams that are given; return what the terminal shows."""
+    """Run a command on a terminal, except for the given streams. Return what the terminal shows."""
     master, slave = pty.openpty()
     try:
         pid = subprocess.Popen(
@@ -76,7 +76,7 @@ def on_terminal(*words: object, dsn: str, columns: int = 80, stdin=None, stdout=
         try:
             while data := os.read(master, 65536):
                 shown += data
-        except OSError:  # how a terminal says that nobody is on the other side any more
+        except OSError:  # how a terminal reports that no process has its other end open
             pass
         pid.wait(LIMIT)
         return shown.decode().replace("\r\n", "\n")
@@ -87,7 +87,7 @@ def on_terminal(*words: object, dsn: str, columns: int = 80, stdin=None, stdout=
 
 
 class Answer:
-    """What a command said."""
+    """The exit code and the output of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err

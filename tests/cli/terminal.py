@@ -1,7 +1,4 @@
-"""A command on a pseudo-terminal of its own, seen as a person sees it.
-
-What stands on the screen, not which bytes were written.
-"""
+"""A command on its own pseudo-terminal. Tests read the text on the screen, not the bytes written."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Terminal:
-    """A terminal of so many columns and lines, and the command that has it.
+    """A terminal of `columns` by `lines`, with a command in the foreground.
 
-    tostop: nobody may write to it from the background, as after `stty tostop`.
+    tostop: the kernel stops background processes that write to it, as after `stty tostop`.
     """
 
     def __init__(
@@ -36,7 +33,7 @@ class Terminal:
         self._stream = pyte.ByteStream(self.screen)
         self.code: int | None = None
         self.raw = b""
-        # unlike openpty, the terminal controls the command: it is told of a new size by the kernel
+        # Unlike openpty, this makes it the controlling terminal: the kernel signals a new size.
         self._pid, self._fd = pty.fork()
         if self._pid == 0:
             try:
@@ -67,7 +64,7 @@ class Terminal:
         return "\n".join(self.lines)
 
     def line(self, start: str) -> str:
-        """Return the line of the screen that begins so."""
+        """Return the first line of the screen that begins with this text."""
         return next((line for line in self.lines if line.startswith(start)), "")
 
     def on_key(self, keys: str) -> None:
@@ -82,27 +79,27 @@ class Terminal:
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def wait(self, *wanted: str | Callable[[], object]) -> None:
-        """Wait until all these texts stand on the screen, or functions are true of it."""
+        """Wait until the screen shows all these texts, and all these functions return true."""
         until = time.monotonic() + LIMIT
         while not all(each in self.text if isinstance(each, str) else each() for each in wanted):
             assert select.select([self._fd], [], [], max(0.0, until - time.monotonic()))[0], (
-                f"waited in vain for {wanted}:\n{self.text}"
+                f"the screen does not show {wanted}:\n{self.text}"
             )
-            assert self._take(), f"it has ended before {wanted}:\n{self.text}"
+            assert self._take(), f"the command ended before {wanted}:\n{self.text}"
 
     def wait_exit(self) -> int:
         """Wait for the command's end and return its exit code."""
         until = time.monotonic() + LIMIT
         while select.select([self._fd], [], [], max(0.0, until - time.monotonic()))[0] and self._take():
             pass
-        assert time.monotonic() < until, f"it does not end:\n{self.text}"
+        assert time.monotonic() < until, f"the command does not end:\n{self.text}"
         _, status = os.waitpid(self._pid, 0)
         self.code = os.waitstatus_to_exitcode(status)
         return self.code
 
     def _take(self) -> bool:
         data = b""
-        with suppress(OSError):  # how a terminal says that nobody is on the other side any more
+        with suppress(OSError):  # how a terminal reports that no process has its other end open
             data = os.read(self._fd, 65536)
         self.raw += data
         self._stream.feed(data)

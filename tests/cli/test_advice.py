@@ -1,7 +1,4 @@
-"""Every command that a message, a help text, a page or a document prints can be run.
-
-The real parser takes it.
-"""
+"""The real parser accepts every command that a message, a help text, a page or a document prints."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ FOLDERS: Final = ("supervisor", "workers", "handlers", "sql")
 KNOWN: Final = commands()
 PARSER: Final = parser_of(KNOWN)
 NAMES: Final = {"version", "client", "web", "page", "reads", "or", "and", "did", "in"}
-"""What follows the word `jobherd` in names of sessions and in sentences about the program, and the word for `--version`."""
+"""Words after `jobherd` in names of sessions and in sentences about the program, and the word for `--version`."""
 _COMMAND: Final = re.compile(r"(?<![\w/.:@\"'-])(?<!from )jobherd (?=[a-z])")
 _ENDS: Final = frozenset("|&;<>()")
 _STANDS_FOR: Final = {
@@ -41,9 +38,9 @@ _STANDS_FOR: Final = {
 
 
 class Printed(NamedTuple):
-    """A command line in a text. exact.
+    """A command line in a text.
 
-    The text ends where the command does; otherwise a sentence may go on behind it.
+    exact: the text ends with the command; otherwise a sentence may continue after it.
     """
 
     place: str
@@ -67,7 +64,7 @@ def found_in(text: str, place: str) -> Iterator[Printed]:
 
 
 def texts_of(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the texts of a Python file; what is filled into one stands there as a value that fits."""
+    """Yield the strings of a Python file, with valid values in place of the expressions in f-strings."""
     tree = ast.parse(file.read_text())
     within = {
         id(part)
@@ -105,11 +102,11 @@ def printed() -> Iterator[Printed]:
 
 
 def words_of(line: str) -> list[str]:
-    """Split a command as a shell does, up to what is not its own any more."""
+    """Split a command like a shell, up to the first operator of the shell."""
     lexer = shlex.shlex(re.sub(r"\$\([^)]*\)", "1", line), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
-    with contextlib.suppress(ValueError):  # an apostrophe of the sentence
+    with contextlib.suppress(ValueError):  # an apostrophe in a sentence
         for word in lexer:
             if set(word) <= _ENDS:
                 break
@@ -119,7 +116,7 @@ def words_of(line: str) -> list[str]:
 
 
 def refusal(words: list[str]) -> str:
-    """Return why the parser refuses these words, or nothing."""
+    """Return why the parser rejects these words, or an empty string."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -130,9 +127,9 @@ def refusal(words: list[str]) -> str:
 
 
 def problem_with(one: Printed) -> str:
-    """Return what is wrong with a printed command, or nothing.
+    """Return what is wrong with a printed command, or an empty string.
 
-    The name of a command alone is a name, and names need no arguments.
+    The name of a command without arguments is valid: it refers to the command.
     """
     words = words_of(one.line.strip().rstrip("`.,:"))
     if not words or words[0].strip(".,:;?`'\")") not in KNOWN:
@@ -145,8 +142,8 @@ def problem_with(one: Printed) -> str:
         if " is missing." in why and not any(word.startswith("-") for word in words):
             return ""  # the name of a command, or of a part of one
         return refusal([*words, "1"]) if " needs a value." in why else why
-    # A sentence: the command is its longest beginning that is taken, and no flag may be behind
-    # that.
+    # In a sentence, the command is the longest beginning that the parser accepts. No flag may follow
+    # it.
     for size in range(len(words), 1, -1):
         cut = [*words[: size - 1], words[size - 1].rstrip(".,:;)")]
         if not refusal(cut):
@@ -154,11 +151,11 @@ def problem_with(one: Printed) -> str:
     return problem_with(one._replace(exact=True)) if words[1].startswith("-") else ""
 
 
-def test_every_printed_command_is_taken_by_the_parser():
+def test_parser_accepts_every_printed_command():
     every = list(printed())
     wrong = [f"{one.place}: jobherd {one.line.strip()}: {why}" for one in every if (why := problem_with(one))]
     assert not wrong, "\n".join(wrong)
-    assert len(every) > 200, "the texts are still found"
+    assert len(every) > 200, "too few commands were found in the texts"
     assert sum(one.exact for one in every) > 100
 
 
@@ -173,7 +170,7 @@ def test_every_printed_command_is_taken_by_the_parser():
         "$ jobherd pause mail --because x",
     ],
 )
-def test_a_command_that_cannot_be_run_is_found(text: str):
+def test_invalid_command_in_a_text_is_found(text: str):
     assert [one for one in found_in(text, "") if problem_with(one)]
 
 
@@ -188,11 +185,11 @@ def test_a_command_that_cannot_be_run_is_found(text: str):
         "`jobherd fleet drain|reload|add|remove ID`",
     ],
 )
-def test_a_command_that_can_be_run_is_not(text: str):
+def test_valid_command_in_a_text_is_not_reported(text: str):
     assert not [problem for one in found_in(text, "") if (problem := problem_with(one))]
 
 
 @pytest.mark.parametrize("scope", ["queue", "kind", "all"])
-def test_what_why_advises_about_a_pause_can_be_run(scope: str):
+def test_command_that_why_suggests_for_a_pause_can_be_run(scope: str):
     advice = explain_waiting._open({"scope": scope, "name": "mail"})
     assert not [problem for one in found_in(f"  {advice}", "") if (problem := problem_with(one))]

@@ -1,4 +1,4 @@
-"""`bench`: it measures with a real supervisor, and leaves nothing of it, however it ends."""
+"""`bench` measures with a real supervisor and leaves nothing behind, even if it is interrupted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scratches(dsn):
         return [row[0] for row in rows]
 
 
-def test_it_measures_and_leaves_no_schema(empty_database):
+def test_bench_measures_and_leaves_no_schema(empty_database):
     answer = jobherd("bench", *SMALL, "--json", dsn=empty_database)
     assert answer.code == 0, answer
     found = answer.json
@@ -41,7 +41,7 @@ def test_it_measures_and_leaves_no_schema(empty_database):
     assert answer.err == ""
 
 
-def test_it_touches_nobodys_queue_and_reads_nobodys_settings(database, tmp_path):
+def test_bench_touches_no_existing_jobs_and_ignores_settings(database, tmp_path):
     send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"bench\"}')")
     (tmp_path / "jobherd.toml").write_text('queues = ["mail"]\nclaim_size = 3\n')
     answer = jobherd("bench", *SMALL, dsn=database, cwd=tmp_path, JOBHERD_CLAIM_SIZE="7", JOBHERD_QUEUES="mail")
@@ -53,13 +53,13 @@ def test_it_touches_nobodys_queue_and_reads_nobodys_settings(database, tmp_path)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_interrupted_it_drops_its_schema_and_ends_its_supervisor(empty_database, how):
+def test_interrupted_bench_drops_its_schema_and_ends_its_supervisor(empty_database, how):
     with psycopg.connect(empty_database, autocommit=True) as connection:
         connection.execute("LISTEN jobherd_jobs")
         process = start("bench", "--jobs", 1_000_000, "--workers", 1, dsn=empty_database)
         heard = connection.notifies(timeout=LIMIT)
-        # its supervisor is ready and runs jobs, of which only those are notified that come while
-        # its worker is idle
+        # Five notifications show that the supervisor is ready and runs jobs: only jobs that are
+        # enqueued while its worker is idle cause one.
         for _ in range(5):
             next(heard)
         heard.close()
@@ -73,7 +73,7 @@ def test_interrupted_it_drops_its_schema_and_ends_its_supervisor(empty_database,
         wait_for_exit(pid, LIMIT)
 
 
-def test_an_interruption_whose_cancel_comes_too_early_ends_the_statement_all_the_same(empty_database):
+def test_interruption_cancels_the_statement_again_if_a_cancel_came_too_early(empty_database):
     with (
         psycopg.connect(empty_database, autocommit=True) as connection,
         psycopg.connect(empty_database, autocommit=True) as other,
@@ -105,7 +105,7 @@ def test_an_interruption_whose_cancel_comes_too_early_ends_the_statement_all_the
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_what_a_killed_one_left_is_dropped_by_the_next_and_what_a_living_one_uses_is_not(empty_database):
+def test_bench_drops_the_schema_of_a_killed_run_but_not_of_a_running_one(empty_database):
     left, used = f"{PREFIX}left", f"{PREFIX}used"
     with psycopg.connect(empty_database, autocommit=True) as living:
         living.execute(f"CREATE SCHEMA {left}")
@@ -117,7 +117,7 @@ def test_what_a_killed_one_left_is_dropped_by_the_next_and_what_a_living_one_use
     assert scratches(empty_database) == [used]
 
 
-def test_no_other_schema_can_be_dropped_by_its_statement(database):
+def test_drop_statement_rejects_any_other_schema(database):
     with (
         psycopg.connect(database, autocommit=True) as connection,
         pytest.raises(psycopg.errors.RaiseException, match="no scratch schema"),
@@ -126,7 +126,7 @@ def test_no_other_schema_can_be_dropped_by_its_statement(database):
     assert send(database, "SELECT count(*) FROM jobherd.ready") == [(0,)]
 
 
-def test_a_role_that_may_make_no_schema_is_told_so(empty_database):
+def test_role_that_must_not_create_schemas_gets_a_one_line_error(empty_database):
     with psycopg.connect(empty_database, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS guest")
         connection.execute("CREATE ROLE guest LOGIN")
@@ -135,14 +135,14 @@ def test_a_role_that_may_make_no_schema_is_told_so(empty_database):
     assert len(answer.err.splitlines()) == 1
 
 
-def test_a_database_that_takes_no_writes_is_said_to_be_one_and_nothing_else(empty_database):
+def test_read_only_database_gets_a_one_line_error(empty_database):
     answer = jobherd("bench", *SMALL, dsn=f"{empty_database} options='-c default_transaction_read_only=on'")
     assert answer.code == 69
     assert answer.err.startswith("jobherd: the database takes no writes: ")
     assert len(answer.err.splitlines()) == 1
 
 
-def test_what_cannot_be_measured_is_refused(database):
+def test_bench_rejects_invalid_numbers_and_an_unreachable_database(database):
     assert jobherd("bench", "--jobs", "7", dsn=database).code == 2
     assert jobherd("bench", "--jobs", "many", dsn=database).code == 2
     assert jobherd("bench", "--workers", "0", dsn=database).code == 78

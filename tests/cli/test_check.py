@@ -1,4 +1,4 @@
-"""`check`, and what `run` says before it starts."""
+"""`check`, and the messages of `run` before it starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def module(folder, name: str, text: str) -> str:
     return str(path)
 
 
-def test_sound_handlers_are_listed(tmp_path):
+def test_check_lists_valid_handlers(tmp_path):
     file = module(
         tmp_path,
         "mail",
@@ -49,7 +49,7 @@ def test_sound_handlers_are_listed(tmp_path):
     assert "1 kind, no problems" in jobherd("check", "--handlers", tmp_path, cwd=tmp_path).out
 
 
-def test_what_makes_a_kind_unique_is_listed(tmp_path):
+def test_check_lists_the_rules_of_unique_jobs(tmp_path):
     file = module(
         tmp_path,
         "kinds",
@@ -93,7 +93,7 @@ def test_what_makes_a_kind_unique_is_listed(tmp_path):
     ]
 
 
-def test_everything_wrong_is_reported_with_file_and_line(tmp_path):
+def test_check_reports_every_problem_with_file_and_line(tmp_path):
     module(tmp_path, "a_good", '@handler("mail:receipt")\ndef receipt() -> None: ...\n')
     module(tmp_path, "b_twice", '\n@handler("mail:receipt")\ndef receipt() -> None: ...\n')
     module(tmp_path, "c_option", '@handler("x:y", timeout="never")\ndef y() -> None: ...\n')
@@ -115,7 +115,7 @@ def test_everything_wrong_is_reported_with_file_and_line(tmp_path):
     ]
 
 
-def test_a_hook_for_a_kind_that_is_not_loaded_is_noted(tmp_path):
+def test_check_notes_a_hook_for_a_kind_that_is_not_loaded(tmp_path):
     text = '@handler("mail:receipt")\ndef receipt() -> None: ...\n@before_job("mail:receipt", "mail:reciept")\ndef look(job) -> None: ...\n'
     module(tmp_path, "mail", "from jobherd import before_job\n" + text)
     answer = jobherd("check", "--handlers", ".", cwd=tmp_path)
@@ -127,7 +127,7 @@ def test_a_hook_for_a_kind_that_is_not_loaded_is_noted(tmp_path):
     assert "'mail:receipt'" not in answer.err
 
 
-def test_an_import_that_takes_longer_than_spawn_timeout_is_wrong(tmp_path):
+def test_check_fails_if_an_import_takes_longer_than_spawn_timeout(tmp_path):
     module(
         tmp_path,
         "mail",
@@ -138,20 +138,20 @@ def test_an_import_that_takes_longer_than_spawn_timeout_is_wrong(tmp_path):
     assert "and the supervisor kills a worker that is not ready within spawn_timeout (1.0 s)" in answer.err
 
 
-def test_settings_that_begin_with_a_byte_order_mark_are_read(tmp_path):
+def test_settings_file_with_a_byte_order_mark_is_read(tmp_path):
     (tmp_path / "jobherd.toml").write_text("workers = 3\n", encoding="utf-8-sig")
     answer = jobherd("run", "--print-settings", cwd=tmp_path)
     assert answer.code == 0, answer
     assert re.search("^workers += 3 .*jobherd.toml", answer.out, re.MULTILINE)
 
 
-def test_a_place_that_does_not_exist_is_wrong(tmp_path):
+def test_check_fails_if_a_path_of_handlers_does_not_exist(tmp_path):
     answer = jobherd("check", "--handlers", "./nowhere", cwd=tmp_path)
     assert answer.code == 1
     assert "nowhere" in answer.err
 
 
-def test_a_place_that_does_not_exist_is_told_with_the_setting_that_names_it(tmp_path):
+def test_missing_path_is_reported_with_the_setting_that_names_it(tmp_path):
     answer = jobherd("check", "--handlers", "./nowhere", "--hooks", "./nothing", cwd=tmp_path)
     assert answer.err.splitlines()[:2] == [
         "jobherd: ./nowhere: folder, file or module not found; check --handlers and JOBHERD_HANDLERS",
@@ -159,23 +159,23 @@ def test_a_place_that_does_not_exist_is_told_with_the_setting_that_names_it(tmp_
     ]
 
 
-def test_a_module_that_ends_its_process_is_reported(tmp_path):
+def test_check_reports_a_module_that_ends_its_process(tmp_path):
     module(tmp_path, "dies", "import os; os._exit(7)\n")
     assert "code 7" in jobherd("check", "--handlers", tmp_path).err
     module(tmp_path, "dies", "import os; os.kill(os.getpid(), 11)\n")
     assert "SIGSEGV" in jobherd("check", "--handlers", tmp_path).err
-    module(tmp_path, "dies", "import os; os.kill(os.getpid(), 40)\n")  # a real-time one, which has no name
+    module(tmp_path, "dies", "import os; os.kill(os.getpid(), 40)\n")  # a real-time signal, which has no name
     assert "ended its process by signal 40" in jobherd("check", "--handlers", tmp_path).err
 
 
-def test_a_module_that_hangs_ends_with_its_grandchildren(tmp_path):
+def test_check_kills_a_module_that_hangs_and_the_processes_it_started(tmp_path):
     note = tmp_path / "pid"
     module(
         tmp_path,
         "hangs",
         f"import subprocess\nprocess = subprocess.Popen(['sleep', '3600'])\nopen({str(note)!r}, 'w').write(str(process.pid))\nprocess.wait()\n",
     )
-    for limit in (1, 5, 25):  # on a busy machine, the shorter ones may be over before the module has been reached
+    for limit in (1, 5, 25):  # on a busy machine, a short limit may expire before the module is loaded
         answer = jobherd("check", "--handlers", tmp_path, "--timeout", f"{limit}s")
         assert answer.code == 1
         assert f"more than {duration(limit)}:" in answer.err
@@ -184,7 +184,7 @@ def test_a_module_that_hangs_ends_with_its_grandchildren(tmp_path):
     wait_for_exit(int(note.read_text()))
 
 
-def test_what_a_module_has_started_in_a_session_of_its_own_does_not_outlive_the_look(tmp_path):
+def test_processes_that_a_module_starts_in_their_own_session_do_not_outlive_check(tmp_path):
     note = tmp_path / "pid"
     module(
         tmp_path,
@@ -205,13 +205,13 @@ def test_what_a_module_has_started_in_a_session_of_its_own_does_not_outlive_the_
     wait_for_exit(int(note.read_text()))
 
 
-def test_what_handlers_print_does_not_spoil_the_json(tmp_path):
+def test_output_of_handlers_does_not_corrupt_the_json(tmp_path):
     module(tmp_path, "prints", 'print("{")\n@handler("a:b")\ndef b() -> None: ...\n')
     answer = jobherd("check", "--handlers", tmp_path, "--json")
     assert [kind["kind"] for kind in answer.json["kinds"]] == ["a:b"]
 
 
-def test_a_folder_whose_name_is_in_another_encoding_is_looked_at(tmp_path):
+def test_check_reads_a_folder_whose_name_is_not_utf8(tmp_path):
     folder = tmp_path / os.fsdecode(b"m\xe4il")
     folder.mkdir()
     (folder / "mail.py").write_text(
@@ -225,7 +225,7 @@ def test_a_folder_whose_name_is_in_another_encoding_is_looked_at(tmp_path):
     assert ran.json["problems"][0]["message"] == "does not load: RuntimeError: late"
 
 
-def test_handlers_see_the_app_dir(tmp_path):
+def test_handlers_can_import_modules_of_app_dir(tmp_path):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "shop.py").write_text("NAME = 'shop:order'\n")
     (tmp_path / "jobs").mkdir()
@@ -235,7 +235,7 @@ def test_handlers_see_the_app_dir(tmp_path):
     assert jobherd(*words, cwd=tmp_path).code == 1
 
 
-def test_wrong_settings_are_found_with_the_handlers(tmp_path):
+def test_check_reports_invalid_settings(tmp_path):
     (tmp_path / "jobherd.toml").write_text('workers = 99\nhandlers = ["jobs"]\nworkerz = 3\n')
     (tmp_path / "jobs").mkdir()
     module(tmp_path / "jobs", "mail", '@handler("mail:receipt")\ndef receipt() -> None: ...\n')
@@ -245,7 +245,7 @@ def test_wrong_settings_are_found_with_the_handlers(tmp_path):
     assert "did you mean workers" in answer.err
 
 
-def test_without_a_handler_it_is_wrong_as_it_is_for_run(tmp_path, database):
+def test_check_and_run_fail_without_handlers(tmp_path, database):
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "_private.py").write_text(
         "from jobherd import handler\n@handler('a:b')\ndef b() -> None: ...\n"
@@ -263,7 +263,7 @@ def test_without_a_handler_it_is_wrong_as_it_is_for_run(tmp_path, database):
         assert not jobherd("check", *words, "--json", cwd=tmp_path).json["ok"]
 
 
-def test_without_the_setting_the_folder_handlers_is_loaded(tmp_path, database):
+def test_folder_handlers_is_loaded_by_default(tmp_path, database):
     (tmp_path / "handlers").mkdir()
     module(tmp_path / "handlers", "mail", '@handler("mail:receipt")\ndef receipt() -> None: ...\n')
     assert [kind["kind"] for kind in jobherd("check", "--json", cwd=tmp_path).json["kinds"]] == ["mail:receipt"]
@@ -291,7 +291,7 @@ def test_check_lists_the_kinds_that_a_worker_of_run_loads(tmp_path, database):
 
 
 @pytest.mark.promise("C8")
-def test_run_refuses_wrong_settings_with_78_and_every_reason(tmp_path):
+def test_run_with_invalid_settings_exits_with_78_and_every_reason(tmp_path):
     answer = jobherd("run", "--workers", "99", "--http", "nowhere", dsn="host=/nonexistent", cwd=tmp_path)
     assert answer.code == 78
     assert "workers = '99' (from --workers): must be a whole number from 0 to 64" in answer.err
@@ -324,7 +324,7 @@ def test_run_prints_its_settings_and_their_sources(tmp_path):
 
 
 def away(number: int) -> tuple[int, bytes]:
-    """Start a supervisor whose database is away, send it a signal once it has said so."""
+    """Start a supervisor whose database is unreachable, and send it a signal once it has logged that."""
     process = start("run", "--handlers", "jobherd.handlers.jobs_purge", "--log-format", "text", dsn="host=/nonexistent")
     assert b"the database does not answer" in process.stderr.readline()
     process.send_signal(number)
@@ -332,13 +332,13 @@ def away(number: int) -> tuple[int, bytes]:
     return process.returncode, rest
 
 
-def test_run_waits_for_its_database_and_leaves_when_told():
+def test_run_waits_for_its_database_and_exits_on_a_signal():
     assert away(signal.SIGTERM) == (0, b"")
-    assert away(signal.SIGINT) == (0, b""), "as one that serves"
+    assert away(signal.SIGINT) == (0, b""), "expected the same exit code as with a database"
 
 
 @pytest.mark.promise("C31")
-def test_run_tries_its_database_so_often_as_it_may():
+def test_run_exits_after_db_retry_max_attempts():
     words = (
         "run",
         "--handlers",

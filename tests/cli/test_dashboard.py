@@ -23,9 +23,9 @@ AWAY = "postgresql://app:hunter2@127.0.0.1:1/x"
 
 @contextlib.contextmanager
 def serving(*dsns):
-    """The address of a dashboard that is told to end, and ends well."""
+    """Run a dashboard and yield its address. Terminate it at the end, and check that it exits with 0."""
     words = [f"--dsn={dsn}" for dsn in dsns]
-    # with the limits of a test: a machine that stands still for 3 s would have a database that does not answer
+    # With the time limits of a test: if the machine stalls for 3 s, no database would count as reachable.
     process = subprocess.Popen(
         [
             sys.executable,
@@ -86,7 +86,7 @@ def test_several_databases_have_one_dashboard_and_one_page_of_metrics(both):
         ):  # a scrape waits 1 s for an answer, and the next gets it
             text = get(f"{url}/metrics")
     helps = re.findall(r"^# HELP (\S+)", text, re.MULTILINE)
-    assert sorted(helps) == sorted(set(helps)), "each family once"
+    assert sorted(helps) == sorted(set(helps)), "each metric family must appear once"
     families = {family.name: family.samples for family in text_string_to_metric_families(text)}
     assert {each.labels["database"]: each.value for each in families["jobherd_database_up"]} == {
         name_of(both[0]): 1,
@@ -109,13 +109,13 @@ def test_one_database_has_the_dashboard_of_a_supervisor(both):
         assert f'jobherd_database_up{{database="{name_of(both[0])}"}}' in get(f"{url}/metrics")
 
 
-def test_a_database_is_given_once(both):
+def test_database_that_is_given_twice_is_rejected(both):
     twice = jobherd("dashboard", f"--dsn={both[0]}", f"--dsn={both[0]} application_name=other", dsn=None)
     assert twice.code == 2
     assert f"two addresses lead to {name_of(both[0])}: give each database once" in twice.err
 
 
-def test_an_address_that_cannot_be_served_is_named(both):
+def test_http_address_that_cannot_be_served_is_reported(both):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         answer = jobherd("dashboard", f"--dsn={both[0]}", "--http", address, dsn=None)

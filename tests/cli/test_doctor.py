@@ -1,4 +1,4 @@
-"""`doctor`: what it finds, and that what it tells to do helps."""
+"""`doctor`: its findings, and that the fixes it prints work."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ HURT = {
 
 
 def findings(dsn: str, code: int) -> dict[str, dict[str, str]]:
-    """By their sentences, those that are not ok."""
+    """Run `doctor` and return the findings that are not ok, by their texts."""
     answer = jobherd("doctor", "--json", dsn=dsn)
     assert answer.code == code, answer
     assert answer.json["ok"] is (code == 0)
     return {found["text"]: found for found in answer.json["findings"] if found["weight"] != "ok"}
 
 
-def test_a_new_database_has_nothing_wrong_and_the_doctor_leaves_nothing_behind(database):
+def test_doctor_finds_nothing_wrong_in_a_new_database_and_leaves_nothing_behind(database):
     before = send(database, "SELECT count(*), (SELECT count(*) FROM pg_namespace) FROM pg_class")
     found = findings(database, 0)
     assert set(found) == {"no supervisor holds a lease: nothing runs"}
     assert send(database, "SELECT count(*), (SELECT count(*) FROM pg_namespace) FROM pg_class") == before
 
 
-def test_roles_without_privileges_are_wrong_as_after_a_restore_without_them(database):
+def test_roles_without_privileges_are_found_and_migrate_grants_them(database):
     send(database, "REVOKE ALL ON SCHEMA jobherd FROM jobherd_work, jobherd_read")
     (found,) = [one for text, one in findings(database, 1).items() if "without privileges" in text]
     assert found["text"].startswith("the roles jobherd_work, jobherd_read are without privileges in the schema")
@@ -63,7 +63,7 @@ def test_roles_without_privileges_are_wrong_as_after_a_restore_without_them(data
     assert not [text for text in findings(database, 0) if "without privileges" in text]
 
 
-def test_a_role_that_may_not_read_default_partitions_gets_a_note_and_all_other_checks(database):
+def test_role_that_cannot_read_default_partitions_gets_a_note_and_all_other_checks(database):
     send(database, "DROP ROLE IF EXISTS t_works; CREATE ROLE t_works LOGIN IN ROLE jobherd_work")
     send(database, "SELECT jobherd.pause('mail'), jobherd.enqueue('a:b', '{}', '{\"queue\": \"mail\"}')")
     try:
@@ -72,10 +72,10 @@ def test_a_role_that_may_not_read_default_partitions_gets_a_note_and_all_other_c
         send(database, "DROP ROLE t_works")
     (note,) = [one for one in found.values() if one["about"] == "partitions"]
     assert note["text"] == "not examined: permission denied for table history_default"
-    assert [text for text in found if "queue mail is paused" in text or "paused" in text], "the last check"
+    assert [text for text in found if "queue mail is paused" in text or "paused" in text], "the last check must run"
 
 
-def test_roles_that_do_not_exist_are_noted():
+def test_missing_roles_are_noted():
     rows = [
         {"name": name, "missing": name == "jobherd_admin", "granted": name != "jobherd_admin"}
         for name in ("jobherd_work", "jobherd_admin")
@@ -87,7 +87,7 @@ def test_roles_that_do_not_exist_are_noted():
     )
 
 
-def test_a_schema_where_everybody_may_put_a_function_in_the_place_of_ours_is_found(database):
+def test_schema_in_the_search_path_where_every_role_may_create_functions_is_found(database):
     send(database, 'CREATE SCHEMA "Open"; CREATE SCHEMA shut; GRANT CREATE ON SCHEMA "Open" TO PUBLIC')
     dsn = make_conninfo(database, options='-csearch_path=shut,"Open"')
     (found,) = [one for text, one in findings(dsn, 0).items() if "every role may create functions" in text]
@@ -96,7 +96,7 @@ def test_a_schema_where_everybody_may_put_a_function_in_the_place_of_ours_is_fou
     assert not [text for text in findings(dsn, 0) if "every role may create functions" in text]
 
 
-def test_a_database_of_another_encoding_is_found(cluster):
+def test_database_with_another_encoding_is_found(cluster):
     send(cluster.dsn(), "CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0")
     try:
         ((text, found),) = findings(cluster.dsn("bytes"), 1).items()
@@ -106,7 +106,7 @@ def test_a_database_of_another_encoding_is_found(cluster):
     assert "another database" in found["remedy"]
 
 
-def test_a_server_that_refuses_listen_is_found_and_the_rest_is_looked_at(database):
+def test_rejected_listen_is_found_and_the_other_checks_run(database):
     with Network(database) as network:
         network.refuse("*", "LISTEN")
         found = findings(network.dsn, 1)
@@ -115,7 +115,7 @@ def test_a_server_that_refuses_listen_is_found_and_the_rest_is_looked_at(databas
     assert set(found) == {"no supervisor holds a lease: nothing runs"}
 
 
-def test_a_listen_dsn_that_does_not_answer_is_found_and_the_rest_is_looked_at(database, tmp_path):
+def test_unreachable_listen_dsn_is_found_and_the_other_checks_run(database, tmp_path):
     answer = jobherd("doctor", "--json", "--listen-dsn", f"host={tmp_path} dbname=nowhere", dsn=database)
     assert answer.code == 1, answer
     found = {one["about"]: one for one in answer.json["findings"]}
@@ -123,7 +123,7 @@ def test_a_listen_dsn_that_does_not_answer_is_found_and_the_rest_is_looked_at(da
     assert {found[about]["weight"] for about in ("settings", "schema", "bloat")} == {"ok"}
 
 
-def test_where_nothing_may_be_written_all_the_rest_is_looked_at(database):
+def test_read_only_database_is_found_and_checks_that_only_read_run(database):
     answer = jobherd("doctor", "--json", dsn=database, PGOPTIONS="-c default_transaction_read_only=on")
     assert answer.code == 1, answer
     found = {one["about"]: one for one in answer.json["findings"]}
@@ -132,7 +132,7 @@ def test_where_nothing_may_be_written_all_the_rest_is_looked_at(database):
     assert found["bloat"]["weight"] == "ok"
 
 
-def test_a_role_that_may_not_look_at_the_schema_is_told_so_and_what_it_may_see(database):
+def test_role_without_access_to_the_schema_is_found_and_the_other_checks_run(database):
     send(database, "CREATE ROLE stranger LOGIN")
     try:
         answer = jobherd("doctor", "--json", dsn=make_conninfo(database, user="stranger"))
@@ -144,7 +144,7 @@ def test_a_role_that_may_not_look_at_the_schema_is_told_so_and_what_it_may_see(d
     assert ("ok", "settings") in found
 
 
-def test_a_table_that_somebody_has_locked_is_found_and_not_waited_for(database):
+def test_locked_table_is_found_and_doctor_does_not_wait_for_it(database):
     with psycopg.connect(database) as locking:
         locking.execute("LOCK TABLE jobherd.gates")
         with psycopg.connect(database, row_factory=dict_row) as looking:
@@ -155,8 +155,8 @@ def test_a_table_that_somebody_has_locked_is_found_and_not_waited_for(database):
     assert any("has locked a Jobherd table" in text for text in found)
 
 
-def test_sessions_that_hold_advisory_locks_of_ours_are_seen(database):
-    """All but those of supervisors that sleep and of clients that wait."""
+def test_sessions_that_hold_advisory_locks_of_jobherd_are_listed(database):
+    """The locks of idle supervisors and of waiting clients are not listed."""
     hold = {
         "wake": "pg_advisory_xact_lock_shared(1785684584, 0)",
         "wait": "pg_advisory_lock(1785684585, 70)",
@@ -174,21 +174,21 @@ def test_sessions_that_hold_advisory_locks_of_ours_are_seen(database):
                 )
                 assert all(row["seconds"] >= 0 for row in rows)
                 assert all(row["role"] == holder.info.user for row in rows), (
-                    "an application's name alone does not tell who holds it"
+                    "the role must be listed, since the name of an application does not identify a session"
                 )
 
 
-def test_a_migration_that_does_not_end_is_not_waited_for(database):
+def test_doctor_does_not_wait_for_a_running_migration(database):
     with psycopg.connect(database, autocommit=True) as migrator, migrator.transaction():
         migrator.execute(sql.load("migrate/lock_migrations"))
         found = findings(database, 0)
     assert {text: note["about"] for text, note in found.items() if "compared" in text} == {
         "not compared: another session is migrating or comparing the schema": "schema"
     }
-    assert "no supervisor holds a lease: nothing runs" in found, "what comes after it is looked at all the same"
+    assert "no supervisor holds a lease: nothing runs" in found, "the checks after this one must run"
 
 
-def test_what_somebody_changed_by_hand_is_found_and_the_sql_that_is_printed_mends_it(database):
+def test_manual_changes_of_the_schema_are_found_and_the_printed_sql_fixes_them(database):
     function = send(database, "SELECT pg_get_function_identity_arguments('jobherd.cancel'::regproc)")[0][0]
     for harm in HARM:
         send(database, harm.replace("cancel(bigint) RETURNS text", f"cancel({function}) RETURNS text"))
@@ -202,7 +202,7 @@ def test_what_somebody_changed_by_hand_is_found_and_the_sql_that_is_printed_mend
     assert not left
 
 
-def test_an_index_that_was_not_built_to_the_end_is_mended_by_the_sql_that_is_printed(database):
+def test_invalid_index_is_found_and_the_printed_sql_fixes_it(database):
     send(
         database,
         "SET allow_system_table_mods = on; UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'jobherd.ready_by_id'::regclass",
@@ -212,8 +212,8 @@ def test_an_index_that_was_not_built_to_the_end_is_mended_by_the_sql_that_is_pri
     assert not [one for one in findings(database, 0).values() if one["about"] == "indexes"]
 
 
-def test_the_tables_of_the_forge_are_ours_and_what_is_missing_of_them_is_found(database):
-    """More than a hundred notes asked on the database of `make run` whether they are meant."""
+def test_tables_of_the_forge_are_known_and_a_missing_index_of_them_is_found(database):
+    """Regression: on the database of `make run`, more than 100 notes asked whether these objects are intended."""
     with psycopg.connect(database, autocommit=True) as connection:
         migrate(connection, area="forge")
     assert set(findings(database, 0)) == {"no supervisor holds a lease: nothing runs"}
@@ -221,12 +221,12 @@ def test_the_tables_of_the_forge_are_ours_and_what_is_missing_of_them_is_found(d
     assert "the index forge_commits_by_time of forge_commits is missing" in findings(database, 1)
 
 
-def test_an_object_of_the_users_own_is_only_noted(database):
+def test_object_that_a_user_has_added_is_only_noted(database):
     send(database, "CREATE INDEX mine ON jobherd.history (kind)")
     assert findings(database, 0)["the index mine of history is not of Jobherd's making"]["weight"] == "note"
 
 
-def test_what_calls_webhooks_is_of_jobherds_making(database):
+def test_webhook_triggers_are_known_and_the_printed_sql_enables_a_disabled_one(database):
     send(database, "SELECT jobherd.enable_webhooks()")
     assert not [text for text in findings(database, 0) if "webhook" in text]
     send(database, "ALTER TABLE jobherd.history DISABLE TRIGGER webhook")
@@ -235,7 +235,7 @@ def test_what_calls_webhooks_is_of_jobherds_making(database):
     assert not [text for text in findings(database, 0) if "webhook" in text]
 
 
-def test_a_schema_that_is_not_there_or_behind_is_named_with_the_command_that_makes_it(empty_database):
+def test_missing_schema_is_found_with_the_command_that_creates_it(empty_database):
     found = findings(empty_database, 1)
     (missing,) = [text for text in found if "lacks" in text and "migration" in text]
     assert found[missing]["remedy"] == "jobherd migrate"
@@ -249,11 +249,11 @@ def test_remote_workers_count_as_workers(database):
 
 
 def in_minutes(found):
-    """The findings without the seconds that pass while a busy machine looks."""
+    """Return the findings without seconds, of which more may pass on a busy machine."""
     return {re.sub(r"(\d min) \d+ s", r"\1", text): finding for text, finding in found.items()}
 
 
-def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
+def test_queue_without_a_supervisor_and_kind_without_a_handler_are_found(database):
     child(database, supervisor(database))
     (job,) = send(
         database,
@@ -264,11 +264,11 @@ def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
     assert f"no worker has ever declared the kind a:b; job {job} waits for it" in found
     send(database, "INSERT INTO jobherd.gates (scope, name, paused_at) VALUES ('queue', 'media', now())")
     assert not [text for text in findings(database, 1) if "no supervisor serves queue" in text], (
-        "it was paused on purpose"
+        "a paused queue must not be reported"
     )
 
 
-def test_flows_that_do_not_go_on_are_named(database):
+def test_stuck_flows_are_found(database):
     send(database, "SELECT jobherd.start_flow('f', '[{\"node\": \"a\", \"kind\": \"a:b\"}, {\"node\": \"b\", \"kind\": \"a:b\", \"after\": \"a\"}]')")  # fmt: skip
     assert not [text for text in findings(database, 1) if "flow" in text]
     send(
@@ -280,12 +280,12 @@ def test_flows_that_do_not_go_on_are_named(database):
     )
     send(database, "DELETE FROM jobherd.ends")
     send(database, "DELETE FROM jobherd.ready")
-    assert not [text for text in findings(database, 0) if "flow" in text], "a job is left"
+    assert not [text for text in findings(database, 0) if "flow" in text], "a flow with a job left must not be reported"
     send(database, "DELETE FROM jobherd.blocked")
     assert "flow 1 is open, and none of its jobs is left: they were deleted with SQL" in findings(database, 1)
 
 
-def test_a_job_that_is_not_woken_after_its_children_is_named(database):
+def test_job_still_suspended_a_minute_after_its_child_jobs_ended_is_found(database):
     job = send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1d\"}')")[0][0]
     flow = send(database, "SELECT jobherd.start_flow('spawn a:b', '[]')")[0][0]
     send(database, "DELETE FROM jobherd.ends")
@@ -301,7 +301,7 @@ def test_a_job_that_is_not_woken_after_its_children_is_named(database):
     assert sentence in findings(database, 1)
 
 
-def test_schedules_that_do_not_run_are_named(database):
+def test_schedules_that_do_not_run_are_found(database):
     send(
         database,
         "INSERT INTO jobherd.schedules (name, kind, cron, plan_from, next_at, error, retired_at) VALUES"
@@ -316,7 +316,9 @@ def test_schedules_that_do_not_run_are_named(database):
     assert found["schedule old is retired: no handler has declared it for 10 minutes"]["weight"] == "note"
     assert "schedule unknown enqueues jobs of kind a:b, which no worker has ever declared" in found
     send(database, "UPDATE jobherd.schedules SET paused_at = now()")
-    assert not [text for text in findings(database, 0) if "schedule" in text], "they were paused on purpose"
+    assert not [text for text in findings(database, 0) if "schedule" in text], (
+        "schedules that a user has paused must not be reported"
+    )
     send(
         database,
         "UPDATE jobherd.schedules SET paused_by = 'maintenance', pause_reason = '3 failed runs' WHERE name = 'late'",
@@ -324,7 +326,7 @@ def test_schedules_that_do_not_run_are_named(database):
     assert "schedule late is paused: 3 failed runs" in findings(database, 1)
 
 
-def test_a_job_that_waits_for_a_key_is_named(database):
+def test_job_that_waits_for_an_encryption_key_is_found(database):
     child(database, supervisor(database))
     send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1 minute\"}')")
     (job,) = send(database, """UPDATE jobherd.scheduled SET last_error = '{"code": "KEY_MISSING"}' RETURNING id""")[0]
@@ -332,7 +334,7 @@ def test_a_job_that_waits_for_a_key_is_named(database):
     assert (found["weight"], found["about"]) == ("wrong", "keys")
 
 
-def test_jobs_that_were_put_aside_for_a_cap_are_no_sign_of_a_queue_that_nobody_serves(database):
+def test_queue_that_has_only_parked_jobs_is_not_reported_as_unserved(database):
     child(database, supervisor(database))
     send(database, "SELECT jobherd.set_limit(kind => 'a:b', max_running => 1)")
     put = "INSERT INTO jobherd.{} (kind, queue, priority, run_at, created_at) VALUES ('a:b', %s, %s, now() - interval '5 min', now() - interval '5 min')"
@@ -340,10 +342,10 @@ def test_jobs_that_were_put_aside_for_a_cap_are_no_sign_of_a_queue_that_nobody_s
         send(database, put.format("parked"), queue, 0)
     send(database, put.format("ready"), "mail", 1)
     (text,) = [text for text in findings(database, 1) if "no supervisor serves queue" in text]
-    assert "serves queue mail:" in text, "behind those that were put aside there is one that anybody may claim"
+    assert "serves queue mail:" in text, "only queue mail also has a job that any worker may claim"
 
 
-def test_limits_that_cannot_work_are_named(database):
+def test_limits_that_cannot_work_are_found(database):
     send(
         database,
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
@@ -365,13 +367,13 @@ def test_limits_that_cannot_work_are_named(database):
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
-def test_for_people_it_fits_the_terminal_and_ends_with_a_sum(database, columns):
+def test_text_output_fits_the_terminal_and_ends_with_a_summary(database, columns):
     answer = jobherd("doctor", dsn=database, COLUMNS=columns)
     assert answer.lines[-1] == "no problems, 1 note"
     assert max(map(len, answer.lines)) <= int(columns)
 
 
-def test_a_role_that_must_not_end_sessions_is_named_and_the_sql_that_is_printed_mends_it(database):
+def test_role_that_must_not_end_sessions_is_found_and_the_printed_sql_fixes_it(database):
     send(database, 'DROP ROLE IF EXISTS "t Hard"; CREATE ROLE "t Hard" LOGIN IN ROLE jobherd_work, jobherd_read')
     send(database, "REVOKE EXECUTE ON FUNCTION pg_terminate_backend(integer, bigint) FROM PUBLIC")
     try:
@@ -384,7 +386,7 @@ def test_a_role_that_must_not_end_sessions_is_named_and_the_sql_that_is_printed_
         send(database, 'DROP OWNED BY "t Hard"; DROP ROLE "t Hard"')
 
 
-def test_a_role_that_must_not_end_the_sessions_of_another_login_is_named(database):
+def test_role_that_must_not_end_the_sessions_of_another_login_is_found(database):
     send(database, "DROP ROLE IF EXISTS t_one, t_two; CREATE ROLE t_one LOGIN IN ROLE jobherd_work")
     send(database, "CREATE ROLE t_two LOGIN IN ROLE jobherd_work, jobherd_read")
     try:
@@ -401,7 +403,7 @@ def test_a_role_that_must_not_end_the_sessions_of_another_login_is_named(databas
         send(database, "DROP ROLE t_one, t_two")
 
 
-def test_a_schema_that_was_renamed_is_refused_and_mended_by_the_sql_that_is_printed(database):
+def test_renamed_schema_is_rejected_and_the_printed_sql_fixes_it(database):
     send(database, "ALTER SCHEMA jobherd RENAME TO queue_eu")
     refused = jobherd("migrate", "--schema", "queue_eu", dsn=database)
     assert refused.code == 78, refused
@@ -415,7 +417,7 @@ def test_a_schema_that_was_renamed_is_refused_and_mended_by_the_sql_that_is_prin
     assert jobherd("migrate", dsn=database).code == 0
 
 
-def test_row_security_that_an_event_trigger_has_switched_on_is_named_for_owner_and_worker(empty_database):
+def test_row_security_enabled_by_an_event_trigger_is_found_by_owner_and_worker(empty_database):
     send(
         empty_database,
         """CREATE FUNCTION public.secure() RETURNS event_trigger LANGUAGE plpgsql AS $$
@@ -445,7 +447,7 @@ def test_row_security_that_an_event_trigger_has_switched_on_is_named_for_owner_a
         send(empty_database, "DROP ROLE t_seen")
 
 
-def test_settings_of_the_role_that_nothing_can_be_done_about_are_named(database):
+def test_harmful_settings_of_the_role_are_found(database):
     send(database, "DROP ROLE IF EXISTS t_set; CREATE ROLE t_set LOGIN SUPERUSER")
     send(database, "ALTER ROLE t_set SET row_security = off; ALTER ROLE t_set SET session_replication_role = replica")
     try:
@@ -458,7 +460,7 @@ def test_settings_of_the_role_that_nothing_can_be_done_about_are_named(database)
     assert found["session_replication_role"]["weight"] == "wrong"
 
 
-def test_a_paused_backlog_an_exceeded_limit_and_many_retries_are_notes(database):
+def test_paused_backlog_exceeded_limit_and_many_retries_are_noted(database):
     at = child(database, supervisor(database))
     for kind in ("mail:receipt", "mail:bulk", "api:sync"):
         send(
@@ -489,7 +491,9 @@ def test_a_paused_backlog_an_exceeded_limit_and_many_retries_are_notes(database)
     assert retry["text"].startswith("60 jobs of kind api:sync failed with OSError and run again, the first in ")
     assert retry["text"].endswith(": OSError: refused")
     listing, *rest = retry["remedy"].partition("after the fix: ")[2].split(" | ")
-    assert len(jobherd(*listing.split()[1:], dsn=database).json) == 60, "a list stops at 50 jobs by default"
+    assert len(jobherd(*listing.split()[1:], dsn=database).json) == 60, (
+        "the command must list more jobs than the default of 50"
+    )
     assert rest == ["jq '.[].id'", "jobherd retry -"], "a shell can expand .[].id without quotes"
     send(database, "SELECT jobherd.pause('*')")
     (everything,) = [one for text, one in findings(database, 0).items() if text.startswith("everything was paused")]

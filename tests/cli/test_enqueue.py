@@ -1,4 +1,4 @@
-"""`enqueue`: one job, many jobs, and what is refused at the door."""
+"""`enqueue`: one job, many jobs, and rejected input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cli.rows import send
 from tests.cli.shell import COMMAND, LIMIT, environment, jobherd, on_terminal
 
 
-def test_it_prints_the_id_alone_on_its_line(database):
+def test_enqueue_prints_only_the_id(database):
     answer = jobherd("enqueue", "mail:receipt", '{"order_id": 7}', dsn=database)
     assert (answer.code, answer.err) == (0, "")
     job = jobherd("job", int(answer.out), "--json", dsn=database).json
@@ -26,7 +26,7 @@ def test_it_prints_the_id_alone_on_its_line(database):
     )
 
 
-def test_every_option_reaches_the_row(database):
+def test_every_option_is_stored(database):
     answer = jobherd(
         "enqueue", "a:b", "{}", "--queue", "media", "--priority", -5, "--delay", "1h30m", "--max-attempts", 2, "--timeout", "2m",
         "--expires-at", "2040-01-01T00:00:00+00:00", "--cost", "memory_mb=900,gpus=0.5", dsn=database,
@@ -44,7 +44,7 @@ def test_every_option_reaches_the_row(database):
     assert send(database, "SELECT job, cost FROM jobherd.demands") == [(job["id"], {"gpus": 0.5, "memory_mb": 900})]
 
 
-def test_a_timestamp_means_the_same_in_every_time_zone(database):
+def test_timestamp_does_not_depend_on_the_local_time_zone(database):
     answer = jobherd("enqueue", "a:b", "{}", "--run-at", "2040-06-01T12:00:00+03:00", dsn=database, TZ="Etc/GMT-5")
     assert jobherd("job", answer.out.strip(), "--json", dsn=database).json["run_at"] == "2040-06-01T09:00:00+00:00"
 
@@ -76,7 +76,7 @@ def test_a_timestamp_means_the_same_in_every_time_zone(database):
         (["a:b", "{}", "--colour", "red"], "--colour"),
     ],
 )
-def test_what_is_refused_is_2_and_leaves_nothing(database, words, said):
+def test_invalid_input_exits_with_2_and_enqueues_nothing(database, words, said):
     answer = jobherd("enqueue", *words, dsn=database)
     assert answer.code == 2, answer
     assert said in answer.err
@@ -85,7 +85,7 @@ def test_what_is_refused_is_2_and_leaves_nothing(database, words, said):
     assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(0,)]
 
 
-def test_a_payload_beyond_a_megabyte_is_refused(database):
+def test_payload_of_more_than_a_megabyte_is_rejected(database):
     answer = jobherd("enqueue", "a:b", "-", dsn=database, stdin='{"x": "' + "y" * 1_000_001 + '"}')
     assert answer.code == 2
     assert "line 1" in answer.err
@@ -94,7 +94,7 @@ def test_a_payload_beyond_a_megabyte_is_refused(database):
     assert "longer than" in endless.err
 
 
-def test_standard_input_gives_one_job_a_line_in_order(database):
+def test_standard_input_enqueues_one_job_per_line_in_order(database):
     answer = jobherd(
         "enqueue", "a:b", "-", "--queue", "bulk", dsn=database, stdin="".join(f'{{"n": {n}}}\n\n' for n in range(2500))
     )
@@ -104,16 +104,13 @@ def test_standard_input_gives_one_job_a_line_in_order(database):
     assert rows == [(int(line), n, "bulk") for n, line in enumerate(answer.lines)]
 
 
-def test_without_json_a_pipe_is_read(database):
+def test_pipe_is_read_if_no_payload_is_given(database):
     assert len(jobherd("enqueue", "a:b", dsn=database, stdin='{"n": 1}\n{"n": 2}').lines) == 2
 
 
 @pytest.mark.parametrize("given", ["null", "closed", "terminal"])
-def test_without_json_and_with_nothing_to_read_the_payload_is_empty(database, given):
-    """Cron, systemd and CI give /dev/null.
-
-    A job that was meant must not be missing without a word.
-    """
+def test_payload_is_empty_if_none_is_given_and_there_is_no_input(database, given):
+    """Cron, systemd and CI pass /dev/null as input. The job must not be lost silently."""
     if given == "terminal":
         said = on_terminal("enqueue", "a:b", dsn=database)
     else:
@@ -127,7 +124,7 @@ def test_without_json_and_with_nothing_to_read_the_payload_is_empty(database, gi
 
 
 @pytest.mark.parametrize("given", [b"", b"\n \n"])
-def test_without_json_a_pipe_or_a_file_without_a_document_is_an_error_with_the_remedy(database, tmp_path, given):
+def test_empty_pipe_or_file_in_place_of_a_payload_is_an_error_with_a_fix(database, tmp_path, given):
     piped = jobherd("enqueue", "a:b", dsn=database, stdin=given)
     assert (piped.code, piped.out) == (2, "")
     assert "give the payload as an argument, '{}' for none" in piped.err
@@ -140,7 +137,7 @@ def test_without_json_a_pipe_or_a_file_without_a_document_is_an_error_with_the_r
     assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(0,)]
 
 
-def test_a_list_that_was_asked_for_may_be_empty(database):
+def test_enqueue_of_lines_accepts_empty_input_but_not_closed_input(database):
     answer = jobherd("enqueue", "a:b", "-", dsn=database)
     assert (answer.code, answer.out) == (0, "")
     assert "nothing was enqueued" in answer.err
@@ -155,7 +152,7 @@ def test_a_list_that_was_asked_for_may_be_empty(database):
 
 
 def states(shown: str) -> list[str]:
-    """What the last line of a terminal showed, one after another."""
+    """Return the successive contents of the progress line on a terminal."""
     return [
         state
         for line in shown.split("\n")
@@ -164,7 +161,7 @@ def states(shown: str) -> list[str]:
     ]
 
 
-def test_a_long_file_shows_a_bar_on_a_terminal(database, tmp_path):
+def test_long_file_shows_a_progress_bar_on_a_terminal(database, tmp_path):
     (tmp_path / "orders").write_text("".join(f'{{"n": {n}}}\n' for n in range(2500)))
     with (tmp_path / "orders").open("rb") as file, (tmp_path / "ids").open("wb") as ids:
         shown = states(on_terminal("enqueue", "a:b", dsn=database, stdin=file, stdout=ids))
@@ -174,7 +171,7 @@ def test_a_long_file_shows_a_bar_on_a_terminal(database, tmp_path):
     assert re.match(r"\[#{24}\] 100%  2,500 jobs, [\d,]+ a second$", last), last
 
 
-def test_a_long_pipe_shows_a_count_on_a_terminal(database, tmp_path):
+def test_long_pipe_shows_a_count_on_a_terminal(database, tmp_path):
     given = subprocess.Popen([sys.executable, "-c", "for n in range(2500): print('{}')"], stdout=subprocess.PIPE)
     with (tmp_path / "ids").open("wb") as ids:
         shown = states(on_terminal("enqueue", "a:b", "-", dsn=database, stdin=given.stdout, stdout=ids))
@@ -184,23 +181,23 @@ def test_a_long_pipe_shows_a_count_on_a_terminal(database, tmp_path):
     assert re.match(r"2,500 jobs, [\d,]+ a second$", shown[-1]), shown
 
 
-def test_ids_and_the_bar_share_a_terminal(database, tmp_path):
+def test_ids_and_progress_bar_share_a_terminal(database, tmp_path):
     (tmp_path / "orders").write_text("{}\n" * 1500)
     with (tmp_path / "orders").open("rb") as file:
         shown = on_terminal("enqueue", "a:b", dsn=database, stdin=file)
-    assert "\r\x1b[K1001\n" in shown  # the bar is taken away before ids are printed
+    assert "\r\x1b[K1001\n" in shown  # the bar is erased before ids are printed
     assert shown.split("\n")[-2].endswith("\x1b[K")
     assert "100%" in shown.split("\n")[-2]
 
 
-def test_what_is_short_or_is_on_no_terminal_shows_no_progress(database, tmp_path):
+def test_short_input_or_no_terminal_shows_no_progress(database, tmp_path):
     (tmp_path / "orders").write_text("{}\n" * 900)
     with (tmp_path / "orders").open("rb") as file:
         assert states(on_terminal("enqueue", "a:b", dsn=database, stdin=file)) == []
     assert jobherd("enqueue", "a:b", "-", dsn=database, stdin="{}\n" * 2500).err == ""
 
 
-def test_a_bad_line_ends_it_with_its_number_and_the_count(database):
+def test_invalid_line_ends_enqueue_with_its_number_and_the_count_of_jobs(database):
     lines = [orjson.dumps({"n": n}) for n in range(1500)]
     lines[1200] = b'{"n": '
     answer = jobherd("enqueue", "a:b", "-", dsn=database, stdin=b"\n".join(lines))
@@ -211,14 +208,14 @@ def test_a_bad_line_ends_it_with_its_number_and_the_count(database):
     assert send(database, "SELECT count(*), max((payload ->> 'n')::int) FROM jobherd.ready") == [(1200, 1199)]
 
 
-def test_a_line_that_the_door_refuses_is_counted_as_people_count(database):
+def test_number_of_a_rejected_line_counts_from_1_and_includes_empty_lines(database):
     answer = jobherd("enqueue", "a:b", "-", dsn=database, stdin='{"a": 1}\n\n{"a": "\\u0000"}\n{}\n')
     assert (answer.code, answer.lines) == (2, ["1"])
     assert "line 3: payload at $.a holds a NUL" in answer.err
     assert "1 jobs before it are enqueued" in answer.err
 
 
-def test_bad_options_for_many_are_no_fault_of_a_line(database):
+def test_invalid_option_for_many_jobs_is_not_reported_as_an_invalid_line(database):
     answer = jobherd("enqueue", "a:b", "-", "--queue", "No", dsn=database, stdin="{}\n")
     assert answer.code == 2
     assert "line" not in answer.err
@@ -230,13 +227,13 @@ def test_numbers_keep_every_digit(database):
     assert digits in jobherd("job", number, "--json", dsn=database).out
 
 
-def test_null_is_a_payload_too(database):
+def test_null_is_a_valid_payload(database):
     assert jobherd("enqueue", "a:b", "null", dsn=database).code == 0
     assert jobherd("enqueue", "a:b", "-", dsn=database, stdin="null\n").code == 0
     assert send(database, "SELECT payload::text FROM jobherd.ready") == [("null",), ("null",)]
 
 
-def test_a_full_disk_is_said_to_be_one(database):
+def test_full_disk_is_reported_as_such(database):
     send(
         database,
         """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -252,10 +249,10 @@ def test_a_full_disk_is_said_to_be_one(database):
 
 
 @pytest.mark.parametrize("schema", ["jobherd", "elsewhere"])
-def test_a_database_that_takes_no_writes_is_said_to_be_one(database, schema):
+def test_read_only_database_is_reported_as_such(database, schema):
     """A standby, or a primary that was made read-only.
 
-    That a SELECT is refused told nobody what is the matter.
+    Regression: the message only said that a SELECT was rejected, which does not show the cause.
     """
     answer = jobherd(
         "enqueue", "a:b", "{}", "--schema", schema, dsn=f"{database} options='-c default_transaction_read_only=on'"
@@ -265,14 +262,14 @@ def test_a_database_that_takes_no_writes_is_said_to_be_one(database, schema):
     assert answer.err.endswith("in a read-only transaction; is it a standby, and is --dsn or JOBHERD_DSN right?\n")
 
 
-def test_a_missing_schema_is_made(empty_database):
+def test_missing_schema_is_created(empty_database):
     answer = jobherd("enqueue", "a:b", "{}", dsn=empty_database)
     assert answer.code == 0
     assert "made the schema" in answer.err
     assert answer.out == "1\n"
 
 
-def test_tenant_webhook_and_bytes_reach_the_row_and_are_shown(database, tmp_path):
+def test_tenant_webhook_and_bytes_are_stored_and_shown(database, tmp_path):
     send(database, "SELECT jobherd.enable_webhooks()")
     (tmp_path / "logo.png").write_bytes(b"\x89PNG\x00\xff")
     words = ("--tenant", "acme", "--webhook", "https://example.com/done", "--bytes-file", tmp_path / "logo.png")
@@ -292,7 +289,7 @@ def test_tenant_webhook_and_bytes_reach_the_row_and_are_shown(database, tmp_path
     assert (answer.code, "--bytes-file is for one job" in answer.err) == (2, True)
 
 
-def test_a_unique_job_is_enqueued_once_and_its_id_is_printed_again(database):
+def test_unique_job_is_enqueued_once_and_its_id_is_printed_again(database):
     answer = jobherd("enqueue", "a:b", '{"n": 1, "m": 1}', "--unique", "n", dsn=database)
     first, err = answer.out, answer.err
     again = jobherd("enqueue", "a:b", '{"n": 1, "m": 2}', "--unique", "n", dsn=database)
@@ -313,7 +310,7 @@ def test_a_unique_job_is_enqueued_once_and_its_id_is_printed_again(database):
     assert (wrong.code, "throttle excludes debounce" in wrong.err) == (2, True)
 
 
-def test_the_rule_of_a_unique_job_is_given_by_flags(database):
+def test_flags_set_the_rule_of_a_unique_job(database):
     def run(*words, payload='{"n": 1, "items": [1]}'):
         return jobherd("enqueue", "a:b", payload, *words, dsn=database)
 

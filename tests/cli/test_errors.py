@@ -1,4 +1,4 @@
-"""`errors`: what fails, in groups; and that `why` stays on one screen for an error of 40 KB."""
+"""`errors` groups failures, and `why` cuts a long error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def queue(database):
         yield queue
 
 
-def test_failing_jobs_are_grouped_and_retrying_ones_count(database, queue):
+def test_errors_groups_failures_and_includes_retrying_jobs(database, queue):
     assert jobherd("errors", dsn=database).err == "jobherd: no job has failed, expired or is retrying in this time\n"
     fail(queue, "mail:send", "ValueError: no such order", count=3)
     fail(queue, "mail:send", "ValueError: no such order", "retry", count=2)
@@ -37,7 +37,7 @@ def test_failing_jobs_are_grouped_and_retrying_ones_count(database, queue):
     assert "1 smaller groups are not shown" in few.err
 
 
-def test_errors_of_another_time_are_left_out(database, queue):
+def test_errors_lists_only_failures_of_the_given_time(database, queue):
     fail(queue, "mail:send", "ValueError: no such order")
     queue.run(
         "UPDATE jobherd.history SET started_at = started_at - interval '2 h', finished_at = finished_at - interval '2 h'"
@@ -48,7 +48,7 @@ def test_errors_of_another_time_are_left_out(database, queue):
     assert jobherd("errors", "--since", "1000y", dsn=database).code == 2
 
 
-def test_why_cuts_an_error_of_40_kb(database, queue):
+def test_why_cuts_an_error_of_9_kb(database, queue):
     [job] = fail(queue, "mail:send", "RuntimeError: " + "x" * 9_000)
     answer = jobherd("why", job, dsn=database, COLUMNS="80")
     assert answer.code == 0

@@ -1,4 +1,7 @@
-"""`fleet`: what it lists and what it says of orders, without a supervisor; with one: tests/system/test_orders.py. And who the audit says it was."""
+"""`fleet` without a supervisor process: its list and fleet commands. Also the actor of audit entries.
+
+For tests with a supervisor, see tests/system/test_orders.py.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def run(dsn, capsys, *words):
     return code, out if "--json" in words else "\n".join(" ".join(line.split()) for line in out.splitlines()) + "\n"
 
 
-def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hasty, monkeypatch):
+def test_fleet_lists_the_status_reports_of_supervisors(database, capsys, hasty, monkeypatch):
     number, silent, lapsed = supervisor(database), supervisor(database, host="beta"), supervisor(database, lease=-5)
     send(
         database,
@@ -50,7 +53,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     code, said = run(database, capsys, "fleet")
     assert code == 0
     assert f"supervisor {number} alpha/77" in said
-    # What was true when it was said is some seconds older when a busy machine prints it.
+    # On a busy machine, some seconds pass between the report and the output.
     assert re.search(
         r"worker 0 computing 11 98% 114 MiB 1,203 4 0 mail:receipt #17 for [\d.]+ (s|min( \d+ s)?), 40%", said
     )
@@ -58,7 +61,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert re.search(r"own:store #5 for [\d.]+ (s|min)", said)
     assert re.search(r"for [\d.]+ m?s: Process 12 died of SIGKILL \(not sent by the supervisor\)\.", said)
     assert re.search(r"worker 1 ended ([3-5]\d s|1 min[ \d]*s?) ago", said)
-    assert "\x1b[31mSIG" not in said, "what a dead child has said cannot paint the screen"
+    assert "\x1b[31mSIG" not in said, "text about a dead process must not change the colors of the screen"
     assert f"supervisor {silent} beta/77" in said
     assert "has not reported its child processes yet" in said
     assert f"supervisor {lapsed}" in said
@@ -106,12 +109,12 @@ def test_remote_workers_are_listed_under_their_supervisor(database, capsys, hast
     assert [one["worker"] for one in json.loads(said)[0]["sessions"]] == ["gpu-0", "gpu-1", "gpu-2\x1b[31m"]
 
 
-def test_a_fleet_of_nobody_says_what_to_do(database, capsys, hasty):
+def test_empty_fleet_shows_how_to_start_a_supervisor(database, capsys, hasty):
     code, said = run(database, capsys, "fleet")
     assert (code, "Start one with `jobherd run`" in said) == (0, True)
 
 
-def test_an_order_that_nobody_takes_is_withdrawn_before_that_is_said(database, capsys, hasty):
+def test_fleet_command_that_no_supervisor_takes_is_withdrawn_and_reported(database, capsys, hasty):
     number = supervisor(database)
     code, said = run(database, capsys, "fleet", "add", number)
     assert (code, said) == (
@@ -123,7 +126,7 @@ def test_an_order_that_nobody_takes_is_withdrawn_before_that_is_said(database, c
     ]
 
 
-def test_a_remote_worker_takes_no_fleet_command_and_the_answer_says_what_to_do(database, capsys, hasty):
+def test_fleet_command_for_a_remote_worker_is_rejected_with_what_to_do(database, capsys, hasty):
     child = remote_worker(database, supervisor(database))
     [(number,)] = send(database, "SELECT supervisor FROM jobherd.children WHERE id = %s", child)
     code, said = run(database, capsys, "fleet", "drain", number)
@@ -133,18 +136,18 @@ def test_a_remote_worker_takes_no_fleet_command_and_the_answer_says_what_to_do(d
     assert send(database, "SELECT count(*) FROM jobherd.fleet_commands") == [(0,)]
 
 
-def test_a_supervisor_that_is_not_there_is_named_once(database, capsys, hasty):
+def test_missing_supervisor_is_reported_once(database, capsys, hasty):
     code, said = run(database, capsys, "fleet", "drain", 99)
     assert (code, said) == (1, "supervisor 99: is not there: it has left, or its lease has lapsed\n")
 
 
-def test_whom_must_be_said(database):
+def test_fleet_command_requires_a_supervisor_id(database):
     answer = jobherd("fleet", "drain", dsn=database)
     assert answer.code == 2
     assert "jobherd fleet drain ID" in answer.err
 
 
-def test_who_acts_from_the_command_line_is_noted(database, capsys):
+def test_audit_entry_names_the_actor_of_a_command(database, capsys):
     job = past(database, "failed", error="it broke")
     for words in (
         ("pause", "mail", "--reason", "down"), ("resume", "mail", "--reason", "up"), ("limit", "media", "3"), ("retry", job, "--reason", "mended"),

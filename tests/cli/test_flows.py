@@ -1,4 +1,4 @@
-"""`flows` and `flow`: the list, the tree, and what steers a flow."""
+"""`flows` and `flow`: the list, the tree, and the actions."""
 
 from __future__ import annotations
 

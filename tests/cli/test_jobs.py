@@ -1,4 +1,4 @@
-"""Looking at jobs and telling them what to do."""
+"""Commands that show or change jobs and queues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def enqueue(dsn: str, kind: str = "a:b", **options: object) -> int:
 
 
 def everything(dsn: str) -> dict[str, int]:
-    """One job in each state."""
+    """Insert a job in each state except `blocked`. Return the ids by state."""
     running = enqueue(dsn)
     claim(dsn, child(dsn, supervisor(dsn)))
     return {
@@ -106,7 +106,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(database):
     assert f"--before {seen[3]}" in jobherd("jobs", "--limit", 4, dsn=database).err
 
 
-def test_a_filter_looks_back_so_far_and_says_so(database):
+def test_filtered_list_reads_at_most_50000_jobs_and_says_where_to_continue(database):
     past(database, "completed", kind="rare:one")
     floor = past(database, "completed", many=50_010) - 50_000 + 1
     answer = jobherd("jobs", "--kind", "rare:one", dsn=database)
@@ -115,7 +115,7 @@ def test_a_filter_looks_back_so_far_and_says_so(database):
     assert len(jobherd("jobs", "--kind", "rare:one", "--before", floor, "--json", dsn=database).json) == 1
 
 
-def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
+def test_list_of_failed_jobs_does_not_read_completed_ones(database):
     past(database, "failed")
     past(database, "completed", many=20_000)
     send(database, "ANALYZE jobherd.history")
@@ -137,7 +137,7 @@ def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
 
 
 @pytest.mark.promise("D19", "D35")
-def test_a_job_as_json_has_what_scripts_rely_on(database):
+def test_json_of_a_job_has_the_keys_that_scripts_rely_on(database):
     for state, number in everything(database).items():
         job = jobherd("job", number, "--json", dsn=database).json
         assert set(KEYS) <= set(job), state
@@ -147,7 +147,7 @@ def test_a_job_as_json_has_what_scripts_rely_on(database):
 
 
 @pytest.mark.promise("D21", "D35")
-def test_a_jobs_page_shows_its_attempts(database):
+def test_job_shows_its_attempts(database):
     number = past(database, "failed", error="the last straw")
     send(
         database,
@@ -171,7 +171,7 @@ def test_a_jobs_page_shows_its_attempts(database):
         assert words in page.out, words
 
 
-def test_what_an_attempt_used_is_told_in_words(database):
+def test_job_shows_memory_and_processor_time_of_its_attempts(database):
     number = past(database, "completed")
     for token, usage in enumerate(
         ('{"max_rss": 34603008, "cpu_user": 1.5, "cpu_system": 0.5}', '{"max_rss": 1048576}', '"much"')
@@ -190,7 +190,7 @@ def test_what_an_attempt_used_is_told_in_words(database):
     ]
 
 
-def test_what_explains_a_dead_process_is_shown_once(database):
+def test_sentence_of_a_post_mortem_is_shown_once_per_attempt(database):
     number = past(database, "completed")
     why = "Process 12 died of SIGKILL (not sent by the supervisor) while it ran mail:receipt #1."
     for token, error in enumerate((why, "it was never written")):
@@ -205,7 +205,7 @@ def test_what_explains_a_dead_process_is_shown_once(database):
     assert page.count("  it was never written") == 1
 
 
-def test_a_document_that_python_cannot_load_is_shown_all_the_same(database):
+def test_payload_that_python_cannot_load_is_shown(database):
     hostile = '{"deep": ' + "[" * 3000 + "]" * 3000 + ', "long": ' + "9" * 6000 + "}"
     number = send(database, "INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', %s) RETURNING id", hostile)[0][0]
     for words in (("jobs",), ("jobs", "--json"), ("job", number), ("job", number, "--json")):
@@ -214,8 +214,8 @@ def test_a_document_that_python_cannot_load_is_shown_all_the_same(database):
     assert hostile in answer.out
 
 
-def test_no_json_moves_a_cursor_or_turns_text_around(database):
-    """A payload of a stranger's, shown as JSON at a terminal, could hide what stands beside it."""
+def test_output_escapes_control_characters_and_characters_that_reverse_text(database):
+    """A hostile payload, shown as JSON on a terminal, could hide other text."""
     hostile = "a\u202e\u2066\x9b31m\x7f\u2028\ufeff\x1b[2J\u061cz"
     payload = json.dumps({hostile: [hostile]}, ensure_ascii=False)
     statement = "INSERT INTO jobherd.scheduled (kind, payload, run_at) VALUES ('a:b', %s, now() + '1 day') RETURNING id"
@@ -229,20 +229,20 @@ def test_no_json_moves_a_cursor_or_turns_text_around(database):
                 flags,
             )
         if words[0] == "job":
-            assert answer.json["payload"] == {hostile: [hostile]}, "and it is the same text for a program"
+            assert answer.json["payload"] == {hostile: [hostile]}, "a program must read the original text"
     wrong = jobherd("retry", "9\x1b[31m\u202e", dsn=database)
     assert wrong.code == 2
     assert not {"\x1b", "\u202e"} & set(wrong.err), wrong.err
 
 
-def test_a_job_that_does_not_exist_is_1(database):
+def test_missing_job_exits_with_1(database):
     for words in (("job", 77), ("wait", 77), ("retry", 77), ("cancel", 77)):
         answer = jobherd(*words, dsn=database)
         assert answer.code == 1, answer
         assert "not found" in answer.out + answer.err
 
 
-def test_wait_tells_how_jobs_ended(database):
+def test_wait_reports_the_final_states_of_jobs(database):
     good, bad = past(database, "completed"), past(database, "failed")
     assert (jobherd("wait", good, dsn=database).code, jobherd("wait", bad, dsn=database).code) == (0, 1)
     both = jobherd("wait", good, bad, "--json", dsn=database)
@@ -255,7 +255,7 @@ def test_wait_tells_how_jobs_ended(database):
     assert (missing.code, missing.json) == (1, [{"id": 77, "state": "unknown", "error_code": None, "error": None}])
 
 
-def test_wait_says_why_a_job_failed_in_one_line_that_fits(database):
+def test_wait_prints_the_error_of_a_failed_job_in_one_line_of_80_columns(database):
     short = past(database, "failed", error="no paper")
     assert jobherd("wait", short, dsn=database).out == f"{short} failed  BOOM: no paper\n"
     long = past(database, "failed", error="line one\nthe reason is long " * 50)
@@ -264,30 +264,30 @@ def test_wait_says_why_a_job_failed_in_one_line_that_fits(database):
     assert len(line) == 80
 
 
-def test_wait_gives_up_with_124_and_names_who_is_left(database):
+def test_wait_exits_with_124_after_its_timeout_and_names_unfinished_jobs(database):
     number = enqueue(database)
     answer = jobherd("wait", number, "--timeout", "0", dsn=database)
     assert answer.code == 124
     assert str(number) in answer.err
 
 
-def test_wait_sees_the_end_when_it_comes(database):
+def test_wait_notices_the_end_of_a_job_despite_invalid_notifications(database):
     first, second = past(database, "completed"), enqueue(database)
     process = start("wait", first, second, dsn=database)
-    assert process.stdout.readline() == f"{first} completed\n".encode()  # it has looked, and goes on
-    send(database, "NOTIFY jobherd_done, '²=completed " + "9" * 5000 + "=completed'")  # anybody may say anything there
+    assert process.stdout.readline() == f"{first} completed\n".encode()  # it has queried once and keeps waiting
+    send(database, "NOTIFY jobherd_done, '²=completed " + "9" * 5000 + "=completed'")  # any role can send any text
     jobherd("cancel", second, dsn=database)
     out, _ = process.communicate(timeout=LIMIT)
     assert (process.returncode, out) == (1, f"{second} cancelled\n".encode())
 
 
 @pytest.mark.parametrize("timeout", [None, "2s"])
-def test_wait_is_not_held_up_by_a_session_that_something_swallows(database, timeout):
-    """Each packet is confirmed, and none carried: it waited for ever, past its timeout too."""
+def test_wait_does_not_hang_if_the_network_swallows_its_session(database, timeout):
+    """Regression: if each packet was acknowledged and none delivered, `wait` hung, even past its timeout."""
     first, second = past(database, "completed"), enqueue(database)
     with Network(database) as network:
         process = start("wait", first, second, *(("--timeout", timeout) if timeout else ()), dsn=network.dsn)
-        assert process.stdout.readline() == f"{first} completed\n".encode()  # it has looked, and goes on
+        assert process.stdout.readline() == f"{first} completed\n".encode()  # it has queried once and keeps waiting
         if timeout:
             network.blackhole("jobherd wait")
         else:
@@ -298,7 +298,7 @@ def test_wait_is_not_held_up_by_a_session_that_something_swallows(database, time
     assert (process.returncode, out) == ((69, b"") if timeout else (1, f"{second} cancelled\n".encode()))
 
 
-def test_cancel_is_honest(database):
+def test_cancel_reports_cancelled_being_cancelled_or_too_late(database):
     waiting, running = enqueue(database), None
     answer = jobherd("cancel", waiting, dsn=database)
     assert (answer.code, answer.out) == (0, f"{waiting} cancelled\n")
@@ -312,7 +312,7 @@ def test_cancel_is_honest(database):
 
 
 @pytest.mark.promise("A32", "D20")
-def test_retry_takes_ids_from_standard_input_and_tries_each(database):
+def test_retry_reads_ids_from_standard_input_and_continues_after_a_missing_one(database):
     ids = [past(database, "failed") for _ in range(3)]
     answer = jobherd("retry", "-", dsn=database, stdin=f"{ids[0]}\n{ids[1]} 4711 {ids[2]}\n")
     assert answer.code == 1  # 4711 does not exist
@@ -320,7 +320,7 @@ def test_retry_takes_ids_from_standard_input_and_tries_each(database):
     assert send(database, "SELECT array_agg(id ORDER BY id) FROM jobherd.ready") == [(ids,)]
 
 
-def test_pause_and_resume(database):
+def test_queue_is_paused_and_resumed(database):
     enqueue(database, queue="mail")
     assert jobherd("pause", "mail", "--reason", "provider down", dsn=database).out == "mail is paused\n"
     assert jobherd("pause", "mail", dsn=database).out == "mail was paused already\n"
@@ -334,7 +334,7 @@ def test_pause_and_resume(database):
     assert "not a queue name" in refused.err
 
 
-def test_caps_and_pauses_of_kinds_are_set_and_shown(database):
+def test_limits_and_pauses_of_queues_and_kinds_are_set_and_shown(database):
     assert (
         jobherd("limit", "media", "10", dsn=database).out
         == "media runs at most 10 at a time; there was no concurrency limit\n"
@@ -362,7 +362,7 @@ def test_caps_and_pauses_of_kinds_are_set_and_shown(database):
         assert jobherd(*wrong, dsn=database).code == 2, wrong
 
 
-def test_queues_count_what_they_hold(database):
+def test_queues_shows_the_number_of_jobs_by_state(database):
     everything(database)
     past(database, "completed", many=5)
     default = jobherd("queues", "--json", dsn=database).json[0]
@@ -372,7 +372,7 @@ def test_queues_count_what_they_hold(database):
     assert default["oldest_age"] > 0
 
 
-def test_status_shows_who_works_at_what(database):
+def test_status_shows_supervisors_and_the_jobs_of_their_workers(database):
     empty = jobherd("status", dsn=database)
     assert empty.code == 0
     assert "nothing runs" in empty.out
@@ -390,7 +390,7 @@ def test_status_shows_who_works_at_what(database):
     assert max(len(line) for line in page.lines) <= 80
 
 
-def test_purge_counts_asks_and_deletes_only_what_it_counted(database):
+def test_purge_needs_a_confirmation_and_deletes_only_the_jobs_it_counted(database):
     old, young = past(database, "failed", days=40, many=2500), past(database, "failed", days=1)
     other = past(database, "completed", days=40)
     send(database, "INSERT INTO jobherd.attempts SELECT %s, 1, 1, 'retry', NULL, now(), current_date + 9", old)
@@ -401,7 +401,7 @@ def test_purge_counts_asks_and_deletes_only_what_it_counted(database):
         in jobherd("purge", "--state", "failed", "--older-than", "99999d").err
     )
     assert jobherd(*words, "--dry-run", dsn=database).out == "2,500 jobs to delete (2500 failed)\n"
-    refused = jobherd(*words, dsn=database)  # nobody there to ask
+    refused = jobherd(*words, dsn=database)  # no terminal to ask on
     assert refused.code == 2
     assert "--yes" in refused.err
     assert send(database, "SELECT count(*) FROM jobherd.history") == [(2502,)]
@@ -416,7 +416,7 @@ def test_purge_counts_asks_and_deletes_only_what_it_counted(database):
     assert jobherd("purge", "--state", "ready", "--older-than", "30d", dsn=database).code == 2
 
 
-def test_purge_takes_no_for_an_answer(database):
+def test_purge_deletes_nothing_if_the_user_answers_no(database):
     past(database, "failed", days=40)
     master, slave = pty.openpty()
     os.write(master, b"no\n")
@@ -431,7 +431,7 @@ def test_purge_takes_no_for_an_answer(database):
     assert send(database, "SELECT count(*) FROM jobherd.history") == [(1,)]
 
 
-def test_waiting_jobs_get_another_priority_and_another_time(database):
+def test_reprioritize_and_reschedule_change_waiting_jobs_and_are_audited(database):
     first, second = enqueue(database), enqueue(database)
     assert jobherd("reprioritize", first, second, "--priority", "-5", "--json", dsn=database).json == [
         {"id": first, "answer": "ready"}, {"id": second, "answer": "ready"},
@@ -454,15 +454,15 @@ def test_waiting_jobs_get_another_priority_and_another_time(database):
     ]
 
 
-def test_only_what_is_over_is_deleted(database):
+def test_delete_deletes_only_finished_jobs(database):
     over, waits = past(database, "failed"), enqueue(database)
     answer = jobherd("delete", over, waits, dsn=database)
     assert (answer.code, answer.lines) == (1, [f"{over} deleted", f"{waits} not deleted: it waits; cancel it first"])
     assert [job["id"] for job in jobherd("jobs", "--json", dsn=database).json] == [waits]
 
 
-def test_the_entries_of_a_job_are_printed_below_their_attempt(database):
-    """`job.log(...)` of a handler: found by the first user who called it."""
+def test_job_shows_output_and_log_entries_of_its_attempts(database):
+    """The entries come from calls of `job.log(...)` in a handler."""
     number = past(database, "completed")
     entry = '[{"key": "build", "command": "make all", "exit_code": 0, "duration": 1.0, "out": "linked"}]'
     send(
@@ -478,7 +478,7 @@ def test_the_entries_of_a_job_are_printed_below_their_attempt(database):
     assert "linked" in shown.out
 
 
-def test_rates_are_set_shown_and_removed(database):
+def test_rate_limits_are_set_shown_and_removed(database):
     assert (
         jobherd("limit", "mail", "100/min", "--burst", "10", dsn=database).out
         == "mail starts at most 100/min; there was no rate limit\n"

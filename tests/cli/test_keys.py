@@ -18,7 +18,7 @@ def put(database, kind="a:b", n=1, **options):
         return int(Client(connection=connection).enqueue(kind, {"n": n}, **{"unique": ("n",), **options}))
 
 
-def test_it_lists_the_keys_that_are_held_newest_first(database):
+def test_keys_lists_held_keys_newest_first(database):
     live = put(database)
     waiting = put(database, n=2, unique=WAITING, unique_for="30m")
     over = put(database, n=3)
@@ -41,7 +41,7 @@ def test_it_lists_the_keys_that_are_held_newest_first(database):
     assert "there may be more" in jobherd("keys", "--limit", 1, dsn=database).err
 
 
-def test_a_key_that_only_waiting_jobs_hold_ends_with_the_start(database):
+def test_key_of_waiting_jobs_is_released_when_the_job_starts(database):
     job = put(database, unique=WAITING)
     send(database, "UPDATE jobherd.ready SET attempts = 1")
     assert jobherd("keys", "--json", dsn=database).json == []
@@ -50,7 +50,7 @@ def test_a_key_that_only_waiting_jobs_hold_ends_with_the_start(database):
     assert (answer.code, answer.out, answer.err) == (0, "", "jobherd: no job holds a key\n")
 
 
-def test_a_job_shows_its_key_and_who_holds_it(database):
+def test_job_shows_its_key_and_which_job_holds_it(database):
     first = put(database)
     assert "which it holds" in jobherd("job", first, dsn=database).out
     send(database, "SELECT jobherd.cancel(%s)", first)

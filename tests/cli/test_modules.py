@@ -1,7 +1,4 @@
-"""Modules of handlers that the application can import too.
-
-What jobs find in them, and what `run` says of handlers it does not serve.
-"""
+"""Modules of handlers that the application can import too, and reports about handlers that are not served."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def write(folder, **files: str) -> None:
         (folder / "my_handlers" / f"{name}.py").write_text(textwrap.dedent(text))
 
 
-def test_a_job_finds_each_module_once_and_spawned_processes_find_it_too(tmp_path, database):
+def test_handler_modules_are_loaded_once_and_spawned_processes_can_import_them(tmp_path, database):
     write(tmp_path, mail=MAIL, shop=SHOP)
     with Client(database) as client:
         ids = [
@@ -74,7 +71,7 @@ def test_a_job_finds_each_module_once_and_spawned_processes_find_it_too(tmp_path
     ]
 
 
-def test_run_and_check_name_what_is_not_served_and_check_what_is_not_checked(tmp_path, database):
+def test_run_and_check_report_unserved_kinds_and_check_reports_unchecked_parameters(tmp_path, database):
     private = "from jobherd import handler\n@handler('a:private')\ndef hidden(): ...\n"
     typed = (
         "from typing import TYPE_CHECKING\nfrom jobherd import handler\nfrom . import _defs\n"
@@ -96,7 +93,7 @@ def test_run_and_check_name_what_is_not_served_and_check_what_is_not_checked(tmp
     assert ran.err.count("kind 'a:private' would not be served") == 1
 
 
-def test_run_does_not_start_with_a_handler_that_nothing_holds(tmp_path, database):
+def test_run_and_check_fail_if_no_name_of_a_module_holds_a_handler(tmp_path, database):
     lost = "from jobherd import handler\n@(lambda handler: None)\n@handler('a:lost')\ndef lost(): ...\n"
     write(tmp_path, lost=lost)
     words = ("--handlers", "my_handlers")

@@ -1,4 +1,4 @@
-"""What people see of a supervisor that runs: its lines, and its processes in a list."""
+"""What a running supervisor shows: its log, and the titles of its processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HANDLERS = ("--handlers", "jobherd.handlers.jobs_purge")
 
 @contextlib.contextmanager
 def running(*words: object, dsn: str | None, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A supervisor that is told to leave at the end, and leaves well."""
+    """Run a supervisor, terminate it at the end, and check that it exits with 0."""
     process = start("run", *words, "--log-format", "text", dsn=dsn, **more)
     try:
         yield process
@@ -38,7 +38,7 @@ def running(*words: object, dsn: str | None, **more: Any) -> Iterator[subprocess
 
 
 def read_until(process: subprocess.Popen[bytes], *patterns: str) -> list[re.Match[str]]:
-    """Read its log until all these were seen."""
+    """Read the log until all these patterns have matched."""
     said, found = "", []
     while len(found) < len(patterns):
         line = process.stderr.readline().decode()
@@ -52,7 +52,7 @@ def title(pid: str) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
 
 
-def test_each_child_says_in_the_list_of_processes_what_it_does(database):
+def test_process_titles_show_what_web_and_maintenance_processes_do(database):
     with running(*HANDLERS, "--workers", 1, "--http", "127.0.0.1:0", dsn=database) as process:
         serves, web, maintenance = read_until(
             process,
@@ -64,7 +64,7 @@ def test_each_child_says_in_the_list_of_processes_what_it_does(database):
         assert title(maintenance[1]) == "jobherd: maintenance runs"
 
 
-def test_a_web_child_whose_port_is_taken_says_so_in_the_list_of_processes(database):
+def test_title_of_the_web_process_shows_that_it_waits_for_a_taken_port(database):
     with running(*HANDLERS, "--workers", 1, "--http", "127.0.0.1:0", dsn=database) as first:
         (taken,) = read_until(first, r"metrics and health on http://(127\.0\.0\.1:\d+)")
         with running(*HANDLERS, "--workers", 1, "--http", taken[1], dsn=database) as second:
@@ -72,7 +72,7 @@ def test_a_web_child_whose_port_is_taken_says_so_in_the_list_of_processes(databa
             assert title(web[1]) == f"jobherd: web waits for {taken[1]}"
 
 
-def test_a_broken_module_is_named_once_with_file_and_line_however_many_workers_find_it(database, tmp_path):
+def test_broken_module_is_reported_once_with_file_and_line_for_all_workers(database, tmp_path):
     (tmp_path / "broken.py").write_text("import json\n\nraise RuntimeError('out of paper')\n")
     ran = jobherd(
         "run", "--handlers", tmp_path, "--workers", 4, "--log-format", "text", dsn=database, JOBHERD_HTTP="off"
@@ -84,7 +84,7 @@ def test_a_broken_module_is_named_once_with_file_and_line_however_many_workers_f
 
 @pytest.mark.parametrize("flag", ["--handlers", "--hooks"])
 @pytest.mark.parametrize("source", ["./nothere", "./nothere.py", "nowhere_at_all.jobs"])
-def test_handlers_that_do_not_exist_are_named_once_and_before_anything_starts(tmp_path, flag, source):
+def test_missing_handlers_and_hooks_are_reported_once_before_anything_starts(tmp_path, flag, source):
     ran = jobherd("run", *HANDLERS, flag, source, "--dsn", "host=/nonexistent", "--log-format", "text", cwd=tmp_path)
     assert ran.code == 78
     (line,) = ran.err.splitlines()
@@ -94,7 +94,7 @@ def test_handlers_that_do_not_exist_are_named_once_and_before_anything_starts(tm
     )
 
 
-def test_the_log_names_kinds_queues_workers_dashboard_and_how_to_stop(database):
+def test_log_names_kinds_queues_workers_dashboard_and_how_to_stop(database):
     port = spare_port()
     words = (
         *HANDLERS,
@@ -125,8 +125,8 @@ def test_no_address_is_printed_for_a_dashboard_whose_port_is_taken(database):
     assert f"http://{address}" not in off.string
 
 
-def test_status_lists_the_children_that_have_to_do_with_jobs_and_says_so(database):
-    """The web child holds no job, so the database does not know of it; the page says where to ask instead."""
+def test_status_lists_workers_and_maintenance_process_but_not_the_web_process(database):
+    """The web process claims no jobs, so the database does not list it. The help refers to the metrics instead."""
     with running(*HANDLERS, "--workers", 2, "--http", "127.0.0.1:0", dsn=database) as process:
         read_until(
             process,
@@ -140,7 +140,7 @@ def test_status_lists_the_children_that_have_to_do_with_jobs_and_says_so(databas
     assert "metrics" in jobherd("status", "--help").out
 
 
-def test_an_embedded_server_that_dies_is_started_again_and_the_work_goes_on(tmp_path):
+def test_killed_embedded_server_is_restarted_and_the_supervisor_continues(tmp_path):
     number = tmp_path / ".jobherd" / "postgres" / "postmaster.pid"
     with running(*HANDLERS, "--workers", 1, dsn=None, cwd=tmp_path, JOBHERD_HTTP="off") as process:
         read_until(process, r"worker 0 is ready")
@@ -151,13 +151,13 @@ def test_an_embedded_server_that_dies_is_started_again_and_the_work_goes_on(tmp_
         added = jobherd("enqueue", "jobs:purge_completed", "{}", cwd=tmp_path)
         assert added.code == 0, added
         assert jobherd("wait", added.out.strip(), cwd=tmp_path).code == 0
-        # It is the supervisor's child now, since the process that started it has exited: nothing that a
-        # dead worker has left behind.
+        # The server is a child of the supervisor now, since the process that started it has exited.
+        # The supervisor must not kill it as an orphan of the dead worker.
         [worker] = [pid for pid in children_of(process.pid) if b"worker 0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(worker, signal.SIGKILL)
         read_until(process, r"worker 0 is ready")
         assert int(again[1]) in children_of(process.pid)
-    assert not number.exists(), "the guard has left with its supervisor, which was the last user"
+    assert not number.exists(), "the guard must stop the server when its last user, the supervisor, exits"
 
 
 CHATTY = """
@@ -172,10 +172,10 @@ def chatty():
 """
 
 
-def test_children_may_write_to_a_terminal_that_stops_who_writes_in_the_background(database, tmp_path):
-    """Each leads a group of its own.
+def test_child_processes_can_write_to_a_terminal_that_stops_background_writers(database, tmp_path):
+    """Regression: each child process leads its own process group.
 
-    Under `stty tostop` the kernel stopped it at its first line, and it was ended as one that hangs.
+    Under `stty tostop` the kernel stopped it at its first line, and the supervisor killed it as hanging.
     """
     (tmp_path / "chatty.py").write_text(CHATTY)
     words = ("run", "--handlers", tmp_path, "--workers", 1, "--http", "off", "--no-log-capture")
@@ -190,8 +190,8 @@ def test_children_may_write_to_a_terminal_that_stops_who_writes_in_the_backgroun
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-def test_a_supervisor_started_without_standard_streams_works_all_the_same(database, closed):
-    """A session or a pipe would get the number of a stream, and whatever is printed would go there."""
+def test_supervisor_works_without_standard_streams(database, closed):
+    """Otherwise a session or a pipe would get the file descriptor of a stream, and printed text would go there."""
     job = jobherd("enqueue", "jobs:purge_completed", "{}", dsn=database).out.strip()
     words = [*COMMAND, "run", *HANDLERS, "--workers", "1", "--until-empty"]
     ran = subprocess.run(
@@ -202,10 +202,10 @@ def test_a_supervisor_started_without_standard_streams_works_all_the_same(databa
     assert jobherd("job", job, "--json", dsn=database).json["state"] == "completed"
 
 
-def test_a_first_start_by_a_process_that_ignores_the_end_of_its_children_makes_a_whole_database(tmp_path):
-    """That is inherited.
+def test_embedded_database_is_created_although_sigchld_is_ignored(tmp_path):
+    """Child processes inherit that setting.
 
-    No exit code is heard of, and initdb, which needs those of its own children, fails.
+    Exit codes are then lost, and initdb, which needs those of its own child processes, fails.
     """
     words = [*COMMAND, "enqueue", "jobs:purge_completed", "{}"]
     ran = subprocess.run(
@@ -216,7 +216,7 @@ def test_a_first_start_by_a_process_that_ignores_the_end_of_its_children_makes_a
 
 
 @pytest.mark.parametrize(("limit", "why"), [("-n 40", "Too many open files"), ("-f 10", "File too large")])
-def test_limits_that_leave_no_room_for_a_supervisor_are_named_with_what_to_do(database, limit, why):
+def test_ulimits_that_are_too_low_for_a_supervisor_are_reported_with_a_fix(database, limit, why):
     words = [*COMMAND, "run", *HANDLERS, "--http", "off"]
     ran = subprocess.run(
         ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *words],

@@ -47,7 +47,7 @@ def test_a_schedule_is_added_edited_paused_run_and_deleted(database):
     assert jobherd("schedule", "delete", "feed-eu", dsn=dsn).code == 1
 
 
-def test_what_is_wrong_is_said_before_it_is_stored(database):
+def test_invalid_schedule_is_rejected_before_it_is_stored(database):
     bad = jobherd("schedule", "add", "x", "--kind", "a:b", "--cron", "61 * * * *", dsn=database)
     assert (bad.code, "minute must be from 0 to 59" in bad.err) == (2, True)
     bad = jobherd("schedule", "add", "x", "--kind", "a:b", "--cron", "@daily", "--tz", "Mars", dsn=database)
@@ -63,14 +63,14 @@ def test_what_is_wrong_is_said_before_it_is_stored(database):
     assert "does not exist" in jobherd("schedule", "edit", "none", "--every", "1h", dsn=database).err
 
 
-def test_next_needs_no_database_for_an_expression_and_says_where_the_clock_changes():
+def test_schedule_next_of_an_expression_needs_no_database_and_marks_clock_changes():
     shown = jobherd("schedule", "next", "30 2 * * *", "--tz", "Europe/Berlin", "-n", "400", dsn="host=nowhere.invalid")
     assert shown.code == 0
     assert len(shown.lines) == 400
     assert sum("the clock has changed" in line for line in shown.lines) in {2, 3}
 
 
-def test_next_of_a_stored_schedule(database):
+def test_schedule_next_shows_the_instants_of_a_stored_schedule(database):
     jobherd("schedule", "add", "x", "--kind", "a:b", "--every", "1h", "--starts-at", "2100-01-01T00:30Z", dsn=database)
     shown = jobherd("schedule", "next", "x", "-n", "2", dsn=database)
     assert shown.lines == ["Fri 2100-01-01 00:30:00 +0000", "Fri 2100-01-01 01:30:00 +0000"], shown.err
@@ -107,7 +107,7 @@ app = Celery()
 """
 
 
-def test_import_prints_the_commands_that_add_what_celery_beat_runs(database, tmp_path):
+def test_schedule_import_prints_commands_that_add_the_schedules_of_celery_beat(database, tmp_path):
     (tmp_path / "proj.py").write_text(CELERY)
     shown = jobherd("schedule", "import", "--celery", "proj", cwd=tmp_path)
     assert shown.code == 1
@@ -134,7 +134,7 @@ def test_import_prints_the_commands_that_add_what_celery_beat_runs(database, tmp
     assert {name: row["every"] for name, row in rows.items() if row["every"]} == {"poll": 900, "often": 30}
 
 
-def test_import_says_what_is_missing(tmp_path):
+def test_schedule_import_and_add_report_what_is_missing(tmp_path):
     (tmp_path / "proj.py").write_text("app = None")
     (tmp_path / "broken.py").write_text("raise ValueError('no\\nbroker.')")
     for words, code, says in (

@@ -16,7 +16,7 @@ def test_migrate_gives_a_database_the_ids_of_its_shard(cluster):
         made = jobherd("migrate", "--shard", "2/4", dsn=dsn)
         assert made.out.splitlines()[-1] == "shard 2 of 4: ids from 20000000000000"
         assert jobherd("enqueue", "a:b", "{}", dsn=dsn).out == "20000000000000\n"
-        again = jobherd("migrate", "--shard", "2/5", dsn=dsn)  # a fifth database has come
+        again = jobherd("migrate", "--shard", "2/5", dsn=dsn)  # a fifth database was added
         assert again.out == "up to date\nshard 2 of 5: ids from 20000000000000, as before\n"
         other = jobherd("migrate", "--shard", "3/4", dsn=dsn)
         assert other.code == 2
@@ -25,7 +25,7 @@ def test_migrate_gives_a_database_the_ids_of_its_shard(cluster):
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "2", "2/900", "x/y", "2/4/6", "-1/4"])
-def test_a_shard_has_a_number_and_a_total(text):
+def test_invalid_shard_is_rejected(text):
     answer = jobherd("migrate", f"--shard={text}", dsn="dbname=x")
     assert answer.code == 2
     assert f"{text!r} is not a shard: write 2/4" in answer.err
@@ -52,7 +52,7 @@ def enqueued(dsn, kind="a:b"):
     return int(jobherd("enqueue", kind, "{}", dsn=dsn).out)
 
 
-def test_a_listing_shows_each_database_under_its_name(both):
+def test_listing_shows_each_database_under_its_name(both):
     for dsn, kind in zip(both, ("here:one", "away:one"), strict=True):
         enqueued(dsn, kind)
     answer = jobherd("jobs", *on(both))
@@ -74,12 +74,12 @@ def as_url(dsn):
     return f"postgresql://{given['user']}@/{given['dbname']}?host={given['host']}&port={given['port']}"
 
 
-def test_one_address_is_as_before(both):
+def test_json_for_one_database_is_not_grouped_by_database(both):
     for answer in (jobherd("jobs", "--json", dsn=both[0]), jobherd("jobs", "--json", JOBHERD_DSNS=as_url(both[0]))):
         assert all("kind" in job for job in loads(answer.out))
 
 
-def test_a_database_that_is_away_does_not_hide_the_others(both):
+def test_unreachable_database_does_not_hide_the_others(both):
     away = "postgresql://app:hunter2@127.0.0.1:1/x"
     answer = jobherd("queues", f"--dsn={away}", f"--dsn={both[1]}")
     assert answer.code == 69
@@ -88,7 +88,7 @@ def test_a_database_that_is_away_does_not_hide_the_others(both):
     assert "hunter2" not in answer.out + answer.err
 
 
-def test_an_id_names_its_database(both):
+def test_job_id_selects_its_database(both):
     here, there = map(enqueued, both)
     shown = jobherd("job", there, *on(both), "--json")
     assert [(one["database"], one["answer"]["id"]) for one in loads(shown.out)] == [(name_of(both[1]), there)]
@@ -107,14 +107,14 @@ def test_an_id_names_its_database(both):
     assert f"job {here} is in shard 1, which may be in a database that does not answer" in hidden.err
 
 
-def test_a_fleet_command_is_for_one_database(both):
+def test_fleet_command_requires_a_single_database(both):
     answer = jobherd("fleet", "drain", "1", *on(both))
     assert answer.code == 2
     assert "fleet drain is for one database: give one --dsn" in answer.err
 
 
 def test_top_shows_one_database_at_a_time(both):
-    """A database that does not answer keeps none of the others from the screen, and a key acts on the one that is shown."""
+    """An unreachable database does not hide the others, and a key acts on the database that is shown."""
     for dsn, queue in zip(both, ("here", "there"), strict=True):
         send(dsn, "INSERT INTO jobherd.ready (kind, queue) VALUES ('a:b', %s)", queue)
     away = "postgresql://app:hunter2@127.0.0.1:1/x"

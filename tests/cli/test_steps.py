@@ -1,4 +1,4 @@
-"""`steps`: what a job has recorded, also decrypted."""
+"""`steps` lists the recorded steps of a job, also decrypted; `signal` sends a signal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def record(database, job, name, result, version=1) -> None:
     )  # fmt: skip
 
 
-def test_it_lists_the_steps_in_the_order_in_which_they_were_recorded(database):
+def test_steps_are_listed_in_the_order_in_which_they_were_recorded(database):
     job = put(database)
     record(database, job, "charge", '{"id": "ch_1"}', 3)
     record(database, job, "after", None)
@@ -41,14 +41,14 @@ def test_it_lists_the_steps_in_the_order_in_which_they_were_recorded(database):
     assert '{"id": "ch_1"}' in out
 
 
-def test_it_says_if_there_is_none_and_if_there_is_no_job(database):
+def test_job_without_steps_and_missing_job_are_reported(database):
     answer = jobherd("steps", put(database), dsn=database)
     assert (answer.code, answer.out) == (0, "")
     assert "has recorded no step" in answer.err
     assert jobherd("steps", 4711, dsn=database).code == 1
 
 
-def test_encrypted_results_are_shown_to_those_with_the_key(database, monkeypatch):
+def test_encrypted_results_are_shown_only_with_decrypt_and_the_key(database, monkeypatch):
     job = put(database)
     monkeypatch.setenv("JOBHERD_KEYS", KEYS)
     keys.ring.cache_clear()

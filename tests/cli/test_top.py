@@ -1,8 +1,4 @@
-"""`top` on a terminal of its own.
-
-What stands on the screen, what its keys do, and what it does when the terminal or the database
-changes.
-"""
+"""`top` on its own terminal: its screen, its keys, and changes of the terminal or the database."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ from tests.support.postgres import Cluster
 
 
 def populate(dsn: str) -> dict[str, int]:
-    """A fleet at work: two jobs run, some wait, one has failed."""
+    """Insert a busy fleet: two jobs run, 1,204 wait, one has failed, three are completed. Return some of the ids."""
     worker, other = (child(dsn, at := supervisor(dsn), slot=0), child(dsn, at, slot=1))
     jobs = {}
     for place, kind in ((worker, "report:build"), (other, "mail:receipt")):
@@ -57,7 +53,7 @@ def populate(dsn: str) -> dict[str, int]:
     return jobs
 
 
-def test_it_shows_the_fleet_and_its_keys_act(database):
+def test_top_shows_the_fleet_and_its_keys_change_jobs_and_queues(database):
     jobs = populate(database)
     with Terminal("top", dsn=database) as seen:
         seen.wait("RUNNING", "month 3", "1,204", "no such", lambda: "q leave" in seen.lines[23])
@@ -65,9 +61,11 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         assert seen.lines[1].startswith("1,204 ready  0 scheduled  2 running  2 of 2 workers busy")
         assert "100%  213 MiB" in seen.line("alpha/77")
         assert "━━━─────────  25%" in seen.line(f"{jobs['report:build']} ")
-        assert "\\e[2J file" in seen.text, "what a job says must not clear the screen of who looks"
+        assert "\\e[2J file" in seen.text, "the error of a job must not clear the screen"
         # sorted, filtered
-        assert seen.text.index("report:build") < seen.text.index("mail:receipt"), "the longest stands first"
+        assert seen.text.index("report:build") < seen.text.index("mail:receipt"), (
+            "the job that has run longest must be first"
+        )
         seen.on_key("ss")
         seen.wait("running by kind", lambda: seen.text.index("mail:receipt") < seen.text.index("report:build"))
         seen.on_key("/report")
@@ -89,7 +87,7 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         seen.on_key("y")
         seen.wait("is resumed")
         assert send(database, "SELECT name FROM jobherd.gates") == []
-        # cancelled, but only if it was meant
+        # cancelled, but only after a confirmation
         seen.on_key("3gc")
         seen.wait(f"cancel the job {jobs['mail:receipt']} mail:receipt?")
         seen.on_key("n")
@@ -107,7 +105,7 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         seen.wait(f"the job {jobs['failed']} will run again", "1,205 ready")
         seen.on_key("c")
         seen.wait("choose a job that runs")
-        # help, and out
+        # help, then exit
         seen.on_key("?")
         seen.wait("this help", "pause the queue of the chosen row")
         seen.on_key("x")
@@ -121,12 +119,12 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         assert b"\x1b[?25h" in seen.raw
 
 
-def test_it_survives_another_size_and_an_outage():
+def test_top_survives_a_resized_terminal_and_a_database_outage():
     with Cluster() as own, own.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
         jobs = populate(dsn)
-        with Terminal("top", dsn=dsn, COLUMNS="200") as seen:  # as some shells export it; the terminal knows better
+        with Terminal("top", dsn=dsn, COLUMNS="200") as seen:  # as some shells export it; the terminal's size counts
             seen.wait("month 3", lambda: "q leave" in seen.lines[23])
             seen.resize(160, 48)
             seen.wait("month 3", lambda: "q leave" in seen.lines[47], lambda: len(seen.lines[0]) > 150)
@@ -157,7 +155,7 @@ def test_it_survives_another_size_and_an_outage():
             assert b"\x1b[?1049l" in seen.raw
 
 
-def test_without_a_terminal_rich_or_database_it_says_so(database, monkeypatch, capsys):
+def test_top_without_a_terminal_rich_or_database_exits_with_a_reason(database, monkeypatch, capsys):
     answer = jobherd("top", dsn=database)
     assert (answer.code, answer.out) == (2, "")
     assert "--once" in answer.err
@@ -167,7 +165,7 @@ def test_without_a_terminal_rich_or_database_it_says_so(database, monkeypatch, c
     assert "pip install 'jobherd[top]'" in capsys.readouterr().err
 
 
-def test_once_prints_one_frame(database):
+def test_top_once_prints_one_frame(database):
     jobs = populate(database)
     answer = jobherd("top", "--once", dsn=database)
     assert answer.code == 0, answer
@@ -208,7 +206,7 @@ def look(*, rows: int = 30) -> Look:
     )  # fmt: skip
 
 
-def test_every_size_is_filled_exactly():
+def test_frame_fills_every_terminal_size_exactly():
     status = Status("jobs on db", "12:00:00")
     away = Status("jobs on db", "12:00:00", "11:59:00", 60.0, "connection refused " * 9)
     for found in (Look(), look(rows=3), look()):
@@ -230,14 +228,14 @@ def test_every_size_is_filled_exactly():
     )
 
 
-def test_the_rows_are_shared_fairly():
+def test_rows_are_shared_fairly_between_panels():
     assert share([1, 1, 1, 1], 17, first=0) == [1, 1, 1, 1]
     assert sum(share([50, 50, 50, 50], 17, first=2)) == 17
     assert share([50, 50, 50, 50], 17, first=2)[2] == max(share([50, 50, 50, 50], 17, first=2))
     assert min(share([50, 50, 50, 50], 8, first=0)) >= 1
 
 
-def test_the_chosen_row_is_followed_and_stays_in_sight():
+def test_chosen_row_stays_chosen_and_visible_in_another_order():
     view, found = View(), look()
     for _ in range(25):
         view.on_key("j", found)
@@ -253,7 +251,7 @@ def test_the_chosen_row_is_followed_and_stays_in_sight():
     assert 0 <= view.place(RUNNING, rows) < 5
 
 
-def test_keys_are_read_as_terminals_send_them():
+def test_escape_sequences_of_terminals_are_read_as_keys():
     assert list(keys_of("j\x1b[A\x1bOBq\x1b")) == ["j", "up", "down", "q", "escape"]
     assert list(keys_of("\x1b[15~\x1b[1;5Cx\t\x7fé")) == ["x", "tab", "backspace", "é"]
 
@@ -262,7 +260,7 @@ def nodes(plan: dict) -> list[dict]:
     return [plan, *(node for below in plan.get("Plans", ()) for node in nodes(below))]
 
 
-def test_jobs_that_retry_are_counted_and_stand_among_the_failures(database):
+def test_retrying_jobs_are_counted_and_listed_with_the_failures(database):
     populate(database)
     send(
         database,
@@ -285,7 +283,7 @@ def test_jobs_that_retry_are_counted_and_stand_among_the_failures(database):
         assert " in 3 h" in row or " in 2 h 59 min" in row or " in 2 h 58 min" in row, row
 
 
-def test_enter_opens_a_job_and_escape_goes_back(database):
+def test_enter_opens_a_job_and_escape_returns_to_the_panels(database):
     jobs = populate(database)
     with Terminal("top", dsn=database) as seen:
         seen.wait("RUNNING", "month 3", "no such")
@@ -312,7 +310,7 @@ def test_enter_opens_a_job_and_escape_goes_back(database):
         assert seen.wait_exit() == 0
 
 
-def test_an_opened_job_is_folded_and_scrolled_to_its_end():
+def test_opened_job_is_wrapped_and_can_be_scrolled_to_its_end():
     view, status = View(opened=7), Status("", "")
     assert "reading it" in draw(Look(), view, status, width=80, height=24)[2].plain
     found = Look(
@@ -334,13 +332,13 @@ def test_an_opened_job_is_folded_and_scrolled_to_its_end():
     assert [line.plain for line in draw(found, view, status, width=80, height=24)] == first
 
 
-def test_a_long_job_is_cut_and_says_where_the_rest_is():
+def test_long_job_is_cut_and_names_the_command_that_shows_the_rest():
     view, found = View(opened=7, scroll=10**9), Look(opened=Opened(7, tuple(str(n) for n in range(6000))))
     assert "`jobherd job 7` shows the rest" in draw(found, view, Status("", ""), width=80, height=24)[-2].plain
 
 
 @pytest.mark.parametrize("name", ["top/list_running", "top/list_failures", "top/count_ended"])
-def test_its_statements_read_no_backlog_and_no_past_through(database, name):
+def test_statements_of_top_scan_neither_backlog_nor_history(database, name):
     past(database, "completed", many=5000)
     past(database, "failed", many=1000)
     with psycopg.connect(database, autocommit=True) as connection:
@@ -357,7 +355,7 @@ def test_its_statements_read_no_backlog_and_no_past_through(database, name):
             assert node["Actual Rows"] <= 500
 
 
-def test_a_signal_gives_the_terminal_back(database):
+def test_sigterm_restores_the_terminal(database):
     with Terminal("top", dsn=database) as seen:
         seen.wait("nothing runs", lambda: datetime.now().astimezone().strftime("%H:") in seen.text)
         os.kill(seen._pid, signal.SIGTERM)
@@ -365,7 +363,7 @@ def test_a_signal_gives_the_terminal_back(database):
         assert b"\x1b[?1049l" in seen.raw
 
 
-def test_a_terminal_that_goes_away_ends_it_without_a_traceback(database, tmp_path):
+def test_closed_terminal_ends_top_without_a_traceback(database, tmp_path):
     master, slave = pty.openpty()
     said = tmp_path / "said"
     with said.open("w") as err:
@@ -376,7 +374,7 @@ def test_a_terminal_that_goes_away_ends_it_without_a_traceback(database, tmp_pat
     while b"\x1b[?1049h" not in os.read(master, 65536):
         pass
     os.close(master)
-    process.send_signal(signal.SIGHUP)  # as the kernel does to the session that controls it
+    process.send_signal(signal.SIGHUP)  # like the kernel, to the session of the terminal
     assert process.wait(LIMIT) in {0, 1}
     assert "Traceback" not in said.read_text()
     assert "tcsetattr" not in said.read_text()

@@ -1,4 +1,4 @@
-"""What all commands have in common: help, exit codes, errors in a sentence, pipes and signals."""
+"""What all commands have in common: help, exit codes, error messages, pipes and signals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_help_lists_every_command_and_the_exit_codes():
     assert "69 no database" in answer.out
 
 
-def test_only_the_family_that_is_asked_for_is_loaded():
+def test_only_the_family_of_the_given_command_is_loaded():
     for family, words in FAMILIES.items():
         assert tuple(commands(words[0])) == words, family
     assert list(commands()) == [word for words in FAMILIES.values() for word in words]
@@ -65,7 +65,7 @@ def test_only_the_family_that_is_asked_for_is_loaded():
         assert done.stdout.strip() == families, word
 
 
-def test_what_is_not_understood_is_2():
+def test_invalid_command_line_exits_with_2():
     for words in (
         [],
         ["dance"],
@@ -100,13 +100,13 @@ def test_what_is_not_understood_is_2():
         ("enqueue", "a:b", "{}"),
     ],
 )
-def test_no_database_is_69_with_the_remedy(words):
+def test_unreachable_database_exits_with_69_and_says_what_to_do(words):
     answer = jobherd(*words, dsn=NOWHERE)
     assert answer.code == 69
     assert answer.err.startswith("jobherd: the database does not answer")
     assert "JOBHERD_DSN" in answer.err
     assert len(answer.err.splitlines()) == 1
-    assert answer.err.count("?") == 1, "libpq's advice is left out"
+    assert answer.err.count("?") == 1, "the advice of libpq must be left out"
 
 
 def test_a_password_in_the_dsn_is_never_shown():
@@ -120,7 +120,7 @@ def test_a_password_in_the_dsn_is_never_shown():
         assert "hunter2" not in answer.out + answer.err
 
 
-def test_a_database_without_the_schema_is_78_and_names_the_remedy(empty_database):
+def test_missing_schema_exits_with_78_and_names_the_command_to_run(empty_database):
     answer = jobherd("jobs", dsn=empty_database)
     assert answer.code == 78
     assert "run `jobherd migrate`" in answer.err
@@ -130,7 +130,7 @@ def test_a_database_without_the_schema_is_78_and_names_the_remedy(empty_database
     assert "jobherd migrate --schema jobs_eu" in jobherd("doctor", "--schema", "jobs_eu", dsn=empty_database).out
 
 
-def test_a_schema_newer_than_this_version_is_78(database):
+def test_schema_newer_than_this_version_exits_with_78(database):
     send(database, "INSERT INTO jobherd.migrations (area, version, name) VALUES ('jobherd', 9000, 'future')")
     for words in (
         ("jobs",),
@@ -143,7 +143,7 @@ def test_a_schema_newer_than_this_version_is_78(database):
         assert "newer version" in answer.err
 
 
-def test_migrate_is_safe_to_repeat_and_says_what_it_did(empty_database):
+def test_migrate_can_be_repeated_and_prints_the_number_of_migrations(empty_database):
     assert jobherd("migrate", "--dry-run", dsn=empty_database).code == 1
     first = jobherd("migrate", dsn=empty_database)
     assert first.code == 0
@@ -156,18 +156,18 @@ def test_migrate_is_safe_to_repeat_and_says_what_it_did(empty_database):
     assert jobherd("migrate", "--dry-run", dsn=empty_database).out == "1 migration to apply\n"
 
 
-def test_another_schema_holds_another_queue(empty_database):
+def test_each_schema_has_its_own_jobs(empty_database):
     assert jobherd("enqueue", "a:b", "{}", "--schema", "jobs_eu", dsn=empty_database).code == 0
     assert len(jobherd("jobs", "--json", dsn=empty_database, JOBHERD_SCHEMA="jobs_eu").json) == 1
     assert jobherd("jobs", dsn=empty_database).code == 78
 
 
-def test_a_broken_setting_that_a_command_does_not_need_is_no_matter(database):
+def test_invalid_setting_that_a_command_does_not_need_is_ignored(database):
     assert jobherd("jobs", dsn=database, JOBHERD_WORKERS="many").code == 0
     assert jobherd("jobs", dsn=database, JOBHERD_SCHEMA="No Such").code == 78
 
 
-def test_a_reader_that_goes_away_ends_a_listing_quietly(database):
+def test_closed_pipe_ends_a_listing_with_141_and_no_message(database):
     past(database, "completed", many=5000)
     process = start("jobs", "--limit", 5000, dsn=database)
     process.stdout.readline()
@@ -186,10 +186,10 @@ def test_a_reader_that_goes_away_ends_a_listing_quietly(database):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("closed", [(0, 1), (0, 1, 2)])
-def test_closed_streams_are_streams_to_nowhere(database, words, code, closed):
-    """The job was enqueued, and the command ended with a traceback and 1.
+def test_commands_work_with_closed_standard_streams(database, words, code, closed):
+    """Regression: the job was enqueued, but the command ended with a traceback and exit code 1.
 
-    A script tries again, and has it twice.
+    A script would try again and enqueue the job twice.
     """
     send(database, "SELECT jobherd.enqueue('a:b')")
     shell = "exec " + " ".join(["$0", '"$@"', *(f"{number}>&-" for number in closed)])
@@ -203,7 +203,7 @@ def test_closed_streams_are_streams_to_nowhere(database, words, code, closed):
     assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(2 if words == ("enqueue", "a:b") else 1,)]
 
 
-def test_nobody_is_asked_on_a_closed_stream(database):
+def test_purge_does_not_ask_on_a_closed_standard_input(database):
     past(database, "failed", days=2)
     shell = 'exec "$0" "$@" <&-'
     words = ["/bin/sh", "-c", shell, *COMMAND, "purge", "--state", "failed", "--older-than", "1d"]
@@ -221,7 +221,7 @@ def test_nobody_is_asked_on_a_closed_stream(database):
         ("jobs", "--dsn"),
     ],
 )
-def test_what_is_no_utf8_is_a_sentence(database, words):
+def test_argument_that_is_not_utf8_gets_a_one_line_error(database, words):
     done = subprocess.run(
         [*COMMAND, *words, b"mail\xff"],
         stdin=subprocess.DEVNULL,
@@ -236,7 +236,7 @@ def test_what_is_no_utf8_is_a_sentence(database, words):
 
 
 @pytest.mark.parametrize("words", [("jobs",), ("jobs", "--json"), ("cancel", 1)])
-def test_output_that_cannot_be_written_is_a_sentence(database, words):
+def test_output_that_cannot_be_written_gets_a_one_line_error(database, words):
     send(database, "SELECT jobherd.enqueue('a:b')")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -254,7 +254,7 @@ def test_output_that_cannot_be_written_is_a_sentence(database, words):
 @pytest.mark.parametrize(
     ("payload", "told"), [("{}", "job {} is enqueued"), ("-", "3 jobs are enqueued, the last of them is {}")]
 )
-def test_a_job_whose_id_cannot_be_written_is_told_on_standard_error(database, payload, told):
+def test_enqueue_prints_the_id_to_stderr_if_it_cannot_write_to_stdout(database, payload, told):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*COMMAND, "enqueue", "a:b", payload],
@@ -275,7 +275,7 @@ def test_a_job_whose_id_cannot_be_written_is_told_on_standard_error(database, pa
         ("reschedule", 1, "--at", "9999-12-31T23:59:59"),
     ],
 )  # fmt: skip
-def test_numbers_and_moments_out_of_range_are_usage(database, words):
+def test_numbers_and_timestamps_out_of_range_exit_with_2(database, words):
     answer = jobherd(*words, dsn=database, stdin="0" * 19 + "1" * 5000, TZ="America/New_York")
     assert answer.code == 2
     assert "Traceback" not in answer.err
@@ -293,7 +293,7 @@ def test_numbers_and_moments_out_of_range_are_usage(database, words):
         (("migrate", "now", "--json"), "unexpected argument 'now'"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(words, said):
+def test_unreadable_argument_gets_a_one_line_error(words, said):
     answer = jobherd(*words, dsn=NOWHERE)
     assert answer.code == 2
     (line,) = answer.err.splitlines()
@@ -323,40 +323,42 @@ def test_what_cannot_be_read_is_told_in_one_line(words, said):
         ),
     ],
 )
-def test_a_usage_error_names_the_argument_and_what_to_do(words, line):
+def test_usage_error_names_the_argument_and_what_to_do(words, line):
     answer = jobherd(*words, dsn=NOWHERE)
     assert (answer.code, answer.out, answer.err) == (2, "", f"jobherd: {line}\n")
 
 
-def test_a_kind_that_no_handler_declares_gets_a_suggestion(database):
+def test_undeclared_kind_gets_a_suggestion(database):
     send(database, "INSERT INTO jobherd.kinds VALUES ('mail:receipt', 'default', 0, 1, 1, 60, 60)")
     said = "jobherd: no handler declares mail:recipt: did you mean mail:receipt?"
     for words in (("jobs",), ("pause",), ("resume",), ("limit", "3")):
         answer = jobherd(*words, "--kind", "mail:recipt", dsn=database)
         assert (answer.code, said in answer.err) == (0, True), answer
     assert jobherd("pause", "--kind", "mail:receipt", dsn=database).err == ""
-    assert jobherd("enqueue", "mail:recipt", "{}", dsn=database).err == "", "a script that enqueues one by one"
+    assert jobherd("enqueue", "mail:recipt", "{}", dsn=database).err == "", (
+        "a script that enqueues jobs one by one must get no message"
+    )
     assert said in on_terminal("enqueue", "mail:recipt", "{}", dsn=database)
 
 
-def test_ctrl_c_while_the_program_is_loaded_is_130_without_a_word(tmp_path):
+def test_ctrl_c_while_the_program_loads_exits_with_130_and_no_message(tmp_path):
     (tmp_path / "psycopg_pool.py").write_text("raise KeyboardInterrupt\n")
     ran = jobherd("jobs", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert (ran.code, ran.out, ran.err) == (130, "", "")
 
 
-def test_ctrl_c_is_130_without_a_word(database):
+def test_ctrl_c_exits_with_130_and_no_message(database):
     process = start("enqueue", "a:b", "-", dsn=database)
     process.stdin.write(b"{}\n" * 1000)
     process.stdin.flush()
-    assert process.stdout.readline().strip().isdigit()  # it waits for more lines now
+    assert process.stdout.readline().strip().isdigit()  # now it waits for more lines
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=LIMIT)
     assert (process.returncode, err) == (130, b"")
     assert send(database, "SELECT count(*) FROM jobherd.ready") == [(1000,)]
 
 
-def test_colour_is_for_terminals_only(database):
+def test_output_has_colors_only_on_a_terminal(database):
     past(database, "failed")
     assert "\x1b[31mfailed" in on_terminal("jobs", dsn=database)
     assert "\x1b" not in on_terminal("jobs", dsn=database, NO_COLOR="1")
@@ -364,7 +366,7 @@ def test_colour_is_for_terminals_only(database):
 
 
 @pytest.mark.parametrize("words", [("jobs",), ("queues",)])
-def test_tables_fit_80_columns_whatever_is_in_them(database, words):
+def test_tables_fit_the_terminal_whatever_they_contain(database, words):
     past(database, "failed", kind="k" * 100, queue="q" * 60, error="the reason is long " * 50)
     send(database, "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('queue', repeat('r', 60)))")
     send(database, "SELECT jobherd.pause(repeat('r', 60), repeat('because ', 40))")
@@ -373,7 +375,7 @@ def test_tables_fit_80_columns_whatever_is_in_them(database, words):
     assert 80 < max(len(line) for line in wide) <= 160
 
 
-def test_a_job_cannot_move_the_cursor_of_who_looks_at_it(database):
+def test_control_characters_in_errors_of_jobs_are_escaped(database):
     number = past(database, "failed", error="\x1b[2J\r\x9bhello\u202e")
     for words in (("jobs",), ("job", number)):
         answer = jobherd(*words, dsn=database)
@@ -381,14 +383,14 @@ def test_a_job_cannot_move_the_cursor_of_who_looks_at_it(database):
         assert not {"\x1b", "\r", "\x9b", "\u202e"} & set(answer.out)
 
 
-def test_a_terminal_without_utf8_still_gets_its_listing(database):
+def test_listing_works_without_utf8(database):
     past(database, "failed", error="grüß dich")
     answer = jobherd("jobs", dsn=database, PYTHONIOENCODING="ascii")
     assert answer.code == 0
     assert "gr\\xfc" in answer.out
 
 
-def test_a_refused_right_is_a_sentence(database):
+def test_missing_permission_exits_with_78_and_a_message(database):
     role = f"stranger_{os.getpid()}"
     send(database, f"CREATE ROLE {role} LOGIN")
     try:
@@ -401,7 +403,7 @@ def test_a_refused_right_is_a_sentence(database):
         send(database, f"DROP ROLE {role}")
 
 
-def test_without_a_database_the_embedded_one_is_used_and_named(tmp_path):
+def test_embedded_database_is_used_and_named_if_no_database_is_configured(tmp_path):
     first = jobherd("enqueue", "mail:receipt", '{"order_id": 7}', cwd=tmp_path)
     assert first.code == 0, first
     assert "embedded PostgreSQL" in first.err
@@ -410,7 +412,7 @@ def test_without_a_database_the_embedded_one_is_used_and_named(tmp_path):
     assert [job["id"] for job in listed.json] == [int(first.out)]
 
 
-def test_a_command_that_finds_the_embedded_database_running_says_nothing_of_it(tmp_path):
+def test_command_does_not_mention_an_embedded_database_that_already_runs(tmp_path):
     (tmp_path / "mail.py").write_text(
         "from jobherd import handler\n@handler('mail:receipt')\ndef receipt() -> None: ...\n"
     )
@@ -418,7 +420,7 @@ def test_a_command_that_finds_the_embedded_database_running_says_nothing_of_it(t
         "run", "--handlers", "mail.py", "--workers", 1, "--log-format", "json", cwd=tmp_path, JOBHERD_HTTP="off"
     )
     try:
-        # a log line like all others, for programs that read them
+        # a JSON log line like all others, for programs that read the log
         said = [orjson.loads(process.stderr.readline())]
         assert "no database is named; using the embedded PostgreSQL" in said[0]["message"]
         while "is ready" not in said[-1]["message"]:

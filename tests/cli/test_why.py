@@ -1,4 +1,4 @@
-"""`why`, on real rows: each state has its screen, and what stands before a job is named."""
+"""`why` on real rows: it explains each state and names what a job waits for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add(dsn: str, *words: object) -> int:
     return int(jobherd("enqueue", "mail:receipt", "{}", *words, dsn=dsn).out)
 
 
-def test_every_state_is_explained(database):
+def test_why_explains_every_state(database):
     late = add(database, "--delay", "3h")
     first = add(database)
     assert "waiting: no supervisor with workers holds a lease" in why(database, first)
@@ -42,7 +42,7 @@ def test_every_state_is_explained(database):
         assert says in why(database, past(database, state))
 
 
-def test_a_blocked_job_names_the_jobs_that_it_waits_for(database):
+def test_why_names_the_jobs_that_a_blocked_job_waits_for(database):
     first, second = add(database), add(database)
     later = add(database, "--after", f"{first},{second}", "--when", "ended")
     found = why(database, later)
@@ -61,7 +61,7 @@ def test_a_blocked_job_names_the_jobs_that_it_waits_for(database):
         assert jobherd("enqueue", "a:b", "--after", word, dsn=database).code == 2
 
 
-def test_a_failed_member_of_a_flow_that_ended_names_the_retry_of_the_flow(database):
+def test_why_names_the_retry_of_the_flow_for_a_failed_job_of_an_ended_flow(database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
         job = end(queue, "failed")
@@ -74,7 +74,7 @@ def test_a_failed_member_of_a_flow_that_ended_names_the_retry_of_the_flow(databa
     assert f"jobherd retry {job}   to run only this job: flow {flow} stays failed" in found
 
 
-def test_a_suspended_job_names_the_signal_that_it_waits_for(database):
+def test_why_names_the_signal_that_a_suspended_job_waits_for(database):
     own, other = (send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1d\"}')")[0][0] for _ in range(2))
     send(
         database,
@@ -89,7 +89,7 @@ def test_a_suspended_job_names_the_signal_that_it_waits_for(database):
     assert "jobherd signal a/b" in text
 
 
-def test_a_suspended_job_names_the_child_jobs_that_it_waits_for(database):
+def test_why_names_the_child_jobs_that_a_suspended_job_waits_for(database):
     job = send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1d\"}')")[0][0]
     nodes = '[{"node": "c:d", "kind": "c:d", "item": 0, "payloads": ["{}", "{}", "{}"]}]'
     flow = send(database, "SELECT jobherd.start_flow('spawn a:b', %s)", nodes)[0][0]
@@ -110,7 +110,7 @@ def test_a_suspended_job_names_the_child_jobs_that_it_waits_for(database):
     assert "its child jobs have ended, and a maintenance process is about to wake it" in why(database, job)
 
 
-def test_a_job_of_a_remote_worker_names_it_and_its_gateway(database):
+def test_why_names_the_remote_worker_of_a_job_and_its_gateway(database):
     worker, job = remote_worker(database, supervisor(database, host="beta")), add(database)
     assert "waiting: no supervisor with workers" not in why(database, job), "a remote worker may run it"
     assert claim(database, worker) == job
@@ -123,7 +123,7 @@ def test_a_job_of_a_remote_worker_names_it_and_its_gateway(database):
 
 
 def flooded(dsn: str) -> tuple[int, int]:
-    """A flood of 20 jobs in `mail`, which all came before two jobs of `default`, and the only worker busy. Returns the supervisor and the last job."""
+    """Add 20 jobs to `mail`, then two to `default`, while the only worker is busy. Return the supervisor and last job."""
     boss = supervisor(dsn, lease=3600)
     send(
         dsn,
@@ -136,7 +136,7 @@ def flooded(dsn: str) -> tuple[int, int]:
     return boss, send(dsn, enqueue, "default", 2)[-1][0]
 
 
-def test_with_turns_only_its_own_queue_is_before_a_job(database):
+def test_with_turns_why_counts_only_earlier_jobs_of_the_same_queue(database):
     boss, job = flooded(database)
     send(
         database,
@@ -148,11 +148,11 @@ def test_with_turns_only_its_own_queue_is_before_a_job(database):
     assert "the workers take turns between 2 queues that hold jobs, default among them" in said
     assert "jobherd run --queue-weights default=3 ..." in said
     send(database, "SELECT jobherd.pause('mail')")
-    assert "turns" not in why(database, job), "a paused queue takes none"
+    assert "turns" not in why(database, job), "a paused queue takes no turns"
 
 
 @pytest.mark.parametrize("queues", ["[]", '["mail", "default"]', '["m*", "default"]'])
-def test_in_strict_order_what_is_before_a_job_is_counted_over_all_queues(database, queues):
+def test_in_strict_order_why_counts_earlier_jobs_of_all_queues(database, queues):
     boss, job = flooded(database)
     tiers = [*range(queues.count(",") + 1)] if queues != "[]" else []
     facts = f'{{"queues": {queues}, "turns": false, "tiers": {tiers}}}'
@@ -172,7 +172,7 @@ def test_in_strict_order_what_is_before_a_job_is_counted_over_all_queues(databas
     assert "waiting: a job of queue default is ahead of it" in why(database, job)
 
 
-def test_a_queue_of_a_later_tier_is_not_before_a_job(database):
+def test_why_counts_jobs_of_an_earlier_tier_but_not_of_a_later_one(database):
     boss, job = flooded(database)
     for numbers, says in (
         ([5, 0], "waiting: a job of queue default is ahead of it"),
@@ -183,19 +183,19 @@ def test_a_queue_of_a_later_tier_is_not_before_a_job(database):
         assert says in why(database, job)
 
 
-def test_a_pause_is_named_with_who_when_and_why_and_ends_with_the_command_that_resumes(database):
+def test_why_names_actor_time_and_reason_of_a_pause_and_the_command_that_resumes(database):
     job = add(database)
     assert jobherd("pause", "default", "--by", "ann", "--reason", "moving house", dsn=database).code == 0
     said = why(database, job)
     assert "its queue default was paused by ann at" in said
     assert "reason: moving house" in said
     assert jobherd(*said.splitlines()[-1].split("   ")[0].split()[1:], dsn=database).code == 0, (
-        "what it tells to do is a command"
+        "the command in the last line must work"
     )
     assert "paused" not in why(database, job)
 
 
-def test_it_fits_80_columns_and_has_the_same_for_programs(database):
+def test_why_fits_80_columns_and_has_the_same_contents_as_json(database):
     send(database, "INSERT INTO jobherd.ready (kind, queue) VALUES ('a:b', 'media')")
     (job,) = send(database, "SELECT max(id) FROM jobherd.ready")[0]
     send(database, "SELECT jobherd.pause('media', %s)", "a reason that is rather long, " * 6)
@@ -206,7 +206,7 @@ def test_it_fits_80_columns_and_has_the_same_for_programs(database):
     assert told["now"][0].startswith("waiting: its queue media was paused")
 
 
-def test_a_job_that_does_not_exist_is_said_not_to(database):
+def test_why_reports_a_missing_job(database):
     answer = jobherd("why", 4711, dsn=database)
     assert answer.code == 1
     assert "job 4711 not found" in answer.err

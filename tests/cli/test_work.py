@@ -1,4 +1,4 @@
-"""What `jobherd work` cannot start with is said in a sentence before anything is forked."""
+"""`jobherd work` reports invalid settings before it forks anything."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def folder(tmp_path):
         (("--gateway", "a", "--handlers", "nowhere"), "handlers: there is no folder, file or module 'nowhere'"),
     ],
 )  # fmt: skip
-def test_it_says_what_is_wrong_and_starts_nothing(folder, words, said):
+def test_work_with_invalid_settings_exits_with_78_and_the_reason(folder, words, said):
     answer = jobherd("work", *words, cwd=folder)
     assert answer.code == 78
     assert said in answer.err
 
 
-def test_flags_of_the_database_are_not_its_own(folder):
+def test_work_rejects_flags_for_a_database(folder):
     for words in (("--dsn", "x"), ("--http", "off"), ("--budget", "x=1")):
         answer = jobherd("work", "--gateway", "a", *words, cwd=folder)
         assert answer.code == 2

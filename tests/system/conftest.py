@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def staged(cluster: Cluster, template: str) -> Lending:
-    """Databases that record each move of a job and have the partitions that the first maintenance process would create."""
+    """Databases that record each move of a job, with the partitions that maintenance would create at first."""
     return prepare(cluster, template, AUDIT, f"SELECT * FROM jobherd.keep_partitions({AHEAD}, NULL)")
 
 

@@ -566,7 +566,7 @@ def cuts_every_file_off():
 
 
 class Lies(Exception):
-    """An exception whose text and attributes are wrong types or errors."""
+    """An exception whose text has the wrong type, and whose repr and attributes raise."""
 
     def __str__(self) -> str:
         return 5  # type: ignore[return-value]  # noqa: PLE0307

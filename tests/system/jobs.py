@@ -287,7 +287,7 @@ def swallows() -> None:
 
 @handler("x:patient", timeout=0.5, max_attempts=1)
 def patient(label: str) -> None:
-    while True:  # a busy machine may stop this process late: it must not end before that
+    while True:  # the SIGSTOP of the test may come late on a busy machine: the handler must not end before
         with suppress(BaseException):
             at_gate(label)
 

@@ -1,4 +1,4 @@
-"""Claims of several jobs: a long job delays neither finished nor unstarted jobs, and a death repeats no finished job."""
+"""Claims of several jobs: a long job delays no finished or unstarted job, and a death repeats no finished job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ claimer.AHEAD = 0.0
 def gated(label: str) -> str:
     return at_gate(label)
 """
-"""Handlers of a worker that treats every job as short, so that it starts the next claim while outcomes are being written."""
+"""Handlers of a worker that treats every job as short: it starts the next claim while outcomes are being written."""
 HOLD = """
 CREATE TABLE public.held ();
 CREATE FUNCTION public.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held IN SHARE MODE; RETURN NULL; END $$;
@@ -122,7 +122,7 @@ def test_outcomes_of_a_dead_worker_are_recorded_and_its_finished_jobs_do_not_run
 def half_settled(
     stage: Stage, gate: Gate, *labels: str, claim_window: str
 ) -> Iterator[tuple[list[int], int, Arrival, psycopg.Connection]]:
-    """Yield finished jobs whose outcomes wait for a lock, and the last job, which runs meanwhile under the next claim."""
+    """Yield finished jobs whose outcomes wait for a lock, and the last job, which runs under the next claim."""
     stage.run_fleet(
         workers=1, claim_size=2, claim_window=claim_window, poll="300s", handlers=stage.write("gated.py", SHORT)
     )

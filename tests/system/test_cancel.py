@@ -44,7 +44,10 @@ def test_cancel_request_without_a_notification_is_found(stage: Stage, gate: Gate
 
 
 def test_uncommitted_cancel_does_not_block_the_fleet_and_takes_effect_after_its_commit(stage: Stage, gate: Gate):
-    """A request in an open transaction is invisible. Committed after the outcome, it cancels the job, which is scheduled by then."""
+    """A request in an open transaction is invisible.
+
+    If it is committed after the outcome, it cancels the job, which is scheduled by then.
+    """
     stage.run_fleet(workers=1, claim_size=2, claim_window="0s")
     with stage.connection.transaction():
         first, second = stage.enqueue("t:gate", '{"label": "first"}'), stage.enqueue("d:snooze")

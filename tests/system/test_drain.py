@@ -166,7 +166,7 @@ def test_ctrl_c_reaches_only_the_supervisor(stage: Stage, gate: Gate):
 def test_drain_ends_although_another_session_keeps_a_table_locked(stage: Stage, gate: Gate):
     """Neither the worker nor the supervisor can record the outcome.
 
-    Once the lock is released, the next supervisor reclaims the job.
+    Once the lock is released, the outcome is recorded after all, or the next supervisor reclaims the job.
     """
     # `spawn_timeout` also limits how long a maintenance process takes to exit.
     fleet = stage.run_fleet(workers=1, drain_timeout="0.2s", grace="0.3s", spawn_timeout="5s")

@@ -77,7 +77,7 @@ SESSIONS = "SELECT application_name, count(*) FROM pg_stat_activity WHERE applic
 
 
 def test_commits_that_wait_for_an_absent_standby_cost_no_job_and_sessions_stay_few(tmp_path: Path, gate: Gate):
-    """Each process reconnects repeatedly for an answer, and each new session waits in the server for the one before it."""
+    """Each process reconnects repeatedly for an answer, and each new session waits in the server for the last one."""
     with Cluster(place=quick_place()) as primary, primary.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
@@ -118,7 +118,10 @@ def test_commits_that_wait_for_an_absent_standby_cost_no_job_and_sessions_stay_f
                 backends: dict[str, set[int]] = {}
 
                 def fourth() -> bool:
-                    """Return whether each worker has opened four sessions: while its last one waits in the server, it opens the next."""
+                    """Return whether each worker has opened four sessions.
+
+                    While its last one waits in the server, a worker opens the next.
+                    """
                     for name, pid in stage.run(
                         "SELECT application_name, pid FROM pg_stat_activity WHERE application_name LIKE 'jobherd:worker:%'"
                     ):

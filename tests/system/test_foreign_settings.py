@@ -86,7 +86,10 @@ with Client(dsn) as client:
 
 @pytest.fixture
 def foreign(database):
-    """The DSN of a role with its own settings, in a database whose public schema has a function that matches better than PostgreSQL's."""
+    """The DSN of a role with its own settings.
+
+    The public schema of the database has a function that matches better than PostgreSQL's.
+    """
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS t_foreign, t_tenant")
         connection.execute("CREATE ROLE t_foreign LOGIN IN ROLE jobherd_work, jobherd_enqueue, jobherd_read")

@@ -1,4 +1,7 @@
-"""A supervisor with a gateway: it serves, waits for a taken port, drains, is replaced, and loads gRPC in no other process."""
+"""A supervisor with a gateway, which serves, waits for a taken port, drains, and is replaced.
+
+No other process loads gRPC.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_hook_that_cannot_be_interrupted_is_killed_with_its_process(
 ):
     """Between jobs, no job's deadline ends the hook.
 
-    Without a limit of its own, a slot would be without a worker indefinitely, and nothing would report it.
+    Without a separate limit, its slot would have no worker indefinitely, and nothing would report it.
     """
     monkeypatch.setenv("STUBBORN", str(tmp_path))
     work = stage.write("work.py", STUBBORN)

@@ -1,4 +1,4 @@
-"""Rows at the limits of what the tables accept, inserted by a role that may only enqueue: none of them ends a worker."""
+"""Rows at the limits of what the tables accept, from a role that may only enqueue: none of them ends a worker."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def files(pid: int) -> dict[int, str]:
 
 
 def held(pid: int) -> int:
-    """Return the number of open files at rest: the least of 50 counts, since a process also opens files that it closes at once."""
+    """Return the number of open files at rest: the least of 50 counts, since a process opens some only briefly."""
     return min(len(files(pid)) for _ in range(50))
 
 
@@ -84,7 +84,7 @@ def test_thirty_dead_workers_leave_no_file_no_zombie_and_no_row(stage: Stage):
     fleet = stage.run_fleet(workers=2, respawn_initial="0.01s", respawn_max="0.1s")
     before = held(fleet.pid)
     for number in range(30):
-        # A worker that became ready resets the backoff of its slot.
+        # No worker runs a job, so that the backoff of both slots grows: `respawn_max` limits it.
         victims = fleet.workers()
         os.kill(victims[number % 2], signal.SIGKILL)
         fleet.wait_ready(3 + number)

@@ -29,7 +29,7 @@ class Manager:
         self.heard: list[str] = []
 
     def wait(self, start: str, *, after: int = 0, limit: float = LIMIT) -> str:
-        """Return the first message that starts so."""
+        """Return the first message that starts with `start`."""
         until = time.monotonic() + limit
         while True:
             for word in self.heard[after:]:

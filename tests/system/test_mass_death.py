@@ -140,7 +140,7 @@ def test_another_supervisor_reclaims_jobs_after_a_handler_kills_its_whole_contai
 
 @pytest.mark.usefixtures("namespace")
 def test_supervisor_that_is_pid_1_survives_a_handler_that_kills_every_process(stage: Stage, gate: Gate):
-    """The kernel protects pid 1 from processes of its namespace, and a process that kills all others does not kill itself."""
+    """The kernel protects pid 1 from processes of its namespace, and `kill(-1)` spares the caller."""
     fleet = stage.run_fleet(workers=2, handlers=stage.write("killers.py", KILLERS), within=NAMESPACE)
     jobs, arrivals = two_jobs(stage, gate)
     arrivals["killer"].open("kill all")

@@ -86,7 +86,7 @@ def rests(pid: int) -> int:
 
 
 def let_try(stage: Stage, *pids: int) -> None:
-    """Wait until each process, which only tries to reconnect, has waited several times after a failed try, or has ended."""
+    """Wait until each process, which only tries to reconnect, has failed and waited several times, or has ended."""
     before = {pid: rests(pid) for pid in pids}
     stage.wait(lambda: all(not seen <= rests(pid) < seen + RESTS for pid, seen in before.items()), "them to try again")
 

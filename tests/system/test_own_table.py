@@ -277,7 +277,7 @@ def test_timeout_and_drain_end_a_record_as_they_end_a_job(stage: Stage, gate: Ga
 
 @pytest.mark.promise("B14", "B15", "B16")
 def test_new_record_wakes_an_idle_worker_and_two_workers_process_two_records_at_once(stage: Stage, gate: Gate):
-    """B14 to B16. The trigger that `check --print-sql` prints wakes a worker at once; without it, a worker looks each interval."""
+    """B14 to B16. The trigger that `check --print-sql` prints wakes a worker; without it, the interval has to pass."""
     jobs = Jobs(stage, interval="1h")
     fleet = jobs.start(workers=2)
     fleet.wait_ready(2)
@@ -321,7 +321,10 @@ def work(record) -> None:
 
 
 def test_record_completes_with_its_effects_once_when_its_session_is_terminated(stage: Stage, gate: Gate):
-    """A handler that writes in the record's transaction runs again; the outcome of a handler without it is written in another session."""
+    """A handler that writes in the record's transaction runs again, and its writes exist once.
+
+    The outcome of a handler that does not use the transaction is written separately.
+    """
     jobs = Jobs(stage, stalled_max_age="500ms", reset_interval="200ms", heartbeat_interval="100ms")
     job = jobs.add("gate")
     fleet = jobs.start(workers=1)

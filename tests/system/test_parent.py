@@ -67,7 +67,7 @@ def test_next_supervisor_ends_processes_of_one_that_died_with_its_maintenance_pr
     fleet.wait_exit()
     assert all(is_running(pid) for pid in left)
     successor = stage.start(workers=1)
-    fleet.wait_gone()  # ended by the maintenance process of this or another supervisor that starts on this host meanwhile
+    fleet.wait_gone()  # ended by maintenance of this or another new supervisor on this host
     successor.signal(signal.SIGQUIT)  # its worker is stuck in the same job by now
     successor.wait_exit()
 
@@ -116,8 +116,8 @@ def test_jobs_of_a_frozen_supervisor_are_reclaimed_and_its_late_outcome_is_rejec
     second.wait_ready(1)
     for pid in (first.pid, late.pid):
         os.kill(pid, signal.SIGSTOP)
-    # For one lease after a database server starts, no supervisor reclaims jobs. This server has run longer
-    # by now, or the test waits for the rest of that time.
+    # For one lease after the database server's start, an expired lease has no effect. This server has run
+    # longer by now, or the test waits for the rest of that time.
     stage.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 s' WHERE id = %s", number)
     successor = gate.wait_arrival("fought over")
     assert successor.pid != late.pid

@@ -129,7 +129,7 @@ async def _wait_briefly(dsn: str, job: int) -> None:
 
 @pytest.mark.parametrize("how", ["page", "metrics", "top"])
 def test_dashboard_metrics_and_top_leave_no_setting_on_a_shared_backend(database: str, how: str):
-    """A page has a statement timeout of 2 s. Left on the backend, it would end the next transaction of a job or the application."""
+    """A page has a statement timeout of 2 s, which would end a later transaction of a job or the application."""
     names = ("statement_timeout", "enable_seqscan", "enable_bitmapscan", "plan_cache_mode", "jit")
 
     def limits() -> list[object]:
@@ -277,7 +277,10 @@ def test_supervisor_and_its_workers_leave_no_setting_on_shared_backends(stage: S
 
 @pytest.mark.parametrize("limit", ["0", "1s"])
 def test_maintenance_vacuums_through_a_pooler_and_continues_when_the_vacuum_is_cancelled(stage: Stage, limit: str):
-    """VACUUM must not run in a transaction with settings: PostgreSQL would reject each try, and no job would become due."""
+    """VACUUM cannot run in a transaction.
+
+    If settings preceded it in one, PostgreSQL would reject each try, and no job would become due.
+    """
     vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass)"  # does not count autovacuum
     with psycopg.connect(stage.dsn, autocommit=True) as direct:
         direct.execute("ALTER TABLE jobherd.ready SET (autovacuum_enabled = false)")  # or autovacuum may run first

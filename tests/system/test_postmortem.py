@@ -187,7 +187,7 @@ LEAST = 320 << 20
 
 @pytest.fixture
 def confined():
-    """A control group with little memory, in which this process and those that it starts are until the end of the test."""
+    """A control group with little memory, in which this process and those it starts are until the test ends."""
     found = _make_group()
     if found is None:
         pytest.skip("no control group with a limit of memory can be made here")

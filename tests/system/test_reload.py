@@ -29,7 +29,7 @@ def version(label: str = "") -> str:
 
 
 def least_ready(fleet: Fleet, wanted: int) -> int:
-    """Return the fewest workers that were ready at once, by the log, since as many as wanted were ready for the first time."""
+    """Return the fewest workers ready at once, by the log, since the wanted number was first ready."""
     ready: set[int] = set()
     least, counting = wanted, False
     for event in fleet.log:

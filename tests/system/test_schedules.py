@@ -39,7 +39,7 @@ SELECT (SELECT count(*) FROM jobherd.ticks WHERE job IS NULL AND decided NOT IN 
        (SELECT count(*) FROM jobherd.jobs j FULL JOIN jobherd.ticks t ON t.job = j.id
          WHERE j.id IS NULL AND t.job IS NOT NULL OR t.job IS NULL AND j.id IS NOT NULL)
 """
-"""Counts ticks without a job and without a reason; jobs of two ticks; jobs without a tick, or ticks whose job is missing."""
+"""Counts ticks without a job and without a reason; jobs of two ticks; jobs without a tick, or the reverse."""
 
 
 def release(folder: Path, **schedules: str) -> Path:
@@ -99,7 +99,7 @@ SELECT count(*) FILTER (WHERE t.job IS NOT NULL), coalesce(sum(t.missed + 1) FIL
   FROM jobherd.ticks t LEFT JOIN jobherd.jobs j ON j.id = t.job
  WHERE t.schedule = %s AND t.noted_at - t.at > interval '60 s'
 """
-"""Of the ticks decided late: how many have a job, how many have none, the most that one job covers, and how many jobs completed."""
+"""Of the ticks decided late: those with a job, those without, the most missed per job, the completed jobs."""
 GAPS = """
 SELECT count(*) FROM (
     SELECT coalesce(since, at) - lag(at) OVER (ORDER BY at) AS step FROM jobherd.ticks WHERE schedule = %s) AS steps

@@ -92,7 +92,7 @@ def wait_stopped(stage: Stage, pid: int) -> None:
 def wait_obeyed(fleet: Fleet) -> None:
     """Wait until a supervisor has handled the signals sent so far.
 
-    It handles signals that arrive together in one turn, and logs its status for these only after them.
+    It handles signals that arrive together in one turn, and these two only after that.
     """
     for _ in range(2):
         before = len(fleet.said(is_course))

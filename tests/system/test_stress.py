@@ -81,7 +81,10 @@ def test_sixty_child_processes_killed_at_random_moments_leave_nothing_behind(sta
 
 
 def test_supervisor_without_file_descriptors_waits_and_then_replaces_its_worker(stage: Stage):
-    """Each pipe for a new worker is rejected repeatedly. Live workers continue, and the missing one starts once files are available."""
+    """Each pipe for a new worker is rejected repeatedly.
+
+    Live workers continue, and the missing one starts once file descriptors are available.
+    """
     fleet = stage.run_fleet(workers=2, **QUICK)
     descriptors = held(fleet.pid)
     for _ in range(3):
@@ -124,7 +127,10 @@ def test_hundreds_of_random_signals_leave_the_supervisor_as_it_was(stage: Stage)
 
 
 def test_signals_that_interrupt_every_wait_disturb_no_process_and_no_job(stage: Stage):
-    """The supervisor, workers and the maintenance process get as many signals as a 1 ms timer sends, while jobs run, wait, or are due later."""
+    """Supervisor, workers and maintenance process get as many signals as a 1 ms timer sends.
+
+    Meanwhile jobs run, wait, or are due later.
+    """
     fleet = stage.run_fleet(workers=2, handlers=stage.write("interrupted.py", INTERRUPTED), **QUICK)
     family = [fleet.pid, *children_of(fleet.pid)]
     mark, dice, sent = len(fleet.log), random.Random(3), 0

@@ -34,7 +34,7 @@ class Ears:
         self._connection.execute("LISTEN jobherd_jobs")
 
     def heard(self) -> list[str]:
-        """Return the notifications since the last call, without those that the supervisor sends to itself (they begin with @)."""
+        """Return the notifications since the last call, without the supervisor's own, which begin with @."""
         self._connection.execute("SELECT pg_notify('jobherd_jobs', '@mark')")
         notes: list[str] = []
         for note in self._connection.notifies(timeout=LIMIT):

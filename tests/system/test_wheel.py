@@ -180,7 +180,7 @@ def names() -> list[str]:
 
 
 def test_project_with_packages_of_the_same_names_imports_its_own(python: Path, empty_database: str, tmp_path: Path):
-    """The project has its own handlers/, workers/ and sql/; the distribution `supervisor` is installed next to Jobherd."""
+    """The project has its own handlers/, workers/ and sql/; the distribution `supervisor` is installed too."""
     for name in ("handlers", "workers", "sql"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"OURS = 'project {name}'\n")
@@ -310,7 +310,7 @@ def test_quick_start_of_the_readme_works_in_an_empty_folder(python: Path, tmp_pa
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_wheel_installs_into_a_clean_environment_of_each_python(wheel: Path, version: str, tmp_path: Path):
-    """With its dependencies, from the index that pip is configured with."""
+    """pip also installs the dependencies, from the index that it is configured with."""
     found = [shutil.which(f"python{version}"), *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
     interpreters = [name for name in found if name and subprocess.run([name, "-c", ""], check=False).returncode == 0]
     if not interpreters:

@@ -113,11 +113,12 @@ def test_minimal_outcome_of_a_released_job_is_still_released():
     assert least_of(Finished(1, RELEASED)).outcome == RELEASED
 
 
-def test_settlement_is_repeated_at_once_after_a_deadlock(bench: Bench):
+@pytest.mark.parametrize("code", ["deadlock_detected", "serialization_failure"])
+def test_settlement_is_repeated_at_once_after_a_rolled_back_transaction(bench: Bench, code: str):
     bench.ask("CREATE SEQUENCE public.tries")
     bench.ask(
         "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        " IF nextval('public.tries') <= 3 THEN RAISE EXCEPTION 'no' USING ERRCODE = 'deadlock_detected'; END IF; RETURN NEW; END $$"
+        f" IF nextval('public.tries') <= 3 THEN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END IF; RETURN NEW; END $$"
     )
     bench.ask("CREATE TRIGGER fail BEFORE INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION public.fail()")
     job = bench.enqueue("act:returns", value=1)

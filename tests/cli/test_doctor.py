@@ -213,7 +213,7 @@ def test_invalid_index_is_found_and_the_printed_sql_fixes_it(database):
 
 
 def test_tables_of_the_forge_are_known_and_a_missing_index_of_them_is_found(database):
-    """Regression: on the database of `make run`, more than 100 notes asked whether these objects are intended."""
+    """Regression: on the database of `make run`, `doctor` printed more than 100 notes about these objects."""
     with psycopg.connect(database, autocommit=True) as connection:
         migrate(connection, area="forge")
     assert set(findings(database, 0)) == {"no supervisor holds a lease: nothing runs"}

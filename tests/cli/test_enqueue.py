@@ -252,7 +252,7 @@ def test_full_disk_is_reported_as_such(database):
 def test_read_only_database_is_reported_as_such(database, schema):
     """A standby, or a primary that was made read-only.
 
-    Regression: the message only said that a SELECT was rejected, which does not show the cause.
+    Regression: the message named only a rejected SELECT, which does not show the cause.
     """
     answer = jobherd(
         "enqueue", "a:b", "{}", "--schema", schema, dsn=f"{database} options='-c default_transaction_read_only=on'"

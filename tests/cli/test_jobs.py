@@ -106,7 +106,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(database):
     assert f"--before {seen[3]}" in jobherd("jobs", "--limit", 4, dsn=database).err
 
 
-def test_filtered_list_reads_at_most_50000_jobs_and_says_where_to_continue(database):
+def test_filtered_list_reads_at_most_50000_jobs_and_prints_where_to_continue(database):
     past(database, "completed", kind="rare:one")
     floor = past(database, "completed", many=50_010) - 50_000 + 1
     answer = jobherd("jobs", "--kind", "rare:one", dsn=database)
@@ -401,7 +401,7 @@ def test_purge_needs_a_confirmation_and_deletes_only_the_jobs_it_counted(databas
         in jobherd("purge", "--state", "failed", "--older-than", "99999d").err
     )
     assert jobherd(*words, "--dry-run", dsn=database).out == "2,500 jobs to delete (2500 failed)\n"
-    refused = jobherd(*words, dsn=database)  # no terminal to ask on
+    refused = jobherd(*words, dsn=database)  # no terminal for the question
     assert refused.code == 2
     assert "--yes" in refused.err
     assert send(database, "SELECT count(*) FROM jobherd.history") == [(2502,)]

@@ -100,7 +100,7 @@ def test_invalid_command_line_exits_with_2():
         ("enqueue", "a:b", "{}"),
     ],
 )
-def test_unreachable_database_exits_with_69_and_says_what_to_do(words):
+def test_unreachable_database_exits_with_69_and_suggests_a_fix(words):
     answer = jobherd(*words, dsn=NOWHERE)
     assert answer.code == 69
     assert answer.err.startswith("jobherd: the database does not answer")
@@ -203,7 +203,7 @@ def test_commands_work_with_closed_standard_streams(database, words, code, close
     assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(2 if words == ("enqueue", "a:b") else 1,)]
 
 
-def test_purge_does_not_ask_on_a_closed_standard_input(database):
+def test_purge_does_not_prompt_on_a_closed_standard_input(database):
     past(database, "failed", days=2)
     shell = 'exec "$0" "$@" <&-'
     words = ["/bin/sh", "-c", shell, *COMMAND, "purge", "--state", "failed", "--older-than", "1d"]

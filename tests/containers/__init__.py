@@ -1,5 +1,5 @@
-"""Deployments that were seen: the files of `deploy/` in real containers and under a real systemd.
+"""Checks of deployments: the files of `deploy/` in real containers and under a real systemd.
 
-As root, on a machine that can start dockerd. They are scripts, not tests that pytest collects: they
-install packages of Debian and take some minutes.
+They need root, and a machine that can start dockerd. They are scripts, not tests that pytest
+collects: they install packages of Debian and take several minutes.
 """

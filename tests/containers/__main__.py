@@ -1,6 +1,6 @@
 """deploy/Dockerfile and deploy/compose.yaml in real containers: `make containers`.
 
-As root, on a machine that can start dockerd. Two minutes, and some more the first time.
+Needs root, and a machine that can start dockerd. Takes two minutes, and longer the first time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ONE = "SELECT state, attempts, result, error, crashes FROM jobherd.jobs WHERE id
 
 
 class Stack:
-    """deploy/compose.yaml, started. `sql` is a session from outside."""
+    """The services of deploy/compose.yaml. `ask` opens a session from outside the containers."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -107,7 +107,7 @@ def main() -> int:
 
 
 def start(checks: Checks, made: Stack) -> str:
-    """Compose brings both up; the supervisor is process 1."""
+    """Check that compose starts both services, and that the supervisor is process 1."""
     begun = time.monotonic()
     made.compose("up", "--detach", "--no-build")
     supervisor, database = (made.compose("ps", "--quiet", name) for name in ("jobherd", "database"))
@@ -127,7 +127,7 @@ def start(checks: Checks, made: Stack) -> str:
 
 
 def reload(checks: Checks, made: Stack, supervisor: str) -> None:
-    """HUP loads new handlers; a running job is not disturbed."""
+    """Check that HUP loads new handlers and that a running job continues."""
     long = made.enqueue("seen:sleep", '{"seconds": 6}')
     made.running(long)
     file = made.handlers / "seen.py"
@@ -141,7 +141,7 @@ def reload(checks: Checks, made: Stack, supervisor: str) -> None:
 
 
 def drain(checks: Checks, made: Stack, supervisor: str) -> None:
-    """`docker stop` waits for the running job."""
+    """Check that `docker stop` waits for the running job."""
     job = made.enqueue("seen:sleep", '{"seconds": 6}')
     made.running(job)
     begun = time.monotonic()
@@ -158,7 +158,7 @@ def drain(checks: Checks, made: Stack, supervisor: str) -> None:
 
 
 def kill(checks: Checks, made: Stack, supervisor: str) -> None:
-    """A killed container's job runs again when it is back."""
+    """Check that the job of a killed container runs again after the container has restarted."""
     job = made.enqueue("seen:sleep", '{"seconds": 4}')
     made.running(job)
     made.engine.docker("kill", supervisor)
@@ -174,7 +174,7 @@ def kill(checks: Checks, made: Stack, supervisor: str) -> None:
 
 
 def memory(checks: Checks, made: Stack) -> None:
-    """Hardened, with a memory limit: the job that goes beyond it is killed and explained, the supervisor lives."""
+    """Check that a job over the memory limit of a hardened container is killed and explained, and the supervisor lives."""
     made.compose("stop", "--timeout", "60", "jobherd")
     made.engine.docker(
         "run", "--detach", "--name", "tight", "--network", f"{PROJECT}_default",
@@ -203,7 +203,7 @@ def memory(checks: Checks, made: Stack) -> None:
 
 
 def misfit(checks: Checks, made: Stack) -> None:
-    """Handlers that do not load end in exit code 78, which restarting does not mend."""
+    """Check that handlers that do not load cause exit code 78, which a restart does not fix."""
     broken = made.engine.folder / "broken"
     broken.mkdir()
     (broken / "broken.py").write_text("import nothing_of_that_name\n")

@@ -1,4 +1,4 @@
-"""Prints one line a check as soon as it is known, and counts what does not hold."""
+"""Prints one line per check as soon as its result is known, and counts failed checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LIMIT = 180.0
-"""Seconds after which a wait has failed. Never a wait for success."""
+"""Seconds after which a wait has failed. A successful wait ends earlier."""
 T = TypeVar("T")
 
 
@@ -27,7 +27,7 @@ class Checks:
             self._broken.append(what)
 
     def end(self) -> int:
-        """Print the sum and return the exit code."""
+        """Print the number of failed checks and return the exit code."""
         print(f"# {len(self._broken)} broken, {time.monotonic() - self._begun:.0f} s", flush=True)
         return 1 if self._broken else 0
 

@@ -1,4 +1,4 @@
-"""A docker daemon of the run's own: everything of it is gone at the end.
+"""A separate docker daemon that leaves nothing behind.
 
     with Engine() as engine:
         engine.docker("run", "--rm", "image")
@@ -87,7 +87,7 @@ class Engine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def docker(self, *words: object, check: bool = True, **more: object) -> subprocess.CompletedProcess[str]:
-        """Run a command of the client; show what it says if it fails."""
+        """Run a command of the client. If it fails, raise an error with its output."""
         return self.run([PROGRAM, *words], check=check, **more)
 
     def run(self, command: list[object], *, check: bool = True, **more: object) -> subprocess.CompletedProcess[str]:
@@ -106,10 +106,10 @@ class Engine:
 
 
 def bridges() -> set[str]:
-    """Interfaces that a docker daemon makes."""
+    """Return the network interfaces that docker daemons have created."""
     return {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(("docker", "br-", "veth"))}
 
 
 def groups() -> set[Path]:
-    """Control groups that a docker daemon makes, of either version."""
+    """Return the control groups that docker daemons have created, of version 1 or 2."""
     return {path for pattern in ("docker", "*/docker") for path in GROUPS.glob(pattern) if path.is_dir()}

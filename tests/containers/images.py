@@ -1,6 +1,6 @@
-"""Images without a registry: a base of Debian's packages, and what stands in for `postgres`.
+"""Builds images without a registry: a base of Debian's packages, and a replacement for `postgres`.
 
-The tar of the base is kept below .bench/, since making it takes longer than all the rest.
+The tar of the base is kept below .bench/, since building it takes longer than everything else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BASE, PRODUCT, DATABASE, MACHINE = "jobherd-base", "jobherd", "postgres:17", "jo
 
 
 def make_base(engine: Engine) -> None:
-    """Import the base, with this machine's certificate authorities, by which pip finds its registry."""
+    """Import the base, with this host's certificate authorities, which pip needs to reach its registry."""
     if not TAR.exists():
         TAR.parent.mkdir(parents=True, exist_ok=True)
         half = TAR.with_suffix(".half.tar")
@@ -57,7 +57,7 @@ def make_base(engine: Engine) -> None:
 
 
 def make_product(engine: Engine) -> None:
-    """Build deploy/Dockerfile as it is, from the files that git knows, on the base."""
+    """Build the unchanged deploy/Dockerfile on the base, from the files that git lists."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -77,12 +77,12 @@ def make_product(engine: Engine) -> None:
 
 
 def make_database(engine: Engine) -> None:
-    """What stands in for the image of PostgreSQL: it reads the same variables."""
+    """Build the replacement for the image of PostgreSQL, which reads the same variables."""
     engine.docker("build", "--build-arg", f"BASE={BASE}", "--tag", DATABASE, HERE / "stand_in")
 
 
 def make_machine(engine: Engine) -> None:
-    """A small machine with systemd as its first process, PostgreSQL and the product in /opt/jobherd."""
+    """Build an image with systemd as its first process, PostgreSQL, and the product in /opt/jobherd."""
     context = engine.folder / "machine"
     context.mkdir()
     unit = (ROOT / "deploy" / "jobherd.service").read_bytes()

@@ -1,8 +1,8 @@
-"""The manifests that `make test` cannot check: `make manifests`.
+"""Checks the manifests that `make test` cannot check: `make manifests`.
 
-The resources of KEDA against models of its definitions, the Helm chart by Helm's own engine, the
-kustomization by kubectl. Runs in an environment below .bench/, since these packages need Python
-3.12, and one of them changes how pytest runs. Imports nothing of Jobherd.
+Checks the KEDA resources with models of KEDA's definitions, the Helm chart with Helm's own engine,
+and the kustomization with kubectl. Runs in an environment below .bench/, since these packages need
+Python 3.12, and one of them changes how pytest runs. Imports nothing of Jobherd.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def holds(what: str, holds: object, found: object = "") -> None:
 
 
 def fits(resource: dict[str, object]) -> bool:
-    """Whether the model of its kind takes the resource."""
+    """Return whether the model of its kind accepts the resource."""
     try:
         getattr(v1alpha1, str(resource["kind"])).model_validate(resource)
     except (TypeError, ValueError):
@@ -41,7 +41,7 @@ def fits(resource: dict[str, object]) -> bool:
 
 
 def lint(chart: Path) -> list[dict[str, object]]:
-    """What Helm's lint finds, from a warning upwards."""
+    """Return the messages of Helm's lint, from warnings upwards."""
     found = asyncio.run(Lint(Configuration()).run(str(chart)))
     return [message for message in found["Messages"] or () if message["Severity"] > 1]
 

@@ -1,6 +1,6 @@
-"""deploy/jobherd.service under a real systemd: `make units`. One check a row of the table in docs/how-to/operate/deploy.md.
+"""deploy/jobherd.service under a real systemd: `make units`. One check per row of the table in docs/how-to/operate/deploy.md.
 
-systemd is process 1 of a container, with Debian's PostgreSQL beside the unit. As root, on a machine
+systemd is process 1 of a container, which also has Debian's PostgreSQL. Needs root, and a machine
 that can start dockerd.
 """
 
@@ -51,7 +51,7 @@ class Machine:
         return self.sh(f"systemctl show --value --property {field} jobherd")
 
     def active(self, *, main: str = "") -> str:
-        """Wait until the unit is active, under another main process than this one; return its pid."""
+        """Wait until the unit is active and its main process is not `main`. Return the pid of that process."""
         wait(lambda: self.unit("ActiveState") == "active" and self.unit("MainPID") != main, "an active unit")
         return self.unit("MainPID")
 

@@ -92,7 +92,7 @@ def test_search_for_a_job_id_opens_the_job_in_its_database(both, pair):
 
 
 def test_unreachable_database_does_not_delay_the_others(pair, monkeypatch):
-    """First it accepts connections and never answers, then it refuses connections."""
+    """First it accepts connections and never answers, then it rejects connections."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         away = f"host=127.0.0.1 port={silent.getsockname()[1]} dbname=x user=x"
         with Page(application_of({"db1/app": pair[0], "away": away})) as page:

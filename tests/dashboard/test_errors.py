@@ -101,14 +101,14 @@ def test_error_list_counts_and_dates_only_failures_of_the_window(page, database)
     assert rows(page, "/errors?window=hour")[0].startswith("1 BOOM")
 
 
-def test_page_says_so_if_there_are_more_failures_than_it_examines(page, database, monkeypatch):
+def test_page_shows_a_note_if_there_are_more_failures_than_it_examines(page, database, monkeypatch):
     past(database, "failed", many=5)
     assert "there are more" not in page.get("/errors").text
     monkeypatch.setattr(errors, "MOST", 3)
     assert "there are more" in page.get("/errors").text
 
 
-def test_page_without_failures_says_so(page, database):
+def test_page_without_failures_shows_a_note(page, database):
     past(database, "cancelled")
     assert "No failure" in page.get("/errors").text
 

@@ -15,7 +15,7 @@ def node(text, name):
     return text.partition(f'id="node-{name}"')[2].partition("</li>")[0]
 
 
-def test_page_without_flows_says_so_and_a_missing_flow_is_not_found(page):
+def test_page_without_flows_shows_a_note_and_a_missing_flow_is_not_found(page):
     assert "No flow yet" in page.get("/flows").text
     assert page.get("/flows/7").status_code == 404
     assert page.get(f"/flows/{2**64}").status_code == 404
@@ -168,7 +168,7 @@ def test_job_links_to_its_flow_and_after_the_end_to_the_retry_of_the_flow(page, 
         assert "Retry the flow" not in page.get(f"/jobs/{failed}").text
 
 
-def test_bulk_retry_says_how_many_jobs_are_members_of_an_ended_flow(page, database):
+def test_bulk_retry_shows_how_many_jobs_are_members_of_an_ended_flow(page, database):
     with Queue(database) as queue:
         flow = start(queue, {"node": "fetch"}, {"node": "parse", "after": ["fetch"]})
         end(queue, "failed", error="ValueError: no such page")

@@ -32,7 +32,7 @@ KEPT = {
     ("migrations", "area"), ("migrations", "name"), ("history", "state"), ("gates", "scope"), ("children", "kind"), ("orders", "name"),
     ("bulks", "action"),
 }  # fmt: skip
-"""Columns with a fixed set of values, all of which the code knows."""
+"""Columns with a fixed set of values, which the code defines."""
 LONG = "x" * 3000
 """A word that cannot be wrapped."""
 CORPUS = (*W01, LONG, "line one\nline two\r\n\tthree", "\x1b[31mred\x1b[0m \x07\x08")

@@ -67,7 +67,7 @@ def test_missing_job_is_not_found_with_an_explanation(page):
     assert page.act("/jobs/1/action", do="eat").status_code == 400
 
 
-def test_job_of_an_undeclared_kind_says_so_first_and_has_no_run_button(queue, page):
+def test_job_of_an_undeclared_kind_explains_that_first_and_has_no_run_button(queue, page):
     job = queue.run("SELECT jobherd.enqueue('invoice:print', '{}', '{\"delay\": 3600}')")[0][0]
     said = words(page, f"/jobs/{job}")
     assert said.index("Waiting: no worker has ever declared the kind invoice:print") < said.index(
@@ -353,7 +353,7 @@ def test_a_long_error_is_folded_and_kind_queue_and_host_are_links(page, database
         assert f'<dd><a href="{to}"' in text or f'<a href="{to}">its errors' in text, to
 
 
-def test_only_a_completed_job_asks_for_confirmation_before_it_runs_again(page, database):
+def test_only_a_completed_job_needs_a_confirmation_to_run_again(page, database):
     asks = "its effects happen twice"
     assert asks in page.get(f"/jobs/{past(database, 'completed')}").text
     assert asks not in page.get(f"/jobs/{past(database, 'failed')}").text

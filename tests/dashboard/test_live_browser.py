@@ -132,7 +132,7 @@ def test_overview_and_kinds_follow_a_job_to_the_charts_without_a_reload(browser,
         assert overview.evaluate("window.same") and kinds.evaluate("window.same"), "a page was reloaded"
 
 
-def test_page_of_a_deleted_job_says_so_and_stops_its_live_updates(tab, herd):
+def test_page_of_a_deleted_job_shows_a_note_and_stops_its_live_updates(tab, herd):
     job = herd.enqueue("mail:receipt", {"order_id": 9})
     with Client(herd.dsn) as client:
         client.wait(job, timeout="60s")

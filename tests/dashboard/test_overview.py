@@ -181,7 +181,7 @@ def test_charts_can_be_limited_to_one_kind_without_scripts(page, queue):
     assert "Completed 0" in plain(page.get("/?kind=%22%3E%3Cscript%3E").text)
 
 
-def test_charts_of_a_queue_or_host_count_its_jobs_and_say_what_they_leave_out(page, queue):
+def test_charts_of_a_queue_or_host_count_its_jobs_and_show_what_they_leave_out(page, queue):
     declare(queue, "mail:send")
     look(queue)
     end(queue, "mail:send", count=3, ran=2.0)

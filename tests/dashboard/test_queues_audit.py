@@ -203,7 +203,7 @@ def test_pages_escape_reasons_actors_actions_and_targets(page, database, text):
 # -- the audit log
 
 
-def test_audit_page_without_entries_says_why(page):
+def test_audit_page_without_entries_shows_why(page):
     assert "No audit entries yet" in page.get("/audit").text
     assert "No match" in page.get("/audit?actor=nobody").text
     assert "No older entries" in page.get("/audit?before=1").text

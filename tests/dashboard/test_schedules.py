@@ -327,7 +327,7 @@ def test_only_a_schedule_that_a_user_has_edited_can_be_reset(page, database):
     assert "the next worker that starts stores it again" in text
 
 
-def test_list_says_so_if_it_shows_only_the_first_schedules(page, database, monkeypatch):
+def test_list_shows_a_note_if_it_has_only_the_first_schedules(page, database, monkeypatch):
     monkeypatch.setattr(schedules, "MOST", 1)
     add(database, every="1 h")
     assert "Only the first" not in page.get("/schedules").text

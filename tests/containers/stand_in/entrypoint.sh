@@ -1,4 +1,4 @@
-# Makes the cluster at the first start, then becomes the postmaster.
+# Creates the cluster at the first start, then becomes the postmaster.
 set -e
 bin=$(ls -d /usr/lib/postgresql/*/bin | tail -1)
 data=/var/lib/postgresql/data

@@ -140,7 +140,7 @@ def problem_with(one: Printed) -> str:
     if one.exact:
         why = refusal(words)
         if " is missing." in why and not any(word.startswith("-") for word in words):
-            return ""  # the name of a command, or of a part of one
+            return ""  # the name of a command or of its action
         return refusal([*words, "1"]) if " needs a value." in why else why
     # In a sentence, the command is the longest beginning that the parser accepts. No flag may follow
     # it.

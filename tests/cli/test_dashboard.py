@@ -25,7 +25,7 @@ AWAY = "postgresql://app:hunter2@127.0.0.1:1/x"
 def serving(*dsns):
     """Run a dashboard and yield its address. Terminate it at the end, and check that it exits with 0."""
     words = [f"--dsn={dsn}" for dsn in dsns]
-    # With the time limits of a test: if the machine stalls for 3 s, no database would count as reachable.
+    # With the time limits of a test: if the machine stalls for 3 s, a database would count as unreachable.
     process = subprocess.Popen(
         [
             sys.executable,

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def grown(cluster: Cluster, template: str) -> Lending:
-    """Databases that have the partitions that the first maintenance process of each page would make."""
+    """Return databases with the partitions that the first maintenance process of each page would make."""
     return prepare(cluster, template, f"SELECT * FROM jobherd.keep_partitions({AHEAD}, NULL)")
 
 
 @pytest.fixture
 def database(grown: Lending) -> Iterator[str]:
-    """The DSN of a fresh database with the schema, as it is after its first minute."""
+    """Yield the DSN of a fresh database with the schema, as it is after its first minute."""
     with grown.database() as dsn:
         yield dsn

@@ -1,12 +1,12 @@
-"""The pages people read, taken apart: blocks of code with their marks, tables, links.
+"""Parses the pages of the documentation: blocks of code with their marks, tables, links.
 
-Nothing here runs anything.
+This module runs no block.
 
 A block may have marks: HTML comments on the lines right above it.
 
-    <!-- not run: why -->       it is looked at by people only; the reason is required
+    <!-- not run: why -->       the block is not run; the reason is required
     <!-- exits 2: why -->       its last command ends with that exit code
-    <!-- stays up: why -->      its command is started, and told to stop (SIGTERM) at the end of the page
+    <!-- stays up: why -->      its command is started, and stopped with SIGTERM at the end of the page
 
 A Python block, or one in another language, whose first line is a comment with a path (`#
 my_handlers/mail.py`) is written to that file.
@@ -27,7 +27,7 @@ _PATH = re.compile(r"^# ([\w./-]+\.\w+)$")
 
 
 def named(name: str) -> Path:
-    """The page of that name, in whatever folder below `docs/` it is."""
+    """Return the page of that name, from any folder below `docs/`."""
     (found,) = (page for page in PAGES if page.stem == name)
     return found
 
@@ -38,7 +38,7 @@ class Block:
 
     page: Path
     line: int
-    """Of its first line of code."""
+    """The number of its first line of code."""
     language: str
     text: str
     marks: tuple[str, ...] = ()
@@ -50,13 +50,13 @@ class Block:
 
     @property
     def path(self) -> str | None:
-        """The file it stands for."""
+        """The file that the block is written to, or None."""
         found = _PATH.match(self.text.partition("\n")[0])
         return found[1] if found else None
 
     @property
     def commands(self) -> list[Command]:
-        """What a console block types, each with what it says it shows."""
+        """The commands of a console block, each with the output that the page shows."""
         found: list[Command] = []
         for line in self.text.splitlines():
             if line.startswith("$ "):
@@ -77,7 +77,7 @@ class Command:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page, in order."""
+    """Return the blocks of a page, in order."""
     found: list[Block] = []
     lines = page.read_text().splitlines()
     at = 0
@@ -94,7 +94,7 @@ def blocks(page: Path) -> list[Block]:
             exits = int(mark[2] or exits)
             above -= 1
         assert above < 0 or not re.match(r"<!-- (not run|exits|stays up)", lines[above]), (
-            f"{page.name}:{above + 1}: a mark that is none: {lines[above]}"
+            f"{page.name}:{above + 1}: invalid mark: {lines[above]}"
         )
         found.append(Block(page, at + 2, fence[2], "\n".join(lines[at + 1 : end]) + "\n", tuple(marks), exits))
         at = end + 1
@@ -102,13 +102,13 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """The page without its blocks of code and without its comments."""
+    """Return the page without its blocks of code and without its comments."""
     text = re.sub(r"^(`{3,})\w*\n.*?^\1$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
 
 
 def table(page: Path, *, heading: str) -> list[list[str]]:
-    """The rows of the first table under a heading, the row of titles left out."""
+    """Return the rows of the first table under a heading, without the row of titles."""
     section = prose(page).partition(f"\n## {heading}\n")[2]
     assert section, f"{page.name} has no heading {heading!r}"
     rows = re.findall(r"^\|(.*)\|$", section.partition("\n## ")[0], re.MULTILINE)
@@ -116,16 +116,16 @@ def table(page: Path, *, heading: str) -> list[list[str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of its headings, as GitHub makes them."""
+    """Return the anchors of its headings, as GitHub makes them."""
     found = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in found}
 
 
 def links(page: Path) -> list[str]:
-    """Where its links and pictures lead."""
+    """Return the targets of its links and pictures."""
     return re.findall(r"\]\(([^)\s]+)\)", prose(page)) + re.findall(r'(?:src|href)="([^"]+)"', prose(page))
 
 
 def code_words(page: Path) -> list[str]:
-    """What stands between backticks in the prose."""
+    """Return the texts between backticks in the prose."""
     return re.findall(r"`([^`\n]+)`", prose(page))

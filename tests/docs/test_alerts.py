@@ -1,10 +1,10 @@
-"""The dashboard and the alert rules.
+"""Tests the Grafana dashboard and the alert rules.
 
-Every expression is PromQL, and asks only for what a real scrape has.
+Every expression must be PromQL, and query only metrics and labels of a real scrape.
 
-The expressions are read by a PromQL parser; `tests/system/test_metrics.py` holds them against the
-scrape of a whole supervisor. `promtool`, where it is there (`make alerts` fetches it), checks the
-rules, runs their unit tests, and sends a scrape through all of them without an alarm.
+A PromQL parser reads the expressions. `tests/system/test_metrics.py` compares them with the scrape of a
+complete supervisor. If `promtool` is installed (`make alerts` fetches it), it checks the rules, runs their
+unit tests, and evaluates all rules over a scrape without an alert.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=ROOT / ".be
 
 @pytest.fixture
 def scrape(database, monkeypatch) -> Scrape:
-    """A scrape in which every metric has a series, of a fleet that is well."""
+    """Return a scrape of a healthy fleet in which every metric has a series."""
     monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
@@ -72,14 +72,14 @@ def scrape(database, monkeypatch) -> Scrape:
         return child.scrape()
 
 
-def test_every_alert_asks_for_what_a_scrape_has(scrape):
+def test_every_alert_queries_only_metrics_and_labels_of_a_scrape(scrape):
     labels = labels_of(scrape.samples)
     assert len(rules()) > 10
     for rule in rules():
         assert unanswered(rule["expr"], labels) == [], rule["alert"]
 
 
-def test_every_panel_asks_for_what_a_scrape_has(scrape):
+def test_every_panel_queries_only_metrics_and_labels_of_a_scrape(scrape):
     labels = labels_of(scrape.samples)
     shown = set()
     for panel in panels():
@@ -105,7 +105,7 @@ def test_every_panel_asks_for_what_a_scrape_has(scrape):
     }  # fmt: skip
 
 
-def test_what_is_not_there_is_noticed(scrape):
+def test_unknown_metrics_and_labels_are_found(scrape):
     scrape = labels_of(scrape.samples)
     assert unanswered("sum(jobherd_no_such_thing)", scrape) == ["jobherd_no_such_thing"]
     assert unanswered('jobherd_queue_jobs{colour="red"}', scrape) == ["jobherd_queue_jobs{colour}"]
@@ -114,7 +114,7 @@ def test_what_is_not_there_is_noticed(scrape):
         selectors("sum by (")
 
 
-def test_every_alert_has_an_entry_in_the_reference_and_says_what_it_is():
+def test_every_alert_has_a_reference_entry_a_severity_and_a_description():
     runbook = named("alerts")
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
@@ -129,14 +129,16 @@ def test_every_alert_has_an_entry_in_the_reference_and_says_what_it_is():
 def test_every_alert_has_a_unit_test():
     told = TESTS.read_text()
     for rule in rules():
-        assert len(re.findall(rf"\b{rule['alert']}\b", told)) >= 2, f"{rule['alert']}: once silent, once firing"
+        assert len(re.findall(rf"\b{rule['alert']}\b", told)) >= 2, (
+            f"{rule['alert']}: it needs a silent and a firing case"
+        )
 
 
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: `make alerts` fetches it")
 
 
 @needs_promtool
-def test_promtool_takes_the_rules_and_their_unit_tests():
+def test_promtool_accepts_the_rules_and_passes_their_unit_tests():
     for words in (["check", "rules", RULES.name], ["test", "rules", TESTS.name]):
         done = subprocess.run(
             [PROMTOOL, *words], cwd=RULES.parent, capture_output=True, text=True, timeout=LIMIT, check=False
@@ -145,7 +147,7 @@ def test_promtool_takes_the_rules_and_their_unit_tests():
 
 
 @needs_promtool
-def test_promtool_finds_nothing_wrong_with_a_scrape(scrape):
+def test_promtool_accepts_a_scrape(scrape):
     done = subprocess.run(
         [PROMTOOL, "check", "metrics"], input=scrape.text, capture_output=True, text=True, timeout=LIMIT, check=False
     )
@@ -153,8 +155,8 @@ def test_promtool_finds_nothing_wrong_with_a_scrape(scrape):
 
 
 @needs_promtool
-def test_a_real_scrape_of_a_fleet_that_is_well_raises_no_alarm(scrape, tmp_path: Path):
-    """Every rule is evaluated over the series of a scrape as they are, standing still for two hours."""
+def test_scrape_of_a_healthy_fleet_fires_no_alert(scrape, tmp_path: Path):
+    """promtool evaluates every rule over the series of a scrape, which stay the same for two hours."""
 
     def written(name: str, labels: frozenset) -> str:
         pairs = {**dict(labels), "instance": "a", "job": "jobherd"}
@@ -170,7 +172,7 @@ def test_a_real_scrape_of_a_fleet_that_is_well_raises_no_alarm(scrape, tmp_path:
         "evaluation_interval": "1m",
         "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": silent}],
     }
-    (tmp_path / "scrape.yml").write_text(json.dumps(test))  # which is YAML
+    (tmp_path / "scrape.yml").write_text(json.dumps(test))  # JSON is also YAML
     done = subprocess.run(
         [PROMTOOL, "test", "rules", "scrape.yml"],
         cwd=tmp_path,

@@ -1,6 +1,6 @@
-"""Every block of the pages does what it says.
+"""Tests that every block of the pages works as shown.
 
-In one folder and one fresh database a page, top to bottom, as a reader would.
+Each page runs from top to bottom, with its own folder and a fresh database.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ TEXT = ("text", "toml", "ini", "yaml", "promql", "mermaid", "json", "sh", "")
 IN_FULL = {ROOT / "README.md", *map(named, (
     "first-job", "security", "stop-reload-resize", "retention", "deploy", "runbook",
 ))}  # fmt: skip
-"""Pages whose tools in `console` blocks are all run; on others only those that begin with `jobherd`."""
+"""Pages whose commands in `console` blocks are all run. On others, only those that begin with `jobherd` are."""
 
 
 def noon(now: float) -> str:
-    """The name of a zone in which it is between twelve and one.
+    """Return the name of a time zone in which the hour is 12.
 
-    A page whose rules go by the hour is followed at the same hour each time.
+    A page whose rules depend on the hour then runs at the same hour each time.
 
-    Without it a page passed at night and hung by day, for its own rule let no job through between
-    eight and six.
+    Otherwise a page passes at night and hangs by day, because its own rule admits no job between 8:00
+    and 18:00.
     """
     return f"NOON{time.gmtime(now).tm_hour - 12:+d}"
 
 
 class Reader:
-    """Somebody who follows a page: a folder, a database, a shell."""
+    """Follows a page with a folder, a database and a shell."""
 
     def __init__(self, folder: Path, dsn: str) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Reader:
             "PYTHONDONTWRITEBYTECODE": "1",
             "JOBHERD_DSN": dsn,
             "DATABASE_URL": dsn,
-            "JOBHERD_HTTP": "off",  # two pages may be read at once on one machine
+            "JOBHERD_HTTP": "off",  # two pages may run at once on one host
             "TZ": noon(time.time()),
         }
 
@@ -90,7 +90,7 @@ class Reader:
                 self._console(block)
 
     def leave(self) -> None:
-        """Stop what still runs, as its reader would; a supervisor that drains ends with 0."""
+        """Stop each process that still runs. A supervisor must drain and exit with 0."""
         for process in self._standing:
             process.send_signal(signal.SIGTERM)
         for process in self._standing:
@@ -114,7 +114,7 @@ class Reader:
 
     def _sql(self, block: Block) -> None:
         assert not re.search(r"\b(commit|rollback)\b", block.text, re.IGNORECASE), (
-            f"{block.where}: what is shown must be possible to undo"
+            f"{block.where}: it must be possible to roll the statements back"
         )
         with psycopg.connect(self._dsn) as connection:
             try:
@@ -149,7 +149,7 @@ class Reader:
         return done.stdout + done.stderr
 
     def _stand(self, line: str, block: Block) -> None:
-        """Start a supervisor and wait until it says that a worker is ready."""
+        """Start a supervisor and wait until it logs that a worker is ready."""
         process = subprocess.Popen(
             ["bash", "-c", f"exec {line}"], cwd=self.folder, env=self._environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -159,15 +159,15 @@ class Reader:
         until, said = time.monotonic() + LIMIT, b""
         while b"worker 0 is ready" not in said:
             assert select.select([process.stderr], [], [], max(0.0, until - time.monotonic()))[0], (
-                f"{block.where}: no worker\n{said.decode()}"
+                f"{block.where}: no worker is ready\n{said.decode()}"
             )
             chunk = os.read(process.stderr.fileno(), 65536)
-            assert chunk, f"{block.where}: it left\n{said.decode()}"
+            assert chunk, f"{block.where}: the supervisor exited\n{said.decode()}"
             said += chunk
 
 
 def plain(line: str) -> str:
-    """A line without what differs from run to run: numbers, hosts, widths of columns."""
+    """Return a line without the parts that differ between runs: numbers, hosts, widths of columns."""
     line = re.sub(r"\S+/\d+", "HOST", line)
     line = re.sub(r"\d+(\.\d+)?(?: ?(µs|ms|s|min|m|h|d)\b)?(?: \d+ (s|min|h)\b)?", "0", line)
     line = re.sub(r"[─-]{2,}", "-", line)
@@ -175,9 +175,9 @@ def plain(line: str) -> str:
 
 
 def printed_in(line: str) -> str:
-    """What a handler has printed, if this line of a log in JSON holds that.
+    """Return the output of a handler if this JSON line of a log contains it, otherwise the line.
 
-    Pages leave out what a terminal shows before it. Else the line.
+    Pages omit what a terminal shows before the output.
     """
     try:
         event = json.loads(line)
@@ -187,20 +187,20 @@ def printed_in(line: str) -> str:
 
 
 def assert_shown(shows: list[str], said: str, block: Block) -> None:
-    """What the page shows under a command is in what the command said, line by line, in that order; `...` stands for anything."""
+    """Check that the output has each line that the page shows, in that order. `...` stands for any lines."""
     left = [plain(printed_in(line)) for line in said.splitlines()]
     for line in shows:
         wanted = plain(line)
         if wanted in {"", "..."}:
             continue
-        assert wanted in left, f"{block.where}: the page shows\n  {line}\nbut the command said\n{said}"
+        assert wanted in left, f"{block.where}: the page shows\n  {line}\nbut the command printed\n{said}"
         left = left[left.index(wanted) + 1 :]
 
 
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(b.language in RUNNABLE for b in blocks(page))], ids=lambda page: page.name
 )
-def test_what_a_page_shows_works(page, database, tmp_path):
+def test_blocks_of_a_page_work_as_shown(page, database, tmp_path):
     with Reader(tmp_path, database) as reader:
         for block in blocks(page):
             if "not" not in block.marks:
@@ -208,12 +208,12 @@ def test_what_a_page_shows_works(page, database, tmp_path):
         reader.leave()
 
 
-def test_every_block_is_of_a_known_language():
+def test_every_block_has_a_known_language():
     odd = [f"{b.where} {b.language!r}" for page in PAGES for b in blocks(page) if b.language not in RUNNABLE + TEXT]
     assert not odd, odd
 
 
-def test_what_is_shown_is_compared():
+def test_assert_shown_compares_lines_and_their_order():
     block = Block(PAGES[0], 1, "console", "")
     assert_shown(["ID  STATE", "...", " 2  completed  3.0 s ago"], "ID STATE\nx\n17 completed 1 min 40 s ago\n", block)
     with pytest.raises(AssertionError):
@@ -222,7 +222,7 @@ def test_what_is_shown_is_compared():
         assert_shown(["b", "a"], "a\nb\n", block)
 
 
-def test_pages_are_followed_at_noon(monkeypatch):
+def test_pages_run_at_noon(monkeypatch):
     with monkeypatch.context() as patch:
         for hour in range(24):
             patch.setenv("TZ", noon(hour * 3600 + 59))

@@ -1,9 +1,6 @@
-"""Nothing that a database, a file or a request holds is ever run.
+"""Tests that the packages have no code that could execute data of a database, a file or a request.
 
-The code of the packages has no way to.
-
-Celery executed pickled messages, and rebuilt exceptions from names that were stored. Here are JSON
-and a registry.
+Celery executed pickled messages, and rebuilt exceptions from stored names. Jobherd uses JSON and a registry.
 """
 
 from __future__ import annotations
@@ -38,17 +35,17 @@ BY_NAME = frozenset(
 MAY_IMPORT = {
     # what --handlers and --hooks name
     "handlers/_load/importer.py": {"import_module", "spec_from_file_location", "exec_module"},
-    "handlers/_facade/__init__.py": {"import_module"},  # one name that stands in the file
+    "handlers/_facade/__init__.py": {"import_module"},  # one name, which is in the file
     "handlers/_facade/django/versions.py": {"import_module"},  # of django.tasks or django_tasks
     "supervisor/cli/__init__.py": {"import_module"},  # the commands, from a list in the file
     "supervisor/cli/schedule_import.py": {"import_module"},  # what --celery names
 }
-"""Who imports by name, and how: names that an operator gave, and none that was stored."""
+"""Modules that may import by name, and how. An operator gives the names; none comes from stored data."""
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
 def offences(text: str, allowed: frozenset[str] | set[str] = frozenset()) -> list[str]:
-    """What a module does that it must not, with the line."""
+    """Return the forbidden imports and calls of a module, each with its line."""
     found = []
     for node in ast.walk(ast.parse(text)):
         match node:
@@ -80,7 +77,7 @@ def offences(text: str, allowed: frozenset[str] | set[str] = frozenset()) -> lis
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
-def test_no_module_runs_what_is_stored(path):
+def test_module_has_no_code_that_could_execute_stored_data(path):
     name = str(path.relative_to(ROOT))
     assert offences(path.read_text(encoding="utf-8"), MAY_IMPORT.get(name, set())) == []
 
@@ -93,11 +90,11 @@ def test_no_module_runs_what_is_stored(path):
         "os.system('ls')", "globals()[name]()",
     ],
 )  # fmt: skip
-def test_each_of_them_would_be_found(text):
+def test_each_forbidden_import_or_call_is_found(text):
     assert offences(text)
 
 
-def test_those_who_import_by_name_still_do():
+def test_modules_that_may_import_by_name_still_do():
     for name, allowed in MAY_IMPORT.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         assert all(f".{word}" in text for word in allowed), name

@@ -1,4 +1,4 @@
-"""The script that reads the tables of django-celery-beat makes the schedules that they describe."""
+"""Tests that the script for the tables of django-celery-beat creates the schedules that they describe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UPDATE django_celery_beat_periodictask SET enabled = false WHERE id = 6;
 """
 
 
-def test_the_tables_of_django_celery_beat_become_schedules(database):
+def test_script_turns_django_celery_beat_tables_into_schedules(database):
     [script] = [block for block in blocks(named("from-celery")) if block.language == "sql"]
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)

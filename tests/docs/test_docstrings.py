@@ -1,4 +1,4 @@
-"""The docstring of each public function and method has its parameters, or names the one that has them."""
+"""Tests that the docstring of each public function and method has its parameters, or names the one that has them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXCLUDED = {
     "Producer": {"split_bytes"},
     "Job": {"on_progress", "on_entry", "on_cancelled", "transaction_host"},
 }
-"""Methods that the reference leaves out: they are Jobherd's own."""
+"""Methods that the reference omits, because only Jobherd calls them."""
 INTERNAL = {
     "AsyncClient.run",
     "AsyncClient.put",
@@ -26,11 +26,11 @@ INTERNAL = {
     "Unique.pick",
     "Hook.call_with",
 }
-"""Public in name only: other modules of Jobherd call them."""
+"""Methods with public names that only other modules of Jobherd call."""
 
 
 def functions():
-    """Every public function and method, by name."""
+    """Return every public function and method, by name."""
     found = {}
     for name in handlers.__all__:
         public = getattr(handlers, name)
@@ -52,7 +52,7 @@ FUNCTIONS = functions()
 
 
 def undocumented(name, seen=()):
-    """The parameters that neither the docstring nor one that it names has."""
+    """Return the parameters that neither the docstring nor one that it names has."""
     text = inspect.getdoc(FUNCTIONS[name]) or ""
     names = [each for each in inspect.signature(FUNCTIONS[name]).parameters if each not in {"self", "cls"}]
     left = {
@@ -68,6 +68,6 @@ def undocumented(name, seen=()):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_public_function_documents_its_parameters(name):
-    assert (inspect.getdoc(FUNCTIONS[name]) or "").strip(), "it has no docstring"
+def test_public_function_documents_its_parameters(name):
+    assert (inspect.getdoc(FUNCTIONS[name]) or "").strip(), "the function has no docstring"
     assert undocumented(name) == set()

@@ -1,6 +1,6 @@
-"""The manifests of `deploy/` against the schemas of three versions of Kubernetes, and the queries in them against a database.
+"""Tests the manifests of `deploy/` with the schemas of three Kubernetes versions, and their queries with a database.
 
-No API server can be had in tests: admission and scheduling stay unseen. `make manifests` checks the
+The tests have no API server, so they do not check admission and scheduling. `make manifests` checks the
 resources of KEDA and the Helm chart.
 """
 
@@ -25,12 +25,12 @@ def resources(name):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_deployment_fits_the_schema(version):
+def test_deployment_fits_the_kubernetes_schema(version):
     for resource in resources("kubernetes.yaml"):
         kubernetes_validate.validate(resource, version, strict=True)
 
 
-def test_a_misspelt_probe_would_be_found():
+def test_schema_rejects_a_misspelt_probe():
     [deployment] = resources("kubernetes.yaml")
     container = copy.deepcopy(deployment)["spec"]["template"]["spec"]["containers"][0]
     container["livenesProbe"] = container.pop("livenessProbe")
@@ -40,7 +40,7 @@ def test_a_misspelt_probe_would_be_found():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_pods_that_keda_starts_fit_the_schema(version):
+def test_pods_that_keda_starts_fit_the_schema_and_have_time_to_drain(version):
     [job] = resources("keda-scaledjob.yaml")
     target = copy.deepcopy(job["spec"]["jobTargetRef"])
     whole = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "whole"}, "spec": target}
@@ -52,7 +52,7 @@ def test_the_pods_that_keda_starts_fit_the_schema(version):
 
 
 @pytest.mark.parametrize("name", KEDA)
-def test_the_query_of_a_trigger_is_answered_to_a_reader(name, database):
+def test_query_of_a_keda_trigger_runs_with_the_read_role(name, database):
     triggers = [trigger for resource in resources(name) for trigger in resource["spec"].get("triggers", ())]
     assert triggers
     with psycopg.connect(database, autocommit=True) as connection:
@@ -61,7 +61,7 @@ def test_the_query_of_a_trigger_is_answered_to_a_reader(name, database):
             assert connection.execute(trigger["metadata"]["query"]).fetchone() == (0,)
 
 
-def test_a_pod_of_the_deployment_counts_as_many_workers_as_it_has():
+def test_keda_target_per_pod_is_the_number_of_workers_of_a_pod():
     [deployment] = resources("kubernetes.yaml")
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     workers = next(each["value"] for each in container["env"] if each["name"] == "JOBHERD_WORKERS")

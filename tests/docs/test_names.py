@@ -1,6 +1,6 @@
-"""What the pages name is there.
+"""Tests that everything that the pages name exists.
 
-Links, settings, flags, signals, exit codes, metrics, options, outcomes.
+This covers links, settings, flags, signals, exit codes, metrics, options and outcomes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAKE = (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_lead_to_existing_files_and_headings(page):
     for link in links(page):
         if re.match(r"https?://", link):
             continue
@@ -41,7 +41,7 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_environment_variables_are_read_by_somebody(page):
+def test_environment_variables_on_a_page_are_known(page):
     known = {variable_of(name) for name in specifications()} | {
         name for each in specifications().values() for name in each.variables
     }
@@ -50,7 +50,7 @@ def test_environment_variables_are_read_by_somebody(page):
 
 
 def flags():
-    """Every flag of every command."""
+    """Return every flag of every command."""
     found = {"--version", "--help"}
     for command in commands().values():
         parser = argparse.ArgumentParser()
@@ -82,7 +82,7 @@ def test_flags_and_commands_are_known(page):
 
 
 def metrics():
-    """Every metric's name, with what its kind appends."""
+    """Return the name of every metric, with the suffixes of its kind."""
     source = "".join(path.read_text() for path in (ROOT / "workers" / "web").glob("*_metrics.py"))
     found = set()
     for kind, name in re.findall(r'(Counter|Gauge|Histogram|Info)MetricFamily\(\s*"(\w+)"', source):
@@ -113,18 +113,18 @@ def test_metrics_exist(page):
         assert name in known | others | roles, f"{page.name}: {name}"
 
 
-def test_the_signals_are_those_that_the_parent_hears():
+def test_listed_signals_are_those_that_the_supervisor_handles():
     rows = table(named("stop-reload-resize"), heading="Signals")
     listed = {f"SIG{name}" for row in rows for name in re.findall(r"`([A-Z0-9]+)`", row[0])}
     assert listed == {signum.name for signum in HANDLED} - {"SIGCHLD"}
 
 
-def test_the_exit_codes_are_all_there():
+def test_all_exit_codes_are_listed():
     rows = table(named("cli"), heading="Exit codes")
     assert {int(row[0]) for row in rows} == {int(code) for code in ExitCode}
 
 
-def test_the_options_of_a_handler_are_all_there_with_their_defaults():
+def test_all_handler_options_are_listed_with_their_defaults():
     rows = {row[0].strip("`"): row[1].strip("`") for row in table(named("handler-options"), heading="Options")}
     known = {name: option["default"] for name, option in OPTIONS.items()}
     assert rows.keys() == known.keys()
@@ -132,7 +132,7 @@ def test_the_options_of_a_handler_are_all_there_with_their_defaults():
         assert eval(shown, {"Backoff": Backoff}) == known[name], name
 
 
-def test_the_outcomes_are_all_there():
+def test_all_outcomes_are_listed():
     rows = table(named("outcomes"), heading="Outcomes")
     said = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row[0])}
     public = {name: getattr(handlers, name) for name in handlers.__all__}
@@ -143,7 +143,7 @@ def test_the_outcomes_are_all_there():
         assert f"`{outcome}`" in metric_page, outcome
 
 
-def test_the_error_codes_are_all_there():
+def test_all_error_codes_are_listed():
     said = {
         code for row in table(named("outcomes"), heading="Error codes") for code in re.findall(r"`([A-Z_]+)`", row[0])
     }
@@ -156,7 +156,7 @@ def test_the_error_codes_are_all_there():
     assert said - known == {"POISON", "NACK", "CHILD_JOB_FAILED"}
 
 
-def test_the_defaults_that_the_readme_tells_are_the_defaults():
+def test_readme_states_the_actual_defaults():
     text = prose(ROOT / "README.md")
     settings = Settings()
     assert (settings.drain_timeout, settings.grace, settings.lease) == (300, 5, 15)
@@ -165,7 +165,7 @@ def test_the_defaults_that_the_readme_tells_are_the_defaults():
     assert "lease of 15 s" in text
 
 
-def test_what_stops_it_waits_longer_than_a_drain():
+def test_stop_timeouts_in_deploy_are_longer_than_a_drain():
     settings = Settings()
     least = settings.drain_timeout + 2 * settings.grace + 10
     for file, pattern in (
@@ -178,7 +178,7 @@ def test_what_stops_it_waits_longer_than_a_drain():
         assert int(found[1]) >= least, file
 
 
-def test_the_service_stays_down_only_when_trying_again_is_no_use():
+def test_systemd_restarts_the_service_except_after_usage_or_configuration_errors():
     found = re.search(
         r"^RestartPreventExitStatus=(.+)$", (ROOT / "deploy" / "jobherd.service").read_text(), re.MULTILINE
     )
@@ -186,7 +186,7 @@ def test_the_service_stays_down_only_when_trying_again_is_no_use():
     assert {int(code) for code in found[1].split()} == {ExitCode.USAGE, ExitCode.CONFIGURATION}
 
 
-def test_what_is_deployed_names_variables_and_pages_that_exist():
+def test_deploy_files_name_existing_settings_and_health_paths():
     health = (ROOT / "workers" / "web" / "health.py").read_text()
     for file in sorted((ROOT / "deploy").iterdir()):
         if file.is_file():

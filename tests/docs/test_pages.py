@@ -1,4 +1,4 @@
-"""A page has a purpose, which its folder names, and a size at which it is read to the end."""
+"""Tests that a page is in the folder of its purpose, and short enough to be read to the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.docs.pages import PAGES, ROOT, prose
 FOLDERS = {"tutorial", "how-to/write", "how-to/operate", "how-to/migrate", "reference", "explanation", "project"}
 MOST = 1500
 OVER: dict[str, int] = {}
-"""Pages that are still too long, with a ceiling that may only fall."""
+"""Pages that are still too long, with a limit that may only fall."""
 DOCS = ROOT / "docs"
 
 
@@ -24,15 +24,15 @@ def words(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if DOCS in page.parents], ids=lambda page: page.stem)
-def test_a_page_is_read_to_the_end(page):
+def test_page_has_at_most_1500_words(page):
     name = str(page.relative_to(DOCS).with_suffix(""))
     if name.startswith("reference/"):
         return
     assert words(page) <= OVER.get(name, MOST), "split the page, or link to a reference"
-    assert name not in OVER or words(page) > MOST, "take it out of OVER"
+    assert name not in OVER or words(page) > MOST, "remove the page from OVER"
 
 
-def test_each_page_is_in_a_folder_of_its_sort_under_a_name_that_no_other_has():
+def test_each_page_is_in_a_known_folder_and_has_a_unique_name():
     pages = [page for page in PAGES if DOCS in page.parents and page.parent != DOCS]
     assert {str(page.parent.relative_to(DOCS)) for page in pages} == FOLDERS
     assert len({page.stem for page in PAGES}) == len(PAGES)

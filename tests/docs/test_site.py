@@ -1,4 +1,4 @@
-"""The site builds without a warning, so each link and each reference in it leads somewhere; it has every page."""
+"""Tests that the site builds without a warning about a broken link or reference, and that it has every page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert 'id="jobherd.Client.enqueue_many"' in built
 
 
-def test_each_page_is_listed_once():
+def test_index_lists_each_page_once():
     listed = re.findall(r"^- \[.*?\]\((.*?)\)", INDEX, re.MULTILINE)
     pages = [
         page.relative_to(ROOT / "docs") for page in PAGES if ROOT / "docs" in page.parents and page.name != "index.md"
@@ -41,21 +41,21 @@ def test_each_page_is_listed_once():
     assert sorted(listed) == sorted([*map(str, pages), "reference/python-api.rst"])
 
 
-def test_the_reference_of_the_api_has_every_public_name():
+def test_api_reference_has_every_public_name():
     documented = set(re.findall(r"^\.\. auto(?:class|function|exception|data):: (\w+)", API, re.MULTILINE))
     assert documented == set(handlers.__all__)
 
 
-def test_the_reference_of_sql_is_that_of_the_schema(database):
+def test_sql_reference_matches_the_schema(database):
     with psycopg.connect(database) as connection:
         assert sql_page.PAGE.read_text() == sql_page.render(connection), "run: python -m tests.support.sql_page"
 
 
-def test_the_reference_of_log_events_is_that_of_the_code():
+def test_log_events_reference_matches_the_code():
     assert log_page.PAGE.read_text() == log_page.render(), "run: python -m tests.support.log_page"
 
 
-def test_a_message_of_the_log_is_found_with_its_level_and_fields():
+def test_log_message_is_found_with_its_level_and_fields():
     text = """
 log.warning("%d jobs were lost after %.1f s", 1, 2.0, extra={"jobs": ids, **more})
 log.info(words, extra=ids)
@@ -68,6 +68,6 @@ box.append("not a message of the log")
     ]
 
 
-def test_the_reference_of_http_is_that_of_the_routes():
+def test_http_reference_matches_the_routes():
     assert http_page.PAGE.read_text() == http_page.render(), "run: python -m tests.support.http_page"
     assert set(http_page.HEALTH) == set(pages(None, why_no_page="off")) | {"/metrics"}

@@ -1,6 +1,6 @@
-"""What every file of the tree must be.
+"""Tests rules for every file of the tree.
 
-Explained, finished, and free of the place it was written in.
+Files must be explained, finished, and free of local paths, registries and passwords.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.docs.pages import ROOT
 
 PACKAGES = ("supervisor", "workers", "handlers", "sql")
 OUTSIDE = {".git", ".venv", ".jobherd", ".bench", "build", "dist", "__pycache__", "node_modules"}
-"""Folders that are not the project's own work, where no git says so."""
+"""Folders to skip without git: they contain no work of the project."""
 PICTURES = {".png", ".gif", ".ico", ".woff2"}
 
 
 def files():
-    """What is tracked, or will be; without git everything below that is not made by a tool."""
+    """Return the files that git tracks or does not ignore. Without git, return all files outside of OUTSIDE."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     if (ROOT / ".git").exists():
         try:
@@ -37,7 +37,7 @@ def files():
     return found
 
 
-# here stands what is looked for
+# this file contains the patterns
 FILES = [file for file in files() if file.suffix not in PICTURES and file != Path(__file__)]
 
 
@@ -56,20 +56,20 @@ def lines_with(pattern):
     return found
 
 
-def test_the_tree_was_found():
+def test_files_of_the_tree_are_found():
     assert {"README.md", "setup.cfg", "Makefile"} <= {file.name for file in FILES}
     assert len(FILES) > 100
 
 
-def test_nothing_is_left_to_do():
+def test_no_file_has_a_todo_comment():
     assert lines_with(r"\b(?:TODO|FIXME|XXX)\b") == []
 
 
-def test_no_path_of_somebodys_machine():
+def test_no_file_has_a_path_of_a_local_machine():
     assert lines_with(r"/(?:home|Users)/(?!\w*[<{$])\w+|/root/|" + re.escape(f"{ROOT}/")) == []
 
 
-def test_no_address_of_a_package_registry():
+def test_no_file_has_an_address_of_a_package_registry():
     assert (
         lines_with(
             r"pypi\.org|pythonhosted\.org|npmjs\.(?:org|com)|crates\.io|proxy\.golang\.org|--(?:extra-)?index-url"
@@ -78,8 +78,8 @@ def test_no_address_of_a_package_registry():
     )
 
 
-def test_no_password_of_anybody():
-    """An address with a password in it is an example only if the password is one that nobody has."""
+def test_no_address_outside_tests_has_a_password_that_is_not_a_placeholder():
+    """An address in an example may contain only a placeholder password."""
     found = [
         line
         for line in lines_with(r"://\w+:[^@/\s$\"'{}]+@")
@@ -89,7 +89,7 @@ def test_no_password_of_anybody():
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_each_file_says_what_it_is_for(package):
+def test_each_module_has_a_docstring_of_at_least_four_words(package):
     silent, empty = [], []
     for file in FILES:
         name = file.relative_to(ROOT)
@@ -104,7 +104,7 @@ def test_each_file_says_what_it_is_for(package):
     assert empty == []
 
 
-def test_each_statement_says_what_it_does():
+def test_each_statement_file_starts_with_a_comment():
     silent = [
         str(file.relative_to(ROOT))
         for file in FILES

@@ -1,6 +1,6 @@
-"""Plain words: each sentence names who acts, in the terms of the wording guide.
+"""Tests that texts name the actor and avoid the words that the wording guide replaces.
 
-A budget only falls: a commit that removes an avoided word lowers its number here.
+A budget may only fall. A commit that removes an avoided word lowers its number here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FILES = sorted(
 
 @cache
 def text() -> str:
-    """Return everything that is written, in lower case."""
+    """Return the text of all files, in lower case."""
     return "\n".join(path.read_text() for path in FILES).lower()
 
 
@@ -63,10 +63,10 @@ def spent(word: str) -> int:
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
-def test_a_sentence_names_who_acts(path):
+def test_file_has_no_word_that_hides_the_actor(path):
     assert ACTORLESS.findall(path.read_text()) == [], "name the actor: the supervisor, a worker, a producer, you"
 
 
 @pytest.mark.parametrize("word", BUDGET)
-def test_a_word_to_replace_becomes_rarer(word):
+def test_word_to_replace_occurs_at_most_as_often_as_its_budget(word):
     assert spent(word) <= BUDGET[word], "the wording guide has the word to use instead"

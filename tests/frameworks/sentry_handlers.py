@@ -8,7 +8,7 @@ import sentry_sdk
 
 from jobherd import Job, handler
 
-# Else the SDK would import every framework that the tests have installed.
+# Otherwise the SDK imports every framework that is installed for the tests.
 sentry_sdk.init(auto_enabling_integrations=False, traces_sample_rate=1.0)
 
 

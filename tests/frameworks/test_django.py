@@ -1,4 +1,4 @@
-"""A sample project of Django, driven end to end: its pages enqueue, its workers run and die, its tests pass."""
+"""Tests a sample Django project end to end: its pages enqueue jobs, its workers run and die, its tests pass."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def seen(request, db):
     with open(os.environ["SEEN"], "a") as notes:
         notes.write(f"{request.node.name} {connection.settings_dict['NAME']}\\n")
 """
-"""Notes the database of each test."""
+"""A conftest.py that records the database of each test."""
 
 SAMPLE = Path(__file__).parent / "django_project"
 
 
 def eventually(condition) -> None:
-    """Return once the condition holds. Fail after three times LIMIT: much of it starts several processes."""
+    """Return once the condition holds. Fail after three times LIMIT: some conditions need several new processes."""
     end = time.monotonic() + 3 * LIMIT
     while not condition():
-        assert time.monotonic() < end, "it has not happened"
+        assert time.monotonic() < end, "the condition has not become true"
         time.sleep(0.05)
 
 
 class Project:
-    """A copy of the sample project, and what is started of it."""
+    """A copy of the sample project, and the processes started from it."""
 
     def __init__(self, folder: Path, dsn: str) -> None:
         self.folder = shutil.copytree(SAMPLE, folder / "project")
@@ -58,7 +58,7 @@ class Project:
             "SHOP_DSN": dsn,
             "PYTHONPATH": f"{self.folder}{os.pathsep}{import_path()}",
             "DJANGO_SETTINGS_MODULE": "site_of_shop.settings",
-            "JOBHERD_SPAWN_TIMEOUT": "60s",  # of a slow machine: each worker loads Django
+            "JOBHERD_SPAWN_TIMEOUT": "60s",  # for a slow machine: each worker loads Django
             "JOBHERD_HTTP": "127.0.0.1:0",
             "DJANGO_SUPERUSER_PASSWORD": "correct-horse",
         }
@@ -87,7 +87,7 @@ class Project:
         return done
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start a program of the project, which is stopped with SIGTERM in the end."""
+        """Start a program of the project. `stop` ends it with SIGTERM."""
         with (self.folder / f"log{len(self.started)}").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, *words], env=self.environment, cwd=self.folder.parent, stdout=log, stderr=log
@@ -139,7 +139,7 @@ def project(empty_database, tmp_path):
 
 
 @pytest.mark.system
-def test_a_site_enqueues_in_its_transactions_and_survives_the_kill_of_a_worker(project):
+def test_site_enqueues_in_its_transactions_and_survives_the_kill_of_a_worker(project):
     project.manage("migrate", "--verbosity", "0")
     project.manage("createsuperuser", "--noinput", "--username", "root", "--email", "root@example.com")
     checked = project.manage("jobherd", "check")
@@ -172,7 +172,7 @@ def test_a_site_enqueues_in_its_transactions_and_survives_the_kill_of_a_worker(p
     )
     failed, timed_out, counted = ((lambda name=name: json.loads(project.open(f"/state/{name}/"))) for name in names)
     eventually(lambda: failed()["status"] == timed_out()["status"] == "FAILED" and counted()["status"] == "SUCCESSFUL")
-    assert timed_out()["attempts"] == 1  # of the decorator's max_attempts: the settings have 3
+    assert timed_out()["attempts"] == 1  # the decorator sets max_attempts to 1, the settings have 3
     assert failed()["errors"] == ["shop.models.Order.DoesNotExist"]
     assert counted()["value"] == [2, 0, 1]
 
@@ -180,18 +180,18 @@ def test_a_site_enqueues_in_its_transactions_and_survives_the_kill_of_a_worker(p
         project.open(f"/jobherd/jobs/{kept}")
     project.log_in()
     assert "shop:finish" in project.open(f"/jobherd/jobs/{kept}")
-    assert "<title>Overview" in project.open("/jobherd")  # without the slash too, as people type it
+    assert "<title>Overview" in project.open("/jobherd")  # also without the slash, as users type it
     assert "shop:finish" in project.open("/admin/jobherd/job/")
 
 
 @pytest.mark.system
-def test_the_tests_of_a_project_have_the_schema(project):
+def test_tests_of_a_project_run_with_the_schema(project):
     assert project.test().splitlines()[-1].startswith("12 passed")
 
 
 @pytest.mark.system
-def test_processes_of_pytest_xdist_have_a_database_each(project, tmp_path):
-    """Both migrate at the same time, and a test finds only its own jobs."""
+def test_each_process_of_pytest_xdist_has_its_own_database(project, tmp_path):
+    """Both processes migrate at the same time, and a test finds only its own jobs."""
     (project.folder / "conftest.py").write_text(NOTED)
     project.environment["SEEN"] = str(tmp_path / "seen")
     said = project.test("-n", "2", "--dist", "load")
@@ -201,8 +201,8 @@ def test_processes_of_pytest_xdist_have_a_database_each(project, tmp_path):
 
 
 @pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django has tasks")
-def test_without_the_package_of_tasks_the_error_says_which_one_to_install():
-    """The extra `django` brings it to Python 3.11 only: a newer Python gets Django 6, unless 5.2 is installed."""
+def test_error_without_django_tasks_names_the_package_to_install():
+    """The extra `django` installs it only for Python 3.11. A newer Python gets Django 6, unless 5.2 is installed."""
     code = "import sys; sys.modules['django_tasks'] = None; import jobherd.django.versions"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False)
     assert "ImportError: Django before 6.0 has no tasks. Install the package: pip install 'django-tasks" in done.stderr

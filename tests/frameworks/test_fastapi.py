@@ -1,4 +1,4 @@
-"""The guide of FastAPI, followed in an empty folder: the browser sees progress, also past the kill of a worker."""
+"""Tests the FastAPI guide in an empty folder: the browser shows progress, also after the kill of a worker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def hold(job, call_next):
 """
 """Keeps the first attempt running after the guide's handler has returned, until its process is killed."""
 PATIENCE = 3 * LIMIT
-"""Seconds: several processes start, on a machine that may be busy."""
+"""In seconds. Several processes start on a machine that may be busy."""
 
 
 def eventually(condition: Callable[[], object], process: subprocess.Popen[bytes], log: Path) -> None:
@@ -86,7 +86,7 @@ def answers(site: str) -> bool:
 
 
 @pytest.mark.system
-def test_the_page_of_the_guide_shows_progress_and_survives_the_kill_of_a_worker(empty_database, tmp_path):
+def test_page_of_the_guide_shows_progress_and_survives_the_kill_of_a_worker(empty_database, tmp_path):
     if not os.access(CHROMIUM, os.X_OK):
         pytest.skip(f"there is no {CHROMIUM}: make chromium")
     for block in blocks(named("web-frameworks")):

@@ -1,4 +1,4 @@
-"""What reaches Sentry: a server of this test is in its place, and real workers send."""
+"""Tests what real workers send to Sentry. A server of this test replaces Sentry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRACE = f"{PARENT}  sentry-trace_id={PARENT[3:35]},sentry-public_key=key,sentry-
 
 @pytest.fixture
 def sentry():
-    """The address of a server, and the items that it has got: (type, body)."""
+    """Yield the address of a server, and the items that it has received: (type, body)."""
     items: list[tuple[str, dict]] = []
 
     class Server(BaseHTTPRequestHandler):
@@ -99,9 +99,9 @@ def test_every_failure_transaction_and_checkin_arrives(database, sentry, tmp_pat
     with psycopg.connect(database, autocommit=True) as connection:
         state = "SELECT state FROM jobherd.jobs WHERE id = %s"
         while connection.execute(state, [retried]).fetchone() != ("failed",):
-            run()  # the run before has not waited for an attempt that was not due
+            run()  # the previous run did not wait for an attempt that was not due
     with Client(database) as client:
-        client.enqueue("sentry:dies")  # apart: a process that dies loses the events that it has not sent
+        client.enqueue("sentry:dies")  # separately: a process that dies loses its unsent events
     run()
 
     events = [body for kind, body in items if kind == "event"]

@@ -1,4 +1,4 @@
-"""The recipe for pytest-xdist of docs/how-to/write/test-handlers.md, with the fixtures of Jobherd."""
+"""Tests the recipe for pytest-xdist of docs/how-to/write/test-handlers.md with the fixtures of Jobherd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jobherd import handler
 def where() -> str:
     return os.environ["PYTEST_XDIST_WORKER"]
 """
-"""Returns the process of pytest whose supervisor has run the job."""
+"""Its job returns the pytest process whose supervisor ran it."""
 
 TESTS = """
 import os

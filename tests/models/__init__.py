@@ -1,1 +1,1 @@
-"""The protocols as models in Promela, and what checks them all: `make model`."""
+"""Models of the protocols in Promela, and the program that checks them: `make model`."""

@@ -1,11 +1,10 @@
 """Checks every model of this folder with Spin.
 
-The design must hold, and with any one guard taken away it must fail as its header says.
+The design must hold. Without any one of its guards, it must fail as the header of the model says.
 
-A model that no guard can break proves nothing, so a broken variant that passes is as bad as a
-design that fails. What is to be checked stands in the model itself, in lines that `README.md`
-explains; there is no list here to forget. Of all this the ordinary tests ask what takes seconds,
-the fence and the caps (`test_models.py`).
+If a model passes without a guard, it proves nothing about that guard, so this is an error like a design that
+fails. The header of each model lists its checks in lines that `README.md` explains. The ordinary tests run
+only checks that take seconds: the fencing token and the concurrency limits (`test_models.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _DEPTH: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One search: a model, what is defined for it, and which property must fail (none: all must hold)."""
+    """One search: a model, its definitions, and the property that must fail. Without one, all must hold."""
 
     model: Path
     flags: tuple[str, ...]
@@ -41,7 +40,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found."""
+    """The result of a search."""
 
     errors: int
     states: str
@@ -50,13 +49,13 @@ class Found:
 
 
 class SearchError(Exception):
-    """A search that says nothing: it did not begin, or did not see everything."""
+    """A search has no result: it did not begin, or did not visit every state."""
 
 
 def variants(model: Path) -> list[Variant]:
-    """What the header of a model asks for.
+    """Return the searches that the header of a model lists.
 
-    Raises SearchError if it asks for nothing, or names a property that it does not explain.
+    Raises SearchError if it lists none, or names a property that it does not explain.
     """
     text = model.read_text()
     named = set(_PROPERTY.findall(text))
@@ -75,9 +74,9 @@ def variants(model: Path) -> list[Variant]:
 
 
 def search(variant: Variant, level: str = "-O2") -> Found:
-    """Let Spin see every state. Raises SearchError if it could not.
+    """Let Spin visit every state. Raises SearchError if it could not.
 
-    level: how the search is compiled. -O0 takes a sixth of the time for that, and is worth it below
+    level: how the search is compiled. With -O0, compiling takes a sixth of the time, which pays below
     a million states.
     """
     flags = [f"-D{flag}" for flag in variant.flags] + ([f"-DONLY={variant.fails}"] if variant.fails else [])
@@ -108,7 +107,7 @@ def _run(words: list[str], folder: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Check the models named, or all; with --wide also within the bounds that take minutes.
+    """Check the named models, or all. With --wide, also check the bounds that take minutes.
 
     Returns the exit code.
     """

@@ -1,6 +1,6 @@
-"""The fence and the caps, every interleaving.
+"""Checks every interleaving of the models of the fencing token and of the concurrency limits.
 
-The design holds, and with any one guard taken away it fails. The rest: `make model`.
+`make model` checks the other models.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ QUICK = [variant for model in ("claim", "slot") for variant in variants(FOLDER /
     shutil.which("spin") is None or shutil.which("cc") is None, reason="there is no spin here, or no cc: make spin"
 )
 @pytest.mark.parametrize("variant", QUICK, ids=lambda one: " ".join([one.model.stem, *one.flags]))
-def test_the_design_holds_and_breaks_without_any_one_guard(variant: Variant):
+def test_design_holds_and_fails_without_any_one_of_its_guards(variant: Variant):
     found = search(variant, "-O0")
     assert bool(found.errors) is bool(variant.fails), f"{found.states} states, {found.why or 'no error'}"

@@ -1,8 +1,8 @@
 """`python -m tests.promises [FILE]` prints the table: id, promise, test, passed.
 
-FILE is what `report.py` has noted of a run.
+FILE is the record of a run that `report.py` has written.
 
-Exits with 1 if a test that carries a row did not pass. An open row is no failure: it is work.
+Exits with 1 if a test that carries a row did not pass. An open row is not a failure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of promises with real supervisors share."""
+"""Fixtures for the tests of promises with real supervisors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def stage(database: str, tmp_path: Path, gate: Gate) -> Iterator[Stage]:
-    """A fresh database that tells what happens in it; the supervisors that are started on it end with the test."""
+    """Yield a stage on a fresh database, which shows what happened. Its supervisors end with the test."""
     with Stage(database, tmp_path) as standing:
         yield standing
         standing.show()

@@ -1,10 +1,8 @@
-"""For pytest.
+"""Plugin for pytest.
 
-`-p tests.promises.report --promises FILE` runs only tests that carry a row, and adds to FILE how
-each of them ended.
+`-p tests.promises.report --promises FILE` runs only tests that carry a row, and appends their outcomes to FILE.
 
-A line is: row, test, outcome. Lines are appended and none is rewritten, for the suite runs in more than one
-process.
+A line has a row, a test and its outcome. Lines are only appended, because the suite runs in several processes.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         ids = [row for mark in item.iter_markers(MARK) for row in mark.args]
         if ids:
-            item.user_properties.append((MARK, ids))  # goes with the reports, also between processes
+            item.user_properties.append((MARK, ids))  # the reports contain it, also between processes
             carrying.append(item)
     config.hook.pytest_deselected(items=[item for item in items if item not in carrying])
     items[:] = carrying
@@ -49,5 +47,5 @@ def pytest_sessionfinish(session):
     if file:
         noted = "".join("\t".join(line) + "\n" for line in _ended).encode()
         out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.write(out, noted)  # in one piece: several processes end at the same time
+        os.write(out, noted)  # in one write: several processes end at the same time
         os.close(out)

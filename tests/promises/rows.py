@@ -21,28 +21,28 @@ class Row:
     id: str
     text: str
     ours: tuple[str, ...]
-    """What the last column says, part by part."""
+    """The parts of the last column."""
 
     @property
     def wire(self) -> bool:
-        """It comes with the protocol of remote workers."""
+        """Whether the promise comes with the protocol of remote workers."""
         return "wire" in self.ours
 
     @property
     def pages(self) -> list[tuple[str, str]]:
-        """The pages that tell it, each with the words."""
+        """The pages that state the promise, each with its words."""
         found = [part.removeprefix("page ").partition(": ") for part in self.ours if part.startswith("page ")]
         return [(file, words) for file, _, words in found]
 
 
 def rows() -> list[Row]:
-    """Every row, in the order of the documents."""
+    """Return every row, in the order of the documents."""
     found = [_ROW.fullmatch(line) for line in PAGE.read_text().splitlines()]
     return [Row(match[1], match[2], tuple(part for part in match[3].split("<br>") if part)) for match in found if match]
 
 
 def carried() -> dict[str, list[str]]:
-    """The tests that carry each row, as `file::test`. Rows that nobody carries are not in it."""
+    """Return the tests that carry each row, as `file::test`. Rows without a test are not included."""
     found: dict[str, list[str]] = {}
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.parse(file.read_text()).body:
@@ -53,9 +53,9 @@ def carried() -> dict[str, list[str]]:
 
 
 def _marked(tree: ast.AST) -> list[str]:
-    """The rows in every `promise(...)` below a decorator.
+    """Return the rows in every `promise(...)` within a decorator.
 
-    Its own, or those of the cases of a parametrized test.
+    They are its own rows, or those of the cases of a parametrized test.
     """
     return [
         word.value

@@ -17,8 +17,8 @@ SESSIONS = (
 
 
 @pytest.mark.promise("A7", "A8", "A49", "A50")
-def test_a_supervisor_takes_two_sessions_more_than_workers_and_leaves_none(stage: Stage):
-    """One listens and one keeps house; a drain ends all of them, the one that listens too."""
+def test_supervisor_uses_two_more_sessions_than_workers_and_leaves_none(stage: Stage):
+    """One session listens and one belongs to maintenance. A drain ends all sessions, also the one that listens."""
     assert CHANNEL == "jobherd_jobs"
     fleet = stage.run_fleet(workers=3, http="127.0.0.1:0", poll="300s")
     stage.wait_all([stage.enqueue("t:noop") for _ in range(5)], "completed")

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.promise("C16", "D19", "B50", "B52")
-def test_who_waits_for_results_is_told_of_them_and_of_a_job_that_was_deleted(
+def test_wait_many_returns_a_result_an_error_code_and_a_deleted_running_job(
     stage: Stage, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
-    """A job that completes, one that fails with a code, and one that is deleted from the view while it runs."""
+    """One job completes, one fails with a code, and one is deleted from the view while it runs."""
     monkeypatch.setattr(_waiting, "BACKSTOP", (300.0, 300.0))
     stage.run_fleet(workers=2)
     returns, refused, deleted = (

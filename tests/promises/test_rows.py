@@ -1,4 +1,4 @@
-"""The table itself: complete, and nothing in it that is not so."""
+"""Tests that the table of promises is complete and correct."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from tests.promises.rows import ROOT, carried, rows
 
 LENGTHS = {"A": 51, "B": 60, "C": 43, "D": 40, "E": 26}
 WIRE = ""
-"""All that may be left to the protocol of remote workers."""
+"""The rows that may be left to the protocol of remote workers."""
 
 
-def test_every_row_is_there_once_and_in_order():
+def test_table_has_every_row_once_and_in_order():
     assert [row.id for row in rows()] == [
         f"{document}{number}" for document, count in LENGTHS.items() for number in range(1, count + 1)
     ]
 
 
-def test_what_is_left_to_the_wire_is_agreed_on():
+def test_rows_left_to_the_remote_protocol_are_those_listed():
     assert " ".join(row.id for row in rows() if row.wire) == WIRE
 
 
-def test_what_tests_carry_are_rows():
+def test_tests_carry_only_existing_rows():
     assert carried().keys() - {row.id for row in rows()} == set()
 
 
-def test_the_last_column_says_nothing_else():
+def test_last_column_has_only_known_entries():
     assert [
         (row.id, part)
         for row in rows()
@@ -40,11 +40,11 @@ def test_the_last_column_says_nothing_else():
     ("page", "words"),
     [pytest.param(*each, marks=pytest.mark.promise(row.id), id=row.id) for row in rows() for each in row.pages],
 )
-def test_the_page_says_it(page, words):
+def test_page_contains_the_words_of_its_row(page, words):
     assert words in " ".join(prose(ROOT / page).split())
 
 
-def test_a_run_is_told_row_by_row(tmp_path, capsys):
+def test_table_shows_the_state_of_each_row_after_a_run(tmp_path, capsys):
     noted = tmp_path / "run"
     noted.write_text(
         "A1\ttests/a.py::t[1]\tpassed\nA1\ttests/a.py::t[2]\tpassed\nA2\ttests/a.py::u\tfailed\nA3\ttests/a.py::v\tskipped\n"

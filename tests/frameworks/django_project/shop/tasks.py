@@ -13,13 +13,13 @@ from shop.models import Order
 
 task = tasks.task
 ON_60 = django.VERSION[:2] == (6, 0)
-"""Whether `@task` rejects options of the backend, as that of Django 6.0 does. The settings have them there."""
+"""Whether `@task` rejects options of the backend, as in Django 6.0. The settings then contain them."""
 SHORT = {"max_attempts": 1, "timeout": "1s"}
 
 
 @task(takes_context=True)
 def finish(context, number):
-    """Finish an order. The first attempt waits to be killed; the next one has its order."""
+    """Finish an order. The first attempt waits to be killed; the next one finds its order."""
     if context.attempt == 1:
         Order.objects.filter(number=number).update(state="waiting", worker=os.getpid())
         signal.pause()
@@ -41,7 +41,7 @@ def fail():
 
 @task(**({} if ON_60 else SHORT))
 def stuck():
-    """Never return: the options of the task end it."""
+    """Never return. The timeout of the task ends it."""
     signal.pause()
 
 

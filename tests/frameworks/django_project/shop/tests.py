@@ -1,4 +1,4 @@
-"""The tests of the sample project, by pytest-django: run by tests/frameworks/test_django.py."""
+"""Tests of the sample project with pytest-django. tests/frameworks/test_django.py runs them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def staff(client, django_user_model):
     return client
 
 
-def test_migrate_makes_the_schema_and_checks_are_silent():
+def test_migrate_creates_the_schema_and_checks_report_nothing():
     call_command("check")
     call_command("makemigrations", check=True, dry_run=True)
     assert Job.objects.count() == 0
@@ -62,7 +62,7 @@ def test_a_task_is_enqueued_in_the_transaction():
     assert Job.objects.filter(kind="shop:receipt").count() == 1
 
 
-def test_what_cannot_be_a_task_is_rejected():
+def test_invalid_tasks_payloads_and_options_are_rejected():
     with pytest.raises(TypeError):
         finish.enqueue(object())
     with pytest.raises(PayloadError):
@@ -83,7 +83,7 @@ def test_what_cannot_be_a_task_is_rejected():
     assert set(declared) == {f"shop.tasks.{name}" for name in ("finish", "count", "fail", "stuck")}
 
 
-def test_a_task_has_the_options_of_its_decorator_then_those_of_the_settings():
+def test_options_of_a_task_come_from_its_decorator_and_then_from_the_settings():
     from jobherd.django.handlers import handler_of
 
     policies = {task.name: handler_of(task).policy for task in (stuck, fail, finish)}
@@ -94,7 +94,7 @@ def test_a_task_has_the_options_of_its_decorator_then_those_of_the_settings():
     }
 
 
-def test_a_handler_is_shown_where_its_task_is():
+def test_handler_has_the_file_and_line_of_its_task():
     from jobherd.django.handlers import handler_of
 
     for task in (fail, count):
@@ -102,7 +102,7 @@ def test_a_handler_is_shown_where_its_task_is():
         assert (found.file, found.line) == (task.func.__code__.co_filename, task.func.__code__.co_firstlineno)
 
 
-def test_a_coroutine_enqueues_through_djangos_thread():
+def test_coroutine_enqueues_through_the_thread_of_django():
     async def enqueue():
         with pytest.raises(TypeError, match=r"await sync_to_async\(handler.enqueue"):
             await receipt.aenqueue(number=1)
@@ -111,7 +111,7 @@ def test_a_coroutine_enqueues_through_djangos_thread():
     assert len(async_to_sync(enqueue)()) == Job.objects.count() == 2
 
 
-def test_the_admin_shows_jobs_and_changes_them(staff):
+def test_admin_shows_cancels_and_retries_jobs(staff):
     result = fail.enqueue()
     page = staff.get("/admin/jobherd/job/").content.decode()
     assert "shop:fail" in page and f'href="/jobherd/jobs/{result.id}"' in page
@@ -128,7 +128,7 @@ def test_the_admin_shows_jobs_and_changes_them(staff):
         assert {row[0] for row in cursor.fetchall()} == {"ada"}
 
 
-def test_the_list_does_not_compute_histories_and_a_page_does_not_compile_its_query(staff):
+def test_job_list_does_not_read_histories_and_job_page_switches_jit_off(staff):
     """The column `history` reads each partition of the attempts, and PostgreSQL compiles such a query for seconds."""
     result = fail.enqueue()
     with CaptureQueriesContext(connection) as queries:
@@ -142,31 +142,31 @@ def test_the_list_does_not_compute_histories_and_a_page_does_not_compile_its_que
     assert "SET LOCAL jit = off" in statements[:reads]
     with CaptureQueriesContext(connection) as queries:
         assert fail.get_result(result.id).attempts == 0
-    # the client's own statement goes to the driver, past Django's log
+    # Django does not log the client's own statement, which goes directly to the driver
     assert "SET LOCAL jit = off" in [query["sql"] for query in queries.captured_queries]
 
 
-def test_a_page_asks_for_the_progress_of_a_job(client):
+def test_page_polls_the_progress_of_a_job(client):
     number = receipt.enqueue(number=5)
     assert client.get(f"/progress/{number}/").json() == {"state": "ready", "progress": None, "result": None}
     assert f'"/progress/{number}/"' in client.get(f"/watch/{number}/").content.decode()
     assert client.get("/progress/99999/").status_code == 404
 
 
-def test_the_admin_shows_nothing_without_the_permission(client, django_user_model):
+def test_admin_denies_access_without_the_permission(client, django_user_model):
     client.force_login(django_user_model.objects.create_user("bob", is_staff=True))
     assert client.get("/admin/jobherd/job/").status_code == 403
     assert not Order.objects.exists()
 
 
-def test_jobs_run_inside_the_tests_own_transaction(jobherd_inline):
+def test_inline_jobs_run_inside_the_transaction_of_the_test(jobherd_inline):
     from jobherd.django.handlers import handler_of
 
     Order.objects.create(number=1)
     result = count.enqueue(up_to=1)
     fail.enqueue()
     receipt.options(delay="1h").enqueue(number=8)
-    # a coroutine of Django uses the connection of this thread only below async_to_sync
+    # a coroutine of Django uses the connection of this thread only inside async_to_sync
     ran = async_to_sync(jobherd_inline.adrain)([handler_of(count), handler_of(fail), receipt])
     assert [job.ran[0].outcome.label for job in ran] == ["ok", "failed"]
     assert ran[0].ran[0].value() == [1, 0]

@@ -1,4 +1,4 @@
-"""The pages of the sample project: enqueue in the request's transaction, and show what became of it."""
+"""The pages of the sample project. They enqueue in the request's transaction and show the state of the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A client of the gateway in a process of its own, driven line by line: gRPC starts threads, and the tests' process forks.
+"""A client of the gateway in a separate process, controlled line by line.
+
+gRPC starts threads, and the tests' process forks.
 
     with Caller("127.0.0.1:9091") as client:
         stream = client.open("StreamJobs", max_in_flight=2)
@@ -36,7 +38,7 @@ class Rejected(Exception):
 
 
 class Caller:
-    """The tests' end. Answers arrive in any order, so each request has a number."""
+    """The side of the tests. Answers arrive in any order, so each request has a number."""
 
     def __init__(self, where: str, *, token: str = "") -> None:
         self._process = subprocess.Popen(
@@ -59,10 +61,10 @@ class Caller:
         return self._send(do="call", method=method, fields=fields)
 
     def wait(self, number: int) -> dict[str, Any]:
-        """Return the answer of what has begun. Raises Rejected."""
+        """Return the answer to the request with this number. Raises Rejected."""
         while number not in self._answers:
             line = self._process.stdout.readline()
-            assert line, "the client has ended"
+            assert line, "the client has exited"
             answer = json.loads(line)
             self._answers[answer.pop("number")] = answer
         answer = self._answers.pop(number)
@@ -71,7 +73,7 @@ class Caller:
         return answer["message"]
 
     def open(self, method: str, **fields: Any) -> int:
-        """Open a stream and return its number. fields: of the request, if the method has one."""
+        """Open a stream and return its number. fields: the request, if the method has a single one."""
         number = next(self._numbers)
         self._write(number=number, do="open", method=method, fields=fields)
         return number
@@ -85,7 +87,7 @@ class Caller:
         return self.wait(self._send(do="next", stream=stream))
 
     def cut(self, stream: int) -> None:
-        """End a stream as a client does that has died: by a reset."""
+        """Reset a stream, as when its client dies."""
         self._write(number=0, do="cut", stream=stream)
 
     def kill(self) -> None:
@@ -110,7 +112,7 @@ class Caller:
 
 
 class Client:
-    """The end in the process of its own."""
+    """The side of the separate process."""
 
     def __init__(self, where: str, token: str) -> None:
         import grpc
@@ -124,7 +126,7 @@ class Client:
         for line in sys.stdin:
             words = json.loads(line)
             if words["do"] in {"open", "cut", "put"}:
-                getattr(self, words["do"])(**words)  # in their order
+                getattr(self, words["do"])(**words)  # in the order of the lines
             else:
                 threading.Thread(target=self.answer, kwargs=words, daemon=True).start()
 
@@ -163,7 +165,7 @@ class Client:
 
 
 class StreamCall:
-    """A stream. Only one with requests can be `put` to."""
+    """A stream. `put` works only if the method takes a stream of requests."""
 
     def __init__(
         self, channel: Any, method: Any, fields: dict[str, Any], metadata: tuple[tuple[str, str], ...]
@@ -179,14 +181,14 @@ class StreamCall:
             self._end()
 
     def put(self, fields: dict[str, Any]) -> None:
-        """Return once the request is sent, or the stream has ended: the order that comes next may depend on it."""
+        """Send a request. Return once it is sent or the stream has ended: the next command may depend on it."""
         requests = self._requests
         requests.put(parse(self._method, fields))
         with requests.all_tasks_done:
             requests.all_tasks_done.wait_for(lambda: self._ended or not requests.unfinished_tasks)
 
     def _taken(self) -> Iterator[Any]:
-        """The requests. grpc asks for the next one once the one before is sent."""
+        """Yield the requests. gRPC takes the next one once the previous one is sent."""
         while True:
             yield self._requests.get()
             self._requests.task_done()

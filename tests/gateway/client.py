@@ -1,14 +1,14 @@
-"""A client of the gateway that does what it is told, in a process of its own: JSON lines in and out.
+"""A client of the gateway in a separate process. It reads commands and prints events, as JSON lines.
 
-A line `{"stream": NAME, "do": ...}` says what to do with a stream: `open` (`where`, and optional
+A line `{"stream": NAME, "do": ...}` is a command for a stream: `open` (`where`, and optional
 `metadata`), `send` (`message`, as protobuf's JSON), `raw` (`data`, base64: bytes in place of a
-message), `hold` and `read` (take no more messages, and go on), `end` (no more is sent), `cut` (the
-connection ends), or `watch` (`where`: says the health as it changes, as `health`). Each message that
-arrives is printed as `{"stream": NAME, "message": ...}`, and the end of a stream as
+message), `hold` and `read` (stop and resume reading messages), `end` (send no more), `cut` (close
+the connection), or `watch` (`where`: print the health at each change, as `health`). The client
+prints each message that arrives as `{"stream": NAME, "message": ...}`, and the end of a stream as
 `{"stream": NAME, "status": CODE, "details": TEXT}`.
 
-Its streams are not those of grpc.aio: there, a write that fails because the server has ended the stream
-replaces the server's status by INTERNAL (grpc issue 36066).
+It does not use the streams of grpc.aio. There, a write that fails because the server has ended the
+stream replaces the server's status by INTERNAL (grpc issue 36066).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 16 << 20),
-    # The port that a dead gateway has left is tried again at once, but a connection may take its
-    # time to come about: that is what "min" limits, whatever its name says.
+    # Try the port of a dead gateway again at once, but give each attempt to connect 60 s. Despite
+    # its name, "min" limits that time.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 60_000),
     ("grpc.max_reconnect_backoff_ms", 200),
@@ -46,7 +46,7 @@ Order = dict[str, Any]
 
 
 class Stream:
-    """One stream, with a connection of its own. order: the one that opens it."""
+    """One stream with its own connection. order: the command that opens it."""
 
     def __init__(self, order: Order) -> None:
         self._name = order["stream"]
@@ -64,7 +64,7 @@ class Stream:
         start(self._read)
 
     def put(self, order: Order) -> None:
-        """Take an order. All but holding back are done in turn."""
+        """Accept a command. All commands except `hold` and `read` run in their order."""
         match order["do"]:
             case "hold":
                 self._reads.clear()
@@ -74,7 +74,7 @@ class Stream:
                 self._orders.put(order)
 
     def _requests(self) -> Iterator[bytes]:
-        """Do the orders. grpc asks for the next request once the one before is sent."""
+        """Run the commands. gRPC takes the next request once the previous one is sent."""
         while True:
             order = self._orders.get()
             match order["do"]:
@@ -112,7 +112,7 @@ def start(what: Callable[..., None], *args: str) -> None:
 
 
 def watch(name: str, where: str) -> None:
-    """Say the health as it changes."""
+    """Print the health at each change."""
     with grpc.insecure_channel(where, OPTIONS) as channel, contextlib.suppress(grpc.RpcError):
         for answer in client_call(channel, HEALTH.methods["Watch"])(HealthCheckRequest()):
             say(stream=name, health=HealthCheckResponse.ServingStatus.Name(answer.status))

@@ -1,4 +1,4 @@
-"""One supervisor with a gateway for the tests that leave it as it was, and a client process for each test."""
+"""One supervisor with a gateway for the tests that do not change it, and a client process for each test."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def stage(staged: Lending, tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def served(staged: Lending, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A supervisor that the tests of a module share. Each uses kinds of its own."""
+    """A supervisor that the tests of a module share. Each test uses its own kinds."""
     folder = tmp_path_factory.mktemp("served")
     access = folder / "access.toml"
     access.write_text(ACCESS)
@@ -94,7 +94,7 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture
 def worker(served: Served, client: Client) -> Stream:
-    """A stream with a session that may do everything."""
+    """A stream with a session that has all permissions."""
     stream = client.stream(served.where)
     stream.hello(token=TOKENS["all"], worker_id="w1")
     return stream

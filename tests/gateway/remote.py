@@ -1,4 +1,4 @@
-"""Remote workers as a test sees them: streams of one client process, spoken to message by message."""
+"""Remote workers for tests: streams of one client process, controlled message by message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Message = dict[str, Any]
 
 
 class Client:
-    """The process. `with Client() as client: worker = client.stream(where)`."""
+    """The client process. `with Client() as client: worker = client.stream(where)`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -42,14 +42,14 @@ class Client:
         return self._process.pid
 
     def stream(self, where: str, *metadata: tuple[str, str], patient: bool = False) -> Stream:
-        """Open a stream. patient: also if no server listens there yet."""
+        """Open a stream. patient: wait if no server listens there yet."""
         stream = Stream(self, str(next(self._names)))
         self.inbox[stream.name] = deque()
         stream.do("open", where=where, metadata=metadata, patient=patient)
         return stream
 
     def watch(self, where: str) -> Callable[[], str]:
-        """Watch the health. Return what waits for its next value."""
+        """Watch the health. Return a function that waits for its next value."""
         name = str(next(self._names))
         inbox = self.inbox[name] = deque()
         self.order(stream=name, do="watch", where=where)
@@ -69,13 +69,13 @@ class Client:
         self._process.stdin.flush()
 
     def hear(self, seconds: float) -> bool:
-        """Take what the process has printed; wait for it so long. Return whether there was anything."""
+        """Read the output of the process, and wait for it that long. Return whether there was any."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         if not select.select([fd], [], [], max(0.0, seconds))[0]:
             return False
         data = os.read(fd, 1 << 20)
-        assert data, "the client process has ended"
+        assert data, "the client process has exited"
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             event = json.loads(line)
@@ -107,10 +107,10 @@ class Stream:
         """Send a message by the name of its event: `send(ready={...})`."""
         self.do("send", message=message)
 
-    # -- what the worker says
+    # -- messages that the worker sends
 
     def hello(self, **hello: object) -> Message:
-        """Say Hello and return the HelloAck."""
+        """Send Hello and return the HelloAck."""
         self.send(hello=hello)
         ack = self.expect("hello_ack")
         self.session = ack["session"]
@@ -138,12 +138,12 @@ class Stream:
         number = self.results(*results)
         return self.expect("result_ack", lambda ack: int(ack["up_to"]) >= number)
 
-    # -- what it hears
+    # -- messages that the worker receives
 
     def expect(self, event: str, wanted: Callable[[Message], bool] = lambda _: True) -> Message:
-        """Wait for the next such message, and pass over none but acknowledgements.
+        """Wait for the next such message and take it. Messages before it stay in the inbox.
 
-        An acknowledgement that came with tasks counts as one of its own.
+        An acknowledgement that came with tasks counts as a separate message.
         """
         until = time.monotonic() + LIMIT
         while True:
@@ -169,12 +169,12 @@ class Stream:
         return batch.get("tasks", [])  # type: ignore[no-any-return]
 
     def task(self, *kinds: str, **more: object) -> Message:
-        """Ask for one task and wait for it."""
+        """Request one task and wait for it."""
         [task] = self.tasks(self.ready(*kinds, **more))
         return task
 
     def status(self) -> tuple[str, str]:
-        """Wait for the end of the stream, and return its code and its words. Messages before do not matter."""
+        """Wait for the end of the stream. Return its code and details. Messages before it do not matter."""
         until = time.monotonic() + LIMIT
         while True:
             for one in self.client.inbox[self.name]:
@@ -184,7 +184,7 @@ class Stream:
                 raise TimeoutError(f"the stream did not end; there is {list(self.client.inbox[self.name])}")
 
     def heard(self, event: str) -> list[Message]:
-        """Such messages that have arrived and were not expected."""
+        """Return such messages that have arrived and that `expect` has not taken."""
         return [one["message"][event] for one in self.client.inbox[self.name] if event in one.get("message", {})]
 
 
@@ -203,7 +203,7 @@ def done(task: Message, value: object = None) -> Message:
 
 
 def reasons(ack: Message) -> dict[int, str]:
-    """The refusals of an acknowledgement: the reason, by task."""
+    """Return the refusals of an acknowledgement: the reason by task id."""
     return {int(one["task"]["task_id"]): one["reason"] for one in ack.get("refusals", [])}
 
 

@@ -30,13 +30,13 @@ CUTS = {
     for kind in kinds
     for arrives in (False, True)
 }
-"""By kind of job: at which message the stream of its worker is cut, and whether that arrives."""
+"""For each kind of job: the message at which the stream of its worker is cut, and whether that message arrives."""
 SESSIONS = "SELECT count(*) FROM jobherd.supervisors WHERE via IS NOT NULL"
 
 
 @pytest.fixture(scope="module")
 def patient(staged: Lending, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A supervisor whose gateway waits for as long as it takes until a worker is back."""
+    """A supervisor whose gateway waits 300 s for a worker to reconnect."""
     with staged.database() as dsn, Stage(dsn, tmp_path_factory.mktemp("patient"), audit=False) as stage:
         yield serve(stage, gateway_linger="300s", gateway_lease="300s")
         stage.show()
@@ -52,8 +52,8 @@ def enqueue(served: Served, kind: str, *payloads: dict[str, object]) -> list[int
 def silenced(patient: Served) -> Iterator[tuple[Working, dict[int, int]]]:
     """Two workers whose network is silent, each in one direction, while they run a job.
 
-    The second of each pair of jobs waits behind it. Pings need seconds to notice the silence: other
-    tests run meanwhile.
+    The second of each pair of jobs waits for the first. Pings need seconds to detect the silence, so
+    other tests run meanwhile.
     """
     kinds = {way: f"silent:{way}" for way in ("up", "down")}
     jobs = {way: enqueue(patient, kind, {"wait": True}, {}) for way, kind in kinds.items()}
@@ -71,7 +71,7 @@ def silenced(patient: Served) -> Iterator[tuple[Working, dict[int, int]]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def stopped(staged: Lending, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Working, int]]:
-    """A stopped worker with a job, at a gateway that keeps no session without a stream. It waits for pings too."""
+    """A stopped worker with a job, at a gateway that keeps no session without a stream. Pings need seconds too."""
     with staged.database() as dsn, Stage(dsn, tmp_path_factory.mktemp("stopped"), audit=False) as stage:
         served = serve(stage, gateway_linger="0s", lease="6s")
         [job] = enqueue(served, "stopped:session", {"wait": True})
@@ -83,8 +83,8 @@ def stopped(staged: Lending, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.promise("D17")
-def test_streams_that_are_cut_before_or_after_any_message_lose_nothing(patient: Served):
-    """Each message of a worker's life, on a stream of its own: every job ends as it should, and has started once."""
+def test_stream_cut_before_or_after_any_message_loses_no_job(patient: Served):
+    """Each type of message is cut on a separate stream. Every job gets the expected state and starts once."""
     stage = patient.stage
     jobs = {kind: enqueue(patient, kind, {"wait": True, "extend": True}, {}, {}) for kind in CUTS}
     first = [one for one, *_ in jobs.values()]
@@ -113,7 +113,7 @@ def test_streams_that_are_cut_before_or_after_any_message_lose_nothing(patient: 
     assert not patient.fleet.said("an error of Jobherd's own")
 
 
-def test_a_stream_that_is_cut_at_a_report_of_progress_goes_on(patient: Served, client: Client):
+def test_session_resumes_after_its_stream_is_cut_at_a_progress_message(patient: Served, client: Client):
     with MessageProxy(patient.where) as proxy:
         for kind, entrance, arrives in (("cut:lost", proxy, False), ("cut:heard", proxy.entrance(), True)):
             entrance.cut("up", "progress", delivered=arrives)
@@ -130,7 +130,7 @@ def test_a_stream_that_is_cut_at_a_report_of_progress_goes_on(patient: Served, c
             assert patient.stage.state(job) == "completed"
 
 
-def test_a_stream_that_is_cut_at_a_refusal_goes_on(patient: Served, client: Client):
+def test_session_resumes_after_its_stream_is_cut_at_a_refusal(patient: Served, client: Client):
     with MessageProxy(patient.where) as proxy:
         for kind, entrance, arrives in (("refused:lost", proxy, False), ("refused:heard", proxy.entrance(), True)):
             entrance.cut("down", "refusal", delivered=arrives)
@@ -151,8 +151,8 @@ def test_a_stream_that_is_cut_at_a_refusal_goes_on(patient: Served, client: Clie
             assert {patient.stage.runs(each) for each in (job, later)} == {1}
 
 
-def test_workers_that_are_cut_off_at_a_drain_go_on_elsewhere(patient: Served):
-    """One before the message arrives, one after."""
+def test_worker_cut_off_at_a_drain_continues_at_another_gateway(patient: Served):
+    """One worker is cut off before the drain message arrives, one after."""
     stage = patient.stage
     drained = serve(stage, gateway_linger="300s", gateway_lease="300s")
     kinds = {"drain:lost": False, "drain:heard": True}
@@ -181,7 +181,7 @@ def test_workers_that_are_cut_off_at_a_drain_go_on_elsewhere(patient: Served):
 
 
 @pytest.mark.promise("D24")
-def test_a_worker_that_was_stopped_beyond_the_lease_of_its_task_changes_nothing(patient: Served):
+def test_worker_stopped_for_longer_than_its_task_lease_changes_nothing(patient: Served):
     served, stage = patient, patient.stage
     job, kept = enqueue(served, "stopped:task", {"wait": True}, {"wait": True})
     with Working(served.where, "stopped:task", lease=1.0) as stopped:
@@ -192,25 +192,27 @@ def test_a_worker_that_was_stopped_beyond_the_lease_of_its_task_changes_nothing(
         with Working(served.where, "stopped:task", slots=2) as other:
             other.wait_started(job)
             os.kill(stopped.pid, signal.SIGCONT)
-            stopped.wait_ended(job)  # it was told that the task is lost
+            stopped.wait_ended(job)  # the gateway reported the task as lost
             other.go(job)
             stage.wait_state(job, "completed")
             other.go(kept)
             stage.wait_state(kept, "completed")
             assert other.stop() == 0
         assert stage.job(job)["attempts"] == 2
-        assert stage.call("SELECT result FROM jobherd.history WHERE id = %s", job) == "2", "of the second attempt"
-        # It can still work.
+        assert stage.call("SELECT result FROM jobherd.history WHERE id = %s", job) == "2", (
+            "the result of the second attempt"
+        )
+        # The worker can still run jobs.
         fresh = served.enqueue("stopped:task")
         stage.wait_state(fresh, "completed")
         assert stopped.stop() == 0
     assert stage.completed_twice() == []
 
 
-def test_a_worker_that_was_stopped_beyond_the_lease_of_its_session_changes_nothing(
+def test_worker_stopped_for_longer_than_its_session_lease_changes_nothing(
     stopped: tuple[Served, Working, int],
 ):
-    """Its pings have no answer, so its stream ends, and after that the lease of its session."""
+    """The worker answers no ping, so its stream ends, and then the lease of its session expires."""
     served, worker, job = stopped
     stage = served.stage
     stage.wait(lambda: stage.call(SESSIONS) == 0, "the end of the session")
@@ -232,10 +234,10 @@ def test_a_worker_that_was_stopped_beyond_the_lease_of_its_session_changes_nothi
     assert stage.completed_twice() == []
 
 
-def test_a_network_that_is_silent_in_one_direction_ends_the_stream_and_loses_nothing(
+def test_network_that_is_silent_in_one_direction_ends_the_stream_and_loses_no_job(
     patient: Served, silenced: tuple[Working, dict[int, int]]
 ):
-    """Whichever end hears nothing notices it by its pings, and the worker resumes on a new connection."""
+    """The side that receives nothing detects it by its pings, and the worker resumes on a new connection."""
     worker, jobs = silenced
     patient.stage.wait_all([*jobs, *jobs.values()], "completed")
     assert worker.stop() == 0

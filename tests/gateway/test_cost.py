@@ -1,4 +1,4 @@
-"""What remote workers cost the database: document E's smoke test."""
+"""Smoke test of the cost of remote workers in the database."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ JOBS = 2000
 
 
 @pytest.mark.promise("E22")
-def test_2000_jobs_by_8_workers_cost_a_fifth_of_a_transaction_each_and_no_rollback(stage: Stage, cluster: Cluster):
+def test_2000_jobs_of_8_remote_workers_need_at_most_400_commits_and_no_rollback(stage: Stage, cluster: Cluster):
     served = serve(stage)
     counts = "SELECT xact_commit, xact_rollback FROM pg_stat_database WHERE datname = %s"
     name = psycopg.conninfo.conninfo_to_dict(stage.dsn)["dbname"]
     with psycopg.connect(cluster.dsn(), autocommit=True) as outside:
 
         def read() -> tuple[int, int]:
-            """The server's counts. Each session adds to them when it is idle, at most once a second."""
+            """Return PostgreSQL's counts. Each session adds to them when it is idle, at most once a second."""
             stage.run("SELECT pg_stat_force_next_flush()")
             return outside.execute(counts, [name]).fetchone()
 

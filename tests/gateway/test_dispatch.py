@@ -1,6 +1,6 @@
-"""DispatchService with real supervisors: a stream of tasks, and results and heartbeats in calls of their own.
+"""DispatchService with real supervisors: a stream of tasks, and results and heartbeats in separate calls.
 
-Most tests share a supervisor, so each has a kind of its own.
+Most tests share a supervisor, so each test has its own kind.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def enqueue(stage: Stage, kind: str, number: int = 1) -> list[int]:
 
 
 def stream(client: Caller, kind: str, **more: Any) -> tuple[int, dict[str, Any]]:
-    """A stream of tasks, and what the gateway answers."""
+    """Open a stream of tasks. Return its number and the gateway's answer."""
     number = client.open("StreamJobs", queues=[QUEUE], kinds=[kind], **more)
     return number, client.next(number)["opened"]
 
 
 def tasks(client: Caller, number: int, count: int) -> list[dict[str, Any]]:
-    """The next tasks of a stream, that many."""
+    """Return the next `count` tasks of a stream."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
         found += client.next(number)["tasks"]["tasks"]
@@ -69,9 +69,7 @@ def ref(task: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.promise("E5", "E18")
-def test_a_stream_gets_as_many_tasks_as_it_has_room_for_and_more_after_results(
-    served: Served, client: Caller, kind: str
-):
+def test_stream_gets_max_in_flight_tasks_and_more_after_results(served: Served, client: Caller, kind: str):
     stage = served.stage
     jobs = enqueue(stage, kind, 3)
     number, opened = stream(client, kind, max_in_flight=2, worker_id="w-1")
@@ -87,8 +85,8 @@ def test_a_stream_gets_as_many_tasks_as_it_has_room_for_and_more_after_results(
     assert stage.job(jobs[0])["ran_on"].startswith("w-1 via ")
 
 
-def test_what_calls_report_is_counted(stage: Stage, kind: str):
-    """Also at another gateway than the one that serves the session."""
+def test_metrics_count_results_that_calls_report(stage: Stage, kind: str):
+    """Also at a gateway that does not serve the session."""
     ports = [spare_port(), spare_port()]
     here, there = (serve(stage, http=f"127.0.0.1:{port}").where for port in ports)
     jobs = enqueue(stage, kind, 2)
@@ -112,7 +110,7 @@ def test_what_calls_report_is_counted(stage: Stage, kind: str):
 
 
 @pytest.mark.promise("E8")
-def test_a_connected_stream_is_presence_and_a_cut_one_gives_back_what_was_not_reported(stage: Stage, kind: str):
+def test_cut_stream_ends_its_session_and_its_unreported_task_runs_again(stage: Stage, kind: str):
     where = serve(stage, gateway_linger="200ms", gateway_lease="10s").where
     jobs = enqueue(stage, kind)
     with Caller(where) as client:
@@ -135,7 +133,7 @@ def test_a_connected_stream_is_presence_and_a_cut_one_gives_back_what_was_not_re
 
 
 @pytest.mark.promise("E13", "E14")
-def test_a_task_is_claimed_before_it_is_sent(served: Served, client: Caller, kind: str):
+def test_task_is_claimed_before_it_is_sent(served: Served, client: Caller, kind: str):
     stage = served.stage
     jobs = enqueue(stage, kind)
     number, _ = stream(client, kind)
@@ -188,7 +186,7 @@ def test_results_and_heartbeats_succeed_at_another_gateway_which_frees_the_slot(
 
 
 @pytest.mark.promise("E15")
-def test_a_claim_that_the_database_rejects_keeps_the_stream(served: Served, client: Caller, kind: str):
+def test_claim_rejected_by_the_database_does_not_end_the_stream(served: Served, client: Caller, kind: str):
     stage = served.stage
     stage.run(
         """CREATE FUNCTION t_no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
@@ -202,7 +200,7 @@ def test_a_claim_that_the_database_rejects_keeps_the_stream(served: Served, clie
 
 
 @pytest.mark.promise("E16")
-def test_a_stream_that_ends_leaves_the_others(served: Served, client: Caller, kind: str):
+def test_end_of_a_stream_does_not_affect_the_others(served: Served, client: Caller, kind: str):
     stage = served.stage
     number, opened = stream(client, kind)
     with Caller(served.where, token=TOKENS["all"]) as dying:
@@ -214,7 +212,7 @@ def test_a_stream_that_ends_leaves_the_others(served: Served, client: Caller, ki
     stage.wait_all(jobs, "completed")
 
 
-def test_a_user_cancels_a_task_of_a_stream(served: Served, client: Caller, kind: str):
+def test_stream_receives_the_cancellation_of_its_task(served: Served, client: Caller, kind: str):
     stage = served.stage
     jobs = enqueue(stage, kind)
     number, opened = stream(client, kind)
@@ -227,14 +225,14 @@ def test_a_user_cancels_a_task_of_a_stream(served: Served, client: Caller, kind:
 
 
 @pytest.mark.promise("D38")
-def test_a_script_claims_without_a_stream(served: Served, client: Caller, kind: str):
+def test_script_claims_jobs_without_a_stream(served: Served, client: Caller, kind: str):
     stage = served.stage
     assert client.call("ClaimJobs", ready={"kinds": [kind]}).get("tasks") is None
     jobs = enqueue(stage, kind, 3)
     answer = client.call("ClaimJobs", worker_id="cron", ready={"kinds": [kind], "count": 2})
     one, two = answer["tasks"]
     assert ids([one, two]) == jobs[:2]
-    # It claims more before it has reported these.
+    # The script claims more jobs before it reports these.
     again = client.call("ClaimJobs", session=answer["session"], ready={"kinds": [kind]}, wait_seconds=30)
     assert (again["session"], ids(again["tasks"])) == (answer["session"], jobs[2:])
     results = [completed(task) for task in (one, two, *again["tasks"])]
@@ -243,7 +241,7 @@ def test_a_script_claims_without_a_stream(served: Served, client: Caller, kind: 
     assert {stage.job(job)["attempts"] for job in jobs} == {1}
 
 
-def test_a_script_that_waits_gets_the_job_that_is_enqueued_meanwhile(served: Served, client: Caller, kind: str):
+def test_script_that_waits_gets_a_job_enqueued_meanwhile(served: Served, client: Caller, kind: str):
     stage = served.stage
     number = client.begin("ClaimJobs", worker_id=kind, ready={"kinds": [kind]}, wait_seconds=30)
     stage.wait(lambda: stage.call("SELECT count(*) FROM jobherd.supervisors WHERE host = %s", kind), "the session")
@@ -251,7 +249,9 @@ def test_a_script_that_waits_gets_the_job_that_is_enqueued_meanwhile(served: Ser
     assert ids(client.wait(number)["tasks"]) == jobs
 
 
-def test_results_without_an_outcome_or_of_another_session_are_refused(served: Served, client: Caller, kind: str):
+def test_results_without_an_outcome_or_with_a_wrong_claim_or_session_are_rejected(
+    served: Served, client: Caller, kind: str
+):
     stage = served.stage
     jobs = enqueue(stage, kind)
     number, opened = stream(client, kind)

@@ -1,4 +1,4 @@
-"""EnqueueStream with a real supervisor: requests that arrive together share a transaction, and no failure."""
+"""EnqueueStream with a real supervisor: requests that arrive together share a transaction, but no failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def client(served: Served) -> Iterator[Caller]:
         yield one
 
 
-def test_a_stream_answers_each_request_and_continues_after_one_that_is_refused(served: Served, client: Caller):
+def test_stream_answers_each_request_and_continues_after_a_rejected_one(served: Served, client: Caller):
     stream = client.open("EnqueueStream")
     client.put(stream, number=1, jobs=[job("s:job"), job("s:job")], idempotency_key="s-1")
     client.put(stream, number=2, jobs=[job("s:job", priority=99999)])
@@ -41,7 +41,7 @@ def test_a_stream_answers_each_request_and_continues_after_one_that_is_refused(s
 
 @contextmanager
 def held(served: Served, *keys: str) -> Iterator[None]:
-    """Requests with these keys wait."""
+    """Make requests with these keys wait."""
     with psycopg.connect(served.stage.dsn) as connection:
         for key in keys:
             connection.execute(
@@ -52,15 +52,15 @@ def held(served: Served, *keys: str) -> Iterator[None]:
 
 
 def wait_blocked(served: Served, calls: int) -> None:
-    """Return as soon as so many transactions wait. They wait two seconds at most, so the looks follow each other closely."""
+    """Return as soon as `calls` transactions wait. They wait at most 2 s, so query every 5 ms."""
     waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     until = time.monotonic() + LIMIT
     while served.stage.call(waits) != calls:
-        assert time.monotonic() < until, f"there are not {calls} transactions that wait for keys"
+        assert time.monotonic() < until, f"not {calls} transactions wait for keys"
         select.select([], [], [], 0.005)
 
 
-def test_requests_of_a_stream_that_arrive_together_share_a_transaction_and_no_refusal(served: Served, client: Caller):
+def test_requests_that_arrive_together_share_a_transaction_but_no_rejection(served: Served, client: Caller):
     stage = served.stage
     stage.run("ALTER TABLE jobherd.ready ADD CONSTRAINT t_never CHECK (kind <> 'never:stored')")
     stream = client.open("EnqueueStream")
@@ -69,7 +69,7 @@ def test_requests_of_a_stream_that_arrive_together_share_a_transaction_and_no_re
         wait_blocked(served, 1)
         for number in range(2, 60):
             client.put(stream, number=number, jobs=[job(payload={"n": number}), job(payload={"n": -number})])
-        client.call("GetJob", id=client.call("Enqueue", jobs=[job()])["ids"][0])  # They have arrived by now.
+        client.call("GetJob", id=client.call("Enqueue", jobs=[job()])["ids"][0])  # All requests have arrived by now.
     answers = [client.next(stream) for _ in range(1, 60)]
     assert [int(answer["number"]) for answer in answers] == list(range(1, 60))
     for answer in answers[1:]:
@@ -77,7 +77,7 @@ def test_requests_of_a_stream_that_arrive_together_share_a_transaction_and_no_re
         assert numbers == [int(answer["number"]), -int(answer["number"])]
     transactions = "SELECT count(DISTINCT xmin::text) FROM jobherd.ready WHERE payload::text <> '{}'"
     assert stage.call(transactions) < 30
-    # One that PostgreSQL rejects, one that is not valid, and one whose key has had other jobs.
+    # One request that PostgreSQL rejects, one that is not valid, and one whose key was used for other jobs.
     with held(served, "second"):
         client.put(stream, number=60, jobs=[job()], idempotency_key="second")
         wait_blocked(served, 1)
@@ -103,7 +103,7 @@ def test_requests_of_a_stream_that_arrive_together_share_a_transaction_and_no_re
     stage.run("ALTER TABLE jobherd.ready DROP CONSTRAINT t_never")
 
 
-def test_streams_with_the_same_keys_in_another_order_do_not_wait_for_each_other(served: Served, client: Caller):
+def test_streams_with_the_same_keys_in_another_order_do_not_deadlock(served: Served, client: Caller):
     stage = served.stage
     deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
     streams = [(client.open("EnqueueStream"), keys) for keys in (("y", "m", "x"), ("x", "m", "y"))]
@@ -123,7 +123,7 @@ def test_streams_with_the_same_keys_in_another_order_do_not_wait_for_each_other(
     assert stage.call("SELECT count(*) FROM jobherd.jobs WHERE kind = 'k:job'") == 5
 
 
-def test_a_key_that_a_transaction_holds_refuses_its_request_and_no_other(served: Served, client: Caller):
+def test_key_that_a_transaction_holds_rejects_only_its_own_request(served: Served, client: Caller):
     stream = client.open("EnqueueStream")
     with held(served, "open"):
         client.put(stream, number=1, jobs=[job("o:job")], idempotency_key="open")
@@ -135,8 +135,8 @@ def test_a_key_that_a_transaction_holds_refuses_its_request_and_no_other(served:
     assert len(ids(client.next(stream))) == 1
 
 
-def test_what_is_committed_is_answered_before_an_error_ends_the_stream(served: Served, client: Caller):
-    """One request is rejected, so that each gets its own transaction. The last one meets an error of the database."""
+def test_committed_requests_are_answered_before_an_error_ends_the_stream(served: Served, client: Caller):
+    """One request is rejected, so each request gets its own transaction. The last one fails with a database error."""
     stage = served.stage
     stage.run("ALTER TABLE jobherd.ready ADD CONSTRAINT t_never CHECK (kind <> 'never:stored')")
     stage.run("CREATE FUNCTION t_fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken'; END $$")
@@ -150,7 +150,7 @@ def test_what_is_committed_is_answered_before_an_error_ends_the_stream(served: S
         wait_blocked(served, 1)
         for number, kind in ((2, "c:job"), (3, "never:stored"), (4, "broken:job")):
             client.put(stream, number=number, jobs=[job(kind)])
-        client.call("GetJob", id=client.call("Enqueue", jobs=[job()])["ids"][0])  # They have arrived by now.
+        client.call("GetJob", id=client.call("Enqueue", jobs=[job()])["ids"][0])  # All requests have arrived by now.
     answers = [client.next(stream) for _ in range(3)]
     assert [answer.get("refused", "")[:26] for answer in answers] == ["", "", "PostgreSQL rejects these j"]
     assert stage.call("SELECT id FROM jobherd.ready WHERE kind = 'c:job'") == ids(answers[1])[0]

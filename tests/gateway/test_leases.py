@@ -1,4 +1,4 @@
-"""Leases of tasks and sessions: lapse, extension, timeout, silence, resume, and a gateway that is gone."""
+"""Leases of tasks and sessions: expiry, extension, timeout, silence, resume, and a gateway that has exited."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def resumed(client: Client, where: str, before: Stream, *held: dict[str, str]) -> tuple[Stream, dict[str, object]]:
-    """Resume the session of a stream on another one. Return it, and its HelloAck."""
+    """Resume the session of a stream on a new stream. Return the new stream and its HelloAck."""
     stream = client.stream(where, patient=True)
     return stream, stream.hello(session=before.session, held=[ref(task) for task in held])
 
 
 @pytest.mark.promise("D24")
 @pytest.mark.promise("D25")
-def test_a_task_whose_lease_ends_is_retried_and_the_late_result_is_lost(stage: Stage, client: Client):
+def test_task_whose_lease_expires_is_retried_and_its_late_result_is_lost(stage: Stage, client: Client):
     served = serve(stage, gateway_task_lease="1s")
     worker = client.stream(served.where)
     worker.hello()
@@ -46,7 +46,7 @@ def test_a_task_whose_lease_ends_is_retried_and_the_late_result_is_lost(stage: S
     assert worker.beat(task)["lost"] == [ref(task)]
     assert "refusals" not in worker.end(done(other))
     assert stage.state(kept) == "completed"
-    # It was extended beyond the lease of another, which lapses.
+    # The lease of the first task is extended, that of the second one expires.
     for lease in (1, 5, 25):  # a busy machine may need longer to extend it
         jobs = stage.enqueue_many("l:extended", 2, queue=QUEUE)
         first, second = worker.tasks(worker.ready("l:extended", count=2, lease_seconds=lease))
@@ -64,7 +64,7 @@ def test_a_task_whose_lease_ends_is_retried_and_the_late_result_is_lost(stage: S
     assert stage.wait_state(job, "retrying")["error_code"] == "LEASE_EXPIRED"
 
 
-def test_a_stream_that_breaks_and_is_resumed_loses_nothing(stage: Stage, client: Client):
+def test_session_resumed_after_a_broken_stream_loses_no_task(stage: Stage, client: Client):
     served = serve(stage, gateway_linger="300s")
     worker = client.stream(served.where)
     worker.hello()
@@ -73,12 +73,12 @@ def test_a_stream_that_breaks_and_is_resumed_loses_nothing(stage: Stage, client:
     rest = worker.tasks(worker.ready("l:resume", count=2))
     worker.do("cut")
     worker.status()
-    # It still has one, and of the claim of two the first: the second and `two` never reached it.
+    # The worker has `one` and `rest[0]`. The other two tasks never reached it.
     again, ack = resumed(client, served.where, worker, one, rest[0], {"id": "999", "claim": "999"})
     assert ack["session"] == worker.session
     assert ack["lost"] == [{"task_id": "999", "claim": "999"}]
     stage.wait_all([int(two["id"]), int(rest[1]["id"])], "ready")
-    assert stage.job(int(two["id"]))["attempts"] == 0, "it never started"
+    assert stage.job(int(two["id"]))["attempts"] == 0, "the job never started"
     assert "refusals" not in again.end(done(one), done(rest[0]))
     assert reasons(again.end(done(two))) == {int(two["id"]): "REASON_LOST"}
     more = again.tasks(again.ready("l:resume", count=4))
@@ -90,7 +90,7 @@ def test_a_stream_that_breaks_and_is_resumed_loses_nothing(stage: Stage, client:
     assert third.beat()
 
 
-def test_a_session_goes_on_at_the_gateway_of_another_supervisor(stage: Stage, client: Client):
+def test_session_resumes_at_the_gateway_of_another_supervisor(stage: Stage, client: Client):
     first, second = serve(stage), serve(stage)
     worker = client.stream(first.where)
     worker.hello()
@@ -100,12 +100,12 @@ def test_a_session_goes_on_at_the_gateway_of_another_supervisor(stage: Stage, cl
     assert "lost" not in ack
     stage.wait_state(int(lost["id"]), "ready")
     assert "refusals" not in again.end(done(task))
-    # The gateway before does not know it yet. Its claim takes nothing, and it ends its stream.
+    # The first gateway has not noticed yet. Its claim gets no job, and it ends the stream.
     worker.ready("l:move")
     assert worker.status()[0] == "ABORTED"
     again.end(*map(done, again.tasks(again.ready("l:move", count=2))))
     stage.wait_all(jobs, "completed")
-    # Its supervisor dies: the worker goes back, with what it has.
+    # The second supervisor dies: the worker resumes at the first gateway, with its task.
     job = second.enqueue("l:back")
     task = again.task("l:back")
     second.fleet.signal(signal.SIGKILL)
@@ -118,8 +118,8 @@ def test_a_session_goes_on_at_the_gateway_of_another_supervisor(stage: Stage, cl
     assert stage.runs(job) == 1
 
 
-def test_a_worker_that_does_not_come_back_has_its_jobs_taken_and_the_attempt_counted(stage: Stage, client: Client):
-    # Supervisors reclaim each third of their lease.
+def test_job_of_a_worker_that_does_not_reconnect_is_reclaimed_and_its_attempt_counted(stage: Stage, client: Client):
+    # Supervisors reclaim at each third of their lease.
     served = serve(stage, gateway_linger="0s", lease="6s")
     worker = client.stream(served.where)
     worker.hello()
@@ -141,7 +141,7 @@ def test_a_worker_that_does_not_come_back_has_its_jobs_taken_and_the_attempt_cou
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_a_gateway_that_ends_costs_no_task(stage: Stage, client: Client, signum: signal.Signals):
+def test_exit_of_a_gateway_loses_no_task(stage: Stage, client: Client, signum: signal.Signals):
     served = serve(stage)
     worker = client.stream(served.where)
     worker.hello()
@@ -151,7 +151,7 @@ def test_a_gateway_that_ends_costs_no_task(stage: Stage, client: Client, signum:
     os.kill(int(served.fleet.said("gateway is ready")[-1]["pid"]), signum)
     if signum == signal.SIGTERM:
         assert worker.expect("drain")["within_seconds"] > 0
-        assert worker.tasks(waits) == [], "a Ready that waits is answered"
+        assert worker.tasks(waits) == [], "a waiting Ready is answered"
         assert "refusals" not in worker.end(done(tasks[0]))
         late = worker.ready("l:killed")
         assert worker.tasks(late) == [], "no task follows"
@@ -160,7 +160,7 @@ def test_a_gateway_that_ends_costs_no_task(stage: Stage, client: Client, signum:
     served.fleet.wait_log(f"gateway on {served.where}", count=2)
     again, ack = resumed(client, served.where, worker, *tasks)
     if signum == signal.SIGTERM:
-        assert len(ack["lost"]) == 2, "they were reported"
+        assert len(ack["lost"]) == 2, "the worker reported both before"
     else:
         assert "lost" not in ack
         assert "refusals" not in again.end(*map(done, tasks))
@@ -169,8 +169,8 @@ def test_a_gateway_that_ends_costs_no_task(stage: Stage, client: Client, signum:
     assert {stage.runs(job) for job in jobs} == {1}
 
 
-def test_a_client_that_does_not_read_for_a_lease_is_ended(stage: Stage, client: Client):
-    # 72 MB pass through the gateway first: a shorter lease can end in the database meanwhile.
+def test_stream_of_a_client_that_does_not_read_for_a_lease_is_ended(stage: Stage, client: Client):
+    # 72 MB pass through the gateway first: a shorter lease can expire in the database meanwhile.
     served = serve(stage, gateway_lease="9s", gateway_linger="0s", lease="6s")
     slow = client.stream(served.where)
     slow.hello(max_message_bytes=8 << 20)
@@ -188,7 +188,7 @@ def test_a_client_that_does_not_read_for_a_lease_is_ended(stage: Stage, client: 
     brisk.end(done(brisk.task("l:brisk")))
 
 
-def test_a_database_that_is_away_for_longer_than_every_lease_costs_no_session(tmp_path: Path, client: Client):
+def test_session_survives_a_database_outage_longer_than_every_lease(tmp_path: Path, client: Client):
     with Cluster(place=quick_place()) as own, own.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
@@ -203,7 +203,7 @@ def test_a_database_that_is_away_for_longer_than_every_lease_costs_no_session(tm
             own.stop()
             number = worker.results(done(task))
             waits = worker.ready("l:back")
-            assert watching() == "NOT_SERVING", "the lease of the supervisor is over"
+            assert watching() == "NOT_SERVING", "the lease of the supervisor has expired"
             assert worker.heard("result_ack") == []
             own.start()
             ack = worker.expect("result_ack", lambda ack: int(ack["up_to"]) >= number)
@@ -216,13 +216,13 @@ def test_a_database_that_is_away_for_longer_than_every_lease_costs_no_session(tm
             assert stage.run("SELECT id FROM jobherd.supervisors WHERE via IS NOT NULL") == [(int(worker.session),)]
 
 
-def test_a_gateway_that_was_stopped_for_longer_than_the_lease_takes_nothing_back(stage: Stage, client: Client):
+def test_gateway_stopped_for_longer_than_the_lease_records_no_late_result(stage: Stage, client: Client):
     served, _other = serve(stage, lease="6s", gateway_lease="5s"), serve(stage, lease="6s")
     worker = client.stream(served.where)
     worker.hello()
     job, later = served.enqueue("l:stopped"), served.enqueue("l:later")
     task, _ = worker.task("l:stopped"), worker.task("l:later")
-    worker.beat()  # the gateway knows now that the client has read both
+    worker.beat()  # the gateway has now recorded that the client read both
     gateway = int(served.fleet.said("gateway is ready")[-1]["pid"])
     os.kill(gateway, signal.SIGSTOP)
     worker.results(done(task))
@@ -236,7 +236,7 @@ def test_a_gateway_that_was_stopped_for_longer_than_the_lease_takes_nothing_back
     assert again.status()[0] == "NOT_FOUND"
 
 
-def test_a_supervisor_that_drains_waits_for_the_results_of_remote_workers(stage: Stage, client: Client):
+def test_draining_supervisor_waits_for_the_results_of_remote_workers(stage: Stage, client: Client):
     served = serve(stage)
     worker, idle = client.stream(served.where), client.stream(served.where)
     worker.hello()

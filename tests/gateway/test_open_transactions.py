@@ -1,4 +1,4 @@
-"""What remote workers wait for while another session keeps a transaction open: nothing."""
+"""Remote workers do not wait for a transaction that another session keeps open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.gateway.remote import Client, Stream
 
 
-def test_a_worker_that_declares_a_kind_which_an_open_transaction_changes_holds_up_no_other(
+def test_worker_declaring_a_kind_that_an_open_transaction_changes_blocks_no_other_worker(
     served: Served, worker: Stream, client: Client
 ):
     with psycopg.connect(served.stage.dsn) as operator:

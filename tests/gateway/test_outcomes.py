@@ -1,4 +1,4 @@
-"""Every outcome of a remote worker, and what it leaves in the database."""
+"""Every outcome of a remote worker, and the resulting rows in the database."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ def text(value: bytes) -> str:
 @pytest.mark.promise("D3")
 @pytest.mark.promise("D10")
 @pytest.mark.promise("E13")
-def test_a_task_goes_out_after_its_claim_and_its_result_is_acknowledged_after_the_commit(
-    served: Served, worker: Stream
-):
+def test_task_is_sent_after_its_claim_and_its_result_acknowledged_after_the_commit(served: Served, worker: Stream):
     job = served.enqueue("o:done", '{"n": 1}', priority=3, max_attempts=4)
     task = worker.task("o:done", lease_seconds=20)
-    assert served.stage.state(job) == "running", "the row stands before the frame"
+    assert served.stage.state(job) == "running", "the claim is committed before the task is sent"
     assert (task["id"], task["kind"], base64.b64decode(task["payload"])) == (str(job), "o:done", b'{"n": 1}')
     assert (task["attempt"], task["max_attempts"], task["priority"], task["lease_seconds"]) == (1, 4, 3, 20)
     assert "refusals" not in worker.end(done(task, {"a": [1]}))
@@ -57,7 +55,7 @@ OUTCOMES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 @pytest.mark.promise("D21")
 @pytest.mark.promise("D22")
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_each_outcome_leaves_its_state(served: Served, worker: Stream, name: str):
+def test_each_outcome_leads_to_its_state(served: Served, worker: Stream, name: str):
     sent, state, columns = OUTCOMES[name]
     kind = f"o:{name.replace(' ', '-')}"
     job = served.enqueue(kind, max_attempts=1 if "last" in name else 5)
@@ -71,7 +69,7 @@ def test_each_outcome_leaves_its_state(served: Served, worker: Stream, name: str
 
 
 @pytest.mark.promise("D23")
-def test_a_result_without_outcome_is_refused_and_the_task_stays(served: Served, worker: Stream):
+def test_result_without_an_outcome_is_rejected_and_the_task_keeps_running(served: Served, worker: Stream):
     job = served.enqueue("o:none")
     task = worker.task("o:none")
     assert reasons(worker.end(ref(task))) == {job: "REASON_INVALID"}
@@ -80,7 +78,7 @@ def test_a_result_without_outcome_is_refused_and_the_task_stays(served: Served, 
     assert served.stage.state(job) == "completed"
 
 
-def test_numbers_that_are_none_are_refused_and_the_task_stays(served: Served, worker: Stream):
+def test_result_with_invalid_numbers_or_json_is_rejected_and_the_task_keeps_running(served: Served, worker: Stream):
     job = served.enqueue("o:nan")
     task = worker.task("o:nan")
     assert reasons(worker.end({**done(task), "ran_seconds": "NaN"})) == {job: "REASON_INVALID"}
@@ -89,17 +87,17 @@ def test_numbers_that_are_none_are_refused_and_the_task_stays(served: Served, wo
     assert "refusals" not in worker.end(done(task))
 
 
-def test_a_result_that_cannot_be_stored_costs_no_other_result(served: Served, worker: Stream):
+def test_result_that_cannot_be_stored_does_not_affect_other_results(served: Served, worker: Stream):
     jobs = [served.enqueue("o:store") for _ in range(3)]
     tasks = worker.tasks(worker.ready("o:store", count=3))
     assert ids(tasks) == jobs
     bad = result(tasks[1], failed={"error": "a\0b", "code": "c\0d", "traceback": "t\0" * 100_000, "poison": True})
     assert "refusals" not in worker.end(done(tasks[0]), bad, done(tasks[2], "\0"))
     assert served.stage.states(jobs) == ["completed", "failed", "failed"]
-    assert "cannot be stored" in served.stage.job(jobs[2])["error"], "as of a local handler"
+    assert "cannot be stored" in served.stage.job(jobs[2])["error"], "as with a local handler"
 
 
-def test_a_result_that_is_sent_twice_is_recorded_once_and_acknowledged_twice(served: Served, worker: Stream):
+def test_result_sent_twice_is_recorded_once_and_acknowledged_twice(served: Served, worker: Stream):
     job = served.enqueue("o:twice")
     task = worker.task("o:twice")
     both = worker.end(done(task, 1), done(task, 2))
@@ -110,7 +108,7 @@ def test_a_result_that_is_sent_twice_is_recorded_once_and_acknowledged_twice(ser
     assert served.stage.completed_twice() == []
 
 
-def test_a_result_for_a_task_that_nobody_gave_this_worker_is_lost_and_changes_nothing(served: Served, worker: Stream):
+def test_result_for_a_task_of_another_session_or_claim_is_lost_and_changes_nothing(served: Served, worker: Stream):
     job = served.enqueue("o:mine")
     task = worker.task("o:mine")
     other = worker.client.stream(served.where)
@@ -125,21 +123,21 @@ def test_a_result_for_a_task_that_nobody_gave_this_worker_is_lost_and_changes_no
 
 @pytest.mark.promise("D10")
 @pytest.mark.parametrize(("count", "expected"), [(0, 1), (1, 1), (500, 500), (501, 500)])
-def test_a_ready_gets_as_many_tasks_as_it_asks_for_and_500_at_most(
+def test_ready_gets_as_many_tasks_as_it_requests_and_at_most_500(
     served: Served, worker: Stream, count: int, expected: int
 ):
     kind = f"o:count{count}"
     jobs = served.stage.enqueue_many(kind, 510, queue="remote")
     tasks = worker.tasks(worker.ready(kind, count=count))
     assert ids(tasks) == jobs[:expected]
-    assert len({task["claim"] for task in tasks}) == 1, "a Ready is a claim"
+    assert len({task["claim"] for task in tasks}) == 1, "one Ready gets one claim"
     assert "refusals" not in worker.end(*map(done, tasks))
     assert served.stage.census(jobs[:expected]) == {"completed": expected}
     served.stage.run("SELECT jobherd.cancel(id) FROM jobherd.ready WHERE kind = %s", kind)
 
 
 @pytest.mark.promise("D12")
-def test_results_of_a_claim_may_come_in_parts_and_with_the_next_ready(served: Served, worker: Stream):
+def test_results_of_a_claim_can_be_sent_in_parts_and_with_the_next_ready(served: Served, worker: Stream):
     jobs = served.stage.enqueue_many("o:parts", 6, queue="remote")
     tasks = worker.tasks(worker.ready("o:parts", count=4))
     assert "refusals" not in worker.end(done(tasks[2]))
@@ -153,7 +151,7 @@ def test_results_of_a_claim_may_come_in_parts_and_with_the_next_ready(served: Se
     assert served.stage.states(jobs) == ["failed", "failed", *["completed"] * 4]
 
 
-def test_a_released_rest_is_ready_again_and_no_attempt_is_counted(served: Served, worker: Stream):
+def test_released_rest_of_a_claim_is_ready_again_and_counts_no_attempt(served: Served, worker: Stream):
     jobs = served.stage.enqueue_many("o:release", 3, queue="remote")
     tasks = worker.tasks(worker.ready("o:release", count=3))
     worker.send(release={"claim": tasks[0]["claim"], "behind_task_id": tasks[0]["id"]})
@@ -168,7 +166,7 @@ def test_a_released_rest_is_ready_again_and_no_attempt_is_counted(served: Served
 
 
 @pytest.mark.promise("D13")
-def test_a_heartbeat_is_answered_and_names_what_is_lost(served: Served, worker: Stream):
+def test_heartbeat_acknowledgement_names_the_lost_tasks(served: Served, worker: Stream):
     served.enqueue("o:beat")
     task = worker.task("o:beat")
     ack = worker.beat(task, {"id": "999", "claim": "999"}, extend=30)
@@ -179,7 +177,7 @@ def test_a_heartbeat_is_answered_and_names_what_is_lost(served: Served, worker: 
 
 
 @pytest.mark.promise("B50")
-def test_a_running_task_can_be_cancelled(served: Served, worker: Stream):
+def test_running_task_can_be_canceled(served: Served, worker: Stream):
     job = served.enqueue("o:cancel")
     task = worker.task("o:cancel")
     served.stage.cancel(job)
@@ -189,11 +187,11 @@ def test_a_running_task_can_be_cancelled(served: Served, worker: Stream):
     assert served.stage.state(job) == "cancelled"
 
 
-def test_a_task_that_the_client_cannot_receive_is_put_off_and_says_why(served: Served, worker: Stream):
+def test_task_too_large_for_the_client_is_postponed_with_an_error_code(served: Served, worker: Stream):
     small = worker.client.stream(served.where)
     small.hello(token=TOKENS["all"], max_message_bytes=65536)
     job = served.enqueue("o:large", '{"x": "' + "y" * 70_000 + '"}')
-    assert small.tasks(small.ready("o:large")) == [], "an empty answer, and the stream goes on"
+    assert small.tasks(small.ready("o:large")) == [], "an empty answer, and the stream continues"
     row = served.stage.wait_state(job, "scheduled")
     assert (row["attempts"], row["error_code"]) == (0, "MESSAGE_TOO_LARGE"), row
     assert "number" in small.beat()

@@ -41,7 +41,7 @@ ACCESS = "".join(
 
 
 LISTENERS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid >= 64"
-"""Calls that wait for jobs, once the session that listens has announced them."""
+"""Counts the calls that wait for jobs, once the listening session has announced them."""
 
 
 def start(stage: Stage, folder: Path) -> Served:
@@ -74,7 +74,7 @@ def client(served: Served) -> Iterator[Caller]:
 
 
 def job(kind: str = "r:job", payload: object = None, **more: Any) -> dict[str, Any]:
-    """A new job in a queue that no worker serves, unless it names another one."""
+    """Return a new job, in a queue that no worker serves unless `more` names another one."""
     shown = {} if payload is None else {"payload": base64.b64encode(json.dumps(payload).encode()).decode()}
     return {"kind": kind, "queue": "out", **shown, **more}
 
@@ -106,7 +106,7 @@ def test_jobs_of_several_kinds_are_enqueued_in_their_order_with_their_options(se
     assert served.stage.call("SELECT (extras).payload_bytes FROM jobherd.ready WHERE id = %s", two) == b"\0\1\2"
 
 
-def test_a_request_enqueues_all_its_jobs_or_none(served: Served, client: Caller):
+def test_request_enqueues_all_its_jobs_or_none(served: Served, client: Caller):
     code, why = rejected(client, "Enqueue", jobs=[job(), job(priority=99999)])
     assert code == "INVALID_ARGUMENT"
     assert why.startswith("jobs[1]: priority")
@@ -123,7 +123,7 @@ def test_a_request_enqueues_all_its_jobs_or_none(served: Served, client: Caller)
     assert served.stage.call("SELECT count(*) FROM jobherd.jobs") == 0
 
 
-def test_a_job_waits_for_the_jobs_that_it_names(served: Served, client: Caller):
+def test_job_waits_for_the_jobs_named_in_after(served: Served, client: Caller):
     [first] = ids(client.call("Enqueue", jobs=[job()]))
     [later] = ids(client.call("Enqueue", jobs=[job(after=[first], when="ended")]))
     assert shown(client.call("GetJob", id=later))["state"] == "blocked"
@@ -139,7 +139,7 @@ def test_a_job_waits_for_the_jobs_that_it_names(served: Served, client: Caller):
     served.stage.wait(lambda: served.stage.job(later)["state"] == "ready", "the job that waits for the end")
 
 
-def test_a_tenant_s_job_waits_only_for_jobs_of_the_tenant(served: Served, client: Caller):
+def test_job_of_a_tenant_can_wait_only_for_jobs_of_that_tenant(served: Served, client: Caller):
     [other] = ids(client.call("Enqueue", jobs=[job(tenant="globex")]))
     with Caller(served.where, token=TOKENS["acme"]) as acme:
         for _ in range(2):  # a rejected request leaves no key
@@ -153,7 +153,7 @@ def test_a_tenant_s_job_waits_only_for_jobs_of_the_tenant(served: Served, client
         assert again == {"ids": later["ids"], "already_enqueued": True}
 
 
-def test_a_request_that_is_sent_again_with_its_key_enqueues_nothing(served: Served, client: Caller):
+def test_request_repeated_with_its_idempotency_key_enqueues_nothing(served: Served, client: Caller):
     jobs = [job(payload={"n": 1}), job(payload={"n": 2})]
     first = client.call("Enqueue", jobs=jobs, idempotency_key="k-1")
     again = client.call("Enqueue", jobs=jobs, idempotency_key="k-1")
@@ -162,7 +162,7 @@ def test_a_request_that_is_sent_again_with_its_key_enqueues_nothing(served: Serv
     code, why = rejected(client, "Enqueue", jobs=jobs[:1], idempotency_key="k-1")
     assert (code, why.startswith("idempotency_key")) == ("INVALID_ARGUMENT", True)
     with Caller(served.where, token=TOKENS["acme"]) as other:
-        # Another principal's key is another key.
+        # The same key of another principal is a different key.
         assert "already_enqueued" not in other.call("Enqueue", jobs=jobs, idempotency_key="k-1")
     served.stage.run("UPDATE jobherd.enqueue_keys SET created_at = created_at - interval '24 hours 1 second'")
     assert "already_enqueued" not in client.call("Enqueue", jobs=jobs[:1], idempotency_key="k-1")
@@ -170,7 +170,7 @@ def test_a_request_that_is_sent_again_with_its_key_enqueues_nothing(served: Serv
     assert rejected(client, "Enqueue", jobs=jobs, idempotency_key="k\n")[0] == "INVALID_ARGUMENT"
 
 
-def test_requests_with_one_key_at_the_same_time_enqueue_once(served: Served, client: Caller):
+def test_concurrent_requests_with_the_same_idempotency_key_enqueue_once(served: Served, client: Caller):
     calls = [client.begin("Enqueue", jobs=[job()], idempotency_key="k") for _ in range(8)]
     answers = [client.wait(call) for call in calls]
     assert len({answer["ids"][0] for answer in answers}) == 1
@@ -182,7 +182,7 @@ def unique(number: int = 1, **more: Any) -> dict[str, Any]:
     return job(payload={"n": number, "items": [number]}, unique={"by": ["n"], **more})
 
 
-def test_unique_jobs_have_the_keys_of_all_other_producers(served: Served, client: Caller):
+def test_unique_jobs_share_their_keys_with_all_other_producers(served: Served, client: Caller):
     [there] = served.stage.call(
         'SELECT ARRAY[jobherd.enqueue(\'r:job\', \'{"n": 1}\', \'{"unique": ["n"], "queue": "out"}\')]'
     )
@@ -199,8 +199,8 @@ def test_unique_jobs_have_the_keys_of_all_other_producers(served: Served, client
     assert served.stage.run("SELECT count(*) FROM jobherd.keys WHERE shown IS NULL") == [(2,)]
 
 
-def test_a_request_with_a_key_has_new_and_existing_jobs_of_any_ids(served: Served, client: Caller):
-    """PostgreSQL's integer types differ for these ids: smallint has the first one, and not the second."""
+def test_repeated_request_returns_its_new_and_existing_jobs_whatever_their_ids(served: Served, client: Caller):
+    """PostgreSQL's integer types differ for these ids: 100 fits into a smallint, 40000 does not."""
     served.stage.run("SELECT setval('jobherd.job_ids', 99)")
     assert ids(client.call("Enqueue", jobs=[unique(1)])) == [100]
     served.stage.run("SELECT setval('jobherd.job_ids', 39999)")
@@ -210,7 +210,7 @@ def test_a_request_with_a_key_has_new_and_existing_jobs_of_any_ids(served: Serve
     assert again == {**answer, "already_enqueued": True}
 
 
-def test_unique_jobs_are_collected_replaced_and_debounced(served: Served, client: Caller):
+def test_unique_jobs_are_collected_debounced_and_throttled(served: Served, client: Caller):
     collect = {"conflict": "collect", "collect": "items", "debounce_seconds": 60}
     first = ids(client.call("Enqueue", jobs=[unique(**collect)]))
     assert ids(client.call("Enqueue", jobs=[unique(**collect)])) == first
@@ -220,7 +220,7 @@ def test_unique_jobs_are_collected_replaced_and_debounced(served: Served, client
     assert ids(client.call("Enqueue", jobs=[throttled])) == ids(client.call("Enqueue", jobs=[throttled]))
 
 
-def test_a_duplicate_that_must_be_new_enqueues_nothing_and_names_the_holder(client: Caller):
+def test_duplicate_with_conflict_raise_enqueues_nothing_and_names_the_holder(client: Caller):
     [there] = ids(client.call("Enqueue", jobs=[unique()]))
     must = {"conflict": "raise"}
     assert client.call("Enqueue", jobs=[unique(5), unique(**must)]) == {"holder": str(there)}
@@ -232,7 +232,7 @@ def test_a_duplicate_that_must_be_new_enqueues_nothing_and_names_the_holder(clie
     assert "holder" not in client.next(stream)
 
 
-def test_a_wrong_option_of_a_unique_job_is_named(served: Served, client: Caller):
+def test_error_names_the_invalid_option_of_a_unique_job(served: Served, client: Caller):
     for wrong, words in (
         ({"during": "later"}, "during must be"),
         ({"conflict": "collect"}, "conflict='collect' and collect="),
@@ -252,7 +252,7 @@ def test_a_wrong_option_of_a_unique_job_is_named(served: Served, client: Caller)
         assert len(ids(some.call("Enqueue", jobs=[mail]))) == 1
 
 
-def test_a_principal_enqueues_only_its_kinds_queues_and_tenants(served: Served, client: Caller):
+def test_principal_can_enqueue_only_its_kinds_queues_and_tenants(served: Served, client: Caller):
     with Caller(served.where, token=TOKENS["some"]) as some:
         assert len(ids(some.call("Enqueue", jobs=[job("mail:receipt")]))) == 1
         assert rejected(some, "Enqueue", jobs=[job("r:job")])[0] == "PERMISSION_DENIED"
@@ -274,7 +274,7 @@ def test_a_principal_enqueues_only_its_kinds_queues_and_tenants(served: Served, 
         assert rejected(stranger, "Enqueue", jobs=[job()])[0] == "UNAUTHENTICATED"
 
 
-def test_a_job_is_shown_as_the_command_line_shows_it(served: Served, client: Caller):
+def test_get_job_returns_the_same_json_as_the_command_line(served: Served, client: Caller):
     numbers = ids(client.call("Enqueue", jobs=[job("t:noop", {"n": 7}, queue="default"), job(data="AAEC")]))
     served.stage.wait_state(numbers[0], "completed")
     for number in numbers:
@@ -287,10 +287,10 @@ def test_a_job_is_shown_as_the_command_line_shows_it(served: Served, client: Cal
     assert rejected(client, "GetJob", id=10**9) == ("NOT_FOUND", "job 1000000000 not found")
 
 
-def test_a_call_waits_until_the_job_is_finished(served: Served, client: Caller):
+def test_get_job_waits_until_the_job_has_finished(served: Served, client: Caller):
     numbers = ids(client.call("Enqueue", jobs=[job(), job()]))
     calls = [client.begin("GetJob", id=number, wait_seconds=60) for number in numbers]
-    # Both wait once the session that listens has announced them.
+    # Both calls wait once the listening session has announced them.
     served.stage.wait(
         lambda: served.stage.call(LISTENERS) >= 2,
         "both calls to wait",
@@ -302,12 +302,12 @@ def test_a_call_waits_until_the_job_is_finished(served: Served, client: Caller):
     assert shown(client.call("GetJob", id=numbers[0], wait_seconds=60))["state"] == "cancelled"
 
 
-def test_a_wait_ends_before_the_job_does(client: Caller):
+def test_get_job_returns_after_its_wait_even_if_the_job_has_not_finished(client: Caller):
     [number] = ids(client.call("Enqueue", jobs=[job()]))
     assert shown(client.call("GetJob", id=number, wait_seconds=0.1))["state"] == "ready"
 
 
-def test_a_job_is_cancelled_with_an_audit_entry(served: Served, client: Caller):
+def test_cancel_job_cancels_the_job_and_writes_an_audit_entry(served: Served, client: Caller):
     [number] = ids(client.call("Enqueue", jobs=[job()]))
     assert client.call("CancelJob", id=number, reason="sent by mistake") == {"state": "cancelled"}
     assert client.call("CancelJob", id=number) == {"state": "cancelled"}
@@ -317,14 +317,14 @@ def test_a_job_is_cancelled_with_an_audit_entry(served: Served, client: Caller):
     assert rejected(client, "CancelJob", id=10**9)[0] == "NOT_FOUND"
 
 
-def test_a_producer_that_waits_for_a_lock_delays_no_claim(served: Served, client: Caller):
+def test_producer_that_waits_for_a_lock_delays_no_claim(served: Served, client: Caller):
     stage = served.stage
     with stage.connection.transaction():
         stage.run("INSERT INTO jobherd.enqueue_keys (principal, key, digest) VALUES ('all', 'k', '')")
         blocked: list[int] = []
 
         def waits() -> bool:
-            """Whether a call waits. It does for 2 s, and on a busy machine that can be between two looks: then another one does."""
+            """Return whether a call waits. Start another if none does: each waits only 2 s, and checks can miss it."""
             if stage.call("SELECT count(*) FROM pg_locks WHERE NOT granted"):
                 return True
             blocked.append(client.begin("Enqueue", jobs=[job()], idempotency_key="k"))
@@ -340,7 +340,7 @@ def test_a_producer_that_waits_for_a_lock_delays_no_claim(served: Served, client
             client.wait(call)
 
 
-def test_a_call_does_not_wait_for_a_key_until_the_transaction_that_holds_it_ends(served: Served, client: Caller):
+def test_enqueue_is_rejected_while_another_transaction_holds_its_key(served: Served, client: Caller):
     with psycopg.connect(served.stage.dsn) as user:
         user.execute('SELECT jobherd.enqueue(\'r:job\', \'{"n": 1}\', \'{"unique": ["n"], "queue": "out"}\')')
         code, why = rejected(client, "Enqueue", jobs=[unique()])
@@ -350,7 +350,7 @@ def test_a_call_does_not_wait_for_a_key_until_the_transaction_that_holds_it_ends
     assert len(ids(client.call("Enqueue", jobs=[unique()]))) == 1
 
 
-def test_a_stream_ends_when_its_principal_is_withdrawn_or_narrowed(stage: Stage, tmp_path: Path):
+def test_stream_ends_when_its_principal_is_removed_or_restricted(stage: Stage, tmp_path: Path):
     served, access = start(stage, tmp_path), tmp_path / "access.toml"
     for rest in (ACCESS.replace('tenants = ["acme"]', 'tenants = ["else"]'), ACCESS.partition("[principals.acme]")[0]):
         with Caller(served.where, token=TOKENS["acme"]) as client:
@@ -366,7 +366,7 @@ def test_a_stream_ends_when_its_principal_is_withdrawn_or_narrowed(stage: Stage,
     assert stage.call("SELECT count(*) FROM jobherd.ready") == 2
 
 
-def test_a_gateway_with_producers_exits_without_an_error(stage: Stage, tmp_path: Path):
+def test_gateway_with_a_waiting_producer_exits_without_an_error(stage: Stage, tmp_path: Path):
     served = start(stage, tmp_path)
     with Caller(served.where, token=TOKENS["all"]) as client:
         [number] = ids(client.call("Enqueue", jobs=[job()]))

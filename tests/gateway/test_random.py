@@ -1,4 +1,4 @@
-"""Messages at random: they end at most their own stream, and every job still comes to its end."""
+"""Random messages end at most their own stream, and every job still reaches a final state."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_random_messages_end_at_most_their_own_stream(served: Served, client: Cl
         leave(stream)
         assert witness.beat(), "no other stream has ended"
     assert not served.fleet.said("an error of Jobherd's own")
-    # What the others left is given back to the queue, and can be done.
+    # The jobs of the ended streams return to the queue and can be completed.
     hurry = "SELECT jobherd.retry(id) FROM jobherd.scheduled WHERE queue = 'random'"
 
     def over() -> bool:

@@ -1,4 +1,4 @@
-"""The life of a stream: Hello, who it is, what it may have, and how it ends."""
+"""The life of a stream: Hello, identity, permissions, and its end."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def test_one_stream_has_many_slots_and_one_session(served: Served, worker: Strea
 
 
 @pytest.mark.promise("D9")
-def test_who_it_is_stands_in_the_hello_and_nowhere_else(served: Served, client: Client):
+def test_hello_ack_returns_the_identity_permissions_and_limits_of_the_token(served: Served, client: Client):
     stream = client.stream(served.where)
     ack = stream.hello(token=TOKENS["some"])
-    assert (ack["worker_id"], ack["tenant_id"]) == ("some", "acme"), "a worker without a name has its token's"
+    assert (ack["worker_id"], ack["tenant_id"]) == ("some", "acme"), "a worker without a name gets that of its token"
     assert (ack["kinds"], ack["queues"]) == (["some:*", "one"], ["remote"])
     assert (ack["session_seconds"] > 20, ack["lease_seconds"], ack["max_slots"]) == (True, 60, 1000)
 
 
 @pytest.mark.promise("D7")
-def test_the_first_message_is_hello_and_there_is_no_second(served: Served, client: Client, worker: Stream):
+def test_hello_must_be_the_first_message_and_must_not_be_repeated(served: Served, client: Client, worker: Stream):
     stream = client.stream(served.where)
     stream.send(ready={"number": 1})
     assert stream.status() == ("FAILED_PRECONDITION", "the first message of a stream is Hello")
@@ -59,7 +59,7 @@ def test_the_first_message_is_hello_and_there_is_no_second(served: Served, clien
 
 
 @pytest.mark.promise("D7")
-def test_the_token_may_stand_in_the_metadata(served: Served, client: Client):
+def test_token_can_be_sent_in_the_metadata(served: Served, client: Client):
     stream = client.stream(served.where, ("authorization", f"Bearer {TOKENS['some']}"))
     assert stream.hello()["worker_id"] == "some"
 
@@ -69,14 +69,14 @@ def test_the_token_may_stand_in_the_metadata(served: Served, client: Client):
     ("token", "status"),
     [("", "UNAUTHENTICATED"), ("x" * 30, "UNAUTHENTICATED"), (TOKENS["producer"], "PERMISSION_DENIED")],
 )
-def test_a_token_that_does_not_allow_it_ends_the_stream(served: Served, client: Client, token: str, status: str):
+def test_missing_unknown_or_insufficient_token_ends_the_stream(served: Served, client: Client, token: str, status: str):
     stream = client.stream(served.where)
     stream.send(hello={"token": token})
     assert stream.status()[0] == status
 
 
 @pytest.mark.promise("D8")
-def test_kinds_queues_and_tenants_are_intersected(served: Served, client: Client):
+def test_ready_gets_only_jobs_of_allowed_kinds_queues_and_tenants(served: Served, client: Client):
     theirs = served.enqueue("some:a", tenant="other")
     elsewhere = served.enqueue("some:a", tenant="acme", queue="elsewhere")
     unnamed = served.enqueue("some:a")
@@ -90,14 +90,14 @@ def test_kinds_queues_and_tenants_are_intersected(served: Served, client: Client
     stream.end(*map(done, tasks))
     waits = stream.ready(count=9)
     assert stream.beat()
-    assert stream.heard("tasks") == [], "an empty filter is not everything"
+    assert stream.heard("tasks") == [], "an empty filter does not mean every job"
     assert served.stage.states([theirs, elsewhere, unnamed, other]) == ["ready"] * 4
     stream.send(ready={"number": waits, "count": 0})
     assert stream.tasks(waits) == []
 
 
 @pytest.mark.promise("D8")
-def test_a_ready_for_what_is_not_allowed_is_refused_and_the_stream_goes_on(served: Served, client: Client):
+def test_ready_for_a_forbidden_kind_or_queue_is_rejected_and_the_stream_continues(served: Served, client: Client):
     stream = client.stream(served.where)
     stream.hello(token=TOKENS["some"])
     number = stream.ready("s:other")
@@ -109,7 +109,7 @@ def test_a_ready_for_what_is_not_allowed_is_refused_and_the_stream_goes_on(serve
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 3000, "Mail"])
-def test_a_ready_with_a_name_that_none_can_have_is_refused_and_no_other_worker_notices(
+def test_ready_with_an_invalid_name_is_rejected_and_does_not_affect_other_workers(
     served: Served, client: Client, worker: Stream, name: str
 ):
     bad = client.stream(served.where)
@@ -149,9 +149,7 @@ def test_messages_before_the_hello_ack_are_not_lost(served: Served, client: Clie
         ({"token": TOKENS["all"], "kinds": [{"kind": "a", "backoff_jitter": 7}]}, "INVALID_ARGUMENT"),
     ],
 )
-def test_a_hello_that_is_not_valid_ends_the_stream(
-    served: Served, client: Client, message: dict[str, object], status: str
-):
+def test_invalid_hello_ends_the_stream(served: Served, client: Client, message: dict[str, object], status: str):
     stream = client.stream(served.where)
     stream.send(hello=message)
     assert stream.status()[0] == status
@@ -159,7 +157,7 @@ def test_a_hello_that_is_not_valid_ends_the_stream(
     assert fresh.hello(token=TOKENS["all"])
 
 
-def test_bytes_that_are_no_message_end_only_their_stream(served: Served, client: Client, worker: Stream):
+def test_bytes_that_are_not_a_message_end_only_their_stream(served: Served, client: Client, worker: Stream):
     for data in (b"\xff\xff\xff", b"\x0a\x05ab"):
         bad = client.stream(served.where)
         bad.hello(token=TOKENS["all"])
@@ -174,7 +172,7 @@ def test_bytes_that_are_no_message_end_only_their_stream(served: Served, client:
     [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 10_000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100],
     ids=["http1", "bytes", "frames"],
 )
-def test_bytes_that_are_no_frames_end_only_their_connection(served: Served, worker: Stream, data: bytes):
+def test_bytes_that_are_not_frames_end_only_their_connection(served: Served, worker: Stream, data: bytes):
     host, _, port = served.where.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=LIMIT) as bad, suppress(ConnectionError):
         bad.sendall(data)
@@ -184,7 +182,7 @@ def test_bytes_that_are_no_frames_end_only_their_connection(served: Served, work
     assert not served.fleet.said("an error of Jobherd's own")
 
 
-def test_a_stream_that_floods_the_gateway_delays_no_other(served: Served, client: Client, worker: Stream):
+def test_stream_that_floods_the_gateway_does_not_block_another_stream(served: Served, client: Client, worker: Stream):
     most = 3000
     flood = client.stream(served.where)
     flood.hello(token=TOKENS["all"])
@@ -198,7 +196,7 @@ def test_a_stream_that_floods_the_gateway_delays_no_other(served: Served, client
     assert last["lost"] == [{"task_id": "1", "claim": str(most)}], "no message was dropped"
 
 
-def test_a_message_that_is_too_large_ends_only_its_stream(served: Served, client: Client, worker: Stream):
+def test_message_that_is_too_large_ends_only_its_stream(served: Served, client: Client, worker: Stream):
     bad = client.stream(served.where)
     bad.hello(token=TOKENS["all"])
     bad.send(progress={"note": "x" * (9 << 20)})
@@ -206,13 +204,13 @@ def test_a_message_that_is_too_large_ends_only_its_stream(served: Served, client
     assert worker.beat()
 
 
-def test_what_a_newer_client_may_send_is_ignored(served: Served, worker: Stream):
+def test_unknown_fields_of_a_newer_client_are_ignored(served: Served, worker: Stream):
     worker.do("raw", data=base64.b64encode(b"\xfa\x06\x03new").decode())
     worker.do("raw", data="")
     assert worker.beat()
 
 
-def test_numbers_that_come_again_end_the_stream(served: Served, client: Client):
+def test_repeated_number_of_a_message_ends_the_stream(served: Served, client: Client):
     for message in ({"ready": {"number": 1, "count": 1, "kinds": ["s:none"]}}, {"results": {"number": 1}}):
         stream = client.stream(served.where)
         stream.hello(token=TOKENS["all"])
@@ -227,13 +225,13 @@ def test_more_slots_than_allowed_end_the_stream(served: Served, worker: Stream):
     assert worker.status()[0] == "RESOURCE_EXHAUSTED"
 
 
-def test_a_session_of_another_principal_is_refused(served: Served, client: Client, worker: Stream):
+def test_session_of_another_principal_cannot_be_resumed(served: Served, client: Client, worker: Stream):
     job = served.enqueue("s:guessed")
     task = worker.task("s:guessed")
     thief = client.stream(served.where)
     thief.send(hello={"token": TOKENS["other"], "session": worker.session})
     assert thief.status()[0] == "PERMISSION_DENIED"
-    assert worker.beat(), "it has noticed nothing"
+    assert worker.beat(), "the stream of the session continues"
     other = client.stream(served.where)
     other.hello(token=TOKENS["other"])
     assert reasons(other.end(done(task))) == {job: "REASON_LOST"}
@@ -242,8 +240,8 @@ def test_a_session_of_another_principal_is_refused(served: Served, client: Clien
 
 @pytest.mark.promise("D28")
 @pytest.mark.promise("D29")
-def test_a_client_that_stops_reading_gets_no_more_tasks_and_loses_none(served: Served, client: Client):
-    # What could be compressed would count as less.
+def test_client_that_stops_reading_gets_no_more_tasks_and_loses_none(served: Served, client: Client):
+    # Random data, because PostgreSQL compresses other data, which then counts as less.
     jobs = [served.enqueue("s:slow", json.dumps({"x": os.urandom(450_000).hex()})) for _ in range(50)]
     slow = client.stream(served.where)
     slow.hello(token=TOKENS["all"])
@@ -254,7 +252,7 @@ def test_a_client_that_stops_reading_gets_no_more_tasks_and_loses_none(served: S
     brisk.hello(token=TOKENS["all"])
     served.enqueue("s:brisk")
     brisk.end(done(brisk.task("s:brisk")))
-    assert served.stage.census(jobs)["ready"] > 20, "it is not claimed for"
+    assert served.stage.census(jobs)["ready"] > 20, "no more jobs are claimed for the slow client"
     slow.do("read")
     tasks = [slow.tasks(number)[0] for number in numbers]
     assert sorted(ids(tasks)) == jobs
@@ -262,7 +260,7 @@ def test_a_client_that_stops_reading_gets_no_more_tasks_and_loses_none(served: S
     assert served.stage.census(jobs) == {"completed": 50}
 
 
-def test_a_token_that_is_withdrawn_ends_its_streams_and_no_other(stage: Stage, client: Client, tmp_path: Path):
+def test_withdrawn_token_ends_only_its_own_streams(stage: Stage, client: Client, tmp_path: Path):
     access = tmp_path / "access.toml"
     access.write_text(ACCESS)
     served = serve(stage, gateway_access=access)

@@ -1,4 +1,4 @@
-"""A Ready that waits: no statement is sent for it, and what makes a job claimable wakes it."""
+"""A waiting Ready causes no statement, and whatever makes a job claimable wakes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SELECT pid, query_start, state FROM pg_stat_activity
 
 
 def waiting(stage: Stage, client: Client, **settings: object) -> tuple[Served, Stream]:
-    """A supervisor whose gateway has no reason of its own for a statement, and a worker of it."""
+    """Start a supervisor whose gateway sends no periodic statements, and a worker of it."""
     served = serve(stage, poll="300s", gateway_lease="1h", **settings)
     worker = client.stream(served.where)
     worker.hello()
@@ -41,7 +41,7 @@ def rest(stage: Stage, worker: Stream) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.promise("D11", "E6", "E24")
-def test_a_ready_that_waits_sends_no_statement_and_a_commit_wakes_it(stage: Stage, client: Client):
+def test_waiting_ready_causes_no_statement_and_a_commit_wakes_it(stage: Stage, client: Client):
     served, worker = waiting(stage, client)
     number = worker.ready("w:commit")
     before = rest(stage, worker)
@@ -51,22 +51,22 @@ def test_a_ready_that_waits_sends_no_statement_and_a_commit_wakes_it(stage: Stag
     with stage.connection.transaction():
         job = served.enqueue("w:commit")
         assert worker.beat()
-        assert stage.run(BACKENDS) == before, "before the commit nothing happens"
+        assert stage.run(BACKENDS) == before, "the gateway sends no statement before the commit"
     tasks = worker.tasks(number)
     assert ids(tasks) == [job]
     worker.end(*map(done, tasks))
 
 
 @pytest.mark.promise("D11")
-def test_a_job_that_is_due_a_resume_and_a_limit_wake_it(stage: Stage, client: Client):
+def test_waiting_ready_is_woken_by_a_due_job_a_resume_a_free_limit_and_an_abandoned_job(stage: Stage, client: Client):
     served, worker = waiting(stage, client)
     number = worker.ready("w:due")
-    with stage.connection.transaction():  # before its end nobody can find the job due
+    with stage.connection.transaction():  # no session can find the job due before the commit
         job = served.enqueue("w:due", delay=0.5)
         assert stage.state(job) == "scheduled"
     [task] = worker.tasks(number)
     assert "refusals" not in worker.end(done(task))
-    # A pause holds it back.
+    # A pause blocks the Ready.
     stage.run("SELECT jobherd.pause(%s)", "remote")
     worker.expect("release_rest")
     number = worker.ready("w:pause")
@@ -88,7 +88,7 @@ def test_a_job_that_is_due_a_resume_and_a_limit_wake_it(stage: Stage, client: Cl
     [second] = worker.tasks(number)
     assert ids([first, second]) == jobs
     assert "refusals" not in worker.end(done(second))
-    # One that another gives back.
+    # A job that the worker abandons.
     job = served.enqueue("w:back")
     task = worker.task("w:back")
     number = worker.ready("w:back")
@@ -97,7 +97,7 @@ def test_a_job_that_is_due_a_resume_and_a_limit_wake_it(stage: Stage, client: Cl
     assert ids([task]) == [job]
 
 
-def test_a_job_that_another_session_has_locked_is_claimed_soon_after_the_lock_ends(stage: Stage, client: Client):
+def test_job_locked_by_another_session_is_claimed_soon_after_the_lock_ends(stage: Stage, client: Client):
     served, worker = waiting(stage, client)
     stage.run("SELECT jobherd.pause(%s)", "remote")
     job = served.enqueue("w:locked")
@@ -115,7 +115,7 @@ def test_a_job_that_another_session_has_locked_is_claimed_soon_after_the_lock_en
     assert "refusals" not in worker.end(done(task))
 
 
-def test_a_rate_limit_holds_a_ready_back_until_the_next_token_comes(stage: Stage, client: Client):
+def test_rate_limit_delays_a_ready_until_the_next_token(stage: Stage, client: Client):
     served, worker = waiting(stage, client)
     stage.run("SELECT jobherd.limit('remote', '3/s', burst => 1)")
     jobs = stage.enqueue_many("w:rate", 4, queue="remote")
@@ -132,7 +132,7 @@ def test_a_rate_limit_holds_a_ready_back_until_the_next_token_comes(stage: Stage
     assert len(worker.tasks(number)) == 1
 
 
-def test_a_claim_serves_each_filter_and_a_ready_can_be_taken_back(stage: Stage, client: Client):
+def test_claim_serves_each_filter_and_a_ready_can_be_withdrawn(stage: Stage, client: Client):
     served, worker = waiting(stage, client)
     numbers = {kind: worker.ready(kind) for kind in ("w:a", "w:b", "w:c")}
     anything = client.stream(served.where)
@@ -150,11 +150,11 @@ def test_a_claim_serves_each_filter_and_a_ready_can_be_taken_back(stage: Stage, 
     assert ids([task]) == [job]
 
 
-def test_pauses_and_limits_let_workers_give_back_what_they_have_not_started(stage: Stage, client: Client):
+def test_pause_lets_a_worker_release_its_unstarted_tasks(stage: Stage, client: Client):
     served, worker = waiting(stage, client)
     stage.enqueue_many("w:given", 3, queue="remote")
     first, *_ = worker.tasks(worker.ready("w:given", count=3))
-    # No Ready waits: the gateway is busy with what is out.
+    # No Ready waits: the gateway acts because tasks are unfinished.
     stage.run("SELECT jobherd.pause(%s)", "remote")
     worker.expect("release_rest")
     worker.send(release={"claim": first["claim"], "behind_task_id": first["id"]})
@@ -163,14 +163,14 @@ def test_pauses_and_limits_let_workers_give_back_what_they_have_not_started(stag
     assert served.fleet.code is None
 
 
-def test_a_gateway_whose_supervisor_may_not_claim_claims_once_it_may_again(stage: Stage, client: Client):
+def test_gateway_claims_again_once_its_supervisor_has_renewed_its_lease(stage: Stage, client: Client):
     served, worker = waiting(stage, client, lease="6s")
     number = worker.ready("w:lease")
     assert worker.beat()
     watching = client.watch(served.where)
     assert watching() == "SERVING"
     served.fleet.signal(signal.SIGSTOP)
-    assert watching() == "NOT_SERVING", "without a lease"
+    assert watching() == "NOT_SERVING", "the supervisor has no lease"
     job = served.enqueue("w:lease")
     served.fleet.signal(signal.SIGCONT)
     assert ids(worker.tasks(number)) == [job]

@@ -1,14 +1,14 @@
-"""Workers of `jobherd.remote` in a process of their own, whose handler does what the test tells it.
+"""Workers of `jobherd.remote` in a separate process, with a handler that the test controls.
 
     with Working(where, "w:job") as worker:
         worker.wait_started(job)
         worker.go(job)          # the handler of a job with the payload {"wait": true} returns
         assert worker.stop() == 0
 
-`more` are further workers of the process: each has a stream of its own, and its kind. The payload of
-a job says what its handler does: `extend` (extend the lease first), and `wait` (until `go`, or until
-the task is canceled or lost). The process prints what starts: what the tests count does not come
-from the database.
+`more` are further workers of the process, each with its own stream and kind. The payload of a job
+controls its handler: `extend` (extend the lease first), and `wait` (until `go`, or until the task is
+canceled or lost). The process prints each start and end, so the tests do not rely on the database
+to count them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Working:
-    """The tests' end."""
+    """The side of the tests."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Working:
         )
         self._rest = b""
         self.started: list[int] = []
-        """The jobs whose handlers have started, in their order, each as often as it has."""
+        """The jobs whose handlers have started, in order, one entry for each start."""
         self.ended: list[int] = []
 
     @property
@@ -75,17 +75,17 @@ class Working:
             assert self._hear(), f"the handler of job {job} does not return: {self.ended}"
 
     def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to leave, and return its exit code."""
+        """Send the signal, wait until the process exits, and return its exit code."""
         self._process.send_signal(signum)
         while self._hear():
             pass
         return self._process.wait(LIMIT)
 
     def _hear(self) -> bool:
-        """Take what it has printed. False: it has ended."""
+        """Read the output of the process. Return False if it has exited."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
-        assert select.select([fd], [], [], LIMIT)[0], f"the worker says nothing: {self.started}, {self.ended}"
+        assert select.select([fd], [], [], LIMIT)[0], f"the worker prints nothing: {self.started}, {self.ended}"
         data = os.read(fd, 1 << 16)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -102,7 +102,7 @@ class Working:
 
 
 def work(workers: str, slots: str, batch: str, lease: str) -> None:
-    from jobherd.remote import Task, Worker  # its threads are for that process only
+    from jobherd.remote import Task, Worker  # starts threads, so only this process imports it
 
     may_go: set[int] = set()
     lock = threading.Lock()
@@ -134,7 +134,7 @@ def work(workers: str, slots: str, batch: str, lease: str) -> None:
     ]
     with ThreadPoolExecutor(len(others) + 1) as threads:
         running = [threads.submit(other.run, handler) for other in others]
-        first.run(handler)  # it takes the signals of the process
+        first.run(handler)  # handles the signals of the process
         for other in others:
             other.close()
     for one in running:

@@ -126,7 +126,7 @@ MUTANTS = (
         "workers/gateway/new_jobs.py",
         "if is_keyed(options) and not (options.unique and options.unique.queue):",
         "if False:",
-        ("tests/gateway/test_producer.py::test_a_wrong_option_of_a_unique_job_is_named",),
+        ("tests/gateway/test_producer.py::test_error_names_the_invalid_option_of_a_unique_job",),
     ),
     Mutant(
         "a tenant names another tenant for a unique job",

@@ -253,7 +253,7 @@ FLOWS = (
         "workers/gateway/producing.py",
         "if request.tenants and chunk.options.after)",
         "if False)",
-        ("tests/gateway/test_producer.py::test_a_tenant_s_job_waits_only_for_jobs_of_the_tenant",),
+        ("tests/gateway/test_producer.py::test_job_of_a_tenant_can_wait_only_for_jobs_of_that_tenant",),
     ),
     Mutant(
         "an older snapshot adds members to a flow that was sealed",

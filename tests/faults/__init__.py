@@ -1,4 +1,4 @@
-"""Faults done to real supervisors, many times.
+"""Campaigns that inject faults into real supervisors, many times.
 
-`python -m tests.faults.kill_children` and so on. Not tests: pytest does not collect them.
+Run one with `python -m tests.faults.kill_children`, for example. They are not tests: pytest does not collect them.
 """

@@ -1,13 +1,11 @@
-"""kill -9 of a child at every point of a batch, again and again.
+"""Kill workers with SIGKILL at any time within a claim of several jobs: does a finished job run again?
 
-How often does a job run again that was through?
+Each job writes a line when it starts and a line when it ends. It appends each line to a file with
+one write, so a kill cannot leave a partial line. A job has finished once its worker has started
+another job after its end. Such a job must never start again, and each job must end exactly once.
 
-Each job writes a line as it starts and one as it ends, by appending to a file, which a kill cannot
-tear. A job is through once its child has started another one after its end. Such a job may never
-start again, and each job must end exactly once.
-
-With `--plain 1`, the jobs are such that the loop of short jobs takes them, and children live long
-enough to know the kind.
+With `--plain 1`, the jobs qualify for the loop of short jobs, and workers live long enough to learn
+the kind.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ LEFT = "SELECT count(*) FROM jobherd.jobs WHERE state IN ('ready', 'running', 's
 
 
 def again(lines: list[str]) -> tuple[int, int]:
-    """How many jobs were through, and how often one of those was started again."""
+    """How many jobs had finished, and how often one of these started again."""
     through: set[str] = set()
     ended: dict[str, list[str]] = defaultdict(list)
     repeated = 0
@@ -60,8 +58,8 @@ def main() -> int:
         path = Path(folder) / "lines"
         path.touch()
         jobs = kills = 0
-        # Each death counts as a crash in a row for the place, which backs off: none here, or a
-        # campaign would take a day.
+        # Each death counts as a consecutive crash of the slot, which backs off. With the default
+        # backoff a campaign would take a day.
         with Herd(
             dsn, WORK, "--poll", "1s", "--respawn-initial", "10ms", "--respawn-max", "100ms", workers=given.workers
         ):

@@ -1,12 +1,13 @@
-"""What the campaigns against the server have in common.
+"""The common part of the campaigns against the server.
 
-Supervisors under audit, a producer whose acknowledgements stand in a file, the invariants.
+Runs supervisors under audit and a producer that writes the ids of acknowledged jobs to a file, and
+checks the invariants.
 
     with Campaign(report, dsn, seed=given.seed, herds=2) as field:
         ...                      # the fault
-        field.finish()           # drained, checked, everybody has left
+        field.finish()           # drained, checked, every supervisor has exited
 
-Nothing here knows the fault.
+This module does not depend on the kind of fault.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ QUICK = ("--db-retry-initial", "0.2s")
 class Campaign:
     """Supervisors and a producer on one database.
 
-    root: the checkout that they run. through: the DSN that they are given, if it is not the
-    audit's. env: by number of the supervisor, what is added to its environment.
+    Args:
+        root: The checkout that the supervisors run.
+        through: The DSN of the supervisors and the producer, if it differs from the audit's DSN.
+        env: Additional environment variables, by number of the supervisor.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class Campaign:
         self._folder.cleanup()
 
     def adopt(self, herd: Herd) -> None:
-        """Have one more supervisor, which starts now."""
+        """Start one more supervisor and add it to the campaign."""
         self._stack.enter_context(herd)
         self.herds.append(herd)
 
@@ -98,7 +101,7 @@ class Campaign:
         return int(self.audit.run("SELECT count(*) FROM audit.steps WHERE step = 'completed'")[0][0])
 
     def work_on(self, jobs: int = 20, limit: float = 120.0) -> float:
-        """Wait until so many more jobs are completed; return the seconds that took."""
+        """Wait until `jobs` more jobs are completed; return the seconds that it took."""
         begun = time.monotonic()
         enough = self.completed() + jobs
         self.wait(lambda: self.completed() >= enough, f"{jobs} more completed jobs", limit)
@@ -112,10 +115,12 @@ class Campaign:
             time.sleep(0.05)
 
     def finish(self, *, same: bool = True, limit: float = 180.0, told: int | None = None, lost: bool = False) -> None:
-        """Stop the producer, wait until all is over, let everybody leave, and check what holds after every fault.
+        """Stop the producer, wait until all jobs finish, stop the supervisors, and check the invariants.
 
-        same: the processes are those of before. lost: what was acknowledged may be lost. told: so
-        many lines each supervisor may have logged since it stood, its children's included.
+        Args:
+            same: Check that the child processes are the same as at the start.
+            lost: Allow acknowledged jobs to be lost.
+            told: Most log lines of each supervisor since its start, those of its child processes included.
         """
         report = self.report
         self.acknowledged = self._producing.stop()
@@ -138,6 +143,6 @@ class Campaign:
         self.audit.check(report, [] if lost else self.acknowledged)
 
     def show(self) -> None:
-        """Print what the supervisors have said, as far as it helps."""
+        """Print the last 150 log lines of all supervisors."""
         events = sorted((event for herd in self.herds for event in list(herd.events)), key=lambda each: each.at)
         print("\n".join(event.line for event in events[-150:]), file=sys.stderr)

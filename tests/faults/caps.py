@@ -1,10 +1,9 @@
-"""Caps over four supervisors whose children are killed.
+"""Check concurrency limits of four supervisors while their workers are killed.
 
-What runs is looked at thousands of times, and must never be one too many.
-
-Jobs of a millisecond, so that places change hands all the time; a cap on a queue and one on a kind
-that lies in two queues. Each look is one statement, which sees one moment of the database. At the
-end everything must have completed: a place that leaked would leave jobs behind.
+The campaign checks the running jobs thousands of times, and they must never exceed a limit. The jobs
+take a millisecond, so that they start and end all the time. One limit is on a queue, and one on a
+kind that is in two queues. Each check is one statement, which sees one snapshot of the database. At
+the end every job must have completed: a place that was not freed would leave jobs behind.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ WAITING = "SELECT (SELECT count(*) FROM jobherd.waiting) + (SELECT count(*) FROM
 
 
 class Looker:
-    """Looks at what runs, as fast as one session can, in a thread."""
+    """Counts the running jobs in a thread, as fast as one session can."""
 
     def __init__(self, dsn: str) -> None:
         self.seen: list[tuple[int, int]] = []

@@ -1,10 +1,11 @@
-"""Jobs that wait for child jobs, while their workers and maintenance processes are killed: each child job is there once.
+"""Kill workers and maintenance processes under jobs that wait for child jobs: each child job exists once.
 
 python -m tests.faults.children [--jobs 1000] [--kills 300]
 
-Each job spawns one child job and then four, and gathers their results. A kill is SIGKILL to a random child process of
-a supervisor; the kills are spread over the steps of the jobs. At the end each job has returned the results of its child
-jobs, no child job was enqueued or has ended twice, and nothing is left anywhere.
+Each job spawns one child job and then four, and gathers their results. A kill is SIGKILL to a random
+child process of a supervisor; the kills are spread over the steps of the jobs. At the end each job
+has returned the results of its child jobs, no child job was enqueued or has ended twice, and no job
+waits or runs any more.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SELECT (SELECT count(*) FROM jobherd.history WHERE kind = 'fault:parent' AND sta
 def run(
     dsn: str, dice: random.Random, *, jobs: int, kills: int, workers: int
 ) -> tuple[int, list[int], tuple[int, ...]]:
-    """Run the jobs, and return how many processes were killed, how the supervisors left, and what is there at the end."""
+    """Run the jobs; return the number of kills, the exit codes of the supervisors, and the counts of END."""
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         herds = [
@@ -54,7 +55,7 @@ def run(
         killed, until = 0, time.monotonic() + DEADLINE
         while time.monotonic() < until and connection.execute(LEFT).fetchone()[0]:
             time.sleep(dice.uniform(0.02, 0.2))
-            # As in steps.py: at a fixed pace, a slow machine would kill each process while it starts.
+            # At a fixed pace, a slow machine would kill each process while it starts.
             is_due = killed * STEPS * jobs < kills * connection.execute(DONE).fetchone()[0]
             pids = dice.choice(herds).children() if is_due else []
             with contextlib.suppress(ProcessLookupError, IndexError):

@@ -1,12 +1,13 @@
-"""Two hosts, each in a network namespace of its own, and one of them cut off from the database.
+"""Run two hosts, each in its own network namespace, and cut one of them off from the database.
 
-No packet passes, and nobody is told.
+No packet passes, and no side is notified. The other host claims the job of the cut-off host when the
+lease expires, and no crash is counted. The cut-off host has stopped its exclusive job before that.
+Its late statements are rejected, and it registers again once its network is back.
 
-Its job moves to the other host when the lease ends, counting no crash; an exclusive job of it was
-ended before that by itself; what it says late is refused; and once the line is back it starts again.
-Then it vanishes: nothing runs there any more, and its line stays cut. Its jobs move, and the server
-lets go of its sessions by itself. A Linux with `ip` and root are needed: elsewhere this says so and
-leaves with 0.
+Then a host vanishes: none of its processes runs any more, and its network stays cut. The other host
+claims its jobs, and the server closes its sessions without help.
+
+Needs root and a Linux with `ip`: otherwise it prints that it skips the campaign and exits with 0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 WORK = Path(__file__).with_name("work.py")
 NET = "10.213.77"
 LET_GO = 25.0
-"""Seconds in which a server is to notice that nobody is there."""
+"""Seconds within which the server must close the sessions of a vanished host."""
 
 
 def ip(*words: str) -> None:
@@ -44,7 +45,7 @@ def ip(*words: str) -> None:
 
 @contextlib.contextmanager
 def host(number: int) -> Iterator[str]:
-    """Give the name of a network namespace that reaches us as 10.213.77.X."""
+    """Yield the name of a network namespace that reaches the campaign's host as 10.213.77.X."""
     name, ours, theirs = f"jobherd{number}", f"jh{number}a", f"jh{number}b"
     ip("netns", "add", name)
     try:
@@ -67,7 +68,7 @@ def claims(audit: Audit, job: int) -> list[tuple[int, float]]:
 
 
 def sessions(audit: Audit, number: int) -> int:
-    """How many the server has from that host."""
+    """How many sessions the server has from that host."""
     return int(
         audit.run("SELECT count(*) FROM pg_stat_activity WHERE client_addr = %s", f"{NET}.{4 * number + 2}")[0][0]
     )
@@ -115,7 +116,9 @@ def main() -> int:
                         mark = cut_off.mark()
                         wait(lambda: len(claims(audit, job)) > 1 and len(claims(audit, alone)) > 1)  # noqa: B023
                         moved += [claims(audit, each)[-1][1] - began for each in (job, alone)]
-                        time.sleep(2 * given.lease + 1)  # what it ran ends there, cut off, and cannot be written
+                        time.sleep(
+                            2 * given.lease + 1
+                        )  # Its jobs end while it is cut off, so their outcomes cannot be written.
                         ip("link", "set", "jh1a", "up")
                         cut_off.wait_event(lambda event: "registered as supervisor" in event.message, since=mark)
                         lost += len(cut_off.messages("lease was lost"))

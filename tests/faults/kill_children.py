@@ -1,13 +1,17 @@
-"""kill -9 of a busy child, again and again under load.
+"""Kill busy workers with SIGKILL, many times, under load.
 
-Measured from the kill: until its job is known to be claimable again (a listener has heard of it,
-which is after the commit, or somebody has claimed it, whichever is first) and until the place has a
-child that is READY. A victim has been READY for a second: the back-off of a child that dies again
-and again at once is another promise.
+Measured from each kill:
 
-Checked: nothing lost by what producers were acknowledged, nothing ended twice, every death
-explained by the job's history, and that the metrics say the same as the database: a death counts
-once, a run that ended once, and no more runs ended unwritten than there were kills.
+- until the worker's job can be claimed again: a listener receives the notification, which
+  PostgreSQL sends after the commit, or a worker claims the job, whichever is first;
+- until the slot has a worker that is READY.
+
+Each killed worker had been READY for a second. The backoff of a worker that dies repeatedly during
+its start is not measured here.
+
+Checked: no acknowledged job is lost, no job ends twice, and the job's history or the log explains
+every death. The metrics agree with the database: they count each death once and each attempt that
+ended once, and the outcomes that were not written are at most as many as the kills.
 """
 
 from __future__ import annotations
@@ -56,14 +60,17 @@ SELECT split_part(ran_on, '/', 2)::int, extract(epoch FROM finished_at)::double 
   FROM jobherd.history WHERE post_mortem IS NOT NULL
  ORDER BY at"""
 SOON = 60.0
-"""Seconds within which a death is written and told.
+"""Seconds within which a death is recorded and logged.
 
-No number of a process is given again as soon as that.
+The kernel does not reuse a pid within this time.
 """
 
 
 class Kill(NamedTuple):
-    """When it was sent, when the kernel was through with the process (nobody can know of a death before that), and whose it was."""
+    """One SIGKILL: its time, the time at which the kernel had ended the process, and the worker.
+
+    No process can notice the death before `gone`.
+    """
 
     at: float
     gone: float
@@ -72,7 +79,7 @@ class Kill(NamedTuple):
 
 
 class Death(NamedTuple):
-    """What the history says of one, in our time."""
+    """The record of a death in the history; `at` is on this process's monotonic clock."""
 
     pid: int
     at: float
@@ -82,13 +89,13 @@ class Death(NamedTuple):
 
 
 class Listener:
-    """Notes when each notification of a channel was heard, in a thread."""
+    """Records the time of each notification on a channel, in a thread."""
 
     def __init__(self, dsn: str, channel: str) -> None:
         self.heard: list[tuple[float, str]] = []
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._connection.execute(f"LISTEN {channel}")
-        self._connection.execute(sql.load("wake/enable_notify"))  # a busy fleet is told nothing
+        self._connection.execute(sql.load("wake/enable_notify"))  # Without it, a busy fleet sends no notifications.
         self._stop = False
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -111,7 +118,7 @@ def scrape(address: str) -> list[str]:
 
 
 def total(metrics: list[str], name: str, label: str = "") -> int:
-    """The sum of a metric over its labels; of those alone that have this one."""
+    """The sum of a metric over all its labels, or over those that contain `label`."""
     lines = (line.partition("{") for line in metrics if line.startswith(name))
     return sum(int(float(rest.rpartition(" ")[2])) for _, _, rest in lines if label in rest)
 
@@ -139,15 +146,15 @@ def main() -> int:
             parent = herd.pid
             listener = Listener(dsn, "audit_back")
             kills: list[Kill] = []
-            offset = time.time() - time.monotonic()  # the server and we share the host's clocks
+            offset = time.time() - time.monotonic()  # The server and this process use the same host's clocks.
             start = time.monotonic()
             with Producer(
                 dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=200
             ) as producer:
                 while len(kills) < given.kills and time.monotonic() - start < given.kills * 3 + 60:
                     time.sleep(dice.uniform(0.3, 1.7) * given.gap)
-                    # Whom its parent has not reaped yet could be killed once more, and would be
-                    # counted twice.
+                    # Without the exclusion, a worker that its supervisor has not reaped yet could be
+                    # killed again and counted twice.
                     rows = audit.run(BUSY, [kill.child for kill in kills[-100:]])
                     if not rows:
                         continue
@@ -179,9 +186,9 @@ def main() -> int:
         told = [event for event in events if re.match(r"Process \d+", event.message)]
 
         def claimable(job: int, token: int) -> float | None:
-            """When a job is known to be claimable after the claim that died; None if it waits for its back-off."""
-            # Only steps after that very claim count: a claim that was in flight at the kill may
-            # still have committed after it.
+            """When the job could be claimed after the worker with this claim died; None if the job waits for its backoff."""
+            # Only steps after this claim count: a claim that the server was executing at the kill can
+            # still commit after it.
             died = next(number for number, step, claim, _ in steps[job] if step == "claimed" and claim == token)
             after = [each for each in steps[job] if each[0] > died]
             back = next((each for each in after if each[1] in ("ready", "scheduled")), None)
@@ -197,8 +204,8 @@ def main() -> int:
         ready = [event for event in events if is_ready(event)]
         returns = []
         for kill in kills:
-            # A number is given again within an hour of this: what is next after the kill is what it
-            # led to.
+            # The kernel reuses pids within an hour of kills: the first death after the kill is the
+            # one that it caused.
             death = next((death for death in deaths.get(kill.pid, ()) if kill.at < death.at < kill.at + SOON), None)
             slot = next(
                 (event.message.split()[1] for event in reversed(ready) if event.pid == kill.pid and event.at < kill.at),
@@ -211,13 +218,13 @@ def main() -> int:
                 explained += 1
                 back = claimable(death.job, death.token)
                 if back is None:
-                    delayed += 1  # not its first crash: it waits out its back-off by design
+                    delayed += 1  # A job that crashed before waits for its backoff, as designed.
                 else:
                     back_times.append((back - kill.at) * 1000)
                     ours.append((back - kill.gone) * 1000)
                 continue
-            # Nothing was running by its board: between two jobs, or claimed and not started. The
-            # log must say it.
+            # The status board showed no running job: the worker was between two jobs, or had not
+            # started a claimed one. The log must contain the death.
             idle += 1
             if not any(event.pid == kill.pid and kill.at < event.at < kill.at + SOON for event in told):
                 unexplained.append(kill.pid)

@@ -1,16 +1,24 @@
-"""Everything a network does, drawn from a seed, under two supervisors that reach one server through it: by session, and at named words.
+"""Inject network faults, drawn from a seed, between two supervisors and their server.
 
-Connections are reset once a second; sessions of a parent or of one child fall silent for good, in
-the middle of a job, a claim, a settlement; all of one supervisor is silent for half a lease, a
-lease, three; answers are lost after the commit; the line is slow, or carries one byte a packet.
-Producers go through it too. Nothing is lost, nothing ends twice, nothing is left running, and the
-same supervisors go on.
+Each supervisor uses its own proxy, and producers use one of them too. The proxy affects all sessions,
+one session, or a session at a named statement:
 
-Before that, each in turn: how soon a session that hears nothing any more is found out; lines that
-crawl for longer than two leases, on which no lease may be lost and no job run twice; and a
-supervisor that is silent with all its children, for each of the three lengths, under jobs that say
-outside the database when they run: two runs of a job are there at once only where a lease was lost,
-and of an exclusive one never.
+- connections are reset once a second, three times;
+- the session of a supervisor or of one child process is silent permanently, in the middle of a job,
+  of a claim or of writing an outcome;
+- all sessions of a proxy are silent for half a lease, one lease or three leases;
+- answers are lost after the commit;
+- the connections are slow, or transfer one byte per packet.
+
+Nothing is lost, nothing ends twice, nothing is left running, and the same supervisors continue.
+
+Before these faults, the campaign tests one after another:
+
+- how soon a process notices a silent session and reconnects;
+- connections that are very slow for longer than two leases: no lease is lost and no job runs twice;
+- a supervisor that is silent together with its workers, for each of the three lengths. Jobs record
+  outside the database when they run. Two attempts of a job overlap only if a lease was lost, and
+  those of an exclusive job never overlap.
 """
 
 from __future__ import annotations
@@ -44,7 +52,7 @@ PARENT, CHILDREN, WORKERS = "jobherd:supervisor:*", "jobherd:*:*:*", "jobherd:wo
 
 
 def strike(dice: random.Random, network: Network, lease: float) -> str:
-    """Do one thing to the network; return what it was."""
+    """Inject one fault into the network; return its name."""
     what = dice.choice(
         ["reset", "reset", "silent parent", "silent child", "word", "word", "word", "black hole", "slow", "crumbs"]
     )
@@ -90,7 +98,7 @@ def strike(dice: random.Random, network: Network, lease: float) -> str:
 
 
 LENGTHS = (0.5, 1.0, 3.0)
-"""Of a silence, in leases."""
+"""Lengths of a silence, in leases."""
 CRAWLS = {
     "200 ms each way": {"latency": 0.2},
     "10 kB/s": {"bandwidth": 10_000.0},
@@ -98,20 +106,23 @@ CRAWLS = {
     "a byte a packet": {"latency": 0.001, "crumbs": True},
 }
 CRAWL = 2.5
-"""Leases for which a line crawls."""
+"""Leases for which the connections are very slow."""
 CRAWL_LEASE = 10.0
 """Seconds.
 
-On the slowest of these a session needs three for its first beat, and four more until it is
-prepared.
+On the slowest of these connections a session needs 3 s until it renews the lease for the first time,
+and 4 s more until its statements are prepared.
 """
 DEFAULT_LEASE = 15.0
 NOTICED = 13.0
-"""Seconds in which a session that hears nothing any more is to be found out and made again."""
+"""Seconds within which a process must notice a silent session and reconnect."""
 
 
 def half_open(report: Report, network: Network, rounds: int, dice: random.Random) -> None:
-    """How soon a parent's session that falls silent is found out and made again, at any moment between two beats of the default lease."""
+    """Measure how soon a supervisor notices that its session is silent and reconnects.
+
+    The silence begins at a random time between two renewals of the default lease.
+    """
     with Herd(network.dsn, WORK, workers=1) as herd:
         found = []
         for _ in range(rounds):
@@ -124,7 +135,7 @@ def half_open(report: Report, network: Network, rounds: int, dice: random.Random
 
 
 class Hosts:
-    """Two supervisors, each behind a network of its own, under jobs that tell of their runs."""
+    """Two supervisors, each behind its own network, with jobs that record their runs."""
 
     def __init__(
         self, report: Report, audit: Audit, herds: list[Herd], networks: list[Network], notes: Path, lease: float
@@ -149,12 +160,12 @@ class Hosts:
         )
 
     def crawl(self) -> list[int]:
-        """Every line crawls, one way after the other; return the jobs."""
+        """Slow all connections in each of the ways, one after another; return the jobs."""
         jobs, lost = [], self.lost()
         for what, how in CRAWLS.items():
             for network in self.networks:
                 network.slow(**how)
-                network.cut()  # or each session would have begun on a better line
+                network.cut()  # Without it, the sessions would start on fast connections.
             until = time.monotonic() + CRAWL * self.lease
             while time.monotonic() < until:
                 jobs.append(self.enqueue("fault:noted", 0.05))
@@ -178,7 +189,10 @@ class Hosts:
         return jobs
 
     def fall_silent(self) -> list[int]:
-        """Whoever runs the job, with all its children, for each of the lengths, under a job of either sort; return the jobs."""
+        """Silence the supervisor that runs the job, with all its child processes; return the jobs.
+
+        Once for each length and each kind: an ordinary job and an exclusive one.
+        """
         jobs: dict[int, str] = {}
         for length in LENGTHS:
             for kind in ("fault:noted", "fault:noted-alone"):
@@ -216,7 +230,7 @@ class Hosts:
         raise TimeoutError(f"job {job} did not begin")
 
     def _of(self, pid: int) -> int:
-        """The number of the supervisor of that worker."""
+        """The number of this worker's supervisor."""
         return next(
             number
             for number, herd in enumerate(self.herds)
@@ -224,7 +238,7 @@ class Hosts:
         )
 
     def _lost_since(self, pid: int, at: float) -> bool:
-        """Whether the supervisor of that worker has found its lease lost after that time."""
+        """Whether this worker's supervisor logged after this time that its lease was lost."""
         return any(event.at >= at and "lease was lost" in event.message for event in self.herds[self._of(pid)].events)
 
 

@@ -1,8 +1,8 @@
-"""PostgreSQL stopped for a minute and started again, under two supervisors and a job that computes for longer than that.
+"""Stop PostgreSQL for a minute under two supervisors and a job that computes for longer than that.
 
-The same processes go on, each within 5 s of the start; the long job finishes once and its outcome
-is written; the log has a line or two for each process and no traceback; nothing lost, nothing
-twice.
+The same processes continue, each within 5 s of the server's start. The long job finishes once and
+its outcome is written. While the server is down, each supervisor logs at most three lines per
+process and no traceback. Nothing is lost and nothing ends twice.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""kill -9 of the parent with busy children, again and again; and a parent frozen beyond its lease.
+"""Kill the supervisor with SIGKILL while its workers are busy, many times; then freeze one beyond its lease.
 
-After a kill: no process of it is left within 2 s, a job that ignores SIGTERM and its grandchild
-included, and a new run takes the jobs over at once. Every second time the new run is started only
-when all are gone, so that they had to see to that by themselves. After a freeze: another supervisor
-has the jobs once the lease is over, and what the frozen one's children finish late is refused.
+After a kill, no process of the supervisor is left within 2 s, including a job that ignores SIGTERM
+and the grandchild process of this job. A new supervisor reclaims the jobs at once. Every second time
+the new supervisor starts only after all processes are gone, so that they have to exit without help.
+
+After a freeze, another supervisor claims the jobs once the lease has expired, and the server rejects
+the late outcomes of the frozen supervisor's workers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ WORK = Path(__file__).with_name("work.py")
 KINDS = [
     ("fault:quick", {}, 50),
     ("fault:sleep", {"seconds": 0.02}, 30),
-    ("fault:sleep", {"seconds": 0.1}, 15),  # short enough to end between two kills
+    ("fault:sleep", {"seconds": 0.1}, 15),  # Short enough to end between two kills.
     ("fault:burn", {"seconds": 0.05}, 5),
 ]
 
@@ -42,7 +44,7 @@ def kill_parents(report: Report, given, folder: str) -> None:
         taken: list[float] = []
         ready: list[float] = []
         with Herd(dsn, WORK, workers=given.workers):
-            pass  # makes the kinds known
+            pass  # Registers the kinds.
         audit = Audit(dsn)
         (stubborn,) = audit.run(
             "SELECT jobherd.enqueue('fault:stubborn', json_build_object('path', %s::text)::jsonb)", str(notes)
@@ -71,8 +73,8 @@ def kill_parents(report: Report, given, folder: str) -> None:
                     at = time.monotonic()
                     successor = Herd(dsn, WORK, workers=given.workers, wait=False)
                 offset = time.time() - time.monotonic()
-                # The stubborn job was running for sure; when the successor has claimed it, it has
-                # taken over.
+                # The stubborn job was certainly running: once the new supervisor has claimed it, the
+                # jobs are reclaimed.
                 until = time.monotonic() + LIMIT
                 token = dict(held).get(stubborn)
                 rows: list[tuple[float]] = []
@@ -140,11 +142,11 @@ def freeze_parent(report: Report, given) -> None:
                         jobs,
                     )
                 moved = [(when - offset - at) * 1000 for when, _ in rows]
-                # The frozen one's children are awake: they finish first, and must be refused.
+                # The frozen supervisor's workers still run: they finish first, and their outcomes must be rejected.
                 time.sleep(max(0.0, 10 - (time.monotonic() - at)))
                 frozen.signal(signal.SIGCONT)
                 over = audit.wait_all_over()
-                time.sleep(2 * lease)  # the thawed one finds its lease lost and starts again
+                time.sleep(2 * lease)  # The continued supervisor notices that its lease is lost and registers again.
                 again = audit.run("SELECT jobherd.enqueue('fault:quick') FROM generate_series(1, 20)")
                 audit.wait_all_over()
                 refused = [event for event in frozen.events if "so their outcome was not written" in event.message]

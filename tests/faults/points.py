@@ -1,17 +1,20 @@
-"""A SIGKILL at every named point, in the children and in the parent (`workers/system/failpoints.py`): nothing is lost, nothing ends twice, everything goes on.
+"""Send SIGKILL at every named point, in child processes and in the supervisor (`workers/system/failpoints.py`).
 
-First the fleet works for a while under a mix of jobs and orders, and notes which points it reaches
-(`--tour 0`: the core alone is gone through); then each of them kills whoever reaches it next, again
-and again, while producers go on. A dead child is replaced by its parent, a dead parent by a new
-supervisor. A point that is not reached by itself is brought about: children are replaced by HUP,
-the supervisor is told to drain.
+Nothing is lost, nothing ends twice, and the fleet continues.
 
-Checked at the end: what producers were acknowledged is over, once; a transactional job has left its
-row exactly once if it was completed and else none; every counted attempt stands in the history; each flow
-has ended and called back once; no process is left; each point of the core was reached and has killed.
+First the fleet runs a mix of jobs and fleet operations for a few seconds, and records which points
+it reaches (`--tour 0`: only the core points are tested). Then each point kills the next process that
+reaches it, repeatedly, while producers continue. The supervisor replaces a dead child process, and a
+new supervisor replaces a dead one. If no process reaches a point, the campaign provokes it: HUP
+replaces the child processes, TERM drains the supervisor.
 
-A run may be ended at any time by TERM or Ctrl-C: it is judged by what was killed until then, and
-runs add up in docs/project/fault-campaigns.md.
+Checked at the end: each acknowledged job has finished once; a transactional job has written its row
+exactly once if it completed, and not otherwise; every counted attempt is in the history; each flow
+has ended and enqueued its callback once; no process is left; each core point was reached and has
+killed.
+
+You can end a run at any time with TERM or Ctrl-C. It is then judged by the kills so far. Runs add up
+in docs/project/fault-campaigns.md.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ CORE = frozenset(
     }
 )  # fmt: skip
 EFFECTS = "CREATE TABLE audit.effects (job bigint NOT NULL, attempt int NOT NULL)"
-"""Deliberately without a key."""
+"""Deliberately without a key, so that a second write of the same attempt is visible."""
 WRONG = """
 SELECT h.id, h.state, count(e.job) FROM jobherd.history h LEFT JOIN audit.effects e ON e.job = h.id WHERE h.kind = 'fault:effect'
  GROUP BY 1, 2 HAVING count(e.job) <> CASE h.state WHEN 'completed' THEN 1 ELSE 0 END"""
@@ -82,20 +85,20 @@ SELECT jobherd.enqueue('fault:effect', '{}', jsonb_build_object('after', jsonb_b
     {"node": "one", "kind": "fault:quick"},
     {"node": "last", "kind": "fault:quick", "after": ["one"]},
     {"node": "callback", "kind": "fault:effect", "on": "done"}]')), 'when', 'ended'))"""
-"""A flow with a callback, and a job outside of it that waits for its end."""
+"""A flow with a callback, and a job outside the flow that waits for its end."""
 UNENDED = """
 SELECT f.id, f.state, count(h.id) FROM jobherd.flows f LEFT JOIN jobherd.edges e ON e.upstream = f.id AND e.flow = f.id
   LEFT JOIN jobherd.history h ON h.id = e.downstream GROUP BY 1, 2 HAVING f.state = 'open' OR count(h.id) <> 1"""
 STIRRED = 0.7
-"""Seconds after which a point is brought about."""
+"""Seconds after which the campaign provokes a point that was not reached."""
 DEATH, RELOAD, LEAVING, QUIET, JOIN = 0, 1, 5, 6, 7
-"""What `Ranch.stir` does, by number; the last two only where they are needed."""
+"""Actions of `Ranch.stir`, by number; the last two only for the points that need them."""
 QUIET_FOR = 0.5
-"""Seconds in which what there is is worked off."""
+"""Seconds without new jobs, in which the workers finish the present ones."""
 NEEDS = {
     "child.born": DEATH,
     "child.clean": DEATH,
-    "claim_job.before": QUIET,  # of one job, by somebody who has rested
+    "claim_job.before": QUIET,  # A claim of one job, by a worker that was idle.
     "claim_job.done": QUIET,
     "claim_job.sent": QUIET,
     "child.leaving": RELOAD,
@@ -119,16 +122,16 @@ NEEDS = {
     "parent:requeue_child.sent": DEATH,
     "parent:settle_jobs.sent": DEATH,
 }
-"""What brings about those that nobody reaches by working.
+"""Actions for the points that no process reaches while it only runs jobs.
 
-Done as soon as there is a worker, where the others are left to come by themselves.
+They run as soon as there is a worker. All other points get time to be reached without an action.
 """
 NEVER = 12.0
 TRIES = 2
 
 
 class Ranch:
-    """One supervisor at a time, and a new one when it is dead."""
+    """Runs one supervisor at a time, and starts a new one when it is dead."""
 
     def __init__(self, dsn: str, points: Points, workers: int, producer: Producer) -> None:
         self._dsn, self._points, self._workers, self._producer = dsn, points, workers, producer
@@ -140,7 +143,7 @@ class Ranch:
         return Herd(self._dsn, WORK, *FLAGS, workers=self._workers, wait=False, env=self._points.environment)
 
     def replace(self) -> None:
-        """Wait for the end of the one that is, and for all its processes; begin another."""
+        """Wait until the supervisor and all its processes are gone, then start a new supervisor."""
         self.herd.process.wait(LIMIT)
         wait_all_gone(members(self.herd.pid))
         with suppress(Exception):
@@ -148,10 +151,10 @@ class Ranch:
         self.herd = self._begin()
 
     def stir(self, number: int) -> None:
-        """Bring about what does not come by itself.
+        """Provoke points that running jobs does not reach.
 
-        A worker dies, children are replaced, at last the supervisor leaves; or there is nothing to
-        do.
+        A worker is killed, the supervisor replaces its child processes or drains, no jobs arrive for
+        a while, or a flow is enqueued.
         """
         if number == QUIET:
             self._producer.rest(QUIET_FOR)
@@ -161,7 +164,7 @@ class Ranch:
                 connection.execute(FLOW)
             return
         if not self.herd.worker_pids():
-            return  # a supervisor that has only just begun would die of what it is to obey
+            return  # HUP or TERM would kill a supervisor that has just started and installed no signal handlers yet.
         with suppress(ProcessLookupError):
             match number % 6:
                 case 1 | 3:  # RELOAD
@@ -173,13 +176,13 @@ class Ranch:
                         os.kill(pid, signal.SIGKILL)
 
     def tend(self) -> None:
-        """If it has left, begin another."""
+        """If the supervisor has exited, start a new one."""
         if self.herd.process.poll() is not None:
             self.replace()
 
 
 def tour(ranch: Ranch, points: Points, audit: Audit, seconds: float) -> set[str]:
-    """Let the fleet work and be given orders; return every point that was reached."""
+    """Let the fleet run jobs and handle commands; return every point that was reached."""
     points.watch()
     until, number = time.monotonic() + seconds, 0
     while time.monotonic() < until:
@@ -195,7 +198,7 @@ def tour(ranch: Ranch, points: Points, audit: Audit, seconds: float) -> set[str]
 
 
 def kill_at(name: str, ranch: Ranch, points: Points) -> bool:
-    """Kill whoever reaches that point next; return whether anybody did."""
+    """Kill the next process that reaches the point; return whether a process reached it."""
     token = points.arm(name, "kill")
     begun, stirred, needs = time.monotonic(), 0, NEEDS.get(name)
     while not (pid := points.taken(token)):
@@ -218,9 +221,9 @@ def kill_at(name: str, ranch: Ranch, points: Points) -> bool:
 
 
 def turns(names: list[str], times: int, parents: int, killed: Mapping[str, int]) -> Iterator[str]:
-    """Round by round, so that what one kill leaves behind meets each of the others.
+    """Yield the points round by round, so that each kill meets what every other one leaves behind.
 
-    What only the tour has reached is given up after two.
+    A point outside the core that did not kill in the first two rounds is skipped from then on.
     """
     begun = time.monotonic()
     for number in range(max(times, parents)):
@@ -238,7 +241,7 @@ def turns(names: list[str], times: int, parents: int, killed: Mapping[str, int])
 
 def main() -> int:
     given = arguments(__doc__, times=100, parents=100, workers=2, rate=120.0, tour=12.0, only="")
-    # --tour 0: the core alone. --only a,b: these alone.
+    # --tour 0: only the core points. --only a,b: only these points.
     report = Report(
         f"points: SIGKILL at every named point, {given.times} times in children, {given.parents} in the parent",
         given.seed,
@@ -250,7 +253,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
         report.on(dsn)
         with Herd(dsn, WORK, workers=1):
-            pass  # makes the kinds known
+            pass  # Registers the kinds.
         audit = Audit(dsn)
         audit.run(EFFECTS)
         points = Points(Path(folder, "points"))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from jobherd.supervisor.embedded import lifecycle
@@ -71,7 +72,7 @@ def test_psql_gets_the_address_as_an_argument_and_the_password_in_its_environmen
 
 def test_psql_runs_on_the_given_database(database):
     if not any(os.access(os.path.join(place, "psql"), os.X_OK) for place in os.environ["PATH"].split(os.pathsep)):
-        return  # the next test uses the psql of the extra
+        pytest.skip("no psql here: the next test uses the psql of the extra")
     answer = jobherd("psql", "-Atc", "SELECT current_database()", dsn=database)
     assert (answer.code, answer.out.strip()) == (0, psycopg.conninfo.conninfo_to_dict(database)["dbname"]), answer
 

@@ -134,11 +134,11 @@ def test_malformed_request_is_rejected_and_the_process_keeps_serving(web, head):
 
 
 def test_open_stream_does_not_delay_the_exit_of_the_process(web):
-    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)
-    connection.request("GET", "/live?topic=test")
-    assert connection.getresponse().status in {200, 404}
-    web.dismiss()
-    connection.close()
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)) as connection:
+        connection.request("GET", "/live?topic=queues")
+        with connection.getresponse() as stream:
+            assert (stream.status, stream.readline()) == (200, b"retry: 2000\n")
+            web.dismiss()
 
 
 def test_dashboard_at_a_public_address_requires_a_token():

@@ -1,7 +1,7 @@
-"""Machines: a part of the product driven by any sequence of moves there may be, against what must always hold.
+"""State machines: any sequence of moves drives a part of the product, and its invariants are checked.
 
-A move is a name and a number, so a sequence of them is a value: hypothesis makes such sequences and
-shrinks one that fails, `python -m tests.machines` makes a million moves from a seed and cuts down
-what fails. `herd.py` is the parent's fleet and plan in a world of made-up children; `queue.py` is
-the job's states in a real PostgreSQL beside a model of them in Python.
+A move is a name and a number, so a sequence of moves is a value. Hypothesis makes such sequences and
+shrinks one that fails. `python -m tests.machines` makes a million moves from a seed and reduces a sequence
+that fails. `herd.py` drives the supervisor's fleet and plan with simulated child processes. `queue.py`
+compares the states of jobs in a real PostgreSQL with a model in Python.
 """

@@ -1,10 +1,10 @@
-"""The machines under very many moves.
+"""Runs the state machines with very many moves.
 
-`python -m tests.machines --moves 1000000 --seed 1`, with `--queue` the one that asks PostgreSQL, with
-`--gateway` the one of remote workers, with `--uplink` that of their hosts, with `--schedules` the one
-of periodic jobs and with `--flows` the one of flows, which ask PostgreSQL too.
+`python -m tests.machines --moves 1000000 --seed 1` drives the supervisor's policies. `--gateway` drives the
+bookkeeping of the gateway, and `--uplink` that of the uplink. `--queue` drives the states of jobs,
+`--schedules` schedules and `--flows` flows: these three use PostgreSQL.
 
-Exits with 1 for a promise that was broken, and prints the fewest moves that still break it.
+Exits with 1 if an invariant is broken, and prints the fewest moves that still break it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tests.machines.herd import Move
 
 Play = "Callable[[list[Move]], Counter[str]]"
-"""Makes the moves and returns what has happened, each made move as `moves`.
+"""Makes the moves and returns counts of events, with the number of moves as `moves`.
 
-Raises AssertionError for a promise that was broken.
+Raises AssertionError if an invariant is broken.
 """
 
 
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--schedules", action="store_true", help="the instants of schedules")
     parser.add_argument("--flows", action="store_true", help="who waits, and what flows count")
     given = parser.parse_args()
-    logging.disable()  # of what is tried on purpose
+    logging.disable()  # moves cause errors on purpose
     chance, begun, seen, lives = random.Random(given.seed), time.monotonic(), Counter[str](), 0
     with ExitStack() as stack:
         names, play = herd.NAMES, herd.play
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def least(moves: list[Move], play: Play) -> list[Move]:
-    """Leave out what is not needed for it to break."""
+    """Remove the moves that are not needed for the failure."""
     size = len(moves)
     while size:
         at = 0

@@ -1,10 +1,11 @@
-"""Flows in a real PostgreSQL, beside a model of them: who waits, who runs, and what each flow counts.
+"""Compares flows in a real PostgreSQL with a model: waiting and running jobs, and the counts of each flow.
 
-Users start flows that wait for jobs and flows, add nodes, cancel and retry jobs and flows, also from a node on;
-workers claim and settle. A node with a job for each item of a list becomes a flow of these. After each move, maintenance passes the ends on, some of them at a time, until nothing is left.
-Then both must hold the same jobs in the same states, and each flow must count what its members are.
+Users start flows that wait for jobs and flows, add nodes, cancel and retry jobs and flows, also from a node on.
+Workers claim and settle. A node with a job for each item of a list becomes a flow of these jobs. After each move,
+maintenance handles the ends of jobs, some of them at a time, until none is left. Then both must have the same jobs
+in the same states, and the counts of each flow must match its members.
 
-So no job starts before what it waits for, and none waits for what cannot come. A flow ends with its last
+So no job starts before the ends that it waits for, and none waits for an end that cannot come. A flow ends with its last
 live member, also if members were run again by hand before the flow was, and not before it is sealed. A
 callback runs once.
 """
@@ -48,11 +49,11 @@ SELECT 1 FROM jobherd.ends UNION ALL SELECT 1 FROM jobherd.edges e
 class Job:
     id: int
     flow: Flow | None = None
-    """Of which it is a member."""
+    """The flow of which it is a member."""
     place: str = "ready"
     wanted: str = "completed"
     known: dict[int, str | None] = field(default_factory=dict)
-    """What it waits for, and how that ended. "unknown": nothing passed that on, since the job was canceled."""
+    """Jobs and flows that it waits for, and their final states. "unknown": the job was canceled before that end."""
     why: str = ""
     """Why it was canceled: "upstream", "unneeded", "flow" or "hand"."""
     asked: bool = False
@@ -91,7 +92,7 @@ class Flow:
 
     @property
     def known(self) -> dict[int, str | None]:
-        """What the member waited for that has become this flow."""
+        """Jobs and flows for which the member waited that has become this flow."""
         return {} if self.origin is None else self.origin.known
 
     def is_wanted(self, state: str) -> bool:
@@ -107,9 +108,9 @@ class Flow:
 
 
 class Model:
-    """The flows under test and what they should be.
+    """The flows under test and their expected states.
 
-    Each method whose name begins with `move_` is something that may be asked of them.
+    Each method whose name begins with `move_` is a move.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -148,7 +149,7 @@ class Model:
                 self.release(job)
 
     def resolve(self, flow: Flow) -> None:
-        """Count a flow."""
+        """Update the state of a flow."""
         if flow.place != "open":
             return
         flow.stopping |= flow.policy == "cancel" and flow.count()[2] > 0
@@ -166,7 +167,7 @@ class Model:
             self.seen[f"flow {flow.place}"] += 1
 
     def release(self, job: Job) -> None:
-        """Decide about a job that waits."""
+        """Make a blocked job ready, cancel it, or keep it blocked."""
         if job.place != "blocked":
             return
         for number, state in job.known.items():
@@ -206,18 +207,18 @@ class Model:
             for number, place in expected.items()
             if dict(found).get(number) != place
         }
-        assert not wrong, f"jobs and where they are and should be: {wrong}"
+        assert not wrong, f"actual and expected states of jobs: {wrong}"
         assert dict(found).keys() == expected.keys()
         for number, *counts in self.queue.run(
             "SELECT id, state, pending, completed, failed, cancelled FROM jobherd.flows"
         ):
             flow = self.flows[number]
             should = [flow.place, *(flow.count() if flow.place == "open" else flow.counts)]
-            assert counts == should, f"flow {number} is {counts} and should be {should}"
+            assert counts == should, f"flow {number} is {counts} instead of {should}"
         self.queue.connection.execute(self.queue.text("maintenance/apply_cancels"), {"most": 1000})
         asked = {number for (number,) in self.queue.run("SELECT job FROM jobherd.cancels")}
         should = {job.id for job in self.jobs.values() if job.asked}
-        assert asked == should, f"jobs {asked} are asked to end, and {should} should be"
+        assert asked == should, f"a cancellation is requested for the jobs {asked} instead of {should}"
 
     # -- users
 
@@ -245,7 +246,7 @@ class Model:
         return nodes, before
 
     def note(self, flow: Flow, nodes: list[dict[str, Any]], before: list[list[int]], outside: list[int]) -> None:
-        """Add what was enqueued to the model."""
+        """Add the enqueued jobs to the model."""
         ids = [number for (number,) in self.queue.run("SELECT id FROM jobherd.jobs WHERE id <> ALL (%s) ORDER BY id", list(self.jobs))]  # fmt: skip
         assert len(ids) == len(nodes)
         for place, (number, node) in enumerate(zip(ids, nodes, strict=True)):
@@ -280,7 +281,7 @@ class Model:
             return
         flow = running[n % len(running)].flow
         assert flow is not None
-        if flow.place != "open" or flow.origin is not None:  # the member was run again after its end
+        if flow.place != "open" or flow.origin is not None:  # the member was run again after the end of the flow
             return
         nodes, before = self.graph(n, n % 3 + 1, f"-{len(flow.members)}")
         assert self.ask("jobherd.extend_flow(%s, %s::jsonb)", flow.id, json.dumps(nodes)) == len(nodes)
@@ -401,7 +402,7 @@ class Model:
         self.seen["mapped again"] += len(inner)
 
     def run_again(self, flow: Flow, chosen: set[int]) -> int:
-        """Run members of an ended flow again, and what needs them or is needed. Return how many jobs that are."""
+        """Run members of an ended flow again, with those that need them or are needed. Return the number of jobs."""
         total, before, retried = 0, 0, set[int]()
         while before < len(chosen):
             before = len(chosen)
@@ -479,9 +480,9 @@ NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 
 
 def play(queue: Queue, moves: list[Move]) -> Counter[str]:
-    """Make these moves, look after each, and return what has happened.
+    """Make these moves, check after each, and return counts of events.
 
-    Raises AssertionError where the database and the model part.
+    Raises AssertionError if the database and the model differ.
     """
     model = Model(queue)
     try:

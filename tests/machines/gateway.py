@@ -1,14 +1,14 @@
-"""Two gateways, their remote workers and the database, with the gateways' own bookkeeping.
+"""Drives the real bookkeeping of two gateways with simulated remote workers and a simulated database.
 
 Streams, statements and clocks are simulated. Each message, each step of a claim, each transaction
-and each answer is a move of its own, so everything can overtake everything that it can overtake in
-reality: a claim passes its check and commits after another gateway has attached the session, an
-answer arrives after the stream broke, a gateway is killed and its last claim commits all the same.
+and each answer is a separate move, so it can overtake all others that it can overtake in reality.
+For example, a claim passes its check and commits after another gateway has attached the session, an
+answer arrives after the stream broke, or the last claim of a killed gateway still commits.
 
-After each move the promises hold: a Ready is answered once and with no more tasks than it asked
-for; a claim is sent to one stream only; a task that a worker has received is never released as if
-it had not been; a result is recorded once; a gateway does nothing for a session that it knows to be
-another's. At the end every job is done, and the database holds no claim.
+These invariants hold after each move. A Ready is answered once and with no more tasks than it
+requested. A claim is sent to one stream only. A task that a worker has received is never released as
+if it had not been. A result is recorded once. A gateway does nothing for a session that it has lost to
+another gateway. At the end every job is done, and the database holds no claim.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Database:
             self.ready.append(self.enqueued)
 
     def take(self, child: int, token: int, job: int) -> bool:
-        """Take a job out of its row, if the fencing token still holds it."""
+        """Remove a job from its row if the fencing token still holds it, and return whether it did."""
         jobs = self.rows.get((child, token), [])
         if job not in jobs:
             return False
@@ -64,7 +64,9 @@ class Database:
 
     def give_back(self, child: int, token: int, job: int, *, started: bool) -> None:
         if self.take(child, token, job):
-            assert started or a.TaskRef(job, token) not in self.received, f"job {job} was received and is released"
+            assert started or a.TaskRef(job, token) not in self.received, (
+                f"job {job} is released although a worker received it"
+            )
             self.ready.append(job)
 
     def reclaim(self, session: int) -> None:
@@ -80,7 +82,7 @@ class Database:
 
 @dataclass
 class Link:
-    """One stream: what is on its way in both directions."""
+    """One stream, with the messages on their way in both directions."""
 
     id: int
     gateway: Gateway
@@ -126,7 +128,7 @@ class Gateway:
         self.found: list[a.Found] | None = None
         self.batches: dict[int, tuple[a.Job, ...]] = {}
         self.gone: set[tuple[int, int]] = set()
-        """(session, attached) that it knows to be another's."""
+        """Attachments that it has lost to another gateway: (session, attached)."""
 
 
 class World:
@@ -138,16 +140,18 @@ class World:
         self.links: list[Link] = []
         self.last_link = 0
         self.sent: dict[int, int] = {}
-        """By token: the stream that it was sent to."""
+        """By token: the stream that the claim was sent to."""
         self.seen: Counter[str] = Counter()
 
-    # -- a gateway carries out what its bookkeeping says
+    # -- a gateway carries out the actions of its bookkeeping
 
     def carry_out(self, gateway: Gateway, actions: list[a.Action]) -> None:
         for action in actions:
             self.seen[type(action).__name__] += 1
             if isinstance(action, (a.ExpireTasks, a.ReleaseUnacknowledged, a.EndSession)):
-                assert (action.session, action.attached) not in gateway.gone, f"it is another's: {action}"
+                assert (action.session, action.attached) not in gateway.gone, (
+                    f"another gateway has attached the session: {action}"
+                )
             match action:
                 case a.EndStream():
                     link = gateway.links.pop(action.stream)
@@ -176,7 +180,7 @@ class World:
 
     def check(self, gateway: Gateway) -> None:
         state = gateway.state
-        assert state.streams.keys() == gateway.links.keys(), "the loop and the bookkeeping part"
+        assert state.streams.keys() == gateway.links.keys(), "the loop and the bookkeeping differ"
         for session in state.sessions.values():
             assert (session.id, session.attached) not in gateway.gone
             assert session.out == sum(task.state.counts for _, task in session.refs())
@@ -193,7 +197,7 @@ class World:
     # -- the database threads
 
     def run_transaction(self, gateway: Gateway) -> None:
-        """The first transaction that waits is committed. Its answer is on its way."""
+        """Commit the first waiting transaction. Its answer is then on its way."""
         if gateway.answer is not None or not gateway.settle:
             return
         action, db = gateway.settle.popleft(), self.db
@@ -286,7 +290,9 @@ class World:
                 self.seen["claims"] += 1
                 assert sum(share.size for share in gateway.claim.shares) <= assignment.MOST_JOBS
                 for share in gateway.claim.shares:
-                    assert (share.session, share.attached) not in gateway.gone, "a claim for another's session"
+                    assert (share.session, share.attached) not in gateway.gone, (
+                        "a claim for a session of another gateway"
+                    )
         elif gateway.passed is None:
             gateway.passed = [db.hold(share.session, share.attached) for share in gateway.claim.shares]
         elif gateway.found is None:
@@ -359,8 +365,8 @@ class World:
                         worker.held[ref] = "runs"  # its result is sent again
             case "tasks":
                 number, claim, jobs = rest
-                assert number in worker.readys, "a Ready is answered twice, or never was"
-                assert len(jobs) <= worker.readys.pop(number), "more tasks than the Ready asked for"
+                assert number in worker.readys, "a Ready is answered twice, or was never sent"
+                assert len(jobs) <= worker.readys.pop(number), "more tasks than the Ready requested"
                 for job in jobs:
                     worker.held[a.TaskRef(job.id, claim)] = "new"
                     self.db.received.add(a.TaskRef(job.id, claim))
@@ -417,7 +423,7 @@ class World:
         self.now += seconds
         for gateway in self.gateways:
             self.carry_out(gateway, deadlines.due(gateway.state, self.now))
-            assert deadlines.wake_at(gateway.state, self.now) > self.now, "it would never sleep"
+            assert deadlines.wake_at(gateway.state, self.now) > self.now, "the gateway would never sleep"
         for session in [key for key, row in self.db.sessions.items() if row.lease_until <= self.now]:
             self.seen["reclaimed"] += 1
             self.db.reclaim(session)
@@ -481,7 +487,7 @@ class World:
                 return
 
     def move_release(self, n: int) -> None:
-        """It gives back a claim of which it has started nothing."""
+        """A worker releases a claim of which it has started no task."""
         worker = self.connected(n)
         if worker is None or worker.link is None:
             return
@@ -540,7 +546,7 @@ class World:
             self.breaks_below(worker)
 
     def move_lose_claim(self, n: int) -> None:
-        """The claim thread gets no answer. Its session is ended, so what is not committed never is."""
+        """The claim thread gets no answer. Its session is ended, so an uncommitted claim is never committed."""
         gateway = self.gateways[n % 2]
         if gateway.claim is not None:
             self.seen["claims lost"] += 1
@@ -548,7 +554,7 @@ class World:
             self.carry_out(gateway, assignment.on_claim_failed(gateway.state, claim, self.now))
 
     def move_kill(self, n: int) -> None:
-        """SIGKILL: everything in memory is gone; what is committed stays."""
+        """SIGKILL: the gateway loses its memory. Committed transactions stay."""
         if n % 4:
             return
         gateway = self.gateways[n // 4 % 2]
@@ -572,7 +578,7 @@ class World:
     # -- the end
 
     def settle_down(self) -> None:
-        """Deliver everything that is on its way."""
+        """Deliver all messages and answers that are on their way."""
         for _ in range(60):
             for gateway in self.gateways:
                 for _ in range(4):
@@ -591,7 +597,7 @@ class World:
                     self.arrives_below(worker, worker.link)
 
     def check_rest(self) -> None:
-        """Nothing is on its way, and the first checks after an attach are over."""
+        """Check the state after all messages are delivered and the first checks after an attach have ended."""
         for gateway in self.gateways:
             for session in gateway.state.sessions.values():
                 row = self.db.sessions.get(session.id)
@@ -599,15 +605,15 @@ class World:
                     continue
                 held = {token: set(jobs) for (child, token), jobs in self.db.rows.items() if child == session.child}
                 known = {token: set(claim) for token, claim in session.claims.items()}
-                assert held == known, "a job is with a session that does not know it"
+                assert held == known, "the database and the gateway differ on the jobs of a session"
                 for ref, task in session.refs():
-                    assert task.deadline > self.now, f"the lease of {ref} is over"
+                    assert task.deadline > self.now, f"the lease of {ref} has expired"
         for worker in self.workers:
             if worker.link is not None and worker.link.open_above:
-                assert not worker.taken_back & worker.readys.keys(), "a Ready was taken back and never answered"
+                assert not worker.taken_back & worker.readys.keys(), "a withdrawn Ready was never answered"
 
     def end(self) -> None:
-        """Streams stay, workers work, and in the end every job is done."""
+        """Check that every job is done in the end while streams last and workers work."""
         for number in range(3):
             self.move_connect(number)
         self.settle_down()
@@ -629,7 +635,7 @@ class World:
                 break
         self.settle_down()
         assert len(self.db.done) == self.db.enqueued, "a job is not done"
-        assert not self.db.rows, "a claim stays in the database"
+        assert not self.db.rows, "a claim remains in the database"
         for gateway in self.gateways:
             assignment.on_wake(gateway.state)
             self.step_claim(gateway)
@@ -641,7 +647,9 @@ class World:
             self.settle_down()
         for gateway in self.gateways:
             assert sessions.is_drained(gateway.state)
-            assert all(session.stream for session in gateway.state.sessions.values()), "a session stays"
+            assert all(session.stream for session in gateway.state.sessions.values()), (
+                "a session without a stream remains"
+            )
 
 
 Move = tuple[str, int]
@@ -654,9 +662,9 @@ assert {name.removeprefix("move_") for name in vars(World) if name.startswith("m
 
 
 def play(moves: list[Move]) -> Counter[str]:
-    """Make these moves, then end it, and return what has happened.
+    """Make these moves, let all jobs end, and return counts of events.
 
-    Raises AssertionError for a promise that was broken.
+    Raises AssertionError if an invariant is broken.
     """
     world = World()
     for name, n in moves:

@@ -1,9 +1,9 @@
-"""The parent's fleet and plan, in a world of children that boot, work, rest, hang, crash and disobey. No process, no clock.
+"""Drives the supervisor's fleet and plan with simulated child processes.
 
-The world does what `loop.py` and `children.py` do: it tells the fleet what happened, looks at the
-children as often as the loop does, asks for a plan at the time the last one named, and carries it
-out. It knows the truth, which the fleet only sees now and then, and holds both against what was
-promised: see `World.check` and the assertions at each action.
+These boot, work, sleep, hang, crash and disobey. There is no process and no clock. The world does what `loop.py` and `children.py` do: it notifies the fleet of
+events, reads the child processes as often as the loop does, requests a plan at the time that the last plan
+named, and carries it out. It has the true state, which the fleet reads only at times. `World.check` and the
+assertions at each action check the invariants.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LIMITS = {
 }  # fmt: skip
 EPS = 1e-6
 TURN = 1.0
-"""The loop turns at least so often."""
+"""Longest time between two turns of the loop, in seconds."""
 CALM = {"requested", "recycled", "claim_lost", "drain", "quit", "cancel", "timeout"}
 DEADLINES = (0.1, 1.0, 5.0, 20.0, NEVER)
 TIMES = (0.0, 0.01, 0.1, 0.26, 0.5, 1.0, 2.1, 4.1, 7.0)
@@ -57,7 +57,7 @@ SIGNALS = (signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP, signal.SIGTTIN, signal
 
 @dataclass
 class Child:
-    """A process, as it truly is."""
+    """The true state of a child process."""
 
     slot: Slot
     pid: int
@@ -67,26 +67,26 @@ class Child:
     record: CurrentWork = field(default_factory=lambda: CurrentWork(Phase.BOOTING))
     idle: bool = False
     nudged: bool = False
-    """A nudge is in its pipe."""
+    """A wake is in its pipe."""
     exclusive: bool = False
     dismissed: float | None = None
     killed: bool = False
     end: Exit | None = None
-    """It is dead, and not reaped."""
+    """How it has ended, while it is not reaped."""
     since: float = 0.0
-    """When it began what its record says."""
+    """When the state in its record began."""
     cancelled: float | None = None
-    """When somebody asked to cancel the job that it runs."""
+    """When a cancellation of its running job was requested."""
     hook: float = 0.0
-    """When the hook that it runs should be through; 0: it runs none."""
+    """When its running hook should have ended; 0: it runs none."""
     stopped: float = 0.0
-    """When somebody stopped its process; 0: it goes on."""
+    """When its process was stopped; 0: it is not stopped."""
 
 
 class World:
     """A supervisor without its system calls.
 
-    Each method whose name begins with `move_` is something that may happen; `n` chooses how.
+    Each method whose name begins with `move_` is an event that may happen. `n` selects its variant.
     """
 
     def __init__(self) -> None:
@@ -99,24 +99,24 @@ class World:
         self.started, self.claims, self.times_idle = [0] * count, [0] * count, [0] * count
         self.rest_until = [0.0] * count
         self.in_a_row = [0] * count
-        """How often in a row the child of a slot has died without having been ready."""
+        """By slot: the number of consecutive deaths of child processes that were never ready."""
         self.plan_at = self.look_at = 0.0
         self.beat = 0
         self.lease_deadline = NEVER
         self.refusing = False
         self.finished: int | None = None
         self.told_at: float | None = None
-        """When the supervisor was first told to leave."""
+        """When the supervisor first received a signal to exit."""
         self.seen: Counter[str] = Counter()
-        """What has happened: a promise about what never happens is none."""
+        """Counts of events. An invariant about an event that never happens is not tested."""
         self.move_lease(0)
         self.move_database(0)
         self.turn()
 
-    # -- as the loop does
+    # -- the loop
 
     def turn(self) -> None:
-        """One turn of the loop: deaths, looks, the plan, and what it says."""
+        """Run one turn of the loop: deaths, status boards, the plan, and its actions."""
         if self.finished is not None:
             return
         self.seen["turns"] += 1
@@ -133,7 +133,7 @@ class World:
                 break
         else:
             raise AssertionError("a plan follows from a plan without end, and no time passes: a busy loop")
-        assert self.fleet.run_state.value >= before.value, "the course never goes back"
+        assert self.fleet.run_state.value >= before.value, "the run state never goes back"
         self.check()
 
     def look(self) -> None:
@@ -150,7 +150,7 @@ class World:
             {child.slot.number: (child.idle, self.times_idle[child.slot.number]) for child in ready}, self.now
         )
         assert wants_notify(self.fleet, self.now) or not any(child.idle for child in ready), (
-            "somebody sleeps whom no producer would wake"
+            "a child process sleeps that no producer would wake"
         )
         for child in self.children.values():
             slot = child.slot
@@ -176,7 +176,7 @@ class World:
         )
 
     def plan(self) -> bool:
-        """Plan once and do it; return whether there is nothing more to do at this time."""
+        """Make one plan and carry it out. Return whether nothing is left to do at this time."""
         fleet = self.fleet
         calls, everybody = fleet.pending_wakeups, WORKER in fleet.kinds_to_wake
         sleeping = [
@@ -210,60 +210,62 @@ class World:
         ]
         workers = [child for child in starved if child.slot.kind.works]
         assert not workers or (calls <= woken and not everybody), (
-            f"{calls} calls, {woken} nudges, and {workers[0].slot.name} sleeps on"
+            f"{calls} requests to wake, {woken} wakes, and {workers[0].slot.name} still sleeps"
         )
-        assert not calls or workers == starved, "remote workers wait, there is work, and the gateway sleeps on"
+        assert not calls or workers == starved, "remote workers wait, there is work, and the gateway still sleeps"
         if todo.actions or wakes.actions:
             return False
-        assert todo.wake_at > self.now, "nothing to do, and no time to wait: a busy loop"
+        assert todo.wake_at > self.now, "nothing to do, and no time to wait for: a busy loop"
         return True
 
     def do(self, action: object) -> None:
-        """Carry out one action, if it may be."""
+        """Carry out one action, and check that it is allowed."""
         slot = getattr(action, "slot", None)
         why = f" {slot.sent.stop.why.value}" if isinstance(action, Kill) and slot.sent.stop else ""
         self.seen[type(action).__name__ + why] += 1
         if isinstance(action, Finish):
-            assert not self.children, "it leaves, and leaves somebody behind"
+            assert not self.children, "the supervisor exits while child processes remain"
             self.finished = action.code
             return
         if isinstance(action, Fork):
             self.fork(action.slot, action.reserved)
             return
         slot = action.slot
-        assert slot.number in self.children, f"{action} is for nobody"
+        assert slot.number in self.children, f"{action} is for a slot without a child process"
         child = self.children[slot.number]
         match action:
             case WakeChild():
-                assert slot.state in (State.READY, State.BOOTING), "one on its way out is nudged"
+                assert slot.state in (State.READY, State.BOOTING), "an exiting child process is woken"
                 child.nudged = True
             case Dismiss():
                 assert child.dismissed is None, "dismissed twice"
                 self.check_dismissal(slot)
                 child.dismissed = self.now
             case Interrupt():
-                assert not child.killed, "a dead child is told"
+                assert not child.killed, "a dead child process is interrupted"
             case Kill(_, signum):
                 assert not child.killed, "killed twice"
                 assert slot.sent.stop is not None, "killed without a reason"
                 if signum is signal.SIGKILL:
                     child.killed, child.end = True, Exit(None, signum)
             case Offload(_, token):
-                assert token, "nobody's claim is taken in hand"
+                assert token, "an offload of no claim"
 
     def fork(self, slot: Slot, reserved: str) -> None:
         fleet = self.fleet
-        assert slot.number not in self.children, "two children in one slot"
-        assert fleet.run_state is RunState.SERVING, "nobody is forked on the way out"
-        assert fleet.supervisor, "nobody is forked without a registration"
-        assert self.now >= self.rest_until[slot.number], "it was to rest"
+        assert slot.number not in self.children, "two child processes in one slot"
+        assert fleet.run_state is RunState.SERVING, "a fork during a drain or shutdown"
+        assert fleet.supervisor, "a fork without a registration"
+        assert self.now >= self.rest_until[slot.number], "a fork before the respawn delay has passed"
         here = [other for other in fleet.slots if other.kind is slot.kind and other.is_booting_or_ready]
         outdated = any(other.sent.recycle or other.process.generation < fleet.generation for other in here)
-        assert len(here) < fleet.wants(slot.kind) + (slot.kind is WORKER and outdated), "more than are wanted"
+        assert len(here) < fleet.wants(slot.kind) + (slot.kind is WORKER and outdated), (
+            "more child processes than wanted"
+        )
         if self.refusing:
             fleet.on_fork_failed(slot, restart_at(fleet.limits, slot.failures + 1, self.now, 0.0))
             self.rest_until[slot.number] = slot.rest_until
-            assert slot.rest_until > self.now, "the system refuses processes, and is asked for ever"
+            assert slot.rest_until > self.now, "a failed fork must be followed by a delay"
             return
         fleet.incarnations += 1
         pid = next(self.pids)
@@ -279,7 +281,7 @@ class World:
         self.children[slot.number] = Child(slot, pid, fleet.incarnations, self.now, since=self.now)
 
     def reap(self, child: Child, end: Exit) -> None:
-        """A child is dead: note it, and hold its rest against what was promised."""
+        """Report a dead child process to the fleet, and check its respawn delay."""
         slot, limits = child.slot, self.fleet.limits
         del self.children[slot.number]
         started = self.started[slot.number]
@@ -290,16 +292,16 @@ class World:
         self.seen[f"death: {death.cause}"] += 1
         if death.cause in CALM:
             self.in_a_row[slot.number] = 0
-            assert rest <= EPS, "one that left in order rests"
+            assert rest <= EPS, "a child process that exited in order has a respawn delay"
         else:
             self.in_a_row[slot.number] = 0 if child.ready else self.in_a_row[slot.number] + 1
             least = limits.respawn_initial * 2 ** min(max(self.in_a_row[slot.number] - 1, 0), 30)
             assert min(least, limits.respawn_max) - EPS <= rest <= limits.respawn_max + EPS, (
-                f"a rest of {rest:g} s after {death.cause}"
+                f"a respawn delay of {rest:g} s after {death.cause}"
             )
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, turning whenever the loop would."""
+        """Let time pass, with a turn whenever the loop would make one."""
         until = self.now + seconds
         while self.finished is None:
             self.now = max(self.now, min(self.plan_at, self.next_look(), self.now + TURN, until))
@@ -308,46 +310,46 @@ class World:
             self.turn()
         self.turn()
 
-    # -- what was promised
+    # -- invariants
 
     def check(self) -> None:
-        """What must hold after each turn, whatever happened."""
+        """Check the invariants after each turn."""
         fleet, limits = self.fleet, self.fleet.limits
-        assert {slot.number for slot in fleet.alive()} == self.children.keys(), "the fleet and the world part"
+        assert {slot.number for slot in fleet.alive()} == self.children.keys(), "the fleet and the world differ"
         for child in self.children.values():
             slot = child.slot
             assert (slot.process.pid, slot.process.incarnation) == (child.pid, child.incarnation), (
-                "taken for another one"
+                "the fleet mistakes it for another child process"
             )
             if child.killed:
                 continue
             record = child.record
             if record.runs and record.deadline < NEVER:
-                # It may have been seen late by a look, but not later than the ladder lasts.
+                # The fleet may read it late, but not later than the stop sequence lasts.
                 end = max(record.deadline + 2 * limits.grace, child.since + LOOK_IDLE)
                 assert self.now < end + EPS, f"{slot.name} runs {self.now - record.deadline:g} s past its deadline"
             if record.runs and child.cancelled is not None:
-                # Should its deadline come just then, the ladder starts again with that.
+                # If its deadline passes just then, the stop sequence starts again.
                 assert self.now < child.cancelled + 3 * limits.grace + LOOK_IDLE + EPS, (
-                    f"{slot.name} runs on though it was cancelled"
+                    f"{slot.name} still runs its job after a cancellation"
                 )
             if child.hook:
-                # Its deadline, or a cancel, may come just then, and be over again.
+                # Its deadline may pass just then, or a cancellation may start and end.
                 late = self.now - child.hook
                 assert late < 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs a hook {late:g} s after its time"
             if fleet.run_state is RunState.DRAINING and slot.kind.drains:
                 late = self.now - fleet.state_since - limits.drain_timeout
                 assert late < 4 * limits.grace + LOOK_IDLE + EPS, (
-                    f"{slot.name} is there {late:g} s after the drain's end"
+                    f"{slot.name} still exists {late:g} s after the end of the drain"
                 )
             if record.runs and child.exclusive and fleet.supervisor:
                 assert self.now < self.lease_deadline, f"{slot.name} runs an exclusive job past the lease"
             if not child.ready and child.dismissed is None and fleet.database_since is not None:
                 waited = self.now - max(child.born, fleet.database_since)
-                assert waited < limits.spawn_timeout + EPS, f"{slot.name} boots for ever"
+                assert waited < limits.spawn_timeout + EPS, f"{slot.name} boots for longer than spawn_timeout"
             if child.stopped and not record.runs:
                 waited = self.now - max(child.stopped, child.since)
-                assert waited < limits.spawn_timeout + LOOK_IDLE + EPS, f"{slot.name} is stopped and keeps its place"
+                assert waited < limits.spawn_timeout + LOOK_IDLE + EPS, f"{slot.name} is stopped and keeps its slot"
             if (
                 child.dismissed is not None
                 and not record.job
@@ -356,11 +358,11 @@ class World:
                 since = (fleet.database_since or 0.0) if slot.kind.works else 0.0
                 waited = self.now - max(child.dismissed, child.since, since)
                 most = limits.spawn_timeout + (0.0 if slot.kind.works or not slot.kind.drains else limits.drain_timeout)
-                assert waited < most + LOOK_IDLE + EPS, f"{slot.name} was dismissed and stays"
+                assert waited < most + LOOK_IDLE + EPS, f"{slot.name} was dismissed and does not exit"
             assert fleet.run_state is not RunState.IMMEDIATE_SHUTDOWN, f"{slot.name} outlives a QUIT"
 
     def check_dismissal(self, slot: Slot) -> None:
-        """The replacement of old children never leaves fewer at work than are wanted."""
+        """Check that replacing old workers never leaves fewer ready workers than wanted."""
         fleet = self.fleet
         if fleet.run_state is not RunState.SERVING or fleet.exit_code is not None or slot.kind is not WORKER:
             return
@@ -369,10 +371,10 @@ class World:
             was_ready = self.children[slot.number].ready
             assert not was_ready or ready >= fleet.wants(WORKER), "replaced before its successor was ready"
 
-    # -- what may happen
+    # -- moves
 
     def one(self, n: int, *, working: bool = False) -> Child | None:
-        """The child that a move is about: of all that live, or of the workers that are ready."""
+        """Return the child process of a move: any living one, or a ready worker."""
         found = [child for child in self.children.values() if child.end is None and not child.stopped]
         if working:
             found = [child for child in found if child.ready and child.slot.kind.works]
@@ -394,7 +396,7 @@ class World:
             self.fleet.on_message(child.slot, Ready(child.incarnation, child.pid), self.now)
 
     def move_start(self, n: int) -> None:
-        """It claims, and begins a job."""
+        """A worker claims and starts a job."""
         child = self.one(n, working=True)
         if (
             child is None
@@ -416,7 +418,7 @@ class World:
         )
 
     def move_next(self, n: int) -> None:
-        """It is through with a job and begins the next one of its claim."""
+        """A worker finishes a job and starts the next one of its claim."""
         child = self.one(n, working=True)
         if child is not None and child.record.runs and self.fleet.run_state is RunState.SERVING:
             self.started[child.slot.number] += 1
@@ -425,19 +427,19 @@ class World:
             child.record = child.record._replace(job=child.record.job + 1, started=self.now, deadline=deadline)
 
     def move_settle(self, n: int) -> None:
-        """It is through with its job and cannot write that yet."""
+        """A worker finishes its job and cannot record the outcome yet."""
         child = self.one(n, working=True)
         if child is not None and child.record.runs:
             child.record, child.since, child.cancelled = child.record._replace(phase=Phase.SETTLING), self.now, None
 
     def move_hook(self, n: int) -> None:
-        """It begins a hook in nobody's time, or is through with one."""
+        """A worker starts a hook that counts toward no job's time, or ends one."""
         child = self.one(n, working=True)
         if child is not None and not child.idle:
             child.hook = 0.0 if child.hook and n % 3 == 0 else child.hook or self.now + HOOK
 
     def move_idle(self, n: int) -> None:
-        """It has nothing more, claims, finds nothing, and sleeps."""
+        """A worker claims, finds no job, and sleeps."""
         child = self.one(n, working=True)
         if child is None or child.idle or child.dismissed is not None:
             return
@@ -450,7 +452,7 @@ class World:
             self.fleet.on_message(child.slot, WentIdle(), self.now)
 
     def move_wait(self, n: int) -> None:
-        """A remote worker waits at the gateway and its claim finds nothing, or none waits any more."""
+        """A remote worker waits at the gateway and its claim finds no job, or no remote worker waits any more."""
         for child in self.children.values():
             if child.slot.kind is GATEWAY and child.ready and child.end is None and not child.stopped:
                 number = child.slot.number
@@ -461,7 +463,7 @@ class World:
                     self.fleet.on_message(child.slot, WentIdle(), self.now)
 
     def move_die(self, n: int) -> None:
-        """It ends by itself, in order or not."""
+        """A child process exits in order, or dies."""
         child = self.one(n)
         if child is None:
             return
@@ -472,7 +474,7 @@ class World:
         child.end = Exit(None, code) if code == signal.SIGSEGV else Exit(code, None)
 
     def move_stop(self, n: int) -> None:
-        """Somebody stops its process, whatever it is at."""
+        """A child process is stopped with SIGSTOP in any state."""
         child = self.one(n)
         if child is not None:
             child.stopped = self.now
@@ -487,7 +489,7 @@ class World:
             self.turn()
 
     def move_obey(self, n: int) -> None:
-        """One that was dismissed leaves."""
+        """A dismissed child process exits."""
         found = [
             child
             for child in self.children.values()
@@ -497,7 +499,7 @@ class World:
             found[n % len(found)].end = Exit(EXIT_REQUESTED, None)
 
     def move_bury(self, _n: int) -> None:
-        """The jobs of a dead child are given back."""
+        """The jobs of a dead child process return to the queue."""
         if self.fleet.unrecovered and self.fleet.database_since is not None:
             self.fleet.unrecovered.pop()
 
@@ -545,7 +547,7 @@ class World:
         self.fleet.on_signal(SIGNALS[n % len(SIGNALS)], self.now)
 
     def move_leave(self, n: int) -> None:
-        """Somebody tells the supervisor to leave: seldom, or nothing else would ever happen."""
+        """The supervisor receives a signal to exit. This is rare, because it ends the sequence."""
         if n % 10:
             return
         self.fleet.on_signal((signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)[n // 10 % 4], self.now)
@@ -561,7 +563,7 @@ class World:
             self.fleet.on_database_failed()
 
     def move_lease(self, n: int) -> None:
-        """It is registered, renewed, or has lapsed and somebody else has noticed."""
+        """The supervisor registers, renews its lease, or has lost its expired lease to another supervisor."""
         if self.now >= self.lease_deadline:
             if self.fleet.supervisor:
                 self.fleet.on_lease_lost(self.now)
@@ -584,9 +586,9 @@ class World:
     # -- the end
 
     def end(self) -> None:
-        """Told to leave, it does within a bound.
+        """Check that the supervisor exits within a time limit after SIGTERM.
 
-        Though nobody obeys, and nobody is ever through with anything.
+        No child process obeys or finishes a job meanwhile.
         """
         limits = self.fleet.limits
         self.fleet.on_signal(signal.SIGTERM, self.now)
@@ -617,9 +619,9 @@ assert {name.removeprefix("move_") for name in vars(World) if name.startswith("m
 
 
 def play(moves: list[Move]) -> Counter[str]:
-    """Make these moves, then end it, and return what has happened.
+    """Make these moves, let the supervisor exit, and return counts of events.
 
-    Raises AssertionError for a promise that was broken.
+    Raises AssertionError if an invariant is broken.
     """
     world = World()
     for name, n in moves:

@@ -1,14 +1,14 @@
-"""A job's states in a real PostgreSQL, beside a model of them.
+"""Compares the states of jobs in a real PostgreSQL with a model.
 
-The statements that supervisors and children send, one at a time.
+The moves are statements that supervisors and child processes send, one at a time.
 
-The model says in a page of Python what each statement does to a job; after each move both must hold
-the same jobs, in the same places, with the same counts. So no job is ever in two places or in none,
-no attempt is counted twice or forgotten, and nobody writes under a token that is not the claim's:
-every settlement is also tried with a token of the past, by a stranger, and twice. Where gates
-decide, the model does not say who is claimed but whether it was allowed, and that nobody who could
-be claimed was left. A parked job comes back once the gate has gone; and what was tried stands
-in the attempts, as often as it was.
+The model defines in a page of Python what each statement does to a job. After each move both must have
+the same jobs, in the same places, with the same counts. So no job is ever in two places or in none, no
+attempt is counted twice or lost, and no write succeeds under a token other than that of the claim: every
+settlement is also tried with an old token, by another worker, and twice. Under gates, the model does not
+predict which jobs are claimed. It checks that each of them was allowed, and that a claim is empty only if
+no job may be claimed. A parked job returns to the queue once its gate is gone. The attempts have as many
+rows as the model counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUEUES, KINDS = ("a", "b"), ("x:one", "x:two")
 OUTCOMES = ("ok", "ok", "ok", "retry", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired")
 LATER = 3600.0
 MOST_CRASHES = 3
-"""As for a kind that no worker has declared."""
+"""The default for a kind that no worker has declared."""
 TERMINAL = {"ok": "completed", "poison": "failed", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
 SERVED: tuple[list[str] | None, ...] = (None, None, ["b", "a"], ["b", "a"], ["b"], ["b", "*"])
 TURNS: tuple[list[str] | None, ...] = (None, ["a"], ["b"], ["a", "b"], ["b", "a"])
@@ -60,21 +60,21 @@ class Job:
     priority: int
     most: int | None
     place: str
-    """ready, scheduled, running, one of the states it ends in, or gone."""
+    """blocked, ready, scheduled, running, a final state, or gone."""
     attempts: int = 0
     crashes: int = 0
     alone: bool = False
     cancelled: bool = False
-    """While it runs: somebody has asked for that."""
+    """A cancellation was requested while it runs."""
     tried: int = 0
-    """Rows of its attempts."""
+    """Number of its rows in the attempts."""
     marked: bool = False
-    """Another job waits for it, or has: its end is kept."""
+    """Another job waits or has waited for it, so its end is kept."""
     waits_for: dict[int, str | None] = field(default_factory=dict)
-    """The jobs that it waits for, and how they have ended."""
+    """The jobs that it waits for, and their final states."""
     wanted: str = "completed"
     later: bool = False
-    """It is due later than its release."""
+    """It is due later than the ends of the jobs that it waits for."""
     partition: str | None = None
 
     @property
@@ -89,7 +89,7 @@ class Job:
         self.place, self.cancelled = state, False
 
     def is_lost(self) -> None:
-        """Nobody knows whether it has started."""
+        """The job may have started, so the attempt counts."""
         if self.cancelled:
             self.ends("cancelled")
         elif self.attempts >= (self.most or 5):
@@ -100,7 +100,7 @@ class Job:
 
     @property
     def told(self) -> str:
-        """What the view says of one that waits or runs."""
+        """The state of a waiting or running job in the view."""
         return "retrying" if self.place in ("ready", "scheduled") and self.attempts else self.place
 
 
@@ -120,9 +120,9 @@ class Child:
 
 
 class Model:
-    """The queue under test and what it should hold.
+    """The queue under test and its expected content.
 
-    Each method whose name begins with `move_` is something that may be asked of it.
+    Each method whose name begins with `move_` is a move.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -130,19 +130,19 @@ class Model:
         self.cursor = queue.connection.cursor(row_factory=dict_row)
         queue.run("TRUNCATE " + ", ".join(f"jobherd.{table}" for table in TABLES) + " CASCADE")
         queue.connection.execute(queue.text("session/force_index_plans"), {"local": False})
-        queue.connection.execute("SET lock_timeout = '20s'")  # one at a time: nobody need wait for anybody
+        queue.connection.execute("SET lock_timeout = '20s'")  # statements run one at a time, so none needs to wait
         self.jobs: dict[int, Job] = {}
         self.seen: Counter[str] = Counter()
-        """What has happened: a promise about what never happens is none."""
+        """Counts of events. An invariant about an event that never happens is not tested."""
         self.past: list[tuple[int, int, list[int]]] = []
-        """Claims that are over: child, token, jobs."""
+        """Ended claims: child, token, jobs."""
         self.incarnation = 0
         self.caps: dict[tuple[str, str], int] = {}
         self.paused: set[tuple[str, str]] = set()
         self.each: dict[str, int] = {}
-        """By queue: how many of each partition may run."""
+        """By queue: the limit of running jobs of each partition."""
         self.fair: set[str] = set()
-        """Queues whose partitions take turns without a limit, too."""
+        """Queues whose partitions take turns, also without a limit."""
         self.supervisors = [self.supervisor(), self.supervisor()]
         self.children = [self.child(0), self.child(0), self.child(1)]
 
@@ -193,19 +193,17 @@ class Model:
         }  # fmt: skip
         for number in found.keys() | expected.keys():
             assert found.get(number) == expected.get(number), (
-                f"job {number} is {found.get(number)} and should be {expected.get(number)}"
+                f"job {number} is {found.get(number)} instead of {expected.get(number)}"
             )
         tried = dict(self.queue.run("SELECT job, count(*) FROM jobherd.attempts GROUP BY job"))
-        assert tried == {job.id: job.tried for job in self.jobs.values() if job.tried}, (
-            "attempts that are not explained, or not there"
-        )
+        assert tried == {job.id: job.tried for job in self.jobs.values() if job.tried}, "unexpected or missing attempts"
 
     def running(self, scope: str, name: str) -> int:
         jobs = [job for job in self.jobs.values() if job.place == "running"]
         return sum((job.queue if scope == "queue" else job.kind) == name for job in jobs)
 
     def own(self, supervisor: int, queue: str) -> int:
-        """How many of that queue its children run under gates."""
+        """Return how many jobs of that queue its workers run under gates."""
         return self.queue.run(
             "SELECT count(*) FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child"
             " WHERE c.supervisor = %s AND r.queue = %s AND r.limited_kind IS NOT NULL",
@@ -213,7 +211,7 @@ class Model:
         )[0][0]  # fmt: skip
 
     def eligible(self) -> list[Job]:
-        """The jobs that may be claimed."""
+        """Return the jobs that may be claimed."""
         shut = self.paused | {gate for gate, most in self.caps.items() if self.running(*gate) >= most}
         if ("all", "*") in shut:
             return []
@@ -221,7 +219,7 @@ class Model:
         return [job for job in waiting if ("queue", job.queue) not in shut and ("kind", job.kind) not in shut]
 
     def has_room(self, job: Job) -> bool:
-        """Whether the limit of its partition lets the job start."""
+        """Return whether the limit of its partition allows the job to start."""
         most = self.each.get(job.queue)
         return most is None or job.partition is None or self.running_of(job.queue, job.partition) < most
 
@@ -230,10 +228,10 @@ class Model:
         return sum((job.queue, job.partition) == (queue, partition) for job in jobs)
 
     def lane(self, job: Job) -> str | None:
-        """Within what a job must be the first of its kind."""
+        """Return the group within which a job must be the first of its kind."""
         return job.partition if job.queue in self.fair or job.queue in self.each else "all"
 
-    # -- asking for work
+    # -- enqueue and claim
 
     def move_enqueue(self, n: int) -> None:
         count, n = n % 3 + 1, n // 3
@@ -255,7 +253,7 @@ class Model:
             self.jobs[row["id"]] = Job(row["id"], queue, kind, priority, most, place, partition=partition)
 
     def move_after(self, n: int) -> None:
-        """A job is enqueued behind one or two others, wherever they are."""
+        """A job is enqueued that waits for one or two others in any state."""
         jobs = list(self.jobs.values())
         if not jobs:
             return
@@ -268,7 +266,7 @@ class Model:
         )
 
     def resolve(self) -> None:
-        """A maintenance process passes the ends on, after each move."""
+        """A maintenance process handles the ends of jobs, after each move."""
         while any(job.place == "blocked" for job in self.jobs.values()):
             before = [job.place for job in self.jobs.values()]
             self.send("maintenance/mark_upstreams", past=None, most=1000)
@@ -312,10 +310,10 @@ class Model:
         *,
         alone: bool,
     ) -> None:
-        """Claim as a child does.
+        """Claim as a worker does.
 
-        turns: the order of the queues if they take turns; what is not in it comes first. limits: of
-        its supervisor's own, by queue. alone: by the statement for one job, if no gates forbid it.
+        turns: the order of the queues if they take turns; other queues come first. limits: the limits of
+        its own supervisor, by queue. alone: use the statement for one job, if no gates forbid it.
         """
         ranks: dict[str, int] = {}
         for at, one in enumerate(served or ["*"]):
@@ -345,15 +343,15 @@ class Model:
             )
             if not rows or rows[0]["id"] is not None:
                 break
-            assert rows[0]["queue"] is None, "nobody else holds anything"
+            assert rows[0]["queue"] is None, "no other session holds a limit"
             gated = not gated
         else:
             raise AssertionError("each of the two claims sends us to the other one")
         taken = [self.jobs[row["id"]] for row in rows]
         if child.supervisor not in self.supervisors:
-            assert not taken, "it claims under a lease that is lost"
+            assert not taken, "a claim succeeded under a lost lease"
             return
-        assert bool(taken) == bool(eligible), f"{len(eligible)} may be claimed, and {len(taken)} were"
+        assert bool(taken) == bool(eligible), f"{len(eligible)} jobs may be claimed, and {len(taken)} were"
         if not taken:
             return
         assert all(job in eligible for job in taken)
@@ -374,7 +372,7 @@ class Model:
             if (job.queue, job.kind, self.lane(job)) == (first.queue, first.kind, self.lane(first))
             and job.rank < first.rank
         ]
-        assert not before, "it was not the first of its queue and kind"
+        assert not before, "the job was not the first of its queue and kind"
         for row, job in zip(rows, taken, strict=True):
             job.place, job.attempts, job.cancelled = "running", job.attempts + 1, False
             assert (row["attempts"], row["crashes"]) == (job.attempts, job.crashes)
@@ -382,7 +380,7 @@ class Model:
         self.seen["claimed under gates" if gated else "claimed"] += len(taken)
         for (scope, name), most in self.caps.items():
             named = [job for job in taken if (job.queue if scope == "queue" else job.kind) == name]
-            assert not named or self.running(scope, name) <= most, "over its cap"
+            assert not named or self.running(scope, name) <= most, "over its concurrency limit"
         for partition in {job.partition for job in taken} - {None}:
             running = self.running_of(first.queue, partition)
             assert first.queue not in self.each or running <= self.each[first.queue], "over the limit of its partition"
@@ -393,7 +391,7 @@ class Model:
         self.seen["claimed under a limit"] += first.queue in limits
 
     def move_join(self, n: int) -> None:
-        """A call that is not full waits for more of its kind, which join the claim."""
+        """A batch handler waits for more jobs of its kind, which join the claim."""
         if (held := self.held(n)) is None:
             return
         child, claim = held
@@ -421,9 +419,9 @@ class Model:
 
     @staticmethod
     def walked(eligible: list[Job], wanted: int) -> list[Job]:
-        """What a claim takes where there are no caps.
+        """Return the jobs that a claim gets without limits.
 
-        Of the queue with the first job, the first ones, up to one that is to be alone.
+        They are the first jobs of the queue with the first job, up to one that must run alone.
         """
         first = min(eligible, key=lambda job: job.rank)
         found: list[Job] = []
@@ -433,7 +431,7 @@ class Model:
             found.append(job)
         return found
 
-    # -- saying what became of it
+    # -- record outcomes
 
     def held(self, n: int) -> tuple[Child, Claim] | None:
         found = [(child, claim) for child in self.children for claim in child.claims]
@@ -469,10 +467,10 @@ class Model:
         parameters = self.said(child.id, claim.token, ids, outcome, **common)
         for stranger in (other for other in self.children if other is not child):
             assert self.send("settle/settle_jobs", **parameters | {"child": stranger.id}) == [], (
-                "a stranger has settled it"
+                "another worker has settled the job"
             )
         assert {row["id"] for row in self.send("settle/settle_jobs", **parameters)} == set(ids)
-        assert self.send("settle/settle_jobs", **parameters) == [], "it was settled twice"
+        assert self.send("settle/settle_jobs", **parameters) == [], "the job was settled twice"
         for job in jobs:
             became = "cancelled" if job.cancelled and outcome in ("retry", "snoozed", "abandoned") else outcome
             attempts = job.attempts - (ran is None or outcome in ("snoozed", "abandoned"))
@@ -485,7 +483,7 @@ class Model:
         self.let_go(child, claim, jobs)
 
     def move_complete(self, n: int) -> None:
-        """By the statement for claims of which every job went well."""
+        """Settle by the statement for claims whose jobs have all completed."""
         if (held := self.held(n)) is None:
             return
         child, claim = held
@@ -493,7 +491,7 @@ class Model:
         parameters = self.said(child.id, claim.token, ids, "ok", ran=1.0, ago=0.0, keep=7)
         if len(ids) > 1:
             fewer = self.said(child.id, claim.token, ids[1:], "ok", ran=1.0, ago=0.0, keep=7)
-            assert self.send("settle/settle_completed", **fewer) == [], "not the whole claim"
+            assert self.send("settle/settle_completed", **fewer) == [], "the statement settled a part of a claim"
         assert [tuple(row.values()) for row in self.send("settle/settle_completed", **parameters)] == [(len(ids),)]
         assert self.send("settle/settle_completed", **parameters) == []
         for job in list(claim.jobs):
@@ -503,7 +501,7 @@ class Model:
     def move_transaction(self, n: int) -> None:
         """A job commits its own completion.
 
-        Whatever is asked meanwhile, its transaction decides.
+        Its transaction decides, regardless of cancellations and reclaims meanwhile.
         """
         if (held := self.held(n)) is None:
             return
@@ -514,7 +512,7 @@ class Model:
                 self.queue.text("settle/lock_claim"), {"child": child.id, "token": claim.token, "job": job.id}
             ).fetchall()
             if len(claim.jobs) > 1:
-                assert locked == [], "others are held up with it"
+                assert locked == [], "the lock would delay the other jobs of the claim"
                 return
             asked = {"xact": locked[0]["xact"], "child": child.id, "token": claim.token}
             assert self.send("settle/find_transaction_state", **asked) == [{"fate": "in progress", "held": True}]
@@ -522,7 +520,7 @@ class Model:
                 assert self.queue.cancel(job.id) == "cancelling"
                 job.cancelled = True
             elif n % 3 == 2 and child.registered and child.supervisor in self.supervisors:
-                self.move_orphans(0)  # those of before
+                self.move_orphans(0)  # reclaims earlier orphans
                 self.reclaim(self.supervisors.index(child.supervisor), lapsed=n // 6 % 2 == 0, kept=claim)
                 assert self.queue.orphans() == [], "its transaction may still commit"
                 self.seen["reclaimed around a transaction"] += 1
@@ -541,9 +539,9 @@ class Model:
             self.seen["committed by itself" if committed else "rolled back"] += 1
 
     def move_settle_late(self, n: int) -> None:
-        """Under a claim that is over.
+        """Try to settle under an ended claim.
 
-        By its child, and by one that holds those jobs now under another token.
+        Its worker tries it, and so does each other worker, which may hold those jobs under another token.
         """
         if not self.past:
             return
@@ -567,7 +565,7 @@ class Model:
             child.claims.remove(claim)
             self.past.append((child.id, claim.token, ids))
 
-    # -- people
+    # -- users
 
     def any_job(self, n: int) -> Job | None:
         return list(self.jobs.values())[n % len(self.jobs)] if self.jobs else None
@@ -587,7 +585,7 @@ class Model:
             assert answer == (None if job.place == "gone" else job.place)
 
     def move_cancel_late(self, n: int) -> None:
-        """A request about an earlier run is committed when the job is back in the queue; all other requests are answered."""
+        """A cancel request for an earlier attempt commits once the job is in the queue again. All others are handled."""
         job = self.any_job(n)
         if job is not None and job.place in ("ready", "scheduled"):
             self.queue.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job.id)
@@ -611,11 +609,11 @@ class Model:
             job.place = "ready"
         else:
             job.crashes = 0
-            job.tried += 1  # what it was when it ended
+            job.tried += 1  # its last attempt gets a row
             job.waits(attempts=0)
 
     def move_due(self, n: int) -> None:
-        """Time has passed for one that waits for it."""
+        """The time of a scheduled job passes."""
         if found := [job for job in self.jobs.values() if job.place == "scheduled"]:
             job = found[n % len(found)]
             self.queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s' WHERE id = %s", job.id)
@@ -623,7 +621,7 @@ class Model:
         self.send("maintenance/promote_due", most=100)
 
     def move_edit(self, n: int) -> None:
-        """Somebody runs one that is over again, with another payload: as a new job."""
+        """A user runs a finished job again with another payload, as a new job."""
         if (job := self.any_job(n)) is None:
             return
         number = self.queue.run("SELECT jobherd.retry_edited(%s, '{}')", job.id)[0][0]
@@ -635,7 +633,7 @@ class Model:
             assert self.queue.run("SELECT max_attempts FROM jobherd.waiting WHERE id = %s", number) == [(job.most,)]
 
     def move_rank(self, n: int) -> None:
-        """One that waits gets another priority."""
+        """A waiting job gets another priority."""
         if (job := self.any_job(n)) is None:
             return
         priority = n // 7 % 5 - 2
@@ -645,7 +643,7 @@ class Model:
             job.priority = priority
 
     def move_time(self, n: int) -> None:
-        """One that waits gets another time."""
+        """A waiting job gets another time."""
         if (job := self.any_job(n)) is None:
             return
         delay = (LATER, -1.0)[n // 7 % 2]
@@ -656,7 +654,7 @@ class Model:
         assert rows == [{"answer": None if job.place == "gone" else job.told}]
 
     def move_delete(self, n: int) -> None:
-        """One that is over is deleted; no other is."""
+        """A user deletes a job. Only a finished job is deleted."""
         if (job := self.any_job(n)) is None:
             return
         over = job.place in TERMINAL.values()
@@ -666,7 +664,7 @@ class Model:
             job.place, job.tried = "gone", 0
 
     def move_purge(self, n: int) -> None:
-        """The past of some states and a kind is deleted, a step at a time."""
+        """The history of some states and a kind is deleted in steps."""
         states, kind = (
             (["completed"], ["failed", "cancelled"], ["expired", "failed"])[n % 3],
             (None, *KINDS)[n // 3 % 3],
@@ -685,7 +683,7 @@ class Model:
         self.seen["purged"] += gone
 
     def move_gate(self, n: int) -> None:
-        """Somebody pauses, resumes or caps; the maintenance process lets go of what is parked without a gate."""
+        """A user pauses, resumes or limits. Maintenance returns parked jobs whose gate is gone to the queue."""
         scope = ("queue", "kind", "kind", "queue", "kind", "all")[n // 2 % 6]
         name, n = {"queue": QUEUES[n % 2], "kind": KINDS[n % 2], "all": "*"}[scope], n // 12
         gate, given = (scope, name), {"kind": name} if scope == "kind" else {"queue": name}
@@ -706,11 +704,11 @@ class Model:
         free = "SELECT count(*) FROM jobherd.parked WHERE kind NOT IN (SELECT name FROM jobherd.gates WHERE scope = 'kind')"
         while (parked := self.queue.run(free)[0][0]) > 0:
             self.send("maintenance/release_parked", most=n // 5 % 2 + 1)
-            assert self.queue.run(free)[0][0] < parked, "nobody comes back who is parked without a gate"
+            assert self.queue.run(free)[0][0] < parked, "no parked job whose gate is gone returns to the queue"
             self.seen["came back"] += 1
         held_up = self.queue.count("parked")
         self.send("maintenance/release_parked", most=1000)
-        assert self.queue.count("parked") == held_up, "the gate of its kind still stands"
+        assert self.queue.count("parked") == held_up, "a job was unparked although the gate of its kind still exists"
 
     def move_divide(self, n: int) -> None:
         """The partitions of a queue get a limit or turns, or lose them."""
@@ -745,7 +743,7 @@ class Model:
                 job.waits(attempts=attempts, alone=job.alone if alone is None else alone)
 
     def move_release(self, n: int) -> None:
-        """A child is dead, and its parent gives back what it held."""
+        """A worker is dead, and its supervisor returns its jobs to the queue."""
         child, crashed, begun = self.children[n % len(self.children)], n // 3 % 3 == 0, n // 27 % 3
         if not child.registered:
             return
@@ -771,15 +769,15 @@ class Model:
                     job.waits(alone=True)
             else:
                 if suspect and len(claim.jobs) == 1:
-                    claim.jobs[0].crashes += 1  # it is cancelled, and may have killed its worker all the same
+                    claim.jobs[0].crashes += 1  # the canceled job may also have killed its worker
                 self.give_back(claim.jobs, counted=False, alone=suspect)
         self.is_over(child)
         child.registered = False
         if n // 9 % 3:
-            self.replace(child)  # else a claim of its own may still come, late
+            self.replace(child)  # otherwise a late claim of the dead worker may still arrive
 
     def move_orphans(self, _n: int) -> None:
-        """The maintenance process finds claims of children that nobody knows."""
+        """The maintenance process finds the claims of unregistered workers."""
         lost = [child for child in self.children if not child.registered]
         jobs = [job for child in lost for claim in child.claims for job in claim.jobs]
         assert set(self.queue.orphans()) == {job.id for job in jobs}
@@ -790,7 +788,7 @@ class Model:
             self.replace(child)
 
     def move_unheard(self, n: int) -> None:
-        """A child has a new session: what it claimed and has not heard of goes back."""
+        """A worker has a new session. Claims whose answers it did not receive return to the queue."""
         child = self.children[n % len(self.children)]
         if not child.registered or child.supervisor not in self.supervisors:
             return
@@ -804,7 +802,7 @@ class Model:
         child.claims = heard
 
     def move_relieve(self, n: int) -> None:
-        """The job in front takes long: what is behind it goes to others."""
+        """A job takes long. The jobs behind it return to the queue."""
         if (held := self.held(n)) is None:
             return
         child, claim = held
@@ -824,11 +822,11 @@ class Model:
             claim.jobs = sorted((job for job in claim.jobs if job not in back), key=lambda job: job.rank)
 
     def move_reclaim(self, n: int) -> None:
-        """A supervisor is dead, and the other one takes over."""
+        """A supervisor is dead, and the other one reclaims its jobs."""
         self.reclaim(n % 2, lapsed=n // 2 % 2 == 0)
 
     def move_leave(self, n: int) -> None:
-        """A supervisor leaves: what its children still hold goes back."""
+        """A supervisor exits. The jobs of its workers return to the queue."""
         place = n % 2
         leaving = self.supervisors[place]
         theirs = [child for child in self.children if child.supervisor == leaving and child.registered]
@@ -841,9 +839,9 @@ class Model:
         self.succeed(place, theirs)
 
     def reclaim(self, place: int, *, lapsed: bool, kept: Claim | None = None) -> None:
-        """The supervisor in that place is reclaimed.
+        """Reclaim the jobs of the supervisor in that place.
 
-        Known to be dead, or its lease has lapsed. kept: a claim that a transaction holds.
+        It is known to be dead, or its lease has expired. kept: a claim that a transaction holds.
         """
         dead, living = self.supervisors[place], self.supervisors[1 - place]
         theirs = [child for child in self.children if child.supervisor == dead and child.registered]
@@ -862,7 +860,7 @@ class Model:
         )[0]
         assert (row["supervisors"], row["jobs"]) == (1, sum(len(claim.jobs) for _, claim in lost))
         assert self.send("lease/renew_lease", supervisor=dead, lease=600.0) == [], (
-            "it must hear that it is not there any more"
+            "the renewal must show that the supervisor no longer exists"
         )
         for child, claim in lost:
             for job in claim.jobs:
@@ -875,22 +873,22 @@ class Model:
         self.succeed(place, [child for child in theirs if not child.claims])
 
     def succeed(self, place: int, theirs: list[Child]) -> None:
-        """Another supervisor with other children comes in its place."""
+        """Replace a supervisor by another one with other workers."""
         dead, self.supervisors[place] = self.supervisors[place], self.supervisor()
         for child in theirs:
             self.children[self.children.index(child)] = self.child(place)
         for child in self.children:
             if child.supervisor == dead:
-                # one that nobody knows, of a supervisor that nobody knows: orphans are found all
-                # the same
+                # an unregistered worker of an unregistered supervisor: its orphans must be
+                # found, too
                 child.supervisor = -1
 
     def move_claim_of(self, child: Child) -> None:
-        """One whose supervisor was reclaimed takes nothing."""
+        """A worker whose supervisor was reclaimed claims no job."""
         rows = self.send(
             "claim/claim_jobs", supervisor=child.supervisor, child=child.id, wanted=1, served=None, turns=None, avoided=None, short=None, kinds=None, shares=None
         )  # fmt: skip
-        assert all(row["id"] is None for row in rows), "it claims under a lease that is lost"
+        assert all(row["id"] is None for row in rows), "a claim succeeded under a lost lease"
 
 
 Move = tuple[str, int]
@@ -903,9 +901,9 @@ NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 
 
 def play(queue: Queue, moves: list[Move]) -> Counter[str]:
-    """Make these moves, look after each, and return what has happened.
+    """Make these moves, check after each, and return counts of events.
 
-    Raises AssertionError where the queue and the model part.
+    Raises AssertionError if the queue and the model differ.
     """
     model = Model(queue)
     for name, n in moves:

@@ -1,6 +1,6 @@
-"""What stands around the bookkeeping of an uplink in `uplink.py`: gateway, stream, sockets, workers, process.
+"""Simulates the surroundings of an uplink for `uplink.py`: gateway, stream, sockets, workers, process.
 
-They hold what a move has done and decide nothing. The process has the real bookkeeping.
+These classes store the effects of moves and decide nothing. The process has the real bookkeeping.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Gateway:
-    """It never forgets the session. Its lease ends only for single tasks."""
+    """A gateway that never ends the session. Only leases of single tasks expire."""
 
     ready: list[int] = field(default_factory=list)
     held: dict[Ref, None] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Stream:
 
 @dataclass(eq=False)
 class Link:
-    """The socket between a worker and an uplink, at the uplink's end. sent: what is on its way to the worker."""
+    """The socket between a worker and an uplink, at the uplink's end. sent: messages on their way to the worker."""
 
     child: int = 0
     closed: bool = False
@@ -58,17 +58,17 @@ class Worker:
     incarnation: int
     link: Link | None = None
     ready: int = 0
-    """The number of its Ready that is not answered."""
+    """The number of its unanswered Ready."""
     numbers: int = 0
     token: int = 0
     jobs: list[int] = field(default_factory=list)
-    """What its claim still holds: all that the file of held jobs names."""
+    """The jobs that its claim still holds. The file of held jobs names the same ones."""
     begun: set[int] = field(default_factory=set)
     over: list[int] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
-    """The supervisor was told that these are another worker's."""
+    """Jobs that were reported to the supervisor as lost to another worker."""
     batch: int = 0
-    """The number of its settlement that is not acknowledged."""
+    """The number of its unacknowledged settlement."""
     reported: list[int] = field(default_factory=list)
 
     @property
@@ -80,7 +80,7 @@ class Worker:
 
 
 class Uplink:
-    """One process. It is the stream of its router."""
+    """One uplink process. It also serves as the stream of its router."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -94,7 +94,7 @@ class Uplink:
         self.has_begun = False
 
     def begin(self) -> None:
-        """The supervisor is connected: it tells the session, and which workers live or are not recovered."""
+        """The supervisor connects, and sends the session and the workers that live or are not recovered."""
         self.has_begun = True
         for worker in (*self.world.workers, *(dead for dead, _ in self.world.dead)):
             if worker.incarnation not in self.router.workers:

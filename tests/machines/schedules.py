@@ -1,13 +1,13 @@
-"""Schedules in a real PostgreSQL: maintenance processes that decide, users who edit, workers that finish jobs.
+"""Drives schedules in a real PostgreSQL: maintenance processes decide, users edit, workers finish jobs.
 
-Each look of a process and each of its decisions is a move of its own, so an edit, a pause or another
-process comes between. Time passes by moving all stored times back: no move waits.
+Each query of a process and each of its decisions is a separate move, so an edit, a pause or another
+process comes between. All stored times are moved back to let time pass, so no move waits.
 
-After each move the promises hold. An instant of a schedule, from when it was made or its timing was
-last edited, is in `ticks` exactly once up to the last one that was decided: alone, or in a stretch
-whose number is right. A job of a schedule has exactly one instant, and an instant with a job has that
-job. With any overlap but `allow`, at most one job of an instant is unfinished. After a process has
-done all that is due, nothing is due.
+These invariants hold after each move. Each tick of a schedule, from when it was made or its timing was last
+edited, is in `ticks` exactly once up to the last decided tick: in its own row, or in a row for several ticks
+with the right number. A job of a schedule has exactly one tick, and a tick with a job has that job. With any
+overlap but `allow`, at most one job of a tick is unfinished. After a process has handled all due ticks, no
+tick is due.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OVERLAPS = ("allow", "skip", "queue", "replace")
 MISFIRES = ("one", "skip", "all")
 TABLES = "ready parked scheduled running history cancels schedules ticks children supervisors".split()
 MOST = 6
-"""Schedules at a time."""
+"""Most schedules at a time."""
 
 PASS = """
 UPDATE jobherd.schedules SET
@@ -42,7 +42,7 @@ UPDATE jobherd.schedules SET
     backfill = backfill || jsonb_build_object('from', (backfill ->> 'from')::timestamptz - d,
                                               'to', (backfill ->> 'to')::timestamptz - d)
   FROM (SELECT make_interval(secs => %s) AS d) AS passed"""
-# In two steps: in one, an instant would meet the key of another one that has not moved yet.
+# In two steps: in one, a tick would collide with the key of another tick that has not moved yet.
 PASS_TICKS = """
 UPDATE jobherd.ticks SET at = at - interval '10000000 hours', since = since - interval '10000000 hours';
 UPDATE jobherd.ticks SET at = at + interval '10000000 hours' - d, since = since + interval '10000000 hours' - d
@@ -74,7 +74,7 @@ class Session:
 
 @dataclass
 class Plan:
-    """What is known of a schedule. covered: seconds from its anchor, from which on each instant counts."""
+    """The model of a schedule. covered: seconds after its anchor, from which on each tick must exist."""
 
     name: str
     every: float
@@ -83,7 +83,7 @@ class Plan:
 
 
 class Model:
-    """The schedules under test and what must hold of them."""
+    """The schedules under test and their invariants."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -164,15 +164,15 @@ class Model:
     def move_pass(self, n: int) -> None:
         self.queue.run(PASS, PASSES[n % 4])
         self.queue.run(PASS_TICKS.format(PASSES[n % 4]))
-        self.looks = []  # their decisions have times of before
+        self.looks = []  # their decisions have times from before the move
 
     def move_run(self, n: int) -> None:
         process = self.process(n)
-        for _ in range(4):  # plans, then what is due by them
+        for _ in range(4):  # plans, then the ticks that are due by them
             process.run()
             if process.due_at > time.monotonic():
                 break
-        assert self.queue.run(DUE) == [(0,)], "a process has done all, and something is due"
+        assert self.queue.run(DUE) == [(0,)], "ticks are due after a process has handled all of them"
 
     def move_look(self, n: int) -> None:
         rows = self.session.run("schedule/find_due_schedules", {"most": 200})
@@ -180,7 +180,7 @@ class Model:
         self.looks.append((plans, decisions))
 
     def move_send(self, n: int) -> None:
-        """A process that was slow sends what it has decided."""
+        """A slow process sends its decisions."""
         if not self.looks:
             return
         plans, decisions = self.looks.pop(n % len(self.looks))
@@ -200,15 +200,15 @@ class Model:
             common = {"code": "NO_PAPER", "error": "no paper"} if outcome == "failed" else {}
             assert self.child.settle(token, [job], outcome, keep=30, **common) == [job]
 
-    # -- what must hold
+    # -- invariants
 
     def check(self) -> None:
         live = dict(self.queue.run(LIVE))
         over = {row[0] for row in self.queue.run("SELECT id FROM jobherd.history")}
         rows = self.queue.run("SELECT job, decided FROM jobherd.ticks WHERE job IS NOT NULL")
         decided = dict(rows)
-        assert len(decided) == len(rows), "two instants have the same job"
-        assert decided.keys() == live.keys() | over, "a job without its instant, or an instant without its job"
+        assert len(decided) == len(rows), "two ticks have the same job"
+        assert decided.keys() == live.keys() | over, "a job without its tick, or a tick without its job"
         reached = dict(self.queue.run(REACHED))
         found: dict[str, list[Any]] = {plan.name: [] for plan in self.plans}
         for name, *row in self.queue.run(INSTANTS):
@@ -227,20 +227,22 @@ class Model:
             if at <= plan.covered:
                 continue
             last = round(at / plan.every)
-            # A stretch may begin where the next instant was before the timing was edited.
+            # A row for several ticks may begin at the next tick of the timing before the edit.
             first = last if since is None else math.ceil((since - 0.001) / plan.every)
-            assert abs(last * plan.every - at) < 0.001, f"{plan.name} has an instant off its grid"
+            assert abs(last * plan.every - at) < 0.001, f"{plan.name} has a tick off its grid"
             if decided == "backfilled":
                 again |= set(range(first, last + 1))
                 continue
-            assert job is not None or since is None or last - first == missed, f"{plan.name}: a stretch of {missed + 1}"
+            assert job is not None or since is None or last - first == missed, (
+                f"{plan.name}: wrong number of ticks in a row: {missed + 1}"
+            )
             once.update(range(first, last + 1))
-        assert not once or max(once.values()) == 1, f"{plan.name} has an instant twice"
+        assert not once or max(once.values()) == 1, f"{plan.name} has a tick twice"
         latest = -1 if reached is None else int((reached + 0.001) // plan.every)
         wanted = set(range(int(plan.covered // plan.every) + 1, latest + 1))
         missing = wanted - once.keys() - again
-        assert not missing, f"{plan.name} every {plan.every:g} s lacks {len(missing)} of {len(wanted)} instants"
-        assert max(once, default=latest) <= latest, f"{plan.name} has instants after the last one"
+        assert not missing, f"{plan.name} every {plan.every:g} s lacks {len(missing)} of {len(wanted)} ticks"
+        assert max(once, default=latest) <= latest, f"{plan.name} has ticks after the last decided one"
 
 
 Move = tuple[str, int]
@@ -252,9 +254,9 @@ NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 
 
 def play(queue: Queue, moves: list[Move]) -> Counter[str]:
-    """Make these moves, look after each, and return what has happened.
+    """Make these moves, check after each, and return counts of events.
 
-    Raises AssertionError for a promise that was broken.
+    Raises AssertionError if an invariant is broken.
     """
     model = Model(queue)
     for name, n in moves:

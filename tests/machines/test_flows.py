@@ -1,6 +1,6 @@
-"""Flows are what the model says, whatever is asked in whichever order.
+"""Compares flows with a model in random sequences of moves.
 
-`python -m tests.machines --flows` makes more moves, also with seeds of one's own, and shrinks.
+`python -m tests.machines --flows` makes more moves, takes a seed, and reduces a sequence that fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.support.queue import Queue
 MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9999)), min_size=40, max_size=80)
 
 
-def test_whatever_is_asked_of_flows(database):
+def test_flows_match_the_model_in_any_sequence_of_moves(database):
     @settings(
         max_examples=30,
         phases=[Phase.generate],

@@ -1,6 +1,6 @@
-"""The bookkeeping of the gateway holds whatever overtakes whatever.
+"""Checks the invariants of the gateway's bookkeeping while messages overtake each other.
 
-A few hundred sequences of moves here, a million moves by `python -m tests.machines --gateway`.
+This test plays 60 sequences of moves. `python -m tests.machines --gateway` makes a million moves.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9999)), min_si
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(MOVES)
-def test_whatever_happens(moves):
+def test_gateway_bookkeeping_holds_its_invariants_in_any_sequence_of_moves(moves):
     play(moves)

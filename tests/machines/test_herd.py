@@ -1,6 +1,6 @@
-"""The parent's policies hold whatever happens.
+"""Checks the invariants of the supervisor's policies in random sequences of events.
 
-A few thousand sequences of moves here, a million moves by `make machines`.
+This test plays 300 sequences of moves. `make machines` makes a million moves.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 999)), min_siz
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(MOVES)
-def test_whatever_happens(moves):
+def test_supervisor_policies_hold_their_invariants_in_any_sequence_of_moves(moves):
     play(moves)

@@ -1,7 +1,7 @@
-"""The job's states are what the model says, whatever is asked in whichever order.
+"""Compares the states of jobs with a model in random sequences of moves.
 
-Shrinking asks the server for minutes, so it is left to `python -m tests.machines --queue`, which
-also takes seeds of one's own.
+To shrink a sequence takes minutes of statements, so only `python -m tests.machines --queue` does it, which
+also takes a seed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.support.queue import Queue
 MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9999)), min_size=40, max_size=80)
 
 
-def test_whatever_is_asked(database):
+def test_job_states_match_the_model_in_any_sequence_of_moves(database):
     @settings(
         max_examples=30,
         phases=[Phase.generate],

@@ -1,6 +1,6 @@
-"""The instants of schedules are complete and once each, whatever is asked in whichever order.
+"""Checks that each tick of a schedule is decided exactly once in random sequences of moves.
 
-`python -m tests.machines --schedules` makes more moves, also with seeds of one's own, and shrinks.
+`python -m tests.machines --schedules` makes more moves, takes a seed, and reduces a sequence that fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.support.queue import Queue
 MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9999)), min_size=40, max_size=80)
 
 
-def test_whatever_is_asked_of_schedules(database):
+def test_each_tick_is_decided_exactly_once_in_any_sequence_of_moves(database):
     @settings(
         max_examples=30,
         phases=[Phase.generate],

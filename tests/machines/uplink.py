@@ -1,12 +1,11 @@
-"""The uplink of a remote host, its workers, its supervisor and a gateway, with the uplink's own bookkeeping.
+"""Drives the real bookkeeping of an uplink with a simulated gateway, supervisor and workers.
 
-The gateway, the workers and the supervisor are simulated; what the uplink remembers of the session
-(`SessionState`) and of the workers (`Router`) is real. Each message is a move of its own, so streams
-break, uplinks and workers die, and tasks are lost at any moment.
+The uplink's state of the session (`SessionState`) and of the workers (`Router`) is real. Each message is a
+separate move, so streams break, uplinks and workers die, and tasks are lost at any time.
 
-After each move the promises hold: no job runs in two workers, unless it was lost; no task that a
-worker has begun is released as if it had not, even if that worker has died; a result is recorded once; each Ready is
-answered once, and each settlement. At the end every job is done, and no worker holds a task.
+These invariants hold after each move. No job runs in two workers, unless it was lost. No task that a worker has
+begun is released as if it had not, even if that worker has died. A result is recorded once. Each Ready and each
+settlement is answered once. At the end every job is done, and no worker holds a task.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class World:
         self.workers = [Worker(1), Worker(2), Worker(3)]
         self.incarnations = 3
         self.dead: list[tuple[Worker, set[int]]] = []
-        """Dead workers whose jobs the supervisor has not settled, and what is still to be answered."""
+        """Dead workers whose jobs the supervisor has not settled, with the requests sent and answered so far."""
         self.ended: list[Link] = []
         """Connections whose end the uplink has not noticed."""
         self.uplink = Uplink(self)
@@ -50,7 +49,7 @@ class World:
         if not started:
             workers = [*self.workers, *(worker for worker, _ in self.dead)]
             assert not any(worker.runs(ref) and ref.task not in worker.over for worker in workers), (
-                f"{ref} runs, or its worker has died of it, and is released"
+                f"{ref} is released although it runs, or although its worker has died of it"
             )
         del self.gateway.held[ref]
         self.gateway.ready.append(ref.task)
@@ -121,7 +120,7 @@ class World:
         stream.down.append(m.WorkResponse(tasks=m.TaskBatch(ready=number, tasks=tasks)))
 
     def move_lapse(self, n: int) -> None:
-        """The lease of a task ends. Another host has it now, and does it."""
+        """The lease of a task expires. Another host gets the task."""
         gateway, stream = self.gateway, self.uplink.stream
         if n % 4 or not gateway.held:
             return
@@ -190,7 +189,7 @@ class World:
     # -- moves of workers
 
     def move_work(self, n: int) -> None:
-        """A worker does what it can, and the messages of its host flow."""
+        """A worker makes all its moves, and the messages of its host are delivered."""
         for what in ("join", "ask", "take", "run", "end", "settle"):
             getattr(self, f"move_{what}")(n)
         for what in ("begin", "connect", *("send", "up", "deal", "down", "post") * (n // 3 % 3)):
@@ -212,7 +211,7 @@ class World:
         self.ended.clear()
 
     def move_join(self, n: int) -> None:
-        """A worker connects. What it had sent and no uplink has answered, it sends again."""
+        """A worker connects, and sends its unanswered settlement again."""
         worker = self.workers[n % 3]
         if worker.link is not None:
             return
@@ -240,12 +239,12 @@ class World:
         response = worker.link.sent.popleft()
         match response.WhichOneof("event"):
             case "tasks":
-                assert response.tasks.ready == worker.ready, "a Ready is answered twice, or never was"
-                assert response.tasks.tasks, "a worker gets tasks, or waits"
+                assert response.tasks.ready == worker.ready, "a Ready is answered twice, or was never sent"
+                assert response.tasks.tasks, "a worker gets an answer without tasks"
                 worker.ready, worker.token = 0, response.tasks.tasks[0].claim
                 worker.jobs, worker.begun, worker.lost = [task.id for task in response.tasks.tasks], set(), set()
             case "result_ack":
-                assert response.result_ack.up_to == worker.batch, "a settlement is answered twice, or never was"
+                assert response.result_ack.up_to == worker.batch, "a settlement is answered twice, or was never sent"
                 worker.jobs = [job for job in worker.jobs if job not in worker.reported]
                 worker.batch, worker.over, worker.reported = 0, [], []
 
@@ -280,7 +279,7 @@ class World:
         self.uplink.router.on_request(worker.link, m.WorkRequest(results=batch), self.now)
 
     def move_tell(self, _n: int) -> None:
-        """The supervisor hears of a lost task: the worker does not begin it."""
+        """The supervisor is notified of a lost task, so the worker does not start it."""
         if self.told:
             event = self.told.pop(0)
             for worker in self.workers:
@@ -338,7 +337,7 @@ class World:
         return len(gateway.done) == gateway.enqueued and joined and not waits
 
     def finish(self) -> None:
-        """Without further faults, every job is done."""
+        """Check that every job is done if there are no further faults."""
         fair = [
             name for name in NAMES if name not in {"enqueue", "lapse", "refuse", "break", "close_link", "kill_uplink", "kill_worker"}
         ]  # fmt: skip
@@ -347,11 +346,15 @@ class World:
                 getattr(self, f"move_{name}")(step * 7)
             if self.is_over:
                 break
-        assert len(self.gateway.done) == self.gateway.enqueued, f"of {self.gateway.enqueued} {self.gateway.done}"
+        assert len(self.gateway.done) == self.gateway.enqueued, (
+            f"of {self.gateway.enqueued} jobs, only these are done: {self.gateway.done}"
+        )
         assert not self.gateway.held
         assert not self.dead
         assert not any(worker.jobs for worker in self.workers)
-        assert self.uplink.router.workers == {worker.incarnation for worker in self.workers}, "one waits unknown"
+        assert self.uplink.router.workers == {worker.incarnation for worker in self.workers}, (
+            "the connected workers are not the living ones"
+        )
         assert self.uplink.state.is_settled
         assert self.uplink.router.is_settled
 
@@ -360,7 +363,7 @@ NAMES = [name.removeprefix("move_") for name in dir(World) if name.startswith("m
 
 
 def play(moves: list[tuple[str, int]]) -> Counter[str]:
-    """Make the moves, then let everything end. Raises AssertionError."""
+    """Make the moves, then let all jobs end. Raises AssertionError if an invariant is broken."""
     world = World()
     for name, n in moves:
         getattr(world, f"move_{name}")(n)

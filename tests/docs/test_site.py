@@ -21,7 +21,7 @@ API = (ROOT / "docs" / "reference" / "python-api.rst").read_text()
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("sphinx"), reason="Sphinx is not installed: `make docs` installs it")
-def test_the_site_builds_without_a_warning(tmp_path):
+def test_site_builds_without_a_warning(tmp_path):
     words = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-b", "html", "-c", "docs", "-d", tmp_path / "state", ".", tmp_path / "site"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=10 * LIMIT, check=False

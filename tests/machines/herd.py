@@ -1,9 +1,9 @@
 """Drives the supervisor's fleet and plan with simulated child processes.
 
-These boot, work, sleep, hang, crash and disobey. There is no process and no clock. The world does what `loop.py` and `children.py` do: it notifies the fleet of
-events, reads the child processes as often as the loop does, requests a plan at the time that the last plan
-named, and carries it out. It has the true state, which the fleet reads only at times. `World.check` and the
-assertions at each action check the invariants.
+These boot, work, sleep, hang, crash and disobey. There is no process and no clock. The world does what
+`loop.py` and `children.py` do: it notifies the fleet of events, reads the child processes as often as the loop
+does, requests a plan at the time that the last plan named, and carries it out. It has the true state, which the
+fleet reads only at times. `World.check` and the assertions at each action check the invariants.
 """
 
 from __future__ import annotations

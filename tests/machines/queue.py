@@ -585,7 +585,7 @@ class Model:
             assert answer == (None if job.place == "gone" else job.place)
 
     def move_cancel_late(self, n: int) -> None:
-        """A cancel request for an earlier attempt commits once the job is in the queue again. All others are handled."""
+        """A cancel request for an earlier attempt commits once the job is in the queue again. Others are handled."""
         job = self.any_job(n)
         if job is not None and job.place in ("ready", "scheduled"):
             self.queue.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job.id)

@@ -56,7 +56,7 @@ def test_attempts_are_counted_by_kind_outcome_and_code(board):
     assert [each for each in board.tally.error_counts() if each[2]] == [("x", "JOB_TIMEOUT", 1)]
 
 
-def test_the_counters_continue_in_the_next_gateway(board):
+def test_counters_continue_in_the_next_gateway_process(board):
     done = {TaskRef(11, 41): Finished(11, Outcome("ok"), 0.5)}
     for _ in range(2):
         AttemptCounts(board.tally).count(standing.out().sessions[7], done)

@@ -83,7 +83,7 @@ async def test_server_reflection_works_if_grpc_reflection_is_installed(_folder):
 
 
 @apart
-async def test_a_port_is_never_shared_with_another_process_or_server(_folder):
+async def test_port_is_never_shared_with_another_process_or_server(_folder):
     from jobherd.workers.gateway.server import CannotListenError
     from tests.workers.gateway.calls import serving
 

@@ -105,7 +105,7 @@ def test_every_event_in_every_state(event, expected, name):
         assert found == wanted
 
 
-def test_a_stream_without_hello_ends_after_five_seconds():
+def test_stream_without_hello_ends_after_five_seconds():
     state = connected()
     assert deadlines.wake_at(state, NOW) == NOW + 5 and deadlines.due(state, NOW + 4.9) == []
     assert ends(1, Status.DEADLINE_EXCEEDED, deadlines.due(state, NOW + 5))
@@ -127,7 +127,7 @@ def test_session_without_a_stream_ends_after_its_linger_time():
     assert sessions.on_ended(state, 7, 1, NOW + 9) == [] and not state.sessions
 
 
-def test_a_unary_call_keeps_a_session_without_a_stream_for_a_lease():
+def test_unary_call_keeps_a_session_without_a_stream_for_one_lease():
     state = lingering()
     sessions.on_sign_of_life(state, 7, NOW + 4)
     assert deadlines.due(state, NOW + 33) == [a.RenewSessions(((7, 1),))]
@@ -159,7 +159,7 @@ def test_resume_reports_lost_tasks_and_keeps_deadlines_and_cancellations():
     )
 
 
-def test_a_resume_ends_the_earlier_stream_before_the_session_is_attached():
+def test_resume_ends_the_earlier_stream_before_the_session_is_attached():
     state = unsent()
     found = resume(state)
     assert ends(1, Status.ABORTED, found) and found[1:] == [*UNSENT, a.AttachSession(2, 7, "p", ())]
@@ -182,7 +182,7 @@ def test_late_answer_to_an_earlier_attach_does_not_undo_a_later_attach():
     assert state.sessions[7].attached == 3 and state.sessions[7].stream == 3
 
 
-def test_a_later_attach_ends_the_stream_of_an_earlier_one():
+def test_later_attach_ends_the_stream_of_an_earlier_one():
     state = lingering()
     resume(state)
     sessions.on_connect(state, 3, NOW + 1)
@@ -257,14 +257,14 @@ def test_check_for_unacknowledged_jobs_and_claims_wait_for_each_other():
     assert assignment.next_claim(state, 0, NOW + 4) is not None
 
 
-def test_a_draining_gateway_accepts_no_stream_and_no_hello():
+def test_draining_gateway_accepts_no_stream_and_no_hello():
     state = connected()
     assert sessions.on_drain(state, 9.0) == []
     assert ends(1, Status.UNAVAILABLE, sessions.on_hello(state, 1, sessions.Hello("p"), NOW))
     assert ends(2, Status.UNAVAILABLE, sessions.on_connect(state, 2, NOW))
 
 
-def test_a_stream_that_opens_during_the_drain_is_notified():
+def test_stream_that_opens_during_a_drain_is_notified_of_it():
     state = opening()
     sessions.on_drain(state, 9.0)
     assert sessions.on_opened(state, 1, opened(), NOW, NOW) == [a.Welcome(1, 7, (), 30.0), a.SendDrain(1, 9.0)]
@@ -281,7 +281,7 @@ def test_gateway_is_drained_once_no_task_is_out():
     assert sessions.is_drained(state)
 
 
-def test_a_drain_ends_soon_after_its_workers_have_moved_to_another_gateway():
+def test_drain_ends_soon_after_its_workers_have_moved_to_another_gateway():
     state = out()
     sessions.on_drain(state, 9.0)
     sessions.on_break(state, 1, NOW)

@@ -25,7 +25,7 @@ from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, wait_for_line
 
 
-def test_a_scheduled_job_becomes_ready_at_its_time(bench: Bench):
+def test_scheduled_job_becomes_ready_at_its_time(bench: Bench):
     bench.ask("CREATE TABLE public.moved (late double precision)")
     bench.ask(
         "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"

@@ -69,7 +69,7 @@ def test_next_uplink_reads_which_tasks_a_worker_holds(tmp_path):
     assert read_held(tmp_path, 4) == []
 
 
-def test_a_handler_can_only_enqueue(tmp_path):
+def test_handler_can_only_enqueue(tmp_path):
     client = UplinkClient(tmp_path, schema="jobherd")
     with pytest.raises(RuntimeError, match="no database"):
         client.job(1)

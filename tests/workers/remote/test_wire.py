@@ -62,7 +62,7 @@ def test_claim_is_sent_as_a_ready_and_returns_its_tasks_as_rows(uplink, wire, pa
     assert wire.written == [{9: [1, 2]}]
 
 
-def test_a_claim_without_tasks_is_empty_and_its_ready_stays_open(uplink, wire, monkeypatch):
+def test_claim_without_tasks_is_empty_and_its_ready_stays_open(uplink, wire, monkeypatch):
     monkeypatch.setattr(wires, "MOMENT", 0.0)
     assert wire.exchange_urgent("claim/claim_job", CLAIM) == []
     assert wire.exchange_urgent("claim/claim_job", CLAIM) == []
@@ -74,7 +74,7 @@ def test_a_claim_without_tasks_is_empty_and_its_ready_stays_open(uplink, wire, m
         assert [row[1] for row in wire.exchange_urgent("claim/claim_job", CLAIM)] == [6]
 
 
-def test_a_settlement_waits_until_the_gateway_has_recorded_it(uplink, wire):
+def test_settlement_waits_until_the_gateway_has_recorded_it(uplink, wire):
     wire._held[9] = [1, 2, 3]
 
     def serve():
@@ -115,7 +115,7 @@ def test_results_and_a_claim_are_sent_together(uplink, wire, patient):
     assert (settled, [row[1] for row in claimed]) == ([(1,)], [5])
 
 
-def test_a_claim_ahead_does_not_wait_for_the_settlement(uplink, wire, patient):
+def test_claim_ahead_does_not_wait_for_the_settlement(uplink, wire, patient):
     def serve():
         uplink.read()
         uplink.give(uplink.read().ready.number, 5, claim=10)

@@ -192,7 +192,7 @@ def test_result_that_the_database_rejected_counts_as_recorded(scene):
     assert refused(scene.link.sent[0]) == []
 
 
-def test_an_invalid_result_is_replaced_by_a_failure(scene):
+def test_invalid_result_is_replaced_by_a_failure(scene):
     scene.holding(1).report(1)
     scene.router.on_event(ResultRejected(scene.stream.results[0], again=True, message="not JSON"))
     failed = scene.stream.results[1].failed
@@ -305,7 +305,7 @@ def test_link_of_a_dead_worker_is_closed_and_its_ready_is_withdrawn(scene):
     assert scene.ask("recover/terminate_child_sessions", supervisor=1, incarnation=4) == [[["0", None]]] * 2
 
 
-def test_a_settlement_of_the_supervisor_is_answered_when_it_is_recorded(scene):
+def test_settlement_of_the_supervisor_is_answered_when_it_is_recorded(scene):
     scene.holding(1, 2)
     crashed = Finished(
         1, Outcome("retry", error="it died", code="WORKER_CRASHED"), 3.0, crashed=1, post_mortem='{"a":1}'

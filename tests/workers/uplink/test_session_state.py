@@ -28,7 +28,7 @@ def done(task):
     return m.Result(task_id=task, claim=1, completed=m.Completed())
 
 
-def test_the_session_of_a_process_that_died_is_resumed_with_its_tasks():
+def test_session_of_a_process_that_died_is_resumed_with_its_tasks():
     state = SessionState(m.Hello())
     state.restore("7", [Ref(5, 1), Ref(6, 1)])
     hello = state.hello()

@@ -14,7 +14,7 @@ def having(*refs, child=4, lease=30.0, **more):
     return tasks
 
 
-def test_a_task_is_open_until_its_result_is_reported_and_awaited_until_it_is_recorded():
+def test_task_is_open_until_its_result_is_reported_and_awaited_until_it_is_recorded():
     tasks, answers = having(A, B), []
     assert tasks.open_of(4) == tasks.open() == [A, B]
     assert (tasks.child_of(A), tasks.child_of(C)) == (4, 0)
@@ -40,7 +40,7 @@ def test_end_of_a_lost_open_task_returns_its_worker():
     assert having(A).end(A, lost=True) == 4
 
 
-def test_a_result_that_is_reported_twice_is_sent_once_and_answers_both():
+def test_result_that_is_reported_twice_is_sent_once_and_both_reports_are_answered():
     """A worker and its supervisor may both report a result: the supervisor records outcomes behind a long job."""
     tasks, answers = having(A), []
     assert tasks.report([A], lambda lost: answers.append(("worker", lost))) == [A]
@@ -49,7 +49,7 @@ def test_a_result_that_is_reported_twice_is_sent_once_and_answers_both():
     assert answers == [("worker", set()), ("supervisor", set())]
 
 
-def test_a_result_of_an_unknown_task_is_lost_at_once():
+def test_result_of_an_unknown_task_is_lost_at_once():
     tasks, answers = having(A), []
     assert tasks.report([C], answers.append) == []
     assert answers == [{C}]
@@ -65,7 +65,7 @@ def test_open_tasks_of_one_claim_are_in_order():
     assert tasks.open_of(4, 9) == [B, A]
 
 
-def test_a_lease_is_extended_each_third_of_it_while_the_task_is_open():
+def test_lease_is_extended_after_each_third_while_its_task_is_open():
     tasks = having(A, B)
     assert tasks.wake_at() == 10.0
     assert tasks.due(9.9) == []

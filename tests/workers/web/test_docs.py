@@ -76,7 +76,7 @@ def scraped(database, monkeypatch):
     return found
 
 
-def test_the_page_lists_every_metric_with_its_type_and_labels(documented, scraped):
+def test_page_lists_every_metric_with_its_type_and_labels(documented, scraped):
     assert {name: (row["type"], set(re.findall(r"\w+", row["labels"]))) for name, row in documented.items()} == scraped
 
 

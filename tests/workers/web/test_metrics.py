@@ -490,7 +490,7 @@ def test_gateway_streams_slots_and_sessions_are_shown():
         assert (found[f"{of}_bucket", "2.0"], found[f"{of}_count", None], found[f"{of}_sum", None]) == (2, 3, 6)
 
 
-def test_a_queue_is_served_if_a_supervisor_has_workers_for_it(database, monkeypatch):
+def test_queue_is_served_if_a_supervisor_has_workers_for_it(database, monkeypatch):
     monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
     with psycopg.connect(database, autocommit=True) as connection:
         for queue in ("near", "near-too", "far"):

@@ -85,7 +85,7 @@ def test_depth_and_age_equal_those_of_sql(database, conn, always):
         assert set(scrape.all(MEASURED)) == {("ready",), ("scheduled",), ("running",)}
 
 
-def test_a_queue_that_has_run_empty_is_shown_as_empty(database, conn, always):
+def test_emptied_queue_is_shown_as_empty(database, conn, always):
     put(conn, "ready", "default", age=60, number=2)
     with Web(database) as child:
         assert child.scrape().of(JOBS, queue="default", state="ready") == 2
@@ -103,7 +103,7 @@ def test_queue_that_a_kind_declares_has_series_before_its_first_job(database, co
         assert scrape.of("jobherd_queue_paused", queue="media") == 0
 
 
-def test_a_paused_queue_is_shown_as_paused(database, conn, always):
+def test_paused_queue_is_shown_as_paused(database, conn, always):
     with Web(database) as child:
         conn.execute("SELECT jobherd.pause('media', 'testing')")
         assert child.scrape().of("jobherd_queue_paused", queue="media") == 1
@@ -448,7 +448,7 @@ def test_slow_count_of_tenants_does_not_affect_other_measurements(database, conn
     asyncio.run(measured())
 
 
-def test_a_scrape_shows_tenants(database, conn, monkeypatch):
+def test_scrape_shows_tenants(database, conn, monkeypatch):
     monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", LIMIT)
     conn.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
     with Web(database, metrics_tenants=1) as child:

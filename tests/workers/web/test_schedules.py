@@ -88,7 +88,7 @@ def test_schedules_are_counted_by_state(database, conn):
         assert set(child.scrape().all(SCHEDULES).values()) == {0}, "a gauge does not vanish"
 
 
-def test_a_schedule_that_no_process_ticks_is_late(database, conn):
+def test_schedule_that_no_process_ticks_is_late(database, conn):
     add(conn, "feed", "sound", "stopped")
     conn.execute("UPDATE jobherd.schedules SET next_at = now() - interval '90 s' WHERE name <> 'sound'")
     conn.execute("UPDATE jobherd.schedules SET paused_at = now() WHERE name = 'stopped'")

@@ -38,7 +38,7 @@ def test_migrate_creates_the_schema_and_checks_report_nothing():
     assert Job.objects.count() == 0
 
 
-def test_a_task_is_enqueued_in_the_transaction():
+def test_task_is_enqueued_in_the_transaction_of_its_caller():
     heard = []
     signals.task_enqueued.connect(lambda **given: heard.append(given["task_result"].id), weak=False)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
